@@ -1,0 +1,25 @@
+"""heatproof: which heatmaps can you trust?"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from heatproof.api import Model as Model
+    from heatproof.api import Result as Result
+    from heatproof.api import evaluate as evaluate
+    from heatproof.api import explain as explain
+    from heatproof.api import load_data as load_data
+    from heatproof.api import load_model as load_model
+    from heatproof.api import method as method
+
+
+def __getattr__(name: str) -> object:
+    """Torch takes seconds to import: `heatproof --help` should not wait for it."""
+    api = import_module("heatproof.api")
+    if name in api.__all__:
+        return getattr(api, name)
+    raise AttributeError(f"module 'heatproof' has no attribute {name!r}")

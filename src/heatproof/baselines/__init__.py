@@ -1,0 +1,6 @@
+"""How pixels are removed."""
+
+from heatproof.baselines import fills as fills
+from heatproof.baselines.base import BASELINES as BASELINES
+from heatproof.baselines.base import Baseline as Baseline
+from heatproof.baselines.base import baseline as baseline

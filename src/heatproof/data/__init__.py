@@ -1,0 +1,1 @@
+"""Images with stable ids."""

@@ -1,0 +1,14 @@
+"""How it is explained: one file a family."""
+
+from heatproof.methods import cams as cams
+from heatproof.methods import controls as controls
+from heatproof.methods import gradients as gradients
+from heatproof.methods import transforms as transforms
+from heatproof.methods.base import GROUPS as GROUPS
+from heatproof.methods.base import METHODS as METHODS
+from heatproof.methods.base import TRANSFORMS as TRANSFORMS
+from heatproof.methods.base import Expression as Expression
+from heatproof.methods.base import method as method
+from heatproof.methods.base import parse_methods as parse_methods
+from heatproof.methods.explain import Explainer as Explainer
+from heatproof.methods.explain import explain as explain

@@ -1,0 +1,189 @@
+"""The registry of methods and transforms, and expressions such as `ig(steps=20)@middle|abs`."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heatproof.errors import HeatproofError, unknown
+from heatproof.expressions import Call, call_label, options, parse_call, split
+from heatproof.registry import Registry
+
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {  # (B, C, h, w) -> (B, h, w)
+    "sum": lambda a: a.sum(1),
+    "abs_sum": lambda a: a.sum(1).abs(),
+    "sum_abs": lambda a: a.abs().sum(1),
+    "mean": lambda a: a.mean(1),
+    "max_abs": lambda a: a.abs().amax(1),
+}
+
+Cost = Callable[[Mapping[str, Any]], tuple[int, int]]
+Function = Callable[..., Tensor]
+_GIVEN = ("model", "x", "target", "rng", "silhouette")
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """What the registry knows of a method. cost: (forwards, backwards) an image, alone, from its arguments."""
+
+    id: str
+    function: Function
+    family: str
+    paper: str = ""
+    signed: bool = True
+    layer: str = "input"
+    reduce: str = "sum"
+    needs: frozenset[str] = frozenset()
+    cost: Cost = lambda arguments: (0, 0)
+    version: int = 1
+    source: str | None = None  # hash of a user's code; None for what ships with the package
+
+    @property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        reduce = inspect.Parameter("reduce", inspect.Parameter.KEYWORD_ONLY, default=self.reduce)
+        return options(self.function, *_GIVEN) | {"reduce": reduce}
+
+    @property
+    def summary(self) -> str:
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+
+@dataclass(frozen=True)
+class TransformEntry:
+    id: str
+    function: Function  # (maps (B, h, w), …) -> (B, h, w)
+
+    @property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        return options(self.function, "maps")
+
+
+METHODS: Registry[MethodEntry] = Registry("method")
+TRANSFORMS: Registry[TransformEntry] = Registry("transform")
+GROUPS: dict[str, tuple[str, ...]] = {}
+
+
+def method(
+    id: str, *, family: str, paper: str = "", signed: bool = True, layer: str = "input", reduce: str = "sum", needs: tuple[str, ...] = (),
+    cost: Cost | tuple[int, int] | None = None, version: int = 1,
+) -> Callable[[Function], Function]:  # fmt: skip
+    """Register a function `(model, x, target, *, rng, …) -> (B, C, h, w) or (B, h, w)`, of the size of x or smaller.
+
+    It explains `model` at its input x, whatever that is: with `@layer` the model is the network from that layer on.
+    """
+
+    def register(function: Function) -> Function:
+        price = cost if callable(cost) else lambda arguments: cost or ((0, 1) if "gradient" in needs else (0, 0))
+        own = function.__module__.split(".")[0] == "heatproof"
+        METHODS.add(
+            MethodEntry(id, function, family, paper, signed, layer, reduce, frozenset(needs), price, version, None if own else source_hash(function)),
+            replace=not own,
+        )
+        return function
+
+    return register
+
+
+def transform(id: str) -> Callable[[Function], Function]:
+    """Register a function `(maps, …) -> maps` on (B, h, w) at the layer's own resolution."""
+
+    def register(function: Function) -> Function:
+        TRANSFORMS.add(TransformEntry(id, function))
+        return function
+
+    return register
+
+
+def source_hash(function: Function) -> str:
+    """Of a user's code; empty where it cannot be read, and then its results are not taken up again."""
+    try:
+        return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()[:16]
+    except (OSError, TypeError):
+        return ""
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A method with everything said about it. `label` is the shortest text that means the same, `canonical` says all."""
+
+    entry: MethodEntry
+    arguments: dict[str, Any] = field(hash=False)
+    layer: str
+    transforms: tuple[tuple[Function, Any], ...] = field(hash=False)
+    label: str
+    canonical: str  # with every default, the version, and the transforms
+    map_key: str  # the same without transforms: what is stored
+
+    @classmethod
+    def parse(cls, text: str | Function) -> Expression:
+        if callable(text):
+            return cls._from_callable(text)
+        head, *tail = split(text, "|")
+        if not head.strip():
+            raise HeatproofError("an empty method expression")
+        call_text, at, layer = _partition_layer(head)
+        call = parse_call(call_text)
+        if call.name in TRANSFORMS and call.name not in METHODS:
+            raise HeatproofError(f'"{text}": {call.name} is a transform, not a method; write for example ixg|{call.name}')
+        entry = METHODS[call.name]
+        return cls._build(entry, call, layer.strip() if at else entry.layer, [parse_call(t) for t in tail])
+
+    @classmethod
+    def _from_callable(cls, function: Function) -> Expression:
+        name = getattr(function, "__name__", type(function).__name__)
+        for entry in METHODS:
+            if entry.function is function:
+                return cls._build(entry, Call(entry.id), entry.layer, [])
+        entry = MethodEntry(name, function, "yours", source=source_hash(function))
+        if name in METHODS:
+            raise HeatproofError(f'your function is called "{name}" like a method of the library; give it another name')
+        return cls._build(entry, Call(name), entry.layer, [])
+
+    @classmethod
+    def _build(cls, entry: MethodEntry, call: Call, layer: str, tail: list[Call]) -> Expression:
+        arguments = call.bind(entry.parameters, "method")
+        if arguments["reduce"] not in REDUCTIONS:
+            raise unknown("reduction", arguments["reduce"], REDUCTIONS)
+        transforms, labels, spelled = [], [], []
+        for piece in tail:
+            found = TRANSFORMS[piece.name]
+            bound = piece.bind(found.parameters, "transform")
+            found.function(torch.zeros(1, 2, 2), **bound)  # a bad argument is told now, not after the first batch
+            transforms.append((found.function, bound))
+            labels.append(str(Call(piece.name, tuple(bound.values()))))
+            spelled.append(str(Call(piece.name, (), bound)))
+        label = call_label(call, arguments, entry.parameters) + ("" if layer == entry.layer else f"@{layer}")
+        version = f"{entry.version}" + (f"+{entry.source}" if entry.source is not None else "")
+        map_key = f"{Call(entry.id, (), dict(sorted(arguments.items())))}@{layer} v{version}"
+        return cls(entry, arguments, layer, tuple(transforms), "|".join([label, *labels]), "|".join([map_key, *spelled]), map_key)
+
+
+def _partition_layer(head: str) -> tuple[str, str, str]:
+    depth = 0
+    for i, character in enumerate(head):
+        depth += (character == "(") - (character == ")")
+        if character == "@" and not depth:
+            return head[:i], "@", head[i + 1 :]
+    return head, "", ""
+
+
+def parse_methods(texts: list[str | Function]) -> list[Expression]:
+    """Expressions in order, groups expanded, each once."""
+    found: dict[str, Expression] = {}
+    for text in texts:
+        names: list[str | Function] = [text]
+        if isinstance(text, str) and text.startswith("group:"):
+            group = text.removeprefix("group:")
+            if group not in GROUPS and group != "all":
+                raise unknown("group of methods", group, [*GROUPS, "all"])
+            names = [e.id for e in METHODS if e.source is None] if group == "all" else list(GROUPS[group])
+        for name in names:
+            expression = Expression.parse(name)
+            found.setdefault(expression.canonical, expression)
+    return list(found.values())

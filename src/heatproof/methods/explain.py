@@ -1,0 +1,98 @@
+"""From expressions to maps: the order of things, in one place for all methods.
+
+method → channel reduction → *stored* at native resolution → transforms at native resolution → bilinear to the image, last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.methods.base import REDUCTIONS, Expression
+from heatproof.models.model import Model
+from heatproof.tensor.filters import resize
+from heatproof.tensor.noise import Rng
+
+
+class MapError(HeatproofError):
+    """A method broke the contract of maps."""
+
+
+@dataclass
+class Explainer:
+    """Maps for one batch, each method computed once; passes are shared while `model.sharing` lasts."""
+
+    model: Model
+    x: Tensor  # (B, C, H, W)
+    target: Tensor  # (B,)
+    rng: Rng
+    silhouette: Tensor | None = None  # (B, H, W)
+
+    def native(self, expression: Expression) -> Tensor:  # (B, h, w) float32
+        """What the method says, at the layer's own resolution, channels reduced. May hold nan: see `finite`."""
+        check_applicable(expression, self.model, self.silhouette is not None)
+        part = self.model.tail(expression.layer)
+        h = self.model.activation(self.x, expression.layer)
+        given = {"silhouette": self.silhouette} if "silhouette" in expression.entry.needs else {}
+        arguments = {k: v for k, v in expression.arguments.items() if k != "reduce"}
+        raw = expression.entry.function(part, h, self.target, rng=self.rng, **given, **arguments)
+        return _checked(raw, h, expression)
+
+    def finish(self, expression: Expression, native: Tensor) -> Tensor:  # (B, h, w) -> (B, H, W)
+        for function, arguments in expression.transforms:
+            native = function(native, **arguments)
+        return resize(native, *self.x.shape[2:])
+
+
+def check_applicable(expression: Expression, model: Model, has_silhouettes: bool) -> None:
+    """Raises NotApplicable, or an error that names the layers there are."""
+    model.layer_name(expression.layer)
+    if "silhouette" in expression.entry.needs and not has_silhouettes:
+        raise NotApplicable(f"{expression.label} needs data with silhouettes of the object, such as paperbirds")
+
+
+def _checked(raw: object, h: Tensor, expression: Expression) -> Tensor:
+    if not isinstance(raw, Tensor):
+        raise MapError(f"{expression.label} returned {type(raw).__name__}; a method returns a tensor (B, C, h, w) or (B, h, w)")
+    batch, height, width = len(h), *h.shape[2:]
+    fits = raw.ndim in (3, 4) and len(raw) == batch and raw.shape[-1] <= width and raw.shape[-2] <= height and raw.numel()
+    if not fits:
+        raise MapError(
+            f"{expression.label} returned shape {tuple(raw.shape)}; expected ({batch}, C, h, w) or ({batch}, h, w) "
+            f"with h ≤ {height} and w ≤ {width}"
+        )
+    raw = raw.detach().float()
+    return REDUCTIONS[expression.arguments["reduce"]](raw) if raw.ndim == 4 else raw
+
+
+def finite(maps: Tensor) -> Tensor:  # (B, h, w) -> (B,) bool
+    return torch.isfinite(maps).flatten(1).all(1)
+
+
+def explain(
+    model: Model, images: Tensor, targets: Tensor | Sequence[int] | int | None, method: str | Expression, *,
+    ids: Sequence[str] | None = None, seed: int = 0, silhouette: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Maps (B, H, W) for images in the model's input space (see `model.normalize`).
+
+    targets: class indices; None explains the model's own prediction. ids key the noise (None: row numbers).
+    """
+    expression = method if isinstance(method, Expression) else Expression.parse(method)
+    x = images.to(model.device, model.dtype)
+    if x.ndim != 4 or x.shape[2:] != (model.size, model.size):
+        raise HeatproofError(f"{model.name} takes images of shape (B, {len(model.mean)}, {model.size}, {model.size}); got {tuple(images.shape)}")
+    target = model.logits(x).argmax(1) if targets is None else torch.as_tensor(targets, device=model.device).reshape(-1).expand(len(x))
+    if len(target) != len(x) or target.min() < 0 or target.max() >= model.n_classes:
+        raise HeatproofError(f"targets must be {len(x)} class indices from 0 to {model.n_classes - 1}; got {targets}")
+    rng = Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], model.device)
+    explainer = Explainer(model, x, target, rng, silhouette)
+    with model.sharing(x, target, [expression.layer]):
+        maps = explainer.finish(expression, explainer.native(expression))
+    bad = (~finite(maps)).nonzero().flatten().tolist()
+    if bad:
+        raise MapError(f"{expression.label}: the map of image {', '.join(map(str, bad))} is not finite")
+    return maps

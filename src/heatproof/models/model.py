@@ -1,0 +1,279 @@
+"""The network under inspection: named layers, preprocessing, classes, and the passes that methods and protocols share."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from heatproof.errors import HeatproofError, unknown
+from heatproof.models.body import Body, landmarks, make_body
+from heatproof.tensor.batching import chunks, pad
+from heatproof.tensor.scores import Score, score_function
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+BACKENDS = ("eager",)
+
+
+class Pass(NamedTuple):
+    logits: Tensor  # (B, K)
+    activation: Tensor  # (B, C, h, w)
+    gradient: Tensor  # (B, C, h, w): of the target's score with respect to the activation
+
+
+@dataclass
+class _Shared:
+    """What the methods of one batch have in common."""
+
+    x: Tensor
+    target: Tensor
+    watch: frozenset[int]
+    activations: dict[int, Tensor] = field(default_factory=dict)
+    passes: dict[tuple[int, str], Pass] = field(default_factory=dict)
+
+
+class Model:
+    """A network with its preprocessing.
+
+    module: maps normalised images (B, 3, H, W) to logits (B, K).
+    layers: module paths to cut at, such as ["layer1", "layer2"]; by default wherever the network is a single chain.
+    size, resize: the input is square, `size` px, cut from the middle of the image once its shorter side has `resize` px.
+    mean, std: the normalisation per channel of images in [0, 1]; by default ImageNet's.
+    classes: names in the order of the logits; an image folder's subfolders are matched with them.
+    aliases: other layers for the names `middle`, `final` and `cam`.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        layers: Sequence[str] | None = None,
+        name: str | None = None,
+        size: int = 224,
+        resize: int | None = None,
+        mean: Sequence[float] = IMAGENET_MEAN,
+        std: Sequence[float] = IMAGENET_STD,
+        classes: Sequence[str] | None = None,
+        aliases: dict[str, str] | None = None,
+        device: str | torch.device | None = None,
+        batch_size: int = 64,
+    ):
+        if not isinstance(module, nn.Module):
+            raise HeatproofError(f"hp.Model takes a torch.nn.Module; got {type(module).__name__}")
+        self.module = module if device is None else module.to(device)
+        self.name = name or type(module).__name__
+        self.size, self.resize = size, resize or round(size * 256 / 224)
+        first = next((p for p in module.parameters()), torch.zeros(()))
+        self.device, self.dtype = first.device, first.dtype
+        self.mean = torch.tensor(mean, device=self.device, dtype=self.dtype).reshape(-1, 1, 1)
+        self.std = torch.tensor(std, device=self.device, dtype=self.dtype).reshape(-1, 1, 1)
+        self.batch_size = batch_size
+        self.fill_batches = False  # in a run every call has exactly `batch_size` rows, so that bytes do not depend on neighbours
+        self.backend = "eager"
+        self.passes: Counter[str] = Counter()
+        self._start = 0
+        self._root = self
+        self._shared: _Shared | None = None
+        example = torch.rand((2, len(self.mean), size, size), generator=torch.Generator().manual_seed(0)).to(self.device, self.dtype)
+        example = (example - self.mean) / self.std
+        with _inspecting(module):
+            try:
+                with torch.no_grad():
+                    logits = module(example)
+            except Exception as error:
+                raise HeatproofError(f"{self.name} does not run on images of shape {tuple(example.shape)}: {error}. Is size={size} right?") from error
+            if not isinstance(logits, Tensor) or logits.ndim != 2:
+                raise HeatproofError(f"{self.name} must return logits of shape (B, classes); got {getattr(logits, 'shape', type(logits).__name__)}")
+            self.body: Body = make_body(module, layers, example)
+            found = landmarks(self.body, example)
+        self.n_classes = logits.shape[1]
+        if classes is not None and len(classes) != self.n_classes:
+            raise HeatproofError(f"{self.name} gives {self.n_classes} logits, but {len(classes)} class names were given")
+        self.classes = tuple(classes) if classes is not None else None
+        self._embedding = found.embedding
+        self._aliases = {**self.body.aliases, "middle": found.middle, "final": found.final, "cam": found.cam}
+        for alias, layer in (aliases or {}).items():
+            self._aliases[alias] = self._index(layer)
+
+    def __repr__(self) -> str:
+        return f"Model({self.name}, {self.size} px, {self.n_classes} classes, layers: {', '.join(self.layers)})"
+
+    def to(self, device: str | torch.device) -> Model:
+        self.module.to(device)
+        self.device, self.mean, self.std = torch.device(device), self.mean.to(device), self.std.to(device)
+        return self
+
+    # Layers
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        return tuple(self.body.layers[self._start :])
+
+    @property
+    def start_layer(self) -> str:
+        """Where this model begins: `input`, or the layer of a tail."""
+        return self.body.layers[self._start]
+
+    def _index(self, layer: str) -> int:
+        if layer == "input":
+            return self._start
+        index = self._aliases[layer] if layer in self._aliases else list(self.body.layers).index(layer) if layer in self.body.layers else -1
+        if index < self._start:
+            raise unknown("layer", layer, [*self.layers, *self._aliases], f"({self.name})")
+        return index
+
+    def layer_name(self, layer: str) -> str:
+        """The layer's own name, for an alias."""
+        return self.body.layers[self._index(layer)]
+
+    def tail(self, layer: str) -> Model:
+        """The network from that layer on, itself a model: its images are the layer's activations."""
+        part = copy.copy(self)
+        part._start = self._index(layer)
+        return part
+
+    def cut(self, layer: str) -> tuple[Callable[[Tensor], Tensor], Model]:
+        """(pre, explain) with explain(pre(x)) == model(x), exactly."""
+        return (lambda x: self.activation(x, layer)), self.tail(layer)
+
+    # Passes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Logits, with gradients if they are enabled."""
+        with _inspecting(self.module):
+            return self.body.run(x, self._start)[0]
+
+    def logits(self, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, K)
+        """Without gradients, `batch_size` at a time."""
+        return self.forward(x)[0]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # (B, C, H, W) -> (B, K), (B, D)
+        """Logits and the embedding (the input of the last layer with weights), without gradients."""
+        self._count("forward", len(x))
+        logits, embeddings = [], []
+        with torch.no_grad(), _inspecting(self.module):
+            for part in x.split(self.batch_size):
+                batch = self._filled(part).contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.preserve_format)
+                out, seen = self.body.run(batch, self._start, watch=(self._embedding,))
+                logits.append(out[: len(part)])
+                embeddings.append(seen.get(self._embedding, out)[: len(part)].flatten(1))
+        return torch.cat(logits), torch.cat(embeddings)
+
+    def chunks(self, samples: int, variants: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """(sample, variant) indices over all variants of a batch, at most `batch_size` at a time."""
+        return chunks(samples, variants, self.batch_size)
+
+    def activation(self, x: Tensor, layer: str) -> Tensor:
+        at = self._index(layer)
+        if at == self._start:
+            return x
+        shared = self._root._shared
+        if shared is not None and self._start == 0 and x is shared.x:
+            if at not in shared.activations:
+                shared.activations[at] = self._activation(x, at)
+            return shared.activations[at]
+        return self._activation(x, at)
+
+    def gradient(self, x: Tensor, target: Tensor, layer: str = "input", score: str | Score = "logit") -> Pass:
+        """The score's gradient with respect to a layer's activation. One backward serves all methods of a batch (see `sharing`)."""
+        at = self._index(layer)
+        shared = self._root._shared
+        if shared is None or not isinstance(score, str) or target is not shared.target or x is not shared.activations.get(self._start):
+            return self._gradients(x, target, [at], score)[at]
+        if (at, score) not in shared.passes:
+            found = self._root._gradients(shared.x, target, sorted(shared.watch | {at}), score)
+            shared.passes.update({(i, score): p for i, p in found.items()})
+        return shared.passes[at, score]
+
+    @contextmanager
+    def batches_of(self, size: int) -> Iterator[None]:
+        """While this lasts, every call has exactly `size` rows."""
+        before = self.batch_size, self.fill_batches
+        self.batch_size, self.fill_batches = size, True
+        try:
+            yield
+        finally:
+            self.batch_size, self.fill_batches = before
+
+    @contextmanager
+    def sharing(self, x: Tensor, target: Tensor, layers: Sequence[str] = ("input",)) -> Iterator[None]:
+        """While this lasts, gradients and activations of this very batch are computed once; `layers`: where gradients will be asked for."""
+        self._root._shared = _Shared(x, target, frozenset(self._index(layer) for layer in layers), {0: x})
+        try:
+            yield
+        finally:
+            self._root._shared = None
+
+    def _activation(self, x: Tensor, stop: int) -> Tensor:
+        self._count("forward", len(x))
+        with torch.no_grad(), _inspecting(self.module):
+            parts = [self.body.run(self._filled(part), self._start, stop)[0][: len(part)] for part in x.split(self.batch_size)]
+        return torch.cat(parts)
+
+    def _gradients(self, x: Tensor, target: Tensor, at: Sequence[int], score: str | Score) -> dict[int, Pass]:
+        """Passes at several layers from one backward, which reaches no further down than the first of them."""
+        first = min(at)
+        score = score_function(score)
+        h = self.activation(x, self.body.layers[first]) if first > self._start else x
+        self._count("backward", len(x), first)
+        found: dict[int, list[Pass]] = {i: [] for i in at}
+        with torch.enable_grad(), _inspecting(self.module):
+            for part, goal in zip(h.split(self.batch_size), target.split(self.batch_size), strict=True):
+                rows = len(part)
+                leaf = self._filled(part).detach().requires_grad_()
+                logits, seen = self.body.run(leaf, first, watch=at)
+                total = score(logits[:rows], goal).sum()
+                gradients = torch.autograd.grad(total, [seen[i] for i in at])
+                for i, gradient in zip(at, gradients, strict=True):
+                    found[i].append(Pass(logits[:rows].detach(), seen[i][:rows].detach(), gradient[:rows]))
+        return {i: Pass(*map(torch.cat, zip(*parts, strict=True))) for i, parts in found.items()}
+
+    def _filled(self, part: Tensor) -> Tensor:
+        return pad(part, self.batch_size) if self.fill_batches else part
+
+    def _count(self, kind: str, rows: int, start: int | None = None) -> None:
+        """Passes are counted in images; those that start at a later layer on their own account."""
+        start = self._start if start is None else start
+        self._root.passes[kind if start == 0 else f"{kind} from {self.body.layers[start]}"] += rows
+
+    # Pixels
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """[0, 1] -> the model's input space."""
+        return (images.to(self.device, self.dtype) - self.mean) / self.std
+
+    def denormalize(self, x: Tensor) -> Tensor:
+        return x * self.std + self.mean
+
+    @property
+    def input_range(self) -> tuple[Tensor, Tensor]:
+        """(low, high) per channel, (C, 1, 1): black and white in the input space."""
+        return (0 - self.mean) / self.std, (1 - self.mean) / self.std
+
+    def fingerprint(self) -> str:
+        """Hash of everything that changes a number: structure, weights, preprocessing."""
+        digest = hashlib.sha256(repr((str(self.module), self.size, self.resize, self.mean.tolist(), self.std.tolist(), str(self.dtype))).encode())
+        for key, value in sorted(self.module.state_dict().items()):
+            digest.update(key.encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+@contextmanager
+def _inspecting(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode while this lasts; every module gets back the mode it had."""
+    training = [m for m in module.modules() if m.training]
+    for m in training:
+        m.training = False
+    try:
+        yield
+    finally:
+        for m in training:
+            m.training = True

@@ -1,0 +1,98 @@
+"""Models by name: `paperbirds/resnet`, `file:my_model.py:build`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from heatproof.errors import HeatproofError, unknown
+from heatproof.models.model import Model
+from heatproof.models.nets import NETS, load_state
+
+ASSETS = Path(__file__).parent.parent / "assets"
+
+
+def load_model(name: str | nn.Module | Model, weights: str | Path | None = None, device: str = "cpu") -> Model:
+    """A model by name, from a file of one's own, or from any torch module.
+
+    weights: a local .safetensors or .pth file of tensors (never an arbitrary pickle).
+    device: "cpu", "cuda", "cuda:1", "mps", or "auto".
+    """
+    device = pick_device(device)
+    if isinstance(name, Model):
+        return name
+    if isinstance(name, nn.Module):
+        return Model(name, device=device)
+    kind, _, rest = name.partition(":")
+    if kind == "file":
+        model = _from_file(rest, device)
+    elif name.startswith("paperbirds/"):
+        model = _embedded(name.removeprefix("paperbirds/"), weights is None, device)
+    else:
+        raise unknown("model", name, [f"paperbirds/{n}" for n in NETS], "A model of your own: file:my_model.py:build")
+    if weights is not None:
+        load_weights(model.module, Path(weights))
+    return model
+
+
+def pick_device(device: str) -> str:
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Into the module, by name; what is missing, unexpected or of another shape is listed."""
+    if not path.is_file():
+        raise HeatproofError(f"there is no weights file {path}")
+    if path.suffix not in (".safetensors", ".pth", ".pt"):
+        raise HeatproofError(f"weights must be .safetensors, .pth or .pt; got {path.name}")
+    try:
+        state: Mapping[str, Tensor] = load_state(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever the reader makes of a broken or hostile file, the user needs its name
+        raise HeatproofError(f"cannot read weights from {path}: {error}") from error
+    own = module.state_dict()
+    wrong = [f"missing {k}" for k in own.keys() - state.keys()] + [f"unexpected {k}" for k in state.keys() - own.keys()]
+    wrong += [f"{k} is {tuple(state[k].shape)}, not {tuple(own[k].shape)}" for k in own.keys() & state.keys() if state[k].shape != own[k].shape]
+    if wrong:
+        shown = "; ".join(sorted(wrong)[:8]) + (f"; and {len(wrong) - 8} more" if len(wrong) > 8 else "")
+        raise HeatproofError(f"{path.name} does not fit {type(module).__name__}: {shown}")
+    module.load_state_dict(state)
+
+
+def _embedded(net: str, pretrained: bool, device: str) -> Model:
+    if net not in NETS:
+        raise unknown("model", f"paperbirds/{net}", [f"paperbirds/{n}" for n in NETS])
+    recipe = NETS[net]
+    module = recipe.build()
+    if pretrained:
+        load_weights(module, ASSETS / f"paperbirds-{net}.safetensors")
+    return Model(module.eval(), name=f"paperbirds/{net}", size=64, mean=recipe.mean, std=recipe.std, device=device)
+
+
+def _from_file(place: str, device: str) -> Model:
+    """`path.py:function`: the function returns a torch module or an hp.Model."""
+    path, _, function = place.rpartition(":")
+    file = Path(path)
+    if not path or not file.is_file():
+        raise HeatproofError(f'"file:{place}": there is no file {file or place}; write file:path/to/my_model.py:build')
+    spec = importlib.util.spec_from_file_location(f"heatproof_user_{file.stem}", file)
+    assert spec is not None and spec.loader is not None
+    user = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = user
+    spec.loader.exec_module(user)
+    if not hasattr(user, function):
+        raise unknown(f"function in {file.name}", function, [n for n, v in vars(user).items() if callable(v) and not n.startswith("_")])
+    built = getattr(user, function)()
+    if not isinstance(built, Model | nn.Module):
+        raise HeatproofError(f"{function} in {file.name} must return a torch.nn.Module or an hp.Model; it returned {type(built).__name__}")
+    model = built if isinstance(built, Model) else Model(built)
+    if model.device != torch.device(device):
+        model.to(device)
+    model.name = f"file:{place}"
+    return model

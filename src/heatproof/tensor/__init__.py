@@ -1,0 +1,1 @@
+"""Pure tensor arithmetic: no models, no files."""

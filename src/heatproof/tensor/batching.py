@@ -1,0 +1,27 @@
+"""Bounded batches of one fixed size, so that the bytes of a sample do not depend on its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+
+def chunks(samples: int, variants: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Index pairs (sample, variant) over all variants of all samples, at most `size` at a time, sample by sample.
+
+    Sample by sample, because then the place of a pair in its chunk does not depend on how many samples come after it.
+    """
+    for flat in torch.arange(samples * variants).split(size):
+        yield flat // variants, flat % variants
+
+
+def pad(x: Tensor, size: int) -> Tensor:  # (n, ...) -> (size, ...)
+    """Fill up with zero rows."""
+    return x if len(x) == size else torch.cat([x, x.new_zeros((size - len(x), *x.shape[1:]))])
+
+
+def padded(call: Callable[[Tensor], Tensor], x: Tensor, size: int) -> Tensor:
+    """Call in batches of exactly `size` rows."""
+    return torch.cat([call(pad(part, size))[: len(part)] for part in x.split(size)])

@@ -1,0 +1,27 @@
+"""Gaussian filters and resizing."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def gaussian(size: int, sigma: float) -> Tensor:  # (size,), sums to 1
+    offsets = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
+    weights = torch.exp(-(offsets**2) / (2 * sigma**2))
+    return (weights / weights.sum()).float()
+
+
+def separable(x: Tensor, kernel: Tensor, padding: str) -> Tensor:  # (B, C, H, W) -> same
+    """Filter rows and columns with one odd kernel; `padding` as in torch.nn.functional.pad (`constant` is zero)."""
+    channels, half = x.shape[1], len(kernel) // 2
+    kernel = kernel.to(x).repeat(channels, 1)
+    x = F.conv2d(F.pad(x, (half, half, 0, 0), padding), kernel[:, None, None, :], groups=channels)
+    return F.conv2d(F.pad(x, (0, 0, half, half), padding), kernel[:, None, :, None], groups=channels)
+
+
+def resize(maps: Tensor, height: int, width: int) -> Tensor:  # (B, h, w) -> (B, H, W)
+    if maps.shape[-2:] == (height, width):
+        return maps
+    return F.interpolate(maps[:, None], (height, width), mode="bilinear", align_corners=False)[:, 0]

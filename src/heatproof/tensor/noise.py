@@ -1,0 +1,39 @@
+"""Seeded noise that belongs to a sample, not to a position in a batch: the same for any order, batch size, worker and device."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Rng:
+    """Draws keyed by (seed, purpose, sample id), counter-based, on the CPU; the caller's global generators are never touched."""
+
+    def __init__(self, seed: int, ids: Sequence[str], device: torch.device | str = "cpu"):
+        self.seed, self.ids, self.device = seed, tuple(ids), torch.device(device)
+
+    def normal(self, purpose: str, shape: Sequence[int]) -> Tensor:  # (B, *shape)
+        return self._draw("standard_normal", purpose, self.ids, shape)
+
+    def uniform(self, purpose: str, shape: Sequence[int]) -> Tensor:  # (B, *shape) in [0, 1)
+        return self._draw("random", purpose, self.ids, shape)
+
+    def once(self, purpose: str, shape: Sequence[int], kind: str = "uniform") -> Tensor:  # shape
+        """One draw for all samples, where a paper shares it."""
+        return self._draw({"uniform": "random", "normal": "standard_normal"}[kind], purpose, ("",), shape)[0]
+
+    def _draw(self, kind: str, purpose: str, ids: Sequence[str], shape: Sequence[int]) -> Tensor:
+        drawn = np.empty((len(ids), *shape), dtype=np.float32)
+        for row, sample in zip(drawn, ids, strict=True):
+            getattr(generator(self.seed, purpose, sample), kind)(dtype=np.float32, out=row)
+        return torch.from_numpy(drawn).to(self.device)
+
+
+def generator(*key: object) -> np.random.Generator:
+    """A counter-based generator for a key of any printable parts."""
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))

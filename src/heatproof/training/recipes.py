@@ -1,0 +1,26 @@
+"""How each embedded model is trained, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Recipe:
+    net: str
+    steps: int = 2400
+    batch: int = 64
+    images: int = 24_000  # of the training split, each drawn once
+    deletion: float = 0.5  # share of images with n ~ U{0…5} parts taken off, as in FunnyBirds
+    mosaic: float = 0.0  # share of each batch seen through a window that straddles four pictures
+    rate: float = 3e-3  # the highest learning rate
+    warmup: float = 0.15  # share of the steps
+    decay: float = 1e-2
+    clip: float = 1.0  # largest norm of a gradient
+
+
+RECIPES: dict[str, Recipe] = {
+    "resnet": Recipe("resnet"),
+    "vgg": Recipe("vgg", mosaic=0.5, steps=4000),
+    "vgg-bn": Recipe("vgg-bn", mosaic=0.5, steps=4000),
+}

@@ -1,0 +1,169 @@
+"""Training the embedded models on paperbirds, and what is measured about them.
+
+Models see pictures with parts taken off, never with patches taken out: a part that is gone leaves the classes that fit the
+others equally likely.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from math import cos, pi
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import heatproof
+from heatproof.data.paperbirds import CLASSES, MEAN, PARTS, SPLITS, STD, compatible, label_of, render
+from heatproof.models.nets import build, stored, weights_path
+from heatproof.training.recipes import RECIPES, Recipe
+
+Progress = Callable[[int, int, float], None]  # step, steps, loss
+Logits = Callable[[Tensor], Tensor]  # normalised images (B, 3, H, W) -> (B, classes)
+
+
+def train(
+    name: str, *, steps: int | None = None, seed: int = 0, out: Path | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Train one embedded model, write its weights and say how good they are."""
+    if name not in RECIPES:
+        raise ValueError(f'there is no recipe "{name}"; there are: {", ".join(RECIPES)}')
+    recipe = RECIPES[name] if steps is None else replace(RECIPES[name], steps=steps)
+    start = time.perf_counter()
+    net = fit(recipe, seed, progress)
+    minutes = (time.perf_counter() - start) / 60
+    net.load_state_dict({key: value.to(net.state_dict()[key].dtype) for key, value in stored(net.state_dict()).items()})
+    metrics = {**accuracy(net), "drops": part_drops(net), "minutes": minutes}
+    write(net, recipe, metrics["accuracy"], out or weights_path(name))
+    return metrics
+
+
+def fit(recipe: Recipe, seed: int, progress: Progress | None = None) -> nn.Sequential:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        net = build(recipe.net).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    images, targets = training_set(recipe, generator)
+    optimiser = torch.optim.AdamW(net.parameters(), lr=recipe.rate, weight_decay=recipe.decay)
+    net.train()
+    for step in range(recipe.steps):
+        for group in optimiser.param_groups:
+            group["lr"] = recipe.rate * pace(step / recipe.steps, recipe.warmup)
+        batch, target = draw_batch(images, targets, recipe, generator)
+        loss = cross_entropy(net(normalised(batch)), target)
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), recipe.clip)
+        optimiser.step()
+        if progress:
+            progress(step + 1, recipe.steps, loss.item())
+    return net.eval()
+
+
+def pace(done: float, warmup: float) -> float:
+    """The learning rate over its highest value: up in a line, down in half a cosine."""
+    return min(done / warmup, 1.0) * (1 + cos(pi * max(0.0, done - warmup) / (1 - warmup))) / 2
+
+
+def training_set(recipe: Recipe, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Pictures (N, 3, H, W) uint8 and targets (N, classes), uniform over the classes that fit what is left of the bird."""
+    chosen = []
+    for index in range(recipe.images):
+        damaged = torch.rand((), generator=generator).item() < recipe.deletion
+        keep = len(PARTS) - int(torch.randint(len(PARTS) + 1, (), generator=generator)) * damaged
+        order = torch.randperm(len(PARTS), generator=generator).tolist()
+        chosen.append((index, tuple(PARTS[i] for i in sorted(order[:keep]))))
+    return pictures("train", chosen), torch.stack([target_of(label_of(index), parts) for index, parts in chosen])
+
+
+def pictures(split: str, chosen: Sequence[tuple[int, Sequence[str]]], seed: int = 0) -> Tensor:
+    """(N, 3, H, W) uint8 of (index, parts left in)."""
+    drawn = [torch.from_numpy(render(seed, split, index, parts=parts).image) for index, parts in chosen]
+    return torch.stack(drawn).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+
+
+def target_of(label: int, parts: Sequence[str]) -> Tensor:
+    fitting = list(compatible(label, parts))
+    target = torch.zeros(len(CLASSES))
+    target[fitting] = 1 / len(fitting)
+    return target
+
+
+def draw_batch(images: Tensor, targets: Tensor, recipe: Recipe, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    picks = torch.randint(len(images), (recipe.batch,), generator=generator)
+    batch, target = images[picks], targets[picks]
+    mirrored = torch.rand(recipe.batch, generator=generator) < 0.5
+    batch[mirrored] = batch[mirrored].flip(-1)
+    straddling = round(recipe.batch * recipe.mosaic)
+    if straddling:
+        batch[:straddling], target[:straddling] = mosaics(batch, target, straddling, generator)
+    return batch, target
+
+
+def mosaics(images: Tensor, targets: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Windows of one picture's size onto 2×2 mosaics; the target shares out by the area of each picture in the window."""
+    side = images.shape[-1]
+    windows, shares = images.new_empty(count, *images.shape[1:]), targets.new_zeros(count, targets.shape[1])
+    for row in range(count):
+        four = torch.randint(len(images), (4,), generator=generator).tolist()
+        down, right = torch.randint(side + 1, (2,), generator=generator).tolist()
+        rows = ((slice(down, side), slice(0, side - down)), (slice(0, down), slice(side - down, side)))
+        columns = ((slice(right, side), slice(0, side - right)), (slice(0, right), slice(side - right, side)))
+        areas = [(side - down) * (side - right), (side - down) * right, down * (side - right), down * right]
+        cells = [(r, c) for r in rows for c in columns]
+        for picture, ((from_row, to_row), (from_column, to_column)), area in zip(four, cells, areas, strict=True):
+            windows[row, :, to_row, to_column] = images[picture, :, from_row, from_column]
+            shares[row] += targets[picture] * (area / side**2)
+    return windows, shares
+
+
+def normalised(images: Tensor) -> Tensor:
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
+    return (images.float() / 255 - mean) / std
+
+
+@torch.no_grad()
+def logits_of(model: Logits, images: Tensor, batch: int = 200) -> Tensor:
+    return torch.cat([model(normalised(part)) for part in images.split(batch)])
+
+
+def accuracy(model: Logits, count: int = SPLITS["test"], split: str = "test") -> dict[str, float]:
+    """The share of pictures that are right, and that are right with a softmax of 0.99 or more."""
+    labels = torch.tensor([label_of(index) for index in range(count)])
+    softmax = logits_of(model, pictures(split, [(index, PARTS) for index in range(count)])).softmax(1)
+    confidence, predicted = softmax.max(1)
+    right = predicted == labels
+    return {"accuracy": right.float().mean().item(), "confident": (right & (confidence >= 0.99)).float().mean().item()}
+
+
+def part_drops(model: Logits, count: int = 512, split: str = "test") -> dict[str, dict[str, float]]:
+    """How far the logit of the label falls when a part is taken off: mean over pictures, and the share where it falls."""
+    labels = torch.tensor([[label_of(index)] for index in range(count)])
+
+    def label_logits(parts: Sequence[str]) -> Tensor:
+        return logits_of(model, pictures(split, [(index, parts) for index in range(count)])).gather(1, labels)
+
+    whole = label_logits(PARTS)
+    drops = {part: whole - label_logits([other for other in PARTS if other != part]) for part in PARTS}
+    return {part: {"mean": drop.mean().item(), "share": (drop > 0).float().mean().item()} for part, drop in drops.items()}
+
+
+def write(net: nn.Module, recipe: Recipe, measured: float, path: Path) -> None:
+    """All or nothing: the file appears under its name once it is complete."""
+    metadata = {
+        "net": recipe.net,
+        "recipe": json.dumps(asdict(recipe)),
+        "accuracy": f"{measured:.4f}",
+        "heatproof": heatproof.__version__,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    save_file({key: value.contiguous() for key, value in stored(net.state_dict()).items()}, unfinished, metadata)
+    unfinished.replace(path)

@@ -1,0 +1,85 @@
+"""What many tests use: golden arrays, the small networks they were made with, and a few images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import heatproof as hp
+
+DATA = Path(__file__).parent / "golden" / "data"
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, inside: int, outside: int, stride: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outside)
+        self.relu = nn.ReLU()
+        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outside)
+        changes = inside != outside or stride > 1
+        self.downsample = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)) if changes else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        return self.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+class GoldenResNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1, self.relu, self.maxpool = nn.Conv2d(3, 12, 3, 1, 1, bias=False), nn.BatchNorm2d(12), nn.ReLU(), nn.MaxPool2d(2)
+        for i, (inside, outside, stride) in enumerate([(12, 12, 1), (12, 24, 2), (24, 32, 2), (32, 40, 1)], 1):
+            setattr(self, f"layer{i}", nn.Sequential(BasicBlock(inside, outside, stride)))
+        self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(40, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(torch.flatten(self.avgpool(x), 1))
+
+
+class GoldenVGG(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        features: list[nn.Module] = []
+        for inside, outside in [(3, 16), (16, 16), (0, 0), (16, 32), (32, 32), (0, 0)]:
+            features += [nn.Conv2d(inside, outside, 3, padding=1), nn.ReLU()] if inside else [nn.MaxPool2d(2)]
+        self.features = nn.Sequential(*features)
+        self.classifier = nn.Sequential(
+            nn.Linear(2048, 48), nn.ReLU(), nn.Dropout(), nn.Linear(48, 48), nn.ReLU(), nn.Dropout(), nn.Linear(48, 10)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(torch.flatten(self.features(x), 1))
+
+
+def build_golden(name: str) -> nn.Module:
+    module = {"resnet": GoldenResNet, "vgg": GoldenVGG}[name]()
+    module.load_state_dict(load_file(DATA / f"model_{name}.safetensors"))
+    return module.eval()
+
+
+@pytest.fixture(scope="session")
+def golden_model() -> Callable[[str], hp.Model]:
+    return cache(lambda name: hp.Model(build_golden(name), size=32, name=name))
+
+
+@pytest.fixture(scope="session")
+def golden() -> Callable[[str], dict[str, np.ndarray]]:
+    return cache(lambda case: dict(np.load(DATA / f"{case}.npz")))
+
+
+@pytest.fixture(scope="session")
+def images(golden: Callable[[str], dict[str, np.ndarray]]) -> tuple[Tensor, Tensor]:
+    """Eight normalised images of 32 px and their labels, for the golden models."""
+    case = golden("case01_single_deletion")
+    return torch.from_numpy(case["images"]), torch.from_numpy(case["labels"])

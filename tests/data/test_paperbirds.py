@@ -1,0 +1,172 @@
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from heatproof.data.paperbirds import (
+    CLASSES,
+    DISTRACTORS,
+    MEAN,
+    NAMES,
+    OVERSAMPLING,
+    PARTS,
+    SHADOW_LENGTH,
+    SPLITS,
+    STD,
+    VARIANTS,
+    Chance,
+    Paperbirds,
+    Stage,
+    compatible,
+    paste,
+    render,
+)
+
+Array = NDArray[Any]
+
+
+def without(part: str) -> list[str]:
+    return [other for other in PARTS if other != part]
+
+
+def grown(mask: Array, reach: int) -> Array:
+    padded = np.pad(mask, reach)
+    height, width = mask.shape
+    shifts = range(2 * reach + 1)
+    return np.logical_or.reduce([padded[y : y + height, x : x + width] for y in shifts for x in shifts])
+
+
+def seen_at_all(index: int, part: str, size: int) -> Array:
+    """Pixels that the part covers, be it only by a corner, from the paper as it was pasted."""
+    stage = Stage(Chance(0, "test", index))
+    side = size * OVERSAMPLING
+    changed = paste(stage, index % len(CLASSES), side, PARTS) != paste(stage, index % len(CLASSES), side, without(part))
+    return changed.reshape(size, OVERSAMPLING, size, OVERSAMPLING).any((1, 3))
+
+
+def test_a_picture_is_a_pure_function_of_its_identity() -> None:
+    first, _, second = render(3, "val", 17), render(3, "val", 18), render(3, "val", 17)
+    assert np.array_equal(first.image, second.image)
+    assert np.array_equal(first.part_map, second.part_map)
+    assert (first.label, first.visible) == (second.label, second.visible)
+
+
+@pytest.mark.parametrize("other", [(1, "test", 5), (0, "train", 5), (0, "test", 37)])
+def test_seed_split_and_index_each_change_the_picture(other: tuple[int, str, int]) -> None:
+    assert not np.array_equal(render(0, "test", 5).image, render(*other).image)
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_the_scene_is_the_same_at_every_size(index: int) -> None:
+    small, large = render(0, "test", index, size=64), render(0, "test", index, size=128)
+    reduced = large.image.reshape(64, 2, 64, 2, 3).mean((1, 3))
+    assert np.abs(reduced - small.image).mean() < 1.5
+    for part in PARTS:
+        assert large.visible[part] == pytest.approx(4 * small.visible[part], rel=0.1, abs=12)
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("index", [0, 9, 20, 31])
+def test_taking_a_part_off_changes_nothing_beyond_the_part_and_its_shadow(part: str, index: int) -> None:
+    whole, rest = render(0, "test", index), render(0, "test", index, parts=without(part))
+    changed = (whole.image != rest.image).any(-1)
+    covered = seen_at_all(index, part, 64)
+    assert changed.any()
+    assert not (changed & ~grown(covered, int(np.ceil(64 * SHADOW_LENGTH)))).any()
+    assert (changed & (whole.part_map == 2 + PARTS.index(part))).sum() > 0.9 * whole.visible[part]
+    elsewhere = whole.part_map != 2 + PARTS.index(part)
+    assert np.array_equal(whole.part_map[elsewhere], rest.part_map[elsewhere])
+
+
+def test_taking_off_what_is_not_there_changes_nothing() -> None:
+    bare = render(0, "test", 4, parts=["eye", "tail"])
+    assert [part for part in PARTS if bare.visible[part]] == ["eye", "tail"]
+    assert np.array_equal(bare.image, render(0, "test", 4, parts=("tail", "eye")).image)
+
+
+def test_part_maps_agree_with_the_counts_and_hold_a_body() -> None:
+    for index in range(32):
+        scene = render(0, "val", index)
+        assert {part: int((scene.part_map == 2 + i).sum()) for i, part in enumerate(PARTS)} == scene.visible
+        assert (scene.part_map == 1).any()
+        assert scene.part_map.max() < 2 + len(PARTS)
+
+
+def test_every_part_of_every_bird_is_seen() -> None:
+    assert min(min(render(0, "test", index).visible.values()) for index in range(400)) > 20
+
+
+def test_splits_share_no_sample() -> None:
+    ids = [set(Paperbirds(split).ids) for split in SPLITS]
+    pictures = [{render(0, split, index).image.tobytes() for index in range(64)} for split in SPLITS]
+    for sets in (ids, pictures):
+        assert all(a.isdisjoint(b) for a, b in combinations(sets, 2))
+    assert all(len(images) == 64 for images in pictures)
+
+
+def test_every_part_has_twins_that_differ_in_it_alone() -> None:
+    differing = [[p for p, x, y in zip(PARTS, a, b, strict=True) if x != y] for a, b in combinations(CLASSES, 2)]
+    twins = {part: sum(difference == [part] for difference in differing) for part in PARTS}
+    assert min(twins.values()) >= 8
+    assert sum(twins.values()) == 2 * len(CLASSES)  # four twins for every class
+
+
+def test_classes_are_distinct_named_and_made_of_known_variants() -> None:
+    assert len(set(CLASSES)) == len(CLASSES) == len(set(NAMES)) == len(NAMES)
+    used = {(part, variant) for variants in CLASSES for part, variant in zip(PARTS, variants, strict=True)}
+    assert used == {(part, variant) for part, variants in VARIANTS.items() for variant in variants}
+
+
+def test_compatible_classes_are_those_that_share_what_is_seen() -> None:
+    assert compatible(5, PARTS) == (5,)
+    assert compatible(5, ()) == tuple(range(len(CLASSES)))
+    assert len(compatible(5, without("eye"))) == 2
+
+
+def test_distractors_never_have_the_colour_of_a_part() -> None:
+    colours = {colour for variants in VARIANTS.values() for pieces in variants.values() for colour, _ in pieces}
+    distances = np.linalg.norm(np.array(sorted(colours))[:, None] - np.array(DISTRACTORS)[None], axis=-1)
+    assert distances.min() > 60
+
+
+def test_what_is_not_the_bird_says_nothing_about_its_class() -> None:
+    """Every class on the same stage: the pixels away from any bird are the same."""
+    stage = Stage(Chance(0, "test", 12))
+    canvases = [paste(stage, label, 256, PARTS) for label in range(len(CLASSES))]
+    away = np.logical_and.reduce([canvas < 13 for canvas in canvases])
+    assert away.mean() > 0.4
+    assert all(np.array_equal(canvas[away], canvases[0][away]) for canvas in canvases)
+
+
+def test_mean_and_std_are_those_of_the_training_pictures() -> None:
+    pixels = np.stack([render(0, "train", index).image for index in range(600)]).reshape(-1, 3) / 255
+    assert pixels.mean(0) == pytest.approx(MEAN, abs=0.01)
+    assert pixels.std(0) == pytest.approx(STD, abs=0.01)
+
+
+def test_the_data_set_gives_samples() -> None:
+    data = Paperbirds("test", size=96, limit=40)
+    sample = data.load(33)
+    assert (data.name, len(data), sample.id, sample.label) == ("paperbirds:test", 40, "test-00033", 1)
+    assert sample.image.shape == (3, 96, 96)
+    assert 0 <= sample.image.min() <= sample.image.max() <= 1
+    assert sample.silhouette is not None
+    assert 0.1 < sample.silhouette.float().mean() < 0.5
+    assert sorted(Paperbirds(limit=64).labels) == sorted(2 * list(range(32)))  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Paperbirds("dev"), '"dev"; it has: train, val, test'),
+        (lambda: render(0, "test", 0, parts=["crest"]), '"crest"; they have: beak, eye'),
+        (lambda: render(0, "test", 0, size=8), "32 to 1024 pixels a side, not 8"),
+        (lambda: render(0, "test", -1), "not -1"),
+        (lambda: Paperbirds(limit=0), "at least 1, not 0"),
+    ],
+)
+def test_mistakes_are_named(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

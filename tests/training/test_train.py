@@ -1,0 +1,94 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from heatproof.data.paperbirds import CLASSES, PARTS, compatible
+from heatproof.models.nets import NETS, build, load_state, weights_path
+from heatproof.training import train as training
+from heatproof.training.recipes import RECIPES
+
+TINY = replace(RECIPES["resnet"], images=64, batch=16, steps=24, mosaic=0.25)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_threads() -> None:
+    torch.set_num_threads(2)
+
+
+def test_training_is_the_same_twice_lowers_the_loss_and_leaves_the_callers_chance_alone() -> None:
+    losses: list[float] = []
+    chance = torch.random.get_rng_state()
+    first = training.fit(TINY, seed=1, progress=lambda step, steps, loss: losses.append(loss))
+    second = training.fit(TINY, seed=1)
+    assert torch.equal(chance, torch.random.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True))
+    assert len(losses) == TINY.steps
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+
+
+def test_another_seed_trains_another_net() -> None:
+    few = replace(TINY, steps=2)
+    first, second = (training.fit(few, seed=seed).state_dict() for seed in (1, 2))
+    assert not torch.equal(first["head.weight"], second["head.weight"])
+
+
+def test_train_writes_a_file_that_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(training.RECIPES, "tiny", TINY)
+    monkeypatch.setattr(training, "accuracy", lambda net: {"accuracy": 0.5, "confident": 0.1})
+    monkeypatch.setattr(training, "part_drops", lambda net: {})
+    metrics = training.train("tiny", steps=2, out=tmp_path / "tiny.safetensors")
+    assert metrics.keys() == {"accuracy", "confident", "drops", "minutes"}
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.safetensors"]
+    build("resnet").load_state_dict(load_state(tmp_path / "tiny.safetensors"))
+
+
+def test_an_unknown_recipe_is_named_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match='no recipe "bert"; there are: resnet'):
+        training.train("bert")
+
+
+def test_the_rate_rises_then_falls_to_nothing() -> None:
+    assert [training.pace(done, 0.25) for done in (0, 0.125, 0.25, 0.625, 1)] == pytest.approx([0, 0.5, 1, 0.5, 0])
+
+
+def test_targets_are_uniform_over_the_classes_that_fit() -> None:
+    images, targets = training.training_set(replace(TINY, images=96, deletion=1.0), torch.Generator().manual_seed(0))
+    assert images.shape == (96, 3, 64, 64)
+    assert torch.allclose(targets.sum(1), torch.ones(96))
+    assert (targets > 0).sum(1).max() == len(CLASSES)  # a bare body could be any bird
+    target = training.target_of(3, PARTS[1:])
+    assert target.nonzero().flatten().tolist() == list(compatible(3, PARTS[1:]))
+
+
+def test_a_mosaic_window_shares_its_target_by_area() -> None:
+    images = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1).expand(4, 3, 64, 64)
+    windows, shares = training.mosaics(images, torch.eye(4), 50, torch.Generator().manual_seed(0))
+    areas = torch.stack([(windows[:, 0] == value).float().mean((1, 2)) for value in range(4)], dim=1)
+    assert torch.allclose(areas, shares, atol=1e-6)
+
+
+def test_part_drops_find_the_part_a_model_looks_at() -> None:
+    eyes = {variants[PARTS.index("eye")] for variants in CLASSES}
+    assert len(eyes) == 4
+
+    def sees_only_redness(images: torch.Tensor) -> torch.Tensor:
+        red = (images[:, 0] - images[:, 1]).clamp(min=0).mean((1, 2))
+        return red[:, None].expand(-1, len(CLASSES))
+
+    drops = training.part_drops(sees_only_redness, count=16)  # birds of the first family: orange feet
+    assert drops["foot"]["mean"] > 0
+    assert drops["foot"]["share"] == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETS)
+def test_shipped_weights_know_their_birds(name: str) -> None:
+    net = build(name).eval()
+    net.load_state_dict(load_state(weights_path(name)))
+    measured = training.accuracy(net, count=400)
+    assert measured["accuracy"] >= 0.99
+    assert measured["confident"] >= 0.5
+    drops = training.part_drops(net, count=64)
+    assert all(drop["mean"] > 0.5 for drop in drops.values())
