@@ -1,8 +1,166 @@
-"""The public surface: load_model, load_data, explain, evaluate."""
+"""The public surface: load_model, load_data, explain, evaluate, Result."""
 
 from __future__ import annotations
 
-from heatproof.methods import explain, method
-from heatproof.models.model import Model
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-__all__ = ["Model", "explain", "method"]
+import pandas as pd
+from torch import Tensor, nn
+
+from heatproof.analysis.intervals import summarize
+from heatproof.bench.plan import Plan, Task, make_plan
+from heatproof.bench.run import execute, provenance
+from heatproof.bench.spec import DataSpec, Spec, parse_protocols
+from heatproof.bench.store import Store
+from heatproof.data.base import Data, TensorData
+from heatproof.data.catalog import load_data
+from heatproof.errors import HeatproofError
+from heatproof.methods import explain as _explain
+from heatproof.methods import method, parse_methods
+from heatproof.models.model import Model
+from heatproof.models.zoo import load_model, pick_device
+
+__all__ = ["HeatproofError", "Model", "Result", "TensorData", "evaluate", "explain", "load_data", "load_model", "method", "run"]
+
+Method = str | Callable[..., Tensor]
+
+
+def explain(
+    model: Model | nn.Module | str, images: Tensor, targets: Tensor | Sequence[int] | int | None = None, method: Method = "gradcam", **options: Any
+) -> Tensor:
+    """Maps (B, H, W) for images in the model's input space (`model.normalize` brings them there).
+
+    targets: class indices; None explains the model's own prediction.
+    method: an expression such as "ig(steps=20)@middle|abs", or a function `(model, x, target, *, rng)`.
+    """
+    (expression,) = parse_methods([method])
+    return _explain(load_model(model), images, targets, expression, **options)
+
+
+class Result:
+    """What a run found. `scores` has one row a sample, protocol and method."""
+
+    def __init__(self, store: Store, temporary: tempfile.TemporaryDirectory[str] | None = None):
+        self.store, self._temporary = store, temporary
+        self.scores: pd.DataFrame = store.rows()
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Result:
+        return cls(Store(Path(directory)))
+
+    def summary(self, resamples: int = 2000) -> pd.DataFrame:
+        """Mean, 95 % interval, rank and rank interval, n, failures; one line a model, protocol setting and method."""
+        return summarize(self.scores, resamples)
+
+    @property
+    def failures(self) -> pd.DataFrame:
+        return self.scores[self.scores["status"] == "failed"]
+
+    def report(self, directory: str | Path | None = None) -> Path:
+        """Build the site; returns its first page. By default inside the run's directory."""
+        from heatproof.report import build
+
+        return build(self.store, Path(directory) if directory is not None else self.store.root / "report")
+
+    def save(self, directory: str | Path) -> Path:
+        """Keep a result that was not given a directory."""
+        target = Path(directory)
+        if target.exists() and any(target.iterdir()):
+            raise HeatproofError(f"{target} is not empty; choose another directory")
+        shutil.copytree(self.store.root, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
+        return target
+
+
+def evaluate(
+    model: Model | nn.Module | str | Sequence[Model | nn.Module | str],
+    data: Data | str | tuple[Tensor, Sequence[int] | Tensor | None],
+    methods: Sequence[Method],
+    protocols: Sequence[str | Mapping[str, Any]] = ("sds",),
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    batch_size: int = 64,
+    keep_maps: int = 64,
+    out: str | Path | None = None,
+    progress: Callable[[Task, bool], None] | None = None,
+) -> Result:
+    """Judge methods on a model (or several) and data.
+
+    data: a name ("paperbirds:test", "folder:/images"), a data set from `load_data`, or (images in [0, 1], labels).
+    methods: expressions, or functions `(model, x, target, *, rng) -> maps`.
+    out: a directory to keep the run in; the same call with the same directory does only what is missing.
+    """
+    models = [load_model(m) for m in (model if isinstance(model, list | tuple) else [model])]
+    expressions, judges = parse_methods(list(methods)), parse_protocols(protocols)
+    sets = [TensorData(*data) if isinstance(data, tuple) else load_data(data, m, limit=limit, seed=seed) for m in models]
+    plan = make_plan(models, sets, expressions, judges, seed=seed, batch_size=batch_size, keep_maps=keep_maps)
+    told = {
+        "models": [m.name for m in models], "data": {"name": sets[0].name, "limit": limit}, "methods": [e.label for e in expressions],
+        "protocols": [p.canonical for p in judges], "seed": seed,
+    }  # fmt: skip
+    temporary = None if out is not None else tempfile.TemporaryDirectory(prefix="heatproof-")
+    store = Store(Path(out) if out is not None else Path(temporary.name if temporary else ""))
+    identity = {**told, "data": {"name": sets[0].name}}
+    return _run(plan, store, identity, told, progress, temporary)
+
+
+def open_spec(spec: Spec, device: str = "auto") -> Plan:
+    """Load everything a spec names, and plan it."""
+    models = [load_model(m.name, m.weights, pick_device(device)) for m in spec.models]
+
+    def opened(told: DataSpec, model: Model) -> Data:
+        return load_data(told.name, model, split=told.split, limit=told.limit, seed=spec.seed)
+
+    sets = [opened(spec.data, m) for m in models]
+    reference = [opened(spec.reference, m).name for m in models] if spec.reference else []
+    return make_plan(
+        models, sets, spec.expressions(), spec.judges(), seed=spec.seed, batch_size=spec.batch_size, backend=spec.backend,
+        keep_maps=spec.keep_maps, reference=str(reference),
+    )  # fmt: skip
+
+
+def run(spec: Spec, out: str | Path, device: str = "auto", progress: Callable[[Task, bool], None] | None = None, plan: Plan | None = None) -> Result:
+    """Run a spec into a directory; what is there already is not done again."""
+    return _run(plan or open_spec(spec, device), Store(Path(out)), spec.identity(), spec.model_dump(mode="json"), progress, None)
+
+
+def _run(
+    plan: Plan, store: Store, identity: dict[str, Any], told: dict[str, Any], progress: Callable[[Task, bool], None] | None,
+    temporary: tempfile.TemporaryDirectory[str] | None,
+) -> Result:  # fmt: skip
+    models = list({t.model.name: t.model for t in plan.tasks}.values())
+    if store.root.exists() and not store.root.is_dir():
+        raise HeatproofError(f"{store.root} is a file, not a directory")
+    store.claim(identity)
+    with store.locked():
+        cells = {t.name: [c.key for c in t.cells] for t in plan.tasks}
+        owner = {t.name: t.model.name for t in plan.tasks}
+        store.write_json("plan.json", {"tasks": cells, "models": owner, "methods": _facts(plan), "protocols": _judges(plan), "cost": plan.cost()})
+        store.write_json("provenance.json", provenance(told, models))
+        execute(plan, store, progress or (lambda task, reused: None))
+    return Result(store, temporary)
+
+
+def _facts(plan: Plan) -> dict[str, Any]:
+    found = {c.expression.label: c.expression for t in plan.tasks for c in t.cells}
+    return {
+        label: {
+            "canonical": e.canonical, "family": e.entry.family, "paper": e.entry.paper, "signed": e.entry.signed, "layer": e.layer,
+            "summary": e.entry.summary, "cost": e.entry.cost(e.arguments), "map": e.map_key,
+        } for label, e in found.items()
+    }  # fmt: skip
+
+
+def _judges(plan: Plan) -> list[dict[str, Any]]:
+    found = {c.protocol.canonical: c.protocol for t in plan.tasks for c in t.cells}
+    return [
+        {
+            "id": p.id, "canonical": p.canonical, "setting": p.setting, "baseline": p.baseline, "settings": p.model_dump(), "summary": p.summary,
+            "higher_is_better": p.higher_is_better, "range": p.range, "random_score": p.random_score, "target": p.target, "citation": p.citation,
+            "version": p.version, "forwards": p.forwards(),
+        } for p in found.values()
+    ]  # fmt: skip

@@ -27,10 +27,10 @@ def inputs(case):
     return torch.from_numpy(case["images"]), torch.from_numpy(case["labels"])
 
 
-# Single precision of the stored maps themselves, measured against the same maps in double precision: a ReLU that flips at one
-# node of the path (IG: 4e-5 of the largest value), a denominator near zero (Grad-CAM++ at the image: 7e-4). Ours are held to
-# double precision below.
-ROUNDING = {"IntGrad": 1e-4, "ig": 1e-4, "GradCamPlusPlus@Input": 1e-3}
+# What single precision costs, measured against the same maps in double precision, as shares of the largest value: a ReLU at its kink
+# flips at one node of the path (stored IG: 4e-5; ours from a noise image: 1.9e-4), a denominator near zero (stored Grad-CAM++ at the
+# image: 7e-4). All other pixels agree to 1e-6.
+ROUNDING = {"IntGrad": 1e-4, "ig": 1e-4, "ig-u": 3e-4, "GradCamPlusPlus@Input": 1e-3}
 
 
 def assert_maps(ours, stored, rounding=1e-5):
@@ -110,4 +110,4 @@ def test_ig_from_a_noise_image(golden, golden_model, name):
     x, target = inputs(case)
     start = torch.from_numpy(case["baseline_U"]).expand_as(x)
     ours = integrated_gradients(golden_model(name), x, start, target, 50, "gauss", "logit").sum(1).numpy()
-    assert_maps(ours, case[f"{name}__ig_u__raw"][:, 0], ROUNDING["ig"])
+    assert_maps(ours, case[f"{name}__ig_u__raw"][:, 0], ROUNDING["ig-u"])

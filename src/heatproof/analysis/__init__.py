@@ -1,0 +1,1 @@
+"""Across protocols: intervals and ranks."""

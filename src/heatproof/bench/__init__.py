@@ -1,0 +1,1 @@
+"""A run, end to end."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
+
+from heatproof.errors import HeatproofError
 
 
 class UnreadableImage(ValueError):
@@ -22,12 +25,31 @@ class Sample:
 
 
 class Data(Protocol):
-    """A finite sequence of samples. `ids` and `labels` are known without decoding anything."""
+    """A finite sequence of samples. All but the images is known without decoding anything."""
 
     name: str
     ids: Sequence[str]
     labels: Sequence[int | None]
+    fingerprints: Sequence[str]  # change when an image changes under the same id
+    has_silhouettes: bool
 
     def load(self, index: int) -> Sample:
         """Decode one sample; raises UnreadableImage where it cannot be used."""
         ...
+
+
+class TensorData:
+    """Images that are in memory already: (N, 3, H, W) in [0, 1], of the model's size."""
+
+    def __init__(self, images: Tensor, labels: Sequence[int] | Tensor | None = None, ids: Sequence[str] | None = None, name: str = "tensors"):
+        if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point() or images.min() < 0 or images.max() > 1:
+            raise HeatproofError("images must be floats of shape (N, 3, H, W) in [0, 1]: before the model's normalisation")
+        if labels is not None and len(labels) != len(images):
+            raise HeatproofError(f"{len(images)} images, but {len(labels)} labels")
+        self.name, self.images, self.has_silhouettes = name, images.float(), False
+        self.ids = list(ids) if ids is not None else [str(i) for i in range(len(images))]
+        self.labels = [None] * len(images) if labels is None else [int(label) for label in labels]
+        self.fingerprints = [hashlib.sha256(i.numpy().tobytes()).hexdigest()[:16] for i in self.images]
+
+    def load(self, index: int) -> Sample:
+        return Sample(self.ids[index], self.images[index], self.labels[index])

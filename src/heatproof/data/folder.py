@@ -32,7 +32,7 @@ class ImageFolder:
         files = sorted(p for p in root.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
         if not files:
             raise HeatproofError(f"there are no images in {root} (looked for {', '.join(sorted(SUFFIXES))})")
-        self.name, self.root, self.size, self.resize = f"folder:{root}", root, size, resize
+        self.name, self.root, self.size, self.resize, self.has_silhouettes = f"folder:{root}", root, size, resize, False
         index = _class_index(root, files, classes, n_classes)
         order = generator(seed, "folder order").permutation(len(files))[:limit]
         self.files = [files[i] for i in order]

@@ -410,10 +410,14 @@ def _palette(stage: Stage, label: int) -> Pixels:
     return np.concatenate([colours * shade for shade in SHADE]).astype(np.uint8)
 
 
+VERSION = 1  # goes up when a scene is drawn differently, so that old results are not taken for new ones
+
+
 class Paperbirds:
     """A split of the data set as `Data`; pictures are drawn when they are loaded."""
 
     classes = NAMES
+    has_silhouettes = True
 
     def __init__(self, split: str = "test", size: int = 64, limit: int | None = None, seed: int = 0) -> None:
         _check(split, 0, size, PARTS)
@@ -424,6 +428,7 @@ class Paperbirds:
         self.split, self.size, self.seed = split, size, seed
         self.ids: Sequence[str] = [f"{split}-{index:05d}" for index in range(count)]
         self.labels: Sequence[int | None] = [label_of(index) for index in range(count)]
+        self.fingerprints: Sequence[str] = [f"{seed} {size} v{VERSION}"] * count
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -33,7 +33,7 @@ class Explainer:
     silhouette: Tensor | None = None  # (B, H, W)
 
     def native(self, expression: Expression) -> Tensor:  # (B, h, w) float32
-        """What the method says, at the layer's own resolution, channels reduced. May hold nan: see `finite`."""
+        """What the method says, at the layer's own resolution, channels reduced. It may hold nan: see `finite`."""
         check_applicable(expression, self.model, self.silhouette is not None)
         part = self.model.tail(expression.layer)
         h = self.model.activation(self.x, expression.layer)
@@ -42,10 +42,14 @@ class Explainer:
         raw = expression.entry.function(part, h, self.target, rng=self.rng, **given, **arguments)
         return _checked(raw, h, expression)
 
-    def finish(self, expression: Expression, native: Tensor) -> Tensor:  # (B, h, w) -> (B, H, W)
-        for function, arguments in expression.transforms:
-            native = function(native, **arguments)
-        return resize(native, *self.x.shape[2:])
+    def resized(self, maps: Tensor) -> Tensor:  # (B, h, w) -> (B, H, W)
+        return resize(maps, *self.x.shape[2:])
+
+
+def transformed(expression: Expression, maps: Tensor) -> Tensor:  # (B, h, w) -> same
+    for function, arguments in expression.transforms:
+        maps = function(maps, **arguments)
+    return maps
 
 
 def check_applicable(expression: Expression, model: Model, has_silhouettes: bool) -> None:
@@ -91,7 +95,7 @@ def explain(
     rng = Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], model.device)
     explainer = Explainer(model, x, target, rng, silhouette)
     with model.sharing(x, target, [expression.layer]):
-        maps = explainer.finish(expression, explainer.native(expression))
+        maps = explainer.resized(transformed(expression, explainer.native(expression)))
     bad = (~finite(maps)).nonzero().flatten().tolist()
     if bad:
         raise MapError(f"{expression.label}: the map of image {', '.join(map(str, bad))} is not finite")

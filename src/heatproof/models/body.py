@@ -151,12 +151,14 @@ def _trace(module: nn.Module, wanted: Sequence[str] | None) -> Staged:
         cuts = sorted(ends)
     if not cuts or cuts[-1] != len(steps) - 1:
         cuts = [*cuts, len(steps) - 1]
+    whole = {end: name for name, end in sorted(aliases.items(), key=lambda item: -len(item[0]))}  # the end of layer4.2 is that of layer4
     stages, begin, source = [], 0, inputs[0]
     for end in cuts:
-        stages.append(Stage(names[end], _segment(module, graph, source, steps[begin : end + 1])))
+        stages.append(Stage(whole.get(end, names[end]), _segment(module, graph, source, steps[begin : end + 1])))
         begin, source = end + 1, steps[end]
     at = {end: i + 1 for i, end in enumerate(cuts)}
-    return Staged(stages, {name: at[end] for name, end in aliases.items() if end in at and at[end] < len(stages)})
+    paths = {**aliases, **{name: end for end, name in enumerate(names)}}
+    return Staged(stages, {name: at[end] for name, end in paths.items() if end in at and at[end] < len(stages)})
 
 
 def _single_edges(source: fx.Node, steps: Sequence[fx.Node]) -> list[int]:

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models.model import Model
-from heatproof.models.nets import NETS, load_state
-
-ASSETS = Path(__file__).parent.parent / "assets"
+from heatproof.models.nets import NETS, build, load_state, weights_path
 
 
 def load_model(name: str | nn.Module | Model, weights: str | Path | None = None, device: str = "cpu") -> Model:
@@ -68,11 +66,11 @@ def load_weights(module: nn.Module, path: Path) -> None:
 def _embedded(net: str, pretrained: bool, device: str) -> Model:
     if net not in NETS:
         raise unknown("model", f"paperbirds/{net}", [f"paperbirds/{n}" for n in NETS])
-    recipe = NETS[net]
-    module = recipe.build()
+    with torch.random.fork_rng(devices=[]):
+        module = build(net)
     if pretrained:
-        load_weights(module, ASSETS / f"paperbirds-{net}.safetensors")
-    return Model(module.eval(), name=f"paperbirds/{net}", size=64, mean=recipe.mean, std=recipe.std, device=device)
+        load_weights(module, weights_path(net))
+    return Model(module.eval(), name=f"paperbirds/{net}", size=64, mean=NETS[net].mean, std=NETS[net].std, device=device)
 
 
 def _from_file(place: str, device: str) -> Model:

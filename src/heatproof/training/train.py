@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -165,5 +165,5 @@ def write(net: nn.Module, recipe: Recipe, measured: float, path: Path) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file({key: value.contiguous() for key, value in stored(net.state_dict()).items()}, unfinished, metadata)
+    unfinished.write_bytes(save({key: value.contiguous() for key, value in stored(net.state_dict()).items()}, metadata))
     unfinished.replace(path)

@@ -1,0 +1,60 @@
+"""How sure a mean and a rank are: bootstrap over samples, the same draws for all methods, so that comparisons are paired."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from heatproof.protocols import PROTOCOLS
+from heatproof.tensor.noise import generator
+
+GROUP = ["model", "protocol", "setting", "baseline"]
+RESAMPLES = 2000
+
+
+def summarize(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
+    """One line a (model, protocol, setting, baseline, method): mean, 95 % interval, rank, rank interval, n, and what went wrong."""
+    keys = [*GROUP, "method", "layer"]
+    lines = []
+    for key, group in rows.groupby(GROUP, sort=False):
+        higher = PROTOCOLS[key[1]].cls.higher_is_better
+        table = group.pivot(index="sample", columns=["method", "layer"], values="value")
+        table = table[list(dict.fromkeys(zip(group["method"], group["layer"], strict=True)))]
+        means, draws = table.mean().to_numpy(), bootstrap_means(table.to_numpy(), resamples, seed)
+        counts = group.pivot_table(index=["method", "layer"], columns="status", values="sample", aggfunc="count", fill_value=0)
+        ranks, drawn_ranks = rank(means, higher), rank(draws, higher)
+        with np.errstate(invalid="ignore"):
+            low, high = _percentiles(draws)
+            best, worst = _percentiles(drawn_ranks, method="nearest")
+        for i, (method, layer) in enumerate(table.columns):
+            status = counts.loc[(method, layer)]
+            lines.append((*key, method, layer, means[i], low[i], high[i], ranks[i], best[i], worst[i],
+                          *(int(status.get(s, 0)) for s in ("ok", "undefined", "failed", "n/a", "skipped"))))  # fmt: skip
+    columns = [*keys, "mean", "low", "high", "rank", "rank_low", "rank_high", "n", "undefined", "failed", "n/a", "skipped"]
+    return pd.DataFrame(lines, columns=columns)
+
+
+def bootstrap_means(values: np.ndarray, resamples: int, seed: int = 0) -> np.ndarray:  # (N, M) -> (R, M)
+    """Means of resampled rows; nan values are left out of a mean, as they are out of the table."""
+    n = len(values)
+    weights = generator(seed, "bootstrap", n).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
+    known = np.isfinite(values)
+    total, count = weights @ np.where(known, values, 0), weights @ known
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(count > 0, total / count, np.nan)
+
+
+def rank(means: np.ndarray, higher_is_better: bool) -> np.ndarray:  # (..., M) -> (..., M)
+    """1 is best; equal values share the better rank; nan has none."""
+    better = means[..., None, :] > means[..., :, None] if higher_is_better else means[..., None, :] < means[..., :, None]
+    return np.where(np.isfinite(means), 1.0 + better.sum(-1), np.nan)
+
+
+def _percentiles(draws: np.ndarray, method: str = "linear") -> tuple[np.ndarray, np.ndarray]:
+    """2.5 % and 97.5 % per column; nan where a column has none."""
+    low, high = np.full(draws.shape[1], np.nan), np.full(draws.shape[1], np.nan)
+    for i, column in enumerate(draws.T):
+        known = column[np.isfinite(column)]
+        if len(known):
+            low[i], high[i] = np.quantile(known, [0.025, 0.975], method=method)  # type: ignore[call-overload]
+    return low, high

@@ -1,0 +1,143 @@
+"""What a run will do: cells (the unit of record), grouped into tasks (the unit of work), and what they cost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from heatproof.baselines import Baseline
+from heatproof.data.base import Data
+from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.methods import Expression
+from heatproof.methods.explain import check_applicable
+from heatproof.models.model import Model
+from heatproof.protocols import Protocol
+
+SHARD = 64
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One (model, protocol setting, method, shard), keyed by everything that changes its numbers."""
+
+    key: str
+    protocol: Protocol
+    expression: Expression
+    not_applicable: str = ""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One (model, shard) with all its cells, which share passes."""
+
+    name: str
+    model: Model
+    data: Data
+    indices: range
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    tasks: tuple[Task, ...]
+    seed: int
+    batch_size: int
+    keep_maps: int
+
+    def cost(self) -> dict[str, dict[str, int]]:
+        """Per model: images, and passes an image may need. A backward includes its forward."""
+        total: dict[str, dict[str, int]] = {}
+        for task in self.tasks:
+            forwards, backwards = task_cost(task)
+            row = total.setdefault(task.model.name, {"images": 0, "forwards": 0, "backwards": 0})
+            row["images"] += len(task.indices)
+            row["forwards"] += forwards * len(task.indices)
+            row["backwards"] += backwards * len(task.indices)
+        return total
+
+
+def task_cost(task: Task) -> tuple[int, int]:
+    """(forwards, backwards) an image through the whole network; what methods share is counted once."""
+    live = [c for c in task.cells if not c.not_applicable]
+    protocols = {c.protocol.canonical: c.protocol for c in live}
+    forwards = 1 + sum(p.forwards() for p in protocols.values())
+    backwards, shared = 0, set[tuple[str, str]]()
+    layers = set[str]()
+    for expression in {c.expression.map_key: c.expression for c in live}.values():
+        f, b = expression.entry.cost(expression.arguments)
+        layer = task.model.layer_name(expression.layer)
+        if layer != "input":
+            layers.add(layer)
+        if "gradient" in expression.entry.needs and (f, b) == (0, 1):
+            shared.add((layer, str(expression.arguments.get("score"))))
+        elif layer == "input":
+            forwards, backwards = forwards + f, backwards + b
+    backwards += len({score for layer, score in shared if layer == "input"})
+    return forwards + len(layers), backwards
+
+
+def make_plan(
+    models: Sequence[Model], data: Sequence[Data], expressions: Sequence[Expression], protocols: Sequence[Protocol], *,
+    seed: int = 0, batch_size: int = 64, backend: str = "eager", keep_maps: int = 64, reference: str = "",
+) -> Plan:  # fmt: skip
+    """Fixed blocks of 64 samples, so that a larger limit takes up what a smaller one has done."""
+    tasks = []
+    names = [m.name for m in models]
+    if len(set(names)) != len(names):
+        raise HeatproofError(f"two models are called {next(n for n in names if names.count(n) > 1)}; give one another name")
+    for model, images in zip(models, data, strict=True):
+        for protocol in protocols:
+            protocol.check(model)
+        not_applicable = {e.canonical: _reason(e, model, images.has_silhouettes) for e in expressions}
+        weights = model.fingerprint()
+        for start in range(0, len(images.ids), SHARD):
+            indices = range(start, min(start + SHARD, len(images.ids)))
+            shard = [(images.ids[i], images.fingerprints[i]) for i in indices]
+            common = [images.name, shard, weights, backend, reference, seed]
+            cells = tuple(
+                Cell(_hash([*common, p.canonical, p.target, _baseline_version(p), e.canonical]), p, e, not_applicable[e.canonical])
+                for p in protocols for e in expressions
+            )  # fmt: skip
+            tasks.append(Task(f"{_hash([model.name])[:8]}-{start // SHARD:05d}", model, images, indices, cells))
+    smallest = min(batch_size, *(len(d.ids) for d in data))
+    return Plan(tuple(tasks), seed, smallest, keep_maps)
+
+
+def _reason(expression: Expression, model: Model, has_silhouettes: bool) -> str:
+    try:
+        check_applicable(expression, model, has_silhouettes)
+    except NotApplicable as error:
+        return str(error)
+    return ""
+
+
+def _baseline_version(protocol: Protocol) -> int:
+    return Baseline.parse(protocol.baseline).entry.version
+
+
+def _hash(parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def forecast(plan: Plan) -> dict[str, float]:
+    """Seconds per model, from one timed batch each way."""
+    seconds = {}
+    for name, cost in plan.cost().items():
+        model = next(t.model for t in plan.tasks if t.model.name == name)
+        x = torch.zeros(plan.batch_size, len(model.mean), model.size, model.size, device=model.device, dtype=model.dtype)
+        target = torch.zeros(plan.batch_size, dtype=torch.long, device=model.device)
+        spent = []
+        with model.batches_of(plan.batch_size):
+            for call in (lambda: model.logits(x), lambda: model.gradient(x, target)):
+                call()
+                begin = time.perf_counter()
+                call()
+                spent.append((time.perf_counter() - begin) / plan.batch_size)
+        seconds[name] = cost["forwards"] * spent[0] + cost["backwards"] * spent[1]
+    return seconds

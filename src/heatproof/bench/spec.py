@@ -1,0 +1,152 @@
+"""What to run, as YAML. Everything is checked before anything runs; an error names the key, what was found and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from heatproof.errors import HeatproofError, unknown
+from heatproof.expressions import parse_call
+from heatproof.methods import Expression, parse_methods
+from heatproof.protocols import Protocol, make_protocol
+
+STUDIES = Path(__file__).parent.parent / "studies"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSpec(_Strict):
+    name: str
+    weights: str | None = None
+
+
+class DataSpec(_Strict):
+    name: str
+    split: str | None = None
+    limit: int | None = Field(default=None, ge=1)
+
+
+class Spec(_Strict):
+    version: Literal[1] = 1
+    seed: int = Field(default=0, ge=0)
+    models: tuple[ModelSpec, ...] = Field(min_length=1)
+    data: DataSpec
+    reference: DataSpec | None = None
+    methods: tuple[str, ...] = Field(min_length=1)
+    protocols: tuple[str | dict[str, Any], ...] = Field(min_length=1)
+    batch_size: int = Field(default=64, ge=1)
+    backend: Literal["eager"] = "eager"
+    keep_maps: int = Field(default=64, ge=0, description="for how many samples of each model the maps are kept for the report's gallery")
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _model_names(cls, value: Any) -> Any:
+        return [{"name": v} if isinstance(v, str) else v for v in value] if isinstance(value, list | tuple) else value
+
+    @field_validator("data", "reference", mode="before")
+    @classmethod
+    def _data_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    def expressions(self) -> list[Expression]:
+        return parse_methods(list(self.methods))
+
+    def judges(self) -> list[Protocol]:
+        return parse_protocols(self.protocols)
+
+    def identity(self) -> dict[str, Any]:
+        """What a run directory belongs to: all but how many samples and how large the batches."""
+        told = self.model_dump(mode="json", exclude={"batch_size"})
+        told["data"].pop("limit")
+        return told
+
+
+def parse_protocols(wanted: Sequence[str | Mapping[str, Any]]) -> list[Protocol]:
+    """`deletion(baseline=blur)` or a mapping with a name; a list as a setting stands for one protocol each."""
+    found: dict[str, Protocol] = {}
+    for item in wanted:
+        if isinstance(item, str):
+            call = parse_call(item)
+            if call.args:
+                raise HeatproofError(f'protocol "{item}": settings are given by name, such as sds(patches=64)')
+            name, settings = call.name, dict(call.kwargs)
+        else:
+            settings = dict(item)
+            name = settings.pop("name", None)
+            if not isinstance(name, str):
+                raise HeatproofError(f"protocols: {dict(item)} has no name; write {{name: sds, patches: 64}}")
+        choices = [v if isinstance(v, list | tuple) else [v] for v in settings.values()]
+        for combination in product(*choices):
+            made = make_protocol(name, dict(zip(settings, combination, strict=True)))
+            found.setdefault(made.canonical, made)
+    return list(found.values())
+
+
+def load_spec(place: str | Path, **changes: Any) -> Spec:
+    """A YAML file, or the name of a study that ships with the package."""
+    return make_spec(read_yaml(place), str(place), **changes)
+
+
+def read_yaml(place: str | Path) -> dict[str, Any]:
+    path = Path(place)
+    if not path.is_file():
+        path = STUDIES / f"{place}.yaml"
+    if not path.resolve().is_relative_to(STUDIES.resolve()) and not Path(place).is_file():
+        raise HeatproofError(f'there is no spec "{place}"')
+    if not path.is_file():
+        raise unknown("study or spec file", place, study_names())
+    try:
+        told = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise HeatproofError(f"{place} is not readable as YAML: {error}") from None
+    if not isinstance(told, dict):
+        raise HeatproofError(f"{place}: a spec is a mapping with the keys {', '.join(Spec.model_fields)}; found {type(told).__name__}")
+    return told
+
+
+def study_names() -> list[str]:
+    return sorted(p.relative_to(STUDIES).with_suffix("").as_posix() for p in STUDIES.rglob("*.yaml"))
+
+
+def make_spec(told: Mapping[str, Any], place: str = "spec", **changes: Any) -> Spec:
+    """Validated; `changes` are keys of the command line that win, `limit` among them."""
+    told = dict(told)
+    limit = changes.pop("limit", None)
+    told |= {k: v for k, v in changes.items() if v is not None}
+    if limit is not None and "data" in told:
+        data = told["data"]
+        told["data"] = {**(data if isinstance(data, dict) else {"name": data}), "limit": limit}
+    try:
+        spec = Spec.model_validate(told)
+    except ValidationError as error:
+        raise HeatproofError("\n".join(f"{place}: {_explain(e)}" for e in error.errors())) from None
+    for key, check in {"methods": spec.expressions, "protocols": spec.judges}.items():
+        _at_key(place, key, check)
+    return spec
+
+
+def _at_key(place: str, key: str, check: Callable[[], object]) -> None:
+    try:
+        check()
+    except HeatproofError as error:
+        raise HeatproofError(f"{place}: {key}: {error}") from None
+
+
+def _explain(error: Any) -> str:
+    *path, last = error["loc"] or ("",)
+    key = ".".join(map(str, [*path, last]))
+    if error["type"] == "extra_forbidden":
+        where = {"models": ModelSpec, "data": DataSpec, "reference": DataSpec}.get(str(path[0]) if path else "", Spec)
+        return str(unknown("key", key, where.model_fields))
+    if error["type"] == "missing":
+        return f"{key} is missing"
+    return f"{key}: found {error['input']!r}; {error['msg'][0].lower()}{error['msg'][1:]}"
+
+

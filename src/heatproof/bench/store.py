@@ -1,0 +1,110 @@
+"""A run's directory. Parts are written whole or not at all, so a killed run loses only the task it was in.
+
+spec.json         what the directory belongs to          rows/<task>.parquet       one row a sample, protocol and method
+plan.json         the cells of the latest plan           kept/<task>.safetensors   logits; images, maps and drops of the first samples
+provenance.json   versions, hardware, spec               timings/<task>.json       seconds and passes
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from heatproof.errors import HeatproofError
+
+SCHEMA = pa.schema(
+    [
+        ("cell", pa.string()),
+        *((name, pa.string()) for name in ("model", "method", "layer", "protocol", "setting", "baseline", "sample")),
+        ("target", pa.int32()),
+        ("value", pa.float64()),
+        ("status", pa.string()),  # ok, undefined, failed, n/a, skipped
+        ("message", pa.string()),
+    ]
+)
+COLUMNS = [f.name for f in SCHEMA if f.name != "cell"]
+
+
+class Store:
+    def __init__(self, root: Path):
+        self.root = root
+
+    def claim(self, identity: Mapping[str, Any]) -> None:
+        """Take the directory for this spec; one that belongs to another, or to something else, is left as it is."""
+        found = self.read_json("spec.json")
+        if found is None and self.root.exists() and any(self.root.iterdir()):
+            raise HeatproofError(f"{self.root} is not empty and not a run of heatproof; choose another directory with -o")
+        if found is not None and found != json.loads(json.dumps(identity)):
+            keys = [k for k in {*found, *identity} if found.get(k) != json.loads(json.dumps(identity)).get(k)]
+            raise HeatproofError(f"{self.root} belongs to another spec (it differs in: {', '.join(sorted(keys))}); choose another directory with -o")
+        self.write_json("spec.json", identity)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One writer at a time."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with open(self.root / ".lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise HeatproofError(f"another run is writing to {self.root}; wait for it, or choose another directory with -o") from None
+            yield
+
+    def write_json(self, name: str, content: Any) -> None:
+        self._write(name, json.dumps(content, indent=1, ensure_ascii=False).encode())
+
+    def read_json(self, name: str) -> Any:
+        path = self.root / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def commit(self, task: str, rows: list[dict[str, Any]], kept: Mapping[str, Tensor], notes: Mapping[str, str], timings: Any) -> None:
+        """The rows last: once they are there, the task is done."""
+        self._write(f"kept/{task}.safetensors", save({k: v.contiguous() for k, v in kept.items()}, dict(notes)))
+        self.write_json(f"timings/{task}.json", timings)
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), sink, compression="zstd")
+        self._write(f"rows/{task}.parquet", sink.getvalue().to_pybytes())
+
+    def part(self, task: str) -> list[dict[str, Any]]:
+        path = self.root / "rows" / f"{task}.parquet"
+        return pq.read_table(path, schema=SCHEMA).to_pylist() if path.is_file() else []
+
+    def rows(self) -> pd.DataFrame:
+        """Everything the latest plan asks for and is there, in the plan's order."""
+        plan = self.read_json("plan.json")
+        if plan is None:
+            raise HeatproofError(f"{self.root} is not a run of heatproof (it has no plan.json)")
+        wanted = {key: i for i, key in enumerate(key for cells in plan["tasks"].values() for key in cells)}
+        parts = [pq.read_table(p, schema=SCHEMA) for t in plan["tasks"] if (p := self.root / "rows" / f"{t}.parquet").is_file()]
+        frame = pa.concat_tables(parts or [SCHEMA.empty_table()]).to_pandas()
+        frame = frame[frame["cell"].isin(wanted)]
+        return frame.sort_values("cell", key=lambda c: c.map(wanted), kind="stable").reset_index(drop=True)[COLUMNS]
+
+    def kept(self, task: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+        path = self.root / "kept" / f"{task}.safetensors"
+        if not path.is_file():
+            return {}, {}
+        with safe_open(path, "pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118 (not a dict)
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tmp-", delete=False) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(file.name, path)
