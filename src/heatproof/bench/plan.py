@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,19 +126,37 @@ def _hash(parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 
-def forecast(plan: Plan) -> dict[str, float]:
-    """Seconds per model, from one timed batch each way."""
+@dataclass(frozen=True)
+class Forecast:
+    seconds: dict[str, float]  # per model
+    memory: int  # bytes: the peak of this process, or of the GPU, with one batch each way
+    disk: int  # bytes
+
+
+def forecast(plan: Plan) -> Forecast:
+    """From a short calibration: one timed batch each way, after one to warm up."""
     seconds = {}
     for name, cost in plan.cost().items():
         model = next(t.model for t in plan.tasks if t.model.name == name)
         x = torch.zeros(plan.batch_size, len(model.mean), model.size, model.size, device=model.device, dtype=model.dtype)
         target = torch.zeros(plan.batch_size, dtype=torch.long, device=model.device)
-        spent = []
         with model.batches_of(plan.batch_size):
-            for call in (lambda: model.logits(x), lambda: model.gradient(x, target)):
-                call()
-                begin = time.perf_counter()
-                call()
-                spent.append((time.perf_counter() - begin) / plan.batch_size)
-        seconds[name] = cost["forwards"] * spent[0] + cost["backwards"] * spent[1]
-    return seconds
+            forward = _timed(lambda model=model, x=x: model.logits(x)) / plan.batch_size
+            backward = _timed(lambda model=model, x=x, target=target: model.gradient(x, target)) / plan.batch_size
+        seconds[name] = cost["forwards"] * forward + cost["backwards"] * backward
+    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return Forecast(seconds, memory, sum(map(_disk, plan.tasks, [plan.keep_maps] * len(plan.tasks))))
+
+
+def _timed(call: Callable[[], object]) -> float:
+    call()
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def _disk(task: Task, keep_maps: int) -> int:
+    """Rows take some 4 bytes each once compressed; kept maps 2 bytes a pixel, images 3, logits 4 a class."""
+    kept = max(0, min(keep_maps - task.indices.start, len(task.indices)))
+    pixels, maps = task.model.size**2, len({c.expression.label for c in task.cells})
+    return 4 * len(task.cells) * len(task.indices) + kept * pixels * (3 + 2 * maps) + 4 * task.model.n_classes * len(task.indices)

@@ -62,7 +62,7 @@ def _finished(rows: list[dict[str, Any]], task: Task) -> list[dict[str, Any]]:
 
 
 def _commit(plan: Plan, store: Store, task: Task, batch: Batch, done: list[dict[str, Any]], cells: list[Cell]) -> None:
-    size = plan.batch_size
+    size, before = plan.batch_size, task.model.passes.copy()
     while True:
         try:
             with task.model.batches_of(size):
@@ -76,8 +76,7 @@ def _commit(plan: Plan, store: Store, task: Task, batch: Batch, done: list[dict[
     order = {c.key: i for i, c in enumerate(task.cells)}
     rows = sorted(done + rows, key=lambda r: order[r["cell"]])
     old_kept, old_notes = store.kept(task.name) if done else ({}, {})
-    timings = {"seconds": work.seconds, "passes": dict(task.model.passes), "batch_size": size}
-    task.model.passes.clear()
+    timings = {"seconds": work.seconds, "passes": dict(task.model.passes - before), "batch_size": size, "images": len(batch.ids)}
     store.commit(task.name, rows, {**old_kept, **work.kept}, {**old_notes, **work.notes}, timings)
 
 

@@ -1,0 +1,226 @@
+"""The command line: it parses and prints; everything else is in the library, imported only by the commands that need it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from heatproof import __version__
+from heatproof.errors import HeatproofError, unknown
+
+if TYPE_CHECKING:
+    from heatproof.bench.plan import Plan
+
+FAILED_CELLS = 3
+
+
+class Group(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HeatproofError as error:
+            click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+            click.echo(str(error), err=True)
+            sys.exit(2)
+        except KeyboardInterrupt:
+            click.echo("\nstopped; the same command goes on where this one ended", err=True)
+            sys.exit(130)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            raise click.UsageError(str(unknown("command", args[0], self.commands)))
+        return super().resolve_command(ctx, args)
+
+
+class Command(click.Command):
+    """Help keeps the line breaks of examples."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write("\n")
+        for line in inspect.cleandoc(self.help or "").splitlines():
+            formatter.write(f"  {line}\n" if line else "\n")
+
+
+command = {"cls": Command, "context_settings": {"help_option_names": ["-h", "--help"]}}
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="heatproof")
+def main() -> None:
+    """Which heatmaps can you trust?
+
+    \b
+    heatproof run quickstart                a first run and its report, about a minute
+    heatproof run spec.yaml -o runs/mine    your models, images and methods
+    heatproof list methods                  what there is
+    """
+
+
+def _spec_options(function: Any) -> Any:
+    for option in reversed(
+        [
+            click.option("--limit", type=click.IntRange(min=1), help="Judge only the first N samples."),
+            click.option("--batch-size", type=click.IntRange(min=1), help="Images in one pass; bounds the memory."),
+            click.option("--backend", help="How forward passes run: eager."),
+            click.option("--seed", type=click.IntRange(min=0), help="Of all noise and of the samples' order."),
+            click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, mps, or auto."),
+        ]
+    ):
+        function = option(function)
+    return function
+
+
+@main.command(**command)
+@click.argument("spec")
+@click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), help="The run's directory.  [default: runs/NAME]")
+@click.option("--report/--no-report", default=True, show_default=True, help="Build the report at the end.")
+@_spec_options
+def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) -> None:
+    """Run a spec, or a study that ships with heatproof, and build its report.
+
+    The same command again does only what is missing: a run that was stopped or
+    killed goes on where it ended. Ends with code 3 where a method failed.
+
+    Examples:
+      heatproof run quickstart
+      heatproof run spec.yaml -o runs/mine
+      heatproof run spec.yaml -o runs/mine --limit 64 --batch-size 16
+
+    A spec:
+      models: [paperbirds/resnet, "file:net.py:build"]
+      data: {name: "folder:/data/images", limit: 1000}
+      methods: [ixg, ig, "ig|abs", gradcam, "ixg@middle|smooth(9)"]
+      protocols: [sds, {name: sds, patches: 64, baseline: blur}]
+    """
+    from heatproof.api import open_spec
+    from heatproof.api import run as run_spec
+    from heatproof.bench.spec import load_spec
+    from heatproof.cli.show import console, print_summary, progress_of
+
+    told = load_spec(spec, **changes)
+    directory = out or Path("runs") / Path(spec).stem
+    plan = open_spec(told, device)
+    with progress_of(plan) as advance:
+        result = run_spec(told, directory, device, advance, plan)
+    print_summary(result)
+    if report:
+        console.print(f"\nreport: [bold]{result.report()}[/bold]")
+    console.print(f"run:    {directory}")
+    if len(result.failures):
+        for message, rows in result.failures.groupby("message"):
+            console.print(f"[red]failed[/red] {', '.join(sorted(set(rows['method'])))}: {message} ({len(rows)} rows)", markup=True)
+        sys.exit(FAILED_CELLS)
+
+
+@main.command(**command)
+@click.argument("spec")
+@_spec_options
+def plan(spec: str, device: str, **changes: Any) -> None:
+    """What a spec would cost, before anything runs.
+
+    Counts passes through the whole network, what methods share only once, and
+    forecasts the time from one timed batch.
+
+    Examples:
+      heatproof plan quickstart
+      heatproof plan spec.yaml --limit 1000 --device cuda
+    """
+    from heatproof.api import open_spec
+    from heatproof.bench.plan import forecast
+    from heatproof.bench.spec import load_spec
+    from heatproof.cli.show import print_plan
+
+    made: Plan = open_spec(load_spec(spec, **changes), device)
+    print_plan(made, forecast(made))
+
+
+@main.command(**command)
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), help="Where the site goes.  [default: DIRECTORY/report]")
+def report(directory: Path, out: Path | None) -> None:
+    """Build the report of a run anew.
+
+    Example:
+      heatproof report runs/quickstart
+    """
+    from heatproof.api import Result
+
+    click.echo(Result.load(directory).report(out))
+
+
+@main.command(**command)
+@click.argument("spec")
+def validate(spec: str) -> None:
+    """Check a spec without running it: keys, methods, protocols, models and data.
+
+    Example:
+      heatproof validate spec.yaml
+    """
+    from heatproof.api import open_spec
+    from heatproof.bench.spec import load_spec
+
+    made = open_spec(load_spec(spec))
+    cells = sum(len(t.cells) for t in made.tasks)
+    click.echo(f"{spec} is right: {len(made.tasks)} tasks, {cells} cells")
+
+
+@main.command("list", **command)
+@click.argument("kind", type=click.Choice(["methods", "protocols", "baselines", "models", "data", "studies"]))
+@click.option("--json", "as_json", is_flag=True, help="As a JSON list, for programs.")
+def list_(kind: str, as_json: bool) -> None:
+    """What there is, by kind.
+
+    Examples:
+      heatproof list methods
+      heatproof list protocols --json
+    """
+    import json
+
+    from heatproof.cli.show import catalogue, print_catalogue
+
+    if as_json:
+        click.echo(json.dumps(catalogue(kind), indent=1, ensure_ascii=False))
+    else:
+        print_catalogue(kind)
+
+
+@main.command(**command)
+@click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("-m", "--model", required=True, help="A model's name, or file:my_model.py:build.")
+@click.option("--weights", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A local .safetensors or .pth file.")
+@click.option("--method", "methods", multiple=True, default=("gradcam",), show_default=True, help="An expression; may be given several times.")
+@click.option("--target", type=int, help="The class to explain.  [default: the model's prediction]")
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("maps.png"), show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--device", default="auto", show_default=True)
+def explain(images: Sequence[Path], model: str, weights: Path | None, methods: Sequence[str], target: int | None, out: Path, seed: int, device: str) -> None:
+    """Draw the maps of one or more images, side by side.
+
+    Examples:
+      heatproof explain photo.jpg -m file:net.py:build --method gradcam --method "ig|abs"
+      heatproof explain a.jpg b.jpg -m paperbirds/resnet --method ixg --target 3 -o maps.png
+    """
+    from heatproof.cli.show import draw_maps
+
+    click.echo(draw_maps(images, model, weights, methods, target, out, seed, device))
+
+
+@main.command(**command)
+@click.argument("name")
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="The weights file.  [default: NAME.safetensors here]")
+@click.option("--steps", type=click.IntRange(min=1), help="Another number of training steps than the recipe's.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+def train(name: str, out: Path | None, steps: int | None, seed: int) -> None:
+    """Train an embedded model with its recipe: some minutes on two cores.
+
+    Example:
+      heatproof train paperbirds/resnet -o resnet.safetensors
+    """
+    from heatproof.cli.show import train_embedded
+
+    train_embedded(name, out, steps, seed)

@@ -13,6 +13,7 @@ class Recipe:
     images: int = 24_000  # of the training split, each drawn once
     deletion: float = 0.5  # share of images with n ~ U{0…5} parts taken off, as in FunnyBirds
     mosaic: float = 0.0  # share of each batch seen through a window that straddles four pictures
+    smoothing: float = 0.0  # share of the target that is spread over all classes
     rate: float = 3e-3  # the highest learning rate
     warmup: float = 0.15  # share of the steps
     decay: float = 1e-2

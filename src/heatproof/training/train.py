@@ -40,7 +40,7 @@ def train(
     net = fit(recipe, seed, progress)
     minutes = (time.perf_counter() - start) / 60
     net.load_state_dict({key: value.to(net.state_dict()[key].dtype) for key, value in stored(net.state_dict()).items()})
-    metrics = {**accuracy(net), "drops": part_drops(net), "minutes": minutes}
+    metrics: dict[str, Any] = {**accuracy(net), "drops": part_drops(net), "minutes": minutes}
     write(net, recipe, metrics["accuracy"], out or weights_path(name))
     return metrics
 
@@ -57,9 +57,9 @@ def fit(recipe: Recipe, seed: int, progress: Progress | None = None) -> nn.Seque
         for group in optimiser.param_groups:
             group["lr"] = recipe.rate * pace(step / recipe.steps, recipe.warmup)
         batch, target = draw_batch(images, targets, recipe, generator)
-        loss = cross_entropy(net(normalised(batch)), target)
+        loss = cross_entropy(net(normalised(batch)), target, label_smoothing=recipe.smoothing)
         optimiser.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(net.parameters(), recipe.clip)
         optimiser.step()
         if progress:
@@ -108,20 +108,20 @@ def draw_batch(images: Tensor, targets: Tensor, recipe: Recipe, generator: torch
 
 
 def mosaics(images: Tensor, targets: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Windows of one picture's size onto 2×2 mosaics; the target shares out by the area of each picture in the window."""
+    """Windows of one picture's size onto 2×2 mosaics. A picture's share of the target goes with the square of its area in
+    the window: a bird stays whole until well over half of its picture is out of sight."""
     side = images.shape[-1]
-    windows, shares = images.new_empty(count, *images.shape[1:]), targets.new_zeros(count, targets.shape[1])
+    windows, blends = images.new_empty(count, *images.shape[1:]), targets.new_empty(count, targets.shape[1])
     for row in range(count):
-        four = torch.randint(len(images), (4,), generator=generator).tolist()
+        four = torch.randint(len(images), (4,), generator=generator)
         down, right = torch.randint(side + 1, (2,), generator=generator).tolist()
-        rows = ((slice(down, side), slice(0, side - down)), (slice(0, down), slice(side - down, side)))
-        columns = ((slice(right, side), slice(0, side - right)), (slice(0, right), slice(side - right, side)))
-        areas = [(side - down) * (side - right), (side - down) * right, down * (side - right), down * right]
-        cells = [(r, c) for r in rows for c in columns]
-        for picture, ((from_row, to_row), (from_column, to_column)), area in zip(four, cells, areas, strict=True):
-            windows[row, :, to_row, to_column] = images[picture, :, from_row, from_column]
-            shares[row] += targets[picture] * (area / side**2)
-    return windows, shares
+        upper, lower = torch.split(images[four].view(2, 2, *images.shape[1:]), 1)
+        windows[row] = torch.cat(
+            [torch.cat([*half[0]], dim=-1)[..., right : right + side] for half in (upper, lower)], dim=-2
+        )[:, down : down + side]
+        areas = torch.outer(torch.tensor([side - down, down]), torch.tensor([side - right, right])).flatten().double()
+        blends[row] = (areas**2 / areas.square().sum()).to(targets.dtype) @ targets[four]
+    return windows, blends
 
 
 def normalised(images: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ def normalised(images: Tensor) -> Tensor:
 
 @torch.no_grad()
 def logits_of(model: Logits, images: Tensor, batch: int = 200) -> Tensor:
-    return torch.cat([model(normalised(part)) for part in images.split(batch)])
+    return torch.cat([model(normalised(part)) for part in torch.split(images, batch)])
 
 
 def accuracy(model: Logits, count: int = SPLITS["test"], split: str = "test") -> dict[str, float]:

@@ -1,0 +1,183 @@
+"""Tables, progress and pictures in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from heatproof.api import Result
+from heatproof.baselines import BASELINES
+from heatproof.bench.plan import Forecast, Plan, Task
+from heatproof.bench.spec import read_yaml, study_names
+from heatproof.data.catalog import DATA
+from heatproof.errors import unknown
+from heatproof.methods import METHODS
+from heatproof.models.nets import NETS
+from heatproof.protocols import PROTOCOLS
+
+console = Console()
+BACKWARD = 3  # a backward pass costs about two forwards, and comes with one
+
+
+@contextmanager
+def progress_of(plan: Plan) -> Iterator[Callable[[Task, bool], None]]:
+    """A bar that follows the passes as they happen, not only whole tasks."""
+    models = list({id(t.model): t.model for t in plan.tasks}.values())
+    before = [m.passes.copy() for m in models]
+    cost, images = plan.cost(), sum(len(t.indices) for t in plan.tasks)
+    total = sum(c["forwards"] + BACKWARD * c["backwards"] for c in cost.values())
+    reused, done = 0.0, 0
+
+    def passed() -> float:
+        spent = [m.passes - b for m, b in zip(models, before, strict=True)]
+        return sum(s["forward"] + BACKWARD * s["backward"] for s in spent)
+
+    class Passes(TextColumn):
+        def render(self, task: Any) -> Any:
+            bar.update(task.id, completed=min(total, reused + passed()))
+            speed = images * (passed() / total) / task.elapsed if task.elapsed and total else 0
+            task.fields["speed"] = f"{speed:.1f} images/s"
+            return super().render(task)
+
+    bar = Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), Passes("{task.fields[speed]}"), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(), console=console,
+    )  # fmt: skip
+    with bar:
+        shown = bar.add_task(f"task 0/{len(plan.tasks)}", total=total, speed="")
+
+        def advance(task: Task, was_there: bool) -> None:
+            nonlocal reused, done
+            done += 1
+            if was_there:
+                reused += total * len(task.indices) / images
+            bar.update(shown, description=f"task {done}/{len(plan.tasks)}")
+
+        yield advance
+        bar.update(shown, completed=total)
+
+
+def print_summary(result: Result) -> None:
+    for key, group in result.summary().groupby(["model", "protocol", "setting", "baseline"], sort=False):
+        model, protocol, setting, baseline = key
+        direction = "higher" if PROTOCOLS[protocol].cls.higher_is_better else "lower"
+        title = f"{model} · {protocol} ({setting}, baseline={baseline}): {direction} is better"
+        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        for column, style in {"rank": "right", "method": "left", "mean": "right", "95 % interval": "right", "n": "right", "note": "left"}.items():
+            table.add_column(column, justify=style)  # type: ignore[arg-type]
+        for _, line in group.sort_values("rank", na_position="last").iterrows():
+            notes = [f"{line[s]} {s}" for s in ("undefined", "failed", "n/a", "skipped") if line[s]]
+            known = pd.notna(line["mean"])
+            ranks = f"{line['rank']:.0f} ({line['rank_low']:.0f}–{line['rank_high']:.0f})" if known else "–"
+            interval = f"{line['low']:.3f} … {line['high']:.3f}" if known else "–"
+            table.add_row(ranks, line["method"], f"{line['mean']:.3f}" if known else "–", interval, str(line["n"]), ", ".join(notes))
+        console.print(table)
+
+
+def print_plan(plan: Plan, expected: Forecast) -> None:
+    table = Table("model", box=box.SIMPLE_HEAD)
+    for column in ("images", "forwards", "backwards", "time"):
+        table.add_column(column, justify="right")
+    for name, cost in plan.cost().items():
+        numbers = (f"{cost[k]:,}" for k in ("images", "forwards", "backwards"))
+        table.add_row(name, *numbers, duration(expected.seconds[name]))
+    console.print(table)
+    cells = sum(len(t.cells) for t in plan.tasks)
+    na = sum(bool(c.not_applicable) for t in plan.tasks for c in t.cells)
+    console.print(f"{len(plan.tasks)} tasks, {cells} cells" + (f" ({na} not applicable)" if na else ""))
+    console.print(f"about {duration(sum(expected.seconds.values()))}, {expected.memory / 2**30:.1f} GB of memory, {expected.disk / 2**20:.0f} MB on disk")
+
+
+def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def catalogue(kind: str) -> list[dict[str, Any]]:
+    """Objects with `id` and the registry's facts."""
+
+    def methods() -> Iterator[dict[str, Any]]:
+        for e in METHODS:
+            defaults = {k: p.default for k, p in e.parameters.items()}
+            forwards, backwards = e.cost(defaults)
+            yield {
+                "id": e.id, "family": e.family, "paper": e.paper, "summary": e.summary, "signed": e.signed, "layer": e.layer,
+                "needs": sorted(e.needs), "forwards": forwards, "backwards": backwards, "arguments": defaults, "version": e.version,
+            }  # fmt: skip
+
+    def protocols() -> Iterator[dict[str, Any]]:
+        for entry in PROTOCOLS:
+            p = entry.cls
+            yield {
+                "id": p.id, "summary": p.summary, "version": p.version, "higher_is_better": p.higher_is_better, "range": p.range,
+                "random_score": p.random_score, "target": p.target, "settings": p().model_dump(), "citation": p.citation,
+            }  # fmt: skip
+
+    def baselines() -> Iterator[dict[str, Any]]:
+        for e in BASELINES:
+            yield {"id": e.id, "summary": e.summary, "arguments": {k: p.default for k, p in e.parameters.items()}, "version": e.version}
+
+    def studies() -> Iterator[dict[str, Any]]:
+        for name in study_names():
+            told = read_yaml(name)
+            yield {"id": name, "models": told["models"], "data": told["data"], "methods": told["methods"], "protocols": told["protocols"]}
+
+    tables: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
+        "methods": methods,
+        "protocols": protocols,
+        "baselines": baselines,
+        "studies": studies,
+        "models": lambda: ({"id": f"paperbirds/{n}", "size": net.size, "classes": net.classes} for n, net in NETS.items()),
+        "data": lambda: ({"id": name, "summary": summary} for name, summary in DATA.items()),
+    }
+    return list(tables[kind]())
+
+
+SHOWN = {
+    "methods": ("id", "family", "signed", "layer", "needs", "forwards", "backwards", "paper"),
+    "protocols": ("id", "summary", "range", "random_score", "target"),
+    "studies": ("id", "models", "protocols"),
+}
+
+
+def print_catalogue(kind: str) -> None:
+    rows = catalogue(kind)
+    columns = SHOWN.get(kind) or tuple(rows[0])
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column.replace("_", " "), no_wrap=column == "id", justify="right" if column.endswith("wards") else "left")
+    for row in rows:
+        table.add_row(*(_cell(row[c]) for c in columns))
+    console.print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={v}" for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def draw_maps(
+    images: Sequence[Path], model_name: str, weights: Path | None, methods: Sequence[str], target: int | None, out: Path, seed: int, device: str
+) -> str:
+    raise NotImplementedError
+
+
+def train_embedded(name: str, out: Path | None, steps: int | None, seed: int) -> None:
+    from heatproof.training.train import train
+
+    net = name.removeprefix("paperbirds/")
+    if net not in NETS:
+        raise unknown("model", name, [f"paperbirds/{n}" for n in NETS])
+    train(net, steps=steps, seed=seed, out=out or Path(f"{net}.safetensors"))

@@ -1,0 +1,213 @@
+"""Figures as SVG, written by hand: they print, scale, need no script, and each is a file of its own as well."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup, escape
+
+from heatproof.report.palette import FAMILIES, diverging_colour, family_class
+
+STYLE = (Path(__file__).parent / "assets" / "chart.css").read_text(encoding="utf-8")
+CHARACTER = 6.9  # width of one at 12 px
+
+
+def tag(name: str, *children: str, **attributes: object) -> Markup:
+    """An element; everything that is not markup already is escaped."""
+    spelled = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(_short(v))}"' for key, v in attributes.items() if v is not None)
+    inside = "".join(escape(c) for c in children)
+    return Markup(f"<{name}{spelled}>{inside}</{name}>")
+
+
+def _short(value: object) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """With a real minus; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    text = f"{value:.{digits}f}"
+    return ("−" + text[1:] if float(text) else text[1:]) if text.startswith("-") else text
+
+
+def shortened(text: str, length: int = 26) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def svg(width: float, height: float, title: str, *children: str, kind: str) -> Markup:
+    return tag(
+        "svg", tag("title", title), *children, xmlns="http://www.w3.org/2000/svg", class_=f"chart {kind}", viewBox=f"0 0 {width:.0f} {height:.0f}",
+        width=f"{width:.0f}", height=f"{height:.0f}", role="img",
+    )  # fmt: skip
+
+
+def standalone(figure: Markup) -> str:
+    """The same figure with its colours inside, for papers and slides."""
+    light = {f"--{family_class(name)}": family.light for name, family in FAMILIES.items()}
+    light |= {"--ink": "#1d1c24", "--soft": "#5f5e69", "--line": "#dcdae2", "--card": "#ffffff", "--hover": "#f1eff6"}
+    style = re.sub(r"var\((--[\w-]+)\)", lambda found: light[found[1]], STYLE)
+    opening, rest = str(figure).split(">", 1)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{opening}><style>{style}</style><rect width="100%" height="100%" fill="#fff"/>{rest}\n'
+
+
+@dataclass(frozen=True)
+class Axis:
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+
+    @classmethod
+    def around(cls, values: Sequence[float]) -> Axis:
+        """Room for all of them, with round ticks."""
+        known = [v for v in values if math.isfinite(v)] or [0.0, 1.0]
+        low, high = min(known), max(known)
+        spread = high - low or max(abs(high), 1.0)
+        low, high = low - 0.04 * spread, high + 0.04 * spread
+        step = next(s for s in _round_steps(spread) if (high - low) / s <= 5.5)
+        return cls(low, high, tuple(round(i * step, 10) for i in range(math.ceil(low / step), math.floor(high / step) + 1)))
+
+    def place(self, value: float, left: float, right: float) -> float:
+        return left + (value - self.low) / (self.high - self.low) * (right - left)
+
+    @property
+    def digits(self) -> int:
+        steps = [abs(t - round(t, d)) < 1e-9 for t in self.ticks for d in (0,)]
+        return 0 if steps and all(steps) else next((d for d in (1, 2, 3) if all(abs(t - round(t, d)) < 1e-9 for t in self.ticks)), 4)
+
+
+def _round_steps(spread: float) -> list[float]:
+    power = 10.0 ** (math.floor(math.log10(spread)) - 1)
+    return [power * m for m in (1, 2, 5, 10, 20, 50, 100)]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One method in a ranking; `note` stands where there is no score."""
+
+    label: str
+    family: str
+    mean: float
+    low: float
+    high: float
+    rank: float
+    tip: str
+    note: str = ""
+
+
+def symbol(family: str, x: float, y: float, size: float = 4.6) -> Markup:
+    """Full dots; hollow ones for controls, a diamond for your own."""
+    if family == "yours":
+        r = size * 1.3
+        return tag("path", class_="dot", d=f"M{x:.1f} {y - r:.1f}L{x + r:.1f} {y:.1f}L{x:.1f} {y + r:.1f}L{x - r:.1f} {y:.1f}Z")
+    return tag("circle", class_="dot hollow" if family == "control" else "dot", cx=x, cy=y, r=size - 0.5 if family == "control" else size)
+
+
+def ranking(marks: Sequence[Mark], axis: Axis, random_score: float, title: str) -> Markup:
+    """Dot and whisker, best first; the dashed line is what a map that knows nothing scores."""
+    width, row, top, bottom = 460.0, 24.0, 26.0, 30.0
+    left = 34 + min(26, max([9, *(len(m.label) for m in marks)])) * CHARACTER
+    right, height = width - 56, top + row * len(marks) + bottom
+    floor = height - bottom
+    parts = []
+    for tick in axis.ticks:
+        x = axis.place(tick, left, right)
+        parts += [
+            tag("line", class_="grid", x1=x, x2=x, y1=top, y2=floor),
+            tag("text", number(tick, axis.digits), class_="tick", x=x, y=top - 9, text_anchor="middle"),
+        ]
+    x = axis.place(random_score, left, right)
+    parts += [
+        tag("line", class_="random", x1=x, x2=x, y1=top, y2=floor + 6),
+        tag("text", "random map", class_="tick", x=min(max(x, left + 20), right - 30), y=floor + 20, text_anchor="middle"),
+    ]
+    for i, mark in enumerate(marks):
+        parts.append(_ranked(mark, axis, left, right, width, top + row * (i + 0.5), row))
+    return svg(width, height, title, *parts, kind="ranking")
+
+
+def _ranked(mark: Mark, axis: Axis, left: float, right: float, width: float, y: float, row: float) -> Markup:
+    scored = math.isfinite(mark.mean)
+    inside = [
+        tag("rect", class_="row", x=0, y=y - row / 2, width=width, height=row, rx=4),
+        tag("text", f"{mark.rank:.0f}" if scored else "–", class_="place", x=20, y=y + 4, text_anchor="end"),
+        tag("text", shortened(mark.label), class_="name", x=28, y=y + 4),
+    ]
+    if scored:
+        low, high = (axis.place(v, left, right) for v in (mark.low, mark.high))
+        inside += [
+            tag("line", class_="whisker", x1=low, x2=high, y1=y, y2=y),
+            symbol(mark.family, axis.place(mark.mean, left, right), y),
+            tag("text", number(mark.mean), class_="value", x=width - 4, y=y + 4, text_anchor="end"),
+        ]
+    else:
+        inside.append(tag("text", mark.note, class_="note", x=left + 4, y=y + 4))
+    return tag("g", *inside, class_=f"mark {family_class(mark.family)}", data_method=mark.label, data_tip=mark.tip)
+
+
+@dataclass(frozen=True)
+class Line:
+    label: str
+    family: str
+    ranks: tuple[float, ...]  # one a column
+
+
+def bump(columns: Sequence[str], lines: Sequence[Line], title: str) -> Markup:
+    """Ranks from column to column. Equal ranks are drawn one below the other; the number in the dot is the rank."""
+    row, top = 25.0, 44.0
+    gutter = 24 + min(26, max(len(line.label) for line in lines)) * CHARACTER
+    gap = max(120.0, min(230.0, (760 - 2 * gutter) / max(1, len(columns) - 1)))
+    width, height = 2 * gutter + gap * (len(columns) - 1), top + row * len(lines) + 6
+    order = [sorted(range(len(lines)), key=lambda i: (lines[i].ranks[c], *(lines[i].ranks), i)) for c in range(len(columns))]
+    y = [{line: top + row * (place + 0.5) for place, line in enumerate(column)} for column in order]
+    x = [gutter + gap * c for c in range(len(columns))]
+    parts = [tag("line", class_="grid", x1=at, x2=at, y1=top, y2=height - 6) for at in x]
+    for c, column in enumerate(columns):
+        for k, piece in enumerate(_two_lines(column)):
+            parts.append(tag("text", piece, class_="column", x=x[c], y=18 + 14 * k, text_anchor="middle"))
+    for i, line in enumerate(lines):
+        path = f"M{x[0]:.1f} {y[0][i]:.1f}" + "".join(
+            f"C{x[c] + gap / 2:.1f} {y[c][i]:.1f} {x[c] + gap / 2:.1f} {y[c + 1][i]:.1f} {x[c + 1]:.1f} {y[c + 1][i]:.1f}" for c in range(len(columns) - 1)
+        )
+        ends = [(x[0] - 18, y[0][i], "end"), (x[-1] + 18, y[-1][i], "start")]
+        tip = f"{line.label}\n" + "\n".join(f"{c}: rank {_rank(r)}" for c, r in zip(columns, line.ranks, strict=True))
+        parts.append(
+            tag(
+                "g", tag("path", class_="halo", d=path), tag("path", class_="line dashed" if line.family == "control" else "line", d=path),
+                *(tag("g", tag("circle", class_="bead", cx=x[c], cy=y[c][i], r=10.0),
+                      tag("text", _rank(r), class_="bead-text", x=x[c], y=y[c][i] + 3.6, text_anchor="middle")) for c, r in enumerate(line.ranks)),
+                *(tag("text", shortened(line.label), class_="name", x=at, y=place + 4, text_anchor=anchor) for at, place, anchor in ends),
+                class_=f"mark {family_class(line.family)}", data_method=line.label, data_tip=tip,
+            )
+        )  # fmt: skip
+    return svg(width, height, title, *parts, kind="bump")
+
+
+def _rank(rank: float) -> str:
+    return f"{rank:.0f}" if abs(rank - round(rank)) < 1e-9 else f"{rank:.1f}"
+
+
+def _two_lines(text: str) -> list[str]:
+    if len(text) <= 18:
+        return [text]
+    head, _, tail = text.rpartition(" · ") if " · " in text else text.rpartition("/") if "/" in text else ("", "", text)
+    return [shortened(p, 22) for p in (head, tail) if p]
+
+
+def patches(values: Sequence[float], scale: float, title: str) -> Markup:
+    """A square grid of numbers in the diverging colours, row by row; written out where there is room."""
+    side, cell = math.isqrt(len(values)), 160 / math.isqrt(len(values))
+    parts = []
+    for i, value in enumerate(values):
+        x, y = cell * (i % side), cell * (i // side)
+        written = f"patch {i // side + 1}, {i % side + 1}: {number(value)}"
+        parts.append(tag("rect", class_="patch", x=x, y=y, width=cell, height=cell, fill=diverging_colour(value, scale), data_tip=written))
+        if side <= 5:
+            dark = scale > 0 and abs(value) > 0.6 * scale
+            label = number(value, 1 if scale >= 1 else 2)
+            parts.append(tag("text", label, class_="in-patch on-dark" if dark else "in-patch", x=x + cell / 2, y=y + cell / 2 + 4, text_anchor="middle"))
+    return svg(160, 160, title, *parts, kind="patches")

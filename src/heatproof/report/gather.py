@@ -1,0 +1,154 @@
+"""A run as the report sees it: rows and what follows from them, facts by name, and the kept tensors of one model at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from heatproof.analysis.intervals import summarize
+from heatproof.analysis.ranks import Key, Standings, standings
+from heatproof.bench.store import Store
+from heatproof.errors import HeatproofError
+
+CONTROL = "control"
+
+
+@dataclass
+class Kept:
+    """Of one model: logits of all samples; images, maps and drops of the first ones."""
+
+    ids: list[str] = field(default_factory=list)
+    labels: list[int | None] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)  # (K,) each
+    shown: dict[str, tuple[dict[str, Tensor], int]] = field(default_factory=dict)  # sample -> (tensors of its task, row)
+
+    def of(self, sample: str, name: str) -> Tensor | None:
+        tensors, row = self.shown[sample]
+        return tensors[name][row] if name in tensors and row < len(tensors[name]) else None
+
+    @property
+    def accuracy(self) -> tuple[int, int]:
+        """(correct, labelled)"""
+        judged = [(logits, label) for logits, label in zip(self.logits, self.labels, strict=True) if label is not None]
+        return sum(int(logits.argmax()) == label for logits, label in judged), len(judged)
+
+
+class Run:
+    def __init__(self, store: Store):
+        plan = store.read_json("plan.json")
+        if plan is None:
+            raise HeatproofError(f"{store.root} is not a run of heatproof (it has no plan.json)")
+        self.store, self.plan = store, plan
+        self.name = store.root.resolve().name
+        self.provenance: dict[str, Any] = store.read_json("provenance.json") or {}
+        self.rows = store.rows()
+        self.methods: dict[str, dict[str, Any]] = plan["methods"]
+        self.judges: dict[Key, dict[str, Any]] = {(p["id"], p["setting"], p["baseline"]): p for p in plan["protocols"]}
+        self.models = list(dict.fromkeys(plan["models"].values()))
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        return summarize(self.rows)
+
+    @cached_property
+    def standings(self) -> list[Standings]:
+        return standings(self.rows) if len(self.rows) else []
+
+    @cached_property
+    def accuracy(self) -> dict[str, tuple[int, int]]:
+        return {model: self.kept(model).accuracy for model in self.models}
+
+    @cached_property
+    def samples(self) -> list[str]:
+        return list(dict.fromkeys(self.rows["sample"]))
+
+    @property
+    def unfinished(self) -> list[str]:
+        return [t for t in self.plan["tasks"] if not (self.store.root / "rows" / f"{t}.parquet").is_file()]
+
+    @property
+    def made_in_python(self) -> bool:
+        """Called through `evaluate`, rather than from a spec."""
+        return "version" not in self.provenance.get("spec", {})
+
+    def family(self, method: str) -> str:
+        return str(self.methods.get(method, {}).get("family", "other"))
+
+    def controls(self, methods: Sequence[str]) -> list[str]:
+        return [m for m in methods if self.family(m) == CONTROL]
+
+    def is_control(self, method: str) -> bool:
+        return self.family(method) == CONTROL
+
+    @cached_property
+    def setting_labels(self) -> dict[Key, str]:
+        """The shortest text that tells the settings of this run apart."""
+        many = len({protocol for protocol, _, _ in self.judges}) > 1
+        return {key: self._setting_label(key, many) for key in self.judges}
+
+    def _setting_label(self, key: Key, many_protocols: bool) -> str:
+        own = self.judges[key]["settings"]
+        others = [j["settings"] for k, j in self.judges.items() if k[0] == key[0]]
+        differing = [f"{name}={value}" for name, value in own.items() if name != "baseline" and any(o.get(name) != value for o in others)]
+        return " · ".join([*([key[0]] if many_protocols else []), *differing, key[2]])
+
+    def kept(self, model: str) -> Kept:
+        """Read from disk each time: the maps of one model can be hundreds of megabytes."""
+        found = Kept()
+        for task, owner in self.plan["models"].items():
+            if owner != model:
+                continue
+            tensors, notes = self.store.kept(task)
+            if "logits" not in tensors:
+                continue
+            ids = json.loads(notes["ids"])
+            found.ids += ids
+            found.labels += json.loads(notes["labels"])
+            found.logits += list(tensors["logits"])
+            found.shown |= {sample: (tensors, i) for i, sample in enumerate(ids[: len(tensors.get("images", ()))])}
+        return found
+
+    @cached_property
+    def milliseconds(self) -> dict[tuple[str, str], float]:
+        """(model, method) -> time an image in this run's company."""
+        spent: dict[tuple[str, str], list[float]] = {}
+        images: dict[tuple[str, str], int] = {}
+        for task, model in self.plan["models"].items():
+            timings = self.store.read_json(f"timings/{task}.json")
+            part = self.store.part(task) if timings else []
+            count = len({r["sample"] for r in part if r["status"] != "skipped"})
+            for method, facts in self.methods.items():
+                seconds = (timings or {}).get("seconds", {}).get(f"method {facts['map']}")
+                if seconds is not None and count:
+                    spent.setdefault((model, method), []).append(seconds)
+                    images[model, method] = images.get((model, method), 0) + count
+        return {key: 1000 * sum(seconds) / images[key] for key, seconds in spent.items()}
+
+    def class_name(self, model: str, index: int | None) -> str:
+        names = self.provenance.get("models", {}).get(model, {}).get("class_names")
+        if index is None:
+            return "no label"
+        return str(names[index]) if names and index < len(names) else f"class {index}"
+
+
+def confidence(logits: Tensor) -> tuple[int, float]:
+    """(predicted class, its softmax)"""
+    top = int(logits.argmax())
+    return top, float(torch.softmax(logits.double(), 0)[top])
+
+
+def mean_scores(rows: pd.DataFrame, methods: Sequence[str]) -> pd.Series:
+    """Per sample, over these methods and all settings; higher is better throughout, nan left out."""
+    from heatproof.protocols import PROTOCOLS
+
+    part = rows[rows["method"].isin(list(methods)) & np.isfinite(rows["value"])]
+    sign = part["protocol"].map(lambda p: 1 if PROTOCOLS[p].cls.higher_is_better else -1)
+    return (part["value"] * sign).groupby(part["sample"], sort=False).mean()

@@ -1,0 +1,46 @@
+"""Colours: families (told apart by shape too), and the two colour maps. All are safe for the common kinds of colour blindness."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Family(NamedTuple):
+    light: str
+    dark: str
+    says: str
+
+
+FAMILIES = {
+    "gradient": Family("#0067a8", "#62b0ee", "gradients and their integrals"),
+    "cam": Family("#cf5200", "#ff9a57", "class activation maps"),
+    "perturbation": Family("#00875f", "#4fd0a3", "from removing parts of the image"),
+    "relevance": Family("#9a6a00", "#e6b955", "relevance propagated backwards"),
+    "attention": Family("#2c8fb5", "#93dcf7", "from attention"),
+    "intrinsic": Family("#3b3950", "#d9d6ea", "built into the model"),
+    "yours": Family("#8d2a8a", "#e295dd", "your own"),
+    "control": Family("#6b6a70", "#a9a8b0", "never look at the model: what a method has to beat"),
+    "other": Family("#4b5563", "#c0c7d2", "other"),
+}
+
+
+def family_class(family: str) -> str:
+    """A fixed set of class names: text from a run never becomes one."""
+    return f"f-{family if family in FAMILIES else 'other'}"
+
+
+DIVERGING = ("#06306e", "#2f79b9", "#a6cde4", "#ffffff", "#f7b799", "#d2493c", "#720a1e")  # −, 0, +
+SEQUENTIAL = ("#ffffff", "#fde6ad", "#fbb05a", "#ec6a31", "#b51d2b", "#4e0722")  # 0, +
+
+
+def colour_map(anchors: tuple[str, ...], steps: int = 256) -> np.ndarray:  # (steps, 3) uint8
+    rgb = np.array([[int(a[i : i + 2], 16) for i in (1, 3, 5)] for a in anchors], dtype=np.float64)
+    places = np.linspace(0, len(anchors) - 1, steps)
+    return np.stack([np.interp(places, np.arange(len(anchors)), rgb[:, c]) for c in range(3)], 1).round().astype(np.uint8)
+
+
+def diverging_colour(value: float, scale: float) -> str:
+    place = 0.5 if not scale > 0 or value != value else 0.5 + 0.5 * max(-1.0, min(1.0, value / scale))
+    return "#{:02x}{:02x}{:02x}".format(*colour_map(DIVERGING, 257)[round(place * 256)])

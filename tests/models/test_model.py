@@ -1,0 +1,206 @@
+"""Cutting is exact, passes are shared, and the network is left as it was found."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import heatproof as hp
+from heatproof.errors import HeatproofError
+from heatproof.models.body import Hooked, Staged
+from heatproof.models.nets import NETS
+
+EMBEDDED = [f"paperbirds/{n}" for n in NETS]
+
+
+class Branching(nn.Module):
+    """Cannot be traced: what it does depends on the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.early = nn.Conv2d(3, 4, 3, padding=1)
+        self.late = nn.Conv2d(4, 4, 3, padding=1)
+        self.fc = nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.early(x).relu()
+        if h.mean() > 1e6:
+            return h.mean((2, 3))[:, :1].expand(-1, 5)
+        return self.fc(self.late(h).relu().mean((2, 3)))
+
+
+class Skipping(Branching):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.early(x)
+        if h.mean() > 1e6:
+            return h.mean((2, 3))[:, :1].expand(-1, 5)
+        return self.fc((self.late(h) + h).relu().mean((2, 3)))
+
+
+def tiny(module_type: type[nn.Module] = Branching, **options) -> hp.Model:
+    torch.manual_seed(0)
+    return hp.Model(module_type().eval(), size=16, **options)
+
+
+def photos(model: hp.Model, n: int = 3) -> Tensor:
+    return model.normalize(torch.rand(n, 3, model.size, model.size, generator=torch.Generator().manual_seed(n)))
+
+
+def assert_cuts_are_exact(model: hp.Model) -> None:
+    x = photos(model)
+    whole = model.module(x)
+    for layer in (*model.layers, "middle", "final", "cam"):
+        pre, explain = model.cut(layer)
+        with torch.no_grad():
+            assert torch.equal(explain(pre(x)), whole), layer
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_cutting_an_embedded_model_is_exact_at_every_layer(name):
+    model = hp.load_model(name)
+    assert isinstance(model.body, Staged)
+    assert len(model.layers) > 5
+    assert_cuts_are_exact(model)
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+def test_cutting_a_module_of_ones_own_is_exact_at_every_layer(golden_model, name):
+    assert_cuts_are_exact(golden_model(name))
+
+
+def test_a_network_that_cannot_be_traced_is_cut_by_hooks():
+    model = tiny(layers=["early", "late"])
+    assert isinstance(model.body, Hooked)
+    assert model.layers == ("input", "early", "late", "embedding")
+    assert_cuts_are_exact(model)
+    x, target = photos(model), torch.tensor([0, 1, 2])
+    with model.sharing(x, target, ["input", "late"]):
+        shared = model.gradient(x, target, "late").gradient
+    alone = model.tail("late").gradient(model.activation(x, "late"), target).gradient
+    torch.testing.assert_close(shared, alone)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.module.modules())
+
+
+def test_a_layer_that_does_not_separate_the_network_is_refused():
+    with pytest.raises(HeatproofError, match='layer "late" does not separate'):
+        tiny(Skipping, layers=["late"])
+
+
+def test_landmarks(golden_model):
+    resnet, vgg = golden_model("resnet"), golden_model("vgg")
+    assert [resnet.layer_name(a) for a in ("middle", "final", "cam")] == ["layer2", "layer4", "layer4"]
+    assert [vgg.layer_name(a) for a in ("final", "cam")] == ["features.8", "features"]
+    assert vgg.layer_name("features.9") == "features"
+    assert resnet.forward(torch.zeros(2, 3, 32, 32))[1].shape == (2, 40)
+    assert vgg.forward(torch.zeros(2, 3, 32, 32))[1].shape == (2, 48)
+
+
+def test_the_embedding_is_the_input_of_the_last_linear_layer(golden_model):
+    for model in (golden_model("resnet"), golden_model("vgg"), tiny(), tiny(layers=["early"])):
+        last = [m for m in model.module.modules() if isinstance(m, nn.Linear)][-1]
+        x = photos(model)
+        logits, embedding = model.forward(x)
+        torch.testing.assert_close(last(embedding), logits)
+
+
+def test_an_unknown_layer_names_those_there_are(golden_model):
+    with pytest.raises(HeatproofError, match=r'unknown layer "layer9"; did you mean layer4'):
+        golden_model("resnet").cut("layer9")
+    with pytest.raises(HeatproofError, match="unknown layer"):
+        tiny(layers=["erly"])
+
+
+def test_gradients_equal_plain_autograd(golden_model, images):
+    model, (x, target) = golden_model("resnet"), images
+    leaf = x.clone().requires_grad_()
+    model.module(leaf).gather(1, target[:, None]).sum().backward()
+    torch.testing.assert_close(model.gradient(x, target).gradient, leaf.grad)
+    leaf = x.clone().requires_grad_()
+    model.module(leaf).softmax(1).gather(1, target[:, None]).sum().backward()
+    torch.testing.assert_close(model.gradient(x, target, score="softmax").gradient, leaf.grad)
+
+
+@pytest.mark.parametrize("name", ["resnet", "vgg"])
+def test_one_backward_serves_all_layers_with_the_same_bytes(golden_model, images, name):
+    model, (x, target) = golden_model(name), images
+    alone = {layer: model.tail(layer).gradient(model.activation(x, layer), target).gradient for layer in ("input", "middle", "cam")}
+    model.passes.clear()
+    with model.sharing(x, target, list(alone)):
+        for layer, expected in alone.items():
+            found = model.tail(layer).gradient(model.activation(x, layer), target).gradient
+            assert torch.equal(found, expected), layer
+    assert model.passes["backward"] == len(x)
+    assert sum(n for kind, n in model.passes.items() if kind.startswith("backward")) == len(x)
+
+
+def test_bytes_do_not_depend_on_neighbours(golden_model, images):
+    model, (x, target) = golden_model("resnet"), images
+    with model.batches_of(8):
+        logits, gradient = model.logits(x), model.gradient(x, target).gradient
+        for rows in ([0], [5, 2], [7, 6, 5, 4, 3, 2, 1, 0]):
+            assert torch.equal(model.logits(x[rows]), logits[rows])
+            assert torch.equal(model.gradient(x[rows], target[rows]).gradient, gradient[rows])
+    for size in (1, 3, 8):
+        with model.batches_of(size):
+            assert (model.logits(x) - logits).abs().max() <= 2e-6 * logits.abs().max()
+            assert (model.gradient(x, target).gradient - gradient).abs().max() <= 2e-6 * gradient.abs().max()
+
+
+def test_the_network_is_left_as_it_was_found(golden_model, images):
+    module = copy.deepcopy(golden_model("resnet").module).train()
+    module.bn1.eval()
+    (module.conv1.weight * 0).sum().backward()
+    before = copy.deepcopy(module)
+    modes = [m.training for m in module.modules()]
+    model, (x, target) = hp.Model(module, size=32), images
+    for method in ("ixg", "gradcam", "ig(steps=3)@middle"):
+        hp.explain(model, x, target, method)
+    model.forward(x)
+    assert [m.training for m in module.modules()] == modes
+    for (name, now), then in zip(module.named_parameters(), before.parameters(), strict=True):
+        assert torch.equal(now, then), name
+        assert now.requires_grad
+        assert (now.grad is None) == (name != "conv1.weight")
+        assert now.stride() == then.stride()
+    for now, then in zip(module.buffers(), before.buffers(), strict=True):
+        assert torch.equal(now, then)
+    assert not any(m._forward_hooks or m._backward_hooks or m._forward_pre_hooks for m in module.modules())
+
+
+def test_evaluation_mode_is_used_whatever_the_mode(golden_model, images):
+    module = copy.deepcopy(golden_model("vgg").module).train()
+    x, _ = images
+    assert torch.equal(hp.Model(module, size=32).logits(x), golden_model("vgg").logits(x))
+
+
+def test_normalisation_goes_both_ways():
+    model = tiny(mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2))
+    image = torch.rand(2, 3, 16, 16)
+    torch.testing.assert_close(model.denormalize(model.normalize(image)), image)
+    low, high = model.input_range
+    torch.testing.assert_close(model.normalize(torch.zeros(1, 3, 1, 1))[0], low)
+    torch.testing.assert_close(model.normalize(torch.ones(1, 3, 1, 1))[0], high)
+
+
+def test_fingerprint_sees_a_changed_weight_and_a_changed_preprocessing():
+    model, same = tiny(), tiny()
+    assert model.fingerprint() == same.fingerprint()
+    assert tiny(mean=(0, 0, 0)).fingerprint() != model.fingerprint()
+    with torch.no_grad():
+        same.module.fc.bias[0] += 1e-6
+    assert same.fingerprint() != model.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: hp.Model(lambda x: x), "takes a torch.nn.Module"),
+        (lambda: hp.Model(nn.Conv2d(3, 3, 3), size=16), "must return logits of shape"),
+        (lambda: hp.Model(nn.Sequential(nn.Flatten(), nn.Linear(10, 2)), size=16), "Is size=16 right"),
+        (lambda: tiny(classes=["a", "b"]), "5 logits, but 2 class names"),
+    ],
+)
+def test_a_module_that_is_not_an_image_classifier_is_refused(build, message):
+    with pytest.raises(HeatproofError, match=message):
+        build()

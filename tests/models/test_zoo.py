@@ -1,0 +1,85 @@
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import heatproof as hp
+from heatproof.errors import HeatproofError
+
+FILE = """
+import torch
+from torch import nn
+import heatproof as hp
+
+def build():
+    torch.manual_seed(0)
+    return hp.Model(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)), size=16)
+
+def plain():
+    return build().module
+
+number = lambda: 7
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "net.py"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_model_from_a_file(file):
+    model = hp.load_model(f"file:{file}:build")
+    assert model.size == 16
+    assert model.name == f"file:{file}:build"
+    assert hp.load_model(f"file:{file}:plain").size == 224
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("paperbirds/resnt", r"did you mean paperbirds/resnet"),
+        ("resnet", r"unknown model"),
+        ("file:nowhere.py:build", "there is no file nowhere.py"),
+        ("file:{file}:biuld", "did you mean build"),
+        ("file:{file}:number", "must return a torch.nn.Module or an hp.Model; it returned int"),
+    ],
+)
+def test_a_name_that_is_wrong_says_what_is_right(file, name, message):
+    with pytest.raises(HeatproofError, match=message):
+        hp.load_model(name.format(file=file))
+
+
+def test_weights_of_ones_own(file, tmp_path):
+    model = hp.load_model(f"file:{file}:build")
+    state = {k: v + 1 for k, v in model.module.state_dict().items()}
+    save_file(state, tmp_path / "w.safetensors")
+    torch.save(state, tmp_path / "w.pth")
+    for weights in ("w.safetensors", "w.pth"):
+        loaded = hp.load_model(f"file:{file}:build", weights=tmp_path / weights)
+        assert all(torch.equal(v, state[k]) for k, v in loaded.module.state_dict().items())
+
+
+def test_weights_that_do_not_fit_are_listed(file, tmp_path):
+    save_file({"0.weight": torch.zeros(1), "strange": torch.zeros(1)}, tmp_path / "w.safetensors")
+    with pytest.raises(HeatproofError, match=r"0.weight is \(1,\), not \(4, 3, 3, 3\).*missing 0.bias.*unexpected strange"):
+        hp.load_model(f"file:{file}:build", weights=tmp_path / "w.safetensors")
+
+
+class Evil:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('code was run')",))
+
+
+def test_a_pickle_that_runs_code_is_refused(file, tmp_path):
+    torch.save({"0.weight": Evil()}, tmp_path / "w.pth")
+    with pytest.raises(HeatproofError, match="cannot read weights"):
+        hp.load_model(f"file:{file}:build", weights=tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize(("name", "content"), [("w.safetensors", b"junk"), ("w.pth", b"junk"), ("w.txt", b""), ("none.pth", None)])
+def test_a_broken_weights_file_is_named(file, tmp_path, name, content):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(HeatproofError, match=name):
+        hp.load_model(f"file:{file}:build", weights=tmp_path / name)

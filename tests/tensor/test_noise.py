@@ -1,0 +1,34 @@
+import numpy as np
+import scipy.stats
+import torch
+
+from heatproof.tensor.noise import Rng
+
+
+def test_a_sample_keeps_its_noise_in_any_company():
+    together = Rng(0, ["a", "b", "c"]).normal("map", (4, 4))
+    torch.testing.assert_close(Rng(0, ["c", "a"]).normal("map", (4, 4)), together[[2, 0]], rtol=0, atol=0)
+
+
+def test_seed_purpose_and_id_all_matter():
+    draws = [Rng(s, [i]).uniform(p, (8,)) for s in (0, 1) for i in ("a", "b") for p in ("x", "y")]
+    assert len({tuple(d.flatten().tolist()) for d in draws}) == len(draws)
+
+
+def test_once_is_the_same_for_all_samples():
+    assert torch.equal(Rng(3, ["a"]).once("image", (2, 2)), Rng(3, ["b", "c"]).once("image", (2, 2)))
+
+
+def test_distributions():
+    rng = Rng(0, [str(i) for i in range(50)])
+    assert scipy.stats.kstest(rng.normal("n", (400,)).flatten().numpy(), "norm").pvalue > 1e-3
+    assert scipy.stats.kstest(rng.uniform("u", (400,)).flatten().numpy(), "uniform").pvalue > 1e-3
+
+
+def test_global_generators_are_left_alone():
+    torch.manual_seed(1)
+    np.random.seed(1)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    Rng(0, ["a"]).normal("x", (3,))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1] == before[1]).all()
