@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,11 @@ def explain(
 class Result:
     """What a run found. `scores` has one row a sample, protocol and method."""
 
-    def __init__(self, store: Store, temporary: tempfile.TemporaryDirectory[str] | None = None):
-        self.store, self._temporary = store, temporary
+    def __init__(self, store: Store, temporary: bool = False):
+        self.store = store
         self.scores: pd.DataFrame = store.rows()
+        if temporary:
+            weakref.finalize(self, shutil.rmtree, store.root, ignore_errors=True)
 
     @classmethod
     def load(cls, directory: str | Path) -> Result:
@@ -102,10 +105,10 @@ def evaluate(
         "models": [m.name for m in models], "data": {"name": sets[0].name, "limit": limit}, "methods": [e.label for e in expressions],
         "protocols": [p.canonical for p in judges], "seed": seed,
     }  # fmt: skip
-    temporary = None if out is not None else tempfile.TemporaryDirectory(prefix="heatproof-")
-    store = Store(Path(out) if out is not None else Path(temporary.name if temporary else ""))
+    store = Store(Path(out if out is not None else tempfile.mkdtemp(prefix="heatproof-")))
     identity = {**told, "data": {"name": sets[0].name}}
-    return _run(plan, store, identity, told, progress, temporary)
+    _run(plan, store, identity, told, progress)
+    return Result(store, temporary=out is None)
 
 
 def open_spec(spec: Spec, device: str = "auto") -> Plan:
@@ -125,13 +128,12 @@ def open_spec(spec: Spec, device: str = "auto") -> Plan:
 
 def run(spec: Spec, out: str | Path, device: str = "auto", progress: Callable[[Task, bool], None] | None = None, plan: Plan | None = None) -> Result:
     """Run a spec into a directory; what is there already is not done again."""
-    return _run(plan or open_spec(spec, device), Store(Path(out)), spec.identity(), spec.model_dump(mode="json"), progress, None)
+    store = Store(Path(out))
+    _run(plan or open_spec(spec, device), store, spec.identity(), spec.model_dump(mode="json"), progress)
+    return Result(store)
 
 
-def _run(
-    plan: Plan, store: Store, identity: dict[str, Any], told: dict[str, Any], progress: Callable[[Task, bool], None] | None,
-    temporary: tempfile.TemporaryDirectory[str] | None,
-) -> Result:  # fmt: skip
+def _run(plan: Plan, store: Store, identity: dict[str, Any], told: dict[str, Any], progress: Callable[[Task, bool], None] | None) -> None:
     models = list({t.model.name: t.model for t in plan.tasks}.values())
     if store.root.exists() and not store.root.is_dir():
         raise HeatproofError(f"{store.root} is a file, not a directory")
@@ -142,7 +144,6 @@ def _run(
         store.write_json("plan.json", {"tasks": cells, "models": owner, "methods": _facts(plan), "protocols": _judges(plan), "cost": plan.cost()})
         store.write_json("provenance.json", provenance(told, models))
         execute(plan, store, progress or (lambda task, reused: None))
-    return Result(store, temporary)
 
 
 def _facts(plan: Plan) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Call:
         try:
             bound = signature.bind(*self.args, **self.kwargs)
         except TypeError as error:
-            takes = ", ".join(str(p) for p in signature.parameters.values()) or "no arguments"
+            takes = ", ".join(n if p.default is p.empty else f"{n}={_show(p.default)}" for n, p in parameters.items()) or "no arguments"
             raise HeatproofError(f"{kind} {self}: {error}; {self.name} takes: {takes}") from None
         bound.apply_defaults()
         return dict(bound.arguments)

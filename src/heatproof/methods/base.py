@@ -124,9 +124,9 @@ class Expression:
     def parse(cls, text: str | Function) -> Expression:
         if callable(text):
             return cls._from_callable(text)
+        if not text.strip():
+            raise HeatproofError("an empty method expression; write for example ixg|abs")
         head, *tail = split(text, "|")
-        if not head.strip():
-            raise HeatproofError("an empty method expression")
         call_text, at, layer = _partition_layer(head)
         call = parse_call(call_text)
         if call.name in TRANSFORMS and call.name not in METHODS:

@@ -111,17 +111,15 @@ def mosaics(images: Tensor, targets: Tensor, count: int, generator: torch.Genera
     """Windows of one picture's size onto 2×2 mosaics. A picture's share of the target goes with the square of its area in
     the window: a bird stays whole until well over half of its picture is out of sight."""
     side = images.shape[-1]
-    windows, blends = images.new_empty(count, *images.shape[1:]), targets.new_empty(count, targets.shape[1])
-    for row in range(count):
-        four = torch.randint(len(images), (4,), generator=generator)
+    windows, blends = [], []
+    for four in torch.randint(len(images), (count, 4), generator=generator):
         down, right = torch.randint(side + 1, (2,), generator=generator).tolist()
-        upper, lower = torch.split(images[four].view(2, 2, *images.shape[1:]), 1)
-        windows[row] = torch.cat(
-            [torch.cat([*half[0]], dim=-1)[..., right : right + side] for half in (upper, lower)], dim=-2
-        )[:, down : down + side]
-        areas = torch.outer(torch.tensor([side - down, down]), torch.tensor([side - right, right])).flatten().double()
-        blends[row] = (areas**2 / areas.square().sum()).to(targets.dtype) @ targets[four]
-    return windows, blends
+        a, b, c, d = images[four]
+        mosaic = torch.cat([torch.cat([a, b], dim=-1), torch.cat([c, d], dim=-1)], dim=-2)
+        windows.append(mosaic[:, down : down + side, right : right + side])
+        areas = torch.outer(torch.tensor([side - down, down]), torch.tensor([side - right, right])).flatten() / side**2
+        blends.append((areas**2 / areas.square().sum()) @ targets[four])
+    return torch.stack(windows), torch.stack(blends)
 
 
 def normalised(images: Tensor) -> Tensor:

@@ -1,0 +1,27 @@
+"""The sections of the report, in the order of its questions. A section is a function from the run to what its template shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from heatproof.report.gather import Run
+from heatproof.report.sections import failures, gallery, headline, making, ranking, stability
+from heatproof.report.site import Site
+
+
+class Section(NamedTuple):
+    id: str  # also the name of its template
+    short: str  # in the navigation
+    question: str
+    content: Callable[[Run, Site], dict[str, Any]]
+
+
+SECTIONS = [
+    Section("headline", "Answer", "Which method wins, and how sure is that?", headline.content),
+    Section("ranking", "Ranking", "How do all methods score, and what do they cost?", ranking.content),
+    Section("stability", "Stability", "Does the ranking survive another baseline or another model?", stability.content),
+    Section("gallery", "Gallery", "What do the maps look like, and what are they judged against?", gallery.content),
+    Section("failures", "Failures", "Where does it fail?", failures.content),
+    Section("making", "How it was made", "How was this made, and how do I repeat it?", making.content),
+]

@@ -1,0 +1,107 @@
+"""Some samples with the maps of all methods, the score of each, and the true drops they are judged against."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from heatproof.report import charts, pictures
+from heatproof.report.gather import Kept, Run, confidence, mean_scores
+from heatproof.report.palette import FAMILIES
+from heatproof.report.site import Site
+from heatproof.tensor.patches import patch_sums
+
+FIRST, BEST, WORST = 6, 3, 3
+BYTES = 6_000_000  # for all maps
+CRISP_BELOW = 160  # px: smaller images are drawn with square pixels
+
+
+def content(run: Run, site: Site) -> dict[str, Any]:
+    models = [m for m in (_model(run, site, s.model, s.order) for s in run.standings) if m]
+    return {
+        "models": models, "bars": {"signed": site.picture(pictures.scale_bar(True)), "unsigned": site.picture(pictures.scale_bar(False))},
+        "settings": [{"label": run.setting_labels[key], "judge": judge} for key, judge in run.judges.items()],
+        "families": list(FAMILIES),
+    }  # fmt: skip
+
+
+def _model(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any] | None:
+    kept = run.kept(model)
+    rows = run.rows[run.rows["model"] == model]
+    methods = [*order, *(m for m in dict.fromkeys(rows["method"]) if m not in order)]
+    size = run.provenance.get("models", {}).get(model, {}).get("size", 64)
+    room = BYTES // int(len(run.models) * (len(methods) + 1) * 0.6 * size**2)
+    real = [m for m in order if not run.is_control(m)] or order
+    chosen = choose(list(kept.shown), mean_scores(rows, real).to_dict(), max(3, min(FIRST + BEST + WORST, room)))
+    if not chosen:
+        return None
+    signed = {m: any(pictures.is_signed(v) for s in kept.shown if (v := kept.of(s, f"map {m}")) is not None) for m in methods}
+    found = rows[rows["sample"].isin(list(chosen))]
+    scores = {
+        (r["sample"], r["method"], (r["protocol"], r["setting"], r["baseline"])): r for r in found.to_dict("records")
+    }  # fmt: skip
+    samples = [_sample(run, site, model, kept, s, why, methods, signed, scores) for s, why in chosen.items()]
+    return {"name": model, "samples": samples, "kept": len(kept.shown), "of": len(kept.ids), "crisp": size < CRISP_BELOW}
+
+
+def choose(samples: list[str], scores: dict[str, float], count: int) -> dict[str, str]:
+    """Which to show, and why: the first ones, then the best and the worst of the others."""
+    ends = min(BEST, count // 3)
+    chosen = dict.fromkeys(samples[: count - 2 * ends], "one of the first")
+    rest = sorted((s for s in samples if s not in chosen and math.isfinite(scores.get(s, math.nan))), key=lambda s: -scores[s])
+    chosen |= dict.fromkeys(rest[:ends], "best for most methods")
+    return chosen | dict.fromkeys([s for s in reversed(rest) if s not in chosen][:ends], "worst for most methods")
+
+
+def _sample(
+    run: Run, site: Site, model: str, kept: Kept, sample: str, why: str, methods: list[str], signed: dict[str, bool], scores: dict[Any, Any],
+) -> dict[str, Any]:  # fmt: skip
+    image = kept.of(sample, "images")
+    assert image is not None
+    height, width = image.shape[1:]
+    row = kept.ids.index(sample)
+    predicted, sure = confidence(kept.logits[row])
+    drops = [_drops(run, kept, sample, judge) for judge in run.judges.values()]
+    counts = sorted({len(d["values"]) for d in drops if d})
+    tiles = []
+    for method in methods:
+        values = kept.of(sample, f"map {method}")
+        usable = values is not None and bool(torch.isfinite(values).all())
+        tiles.append({
+            "method": method, "family": run.family(method), "signed": signed[method],
+            "file": site.picture(pictures.heatmap(values, (height, width), signed[method])) if usable and values is not None else None,
+            "sums": json.dumps({p: _rounded(patch_sums(pictures.resized(values, (height, width))[None], p)[0]) for p in counts})
+            if usable and values is not None else "",
+            "scores": [_score(scores.get((sample, method, key))) for key in run.judges],
+        })  # fmt: skip
+    return {
+        "id": sample, "why": why, "photo": site.picture(pictures.photo(image)), "width": width, "height": height,
+        "label": run.class_name(model, kept.labels[row]), "predicted": run.class_name(model, predicted), "sure": sure,
+        "right": kept.labels[row] == predicted if kept.labels[row] is not None else None, "drops": drops, "tiles": tiles,
+    }  # fmt: skip
+
+
+def _drops(run: Run, kept: Kept, sample: str, judge: dict[str, Any]) -> dict[str, Any] | None:
+    """Of protocols that delete one patch at a time."""
+    drops = kept.of(sample, f"{judge['canonical']} drops")
+    if drops is None or math.isqrt(len(drops)) ** 2 != len(drops):
+        return None
+    values = [float(v) for v in drops]
+    scale = max(abs(v) for v in values)
+    title = f"How far the score of the target drops when one patch is replaced by the baseline {judge['baseline']}"
+    return {"values": values, "json": json.dumps(_rounded(drops)), "svg": charts.patches(values, scale, title)}
+
+
+def _rounded(values: torch.Tensor) -> list[float]:
+    return [float(np.format_float_positional(v, precision=6, fractional=False, trim="-")) for v in values.double().numpy()]
+
+
+def _score(row: dict[str, Any] | None) -> dict[str, Any]:
+    if row is None:
+        return {"text": "not judged", "value": None, "message": ""}
+    scored = row["status"] == "ok"
+    return {"text": charts.number(row["value"], 2) if scored else row["status"], "value": row["value"] if scored else None, "message": row["message"]}

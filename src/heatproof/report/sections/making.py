@@ -1,0 +1,68 @@
+"""Provenance: what was run, on what, with which versions, and the line that runs it again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from heatproof.baselines import Baseline
+from heatproof.errors import HeatproofError
+from heatproof.report.gather import Run
+from heatproof.report.site import Site
+
+TARGETS = {
+    "label": "The score of the sample's true label is explained and judged; of the prediction, where a sample has no label.",
+    "prediction": "The score of the class that the model predicts is explained and judged.",
+}
+
+
+def content(run: Run, site: Site) -> dict[str, Any]:
+    spec = run.provenance.get("spec", {})
+    text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None)
+    return {
+        "spec": text, "spec_file": None if run.made_in_python else site.write("spec.yaml", text), "call": _call(run, spec) if run.made_in_python else "",
+        "yours": [m for m in run.methods if run.family(m) == "yours"], "protocols": _protocols(run), "baselines": _baselines(run),
+        "models": [_model(run, name) for name in run.models], "methods": run.methods, "facts": run.provenance, "cost": run.plan.get("cost", {}),
+    }  # fmt: skip
+
+
+def _call(run: Run, spec: dict[str, Any]) -> str:
+    """The Python that made it, as far as it can be told from outside; functions stand there by name."""
+    methods = ", ".join(m if run.family(m) == "yours" else repr(m) for m in spec.get("methods", []))
+    models, data = spec.get("models", []), spec.get("data", {})
+    given = [
+        repr(models[0] if len(models) == 1 else models), repr(data.get("name")), f"methods=[{methods}]",
+        f"protocols={[_protocol_call(j) for j in run.judges.values()]!r}",
+        *([f"limit={data['limit']}"] if data.get("limit") else []), f"seed={spec.get('seed', 0)}",
+    ]  # fmt: skip
+    return "hp.evaluate(\n    " + ",\n    ".join(given) + ",\n)"
+
+
+def _protocol_call(judge: dict[str, Any]) -> dict[str, Any]:
+    return {"name": judge["id"], **judge["settings"]}
+
+
+def _protocols(run: Run) -> list[dict[str, Any]]:
+    """One entry a protocol; its settings below."""
+    found: dict[str, dict[str, Any]] = {}
+    for judge in run.judges.values():
+        entry = found.setdefault(judge["id"], {**judge, "target_text": TARGETS.get(judge["target"], judge["target"]), "all": []})
+        entry["all"].append(judge["canonical"])
+    return list(found.values())
+
+
+def _baselines(run: Run) -> list[tuple[str, str]]:
+    return [(name, _baseline_summary(name)) for name in dict.fromkeys(judge["baseline"] for judge in run.judges.values())]
+
+
+def _baseline_summary(name: str) -> str:
+    try:
+        return Baseline.parse(name).entry.summary
+    except HeatproofError:
+        return "not known to this version"
+
+
+def _model(run: Run, name: str) -> dict[str, Any]:
+    correct, labelled = run.accuracy[name]
+    return {"name": name, **run.provenance.get("models", {}).get(name, {}), "correct": correct, "labelled": labelled}

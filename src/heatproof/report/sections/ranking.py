@@ -1,0 +1,106 @@
+"""Every method under every setting: mean and interval as dots and whiskers, and the tables with ranks, counts and cost."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from heatproof.analysis.ranks import Key, Standings
+from heatproof.report import charts
+from heatproof.report.charts import Axis, Mark, number
+from heatproof.report.gather import Run
+from heatproof.report.palette import FAMILIES
+from heatproof.report.site import Site
+
+GZIP_ABOVE = 200_000  # rows: a plain file would be some 20 MB
+
+
+def content(run: Run, site: Site) -> dict[str, Any]:
+    site.write("summary.csv", run.summary.to_csv(index=False))
+    packed = len(run.rows) > GZIP_ABOVE
+    scores = "scores.csv.gz" if packed else "scores.csv"
+    run.rows.to_csv(site.root / scores, index=False, compression={"method": "gzip", "mtime": 0} if packed else None)
+    axes = {p: _axis(run, p) for p in dict.fromkeys(key[0] for key in run.judges)}
+    present = {run.family(m) for m in run.summary["method"]}
+    shown = [name for name in FAMILIES if name in present or (name == "other" and present - set(FAMILIES))]
+    return {
+        "models": [
+            {"name": s.model, "panels": [_panel(run, site, s, key, axes[key[0]]) for key in s.settings], "overall": _overall(run, s)}
+            for s in run.standings
+        ],
+        "families": [(name, FAMILIES[name].says) for name in shown],
+        "scores_file": scores, "many_settings": len(run.judges) > 1, "protocols": list({key[0]: j for key, j in run.judges.items()}.values()),
+    }  # fmt: skip
+
+
+def _axis(run: Run, protocol: str) -> Axis:
+    """One for all models and settings of a protocol, so that panels can be compared by eye."""
+    part = run.summary[run.summary["protocol"] == protocol]
+    random = [j["random_score"] for key, j in run.judges.items() if key[0] == protocol]
+    return Axis.around([*part["low"], *part["high"], *random])
+
+
+def _panel(run: Run, site: Site, standing: Standings, key: Key, axis: Axis) -> dict[str, Any]:
+    lines = _lines(run, standing.model, key)
+    marks = [
+        Mark(r["method"], run.family(r["method"]), r["mean"], r["low"], r["high"], r["rank"], _tip(r), _unscored(r)) for r in lines
+    ]  # fmt: skip
+    label = run.setting_labels[key]
+    title = f"{standing.model}, {key[0]} ({key[1]}), baseline {key[2]}: mean score and 95 % interval of each method"
+    return {
+        "label": label, "figure": site.figure(charts.ranking(marks, axis, run.judges[key]["random_score"], title)), "rows": lines,
+        "judge": run.judges[key],
+    }  # fmt: skip
+
+
+def _lines(run: Run, model: str, key: Key) -> list[dict[str, Any]]:
+    found = run.summary
+    for column, value in zip(("model", "protocol", "setting", "baseline"), (model, *key), strict=True):
+        found = found[found[column] == value]
+    ordered = found.sort_values("rank", kind="stable", na_position="last")
+    return [{**line, **_facts(run, model, line["method"])} for line in _records(ordered)]
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(k): v for k, v in record.items()} for record in frame.to_dict("records")]
+
+
+def _facts(run: Run, model: str, method: str) -> dict[str, Any]:
+    facts = run.methods.get(method, {})
+    forwards, backwards = facts.get("cost", (0, 0))
+    undeclared = run.family(method) == "yours" and not forwards and not backwards
+    return {
+        "family": run.family(method), "paper": facts.get("paper", ""), "about": facts.get("summary", ""), "canonical": facts.get("canonical", method),
+        "forwards": None if undeclared else forwards, "backwards": None if undeclared else backwards,
+        "milliseconds": run.milliseconds.get((model, method)),
+    }  # fmt: skip
+
+
+def _unscored(line: dict[str, Any]) -> str:
+    kinds = [f"{line[k]} {k}" for k in ("undefined", "failed", "n/a", "skipped") if line[k]]
+    return "no score: " + ", ".join(kinds) if kinds else "no score"
+
+
+def _tip(line: dict[str, Any]) -> str:
+    said = [line["method"] + (f"  ({line['paper']})" if line["paper"] else "")]
+    if math.isfinite(line["mean"]):
+        said.append(f"mean {number(line['mean'])}   95 % interval {number(line['low'])} to {number(line['high'])}")
+        said.append(f"rank {line['rank']:.0f}   interval {line['rank_low']:.0f} to {line['rank_high']:.0f}   n = {line['n']}")
+    else:
+        said.append(_unscored(line))
+    return "\n".join(said)
+
+
+def _overall(run: Run, standing: Standings) -> list[dict[str, Any]]:
+    """Mean rank over the settings, and the mean score under each; methods without a score somewhere come last."""
+    rest = [m for m in standing.methods if m not in standing.order]
+    lines = []
+    for place, method in enumerate([*standing.order, *rest], 1):
+        column = standing.methods.index(method)
+        lines.append({
+            "place": place if method in standing.order else None, "method": method, "rank": standing.mean_rank(method),
+            "means": [float(v) for v in standing.means[:, column]], **_facts(run, standing.model, method),
+        })  # fmt: skip
+    return lines

@@ -1,0 +1,243 @@
+"""A run: the same bytes for any order, shard and batch, after any crash, and nothing silent."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+import heatproof as hp
+from heatproof.bench.plan import make_plan
+from heatproof.bench.run import execute
+from heatproof.bench.spec import parse_protocols
+from heatproof.bench.store import Store
+from heatproof.errors import HeatproofError
+from heatproof.methods import parse_methods
+
+METHODS = ["ixg", "ig(steps=3)", "gradcam", "gradcam@middle|abs", "random", "constant", "object"]
+PROTOCOLS = [{"name": "sds", "patches": 16, "baseline": ["zero", "uniform"]}]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return hp.load_model("paperbirds/resnet")
+
+
+def nan_on_one(model, x: Tensor, target: Tensor, *, rng) -> Tensor:
+    maps = x[:, 0].clone()
+    maps[[i == "test-00003" for i in rng.ids], 0, 0] = float("nan")
+    return maps
+
+
+def raises(model, x: Tensor, target: Tensor, *, rng) -> Tensor:
+    raise ZeroDivisionError("no luck")
+
+
+def wrong_shape(model, x: Tensor, target: Tensor, *, rng) -> Tensor:
+    return x[:, 0, 0]
+
+
+def test_results_are_what_the_functions_say(model):
+    import heatproof.functional as F
+    from heatproof.data.catalog import load_batch
+
+    result = hp.evaluate(model, "paperbirds:test", ["ixg", "gradcam"], ["sds"], limit=5)
+    batch = load_batch(hp.load_data("paperbirds:test", model, limit=5), range(5), model)
+    target = torch.tensor(batch.labels)
+    drops = F.patch_drops(model, batch.x, target, 16)
+    for method in ("ixg", "gradcam"):
+        expected = F.spearman(F.patch_sums(hp.explain(model, batch.x, target, method), 16), drops.double())
+        found = result.scores[result.scores["method"] == method]
+        assert found["value"].to_numpy() == pytest.approx(expected.numpy(), abs=0.02)
+        assert found["target"].tolist() == target.tolist()
+
+
+def shuffled(data, order):
+    """The same samples in another order."""
+    other = hp.load_data("paperbirds:test", None, limit=len(data.ids))
+    other.ids, other.labels = [data.ids[i] for i in order], [data.labels[i] for i in order]
+    other.load = lambda i: data.load(order[i])
+    return other
+
+
+def same_rows(a: pd.DataFrame, b: pd.DataFrame) -> None:
+    keys = ["model", "method", "layer", "protocol", "setting", "baseline", "sample"]
+    pd.testing.assert_frame_equal(a.sort_values(keys, ignore_index=True), b.sort_values(keys, ignore_index=True), check_exact=True)
+
+
+def test_the_same_bytes_in_any_order_and_shard(model):
+    data = hp.load_data("paperbirds:test", model, limit=70)
+    whole = hp.evaluate(model, data, METHODS, PROTOCOLS, batch_size=16).scores
+    assert set(whole["status"]) == {"ok", "undefined"}
+    order = [*range(69, -1, -3), *range(68, -1, -3), *range(67, -1, -3)]
+    same_rows(hp.evaluate(model, shuffled(data, order), METHODS, PROTOCOLS, batch_size=16).scores, whole)
+    alone = hp.evaluate(model, data, ["gradcam"], PROTOCOLS, batch_size=16).scores
+    same_rows(alone, whole[whole["method"] == "gradcam"])
+
+
+def test_another_batch_size_moves_nothing_but_near_ties(model):
+    runs = [hp.evaluate(model, "paperbirds:test", METHODS, PROTOCOLS, limit=20, batch_size=b).scores["value"] for b in (5, 64)]
+    assert (runs[0] - runs[1]).abs().max() < 0.02
+    assert ((runs[0] - runs[1]).abs() > 1e-9).mean() < 0.05
+
+
+def test_two_runs_write_the_same_bytes(model, tmp_path):
+    for name in "ab":
+        hp.evaluate(model, "paperbirds:test", METHODS, PROTOCOLS, limit=10, out=tmp_path / name)
+    for file in ["spec.json", "plan.json", *(p.relative_to(tmp_path / "a") for p in (tmp_path / "a").glob("rows/*"))]:
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    tasks = json.loads((tmp_path / "a" / "plan.json").read_text())["tasks"]
+    kept = [Store(tmp_path / name).kept(next(iter(tasks)))[0] for name in "ab"]
+    assert kept[0].keys() == kept[1].keys()
+    assert all(torch.equal(kept[0][k], kept[1][k]) for k in kept[0])
+
+
+def test_what_goes_wrong_is_a_row_and_the_rest_completes(model):
+    scores = hp.evaluate(model, "paperbirds:test", ["ixg", nan_on_one, raises, wrong_shape, "constant"], ["sds"], limit=6).scores
+    by_method = {m: rows for m, rows in scores.groupby("method")}
+    assert set(by_method["ixg"]["status"]) == {"ok"}
+    bad = by_method["nan_on_one"].set_index("sample")
+    assert bad.loc["test-00003", ["status", "message"]].tolist() == ["failed", "nan_on_one: the map is not finite"]
+    assert (bad.drop("test-00003")["status"] == "ok").all()
+    assert bad["value"].isna().tolist() == [s == "test-00003" for s in bad.index]
+    assert set(by_method["raises"]["status"]) == {"failed"}
+    assert by_method["raises"]["message"].iloc[0].startswith("ZeroDivisionError: no luck (test_run.py:")
+    assert "returned shape (6, 64)" in by_method["wrong_shape"]["message"].iloc[0]
+    assert set(by_method["constant"]["message"]) == {"the map is the same in every patch"}
+
+
+def test_a_method_that_does_not_apply_is_planned_as_such(model):
+    images = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    scores = hp.evaluate(model, (images, [0, 1, 2]), ["object", "ixg"], ["sds"]).scores
+    assert scores.groupby("method")["status"].agg(set).to_dict() == {"object": {"n/a"}, "ixg": {"ok"}}
+
+
+def test_images_without_labels_are_judged_on_the_prediction(model):
+    images = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    scores = hp.evaluate(model, (images, None), ["ixg"], ["sds"]).scores
+    assert scores["target"].tolist() == model.logits(model.normalize(images)).argmax(1).tolist()
+
+
+def test_a_larger_limit_takes_up_what_is_there(model, tmp_path):
+    seen: list[tuple[str, bool]] = []
+
+    def run(limit):
+        seen.clear()
+        return hp.evaluate(
+            model, "paperbirds:test", ["ixg", "random"], ["sds"], limit=limit, out=tmp_path / "run", batch_size=16,
+            progress=lambda task, reused: seen.append((task.indices, reused)),
+        )  # fmt: skip
+
+    run(70)
+    grown = run(130)
+    assert seen == [(range(64), True), (range(64, 128), False), (range(128, 130), False)]
+    fresh = hp.evaluate(model, "paperbirds:test", ["ixg", "random"], ["sds"], limit=130, batch_size=16)
+    same_rows(grown.scores, fresh.scores)
+    assert len(run(64).scores) == 2 * 64
+
+
+def test_failed_cells_are_tried_again_and_the_others_are_not(model, tmp_path):
+    broken = tmp_path / "broken"
+
+    def moody(model, x, target, *, rng):
+        if broken.exists():
+            raise OSError("the disk is full")
+        return x[:, 0]
+
+    broken.touch()
+    first = hp.evaluate(model, "paperbirds:test", ["ixg", moody], ["sds"], limit=4, out=tmp_path / "run")
+    assert len(first.failures) == 4
+    broken.unlink()
+    second = hp.evaluate(model, "paperbirds:test", ["ixg", moody], ["sds"], limit=4, out=tmp_path / "run")
+    assert len(second.failures) == 0
+    assert second.scores["method"].tolist() == ["ixg"] * 4 + ["moody"] * 4
+    kept, _ = second.store.kept(next(iter(second.store.read_json("plan.json")["tasks"])))
+    assert {"map ixg", "map moody"} <= kept.keys()
+
+
+def test_a_directory_of_another_spec_is_refused_and_left_alone(model, tmp_path):
+    hp.evaluate(model, "paperbirds:test", ["ixg"], ["sds"], limit=4, out=tmp_path / "run")
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    with pytest.raises(HeatproofError, match=r"belongs to another spec \(it differs in: methods\)"):
+        hp.evaluate(model, "paperbirds:test", ["gradcam"], ["sds"], limit=4, out=tmp_path / "run")
+    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("words")
+    with pytest.raises(HeatproofError, match="not empty and not a run"):
+        hp.evaluate(model, "paperbirds:test", ["ixg"], ["sds"], limit=4, out=tmp_path / "thesis")
+    assert os.listdir(tmp_path / "thesis") == ["chapter1.tex"]
+
+
+def test_one_writer_at_a_time(model, tmp_path):
+    store = Store(tmp_path / "run")
+    with store.locked(), pytest.raises(HeatproofError, match="another run is writing"):
+        with Store(tmp_path / "run").locked():
+            pass
+
+
+def test_the_plan_counts_the_passes_that_happen(model, tmp_path):
+    data = hp.load_data("paperbirds:test", model, limit=10)
+    plan = make_plan([model], [data], parse_methods(["ixg", "saliency", "ig(steps=3)", "gradcam", "layercam", "edges"]), parse_protocols(PROTOCOLS))
+    model.passes.clear()
+    execute(plan, Store(tmp_path))
+    assert plan.cost() == {"paperbirds/resnet": {"images": 10, "forwards": 10 * (1 + 2 * 16 + 1), "backwards": 10 * (1 + 3)}}
+    assert dict(model.passes) == {"forward": 10 * (1 + 2 * 16 + 1), "backward": 10 * (1 + 3)}
+
+
+def test_out_of_memory_halves_the_batch_and_goes_on(tmp_path):
+    model = hp.load_model("paperbirds/resnet")
+    whole = hp.evaluate(model, "paperbirds:test", ["ixg"], ["sds"], limit=12, batch_size=3).scores
+    run, sizes = model.body.run, []
+
+    def small_machine(h, *args, **kwargs):
+        sizes.append(len(h))
+        if len(h) > 4:
+            raise torch.OutOfMemoryError("no memory")
+        return run(h, *args, **kwargs)
+
+    model.body.run = small_machine
+    same_rows(hp.evaluate(model, "paperbirds:test", ["ixg"], ["sds"], limit=12, batch_size=12).scores, whole)
+    assert sizes[:2] == [12, 6]
+    assert set(sizes[2:]) == {3}
+
+
+SCRIPT = """
+import sys, time
+import heatproof as hp
+def slow(model, x, target, *, rng):
+    time.sleep(float(sys.argv[2]))
+    return x[:, 0]
+hp.evaluate(hp.load_model("paperbirds/resnet"), "paperbirds:test", ["ixg", slow, "random"], ["sds(baseline=uniform)"], limit=192, out=sys.argv[1], batch_size=16)
+"""
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_and_taken_up_again(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+
+    def start(out: Path, wait: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, tmp_path / "script.py", out, wait])
+
+    victim = start(tmp_path / "run", "1.5")
+    for _ in range(600):
+        if len(list((tmp_path / "run").glob("rows/*.parquet"))) >= 1:
+            break
+        time.sleep(0.1)
+    victim.send_signal(signal.SIGKILL)
+    assert victim.wait() == -signal.SIGKILL
+    done = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").glob("rows/*.parquet")}
+    assert 1 <= len(done) < 3
+    assert start(tmp_path / "run", "0").wait() == 0
+    assert {p: p.stat().st_mtime_ns for p in done} == done
+    assert start(tmp_path / "whole", "0").wait() == 0
+    names = sorted(p.name for p in (tmp_path / "whole").glob("rows/*.parquet"))
+    assert names == sorted(p.name for p in (tmp_path / "run").glob("rows/*.parquet"))
+    for name in names:
+        assert (tmp_path / "run" / "rows" / name).read_bytes() == (tmp_path / "whole" / "rows" / name).read_bytes()

@@ -1,0 +1,89 @@
+import pytest
+import yaml
+
+from heatproof.bench.spec import load_spec, make_spec, parse_protocols, study_names
+from heatproof.errors import HeatproofError
+
+GOOD = {"models": ["paperbirds/resnet"], "data": "paperbirds:test", "methods": ["ixg"], "protocols": ["sds"]}
+
+
+def test_the_whole_grammar():
+    spec = make_spec(
+        yaml.safe_load("""
+version: 1
+seed: 3
+models: [paperbirds/resnet, {name: "file:net.py:build", weights: net.safetensors}]
+data: {name: paperbirds, split: test, limit: 256}
+reference: {name: paperbirds, split: train, limit: 2000}
+methods: [ixg, ig, "ig|abs", "gradcam@middle", "group:all"]
+protocols:
+  - sds
+  - sds(patches=4)
+  - {name: sds, patches: 64, baseline: [zero, uniform, blur]}
+batch_size: 32
+backend: eager
+""")
+    )
+    assert spec.models[1].weights == "net.safetensors"
+    assert [p.canonical for p in spec.judges()] == [
+        "sds@1(baseline=zero, patches=16, score=logit)",
+        "sds@1(baseline=zero, patches=4, score=logit)",
+        "sds@1(baseline=zero, patches=64, score=logit)",
+        "sds@1(baseline=uniform, patches=64, score=logit)",
+        "sds@1(baseline=blur, patches=64, score=logit)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"metods": ["ixg"]}, 'unknown key "metods"; did you mean methods'),
+        ({"data": {"name": "paperbirds", "limt": 3}}, 'unknown key "data.limt"'),
+        ({"data": {"name": "paperbirds", "limit": 0}}, "data.limit: found 0; input should be greater than or equal to 1"),
+        ({"models": []}, "models: found"),
+        ({"seed": "x"}, "seed: found 'x'"),
+        ({"version": 2}, "version: found 2; input should be 1"),
+        ({"backend": "turbo"}, "backend: found 'turbo'; input should be 'eager'"),
+        ({"methods": ["ixg", "gradcm"]}, 'methods: unknown method "gradcm"; did you mean gradcam'),
+        ({"protocols": ["sdss"]}, 'protocols: unknown protocol "sdss"; there are: sds|did you mean sds'),
+        ({"protocols": [{"patches": 4}]}, "has no name; write"),
+        ({"protocols": [{"name": "sds", "patches": [4, 5]}]}, "protocols: protocol sds, patches: found 5"),
+        ({"protocols": ["sds(4)"]}, "settings are given by name"),
+        ({"protocols": [{"name": "sds", "baseline": "zeros"}]}, "did you mean zero"),
+    ],
+)
+def test_an_error_names_the_key_what_was_found_and_what_is_allowed(change, message):
+    with pytest.raises(HeatproofError, match=message):
+        make_spec({**GOOD, **change}, "my.yaml")
+
+
+def test_what_is_missing_is_named():
+    with pytest.raises(HeatproofError, match="my.yaml: models is missing"):
+        make_spec({k: v for k, v in GOOD.items() if k != "models"}, "my.yaml")
+
+
+def test_the_command_line_wins():
+    spec = make_spec(GOOD, limit=7, seed=4, batch_size=None)
+    assert (spec.data.limit, spec.seed, spec.batch_size) == (7, 4, 64)
+
+
+def test_files_that_are_no_specs(tmp_path):
+    for name, content, message in [
+        ("a.yaml", "models: [", "not readable as YAML"),
+        ("b.yaml", "- 1", "a spec is a mapping"),
+        ("c.yaml", "!!python/object/apply:os.system ['true']", "not readable as YAML"),
+    ]:
+        (tmp_path / name).write_text(content)
+        with pytest.raises(HeatproofError, match=message):
+            load_spec(tmp_path / name)
+    with pytest.raises(HeatproofError, match="did you mean quickstart"):
+        load_spec("quikstart")
+    with pytest.raises(HeatproofError, match="there is no spec|unknown study"):
+        load_spec("../../pyproject")
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_every_study_is_a_valid_spec(name):
+    spec = load_spec(name)
+    assert spec.expressions()
+    assert parse_protocols(spec.protocols)

@@ -1,0 +1,121 @@
+"""One grammar for YAML, command line and Python."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import heatproof as hp
+from heatproof.errors import HeatproofError
+from heatproof.expressions import Call, parse_call
+from heatproof.methods import METHODS, Expression, parse_methods
+
+names = st.from_regex(r"[a-z][a-z0-9\-+]{0,8}", fullmatch=True)
+values = st.one_of(st.integers(-99, 99), st.floats(-9, 9), st.booleans(), st.none(), names, st.lists(st.integers(0, 9), max_size=3))
+keys = st.from_regex(r"[a-z_]{1,6}", fullmatch=True)
+
+
+@given(names, st.lists(values, max_size=3), st.dictionaries(keys, values, max_size=3))
+def test_what_is_written_is_read_back(name, args, kwargs):
+    call = Call(name, tuple(args), kwargs)
+    assert parse_call(str(call)) == call
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("ig", "ig"),
+        ("ig(steps=50)", "ig"),
+        ("ig(20)", "ig(steps=20)"),
+        ("ig(steps=20, baseline=blur)", "ig(steps=20, baseline=blur)"),
+        ("ig(baseline=uniform(-1, 1))", "ig(baseline=uniform(-1, 1))"),
+        ("gradcam@cam", "gradcam"),
+        ("gradcam++ @ middle", "gradcam++@middle"),
+        ("ixg@features.28 | abs|smooth(17)", "ixg@features.28|abs|smooth(17)"),
+        ("ixg|smooth(size=9)", "ixg|smooth(9)"),
+    ],
+)
+def test_the_label_is_the_shortest_text_that_means_the_same(text, label):
+    expression = Expression.parse(text)
+    assert expression.label == label
+    assert Expression.parse(label).canonical == expression.canonical
+
+
+def test_the_canonical_text_says_everything():
+    assert Expression.parse("ig").canonical == "ig(baseline=zero, reduce=sum, rule=gauss, score=logit, steps=50)@input v1"
+    assert Expression.parse("ig|abs").map_key == Expression.parse("ig").map_key
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gradcm", "did you mean gradcam"),
+        ("ig(step=5)", "ig takes: steps=50, baseline=zero, rule=gauss"),
+        ("ixg|ab", "unknown transform"),
+        ("ixg|smooth(4)", "odd"),
+        ("ixg|smooth", "missing a required argument: 'size'"),
+        ("abs", "abs is a transform, not a method; write for example ixg|abs"),
+        ("ixg(reduce=max)", "did you mean max_abs|there are"),
+        ("ig(steps=3", "brackets do not match"),
+        ("ig(steps=3, 5)", "unnamed argument 5 stands after a named one"),
+        ("ixg||abs", "nothing on one side"),
+        ("", "empty method expression"),
+        ("i g", "cannot read"),
+    ],
+)
+def test_a_text_that_cannot_be_read_says_why(text, message):
+    with pytest.raises(HeatproofError, match=message):
+        Expression.parse(text)
+
+
+def test_groups_and_doubles():
+    assert [e.label for e in parse_methods(["ixg", "ig", "ixg", "ixg@input"])] == ["ixg", "ig"]
+    assert len(parse_methods(["group:all"])) == len(METHODS)
+    with pytest.raises(HeatproofError, match='unknown group of methods "al"'):
+        parse_methods(["group:al"])
+
+
+def test_a_function_of_ones_own():
+    @hp.method("tests-own", family="yours")
+    def own(model, x, target, *, rng, power: int = 2):
+        return x**power
+
+    def nameless(model, x, target, *, rng):
+        return x
+
+    assert Expression.parse("tests-own(power=3)|abs").label == "tests-own(power=3)|abs"
+    assert Expression.parse(own).label == "tests-own"
+    assert Expression.parse(nameless).label == "nameless"
+    assert Expression.parse(nameless).entry.source
+    with pytest.raises(HeatproofError, match="like a method of the library"):
+
+        def ixg(model, x, target, *, rng):
+            return x
+
+        Expression.parse(ixg)
+
+
+def test_a_changed_function_has_another_key():
+    def first():
+        def mine(model, x, target, *, rng):
+            return x
+
+        return mine
+
+    def second():
+        def mine(model, x, target, *, rng):
+            return -x
+
+        return mine
+
+    assert Expression.parse(first()).canonical != Expression.parse(second()).canonical
+
+
+def test_transforms_act_left_to_right_at_the_layers_resolution(golden_model, images):
+    model, (x, target) = golden_model("resnet"), images
+    from heatproof.methods.transforms import smooth
+    from heatproof.tensor.filters import resize
+
+    native = (model.activation(x, "layer2") * model.gradient(x, target, "layer2").gradient).sum(1)
+    expected = resize(smooth(native.abs(), 3), 32, 32)
+    torch.testing.assert_close(hp.explain(model, x, target, "ixg@layer2|abs|smooth(3)"), expected)

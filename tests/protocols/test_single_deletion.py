@@ -1,0 +1,108 @@
+"""Single deletion: true by construction, and the same as the slow way to write it."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+import heatproof as hp
+import heatproof.functional as F
+from heatproof.errors import HeatproofError
+from heatproof.protocols import PROTOCOLS, make_protocol
+
+
+@pytest.mark.parametrize("patches", [4, 16, 64])
+@pytest.mark.parametrize("baseline", ["zero", "blur", "uniform(-1, 1)"])
+def test_an_oracle_map_scores_one_and_its_negative_minus_one(golden_model, images, patches, baseline):
+    model, (x, target) = golden_model("resnet"), images
+    drops = F.patch_drops(model, x, target, patches, baseline)
+    side = int(patches**0.5)
+    oracle = drops.reshape(-1, side, side).repeat_interleave(32 // side, 1).repeat_interleave(32 // side, 2)
+    rho = F.spearman(F.patch_sums(oracle, patches), drops.double())
+    torch.testing.assert_close(rho, torch.ones(8, dtype=torch.float64))
+    torch.testing.assert_close(F.spearman(F.patch_sums(-oracle, patches), drops.double()), -torch.ones(8, dtype=torch.float64))
+
+
+def test_a_random_map_scores_zero(golden_model, images):
+    model, (x, target) = golden_model("vgg"), images
+    drops = F.patch_drops(model, x, target, 16).double().repeat(50, 1)
+    maps = torch.randn(400, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert abs(F.spearman(F.patch_sums(maps, 16), drops).mean()) < 3 / np.sqrt(400 * 15)
+
+
+def test_equals_the_slow_way(golden_model, images):
+    model, (x, target) = golden_model("resnet"), images
+    drops = F.patch_drops(model, x, target, 16, "zero", "softmax")
+    maps = hp.explain(model, x, target, "ixg")
+    rho = F.spearman(F.patch_sums(maps, 16), drops.double())
+    for i in range(len(x)):
+        slow, sums = [], []
+        for row in range(4):
+            for column in range(4):
+                cell = slice(8 * row, 8 * row + 8), slice(8 * column, 8 * column + 8)
+                without = x[i].clone()
+                without[:, cell[0], cell[1]] = 0
+                with torch.no_grad():
+                    both = model.module(torch.stack([x[i], without])).softmax(1)[:, target[i]]
+                slow.append((both[0] - both[1]).item())
+                sums.append(maps[i][cell].double().sum().item())
+        np.testing.assert_allclose(drops[i], slow, atol=1e-5)
+        assert rho[i].item() == pytest.approx(scipy.stats.spearmanr(sums, slow).statistic, abs=0.02)
+
+
+def test_noise_is_drawn_per_sample_whatever_the_batch(golden_model, images):
+    model, (x, target) = golden_model("vgg"), images
+    ids = list("abcdefgh")
+    whole = F.patch_drops(model, x, target, 16, "uniform", ids=ids, seed=3)
+    part = F.patch_drops(model, x[[5, 1]], target[[5, 1]], 16, "uniform", ids=["f", "b"], seed=3)
+    torch.testing.assert_close(part, whole[[5, 1]], rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(whole, F.patch_drops(model, x, target, 16, "uniform", ids=ids, seed=4))
+
+
+def test_a_patch_that_does_not_matter_drops_nothing():
+    def sees_the_first_quarter(x):
+        return x[:, :, :4, :4].sum((1, 2, 3))[:, None] * torch.tensor([[1.0, 2.0]])
+
+    drops = F.patch_drops(sees_the_first_quarter, torch.ones(2, 3, 8, 8), torch.tensor([0, 1]), 4)
+    assert drops.tolist() == [[48, 0, 0, 0], [96, 0, 0, 0]]
+
+
+def test_undefined_scores_say_why(golden_model, images):
+    from heatproof.protocols import Judged
+    from heatproof.tensor.noise import Rng
+
+    model, (x, target) = golden_model("resnet"), images
+    protocol = make_protocol("sds", {})
+    judged = Judged(list("abcdefgh"), x, target, model.logits(x), Rng(0, "abcdefgh"))
+    maps = torch.randn(8, 32, 32)
+    maps[2] = 0
+    shared = dict(protocol.share(model, judged))
+    shared["drops"][5] = 1.0
+    value, why = protocol.measure(model, judged, shared, maps)
+    assert value.isnan().nonzero().flatten().tolist() == [2, 5]
+    assert why[2] == "the map is the same in every patch"
+    assert why[5] == "every patch drops the score alike"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"patches": 5}, "patches=5 is not the square"),
+        ({"patch": 4}, "protocol sds has no setting 'patch'; it has: baseline, patches, score"),
+        ({"baseline": "blurr"}, "did you mean blur"),
+        ({"score": "loss"}, "found 'loss'; input should be 'logit'|Input should be 'logit'"),
+    ],
+)
+def test_bad_settings_say_what_is_allowed(settings, message):
+    with pytest.raises(HeatproofError, match=message):
+        make_protocol("sds", settings)
+
+
+def test_every_protocol_states_its_facts():
+    for entry in PROTOCOLS:
+        p = entry.cls
+        assert p.citation
+        assert p.summary
+        assert p.range[0] <= p.random_score <= p.range[1]
+        assert p.target in ("label", "prediction")
+        assert f"{p.id}@{p.version}(" in p().canonical
