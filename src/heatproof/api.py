@@ -20,6 +20,7 @@ from heatproof.bench.store import Store
 from heatproof.data.base import Data, TensorData
 from heatproof.data.catalog import load_data
 from heatproof.errors import HeatproofError
+from heatproof.methods import Expression
 from heatproof.methods import explain as _explain
 from heatproof.methods import method, parse_methods
 from heatproof.models.model import Model
@@ -38,8 +39,7 @@ def explain(
     targets: class indices; None explains the model's own prediction.
     method: an expression such as "ig(steps=20)@middle|abs", or a function `(model, x, target, *, rng)`.
     """
-    (expression,) = parse_methods([method])
-    return _explain(load_model(model), images, targets, expression, **options)
+    return _explain(load_model(model), images, targets, Expression.parse(method), **options)
 
 
 class Result:
@@ -97,9 +97,9 @@ def evaluate(
     methods: expressions, or functions `(model, x, target, *, rng) -> maps`.
     out: a directory to keep the run in; the same call with the same directory does only what is missing.
     """
-    models = [load_model(m) for m in (model if isinstance(model, list | tuple) else [model])]
+    models = [load_model(m) for m in ([model] if isinstance(model, Model | nn.Module | str) else model)]
     expressions, judges = parse_methods(list(methods)), parse_protocols(protocols)
-    sets = [TensorData(*data) if isinstance(data, tuple) else load_data(data, m, limit=limit, seed=seed) for m in models]
+    sets: list[Data] = [TensorData(*data) if isinstance(data, tuple) else load_data(data, m, limit=limit, seed=seed) for m in models]
     plan = make_plan(models, sets, expressions, judges, seed=seed, batch_size=batch_size, keep_maps=keep_maps)
     told = {
         "models": [m.name for m in models], "data": {"name": sets[0].name, "limit": limit}, "methods": [e.label for e in expressions],

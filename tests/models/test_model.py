@@ -69,6 +69,27 @@ def test_cutting_a_module_of_ones_own_is_exact_at_every_layer(golden_model, name
     assert_cuts_are_exact(golden_model(name))
 
 
+def test_operations_in_place_do_not_spoil_a_cut(golden_model, images):
+    """As in most published networks: a ReLU that overwrites the activation before it."""
+    module, (x, target) = copy.deepcopy(golden_model("vgg").module), images
+    for m in module.modules():
+        if isinstance(m, nn.ReLU):
+            m.inplace = True
+    model = hp.Model(module, size=32)
+    for layer in model.layers:
+        pre, explain = model.cut(layer)
+        h = pre(x)
+        before = h.clone()
+        with torch.no_grad():
+            assert torch.equal(explain(h), golden_model("vgg")(x)), layer
+        expected = golden_model("vgg").gradient(x, target, layer)
+        found = model.gradient(x, target, layer)
+        assert torch.equal(found.gradient, expected.gradient), layer
+        assert torch.equal(found.activation, expected.activation), layer
+        assert torch.equal(h, before), layer
+    assert all(m.inplace for m in module.modules() if isinstance(m, nn.ReLU))
+
+
 def test_a_network_that_cannot_be_traced_is_cut_by_hooks():
     model = tiny(layers=["early", "late"])
     assert isinstance(model.body, Hooked)

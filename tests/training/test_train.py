@@ -62,11 +62,17 @@ def test_targets_are_uniform_over_the_classes_that_fit() -> None:
     assert target.nonzero().flatten().tolist() == list(compatible(3, PARTS[1:]))
 
 
-def test_a_mosaic_window_shares_its_target_by_area() -> None:
+def test_a_mosaic_window_blends_targets_by_squared_area() -> None:
     images = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1).expand(4, 3, 64, 64)
-    windows, shares = training.mosaics(images, torch.eye(4), 50, torch.Generator().manual_seed(0))
+    windows, blends = training.mosaics(images, torch.eye(4), 50, torch.Generator().manual_seed(0))
+    whole = windows.flatten(1).amax(1) == windows.flatten(1).amin(1)
+    alone = windows[whole][:, 0, 0, 0].long()
+    assert torch.equal(blends[whole], torch.eye(4)[alone])
+    assert torch.allclose(blends.sum(1), torch.ones(50))
     areas = torch.stack([(windows[:, 0] == value).float().mean((1, 2)) for value in range(4)], dim=1)
-    assert torch.allclose(areas, shares, atol=1e-6)
+    different = (areas > 0).sum(1) == 4  # four cells, four pictures
+    assert different.any()
+    assert torch.allclose(blends[different], areas[different] ** 2 / areas[different].square().sum(1, keepdim=True))
 
 
 def test_part_drops_find_the_part_a_model_looks_at() -> None:

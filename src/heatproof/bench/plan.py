@@ -141,17 +141,17 @@ def forecast(plan: Plan) -> Forecast:
         x = torch.zeros(plan.batch_size, len(model.mean), model.size, model.size, device=model.device, dtype=model.dtype)
         target = torch.zeros(plan.batch_size, dtype=torch.long, device=model.device)
         with model.batches_of(plan.batch_size):
-            forward = _timed(lambda model=model, x=x: model.logits(x)) / plan.batch_size
-            backward = _timed(lambda model=model, x=x, target=target: model.gradient(x, target)) / plan.batch_size
+            forward = _timed(model.logits, x) / plan.batch_size
+            backward = _timed(model.gradient, x, target) / plan.batch_size
         seconds[name] = cost["forwards"] * forward + cost["backwards"] * backward
     memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return Forecast(seconds, memory, sum(map(_disk, plan.tasks, [plan.keep_maps] * len(plan.tasks))))
 
 
-def _timed(call: Callable[[], object]) -> float:
-    call()
+def _timed(call: Callable[..., object], *arguments: object) -> float:
+    call(*arguments)
     begin = time.perf_counter()
-    call()
+    call(*arguments)
     return time.perf_counter() - begin
 
 

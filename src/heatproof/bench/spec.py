@@ -143,7 +143,8 @@ def _explain(error: Any) -> str:
     *path, last = error["loc"] or ("",)
     key = ".".join(map(str, [*path, last]))
     if error["type"] == "extra_forbidden":
-        where = {"models": ModelSpec, "data": DataSpec, "reference": DataSpec}.get(str(path[0]) if path else "", Spec)
+        inner: dict[str, type[BaseModel]] = {"models": ModelSpec, "data": DataSpec, "reference": DataSpec}
+        where = inner.get(str(path[0]) if path else "", Spec)
         return str(unknown("key", key, where.model_fields))
     if error["type"] == "missing":
         return f"{key} is missing"

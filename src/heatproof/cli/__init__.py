@@ -94,7 +94,7 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
     A spec:
       models: [paperbirds/resnet, "file:net.py:build"]
       data: {name: "folder:/data/images", limit: 1000}
-      methods: [ixg, ig, "ig|abs", gradcam, "ixg@middle|smooth(9)"]
+      methods: [ixg, ig, "ig|abs", gradcam, "ixg@middle|smooth(9)", "file:mine.py:my_method"]
       protocols: [sds, {name: sds, patches: 64, baseline: blur}]
     """
     from heatproof.api import open_spec

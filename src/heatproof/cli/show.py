@@ -8,20 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from heatproof.api import Result
+from heatproof.api import Result, load_model
 from heatproof.baselines import BASELINES
 from heatproof.bench.plan import Forecast, Plan, Task
 from heatproof.bench.spec import read_yaml, study_names
 from heatproof.data.catalog import DATA
+from heatproof.data.folder import fit, read_image
 from heatproof.errors import unknown
-from heatproof.methods import METHODS
+from heatproof.methods import METHODS, explain, parse_methods
 from heatproof.models.nets import NETS
 from heatproof.protocols import PROTOCOLS
+from heatproof.report.panel import panel
+from heatproof.training.train import train
 
 console = Console()
 BACKWARD = 3  # a backward pass costs about two forwards, and comes with one
@@ -169,15 +173,33 @@ def _cell(value: Any) -> str:
 
 
 def draw_maps(
-    images: Sequence[Path], model_name: str, weights: Path | None, methods: Sequence[str], target: int | None, out: Path, seed: int, device: str
+    images: Sequence[Path], name: str, weights: Path | None, methods: Sequence[str], target: int | None, out: Path, seed: int, device: str
 ) -> str:
-    raise NotImplementedError
+    expressions = parse_methods(list(methods))
+    model = load_model(name, weights, device)
+    photos = torch.stack([fit(read_image(path), model.size, model.resize) for path in images])
+    x = model.normalize(photos)
+    chances = model.logits(x).softmax(1)
+    targets = chances.argmax(1) if target is None else torch.full((len(x),), target, device=model.device)
+    maps = {e.label: explain(model, x, targets, e, ids=[p.name for p in images], seed=seed).cpu() for e in expressions}
+    names = [model.classes[t] if model.classes else f"class {t}" for t in targets.tolist()]
+    captions = [f"{n} {p[t]:.0%}" for n, p, t in zip(names, chances, targets, strict=True)]
+    panel(list((photos * 255).round().byte()), captions, maps).save(out)
+    return f"{out}: {', '.join(f'{p.name}: {c}' for p, c in zip(images, captions, strict=True))}"
 
 
 def train_embedded(name: str, out: Path | None, steps: int | None, seed: int) -> None:
-    from heatproof.training.train import train
-
     net = name.removeprefix("paperbirds/")
     if net not in NETS:
         raise unknown("model", name, [f"paperbirds/{n}" for n in NETS])
-    train(net, steps=steps, seed=seed, out=out or Path(f"{net}.safetensors"))
+    path = out or Path(f"{net}.safetensors")
+    columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
+    with Progress(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console) as bar:
+        shown = bar.add_task("", total=None, loss=float("nan"))
+        found = train(net, steps=steps, seed=seed, out=path, progress=lambda step, total, loss: bar.update(shown, completed=step, total=total, loss=loss))
+    table = Table("part removed", "mean drop of the logit", "images where it drops", box=box.SIMPLE_HEAD)
+    for part, drop in found["drops"].items():
+        table.add_row(part, f"{drop['mean']:.2f}", f"{drop['share']:.0%}")
+    console.print(f"accuracy {found['accuracy']:.2%}, right with confidence ≥ 0.99: {found['confident']:.0%}, {found['minutes']:.1f} minutes")
+    console.print(table)
+    console.print(f"weights: {path}")

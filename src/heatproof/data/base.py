@@ -27,11 +27,19 @@ class Sample:
 class Data(Protocol):
     """A finite sequence of samples. All but the images is known without decoding anything."""
 
-    name: str
-    ids: Sequence[str]
-    labels: Sequence[int | None]
-    fingerprints: Sequence[str]  # change when an image changes under the same id
-    has_silhouettes: bool
+    @property
+    def name(self) -> str: ...
+    @property
+    def ids(self) -> Sequence[str]: ...
+    @property
+    def labels(self) -> Sequence[int | None]: ...
+    @property
+    def fingerprints(self) -> Sequence[str]:
+        """These change when an image changes under the same id."""
+        ...
+
+    @property
+    def has_silhouettes(self) -> bool: ...
 
     def load(self, index: int) -> Sample:
         """Decode one sample; raises UnreadableImage where it cannot be used."""

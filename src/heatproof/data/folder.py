@@ -13,7 +13,7 @@ from heatproof.data.base import Sample, UnreadableImage
 from heatproof.errors import HeatproofError
 from heatproof.tensor.noise import generator
 
-SUFFIXES = frozenset(".jpg .jpeg .png .webp .bmp .tif .tiff .gif .ppm .pgm".split())
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})
 
 
 class ImageFolder:
@@ -70,8 +70,8 @@ def read_image(path: Path) -> Image.Image:
     """RGB; grey, palette, CMYK and 16-bit images have one clear meaning, an animation has none."""
     try:
         with Image.open(path) as image:
-            if getattr(image, "n_frames", 1) > 1:
-                raise UnreadableImage(f"{path.name}: has {image.n_frames} frames; which one is meant?")
+            if (frames := getattr(image, "n_frames", 1)) > 1:
+                raise UnreadableImage(f"{path.name}: has {frames} frames; which one is meant?")
             image.load()
             if image.mode.startswith("I"):
                 deep = np.asarray(image).astype(np.float32)

@@ -426,7 +426,8 @@ class Paperbirds:
         count = min(SPLITS[split], limit or SPLITS[split])
         self.name = f"paperbirds:{split}"
         self.split, self.size, self.seed = split, size, seed
-        self.ids: Sequence[str] = [f"{split}-{index:05d}" for index in range(count)]
+        prefix = split if seed == 0 else f"{split}.{seed}"
+        self.ids: Sequence[str] = [f"{prefix}-{index:05d}" for index in range(count)]
         self.labels: Sequence[int | None] = [label_of(index) for index in range(count)]
         self.fingerprints: Sequence[str] = [f"{seed} {size} v{VERSION}"] * count
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
 from heatproof.registry import Registry
+from heatproof.userfile import from_file
 
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {  # (B, C, h, w) -> (B, h, w)
     "sum": lambda a: a.sum(1),
@@ -123,7 +124,8 @@ class Expression:
     @classmethod
     def parse(cls, text: str | Function) -> Expression:
         if callable(text):
-            return cls._from_callable(text)
+            entry = _entry_of(text)
+            return cls._build(entry, Call(entry.id), entry.layer, [])
         if not text.strip():
             raise HeatproofError("an empty method expression; write for example ixg|abs")
         head, *tail = split(text, "|")
@@ -131,22 +133,12 @@ class Expression:
         call = parse_call(call_text)
         if call.name in TRANSFORMS and call.name not in METHODS:
             raise HeatproofError(f'"{text}": {call.name} is a transform, not a method; write for example ixg|{call.name}')
-        entry = METHODS[call.name]
+        entry = _entry_of(from_file(call.name)) if call.name.startswith("file:") else METHODS[call.name]
         return cls._build(entry, call, layer.strip() if at else entry.layer, [parse_call(t) for t in tail])
 
     @classmethod
-    def _from_callable(cls, function: Function) -> Expression:
-        name = getattr(function, "__name__", type(function).__name__)
-        for entry in METHODS:
-            if entry.function is function:
-                return cls._build(entry, Call(entry.id), entry.layer, [])
-        entry = MethodEntry(name, function, "yours", source=source_hash(function))
-        if name in METHODS:
-            raise HeatproofError(f'your function is called "{name}" like a method of the library; give it another name')
-        return cls._build(entry, Call(name), entry.layer, [])
-
-    @classmethod
     def _build(cls, entry: MethodEntry, call: Call, layer: str, tail: list[Call]) -> Expression:
+        call = Call(entry.id, call.args, call.kwargs)
         arguments = call.bind(entry.parameters, "method")
         if arguments["reduce"] not in REDUCTIONS:
             raise unknown("reduction", arguments["reduce"], REDUCTIONS)
@@ -162,6 +154,19 @@ class Expression:
         version = f"{entry.version}" + (f"+{entry.source}" if entry.source is not None else "")
         map_key = f"{Call(entry.id, (), dict(sorted(arguments.items())))}@{layer} v{version}"
         return cls(entry, arguments, layer, tuple(transforms), "|".join([label, *labels]), "|".join([map_key, *spelled]), map_key)
+
+
+def _entry_of(function: object) -> MethodEntry:
+    """A function of the user's own, registered or not."""
+    if not callable(function):
+        raise HeatproofError(f"a method is a function (model, x, target, *, rng) -> maps; got {type(function).__name__}")
+    for entry in METHODS:
+        if entry.function is function:
+            return entry
+    name = getattr(function, "__name__", type(function).__name__)
+    if name in METHODS:
+        raise HeatproofError(f'your function is called "{name}" like a method of the library; give it another name')
+    return MethodEntry(name, function, "yours", source=source_hash(function))
 
 
 def _partition_layer(head: str) -> tuple[str, str, str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,7 +28,7 @@ def ixg(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: str = "logi
     return x * model.gradient(x, target, score=score).gradient
 
 
-def _steps(arguments: dict[str, int]) -> tuple[int, int]:
+def _steps(arguments: Mapping[str, Any]) -> tuple[int, int]:
     return 0, arguments["steps"]
 
 

@@ -17,7 +17,7 @@ from heatproof.errors import HeatproofError, unknown
 
 
 class Body(Protocol):
-    layers: Sequence[str]  # layers[0] is "input"
+    layers: list[str]  # layers[0] is "input"
     aliases: dict[str, int]  # further names: a container's path means the end of what it contains
 
     def run(self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:

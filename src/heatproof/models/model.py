@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models.body import Body, landmarks, make_body
-from heatproof.tensor.batching import chunks, pad
+from heatproof.tensor.batching import chunks, pad, rows
 from heatproof.tensor.scores import Score, score_function
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -159,7 +159,7 @@ class Model:
         self._count("forward", len(x))
         logits, embeddings = [], []
         with torch.no_grad(), _inspecting(self.module):
-            for part in x.split(self.batch_size):
+            for part in rows(x, self.batch_size):
                 batch = self._filled(part).contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.preserve_format)
                 out, seen = self.body.run(batch, self._start, watch=(self._embedding,))
                 logits.append(out[: len(part)])
@@ -214,7 +214,7 @@ class Model:
     def _activation(self, x: Tensor, stop: int) -> Tensor:
         self._count("forward", len(x))
         with torch.no_grad(), _inspecting(self.module):
-            parts = [self.body.run(self._filled(part), self._start, stop)[0][: len(part)] for part in x.split(self.batch_size)]
+            parts = [self.body.run(self._filled(part), self._start, stop)[0][: len(part)] for part in rows(x, self.batch_size)]
         return torch.cat(parts)
 
     def _gradients(self, x: Tensor, target: Tensor, at: Sequence[int], score: str | Score) -> dict[int, Pass]:
@@ -225,23 +225,23 @@ class Model:
         self._count("backward", len(x), first)
         found: dict[int, list[Pass]] = {i: [] for i in at}
         with torch.enable_grad(), _inspecting(self.module):
-            for part, goal in zip(h.split(self.batch_size), target.split(self.batch_size), strict=True):
-                rows = len(part)
+            for part, goal in zip(rows(h, self.batch_size), rows(target, self.batch_size), strict=True):
+                count = len(part)
                 leaf = self._filled(part).detach().requires_grad_()
                 logits, seen = self.body.run(leaf, first, watch=at)
-                total = score(logits[:rows], goal).sum()
+                total = score(logits[:count], goal).sum()
                 gradients = torch.autograd.grad(total, [seen[i] for i in at])
                 for i, gradient in zip(at, gradients, strict=True):
-                    found[i].append(Pass(logits[:rows].detach(), seen[i][:rows].detach(), gradient[:rows]))
+                    found[i].append(Pass(logits[:count].detach(), seen[i][:count].detach(), gradient[:count]))
         return {i: Pass(*map(torch.cat, zip(*parts, strict=True))) for i, parts in found.items()}
 
     def _filled(self, part: Tensor) -> Tensor:
         return pad(part, self.batch_size) if self.fill_batches else part
 
-    def _count(self, kind: str, rows: int, start: int | None = None) -> None:
+    def _count(self, kind: str, images: int, start: int | None = None) -> None:
         """Passes are counted in images; those that start at a later layer on their own account."""
         start = self._start if start is None else start
-        self._root.passes[kind if start == 0 else f"{kind} from {self.body.layers[start]}"] += rows
+        self._root.passes[kind if start == 0 else f"{kind} from {self.body.layers[start]}"] += images
 
     # Pixels
 
@@ -268,12 +268,12 @@ class Model:
 
 @contextmanager
 def _inspecting(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode while this lasts; every module gets back the mode it had."""
-    training = [m for m in module.modules() if m.training]
-    for m in training:
-        m.training = False
+    """Evaluation mode and nothing in place (a cut layer's activation must survive the next), while this lasts."""
+    flags = [(m, flag) for m in module.modules() for flag in ("training", "inplace") if getattr(m, flag, False)]
+    for m, flag in flags:
+        setattr(m, flag, False)
     try:
         yield
     finally:
-        for m in training:
-            m.training = True
+        for m, flag in flags:
+            setattr(m, flag, True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models.model import Model
 from heatproof.models.nets import NETS, build, load_state, weights_path
+from heatproof.userfile import from_file
 
 
 def load_model(name: str | nn.Module | Model, weights: str | Path | None = None, device: str = "cpu") -> Model:
@@ -26,9 +25,8 @@ def load_model(name: str | nn.Module | Model, weights: str | Path | None = None,
         return name
     if isinstance(name, nn.Module):
         return Model(name, device=device)
-    kind, _, rest = name.partition(":")
-    if kind == "file":
-        model = _from_file(rest, device)
+    if name.startswith("file:"):
+        model = _from_file(name, device)
     elif name.startswith("paperbirds/"):
         model = _embedded(name.removeprefix("paperbirds/"), weights is None, device)
     else:
@@ -73,24 +71,12 @@ def _embedded(net: str, pretrained: bool, device: str) -> Model:
     return Model(module.eval(), name=f"paperbirds/{net}", size=64, mean=NETS[net].mean, std=NETS[net].std, device=device)
 
 
-def _from_file(place: str, device: str) -> Model:
-    """`path.py:function`: the function returns a torch module or an hp.Model."""
-    path, _, function = place.rpartition(":")
-    file = Path(path)
-    if not path or not file.is_file():
-        raise HeatproofError(f'"file:{place}": there is no file {file or place}; write file:path/to/my_model.py:build')
-    spec = importlib.util.spec_from_file_location(f"heatproof_user_{file.stem}", file)
-    assert spec is not None and spec.loader is not None
-    user = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = user
-    spec.loader.exec_module(user)
-    if not hasattr(user, function):
-        raise unknown(f"function in {file.name}", function, [n for n, v in vars(user).items() if callable(v) and not n.startswith("_")])
-    built = getattr(user, function)()
+def _from_file(name: str, device: str) -> Model:
+    """The named function returns a torch module or an hp.Model."""
+    build = from_file(name)
+    built = build() if callable(build) else build
     if not isinstance(built, Model | nn.Module):
-        raise HeatproofError(f"{function} in {file.name} must return a torch.nn.Module or an hp.Model; it returned {type(built).__name__}")
+        raise HeatproofError(f"{name} must return a torch.nn.Module or an hp.Model; it returned {type(built).__name__}")
     model = built if isinstance(built, Model) else Model(built)
-    if model.device != torch.device(device):
-        model.to(device)
-    model.name = f"file:{place}"
-    return model
+    model.name = name
+    return model if model.device == torch.device(device) else model.to(device)

@@ -12,7 +12,7 @@ from torch import Tensor
 from heatproof.baselines import Baseline
 from heatproof.models.model import Model
 from heatproof.protocols.base import Judged, Measured, Protocol, Shared, protocol
-from heatproof.tensor.batching import chunks
+from heatproof.tensor.batching import chunks, rows
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.patches import grid_side, patch_masks, patch_sums
 from heatproof.tensor.rank import spearman
@@ -24,14 +24,15 @@ def patch_drops(
     score: str | Score = "logit", ids: Sequence[str] | None = None, seed: int = 0, *, clean: Tensor | None = None, batch_size: int = 64,
 ) -> Tensor:  # (B, P)  # fmt: skip
     """f_t(x) − f_t(x without the patch) for every patch; P passes an image and one for the clean score, unless `clean` logits are given."""
-    inside = isinstance(model, Model)
-    logits, known, size = (model.logits, model, model.batch_size) if inside else (model, None, batch_size)
+    known = model if isinstance(model, Model) else None
+    logits = known.logits if known else model
+    size = known.batch_size if known else batch_size
     rng = Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], x.device)
     remove = Baseline.parse(baseline).remover(x, known, rng)
     masks, scored = patch_masks(patches, *x.shape[2:]).to(x.device), score_function(score)
     with torch.no_grad():
         if clean is None:
-            clean = torch.cat([logits(part) for part in x.split(size)])
+            clean = torch.cat([logits(part) for part in rows(x, size)])
         without = [
             scored(logits(remove(sample, masks[patch])), target[sample]) for sample, patch in chunks(len(x), patches, size)
         ]  # fmt: skip

@@ -8,10 +8,9 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 import heatproof
 from heatproof.bench.store import Store
@@ -55,7 +54,9 @@ def _check_place(out: Path) -> None:
         raise HeatproofError(f"{out} is not empty and not a report of heatproof; choose another directory")
     strange = there - {MARKER, *json.loads((out / MARKER).read_text(encoding="utf-8")).get("files", [])}
     if strange:
-        raise HeatproofError(f"{out} holds more than a report ({', '.join(sorted(strange)[:5])}); move that away, or choose another directory")
+        raise HeatproofError(
+            f"{out} holds more than a report ({', '.join(sorted(strange)[:5])}); move that away, or choose another directory"
+        )
 
 
 def _write(run: Run, site: Site) -> None:
@@ -75,11 +76,28 @@ def environment() -> Environment:
     pages = Environment(
         loader=PackageLoader("heatproof.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    pages.filters |= {"num": charts.number, "family_class": family_class, "percent": lambda share: f"{100 * share:.0f} %", "listing": listing}
+    pages.filters |= {"num": charts.number, "family_class": family_class, "percent": percent, "listing": listing, "ticks": ticks}
     pages.globals["symbol"] = lambda family: charts.tag(
-        "svg", charts.symbol(family, 7.0, 7.0), class_=f"chart {family_class(family)}", viewBox="0 0 14 14", width=14, height=14, aria_hidden="true"
+        "svg",
+        charts.symbol(family, 7.0, 7.0),
+        class_=f"chart {family_class(family)}",
+        viewBox="0 0 14 14",
+        width=14,
+        height=14,
+        aria_hidden="true",
     )
     return pages
+
+
+def percent(share: float) -> str:
+    """Whole numbers; 100 and 0 only where it is all or nothing."""
+    whole = round(100 * share)
+    return ">99 %" if whole == 100 and share < 1 else "<1 %" if whole == 0 and share > 0 else f"{whole} %"
+
+
+def ticks(text: str) -> Markup:
+    """`code` in prose."""
+    return Markup("").join(charts.tag("code", part) if i % 2 else escape(part) for i, part in enumerate(text.split("`")))
 
 
 def listing(names: list[str], most: int = 6) -> str:
@@ -103,5 +121,3 @@ def _policy(style: str, script: str) -> str:
         f"default-src 'none'; img-src 'self' file:; style-src 'sha256-{own['style']}'; script-src 'sha256-{own['script']}'; "
         "base-uri 'none'; form-action 'none'"
     )
-
-

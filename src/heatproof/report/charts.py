@@ -14,6 +14,7 @@ from heatproof.report.palette import FAMILIES, diverging_colour, family_class
 
 STYLE = (Path(__file__).parent / "assets" / "chart.css").read_text(encoding="utf-8")
 CHARACTER = 6.9  # width of one at 12 px
+LONGEST = 24  # characters of a label; the rest is in the tip
 
 
 def tag(name: str, *children: str, **attributes: object) -> Markup:
@@ -35,7 +36,7 @@ def number(value: float | None, digits: int = 3) -> str:
     return ("−" + text[1:] if float(text) else text[1:]) if text.startswith("-") else text
 
 
-def shortened(text: str, length: int = 26) -> str:
+def shortened(text: str, length: int = LONGEST) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
@@ -68,7 +69,7 @@ class Axis:
         low, high = min(known), max(known)
         spread = high - low or max(abs(high), 1.0)
         low, high = low - 0.04 * spread, high + 0.04 * spread
-        step = next(s for s in _round_steps(spread) if (high - low) / s <= 5.5)
+        step = next(s for s in _round_steps(spread) if (high - low) / s <= 6.5)
         return cls(low, high, tuple(round(i * step, 10) for i in range(math.ceil(low / step), math.floor(high / step) + 1)))
 
     def place(self, value: float, left: float, right: float) -> float:
@@ -76,8 +77,7 @@ class Axis:
 
     @property
     def digits(self) -> int:
-        steps = [abs(t - round(t, d)) < 1e-9 for t in self.ticks for d in (0,)]
-        return 0 if steps and all(steps) else next((d for d in (1, 2, 3) if all(abs(t - round(t, d)) < 1e-9 for t in self.ticks)), 4)
+        return next((d for d in range(4) if all(abs(t - round(t, d)) < 1e-9 for t in self.ticks)), 4)
 
 
 def _round_steps(spread: float) -> list[float]:
@@ -107,11 +107,12 @@ def symbol(family: str, x: float, y: float, size: float = 4.6) -> Markup:
     return tag("circle", class_="dot hollow" if family == "control" else "dot", cx=x, cy=y, r=size - 0.5 if family == "control" else size)
 
 
-def ranking(marks: Sequence[Mark], axis: Axis, random_score: float, title: str) -> Markup:
+def ranking(marks: Sequence[Mark], axis: Axis, random_score: float, title: str, room: float = 196) -> Markup:
     """Dot and whisker, best first; the dashed line is what a map that knows nothing scores."""
-    width, row, top, bottom = 460.0, 24.0, 26.0, 30.0
-    left = 34 + min(26, max([9, *(len(m.label) for m in marks)])) * CHARACTER
-    right, height = width - 56, top + row * len(marks) + bottom
+    row, top, bottom = 24.0, 26.0, 30.0
+    left = 36 + min(LONGEST, max([11, *(len(m.label) for m in marks)])) * CHARACTER
+    right = left + room
+    width, height = right + 52, top + row * len(marks) + bottom
     floor = height - bottom
     parts = []
     for tick in axis.ticks:
@@ -159,19 +160,20 @@ class Line:
 def bump(columns: Sequence[str], lines: Sequence[Line], title: str) -> Markup:
     """Ranks from column to column. Equal ranks are drawn one below the other; the number in the dot is the rank."""
     row, top = 25.0, 44.0
-    gutter = 24 + min(26, max(len(line.label) for line in lines)) * CHARACTER
-    gap = max(120.0, min(230.0, (760 - 2 * gutter) / max(1, len(columns) - 1)))
+    gutter = 24 + min(LONGEST, max(len(line.label) for line in lines)) * CHARACTER
+    gap = max(120.0, min(240.0, (840 - 2 * gutter) / max(1, len(columns) - 1)))
     width, height = 2 * gutter + gap * (len(columns) - 1), top + row * len(lines) + 6
     order = [sorted(range(len(lines)), key=lambda i: (lines[i].ranks[c], *(lines[i].ranks), i)) for c in range(len(columns))]
     y = [{line: top + row * (place + 0.5) for place, line in enumerate(column)} for column in order]
     x = [gutter + gap * c for c in range(len(columns))]
     parts = [tag("line", class_="grid", x1=at, x2=at, y1=top, y2=height - 6) for at in x]
     for c, column in enumerate(columns):
-        for k, piece in enumerate(_two_lines(column)):
+        for k, piece in enumerate(_two_lines(column, gap)):
             parts.append(tag("text", piece, class_="column", x=x[c], y=18 + 14 * k, text_anchor="middle"))
     for i, line in enumerate(lines):
         path = f"M{x[0]:.1f} {y[0][i]:.1f}" + "".join(
-            f"C{x[c] + gap / 2:.1f} {y[c][i]:.1f} {x[c] + gap / 2:.1f} {y[c + 1][i]:.1f} {x[c + 1]:.1f} {y[c + 1][i]:.1f}" for c in range(len(columns) - 1)
+            f"C{x[c] + gap / 2:.1f} {y[c][i]:.1f} {x[c] + gap / 2:.1f} {y[c + 1][i]:.1f} {x[c + 1]:.1f} {y[c + 1][i]:.1f}"
+            for c in range(len(columns) - 1)
         )
         ends = [(x[0] - 18, y[0][i], "end"), (x[-1] + 18, y[-1][i], "start")]
         tip = f"{line.label}\n" + "\n".join(f"{c}: rank {_rank(r)}" for c, r in zip(columns, line.ranks, strict=True))
@@ -191,8 +193,8 @@ def _rank(rank: float) -> str:
     return f"{rank:.0f}" if abs(rank - round(rank)) < 1e-9 else f"{rank:.1f}"
 
 
-def _two_lines(text: str) -> list[str]:
-    if len(text) <= 18:
+def _two_lines(text: str, gap: float) -> list[str]:
+    if len(text) * CHARACTER < gap - 10:
         return [text]
     head, _, tail = text.rpartition(" · ") if " · " in text else text.rpartition("/") if "/" in text else ("", "", text)
     return [shortened(p, 22) for p in (head, tail) if p]
@@ -209,5 +211,14 @@ def patches(values: Sequence[float], scale: float, title: str) -> Markup:
         if side <= 5:
             dark = scale > 0 and abs(value) > 0.6 * scale
             label = number(value, 1 if scale >= 1 else 2)
-            parts.append(tag("text", label, class_="in-patch on-dark" if dark else "in-patch", x=x + cell / 2, y=y + cell / 2 + 4, text_anchor="middle"))
+            parts.append(
+                tag(
+                    "text",
+                    label,
+                    class_="in-patch on-dark" if dark else "in-patch",
+                    x=x + cell / 2,
+                    y=y + cell / 2 + 4,
+                    text_anchor="middle",
+                )
+            )
     return svg(160, 160, title, *parts, kind="patches")

@@ -17,6 +17,7 @@ from heatproof.analysis.intervals import summarize
 from heatproof.analysis.ranks import Key, Standings, standings
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
+from heatproof.protocols import PROTOCOLS
 
 CONTROL = "control"
 
@@ -146,9 +147,10 @@ def confidence(logits: Tensor) -> tuple[int, float]:
 
 
 def mean_scores(rows: pd.DataFrame, methods: Sequence[str]) -> pd.Series:
-    """Per sample, over these methods and all settings; higher is better throughout, nan left out."""
-    from heatproof.protocols import PROTOCOLS
-
+    """Per sample, best first: over these methods and the settings of the first protocol, since scores of two do not mix."""
     part = rows[rows["method"].isin(list(methods)) & np.isfinite(rows["value"])]
-    sign = part["protocol"].map(lambda p: 1 if PROTOCOLS[p].cls.higher_is_better else -1)
-    return (part["value"] * sign).groupby(part["sample"], sort=False).mean()
+    if not len(part):
+        return pd.Series(dtype=float)
+    protocol = part["protocol"].iloc[0]
+    means = part[part["protocol"] == protocol].groupby("sample", sort=False)["value"].mean()
+    return means.sort_values(ascending=not PROTOCOLS[protocol].cls.higher_is_better, kind="stable")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ def chunks(samples: int, variants: int, size: int) -> Iterator[tuple[Tensor, Ten
 
     Sample by sample, because then the place of a pair in its chunk does not depend on how many samples come after it.
     """
-    for flat in torch.arange(samples * variants).split(size):
+    for flat in rows(torch.arange(samples * variants), size):
         yield flat // variants, flat % variants
 
 
@@ -22,6 +22,7 @@ def pad(x: Tensor, size: int) -> Tensor:  # (n, ...) -> (size, ...)
     return x if len(x) == size else torch.cat([x, x.new_zeros((size - len(x), *x.shape[1:]))])
 
 
-def padded(call: Callable[[Tensor], Tensor], x: Tensor, size: int) -> Tensor:
-    """Call in batches of exactly `size` rows."""
-    return torch.cat([call(pad(part, size))[: len(part)] for part in x.split(size)])
+def rows(x: Tensor, size: int) -> tuple[Tensor, ...]:
+    """At most `size` rows at a time."""
+    parts: tuple[Tensor, ...] = torch.split(x, size)
+    return parts

@@ -13,7 +13,6 @@ class Recipe:
     images: int = 24_000  # of the training split, each drawn once
     deletion: float = 0.5  # share of images with n ~ U{0…5} parts taken off, as in FunnyBirds
     mosaic: float = 0.0  # share of each batch seen through a window that straddles four pictures
-    smoothing: float = 0.0  # share of the target that is spread over all classes
     rate: float = 3e-3  # the highest learning rate
     warmup: float = 0.15  # share of the steps
     decay: float = 1e-2
@@ -22,6 +21,6 @@ class Recipe:
 
 RECIPES: dict[str, Recipe] = {
     "resnet": Recipe("resnet"),
-    "vgg": Recipe("vgg", mosaic=0.5, steps=4000),
-    "vgg-bn": Recipe("vgg-bn", mosaic=0.5, steps=4000),
+    "vgg": Recipe("vgg", steps=3000, mosaic=0.5),
+    "vgg-bn": Recipe("vgg-bn", steps=2000, mosaic=0.5),
 }

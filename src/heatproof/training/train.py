@@ -57,7 +57,7 @@ def fit(recipe: Recipe, seed: int, progress: Progress | None = None) -> nn.Seque
         for group in optimiser.param_groups:
             group["lr"] = recipe.rate * pace(step / recipe.steps, recipe.warmup)
         batch, target = draw_batch(images, targets, recipe, generator)
-        loss = cross_entropy(net(normalised(batch)), target, label_smoothing=recipe.smoothing)
+        loss = cross_entropy(net(normalised(batch)), target)
         optimiser.zero_grad()
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(net.parameters(), recipe.clip)
@@ -112,13 +112,14 @@ def mosaics(images: Tensor, targets: Tensor, count: int, generator: torch.Genera
     the window: a bird stays whole until well over half of its picture is out of sight."""
     side = images.shape[-1]
     windows, blends = [], []
-    for four in torch.randint(len(images), (count, 4), generator=generator):
+    for _ in range(count):
+        four = torch.randint(len(images), (4,), generator=generator)
         down, right = torch.randint(side + 1, (2,), generator=generator).tolist()
         a, b, c, d = images[four]
         mosaic = torch.cat([torch.cat([a, b], dim=-1), torch.cat([c, d], dim=-1)], dim=-2)
         windows.append(mosaic[:, down : down + side, right : right + side])
-        areas = torch.outer(torch.tensor([side - down, down]), torch.tensor([side - right, right])).flatten() / side**2
-        blends.append((areas**2 / areas.square().sum()) @ targets[four])
+        areas = torch.outer(torch.tensor([side - down, down]), torch.tensor([side - right, right])).flatten().double()
+        blends.append((areas**2 / areas.square().sum()).to(targets.dtype) @ targets[four])
     return torch.stack(windows), torch.stack(blends)
 
 

@@ -24,6 +24,7 @@ def content(run: Run, site: Site) -> dict[str, Any]:
     return {
         "kinds": [{"status": s, "meaning": m, "groups": _groups(run.rows[run.rows["status"] == s])} for s, m in KINDS.items()],
         "worst": [w for s in run.standings if (w := _worst(run, site, s.model, s.order))], "total": len(run.rows),
+        "protocol": next(iter(run.judges))[0] if run.judges else "",
     }  # fmt: skip
 
 
@@ -41,16 +42,18 @@ def _groups(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _worst(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any] | None:
-    """Mean score over the settings, for the best methods that are no controls."""
+    """Mean score over the settings of the first protocol, for the best methods that are no controls."""
     best = [m for m in order if not run.is_control(m)][:TOP]
     rows = run.rows[run.rows["model"] == model]
     kept = run.kept(model)
     methods = []
     for method in best:
-        scores = mean_scores(rows, [method]).sort_values(kind="stable")
+        scores = mean_scores(rows, [method])[::-1]
         samples = []
         for sample, value in scores.head(WORST).items():
             image = kept.of(str(sample), "images") if sample in kept.shown else None
-            samples.append({"id": sample, "value": float(value), "photo": site.picture(pictures.photo(image)) if image is not None else None})
+            samples.append(
+                {"id": sample, "value": float(value), "photo": site.picture(pictures.photo(image)) if image is not None else None}
+            )
         methods.append({"name": method, "family": run.family(method), "samples": samples})
     return {"model": model, "methods": methods, "unseen": len(kept.ids) - len(kept.shown)} if methods else None

@@ -36,7 +36,7 @@ def _model(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any]
     size = run.provenance.get("models", {}).get(model, {}).get("size", 64)
     room = BYTES // int(len(run.models) * (len(methods) + 1) * 0.6 * size**2)
     real = [m for m in order if not run.is_control(m)] or order
-    chosen = choose(list(kept.shown), mean_scores(rows, real).to_dict(), max(3, min(FIRST + BEST + WORST, room)))
+    chosen = choose(list(kept.shown), [str(s) for s in mean_scores(rows, real).index], max(3, min(FIRST + BEST + WORST, room)))
     if not chosen:
         return None
     signed = {m: any(pictures.is_signed(v) for s in kept.shown if (v := kept.of(s, f"map {m}")) is not None) for m in methods}
@@ -48,11 +48,11 @@ def _model(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any]
     return {"name": model, "samples": samples, "kept": len(kept.shown), "of": len(kept.ids), "crisp": size < CRISP_BELOW}
 
 
-def choose(samples: list[str], scores: dict[str, float], count: int) -> dict[str, str]:
+def choose(samples: list[str], best_first: list[str], count: int) -> dict[str, str]:
     """Which to show, and why: the first ones, then the best and the worst of the others."""
     ends = min(BEST, count // 3)
     chosen = dict.fromkeys(samples[: count - 2 * ends], "one of the first")
-    rest = sorted((s for s in samples if s not in chosen and math.isfinite(scores.get(s, math.nan))), key=lambda s: -scores[s])
+    rest = [s for s in best_first if s in set(samples) and s not in chosen]
     chosen |= dict.fromkeys(rest[:ends], "best for most methods")
     return chosen | dict.fromkeys([s for s in reversed(rest) if s not in chosen][:ends], "worst for most methods")
 
@@ -97,11 +97,15 @@ def _drops(run: Run, kept: Kept, sample: str, judge: dict[str, Any]) -> dict[str
 
 
 def _rounded(values: torch.Tensor) -> list[float]:
-    return [float(np.format_float_positional(v, precision=6, fractional=False, trim="-")) for v in values.double().numpy()]
+    return [float(np.format_float_positional(v, precision=5, fractional=False, trim="-")) for v in values.double().numpy()]
 
 
 def _score(row: dict[str, Any] | None) -> dict[str, Any]:
     if row is None:
         return {"text": "not judged", "value": None, "message": ""}
     scored = row["status"] == "ok"
-    return {"text": charts.number(row["value"], 2) if scored else row["status"], "value": row["value"] if scored else None, "message": row["message"]}
+    return {
+        "text": charts.number(row["value"], 2) if scored else row["status"],
+        "value": row["value"] if scored else None,
+        "message": row["message"],
+    }

@@ -35,6 +35,7 @@ class Verdict:
     score_gap: Estimate | None
     ties: list[str]  # methods that cannot be told apart from the winner
     compared: int
+    one_protocol: bool
     control: ControlVerdict | None
     correct: int
     labelled: int
@@ -75,7 +76,7 @@ def verdict(run: Run, standing: Standings) -> Verdict | None:
         standing.model, winner, standing.mean_rank(winner), standing.first_share(winner, real),
         [(run.setting_labels[key], float(standing.means[i, column])) for i, key in enumerate(standing.settings)],
         second, standing.rank_gap(winner, second) if second else None, standing.score_gap(winner, second) if second else None,
-        [m for m in others if not standing.rank_gap(winner, m).low > 0], len(real), control, *run.accuracy[standing.model],
+        [m for m in others if not standing.rank_gap(winner, m).low > 0], len(real), len({key[0] for key in standing.settings}) == 1, control, *run.accuracy[standing.model],
     )  # fmt: skip
 
 
@@ -86,7 +87,12 @@ def warnings(run: Run, verdicts: list[Verdict]) -> list[dict[str, Any]]:
         found.append({"kind": "unfinished", "missing": len(run.unfinished), "of": len(run.plan["tasks"])})
     if not len(run.rows):
         return [*found, {"kind": "empty"}]
-    found += [{"kind": "control", "verdict": v} for v in verdicts if v.control and v.control.beaten]
+    beating: dict[tuple[str, ...], dict[str, Any]] = {}
+    for v in verdicts:
+        if v.control and v.control.beaten:
+            same = (v.control.name, *v.control.beaten, "", *v.control.clearly)
+            beating.setdefault(same, {"kind": "control", "control": v.control, "models": []})["models"].append(v.model)
+    found += beating.values()
     failed = run.rows[run.rows["status"] == "failed"]
     if len(failed):
         found.append({"kind": "failed", "count": len(failed), "of": len(run.rows), "methods": list(dict.fromkeys(failed["method"]))})

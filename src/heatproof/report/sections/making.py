@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import yaml
@@ -29,18 +30,27 @@ def content(run: Run, site: Site) -> dict[str, Any]:
 
 def _call(run: Run, spec: dict[str, Any]) -> str:
     """The Python that made it, as far as it can be told from outside; functions stand there by name."""
-    methods = ", ".join(m if run.family(m) == "yours" else repr(m) for m in spec.get("methods", []))
+    methods = [m if run.family(m) == "yours" else repr(m) for m in spec.get("methods", [])]
     models, data = spec.get("models", []), spec.get("data", {})
     given = [
-        repr(models[0] if len(models) == 1 else models), repr(data.get("name")), f"methods=[{methods}]",
-        f"protocols={[_protocol_call(j) for j in run.judges.values()]!r}",
+        repr(models[0] if len(models) == 1 else models), repr(data.get("name")), _list("methods", methods), _list("protocols", _protocol_calls(run)),
         *([f"limit={data['limit']}"] if data.get("limit") else []), f"seed={spec.get('seed', 0)}",
     ]  # fmt: skip
     return "hp.evaluate(\n    " + ",\n    ".join(given) + ",\n)"
 
 
-def _protocol_call(judge: dict[str, Any]) -> dict[str, Any]:
-    return {"name": judge["id"], **judge["settings"]}
+def _list(name: str, items: list[str]) -> str:
+    lines = textwrap.wrap(", ".join(items), 100, break_long_words=False, break_on_hyphens=False)
+    return f"{name}=[{lines[0]}]" if len(lines) == 1 else f"{name}=[\n        " + "\n        ".join(lines) + ",\n    ]"
+
+
+def _protocol_calls(run: Run) -> list[str]:
+    """Settings that differ in the baseline alone are one."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for (protocol, setting, baseline), judge in run.judges.items():
+        same = found.setdefault((protocol, setting), {"name": protocol, **judge["settings"], "baseline": []})
+        same["baseline"].append(baseline)
+    return [repr(call) for call in found.values()]
 
 
 def _protocols(run: Run) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from heatproof.report.gather import Run
 from heatproof.report.palette import FAMILIES
 from heatproof.report.site import Site
 
+ROOM = {1: 480.0, 2: 330.0}  # px for the marks, by the number of panels side by side
 GZIP_ABOVE = 200_000  # rows: a plain file would be some 20 MB
 
 
@@ -50,7 +51,7 @@ def _panel(run: Run, site: Site, standing: Standings, key: Key, axis: Axis) -> d
     label = run.setting_labels[key]
     title = f"{standing.model}, {key[0]} ({key[1]}), baseline {key[2]}: mean score and 95 % interval of each method"
     return {
-        "label": label, "figure": site.figure(charts.ranking(marks, axis, run.judges[key]["random_score"], title)), "rows": lines,
+        "label": label, "figure": site.figure(charts.ranking(marks, axis, run.judges[key]["random_score"], title, ROOM.get(len(standing.settings), 196))), "rows": lines,
         "judge": run.judges[key],
     }  # fmt: skip
 
@@ -86,8 +87,8 @@ def _unscored(line: dict[str, Any]) -> str:
 def _tip(line: dict[str, Any]) -> str:
     said = [line["method"] + (f"  ({line['paper']})" if line["paper"] else "")]
     if math.isfinite(line["mean"]):
-        said.append(f"mean {number(line['mean'])}   95 % interval {number(line['low'])} to {number(line['high'])}")
-        said.append(f"rank {line['rank']:.0f}   interval {line['rank_low']:.0f} to {line['rank_high']:.0f}   n = {line['n']}")
+        said.append(f"mean {number(line['mean'])} · 95 % interval {number(line['low'])} to {number(line['high'])}")
+        said.append(f"rank {line['rank']:.0f} · interval {line['rank_low']:.0f} to {line['rank_high']:.0f} · n = {line['n']}")
     else:
         said.append(_unscored(line))
     return "\n".join(said)
@@ -97,8 +98,9 @@ def _overall(run: Run, standing: Standings) -> list[dict[str, Any]]:
     """Mean rank over the settings, and the mean score under each; methods without a score somewhere come last."""
     rest = [m for m in standing.methods if m not in standing.order]
     lines = []
-    for place, method in enumerate([*standing.order, *rest], 1):
+    for method in [*standing.order, *rest]:
         column = standing.methods.index(method)
+        place = 1 + int((standing.mean_ranks < standing.mean_ranks[column]).sum())
         lines.append({
             "place": place if method in standing.order else None, "method": method, "rank": standing.mean_rank(method),
             "means": [float(v) for v in standing.means[:, column]], **_facts(run, standing.model, method),

@@ -1,0 +1,147 @@
+"""The command line, as a person calls it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from PIL import Image
+
+from heatproof.cli import main
+
+SPEC = {
+    "models": ["paperbirds/resnet"],
+    "data": {"name": "paperbirds", "split": "test", "limit": 4},
+    "methods": ["ixg", "gradcam", "constant"],
+    "protocols": ["sds"],
+}
+NET = """
+import torch
+from torch import nn
+import heatproof as hp
+
+def own(model, x, target, *, rng, power=2):
+    return x**power
+
+def broken(model, x, target, *, rng):
+    raise ValueError("not today")
+
+def build():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    return hp.Model(net, size=16, classes=["cat", "dog"])
+"""
+
+
+def call(*args: object, code: int = 0) -> str:
+    result = CliRunner().invoke(main, [str(a) for a in args])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture
+def spec(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(SPEC))
+    return path
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "report", "validate", "list", "explain", "train"])
+def test_help_has_examples(command):
+    assert f"heatproof {command} " in call(command, "--help")
+    assert command in call("--help")
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys; from heatproof.cli import main; main(['--help'], standalone_mode=False); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_run_ends_with_the_report(spec, tmp_path):
+    out = call("run", spec, "-o", tmp_path / "run")
+    report = tmp_path / "run" / "report" / "index.html"
+    assert str(report) in out.replace("\n", "")
+    assert report.is_file()
+    assert "4 undefined" in out
+    assert str(report) in call("report", tmp_path / "run").replace("\n", "")
+
+
+def test_a_failed_method_ends_with_code_3_and_the_rest_is_there(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    for name in ("cat", "dog"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        Image.effect_noise((20, 20), 90).save(tmp_path / "images" / name / "1.png")
+    (tmp_path / "images" / "dog" / "2.png").write_bytes(b"nothing")
+    told = {"models": [f"file:{tmp_path}/net.py:build"], "data": f"folder:{tmp_path}/images", "methods": ["ixg"], "protocols": ["sds"]}
+    (tmp_path / "good.yaml").write_text(yaml.safe_dump(told))
+    assert "1 skipped" in call("run", tmp_path / "good.yaml", "-o", tmp_path / "good")
+    (tmp_path / "bad.yaml").write_text(yaml.safe_dump({**told, "methods": ["ixg", f"file:{tmp_path}/net.py:broken", f"file:{tmp_path}/net.py:own(power=3)|abs"]}))
+    out = call("run", tmp_path / "bad.yaml", "-o", tmp_path / "bad", code=3)
+    assert "broken: ValueError: not today" in " ".join(out.split())
+    assert "own(power=3)|abs" in out
+    assert (tmp_path / "bad" / "report" / "index.html").is_file()
+
+
+def test_plan_counts_before_anything_runs(spec, tmp_path):
+    out = call("plan", spec, "--limit", 100)
+    assert "1,800" in out  # 100 images: 1 clean, 16 patches, 1 to the CAM layer
+    assert "100" in out
+    assert list(tmp_path.iterdir()) == [spec]
+
+
+def test_validate(spec, tmp_path):
+    assert "is right: 1 tasks, 3 cells" in call("validate", spec)
+    spec.write_text(yaml.safe_dump({**SPEC, "methods": ["gradcm"]}))
+    assert 'unknown method "gradcm"; did you mean gradcam' in call("validate", spec, code=2)
+
+
+@pytest.mark.parametrize("kind", ["methods", "protocols", "baselines", "models", "data", "studies"])
+def test_list(kind):
+    rows = json.loads(call("list", kind, "--json"))
+    assert rows
+    shown = call("list", kind)
+    for row in rows:
+        assert row["id"] in shown
+
+
+def test_explain_draws_a_picture(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    Image.effect_noise((40, 30), 90).save(tmp_path / "a.png")
+    Image.effect_noise((30, 40), 90).save(tmp_path / "b.jpg")
+    out = call(
+        "explain", tmp_path / "a.png", tmp_path / "b.jpg", "-m", f"file:{tmp_path}/net.py:build", "--method", "gradcam", "--method", "ixg|abs",
+        "-o", tmp_path / "maps.png",
+    )  # fmt: skip
+    assert "cat" in out or "dog" in out
+    with Image.open(tmp_path / "maps.png") as picture:
+        assert picture.width > 3 * 224
+        assert len(picture.convert("RGB").getcolors(10**6)) > 100
+
+
+def test_train_writes_weights_that_load(tmp_path):
+    import heatproof as hp
+
+    out = call("train", "paperbirds/vgg", "--steps", 2, "-o", tmp_path / "w.safetensors")
+    assert "accuracy" in out
+    assert hp.load_model("paperbirds/vgg", weights=tmp_path / "w.safetensors").n_classes > 20
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["run", "quikstart"], "did you mean quickstart"),
+        (["rnu", "quickstart"], "did you mean run"),
+        (["train", "paperbirds/rsnet"], "did you mean paperbirds/resnet"),
+        (["run", "quickstart", "--limit", "0"], "0 is not in the range"),
+        (["explain", "nowhere.jpg", "-m", "paperbirds/resnet"], "does not exist"),
+        (["report", "nowhere"], "does not exist"),
+    ],
+)
+def test_mistakes_are_explained(args, message):
+    assert message in call(*args, code=2)
+
+
+def test_a_directory_that_is_no_run(tmp_path):
+    assert "is not a run of heatproof" in call("report", tmp_path, code=2)

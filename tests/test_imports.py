@@ -1,0 +1,39 @@
+"""A package imports only from those above it in the house."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "heatproof"
+ORDER = [
+    "errors", "registry", "expressions", "userfile", "tensor", "models", "data", "baselines", "methods", "protocols", "training", "bench", "analysis",
+    "report", "functional", "api", "cli",
+]  # fmt: skip
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("heatproof."):
+            found.add(node.module.split(".")[1])
+        elif isinstance(node, ast.ImportFrom) and node.module == "heatproof":
+            found |= {a.name for a in node.names if a.name in ORDER}
+        elif isinstance(node, ast.Import):
+            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("heatproof.")}
+        assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}: relative import"
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_follow_the_order(path):
+    package = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    if package == "__init__":
+        return
+    for other in imports(path):
+        assert ORDER.index(other) <= ORDER.index(package), f"{package} imports {other}"
+
+
+def test_every_package_has_its_place():
+    there = {p.name.removesuffix(".py") for p in SOURCE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert there - {"__init__"} == set(ORDER)
