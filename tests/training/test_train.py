@@ -12,11 +12,6 @@ from heatproof.training.recipes import RECIPES
 TINY = replace(RECIPES["resnet"], images=64, batch=16, steps=24, mosaic=0.25)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def two_threads() -> None:
-    torch.set_num_threads(2)
-
-
 def test_training_is_the_same_twice_lowers_the_loss_and_leaves_the_callers_chance_alone() -> None:
     losses: list[float] = []
     chance = torch.random.get_rng_state()
@@ -76,16 +71,15 @@ def test_a_mosaic_window_blends_targets_by_squared_area() -> None:
 
 
 def test_part_drops_find_the_part_a_model_looks_at() -> None:
-    eyes = {variants[PARTS.index("eye")] for variants in CLASSES}
-    assert len(eyes) == 4
+    """The first sixteen birds have orange feet and no other thing in the lower half is as red."""
 
     def sees_only_redness(images: torch.Tensor) -> torch.Tensor:
-        red = (images[:, 0] - images[:, 1]).clamp(min=0).mean((1, 2))
+        red = (images[:, 0] - images[:, 2]).clamp(min=1.5)[:, images.shape[2] // 2 :].mean((1, 2))
         return red[:, None].expand(-1, len(CLASSES))
 
-    drops = training.part_drops(sees_only_redness, count=16)  # birds of the first family: orange feet
-    assert drops["foot"]["mean"] > 0
-    assert drops["foot"]["share"] == 1.0
+    drops = training.part_drops(sees_only_redness, count=16)
+    assert drops["foot"]["share"] > 0.9
+    assert drops["foot"]["mean"] > max(abs(drop["mean"]) for part, drop in drops.items() if part in ("beak", "eye"))
 
 
 @pytest.mark.slow

@@ -138,9 +138,12 @@ def agreement(rankings: Sequence[tuple[Sequence[str], np.ndarray, np.ndarray]], 
     known = draws[:, np.isfinite(draws).all(0)]
     least = int(np.argmin(np.where(np.isfinite(values), values, np.inf)))
     return Agreement(
-        common, {pair: Estimate.of(values[i], draws[i]) for i, pair in enumerate(which)},
-        Estimate.of(values.mean(), known.mean(0)), Estimate.of(values[least], known.min(0)), which[least],
-    )  # fmt: skip
+        common,
+        {pair: Estimate.of(values[i], draws[i]) for i, pair in enumerate(which)},
+        Estimate.of(values.mean(), known.mean(0)),
+        Estimate.of(values[least], known.min(0)),
+        which[least],
+    )
 
 
 def _standardized(ranks: np.ndarray) -> np.ndarray:  # (..., M) -> same

@@ -12,7 +12,6 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import heatproof
 from heatproof.bench.plan import Cell, Plan, Task
 from heatproof.bench.store import Store
 from heatproof.data.catalog import Batch, load_batch
-from heatproof.methods import Explainer, Expression
+from heatproof.methods import Explainer
 from heatproof.methods.explain import finite, transformed
 from heatproof.protocols import Judged, Protocol
 from heatproof.protocols.base import Shared
@@ -90,7 +89,6 @@ class _Work:
         self.seconds: dict[str, float] = {}
         self.kept: dict[str, Tensor] = {}
         self.notes = {"ids": json.dumps(batch.ids), "labels": json.dumps(batch.labels)}
-        self.maps: dict[tuple[str, str], Tensor | str] = {}
 
     def rows(self) -> list[dict[str, Any]]:
         rows = [self._row(c, s, None, "skipped", why) for c in self.cells for s, why in self.batch.unreadable.items()]
@@ -110,32 +108,23 @@ class _Work:
         rng = Rng(self.seed, self.batch.ids, self.model.device)
         judged = Judged(self.batch.ids, self.batch.x, target, clean, rng)
         explainer = Explainer(self.model, self.batch.x, target, rng, self.batch.silhouette)
-        rows: list[dict[str, Any]] = []
-        shared: dict[str, Shared | str] = {}
-        live = [c.expression for c in cells if not c.not_applicable]
-        layers = sorted({e.layer for e in live if "gradient" in e.entry.needs})
-        with ExitStack() as stack:
-            stack.enter_context(self.model.sharing(self.batch.x, target, layers))
-            for cell in cells:
-                if cell.not_applicable:
-                    rows += self._each(cell, target, "n/a", cell.not_applicable)
-                    continue
-                if cell.protocol.canonical not in shared:
-                    shared[cell.protocol.canonical] = self._share(cell.protocol, judged)
-                rows += self._measure(cell, judged, shared[cell.protocol.canonical], self._native(explainer, cell.expression, policy), explainer)
+        rows = [row for c in cells if c.not_applicable for row in self._each(c, target, "n/a", c.not_applicable)]
+        live = [c for c in cells if not c.not_applicable]
+        shared = {canonical: self._share(p, judged) for canonical, p in {c.protocol.canonical: c.protocol for c in live}.items()}
+        layers = sorted({c.expression.layer for c in live if "gradient" in c.expression.entry.needs})
+        with self.model.sharing(self.batch.x, target, layers):
+            for expression in {c.expression.map_key: c.expression for c in live}.values():  # one method's maps in memory at a time
+                native = self._timed(f"method {expression.map_key}", explainer.native, expression)
+                for cell in live:
+                    if cell.expression.map_key == expression.map_key:
+                        rows += self._measure(cell, judged, shared[cell.protocol.canonical], native, explainer)
         return rows
 
     def _share(self, protocol: Protocol, judged: Judged) -> Shared | str:
-        found = self._timed(f"protocol {protocol.canonical}", lambda: protocol.share(self.model, judged))
+        found = self._timed(f"protocol {protocol.canonical}", protocol.share, self.model, judged)
         if not isinstance(found, str):
             self.kept |= {f"{protocol.canonical} {k}": v[: self.keep].float().cpu() for k, v in found.items()}
         return found
-
-    def _native(self, explainer: Explainer, expression: Expression, policy: str) -> Tensor | str:
-        key = (expression.map_key, policy)
-        if key not in self.maps:
-            self.maps[key] = self._timed(f"method {expression.map_key}", lambda: explainer.native(expression))
-        return self.maps[key]
 
     def _measure(self, cell: Cell, judged: Judged, shared: Shared | str, native: Tensor | str, explainer: Explainer) -> list[dict[str, Any]]:
         problem = native if isinstance(native, str) else shared if isinstance(shared, str) else ""
@@ -145,7 +134,8 @@ class _Work:
             self.kept[f"map {cell.expression.label}"] = small[: self.keep].half().cpu()
             maps = explainer.resized(small)
             good = finite(maps)
-            measured = self._timed(None, lambda: cell.protocol.measure(self.model, judged, shared, torch.where(good[:, None, None], maps, 0)))
+            scored = torch.where(good[:, None, None], maps, 0)
+            measured = self._timed(None, cell.protocol.measure, self.model, judged, shared, scored)
             if not isinstance(measured, str):
                 return [
                     self._row(cell, s, t, "failed", f"{cell.expression.label}: the map is not finite") if not g
@@ -155,11 +145,11 @@ class _Work:
             problem = measured
         return self._each(cell, judged.target, "failed", problem)
 
-    def _timed(self, what: str | None, call: Callable[[], Any]) -> Any:
+    def _timed(self, what: str | None, call: Callable[..., Any], *arguments: Any) -> Any:
         """The result, or what went wrong as text: for the rows of this cell, while the others go on."""
         begin = time.perf_counter()
         try:
-            return call()
+            return call(*arguments)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:

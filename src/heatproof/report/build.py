@@ -65,8 +65,13 @@ def _write(run: Run, site: Site) -> None:
     style = Markup(_style())
     script = Markup((ASSETS / "script.js").read_text(encoding="utf-8"))
     page = pages.get_template("index.html.j2").render(
-        run=run, sections=sections, style=style, script=script, policy=_policy(style, script), version=heatproof.__version__,
-    )  # fmt: skip
+        run=run,
+        sections=sections,
+        style=style,
+        script=script,
+        policy=_policy(style, script),
+        version=heatproof.__version__,
+    )
     site.write("index.html", page)
     site.write(MARKER, json.dumps({"heatproof": heatproof.__version__, "files": sorted(p.name for p in site.root.iterdir())}, indent=1))
 

@@ -42,9 +42,16 @@ def shortened(text: str, length: int = LONGEST) -> str:
 
 def svg(width: float, height: float, title: str, *children: str, kind: str) -> Markup:
     return tag(
-        "svg", tag("title", title), *children, xmlns="http://www.w3.org/2000/svg", class_=f"chart {kind}", viewBox=f"0 0 {width:.0f} {height:.0f}",
-        width=f"{width:.0f}", height=f"{height:.0f}", role="img",
-    )  # fmt: skip
+        "svg",
+        tag("title", title),
+        *children,
+        xmlns="http://www.w3.org/2000/svg",
+        class_=f"chart {kind}",
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        width=f"{width:.0f}",
+        height=f"{height:.0f}",
+        role="img",
+    )
 
 
 def standalone(figure: Markup) -> str:
@@ -179,13 +186,23 @@ def bump(columns: Sequence[str], lines: Sequence[Line], title: str) -> Markup:
         tip = f"{line.label}\n" + "\n".join(f"{c}: rank {_rank(r)}" for c, r in zip(columns, line.ranks, strict=True))
         parts.append(
             tag(
-                "g", tag("path", class_="halo", d=path), tag("path", class_="line dashed" if line.family == "control" else "line", d=path),
-                *(tag("g", tag("circle", class_="bead", cx=x[c], cy=y[c][i], r=10.0),
-                      tag("text", _rank(r), class_="bead-text", x=x[c], y=y[c][i] + 3.6, text_anchor="middle")) for c, r in enumerate(line.ranks)),
+                "g",
+                tag("path", class_="halo", d=path),
+                tag("path", class_="line dashed" if line.family == "control" else "line", d=path),
+                *(
+                    tag(
+                        "g",
+                        tag("circle", class_="bead", cx=x[c], cy=y[c][i], r=10.0),
+                        tag("text", _rank(r), class_="bead-text", x=x[c], y=y[c][i] + 3.6, text_anchor="middle"),
+                    )
+                    for c, r in enumerate(line.ranks)
+                ),
                 *(tag("text", shortened(line.label), class_="name", x=at, y=place + 4, text_anchor=anchor) for at, place, anchor in ends),
-                class_=f"mark {family_class(line.family)}", data_method=line.label, data_tip=tip,
+                class_=f"mark {family_class(line.family)}",
+                data_method=line.label,
+                data_tip=tip,
             )
-        )  # fmt: skip
+        )
     return svg(width, height, title, *parts, kind="bump")
 
 

@@ -23,9 +23,10 @@ TOP, WORST = 3, 6
 def content(run: Run, site: Site) -> dict[str, Any]:
     return {
         "kinds": [{"status": s, "meaning": m, "groups": _groups(run.rows[run.rows["status"] == s])} for s, m in KINDS.items()],
-        "worst": [w for s in run.standings if (w := _worst(run, site, s.model, s.order))], "total": len(run.rows),
+        "worst": [w for s in run.standings if (w := _worst(run, site, s.model, s.order))],
+        "total": len(run.rows),
         "protocol": next(iter(run.judges))[0] if run.judges else "",
-    }  # fmt: skip
+    }
 
 
 def _groups(rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -33,11 +34,18 @@ def _groups(rows: pd.DataFrame) -> list[dict[str, Any]]:
     found = []
     for message, group in rows.groupby("message", sort=False, dropna=False):
         samples = list(dict.fromkeys(group["sample"]))
-        found.append({
-            "message": str(message), "count": len(group), "methods": list(dict.fromkeys(group["method"])), "models": list(dict.fromkeys(group["model"])),
-            "settings": group[["protocol", "setting", "baseline"]].drop_duplicates().shape[0], "samples": samples[:NAMES],
-            "more": max(0, len(samples) - NAMES), "of_samples": len(samples),
-        })  # fmt: skip
+        found.append(
+            {
+                "message": str(message),
+                "count": len(group),
+                "methods": list(dict.fromkeys(group["method"])),
+                "models": list(dict.fromkeys(group["model"])),
+                "settings": group[["protocol", "setting", "baseline"]].drop_duplicates().shape[0],
+                "samples": samples[:NAMES],
+                "more": max(0, len(samples) - NAMES),
+                "of_samples": len(samples),
+            }
+        )
     return sorted(found, key=lambda g: -g["count"])
 
 

@@ -23,10 +23,11 @@ CRISP_BELOW = 160  # px: smaller images are drawn with square pixels
 def content(run: Run, site: Site) -> dict[str, Any]:
     models = [m for m in (_model(run, site, s.model, s.order) for s in run.standings) if m]
     return {
-        "models": models, "bars": {"signed": site.picture(pictures.scale_bar(True)), "unsigned": site.picture(pictures.scale_bar(False))},
+        "models": models,
+        "bars": {"signed": site.picture(pictures.scale_bar(True)), "unsigned": site.picture(pictures.scale_bar(False))},
         "settings": [{"label": run.setting_labels[key], "judge": judge} for key, judge in run.judges.items()],
         "families": list(FAMILIES),
-    }  # fmt: skip
+    }
 
 
 def _model(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any] | None:
@@ -41,9 +42,7 @@ def _model(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any]
         return None
     signed = {m: any(pictures.is_signed(v) for s in kept.shown if (v := kept.of(s, f"map {m}")) is not None) for m in methods}
     found = rows[rows["sample"].isin(list(chosen))]
-    scores = {
-        (r["sample"], r["method"], (r["protocol"], r["setting"], r["baseline"])): r for r in found.to_dict("records")
-    }  # fmt: skip
+    scores = {(r["sample"], r["method"], (r["protocol"], r["setting"], r["baseline"])): r for r in found.to_dict("records")}
     samples = [_sample(run, site, model, kept, s, why, methods, signed, scores) for s, why in chosen.items()]
     return {"name": model, "samples": samples, "kept": len(kept.shown), "of": len(kept.ids), "crisp": size < CRISP_BELOW}
 
@@ -58,8 +57,16 @@ def choose(samples: list[str], best_first: list[str], count: int) -> dict[str, s
 
 
 def _sample(
-    run: Run, site: Site, model: str, kept: Kept, sample: str, why: str, methods: list[str], signed: dict[str, bool], scores: dict[Any, Any],
-) -> dict[str, Any]:  # fmt: skip
+    run: Run,
+    site: Site,
+    model: str,
+    kept: Kept,
+    sample: str,
+    why: str,
+    methods: list[str],
+    signed: dict[str, bool],
+    scores: dict[Any, Any],
+) -> dict[str, Any]:
     image = kept.of(sample, "images")
     assert image is not None
     height, width = image.shape[1:]
@@ -71,18 +78,31 @@ def _sample(
     for method in methods:
         values = kept.of(sample, f"map {method}")
         usable = values is not None and bool(torch.isfinite(values).all())
-        tiles.append({
-            "method": method, "family": run.family(method), "signed": signed[method],
-            "file": site.picture(pictures.heatmap(values, (height, width), signed[method])) if usable and values is not None else None,
-            "sums": json.dumps({p: _rounded(patch_sums(pictures.resized(values, (height, width))[None], p)[0]) for p in counts})
-            if usable and values is not None else "",
-            "scores": [_score(scores.get((sample, method, key))) for key in run.judges],
-        })  # fmt: skip
+        tiles.append(
+            {
+                "method": method,
+                "family": run.family(method),
+                "signed": signed[method],
+                "file": site.picture(pictures.heatmap(values, (height, width), signed[method])) if usable and values is not None else None,
+                "sums": json.dumps({p: _rounded(patch_sums(pictures.resized(values, (height, width))[None], p)[0]) for p in counts})
+                if usable and values is not None
+                else "",
+                "scores": [_score(scores.get((sample, method, key))) for key in run.judges],
+            }
+        )
     return {
-        "id": sample, "why": why, "photo": site.picture(pictures.photo(image)), "width": width, "height": height,
-        "label": run.class_name(model, kept.labels[row]), "predicted": run.class_name(model, predicted), "sure": sure,
-        "right": kept.labels[row] == predicted if kept.labels[row] is not None else None, "drops": drops, "tiles": tiles,
-    }  # fmt: skip
+        "id": sample,
+        "why": why,
+        "photo": site.picture(pictures.photo(image)),
+        "width": width,
+        "height": height,
+        "label": run.class_name(model, kept.labels[row]),
+        "predicted": run.class_name(model, predicted),
+        "sure": sure,
+        "right": kept.labels[row] == predicted if kept.labels[row] is not None else None,
+        "drops": drops,
+        "tiles": tiles,
+    }
 
 
 def _drops(run: Run, kept: Kept, sample: str, judge: dict[str, Any]) -> dict[str, Any] | None:

@@ -52,10 +52,13 @@ class Verdict:
 def content(run: Run, site: Site) -> dict[str, Any]:
     verdicts = [v for s in run.standings if (v := verdict(run, s))]
     return {
-        "verdicts": verdicts, "winners": list(dict.fromkeys(v.winner for v in verdicts)), "warnings": warnings(run, verdicts),
+        "verdicts": verdicts,
+        "winners": list(dict.fromkeys(v.winner for v in verdicts)),
+        "warnings": warnings(run, verdicts),
         "unranked_models": [s.model for s in run.standings if s.model not in {v.model for v in verdicts}],
-        "settings": len(run.judges), "samples": len(run.samples),
-    }  # fmt: skip
+        "settings": len(run.judges),
+        "samples": len(run.samples),
+    }
 
 
 def verdict(run: Run, standing: Standings) -> Verdict | None:
@@ -73,11 +76,20 @@ def verdict(run: Run, standing: Standings) -> Verdict | None:
         control = ControlVerdict(controls[0], standing.mean_rank(controls[0]), beaten, clearly)
     column = standing.methods.index(winner)
     return Verdict(
-        standing.model, winner, standing.mean_rank(winner), standing.first_share(winner, real),
+        standing.model,
+        winner,
+        standing.mean_rank(winner),
+        standing.first_share(winner, real),
         [(run.setting_labels[key], float(standing.means[i, column])) for i, key in enumerate(standing.settings)],
-        second, standing.rank_gap(winner, second) if second else None, standing.score_gap(winner, second) if second else None,
-        [m for m in others if not standing.rank_gap(winner, m).low > 0], len(real), len({key[0] for key in standing.settings}) == 1, control, *run.accuracy[standing.model],
-    )  # fmt: skip
+        second,
+        standing.rank_gap(winner, second) if second else None,
+        standing.score_gap(winner, second) if second else None,
+        [m for m in others if not standing.rank_gap(winner, m).low > 0],
+        len(real),
+        len({key[0] for key in standing.settings}) == 1,
+        control,
+        *run.accuracy[standing.model],
+    )
 
 
 def warnings(run: Run, verdicts: list[Verdict]) -> list[dict[str, Any]]:

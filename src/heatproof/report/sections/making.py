@@ -22,10 +22,17 @@ def content(run: Run, site: Site) -> dict[str, Any]:
     spec = run.provenance.get("spec", {})
     text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None)
     return {
-        "spec": text, "spec_file": None if run.made_in_python else site.write("spec.yaml", text), "call": _call(run, spec) if run.made_in_python else "",
-        "yours": [m for m in run.methods if run.family(m) == "yours"], "protocols": _protocols(run), "baselines": _baselines(run),
-        "models": [_model(run, name) for name in run.models], "methods": run.methods, "facts": run.provenance, "cost": run.plan.get("cost", {}),
-    }  # fmt: skip
+        "spec": text,
+        "spec_file": None if run.made_in_python else site.write("spec.yaml", text),
+        "call": _call(run, spec) if run.made_in_python else "",
+        "yours": [m for m in run.methods if run.family(m) == "yours"],
+        "protocols": _protocols(run),
+        "baselines": _baselines(run),
+        "models": [_model(run, name) for name in run.models],
+        "methods": run.methods,
+        "facts": run.provenance,
+        "cost": run.plan.get("cost", {}),
+    }
 
 
 def _call(run: Run, spec: dict[str, Any]) -> str:
@@ -33,9 +40,13 @@ def _call(run: Run, spec: dict[str, Any]) -> str:
     methods = [m if run.family(m) == "yours" else repr(m) for m in spec.get("methods", [])]
     models, data = spec.get("models", []), spec.get("data", {})
     given = [
-        repr(models[0] if len(models) == 1 else models), repr(data.get("name")), _list("methods", methods), _list("protocols", _protocol_calls(run)),
-        *([f"limit={data['limit']}"] if data.get("limit") else []), f"seed={spec.get('seed', 0)}",
-    ]  # fmt: skip
+        repr(models[0] if len(models) == 1 else models),
+        repr(data.get("name")),
+        _list("methods", methods),
+        _list("protocols", _protocol_calls(run)),
+        *([f"limit={data['limit']}"] if data.get("limit") else []),
+        f"seed={spec.get('seed', 0)}",
+    ]
     return "hp.evaluate(\n    " + ",\n    ".join(given) + ",\n)"
 
 

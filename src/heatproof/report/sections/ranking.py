@@ -32,8 +32,10 @@ def content(run: Run, site: Site) -> dict[str, Any]:
             for s in run.standings
         ],
         "families": [(name, FAMILIES[name].says) for name in shown],
-        "scores_file": scores, "many_settings": len(run.judges) > 1, "protocols": list({key[0]: j for key, j in run.judges.items()}.values()),
-    }  # fmt: skip
+        "scores_file": scores,
+        "many_settings": len(run.judges) > 1,
+        "protocols": list({key[0]: j for key, j in run.judges.items()}.values()),
+    }
 
 
 def _axis(run: Run, protocol: str) -> Axis:
@@ -45,15 +47,15 @@ def _axis(run: Run, protocol: str) -> Axis:
 
 def _panel(run: Run, site: Site, standing: Standings, key: Key, axis: Axis) -> dict[str, Any]:
     lines = _lines(run, standing.model, key)
-    marks = [
-        Mark(r["method"], run.family(r["method"]), r["mean"], r["low"], r["high"], r["rank"], _tip(r), _unscored(r)) for r in lines
-    ]  # fmt: skip
+    marks = [Mark(r["method"], run.family(r["method"]), r["mean"], r["low"], r["high"], r["rank"], _tip(r), _unscored(r)) for r in lines]
     label = run.setting_labels[key]
     title = f"{standing.model}, {key[0]} ({key[1]}), baseline {key[2]}: mean score and 95 % interval of each method"
     return {
-        "label": label, "figure": site.figure(charts.ranking(marks, axis, run.judges[key]["random_score"], title, ROOM.get(len(standing.settings), 196))), "rows": lines,
+        "label": label,
+        "figure": site.figure(charts.ranking(marks, axis, run.judges[key]["random_score"], title, ROOM.get(len(standing.settings), 196))),
+        "rows": lines,
         "judge": run.judges[key],
-    }  # fmt: skip
+    }
 
 
 def _lines(run: Run, model: str, key: Key) -> list[dict[str, Any]]:
@@ -73,10 +75,14 @@ def _facts(run: Run, model: str, method: str) -> dict[str, Any]:
     forwards, backwards = facts.get("cost", (0, 0))
     undeclared = run.family(method) == "yours" and not forwards and not backwards
     return {
-        "family": run.family(method), "paper": facts.get("paper", ""), "about": facts.get("summary", ""), "canonical": facts.get("canonical", method),
-        "forwards": None if undeclared else forwards, "backwards": None if undeclared else backwards,
+        "family": run.family(method),
+        "paper": facts.get("paper", ""),
+        "about": facts.get("summary", ""),
+        "canonical": facts.get("canonical", method),
+        "forwards": None if undeclared else forwards,
+        "backwards": None if undeclared else backwards,
         "milliseconds": run.milliseconds.get((model, method)),
-    }  # fmt: skip
+    }
 
 
 def _unscored(line: dict[str, Any]) -> str:
@@ -101,8 +107,13 @@ def _overall(run: Run, standing: Standings) -> list[dict[str, Any]]:
     for method in [*standing.order, *rest]:
         column = standing.methods.index(method)
         place = 1 + int((standing.mean_ranks < standing.mean_ranks[column]).sum())
-        lines.append({
-            "place": place if method in standing.order else None, "method": method, "rank": standing.mean_rank(method),
-            "means": [float(v) for v in standing.means[:, column]], **_facts(run, standing.model, method),
-        })  # fmt: skip
+        lines.append(
+            {
+                "place": place if method in standing.order else None,
+                "method": method,
+                "rank": standing.mean_rank(method),
+                "means": [float(v) for v in standing.means[:, column]],
+                **_facts(run, standing.model, method),
+            }
+        )
     return lines

@@ -26,9 +26,11 @@ def content(run: Run, site: Site) -> dict[str, Any]:
     models = [(s.methods, _places(s), s.drawn_mean_ranks) for s in run.standings]
     comparisons.append(_compare(run, site, "From model to model", "", [s.model for s in run.standings], models))
     return {
-        "comparisons": [c for c in comparisons if c], "settings": len(run.judges), "models": len(run.standings),
+        "comparisons": [c for c in comparisons if c],
+        "settings": len(run.judges),
+        "models": len(run.standings),
         "controls": run.controls(list(run.methods)),
-    }  # fmt: skip
+    }
 
 
 def _places(standing: Standings) -> np.ndarray:  # (M,)
@@ -47,10 +49,15 @@ def _compare(run: Run, site: Site, title: str, model: str, labels: list[str], ra
     lines = [Line(m, run.family(m), tuple(r[m] for r in ranked)) for m in shared]
     found = agreement(rankings, run.controls(shared))
     return {
-        "title": title, "model": model, "figure": site.figure(charts.bump(labels, lines, f"{title}: the rank of each method")),
-        "left_out": [m for m in dict.fromkeys(m for methods, _, _ in rankings for m in methods) if m not in shared], "found": found, "labels": labels,
-        "leaders": list(dict.fromkeys(_leader(run, r) for r in ranked)), "table": _table(found, len(labels)) if found else None,
-    }  # fmt: skip
+        "title": title,
+        "model": model,
+        "figure": site.figure(charts.bump(labels, lines, f"{title}: the rank of each method")),
+        "left_out": [m for m in dict.fromkeys(m for methods, _, _ in rankings for m in methods) if m not in shared],
+        "found": found,
+        "labels": labels,
+        "leaders": list(dict.fromkeys(_leader(run, r) for r in ranked)),
+        "table": _table(found, len(labels)) if found else None,
+    }
 
 
 def _leader(run: Run, ranks: dict[str, float]) -> str:

@@ -1,0 +1,113 @@
+"""Mean ranks and agreement, against closed forms and scipy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import spearmanr
+
+from heatproof.analysis.intervals import summarize
+from heatproof.analysis.ranks import agreement, standings
+
+
+def scores(values: dict[str, np.ndarray], model: str = "net") -> pd.DataFrame:
+    """values: baseline -> (samples, methods); methods are called a, b, c, …"""
+    lines = [
+        (
+            model,
+            "abcdefgh"[m],
+            "input",
+            "sds",
+            "patches=16",
+            baseline,
+            f"s{n:03d}",
+            0,
+            table[n, m],
+            "ok" if table[n, m] == table[n, m] else "undefined",
+            "",
+        )
+        for baseline, table in values.items()
+        for m in range(table.shape[1])
+        for n in range(len(table))
+    ]
+    columns = ["model", "method", "layer", "protocol", "setting", "baseline", "sample", "target", "value", "status", "message"]
+    return pd.DataFrame(lines, columns=columns)
+
+
+def apart(*means: float, samples: int = 40) -> np.ndarray:
+    """Samples that share their difficulty: far spread, yet the methods never change places."""
+    return np.linspace(-0.3, 0.3, samples)[:, None] + np.array(means)
+
+
+def test_ranks_are_those_of_the_summary():
+    rows = scores({"zero": apart(0.1, 0.3, 0.2), "blur": np.random.default_rng(0).normal(size=(40, 3))})
+    (found,) = standings(rows)
+    summary = summarize(rows)
+    for s, (_, _, baseline) in enumerate(found.settings):
+        table = summary[summary["baseline"] == baseline].set_index("method").loc[found.methods]
+        assert np.array_equal(found.ranks[s], table["rank"])
+        assert np.allclose(found.means[s], table["mean"])
+
+
+def test_mean_rank_over_settings():
+    (found,) = standings(scores({"zero": apart(0.1, 0.3, 0.2), "blur": apart(0.3, 0.2, 0.1)}))
+    assert dict(zip(found.methods, found.mean_ranks, strict=True)) == {"a": 2.0, "b": 1.5, "c": 2.5}
+    assert found.order == ["b", "a", "c"]
+
+
+def test_differences_are_paired():
+    """Every method's mean is unsure, but not which one is better."""
+    (found,) = standings(scores({"zero": apart(0.10, 0.11, 0.12)}))
+    assert found.mean_rank("c") == (1, 1, 1)
+    assert found.rank_gap("c", "a") == (2, 2, 2)
+    assert found.first_share("c", found.methods) == 1
+    gap = found.score_gap("c", "a")
+    assert gap is not None
+    assert gap == pytest.approx((0.02, 0.02, 0.02))
+
+
+def test_methods_that_are_alike_cannot_be_told_apart():
+    noise = np.random.default_rng(1).normal(size=(60, 2))
+    (found,) = standings(scores({"zero": noise - noise.mean(0)}))
+    gap = found.rank_gap(found.order[0], found.order[1])
+    assert gap.low < 0 < gap.high
+
+
+def test_a_method_without_a_score_somewhere_is_not_ranked():
+    table = apart(0.1, 0.3, 0.2)
+    missing = table.copy()
+    missing[:, 1] = np.nan
+    (found,) = standings(scores({"zero": table, "blur": missing}))
+    assert found.order == ["c", "a"]
+    assert np.isnan(found.mean_rank("b").value)
+
+
+def test_agreement_is_the_mean_and_least_spearman_of_all_pairs():
+    tables = {name: np.random.default_rng(i).normal(size=(30, 6)) for i, name in enumerate(("zero", "blur", "uniform"))}
+    (found,) = standings(scores(tables))
+    rankings = [(found.methods, found.ranks[s], found.drawn_ranks[s]) for s in range(3)]
+    agreed = agreement(rankings)
+    assert agreed is not None
+    expected = {(a, b): spearmanr(found.means[a], found.means[b])[0] for a in range(3) for b in range(a + 1, 3)}
+    assert {pair: e.value for pair, e in agreed.pairs.items()} == pytest.approx(expected)
+    assert agreed.mean.value == pytest.approx(np.mean(list(expected.values())))
+    assert agreed.least.value == pytest.approx(min(expected.values()))
+    assert expected[agreed.least_pair] == min(expected.values())
+
+
+def test_rankings_that_never_change_agree_for_sure():
+    (found,) = standings(scores({"zero": apart(0.1, 0.3, 0.2, 0.5), "blur": apart(0.2, 0.6, 0.4, 0.7)}))
+    agreed = agreement([(found.methods, found.ranks[s], found.drawn_ranks[s]) for s in range(2)])
+    assert agreed is not None
+    assert agreed.mean == pytest.approx((1, 1, 1))
+
+
+def test_agreement_leaves_out_what_it_is_told_to_and_needs_three_methods():
+    (found,) = standings(scores({"zero": apart(0.1, 0.2, 0.3, 0.9), "blur": apart(0.3, 0.2, 0.1, 0.9)}))
+    rankings = [(found.methods, found.ranks[s], found.drawn_ranks[s]) for s in range(2)]
+    agreed = agreement(rankings, leave_out=["d"])
+    assert agreed is not None
+    assert (agreed.methods, agreed.mean.value) == (["a", "b", "c"], pytest.approx(-1))
+    assert agreement(rankings, leave_out=["c", "d"]) is None
+    assert agreement(rankings[:1]) is None

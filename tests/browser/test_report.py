@@ -1,0 +1,165 @@
+"""The report in a real browser, opened from disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import heatproof as hp
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium")
+FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync".split()
+METHODS = ["saliency", "ixg", "ixg|abs", "gradcam", "random", "constant", "edges"]
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path")]
+
+
+def broken(model, x, target, *, rng):
+    raise RuntimeError("<script>document.title = 'taken over'</script>")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    with playwright.sync_playwright() as engine:
+        found = engine.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def report(golden_model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    images = torch.rand(12, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    ids = ["<img src=x onerror=\"document.title='taken over'\">.jpg", *(f"s{i}" for i in range(11))]
+    protocols = [{"name": "sds", "baseline": ["zero", "blur"]}]
+    models = [golden_model("resnet"), golden_model("vgg")]
+    result = hp.evaluate(models, hp.TensorData(images, list(range(10)) + [0, 1], ids), [*METHODS, broken], protocols, batch_size=12)
+    return result.report(tmp_path_factory.mktemp("report") / "site")
+
+
+@pytest.fixture
+def page(browser, report: Path) -> Iterator:
+    """Fails a test where the page complains, or asks for anything but its own files."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    opened, complaints = context.new_page(), []
+    opened.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("requestfailed", lambda request: complaints.append(f"failed: {request.url}"))
+    opened.on("request", lambda request: None if request.url.startswith("file://") else complaints.append(f"asked for {request.url}"))
+    opened.goto(report.as_uri())
+    yield opened
+    assert complaints == []
+    context.close()
+
+
+def test_charts_are_drawn_with_a_mark_for_every_method(page):
+    charts = page.locator("#ranking svg.ranking:visible")
+    assert charts.count() == 2
+    for i in range(2):
+        assert charts.nth(i).locator("g.mark").count() == len(METHODS) + 1
+        assert charts.nth(i).bounding_box()["width"] > 300
+    assert page.locator("#stability svg.bump:visible").count() == 2  # this model's, and from model to model
+    fill = page.locator("#ranking .f-gradient .dot").first.evaluate("dot => getComputedStyle(dot).fill")
+    assert fill == "rgb(0, 103, 168)"
+
+
+def test_text_from_the_run_does_nothing(page):
+    assert page.title() == "site · heatproof" or "heatproof" in page.title()
+    assert page.locator("h4", has_text="<img src=x").first.is_visible()
+
+
+def test_every_image_loads(page):
+    page.evaluate("document.querySelectorAll('img').forEach(image => { image.loading = 'eager'; })")
+    page.wait_for_function("[...document.images].every(image => image.complete)")
+    assert page.evaluate("document.images.length") > 12 * len(METHODS)
+    assert page.evaluate("[...document.images].filter(image => !image.naturalWidth).length") == 0
+
+
+def test_a_table_is_sorted_by_the_column_that_is_clicked(page):
+    page.get_by_role("tab", name="blur").first.click()
+    table = page.locator("#ranking table.setting:visible")
+    values = "cells => cells.map(cell => cell.dataset.value)"
+
+    def means() -> list[str]:
+        return table.locator("td.mean").evaluate_all(values)
+
+    before = means()
+    numbers = [float(v) for v in before if v]
+    assert numbers == sorted(numbers, reverse=True)
+    head = table.get_by_role("button", name="mean", exact=True)
+    head.click()
+    assert means() == before
+    head.click()
+    assert [float(v) for v in means() if v] == sorted(numbers)
+    assert means()[-2:] == ["", ""]  # without a score: last, either way
+    assert table.locator("th[aria-sort=ascending]").inner_text().startswith("mean")
+    table.get_by_role("button", name="method").click()
+    names = table.locator("tbody th").all_inner_texts()
+    assert [n.strip() for n in names] == sorted((n.strip() for n in names), key=str.lower)
+
+
+def test_choosing_a_model_changes_all_sections(page):
+    assert page.locator("#gallery .sample:visible").first.is_visible()
+    page.locator("#ranking").get_by_role("tab", name="vgg").click()
+    for section in ("ranking", "stability", "gallery", "failures"):
+        assert page.locator(f"#{section} [data-tabs=model] > [data-tab=vgg]").first.is_visible()
+        assert not page.locator(f"#{section} [data-tabs=model] > [data-tab=resnet]").first.is_visible()
+
+
+def test_choosing_a_setting_changes_scores_and_drops(page):
+    tile = page.locator("#gallery .tile:visible").first
+    before = tile.locator(".score:visible").inner_text()
+    page.locator("[data-chooser] button", has_text="blur").click()
+    assert tile.locator(".score:visible").count() == 1
+    assert tile.locator(".score:visible").get_attribute("data-setting") == "1"
+    assert page.locator("#gallery .drops:visible").first.inner_text() == "true drops, blur"
+    page.locator("[data-chooser] button", has_text="zero").click()
+    assert tile.locator(".score:visible").inner_text() == before
+
+
+def test_hovering_tells_the_numbers_and_marks_the_method_everywhere(page):
+    mark = page.locator("#ranking svg.ranking:visible").first.locator('g.mark[data-method="ixg"]')
+    mark.hover()
+    assert page.locator(".tip").is_visible()
+    assert page.locator(".tip").inner_text().startswith("ixg")
+    assert "95 % interval" in page.locator(".tip").inner_text()
+    assert page.locator("svg.ranking:visible g.mark.lit").count() == 2
+
+
+def test_a_map_can_be_enlarged_and_paged_through(page):
+    page.locator("#gallery .tile:visible:not([disabled])").first.click()
+    viewer = page.locator("dialog")
+    assert viewer.is_visible()
+    assert viewer.locator("img").count() == 2
+    assert viewer.locator(".scatter circle").count() == 16
+    first = viewer.locator("h3").inner_text()
+    page.keyboard.press("ArrowRight")
+    assert viewer.locator("h3").inner_text() != first
+    page.keyboard.press("ArrowLeft")
+    assert viewer.locator("h3").inner_text() == first
+    page.keyboard.press("Escape")
+    assert not viewer.is_visible()
+
+
+@pytest.mark.parametrize("width", [360, 768, 1920])
+def test_nothing_sticks_out_of_the_page(page, width: int):
+    page.set_viewport_size({"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_dark_where_the_reader_likes_it_dark(page):
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 17, 23)"
+
+
+def test_without_scripts_all_is_there(browser, report: Path):
+    context = browser.new_context(java_script_enabled=False)
+    opened = context.new_page()
+    opened.goto(report.as_uri())
+    assert opened.locator("svg.ranking").count() == opened.locator("svg.ranking:visible").count() == 4
+    assert opened.locator("table.setting:visible").count() == 4
+    context.close()

@@ -1,0 +1,56 @@
+"""On real images and a real network, where `HEATPROOF_REAL_DATA` names a folder that has them."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import heatproof as hp
+from heatproof.data.catalog import load_batch
+
+ROOT = Path(os.environ.get("HEATPROOF_REAL_DATA", "/nonexistent"))
+NEEDED = ("imagenet-sample", "imagenet-classes.tsv", "resnet50.safetensors")
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.skipif(not all((ROOT / n).exists() for n in NEEDED), reason=f"HEATPROOF_REAL_DATA has not all of {', '.join(NEEDED)}"),
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return hp.load_model(f"file:{Path(__file__).parent / 'resnet50.py'}:build")
+
+
+@pytest.fixture(scope="module")
+def data(model):
+    return hp.load_data(f"folder:{ROOT / 'imagenet-sample'}", model, limit=8)
+
+
+def test_labels_and_preprocessing_fit_the_network(model, data):
+    batch = load_batch(data, range(8), model)
+    assert (model.logits(batch.x).argmax(1) == torch.tensor(batch.labels)).float().mean() >= 0.75
+
+
+def test_cuts_are_exact(model, data):
+    x = load_batch(data, range(2), model).x
+    with torch.no_grad():
+        whole = model.module(x)
+        for layer in model.layers:
+            pre, explain = model.cut(layer)
+            assert torch.equal(explain(pre(x)), whole), layer
+    assert [model.layer_name(a) for a in ("final", "cam")] == ["layer4", "layer4"]
+
+
+def test_one_backward_gives_the_bytes_of_a_backward_of_ones_own(model, data):
+    batch = load_batch(data, range(2), model)
+    target = torch.tensor(batch.labels)
+    alone = model.tail("cam").gradient(model.activation(batch.x, "cam"), target).gradient
+    with model.sharing(batch.x, target, ["input", "cam"]):
+        assert torch.equal(model.tail("cam").gradient(model.activation(batch.x, "cam"), target).gradient, alone)
+
+
+def test_a_run(model, data):
+    result = hp.evaluate(model, data, ["gradcam", "ixg", "random"], ["sds"], batch_size=8)
+    assert set(result.scores["status"]) == {"ok"}

@@ -1,0 +1,308 @@
+"""The report: its numbers are those of the run, whatever the run, and nothing in it comes from or goes to anywhere else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from scipy.stats import spearmanr
+from torch import Tensor
+
+import heatproof as hp
+from heatproof.report import build
+from heatproof.report.charts import number
+from heatproof.report.gather import Run
+from heatproof.report.sections import SECTIONS, gallery, headline
+from heatproof.report.site import Site
+
+EVIL = '"><img src=x onerror=alert(1)>.jpg'
+
+
+def mine(model, x, target, *, rng):
+    return x.mean(1)
+
+
+def broken(model, x, target, *, rng):
+    raise RuntimeError("<script>alert('broken')</script>")
+
+
+def sometimes_nan(model, x, target, *, rng):
+    return torch.where(torch.arange(len(x))[:, None, None] % 2 == 0, torch.nan, x.mean(1))
+
+
+Evaluate = Callable[..., hp.Result]
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory, golden_model) -> Evaluate:
+    """Runs on images of noise, unless told otherwise."""
+
+    def run(methods: list, samples: int = 8, models: tuple[str, ...] = ("resnet",), ids: list[str] | None = None, **options) -> hp.Result:
+        generator = torch.Generator().manual_seed(0)
+        data = hp.TensorData(torch.rand(samples, 3, 32, 32, generator=generator), [i % 10 for i in range(samples)], ids)
+        out = tmp_path_factory.mktemp("run") / "tiny"
+        return hp.evaluate([golden_model(m) for m in models], data, methods, out=out, batch_size=8, **options)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def full(evaluated: Evaluate) -> hp.Result:
+    """A bit of everything: two models, two baselines, controls, a function of one's own, one that fails, one that is undefined."""
+    methods = ["saliency", "ixg", "ixg|abs", "gradcam", "random", "constant", "edges", mine, broken]
+    return evaluated(methods, 12, ("resnet", "vgg"), protocols=[{"name": "sds", "baseline": ["zero", "blur"]}])
+
+
+@pytest.fixture(scope="module")
+def page(full: hp.Result) -> Path:
+    return full.report()
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the texts of table cells."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: list[list[list[str]]] = []
+        self._in_cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+            self._in_cell = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_cell = self._in_cell and tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self._in_cell:
+            self.tables[-1][-1][-1] += data.strip()
+
+
+def pixels(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def test_the_tables_show_the_numbers_of_the_summary(full: hp.Result, page: Path):
+    shown = Page(page.read_text())
+    tables = [t for t in shown.tables if t[0][:2] == ["rank", "rank interval"]]
+    summary = full.summary()
+    groups = [g for _, g in sorted(summary.groupby(["model", "baseline"], sort=False), key=lambda kg: kg[1]["model"].iloc[0])]
+    assert len(tables) == len(groups) == 4
+    for table, group in zip(tables, groups, strict=True):
+        expected = group.set_index("method")
+        assert {row[2] for row in table[1:]} == set(expected.index)
+        for rank, ranks, method, layer, mean, interval, n, undefined, failed, not_applicable, *_ in table[1:]:
+            line = expected.loc[method]
+            scored = line["n"] > 0
+            assert (rank, mean, layer) == (number(line["rank"], 0), number(line["mean"]), line["layer"])
+            assert interval == (f"{number(line['low'])} to {number(line['high'])}" if scored else "–")
+            assert ranks == (f"{line['rank_low']:.0f} to {line['rank_high']:.0f}" if scored else "–")
+            assert [int(v) for v in (n, undefined, failed, not_applicable)] == list(line[["n", "undefined", "failed", "n/a"]])
+
+
+def test_the_rows_of_a_table_are_sorted_by_rank_and_the_unranked_come_last(page: Path):
+    for table in Page(page.read_text()).tables:
+        if table[0][0] == "rank":
+            ranks = [float("inf") if row[0] == "–" else float(row[0]) for row in table[1:]]
+            assert ranks == sorted(ranks)
+
+
+def test_scores_are_there_as_csv(full: hp.Result, page: Path):
+    scores = pd.read_csv(page.parent / "scores.csv", keep_default_na=False, na_values={"value": [""]}, dtype={"sample": str})
+    assert len(scores) == len(full.scores)
+    assert np.allclose(scores["value"], full.scores["value"], equal_nan=True)
+    assert list(pd.read_csv(page.parent / "summary.csv")["method"]) == list(full.summary()["method"])
+
+
+def test_every_method_has_a_mark_under_every_setting(page: Path):
+    charts = re.findall(r'<svg[^>]*class="chart ranking".*?</svg>', page.read_text(), re.DOTALL)
+    assert [chart.count('<g class="mark') for chart in charts] == [9] * 4
+    assert [chart.count('class="dot') for chart in charts] == [7] * 4  # one failed, one has no spread
+    assert all("no score: 12 failed" in chart and "no score: 12 undefined" in chart for chart in charts)
+
+
+def test_figures_are_files_that_stand_alone(page: Path):
+    figures = sorted((page.parent / "figures").glob("*.svg"))
+    assert len(figures) == 4 + 2 + 1  # rankings, baselines of each model, models
+    for figure in figures:
+        text = figure.read_text()
+        assert "var(" not in text
+        assert text.startswith("<?xml")
+
+
+def test_the_winner_is_the_best_mean_rank_of_what_is_no_control(full: hp.Result, tmp_path: Path):
+    found = headline.content(Run(full.store), Site(tmp_path))
+    summary = full.summary()
+    for verdict in found["verdicts"]:
+        part = summary[(summary["model"] == verdict.model)].pivot_table(index="method", columns="baseline", values="rank", dropna=False)
+        real = part.drop(["random", "constant", "edges"], errors="ignore").mean(axis=1, skipna=False)
+        assert real[verdict.winner] == real.min() == pytest.approx(verdict.rank.value)
+        assert verdict.rank.low <= verdict.rank.high
+
+
+def test_a_control_that_beats_methods_is_said_so(evaluated: Evaluate, tmp_path: Path):
+    """Here the control is the only map that is not upside down."""
+
+    def upside_down(model, x, target, *, rng):
+        return -hp.explain(model, x, target, "ixg")
+
+    result = evaluated([upside_down, "random"], 64)
+    found = headline.content(Run(result.store), Site(tmp_path))
+    (verdict,) = found["verdicts"]
+    assert verdict.control is not None
+    assert verdict.control.clearly == ["upside_down"]
+    assert verdict.control_wins
+    assert "no method beats the best control" in " ".join(result.report().read_text().split())
+
+
+def test_what_is_wrong_is_told_first(full: hp.Result, tmp_path: Path):
+    kinds = {w["kind"] for w in headline.content(Run(full.store), Site(tmp_path))["warnings"]}
+    assert {"failed", "few", "accuracy"} <= kinds  # noise has no class
+
+
+def test_maps_below_zero_are_drawn_around_white(full: hp.Result, tmp_path: Path):
+    (model, *_) = gallery.content(Run(full.store), Site(tmp_path))["models"]
+    signed = {tile["method"]: tile["signed"] for tile in model["samples"][0]["tiles"]}
+    assert signed["ixg"]
+    assert signed["random"]
+    assert not signed["ixg|abs"]
+    assert not signed["saliency"]
+
+
+def test_the_gallery_shows_what_was_judged(full: hp.Result, tmp_path: Path):
+    """The patch sums in the page, ranked against the drops in the page, give the score in the page."""
+    site = Site(tmp_path)
+    (model, *_) = gallery.content(Run(full.store), site)["models"]
+    seen = 0
+    for sample in model["samples"]:
+        assert pixels(tmp_path / sample["photo"]).shape == (32, 32, 3)
+        for tile in sample["tiles"]:
+            if tile["file"]:
+                assert pixels(tmp_path / tile["file"]).shape == (32, 32, 3)
+            for score, drops in zip(tile["scores"], sample["drops"], strict=True):
+                if score["value"] is not None and tile["method"] in ("ixg", "random", "mine"):
+                    sums = json.loads(tile["sums"])["16"]
+                    assert spearmanr(sums, drops["values"])[0] == pytest.approx(score["value"], abs=0.02)
+                    seen += 1
+    assert seen > 30
+
+
+def test_samples_are_the_first_the_best_and_the_worst():
+    samples = [f"s{i}" for i in range(20)]
+    chosen = gallery.choose(samples, list(reversed(samples)), 12)
+    assert [s for s, why in chosen.items() if why.startswith("best")] == ["s19", "s18", "s17"]
+    assert [s for s, why in chosen.items() if why.startswith("worst")] == ["s6", "s7", "s8"]
+    assert list(chosen)[:6] == samples[:6]
+    assert list(gallery.choose(samples[:2], samples, 12)) == samples[:2]
+    assert gallery.choose([], [], 12) == {}
+
+
+def test_text_from_a_run_is_inert(evaluated: Evaluate):
+    ids = [EVIL, "../../escape.jpg", "</style><b>", "{{ 7 * 7 }}"]
+    page = evaluated(["ixg", broken, sometimes_nan], 4, ids=ids).report()
+    text = page.read_text()
+    assert "<img src=x" not in text
+    assert "<script>alert" not in text
+    assert "{{ 7 * 7 }}" in text
+    shown = Page(text)
+    assert [tag for tag, _ in shown.tags].count("script") == 1
+    assert not [attribute for _, attributes in shown.tags for attribute in attributes if attribute.startswith("on")]
+    names = {p.name for p in page.parent.rglob("*") if p.is_file()}
+    assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
+
+
+def test_nothing_comes_from_elsewhere(page: Path):
+    shown = Page(page.read_text())
+    links = [value for _, attributes in shown.tags for key, value in attributes.items() if key in ("src", "href") and value]
+    assert links
+    for link in links:
+        assert re.fullmatch(r"#[a-z]+|(figures|pictures)/[\w-]+\.(svg|png)|[\w.]+\.(csv|csv\.gz|yaml)", link)
+        if not link.startswith("#"):
+            assert (page.parent / link).is_file()
+    policy = next(a["content"] for tag, a in shown.tags if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    assert not any("style" in attributes for _, attributes in shown.tags)
+
+
+@pytest.mark.parametrize(
+    ("methods", "samples"),
+    [(["ixg"], 1), (["random"], 3), ([broken], 2), (["constant"], 2), (["constant", "edges"], 2), ([sometimes_nan], 5)],
+)
+def test_small_and_broken_runs_have_a_report_too(evaluated: Evaluate, methods: list, samples: int):
+    text = evaluated(methods, samples).report().read_text()
+    assert all(f'id="{s.id}"' in text for s in SECTIONS)
+    assert not re.search(r"\b(nan|None)\b", re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL))
+
+
+def test_one_setting_says_that_it_cannot_tell_about_stability(evaluated: Evaluate):
+    assert "This run cannot say" in evaluated(["ixg", "saliency"], 3).report().read_text()
+
+
+def test_a_run_without_kept_maps_says_so(evaluated: Evaluate):
+    assert "No maps were kept" in evaluated(["ixg"], 3, keep_maps=0).report().read_text()
+
+
+def test_a_run_that_was_cut_short_says_so(evaluated: Evaluate):
+    result = evaluated(["ixg", "saliency"], 70)
+    last = sorted((result.store.root / "rows").iterdir())[-1]
+    last.unlink()
+    assert "1 of 2 tasks are missing" in " ".join(hp.Result.load(result.store.root).report().read_text().split())
+    for part in (result.store.root / "rows").iterdir():
+        part.unlink()
+    assert "There are no scores yet" in hp.Result.load(result.store.root).report().read_text()
+
+
+def test_building_again_replaces_the_old_report(full: hp.Result, tmp_path: Path):
+    first = build(full.store, tmp_path / "site")
+    before = first.read_bytes()
+    (tmp_path / "site" / "index.html").write_text("old")
+    assert build(full.store, tmp_path / "site").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["site"]
+
+
+def test_a_directory_with_something_else_in_it_is_left_alone(full: hp.Result, tmp_path: Path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(hp.HeatproofError, match="not a report"):
+        build(full.store, tmp_path)
+    with pytest.raises(hp.HeatproofError, match="is a file"):
+        build(full.store, tmp_path / "thesis.tex")
+    with pytest.raises(hp.HeatproofError, match="not a report"):
+        build(full.store, full.store.root)
+    site = build(full.store, tmp_path / "site").parent
+    (site / "notes.txt").write_text("precious")
+    with pytest.raises(hp.HeatproofError, match=r"notes\.txt"):
+        build(full.store, site)
+    assert (site / "notes.txt").read_text() == (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def test_a_report_is_small(page: Path):
+    assert sum(p.stat().st_size for p in page.parent.rglob("*") if p.is_file()) < 2_000_000
+
+
+def test_numbers_have_a_real_minus_and_no_negative_zero():
+    assert [number(v) for v in (-0.5, 0.25, -0.0001, float("nan"), None)] == ["−0.500", "0.250", "0.000", "–", "–"]
+
+
+def test_the_images_of_the_run_are_not_changed(page: Path, full: hp.Result):
+    kept: Tensor = full.store.kept(next(iter(Run(full.store).plan["tasks"])))[0]["images"]
+    first = next(a["src"] for tag, a in Page(page.read_text()).tags if tag == "img" and (a.get("alt") or "").startswith("sample"))
+    assert np.array_equal(pixels(page.parent / str(first)), kept[0].permute(1, 2, 0).numpy())

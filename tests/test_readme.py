@@ -1,0 +1,53 @@
+"""Code in the README and in the documentation runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from heatproof.bench.spec import make_spec
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(language: str) -> str:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def test_the_python_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["page"].is_file()
+    assert names["maps"].shape == (4, 64, 64)
+    assert "gradcam" in capsys.readouterr().out
+
+
+def test_the_spec_is_valid():
+    (spec,) = blocks("yaml")
+    assert make_spec(yaml.safe_load(spec)).expressions()
+
+
+@pytest.mark.parametrize("line", [line for block in blocks("bash") for line in block.splitlines() if line.startswith("heatproof")])
+def test_the_commands_exist(line):
+    from heatproof.cli import main
+
+    name = line.split()[1]
+    command = main.commands[name]
+    options = {o for p in command.params for o in p.opts}
+    assert set(re.findall(r" (--?[a-z-]+)", line)) <= options
+
+
+def test_every_picture_is_there():
+    for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_the_architecture_page_names_every_package():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for package in (ROOT / "src" / "heatproof").iterdir():
+        if (package / "__init__.py").exists():
+            assert f"{package.name}/" in page
