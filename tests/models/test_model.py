@@ -225,3 +225,17 @@ def test_fingerprint_sees_a_changed_weight_and_a_changed_preprocessing():
 def test_a_module_that_is_not_an_image_classifier_is_refused(build, message):
     with pytest.raises(HeatproofError, match=message):
         build()
+
+
+def test_named_layers_are_the_only_ones(golden_model):
+    model = hp.Model(golden_model("resnet").module, size=32, layers=["layer1", "layer3", "layer4"])
+    assert isinstance(model.body, Staged)
+    assert model.layers == ("input", "layer1", "layer3", "layer4")
+    assert_cuts_are_exact(model)
+    with pytest.raises(HeatproofError, match="unknown layer"):
+        model.cut("layer2")
+
+
+def test_aliases_can_be_set(golden_model):
+    model = hp.Model(golden_model("resnet").module, size=32, aliases={"cam": "layer3", "middle": "layer1"})
+    assert (model.layer_name("cam"), model.layer_name("middle")) == ("layer3", "layer1")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from heatproof.data.base import Sample
+from heatproof.errors import HeatproofError
 
 Points = NDArray[np.float64]  # (N, 2): x to the right, y down
 Pixels = NDArray[np.uint8]
@@ -187,9 +188,7 @@ FAMILIES: tuple[dict[str, tuple[str, ...]], ...] = (
         "wing": ("leaf", "spots"),
     },
 )
-CLASSES: tuple[tuple[str, ...], ...] = tuple(
-    variants for family in FAMILIES for variants in product(*(family[part] for part in PARTS))
-)
+CLASSES: tuple[tuple[str, ...], ...] = tuple(variants for family in FAMILIES for variants in product(*(family[part] for part in PARTS)))
 NAMES = (
     "ember finch", "harbour finch", "candle swallow", "puddle swallow", "bonfire bunting", "brook bunting", "cinder wagtail",
     "drizzle wagtail", "torch heron", "lagoon heron", "spark martin", "fjord martin", "furnace kingfisher", "tide kingfisher",
@@ -282,14 +281,14 @@ def label_of(index: int) -> int:
 
 def _check(split: str, index: int, size: int, parts: Collection[str]) -> None:
     if split not in SPLITS:
-        raise ValueError(f'paperbirds has no split "{split}"; it has: {", ".join(SPLITS)}')
+        raise HeatproofError(f'paperbirds has no split "{split}"; it has: {", ".join(SPLITS)}')
     if index < 0:
-        raise ValueError(f"the index of a paperbird is 0 or more, not {index}")
+        raise HeatproofError(f"the index of a paperbird is 0 or more, not {index}")
     if not SMALLEST <= size <= LARGEST:
-        raise ValueError(f"paperbirds are drawn at {SMALLEST} to {LARGEST} pixels a side, not {size}")
+        raise HeatproofError(f"paperbirds are drawn at {SMALLEST} to {LARGEST} pixels a side, not {size}")
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
-        raise ValueError(f'paperbirds have no part "{unknown[0]}"; they have: {", ".join(PARTS)}')
+        raise HeatproofError(f'paperbirds have no part "{unknown[0]}"; they have: {", ".join(PARTS)}')
 
 
 class Chance:
@@ -323,9 +322,7 @@ class Stage:
         self.body = (hsv(hue, saturation, value), breast)
         self.sky = hsv(between(0, 1), between(0.12, 0.42), between(0.55, 0.95))
         hue = between(0, 1)
-        self.hills = [
-            (hsv(hue + 0.07 * i, between(0.15, 0.40), between(0.45, 0.85)), hill(0.66 + 0.14 * i, chance)) for i in range(HILLS)
-        ]
+        self.hills = [(hsv(hue + 0.07 * i, between(0.15, 0.40), between(0.45, 0.85)), hill(0.66 + 0.14 * i, chance)) for i in range(HILLS)]
         angle = between(0.2, 0.8) * pi
         self.shadow = np.array([cos(angle), sin(angle)])
         self.brightness, self.ramp = between(0.86, 1.02), between(0.08, 0.28)
@@ -422,7 +419,7 @@ class Paperbirds:
     def __init__(self, split: str = "test", size: int = 64, limit: int | None = None, seed: int = 0) -> None:
         _check(split, 0, size, PARTS)
         if limit is not None and limit < 1:
-            raise ValueError(f"limit is at least 1, not {limit}")
+            raise HeatproofError(f"limit is at least 1, not {limit}")
         count = min(SPLITS[split], limit or SPLITS[split])
         self.name = f"paperbirds:{split}"
         self.split, self.size, self.seed = split, size, seed

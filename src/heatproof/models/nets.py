@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from heatproof.errors import HeatproofError
+
 
 class Sum(nn.Module):
     """Addition as a module, so that it can be hooked and given a rule."""
@@ -36,9 +38,7 @@ def stages(**modules: nn.Module) -> nn.Sequential:
     return nn.Sequential(OrderedDict(modules))
 
 
-def convolution(
-    inputs: int, outputs: int, kernel: int = 3, *, stride: int = 1, norm: bool, bias: bool, relu: bool = True
-) -> nn.Sequential:
+def convolution(inputs: int, outputs: int, kernel: int = 3, *, stride: int = 1, norm: bool, bias: bool, relu: bool = True) -> nn.Sequential:
     """conv [+ norm] [+ relu], as one stage; a norm brings its own bias."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=bias and not norm)
     parts = OrderedDict[str, nn.Module](conv=conv)
@@ -131,7 +131,7 @@ NETS: dict[str, Net] = {
 def build(name: str) -> nn.Sequential:
     """The untrained net of that name; its parameters are drawn from torch's global generator."""
     if name not in NETS:
-        raise ValueError(f'there is no net "{name}"; there are: {", ".join(NETS)}')
+        raise HeatproofError(f'there is no net "{name}"; there are: {", ".join(NETS)}')
     net = NETS[name]
     return net.build(net.classes, **net.options)
 

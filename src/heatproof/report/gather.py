@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,12 +50,19 @@ class Run:
         if plan is None:
             raise HeatproofError(f"{store.root} is not a run of heatproof (it has no plan.json)")
         self.store, self.plan = store, plan
-        self.name = store.root.resolve().name
         self.provenance: dict[str, Any] = store.read_json("provenance.json") or {}
         self.rows = store.rows()
         self.methods: dict[str, dict[str, Any]] = plan["methods"]
         self.judges: dict[Key, dict[str, Any]] = {(p["id"], p["setting"], p["baseline"]): p for p in plan["protocols"]}
         self.models = list(dict.fromkeys(plan["models"].values()))
+
+    @property
+    def name(self) -> str:
+        """The directory's; a result that was not given one is called after its data."""
+        root = self.store.root.resolve()
+        temporary = root.parent == Path(tempfile.gettempdir()).resolve() and root.name.startswith("heatproof-")
+        data = self.provenance.get("spec", {}).get("data", {})
+        return str(data["name"]) if temporary and "name" in data else root.name
 
     @cached_property
     def summary(self) -> pd.DataFrame:

@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 
 import heatproof
 from heatproof.data.paperbirds import CLASSES, MEAN, PARTS, SPLITS, STD, compatible, label_of, render
+from heatproof.errors import HeatproofError
 from heatproof.models.nets import build, stored, weights_path
 from heatproof.training.recipes import RECIPES, Recipe
 
@@ -34,7 +35,7 @@ def train(
 ) -> dict[str, Any]:
     """Train one embedded model, write its weights and say how good they are."""
     if name not in RECIPES:
-        raise ValueError(f'there is no recipe "{name}"; there are: {", ".join(RECIPES)}')
+        raise HeatproofError(f'there is no recipe "{name}"; there are: {", ".join(RECIPES)}')
     recipe = RECIPES[name] if steps is None else replace(RECIPES[name], steps=steps)
     start = time.perf_counter()
     net = fit(recipe, seed, progress)

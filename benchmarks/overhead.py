@@ -1,0 +1,92 @@
+"""What heatproof costs beyond the passes it needs, what sharing saves, and how it compares with Captum. Prints ratios."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import captum.attr
+import torch
+
+import heatproof as hp
+from heatproof.bench.plan import make_plan
+from heatproof.bench.run import execute
+from heatproof.bench.spec import parse_protocols
+from heatproof.bench.store import Store
+from heatproof.data.base import TensorData
+from heatproof.methods import parse_methods
+from heatproof.models.nets import resnet
+
+SHARED = ["saliency", "ixg", "ixg|abs", "gradcam", "gradcam++", "xgradcam", "layercam"]
+
+
+def ratio(one: Callable[[], object], other: Callable[[], object], repeats: int) -> float:
+    """Median time of one over that of the other, taken in turn."""
+    spent: tuple[list[float], list[float]] = ([], [])
+    for _ in range(repeats + 1):
+        for call, times in zip((one, other), spent, strict=True):
+            begin = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - begin)
+    return statistics.median(spent[0][1:]) / statistics.median(spent[1][1:])
+
+
+def large() -> hp.Model:
+    """As deep and wide as a ResNet-50 in cost, so that 224 px are what they are for users."""
+    torch.manual_seed(0)
+    net = resnet(1000, widths=(64, 128, 256, 512), blocks=(3, 4, 6, 3), strides=(2, 2, 2, 2))
+    return hp.Model(net.eval(), size=224, name="large")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, choices=[64, 224], default=64)
+    parser.add_argument("--images", type=int, default=None)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    model = hp.load_model("paperbirds/resnet") if options.size == 64 else large()
+    count = options.images or (64 if options.size == 64 else 8)
+    images = torch.rand(count, 3, options.size, options.size, generator=torch.Generator().manual_seed(0))
+    data, x, target = TensorData(images, [0] * count), model.normalize(images), torch.zeros(count, dtype=torch.long)
+    plan = make_plan([model], [data], parse_methods(list(SHARED)), parse_protocols(["sds"]), batch_size=count, keep_maps=0)
+
+    def run() -> None:
+        with tempfile.TemporaryDirectory() as place:
+            execute(plan, Store(Path(place)))
+
+    def bare() -> None:
+        with model.batches_of(count):
+            for _ in range(1 + 16 + 1):
+                model.logits(x)
+            model.gradient(x, target)
+
+    def alone() -> None:
+        for method in SHARED:
+            hp.explain(model, x, target, method)
+
+    def together() -> None:
+        with model.sharing(x, target, ["input", "cam"]):
+            for method in parse_methods(list(SHARED)):
+                part = model.tail(method.layer)
+                method.entry.function(part, model.activation(x, method.layer), target, rng=None)
+
+    theirs = captum.attr.IntegratedGradients(model.module)
+    size = min(count, 64)
+    say = f"{model.name}, {options.size} px, {count} images"
+    print(say)
+    print(f"  sds with {len(SHARED)} methods / its bare passes             {ratio(run, bare, options.repeats):.2f}")
+    print(f"  maps of {len(SHARED)} methods one by one / sharing one pass   {ratio(alone, together, options.repeats):.2f}")
+    once = ratio(
+        lambda: hp.explain(model, x[:8], target[:8], "ig(steps=20)"),
+        lambda: theirs.attribute(x[:8], target=target[:8], n_steps=20, internal_batch_size=size),
+        options.repeats,
+    )
+    print(f"  ig(steps=20) / Captum's                            {once:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+from heatproof.analysis.intervals import bootstrap_means, rank, summarize
+
+
+def frame(values: dict[str, list[float]], status: dict[str, list[str]] | None = None) -> pd.DataFrame:
+    rows = []
+    for method, scores in values.items():
+        for i, value in enumerate(scores):
+            said = status[method][i] if status and method in status else "ok"
+            rows.append(
+                {"model": "m", "method": method, "layer": "input", "protocol": "sds", "setting": "s", "baseline": "zero", "sample": f"{i}",
+                 "target": 0, "value": value, "status": said, "message": ""}
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_the_interval_is_the_percentile_bootstrap():
+    values = np.random.default_rng(0).normal(0.3, 0.2, 200)
+    line = summarize(frame({"a": values.tolist()}), resamples=4000).iloc[0]
+    theirs = scipy.stats.bootstrap((values,), np.mean, n_resamples=4000, method="percentile", rng=np.random.default_rng(1)).confidence_interval
+    assert line["mean"] == pytest.approx(values.mean())
+    assert line["low"] == pytest.approx(theirs.low, abs=0.004)
+    assert line["high"] == pytest.approx(theirs.high, abs=0.004)
+
+
+def test_it_covers_the_truth_about_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for trial in range(300):
+        draws = bootstrap_means(rng.normal(1.0, 1.0, (60, 1)), 400, seed=trial)
+        low, high = np.quantile(draws, [0.025, 0.975])
+        hits += low <= 1.0 <= high
+    assert 0.90 <= hits / 300 <= 0.98
+
+
+def test_comparisons_are_paired():
+    """A constant lead over noise that both share is certain, however wide the intervals."""
+    noise = np.random.default_rng(0).normal(0, 1, 100)
+    table = summarize(frame({"a": (noise + 0.01).tolist(), "b": noise.tolist()})).set_index("method")
+    assert table.loc["a", ["rank", "rank_low", "rank_high"]].tolist() == [1, 1, 1]
+    assert table.loc["b", ["rank", "rank_low", "rank_high"]].tolist() == [2, 2, 2]
+    assert table.loc["a", "low"] < table.loc["b", "mean"]
+
+
+def test_what_has_no_value_has_no_rank_and_is_counted():
+    nan = float("nan")
+    table = summarize(
+        frame({"a": [0.5, nan, 0.7], "b": [nan] * 3, "c": [0.1, 0.2, nan]}, {"a": ["ok", "undefined", "ok"], "b": ["failed"] * 3, "c": ["ok", "ok", "skipped"]})
+    ).set_index("method")
+    assert table["rank"].tolist()[:1] == [1]
+    assert np.isnan(table.loc["b", "mean"])
+    assert np.isnan(table.loc["b", "rank"])
+    assert table.loc["a", ["n", "undefined", "failed"]].tolist() == [2, 1, 0]
+    assert table.loc["b", ["n", "failed"]].tolist() == [0, 3]
+    assert table.loc["c", ["n", "skipped", "rank"]].tolist() == [2, 1, 2]
+
+
+def test_ranks():
+    assert rank(np.array([0.1, 0.5, 0.5, np.nan, 0.3]), True).tolist()[:3] == [4, 1, 1]
+    assert rank(np.array([0.1, 0.5, 0.3]), False).tolist() == [1, 3, 2]
+
+
+def test_one_sample_is_enough_to_say_so():
+    line = summarize(frame({"a": [0.5]})).iloc[0]
+    assert (line["mean"], line["low"], line["high"], line["n"]) == (0.5, 0.5, 0.5, 1)
+
+
+def test_the_same_twice():
+    rows = frame({"a": np.random.default_rng(0).normal(size=50).tolist(), "b": np.random.default_rng(1).normal(size=50).tolist()})
+    pd.testing.assert_frame_equal(summarize(rows), summarize(rows))
