@@ -103,7 +103,7 @@ def evaluate(
     plan = make_plan(models, sets, expressions, judges, seed=seed, batch_size=batch_size, keep_maps=keep_maps)
     told = {
         "models": [m.name for m in models], "data": {"name": sets[0].name, "limit": limit}, "methods": [e.label for e in expressions],
-        "protocols": [p.canonical for p in judges], "seed": seed,
+        "protocols": [{"name": p.id, **p.model_dump()} for p in judges], "seed": seed,
     }  # fmt: skip
     store = Store(Path(out if out is not None else tempfile.mkdtemp(prefix="heatproof-")))
     identity = {**told, "data": {"name": sets[0].name}}
@@ -150,8 +150,8 @@ def _facts(plan: Plan) -> dict[str, Any]:
     found = {c.expression.label: c.expression for t in plan.tasks for c in t.cells}
     return {
         label: {
-            "canonical": e.canonical, "family": e.entry.family, "paper": e.entry.paper, "signed": e.entry.signed, "layer": e.layer,
-            "summary": e.entry.summary, "cost": e.entry.cost(e.arguments), "map": e.map_key,
+            "canonical": e.canonical, "family": e.entry.family, "paper": e.entry.paper, "signed": e.signed, "layer": e.layer,
+            "summary": e.entry.summary, "cost": e.cost, "map": e.map_key,
         } for label, e in found.items()
     }  # fmt: skip
 

@@ -6,12 +6,15 @@ import pytest
 from numpy.typing import NDArray
 
 from heatproof.data.paperbirds import (
+    ANCHORS,
     BIRD,
+    CENTRE,
     CLASSES,
     DISTRACTORS,
     MEAN,
     NAMES,
     OVERSAMPLING,
+    PART_OF_PAINT,
     PARTS,
     SHADOW_LENGTH,
     SPLITS,
@@ -21,6 +24,7 @@ from heatproof.data.paperbirds import (
     Paperbirds,
     Stage,
     compatible,
+    lit,
     paste,
     render,
 )
@@ -32,19 +36,17 @@ def without(part: str) -> list[str]:
     return [other for other in PARTS if other != part]
 
 
-def grown(mask: Array, reach: int) -> Array:
-    padded = np.pad(mask, reach)
-    height, width = mask.shape
-    shifts = range(2 * reach + 1)
-    return np.logical_or.reduce([padded[y : y + height, x : x + width] for y in shifts for x in shifts])
-
-
-def seen_at_all(index: int, part: str, size: int) -> Array:
-    """Pixels that the part covers, be it only by a corner, from the paper as it was pasted."""
-    stage = Stage(Chance(0, "test", index))
-    side = size * OVERSAMPLING
-    changed = paste(stage, index % len(CLASSES), side, PARTS) != paste(stage, index % len(CLASSES), side, without(part))
-    return changed.reshape(size, OVERSAMPLING, size, OVERSAMPLING).any((1, 3))
+def reach(index: int, part: str, size: int) -> Array:
+    """Pixels that the part or one of the steps of its shadow covers, be it only by a corner, from the paper as it was pasted."""
+    stage, label, side = Stage(Chance(0, "test", index)), index % len(CLASSES), size * OVERSAMPLING
+    covered = paste(stage, label, side, PARTS) != paste(stage, label, side, without(part))
+    reached = covered.copy()
+    for step in (1 / 3, 2 / 3, 1):
+        right, down = np.rint(stage.shadow * SHADOW_LENGTH * side * step).astype(int)
+        for y, x in np.argwhere(covered) + np.array([down, right]):
+            if 0 <= y < side and 0 <= x < side:
+                reached[y, x] = True
+    return reached.reshape(size, OVERSAMPLING, size, OVERSAMPLING).any((1, 3))
 
 
 def test_a_picture_is_a_pure_function_of_its_identity() -> None:
@@ -73,18 +75,28 @@ def test_the_scene_is_the_same_at_every_size(index: int) -> None:
 def test_taking_a_part_off_changes_nothing_beyond_the_part_and_its_shadow(part: str, index: int) -> None:
     whole, rest = render(0, "test", index), render(0, "test", index, parts=without(part))
     changed = (whole.image != rest.image).any(-1)
-    covered = seen_at_all(index, part, 64)
     assert changed.any()
-    assert not (changed & ~grown(covered, int(np.ceil(64 * SHADOW_LENGTH)))).any()
+    assert not (changed & ~reach(index, part, 64)).any()
     assert (changed & (whole.part_map == 2 + PARTS.index(part))).sum() > 0.9 * whole.visible[part]
     elsewhere = whole.part_map != 2 + PARTS.index(part)
     assert np.array_equal(whole.part_map[elsewhere], rest.part_map[elsewhere])
 
 
-def test_taking_off_what_is_not_there_changes_nothing() -> None:
+def test_parts_are_a_set() -> None:
     bare = render(0, "test", 4, parts=["eye", "tail"])
     assert [part for part in PARTS if bare.visible[part]] == ["eye", "tail"]
     assert np.array_equal(bare.image, render(0, "test", 4, parts=("tail", "eye")).image)
+
+
+@pytest.mark.parametrize("part", ["beak", "tail"])
+def test_taking_off_a_part_that_is_out_of_sight_changes_nothing(part: str) -> None:
+    stage = Stage(Chance(0, "test", 4))
+    towards_the_part = np.sign((np.array(ANCHORS[part]) - CENTRE) @ stage.pose)[0]
+    stage.place = stage.place + np.array([0.6 * towards_the_part, 0])
+    paints, rest = (paste(stage, 4, 256, parts) for parts in (PARTS, without(part)))
+    assert (PART_OF_PAINT[paints] == 1).any()  # the body is in the picture still
+    assert not (PART_OF_PAINT[paints] == 2 + PARTS.index(part)).any()
+    assert np.array_equal(lit(stage, 4, paints), lit(stage, 4, rest))
 
 
 def test_part_maps_agree_with_the_counts_and_hold_a_body() -> None:

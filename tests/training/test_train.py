@@ -1,8 +1,10 @@
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from heatproof.data.paperbirds import CLASSES, PARTS, compatible
 from heatproof.models.nets import NETS, build, load_state, weights_path
@@ -80,6 +82,12 @@ def test_part_drops_find_the_part_a_model_looks_at() -> None:
     drops = training.part_drops(sees_only_redness, count=16)
     assert drops["foot"]["share"] > 0.9
     assert drops["foot"]["mean"] > max(abs(drop["mean"]) for part, drop in drops.items() if part in ("beak", "eye"))
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_shipped_weights_say_the_recipe_they_were_made_with(name: str) -> None:
+    with safe_open(weights_path(name), framework="pt") as file:
+        assert json.loads(file.metadata()["recipe"]) == asdict(RECIPES[name])
 
 
 @pytest.mark.slow

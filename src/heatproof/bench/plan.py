@@ -71,7 +71,7 @@ def task_cost(task: Task) -> tuple[int, int]:
     backwards, shared = 0, set[tuple[str, str]]()
     layers = set[str]()
     for expression in {c.expression.map_key: c.expression for c in live}.values():
-        f, b = expression.entry.cost(expression.arguments)
+        f, b = expression.cost or (0, 0)
         layer = task.model.layer_name(expression.layer)
         if layer != "input":
             layers.add(layer)

@@ -10,6 +10,7 @@ import platform
 import subprocess
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -75,7 +76,13 @@ def _commit(plan: Plan, store: Store, task: Task, batch: Batch, done: list[dict[
     order = {c.key: i for i, c in enumerate(task.cells)}
     rows = sorted(done + rows, key=lambda r: order[r["cell"]])
     old_kept, old_notes = store.kept(task.name) if done else ({}, {})
-    timings = {"seconds": work.seconds, "passes": dict(task.model.passes - before), "batch_size": size, "images": len(batch.ids)}
+    old = (store.read_json(f"timings/{task.name}.json") if done else None) or {"seconds": {}, "passes": {}}
+    timings = {
+        "seconds": {**old["seconds"], **work.seconds},
+        "passes": dict(Counter(old["passes"]) + (task.model.passes - before)),
+        "batch_size": size,
+        "images": len(batch.ids),
+    }
     store.commit(task.name, rows, {**old_kept, **work.kept}, {**old_notes, **work.notes}, timings)
 
 
@@ -131,7 +138,7 @@ class _Work:
         if not problem:
             assert isinstance(native, Tensor) and not isinstance(shared, str)
             small = transformed(cell.expression, native)
-            self.kept[f"map {cell.expression.label}"] = small[: self.keep].half().cpu()
+            self._keep_map(cell.expression.label, small[: self.keep])
             maps = explainer.resized(small)
             good = finite(maps)
             scored = torch.where(good[:, None, None], maps, 0)
@@ -144,6 +151,12 @@ class _Work:
                 ]  # fmt: skip
             problem = measured
         return self._each(cell, judged.target, "failed", problem)
+
+    def _keep_map(self, label: str, maps: Tensor) -> None:
+        """Half precision, each map scaled to a largest value of 1, so that small ones do not vanish; the scale beside it."""
+        scale = maps.abs().flatten(1).amax(1).nan_to_num(1.0, 1.0)
+        scale = torch.where(scale > 0, scale, 1.0)
+        self.kept |= {f"map {label}": (maps / scale[:, None, None]).half().cpu(), f"scale {label}": scale.cpu()}
 
     def _timed(self, what: str | None, call: Callable[..., Any], *arguments: Any) -> Any:
         """The result, or what went wrong as text: for the rows of this cell, while the others go on."""

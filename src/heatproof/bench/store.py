@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -87,6 +88,8 @@ class Store:
         plan = self.read_json("plan.json")
         if plan is None:
             raise HeatproofError(f"{self.root} is not a run of heatproof (it has no plan.json)")
+        if not all(re.fullmatch(r"[\w-]+", task) for task in plan["tasks"]):
+            raise HeatproofError(f"{self.root}/plan.json names tasks that are no file names; this is not a run of heatproof")
         wanted = {key: i for i, key in enumerate(key for cells in plan["tasks"].values() for key in cells)}
         parts = [pq.read_table(p, schema=SCHEMA) for t in plan["tasks"] if (p := self.root / "rows" / f"{t}.parquet").is_file()]
         frame = pa.concat_tables(parts or [SCHEMA.empty_table()]).to_pandas()

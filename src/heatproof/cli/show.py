@@ -112,7 +112,7 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
     def methods() -> Iterator[dict[str, Any]]:
         for e in METHODS:
             defaults = {k: p.default for k, p in e.parameters.items()}
-            forwards, backwards = e.cost(defaults)
+            forwards, backwards = e.cost(defaults) if e.cost else (None, None)
             yield {
                 "id": e.id, "family": e.family, "paper": e.paper, "summary": e.summary, "signed": e.signed, "layer": e.layer,
                 "needs": sorted(e.needs), "forwards": forwards, "backwards": backwards, "arguments": defaults, "version": e.version,

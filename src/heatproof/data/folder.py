@@ -82,7 +82,7 @@ def read_image(path: Path) -> Image.Image:
     except UnreadableImage:
         raise
     except (OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UnreadableImage(f"{path.name}: {error}") from error
+        raise UnreadableImage(f"{path.name}: {str(error).replace(str(path), path.name)}") from error
 
 
 def fit(image: Image.Image, size: int, resize: int) -> torch.Tensor:  # (3, size, size) in [0, 1]

@@ -41,7 +41,7 @@ class MethodEntry:
     layer: str = "input"
     reduce: str = "sum"
     needs: frozenset[str] = frozenset()
-    cost: Cost = lambda arguments: (0, 0)
+    cost: Cost | None = None  # None: its author does not say
     version: int = 1
     source: str | None = None  # hash of a user's code; None for what ships with the package
 
@@ -59,6 +59,7 @@ class MethodEntry:
 class TransformEntry:
     id: str
     function: Function  # (maps (B, h, w), …) -> (B, h, w)
+    removes_sign: bool = False
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -80,10 +81,9 @@ def method(
     """
 
     def register(function: Function) -> Function:
-        price = cost if callable(cost) else lambda arguments: cost or ((0, 1) if "gradient" in needs else (0, 0))
         own = function.__module__.split(".")[0] == "heatproof"
         METHODS.add(
-            MethodEntry(id, function, family, paper, signed, layer, reduce, frozenset(needs), price, version, None if own else source_hash(function)),
+            MethodEntry(id, function, family, paper, signed, layer, reduce, frozenset(needs), _price(cost, needs, own), version, None if own else source_hash(function)),
             replace=not own,
         )
         return function
@@ -91,11 +91,20 @@ def method(
     return register
 
 
-def transform(id: str) -> Callable[[Function], Function]:
+def _price(cost: Cost | tuple[int, int] | None, needs: tuple[str, ...], own: bool) -> Cost | None:
+    if callable(cost):
+        return cost
+    if cost is None and not own:
+        return None
+    fixed = cost or ((0, 1) if "gradient" in needs else (0, 0))
+    return lambda arguments: fixed
+
+
+def transform(id: str, *, removes_sign: bool = False) -> Callable[[Function], Function]:
     """Register a function `(maps, …) -> maps` on (B, h, w) at the layer's own resolution."""
 
     def register(function: Function) -> Function:
-        TRANSFORMS.add(TransformEntry(id, function))
+        TRANSFORMS.add(TransformEntry(id, function, removes_sign))
         return function
 
     return register
@@ -117,9 +126,15 @@ class Expression:
     arguments: dict[str, Any] = field(hash=False)
     layer: str
     transforms: tuple[tuple[Function, Any], ...] = field(hash=False)
+    signed: bool
     label: str
     canonical: str  # with every default, the version, and the transforms
     map_key: str  # the same without transforms: what is stored
+
+    @property
+    def cost(self) -> tuple[int, int] | None:
+        """(forwards, backwards) an image, alone; None where a method of one's own does not say."""
+        return self.entry.cost(self.arguments) if self.entry.cost else None
 
     @classmethod
     def parse(cls, text: str | Function) -> Expression:
@@ -142,18 +157,19 @@ class Expression:
         arguments = call.bind(entry.parameters, "method")
         if arguments["reduce"] not in REDUCTIONS:
             raise unknown("reduction", arguments["reduce"], REDUCTIONS)
-        transforms, labels, spelled = [], [], []
+        transforms, labels, spelled, signed = [], [], [], entry.signed
         for piece in tail:
             found = TRANSFORMS[piece.name]
             bound = piece.bind(found.parameters, "transform")
             found.function(torch.zeros(1, 2, 2), **bound)  # a bad argument is told now, not after the first batch
             transforms.append((found.function, bound))
+            signed = signed and not found.removes_sign
             labels.append(str(Call(piece.name, tuple(bound.values()))))
             spelled.append(str(Call(piece.name, (), bound)))
         label = call_label(call, arguments, entry.parameters) + ("" if layer == entry.layer else f"@{layer}")
         version = f"{entry.version}" + (f"+{entry.source}" if entry.source is not None else "")
         map_key = f"{Call(entry.id, (), dict(sorted(arguments.items())))}@{layer} v{version}"
-        return cls(entry, arguments, layer, tuple(transforms), "|".join([label, *labels]), "|".join([map_key, *spelled]), map_key)
+        return cls(entry, arguments, layer, tuple(transforms), signed, "|".join([label, *labels]), "|".join([map_key, *spelled]), map_key)
 
 
 def _entry_of(function: object) -> MethodEntry:

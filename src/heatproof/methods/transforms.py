@@ -9,12 +9,12 @@ from heatproof.methods.base import transform
 from heatproof.tensor.filters import gaussian, separable
 
 
-@transform("abs")
+@transform("abs", removes_sign=True)
 def absolute(maps: Tensor) -> Tensor:
     return maps.abs()
 
 
-@transform("relu")
+@transform("relu", removes_sign=True)
 def positive_part(maps: Tensor) -> Tensor:
     return maps.relu()
 

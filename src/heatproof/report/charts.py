@@ -167,7 +167,7 @@ class Line:
 def bump(columns: Sequence[str], lines: Sequence[Line], title: str) -> Markup:
     """Ranks from column to column. Equal ranks are drawn one below the other; the number in the dot is the rank."""
     row, top = 25.0, 44.0
-    gutter = 24 + min(LONGEST, max(len(line.label) for line in lines)) * CHARACTER
+    gutter = 36 + min(LONGEST, max(len(line.label) for line in lines)) * CHARACTER
     gap = max(120.0, min(240.0, (840 - 2 * gutter) / max(1, len(columns) - 1)))
     width, height = 2 * gutter + gap * (len(columns) - 1), top + row * len(lines) + 6
     order = [sorted(range(len(lines)), key=lambda i: (lines[i].ranks[c], *(lines[i].ranks), i)) for c in range(len(columns))]

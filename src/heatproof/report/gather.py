@@ -78,7 +78,7 @@ class Run:
 
     @cached_property
     def samples(self) -> list[str]:
-        return list(dict.fromkeys(self.rows["sample"]))
+        return list(dict.fromkeys(self.rows.loc[self.rows["status"] != "skipped", "sample"]))
 
     @property
     def unfinished(self) -> list[str]:

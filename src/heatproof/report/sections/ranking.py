@@ -72,15 +72,14 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _facts(run: Run, model: str, method: str) -> dict[str, Any]:
     facts = run.methods.get(method, {})
-    forwards, backwards = facts.get("cost", (0, 0))
-    undeclared = run.family(method) == "yours" and not forwards and not backwards
+    forwards, backwards = facts.get("cost") or (None, None)
     return {
         "family": run.family(method),
         "paper": facts.get("paper", ""),
         "about": facts.get("summary", ""),
         "canonical": facts.get("canonical", method),
-        "forwards": None if undeclared else forwards,
-        "backwards": None if undeclared else backwards,
+        "forwards": forwards,
+        "backwards": backwards,
         "milliseconds": run.milliseconds.get((model, method)),
     }
 
