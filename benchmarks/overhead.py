@@ -75,7 +75,7 @@ def main() -> None:
                 method.entry.function(part, model.activation(x, method.layer), target, rng=None)
 
     theirs = captum.attr.IntegratedGradients(model.module)
-    size = min(count, 64)
+    size = model.batch_size = min(count, 64)
     say = f"{model.name}, {options.size} px, {count} images"
     print(say)
     print(f"  sds with {len(SHARED)} methods / its bare passes             {ratio(run, bare, options.repeats):.2f}")

@@ -36,7 +36,12 @@ class BasicBlock(nn.Module):
 class GoldenResNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.conv1, self.bn1, self.relu, self.maxpool = nn.Conv2d(3, 12, 3, 1, 1, bias=False), nn.BatchNorm2d(12), nn.ReLU(), nn.MaxPool2d(2)
+        self.conv1, self.bn1, self.relu, self.maxpool = (
+            nn.Conv2d(3, 12, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(12),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
         for i, (inside, outside, stride) in enumerate([(12, 12, 1), (12, 24, 2), (24, 32, 2), (32, 40, 1)], 1):
             setattr(self, f"layer{i}", nn.Sequential(BasicBlock(inside, outside, stride)))
         self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(40, 10)

@@ -7,9 +7,24 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "heatproof"
 ORDER = [
-    "errors", "registry", "expressions", "userfile", "tensor", "models", "data", "baselines", "methods", "protocols", "training", "bench", "analysis",
-    "report", "functional", "api", "cli",
-]  # fmt: skip
+    "errors",
+    "registry",
+    "expressions",
+    "userfile",
+    "tensor",
+    "models",
+    "data",
+    "baselines",
+    "methods",
+    "protocols",
+    "training",
+    "bench",
+    "analysis",
+    "report",
+    "functional",
+    "api",
+    "cli",
+]
 
 
 def imports(path: Path) -> set[str]:

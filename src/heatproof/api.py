@@ -20,9 +20,8 @@ from heatproof.bench.store import Store
 from heatproof.data.base import Data, TensorData
 from heatproof.data.catalog import load_data
 from heatproof.errors import HeatproofError
-from heatproof.methods import Expression
+from heatproof.methods import Expression, method, parse_methods
 from heatproof.methods import explain as _explain
-from heatproof.methods import method, parse_methods
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model, pick_device
 
@@ -32,7 +31,11 @@ Method = str | Callable[..., Tensor]
 
 
 def explain(
-    model: Model | nn.Module | str, images: Tensor, targets: Tensor | Sequence[int] | int | None = None, method: Method = "gradcam", **options: Any
+    model: Model | nn.Module | str,
+    images: Tensor,
+    targets: Tensor | Sequence[int] | int | None = None,
+    method: Method = "gradcam",
+    **options: Any,
 ) -> Tensor:
     """Maps (B, H, W) for images in the model's input space (`model.normalize` brings them there).
 
@@ -102,9 +105,12 @@ def evaluate(
     sets: list[Data] = [TensorData(*data) if isinstance(data, tuple) else load_data(data, m, limit=limit, seed=seed) for m in models]
     plan = make_plan(models, sets, expressions, judges, seed=seed, batch_size=batch_size, keep_maps=keep_maps)
     told = {
-        "models": [m.name for m in models], "data": {"name": sets[0].name, "limit": limit}, "methods": [e.label for e in expressions],
-        "protocols": [{"name": p.id, **p.model_dump()} for p in judges], "seed": seed,
-    }  # fmt: skip
+        "models": [m.name for m in models],
+        "data": {"name": sets[0].name, "limit": limit},
+        "methods": [e.label for e in expressions],
+        "protocols": [{"name": p.id, **p.model_dump()} for p in judges],
+        "seed": seed,
+    }
     store = Store(Path(out if out is not None else tempfile.mkdtemp(prefix="heatproof-")))
     identity = {**told, "data": {"name": sets[0].name}}
     _run(plan, store, identity, told, progress)
@@ -121,12 +127,21 @@ def open_spec(spec: Spec, device: str = "auto") -> Plan:
     sets = [opened(spec.data, m) for m in models]
     reference = [opened(spec.reference, m).name for m in models] if spec.reference else []
     return make_plan(
-        models, sets, spec.expressions(), spec.judges(), seed=spec.seed, batch_size=spec.batch_size, backend=spec.backend,
-        keep_maps=spec.keep_maps, reference=str(reference),
-    )  # fmt: skip
+        models,
+        sets,
+        spec.expressions(),
+        spec.judges(),
+        seed=spec.seed,
+        batch_size=spec.batch_size,
+        backend=spec.backend,
+        keep_maps=spec.keep_maps,
+        reference=str(reference),
+    )
 
 
-def run(spec: Spec, out: str | Path, device: str = "auto", progress: Callable[[Task, bool], None] | None = None, plan: Plan | None = None) -> Result:
+def run(
+    spec: Spec, out: str | Path, device: str = "auto", progress: Callable[[Task, bool], None] | None = None, plan: Plan | None = None
+) -> Result:
     """Run a spec into a directory; what is there already is not done again."""
     store = Store(Path(out))
     _run(plan or open_spec(spec, device), store, spec.identity(), spec.model_dump(mode="json"), progress)
@@ -141,7 +156,9 @@ def _run(plan: Plan, store: Store, identity: dict[str, Any], told: dict[str, Any
     with store.locked():
         cells = {t.name: [c.key for c in t.cells] for t in plan.tasks}
         owner = {t.name: t.model.name for t in plan.tasks}
-        store.write_json("plan.json", {"tasks": cells, "models": owner, "methods": _facts(plan), "protocols": _judges(plan), "cost": plan.cost()})
+        store.write_json(
+            "plan.json", {"tasks": cells, "models": owner, "methods": _facts(plan), "protocols": _judges(plan), "cost": plan.cost()}
+        )
         store.write_json("provenance.json", provenance(told, models))
         execute(plan, store, progress or (lambda task, reused: None))
 
@@ -150,18 +167,29 @@ def _facts(plan: Plan) -> dict[str, Any]:
     found = {c.expression.label: c.expression for t in plan.tasks for c in t.cells}
     return {
         label: {
-            "canonical": e.canonical, "family": e.entry.family, "paper": e.entry.paper, "signed": e.signed, "layer": e.layer,
-            "summary": e.entry.summary, "cost": e.cost, "map": e.map_key,
-        } for label, e in found.items()
-    }  # fmt: skip
+            "canonical": e.canonical,
+            "family": e.entry.family,
+            "paper": e.entry.paper,
+            "summary": e.entry.summary,
+            "signed": e.signed,
+            "layer": e.layer,
+            "cost": e.cost,
+            "map": e.map_key,
+        }
+        for label, e in found.items()
+    }
 
 
 def _judges(plan: Plan) -> list[dict[str, Any]]:
     found = {c.protocol.canonical: c.protocol for t in plan.tasks for c in t.cells}
     return [
         {
-            "id": p.id, "canonical": p.canonical, "setting": p.setting, "baseline": p.baseline, "settings": p.model_dump(), "summary": p.summary,
-            "higher_is_better": p.higher_is_better, "range": p.range, "random_score": p.random_score, "target": p.target, "citation": p.citation,
-            "version": p.version, "forwards": p.forwards(),
-        } for p in found.values()
-    ]  # fmt: skip
+            **p.facts(),
+            "canonical": p.canonical,
+            "setting": p.setting,
+            "baseline": p.baseline,
+            "settings": p.model_dump(),
+            "forwards": p.forwards(),
+        }
+        for p in found.values()
+    ]

@@ -12,16 +12,29 @@ def frame(values: dict[str, list[float]], status: dict[str, list[str]] | None = 
         for i, value in enumerate(scores):
             said = status[method][i] if status and method in status else "ok"
             rows.append(
-                {"model": "m", "method": method, "layer": "input", "protocol": "sds", "setting": "s", "baseline": "zero", "sample": f"{i}",
-                 "target": 0, "value": value, "status": said, "message": ""}
-            )  # fmt: skip
+                {
+                    "model": "m",
+                    "method": method,
+                    "layer": "input",
+                    "protocol": "sds",
+                    "setting": "s",
+                    "baseline": "zero",
+                    "sample": f"{i}",
+                    "target": 0,
+                    "value": value,
+                    "status": said,
+                    "message": "",
+                }
+            )
     return pd.DataFrame(rows)
 
 
 def test_the_interval_is_the_percentile_bootstrap():
     values = np.random.default_rng(0).normal(0.3, 0.2, 200)
     line = summarize(frame({"a": values.tolist()}), resamples=4000).iloc[0]
-    theirs = scipy.stats.bootstrap((values,), np.mean, n_resamples=4000, method="percentile", rng=np.random.default_rng(1)).confidence_interval
+    theirs = scipy.stats.bootstrap(
+        (values,), np.mean, n_resamples=4000, method="percentile", rng=np.random.default_rng(1)
+    ).confidence_interval
     assert line["mean"] == pytest.approx(values.mean())
     assert line["low"] == pytest.approx(theirs.low, abs=0.004)
     assert line["high"] == pytest.approx(theirs.high, abs=0.004)
@@ -49,7 +62,10 @@ def test_comparisons_are_paired():
 def test_what_has_no_value_has_no_rank_and_is_counted():
     nan = float("nan")
     table = summarize(
-        frame({"a": [0.5, nan, 0.7], "b": [nan] * 3, "c": [0.1, 0.2, nan]}, {"a": ["ok", "undefined", "ok"], "b": ["failed"] * 3, "c": ["ok", "ok", "skipped"]})
+        frame(
+            {"a": [0.5, nan, 0.7], "b": [nan] * 3, "c": [0.1, 0.2, nan]},
+            {"a": ["ok", "undefined", "ok"], "b": ["failed"] * 3, "c": ["ok", "ok", "skipped"]},
+        )
     ).set_index("method")
     assert table["rank"].tolist()[:1] == [1]
     assert np.isnan(table.loc["b", "mean"])

@@ -12,7 +12,9 @@ from heatproof.tensor.noise import Rng
 
 @pytest.fixture(scope="module")
 def model():
-    return hp.Model(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)), size=32, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.5))
+    return hp.Model(
+        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)), size=32, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.5)
+    )
 
 
 def fill(text, x, model, ids=None, seed=0):

@@ -101,7 +101,7 @@ def test_two_runs_write_the_same_bytes(model, tmp_path):
 
 def test_what_goes_wrong_is_a_row_and_the_rest_completes(model):
     scores = hp.evaluate(model, "paperbirds:test", ["ixg", nan_on_one, raises, wrong_shape, "constant"], ["sds"], limit=6).scores
-    by_method = {m: rows for m, rows in scores.groupby("method")}
+    by_method = dict(list(scores.groupby("method")))
     assert set(by_method["ixg"]["status"]) == {"ok"}
     bad = by_method["nan_on_one"].set_index("sample")
     assert bad.loc["test-00003", ["status", "message"]].tolist() == ["failed", "nan_on_one: the map is not finite"]
@@ -131,9 +131,15 @@ def test_a_larger_limit_takes_up_what_is_there(model, tmp_path):
     def run(limit):
         seen.clear()
         return hp.evaluate(
-            model, "paperbirds:test", ["ixg", "random"], ["sds"], limit=limit, out=tmp_path / "run", batch_size=16,
+            model,
+            "paperbirds:test",
+            ["ixg", "random"],
+            ["sds"],
+            limit=limit,
+            out=tmp_path / "run",
+            batch_size=16,
             progress=lambda task, reused: seen.append((task.indices, reused)),
-        )  # fmt: skip
+        )
 
     run(70)
     grown = run(130)
@@ -177,18 +183,28 @@ def test_a_directory_of_another_spec_is_refused_and_left_alone(model, tmp_path):
 
 def test_one_writer_at_a_time(model, tmp_path):
     store = Store(tmp_path / "run")
-    with store.locked(), pytest.raises(HeatproofError, match="another run is writing"):
-        with Store(tmp_path / "run").locked():
-            pass
+    with store.locked(), pytest.raises(HeatproofError, match="another run is writing"), Store(tmp_path / "run").locked():
+        pass
 
 
-def test_the_plan_counts_the_passes_that_happen(model, tmp_path):
+@pytest.mark.parametrize(
+    ("methods", "forwards", "backwards"),
+    [
+        (["ixg", "saliency", "ig(steps=3)", "gradcam", "layercam", "edges"], 33, 1 + 3),  # clean, patches; one backward for four methods
+        (["gradcam", "layercam"], 33 + 1, 0),  # up to the layer once, and backwards only from there
+        (["ig(steps=3)", "gradcam"], 33 + 1, 3),
+        (["ixg", "gradcam", "ig(steps=2)@middle", "gradcam@middle"], 33, 1),
+        (["ixg", "ixg(score=softmax)", "random"], 33, 2),
+        (["edges"], 33, 0),
+    ],
+)
+def test_the_plan_counts_the_passes_that_happen(model, tmp_path, methods, forwards, backwards):
     data = hp.load_data("paperbirds:test", model, limit=10)
-    plan = make_plan([model], [data], parse_methods(["ixg", "saliency", "ig(steps=3)", "gradcam", "layercam", "edges"]), parse_protocols(PROTOCOLS))
+    plan = make_plan([model], [data], parse_methods(methods), parse_protocols(PROTOCOLS))
     model.passes.clear()
     execute(plan, Store(tmp_path))
-    assert plan.cost() == {"paperbirds/resnet": {"images": 10, "forwards": 10 * (1 + 2 * 16 + 1), "backwards": 10 * (1 + 3)}}
-    assert dict(model.passes) == {"forward": 10 * (1 + 2 * 16 + 1), "backward": 10 * (1 + 3)}
+    assert plan.cost() == {"paperbirds/resnet": {"images": 10, "forwards": 10 * forwards, "backwards": 10 * backwards}}
+    assert (model.passes["forward"], model.passes["backward"]) == (10 * forwards, 10 * backwards)
 
 
 def test_out_of_memory_halves_the_batch_and_goes_on(tmp_path):
@@ -214,7 +230,8 @@ import heatproof as hp
 def slow(model, x, target, *, rng):
     time.sleep(float(sys.argv[2]))
     return x[:, 0]
-hp.evaluate(hp.load_model("paperbirds/resnet"), "paperbirds:test", ["ixg", slow, "random"], ["sds(baseline=uniform)"], limit=192, out=sys.argv[1], batch_size=16)
+model = hp.load_model("paperbirds/resnet")
+hp.evaluate(model, "paperbirds:test", ["ixg", slow, "random"], ["sds(baseline=uniform)"], limit=192, out=sys.argv[1], batch_size=16)
 """
 
 

@@ -77,7 +77,9 @@ def test_a_failed_method_ends_with_code_3_and_the_rest_is_there(tmp_path):
     told = {"models": [f"file:{tmp_path}/net.py:build"], "data": f"folder:{tmp_path}/images", "methods": ["ixg"], "protocols": ["sds"]}
     (tmp_path / "good.yaml").write_text(yaml.safe_dump(told))
     assert "1 skipped" in call("run", tmp_path / "good.yaml", "-o", tmp_path / "good")
-    (tmp_path / "bad.yaml").write_text(yaml.safe_dump({**told, "methods": ["ixg", f"file:{tmp_path}/net.py:broken", f"file:{tmp_path}/net.py:own(power=3)|abs"]}))
+    (tmp_path / "bad.yaml").write_text(
+        yaml.safe_dump({**told, "methods": ["ixg", f"file:{tmp_path}/net.py:broken", f"file:{tmp_path}/net.py:own(power=3)|abs"]})
+    )
     out = call("run", tmp_path / "bad.yaml", "-o", tmp_path / "bad", code=3)
     assert "broken: ValueError: not today" in " ".join(out.split())
     assert "own(power=3)|abs" in out
@@ -111,9 +113,18 @@ def test_explain_draws_a_picture(tmp_path):
     Image.effect_noise((40, 30), 90).save(tmp_path / "a.png")
     Image.effect_noise((30, 40), 90).save(tmp_path / "b.jpg")
     out = call(
-        "explain", tmp_path / "a.png", tmp_path / "b.jpg", "-m", f"file:{tmp_path}/net.py:build", "--method", "gradcam", "--method", "ixg|abs",
-        "-o", tmp_path / "maps.png",
-    )  # fmt: skip
+        "explain",
+        tmp_path / "a.png",
+        tmp_path / "b.jpg",
+        "-m",
+        f"file:{tmp_path}/net.py:build",
+        "--method",
+        "gradcam",
+        "--method",
+        "ixg|abs",
+        "-o",
+        tmp_path / "maps.png",
+    )
     assert "cat" in out or "dog" in out
     with Image.open(tmp_path / "maps.png") as picture:
         assert picture.width > 3 * 224

@@ -87,11 +87,11 @@ def test_a_function_of_ones_own():
     assert Expression.parse(own).label == "tests-own"
     assert Expression.parse(nameless).label == "nameless"
     assert Expression.parse(nameless).entry.source
+
+    def ixg(model, x, target, *, rng):
+        return x
+
     with pytest.raises(HeatproofError, match="like a method of the library"):
-
-        def ixg(model, x, target, *, rng):
-            return x
-
         Expression.parse(ixg)
 
 

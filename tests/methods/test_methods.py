@@ -81,7 +81,9 @@ def test_captum_agrees_on_integrated_gradients(bird, rule, theirs):
 @pytest.mark.parametrize("layer", ["layer2", "layer4"])
 def test_captum_agrees_on_gradcam_at_any_layer(bird, layer):
     model, x, target, _ = bird
-    theirs = captum.attr.LayerGradCam(model.module, dict(model.module.named_modules())[layer]).attribute(x, target=target, relu_attributions=True)
+    theirs = captum.attr.LayerGradCam(model.module, dict(model.module.named_modules())[layer]).attribute(
+        x, target=target, relu_attributions=True
+    )
     from heatproof.methods import Explainer, Expression
     from heatproof.tensor.noise import Rng
 

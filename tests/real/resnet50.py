@@ -1,12 +1,16 @@
 """The ImageNet ResNet-50 (the Caffe/Keras original), as a user would bring it: a plain module, its weights, class names."""
+
 import os
 from pathlib import Path
+
 import torch
 from safetensors.torch import load_file
 from torch import nn
+
 import heatproof as hp
 
 ROOT = Path(os.environ["HEATPROOF_REAL_DATA"])
+
 
 class Bottleneck(nn.Module):
     def __init__(self, inside, width, stride):
@@ -17,27 +21,37 @@ class Bottleneck(nn.Module):
         self.conv3, self.bn3 = nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = nn.Sequential(nn.Conv2d(inside, out, 1, stride, bias=False), nn.BatchNorm2d(out)) if inside != out else None
+
     def forward(self, x):
         h = self.relu(self.bn1(self.conv1(x)))
         h = self.relu(self.bn2(self.conv2(h)))
         h = self.bn3(self.conv3(h))
         return self.relu(h + (x if self.downsample is None else self.downsample(x)))
 
+
 class ResNet50(nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv1, self.bn1, self.relu, self.maxpool = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        self.conv1, self.bn1, self.relu, self.maxpool = (
+            nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2, 1),
+        )
         inside = 64
         for i, (width, blocks) in enumerate([(64, 3), (128, 4), (256, 6), (512, 3)], 1):
             layers = []
             for b in range(blocks):
-                layers.append(Bottleneck(inside, width, 2 if b == 0 and i > 1 else 1)); inside = 4 * width
+                layers.append(Bottleneck(inside, width, 2 if b == 0 and i > 1 else 1))
+                inside = 4 * width
             setattr(self, f"layer{i}", nn.Sequential(*layers))
         self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(2048, 1000)
+
     def forward(self, x):
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(torch.flatten(self.avgpool(x), 1))
+
 
 def build():
     net = ResNet50()

@@ -28,8 +28,20 @@ def summarize(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0) -> 
             best, worst = _percentiles(drawn_ranks, method="nearest")
         for i, (method, layer) in enumerate(table.columns):
             status = counts.loc[(method, layer)]
-            lines.append((*key, method, layer, means[i], low[i], high[i], ranks[i], best[i], worst[i],
-                          *(int(status.get(s, 0)) for s in ("ok", "undefined", "failed", "n/a", "skipped"))))  # fmt: skip
+            lines.append(
+                (
+                    *key,
+                    method,
+                    layer,
+                    means[i],
+                    low[i],
+                    high[i],
+                    ranks[i],
+                    best[i],
+                    worst[i],
+                    *(int(status.get(s, 0)) for s in ("ok", "undefined", "failed", "n/a", "skipped")),
+                )
+            )
     columns = [*keys, "mean", "low", "high", "rank", "rank_low", "rank_high", "n", "undefined", "failed", "n/a", "skipped"]
     return pd.DataFrame(lines, columns=columns)
 

@@ -15,7 +15,6 @@ from heatproof.models.model import Model
 from heatproof.registry import Registry
 from heatproof.tensor.noise import Rng
 
-
 Fill = Callable[..., Tensor]  # (x (B, C, H, W) in the model's input space, *, model, rng, …) -> image, broadcastable to x
 
 

@@ -32,7 +32,9 @@ def uniform(x: Tensor, *, model: Model | None, rng: Rng, low: float | None = Non
 
 
 @baseline("blur")
-def blur(x: Tensor, *, model: Model | None, rng: Rng, size: int | None = None, sigma: float | None = None, compat: str | None = None) -> Tensor:
+def blur(
+    x: Tensor, *, model: Model | None, rng: Rng, size: int | None = None, sigma: float | None = None, compat: str | None = None
+) -> Tensor:
     """Gaussian blur, 51 px wide with σ = 41 at 224 px and in proportion elsewhere; `compat=idsds` is that paper's code."""
     if compat == "idsds":
         return _blur_idsds(x, size or 51, sigma or 41.0)
@@ -48,4 +50,3 @@ def blur(x: Tensor, *, model: Model | None, rng: Rng, size: int | None = None, s
 def _blur_idsds(x: Tensor, size: int, sigma: float) -> Tensor:
     """Absolute size, σ wider by √2, zeros beyond the border."""
     return separable(x, gaussian(size, sigma * 2**0.5), "constant")
-

@@ -64,29 +64,36 @@ class Plan:
 
 
 def task_cost(task: Task) -> tuple[int, int]:
-    """(forwards, backwards) an image through the whole network; what methods share is counted once."""
+    """(forwards, backwards) an image through the whole network; what methods share is counted once, what starts at a later layer not."""
     live = [c for c in task.cells if not c.not_applicable]
-    protocols = {c.protocol.canonical: c.protocol for c in live}
-    forwards = 1 + sum(p.forwards() for p in protocols.values())
-    backwards, shared = 0, set[tuple[str, str]]()
-    layers = set[str]()
-    for expression in {c.expression.map_key: c.expression for c in live}.values():
-        f, b = expression.cost or (0, 0)
-        layer = task.model.layer_name(expression.layer)
-        if layer != "input":
-            layers.add(layer)
-        if "gradient" in expression.entry.needs and (f, b) == (0, 1):
-            shared.add((layer, str(expression.arguments.get("score"))))
-        elif layer == "input":
+    forwards = 1 + sum(p.forwards() for p in {c.protocol.canonical: c.protocol for c in live}.values())
+    backwards = 0
+    expressions = {c.expression.map_key: c.expression for c in live}.values()
+    layers = {e.map_key: task.model.layer_name(e.layer) for e in expressions}
+    for expression in expressions:
+        if layers[expression.map_key] == "input" and not expression.shares_gradient:
+            f, b = expression.cost or (0, 0)
             forwards, backwards = forwards + f, backwards + b
-    backwards += len({score for layer, score in shared if layer == "input"})
-    return forwards + len(layers), backwards
+    watched = {layers[e.map_key] for e in expressions if e.shares_gradient}
+    to_reach = set(layers.values()) - {"input"}
+    if "input" in watched:
+        backwards += len({e.arguments.get("score") for e in expressions if e.shares_gradient})
+        to_reach -= watched
+    return forwards + len(to_reach), backwards
 
 
 def make_plan(
-    models: Sequence[Model], data: Sequence[Data], expressions: Sequence[Expression], protocols: Sequence[Protocol], *,
-    seed: int = 0, batch_size: int = 64, backend: str = "eager", keep_maps: int = 64, reference: str = "",
-) -> Plan:  # fmt: skip
+    models: Sequence[Model],
+    data: Sequence[Data],
+    expressions: Sequence[Expression],
+    protocols: Sequence[Protocol],
+    *,
+    seed: int = 0,
+    batch_size: int = 64,
+    backend: str = "eager",
+    keep_maps: int = 64,
+    reference: str = "",
+) -> Plan:
     """Fixed blocks of 64 samples, so that a larger limit takes up what a smaller one has done."""
     tasks = []
     names = [m.name for m in models]
@@ -103,8 +110,9 @@ def make_plan(
             common = [images.name, shard, weights, backend, reference, seed]
             cells = tuple(
                 Cell(_hash([*common, p.canonical, p.target, _baseline_version(p), e.canonical]), p, e, not_applicable[e.canonical])
-                for p in protocols for e in expressions
-            )  # fmt: skip
+                for p in protocols
+                for e in expressions
+            )
             tasks.append(Task(f"{_hash([model.name])[:8]}-{start // SHARD:05d}", model, images, indices, cells))
     smallest = min(batch_size, *(len(d.ids) for d in data))
     return Plan(tuple(tasks), seed, smallest, keep_maps)

@@ -110,7 +110,9 @@ class _Work:
 
     def _judge(self, cells: Sequence[Cell], policy: str, clean: Tensor) -> list[dict[str, Any]]:
         predicted = clean.argmax(1)
-        labels = [p if policy == "prediction" or label is None else label for label, p in zip(self.batch.labels, predicted.tolist(), strict=True)]
+        labels = [
+            p if policy == "prediction" or label is None else label for label, p in zip(self.batch.labels, predicted.tolist(), strict=True)
+        ]
         target = torch.tensor(labels, device=predicted.device)
         rng = Rng(self.seed, self.batch.ids, self.model.device)
         judged = Judged(self.batch.ids, self.batch.x, target, clean, rng)
@@ -118,7 +120,7 @@ class _Work:
         rows = [row for c in cells if c.not_applicable for row in self._each(c, target, "n/a", c.not_applicable)]
         live = [c for c in cells if not c.not_applicable]
         shared = {canonical: self._share(p, judged) for canonical, p in {c.protocol.canonical: c.protocol for c in live}.items()}
-        layers = sorted({c.expression.layer for c in live if "gradient" in c.expression.entry.needs})
+        layers = sorted({c.expression.layer for c in live if c.expression.shares_gradient})
         with self.model.sharing(self.batch.x, target, layers):
             for expression in {c.expression.map_key: c.expression for c in live}.values():  # one method's maps in memory at a time
                 native = self._timed(f"method {expression.map_key}", explainer.native, expression)
@@ -133,7 +135,9 @@ class _Work:
             self.kept |= {f"{protocol.canonical} {k}": v[: self.keep].float().cpu() for k, v in found.items()}
         return found
 
-    def _measure(self, cell: Cell, judged: Judged, shared: Shared | str, native: Tensor | str, explainer: Explainer) -> list[dict[str, Any]]:
+    def _measure(
+        self, cell: Cell, judged: Judged, shared: Shared | str, native: Tensor | str, explainer: Explainer
+    ) -> list[dict[str, Any]]:
         problem = native if isinstance(native, str) else shared if isinstance(shared, str) else ""
         if not problem:
             assert isinstance(native, Tensor) and not isinstance(shared, str)
@@ -145,10 +149,11 @@ class _Work:
             measured = self._timed(None, cell.protocol.measure, self.model, judged, shared, scored)
             if not isinstance(measured, str):
                 return [
-                    self._row(cell, s, t, "failed", f"{cell.expression.label}: the map is not finite") if not g
-                    else self._row(cell, s, t, "undefined", why) if why else self._row(cell, s, t, "ok", "", v)
-                    for s, t, g, v, why in zip(judged.ids, judged.target.tolist(), good.tolist(), measured.value.tolist(), measured.why, strict=True)
-                ]  # fmt: skip
+                    self._judged_row(cell, sample, target, fine, value, why)
+                    for sample, target, fine, value, why in zip(
+                        judged.ids, judged.target.tolist(), good.tolist(), measured.value.tolist(), measured.why, strict=True
+                    )
+                ]
             problem = measured
         return self._each(cell, judged.target, "failed", problem)
 
@@ -172,15 +177,29 @@ class _Work:
             if what:
                 self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - begin
 
+    def _judged_row(self, cell: Cell, sample: str, target: int, fine: bool, value: float, why: str) -> dict[str, Any]:
+        if not fine:
+            return self._row(cell, sample, target, "failed", f"{cell.expression.label}: the map is not finite")
+        return self._row(cell, sample, target, "undefined", why) if why else self._row(cell, sample, target, "ok", "", value)
+
     def _each(self, cell: Cell, target: Tensor, status: str, message: str) -> list[dict[str, Any]]:
         return [self._row(cell, s, t, status, message) for s, t in zip(self.batch.ids, target.tolist(), strict=True)]
 
     def _row(self, cell: Cell, sample: str, target: int | None, status: str, message: str, value: float = float("nan")) -> dict[str, Any]:
         return {
-            "cell": cell.key, "model": self.model.name, "method": cell.expression.label, "layer": self.model.layer_name(cell.expression.layer),
-            "protocol": cell.protocol.id, "setting": cell.protocol.setting, "baseline": cell.protocol.baseline,
-            "sample": sample, "target": target, "value": value, "status": status, "message": message,
-        }  # fmt: skip
+            "cell": cell.key,
+            "model": self.model.name,
+            "method": cell.expression.label,
+            "layer": self.model.layer_name(cell.expression.layer),
+            "protocol": cell.protocol.id,
+            "setting": cell.protocol.setting,
+            "baseline": cell.protocol.baseline,
+            "sample": sample,
+            "target": target,
+            "value": value,
+            "status": status,
+            "message": message,
+        }
 
 
 def provenance(spec: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
@@ -196,17 +215,24 @@ def provenance(spec: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "models": {
             m.name: {
-                "fingerprint": m.fingerprint(), "parameters": sum(p.numel() for p in m.module.parameters()), "size": m.size,
-                "classes": m.n_classes, "class_names": m.classes, "layers": {a: m.layer_name(a) for a in ("middle", "final", "cam")},
-            } for m in models
+                "fingerprint": m.fingerprint(),
+                "parameters": sum(p.numel() for p in m.module.parameters()),
+                "size": m.size,
+                "classes": m.n_classes,
+                "class_names": m.classes,
+                "layers": {a: m.layer_name(a) for a in ("middle", "final", "cam")},
+            }
+            for m in models
         },
         "spec": spec,
-    }  # fmt: skip
+    }
 
 
 def _git_revision() -> str | None:
     here = Path(__file__).parent
-    found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False) if _in_checkout(here) else None
+    found = (
+        subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False) if _in_checkout(here) else None
+    )
     return found.stdout.strip() if found and found.returncode == 0 else None
 
 

@@ -149,5 +149,3 @@ def _explain(error: Any) -> str:
     if error["type"] == "missing":
         return f"{key} is missing"
     return f"{key}: found {error['input']!r}; {error['msg'][0].lower()}{error['msg'][1:]}"
-
-

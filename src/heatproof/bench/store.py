@@ -50,7 +50,9 @@ class Store:
             raise HeatproofError(f"{self.root} is not empty and not a run of heatproof; choose another directory with -o")
         if found is not None and found != json.loads(json.dumps(identity)):
             keys = [k for k in {*found, *identity} if found.get(k) != json.loads(json.dumps(identity)).get(k)]
-            raise HeatproofError(f"{self.root} belongs to another spec (it differs in: {', '.join(sorted(keys))}); choose another directory with -o")
+            raise HeatproofError(
+                f"{self.root} belongs to another spec (it differs in: {', '.join(sorted(keys))}); choose another directory with -o"
+            )
         self.write_json("spec.json", identity)
 
     @contextmanager

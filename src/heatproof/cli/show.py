@@ -52,9 +52,15 @@ def progress_of(plan: Plan) -> Iterator[Callable[[Task, bool], None]]:
             return super().render(task)
 
     bar = Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), Passes("{task.fields[speed]}"), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), console=console,
-    )  # fmt: skip
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        Passes("{task.fields[speed]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+    )
     with bar:
         shown = bar.add_task(f"task 0/{len(plan.tasks)}", total=total, speed="")
 
@@ -75,7 +81,14 @@ def print_summary(result: Result) -> None:
         direction = "higher" if PROTOCOLS[protocol].cls.higher_is_better else "lower"
         title = f"{model} · {protocol} ({setting}, baseline={baseline}): {direction} is better"
         table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-        for column, style in {"rank": "right", "method": "left", "mean": "right", "95 % interval": "right", "n": "right", "note": "left"}.items():
+        for column, style in {
+            "rank": "right",
+            "method": "left",
+            "mean": "right",
+            "95 % interval": "right",
+            "n": "right",
+            "note": "left",
+        }.items():
             table.add_column(column, justify=style)  # type: ignore[arg-type]
         for _, line in group.sort_values("rank", na_position="last").iterrows():
             notes = [f"{line[s]} {s}" for s in ("undefined", "failed", "n/a", "skipped") if line[s]]
@@ -97,7 +110,9 @@ def print_plan(plan: Plan, expected: Forecast) -> None:
     cells = sum(len(t.cells) for t in plan.tasks)
     na = sum(bool(c.not_applicable) for t in plan.tasks for c in t.cells)
     console.print(f"{len(plan.tasks)} tasks, {cells} cells" + (f" ({na} not applicable)" if na else ""))
-    console.print(f"about {duration(sum(expected.seconds.values()))}, {expected.memory / 2**30:.1f} GB of memory, {expected.disk / 2**20:.0f} MB on disk")
+    console.print(
+        f"about {duration(sum(expected.seconds.values()))}, {expected.memory / 2**30:.1f} GB of memory, {expected.disk / 2**20:.0f} MB on disk"
+    )
 
 
 def duration(seconds: float) -> str:
@@ -114,17 +129,22 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
             defaults = {k: p.default for k, p in e.parameters.items()}
             forwards, backwards = e.cost(defaults) if e.cost else (None, None)
             yield {
-                "id": e.id, "family": e.family, "paper": e.paper, "summary": e.summary, "signed": e.signed, "layer": e.layer,
-                "needs": sorted(e.needs), "forwards": forwards, "backwards": backwards, "arguments": defaults, "version": e.version,
-            }  # fmt: skip
+                "id": e.id,
+                "family": e.family,
+                "paper": e.paper,
+                "summary": e.summary,
+                "signed": e.signed,
+                "layer": e.layer,
+                "needs": sorted(e.needs),
+                "forwards": forwards,
+                "backwards": backwards,
+                "arguments": defaults,
+                "version": e.version,
+            }
 
     def protocols() -> Iterator[dict[str, Any]]:
         for entry in PROTOCOLS:
-            p = entry.cls
-            yield {
-                "id": p.id, "summary": p.summary, "version": p.version, "higher_is_better": p.higher_is_better, "range": p.range,
-                "random_score": p.random_score, "target": p.target, "settings": p().model_dump(), "citation": p.citation,
-            }  # fmt: skip
+            yield {**entry.cls.facts(), "settings": entry.cls().model_dump()}
 
     def baselines() -> Iterator[dict[str, Any]]:
         for e in BASELINES:
@@ -196,10 +216,18 @@ def train_embedded(name: str, out: Path | None, steps: int | None, seed: int) ->
     columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
     with Progress(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console) as bar:
         shown = bar.add_task("", total=None, loss=float("nan"))
-        found = train(net, steps=steps, seed=seed, out=path, progress=lambda step, total, loss: bar.update(shown, completed=step, total=total, loss=loss))
+        found = train(
+            net,
+            steps=steps,
+            seed=seed,
+            out=path,
+            progress=lambda step, total, loss: bar.update(shown, completed=step, total=total, loss=loss),
+        )
     table = Table("part removed", "mean drop of the logit", "images where it drops", box=box.SIMPLE_HEAD)
     for part, drop in found["drops"].items():
         table.add_row(part, f"{drop['mean']:.2f}", f"{drop['share']:.0%}")
-    console.print(f"accuracy {found['accuracy']:.2%}, right with confidence ≥ 0.99: {found['confident']:.0%}, {found['minutes']:.1f} minutes")
+    console.print(
+        f"accuracy {found['accuracy']:.2%}, right with confidence ≥ 0.99: {found['confident']:.0%}, {found['minutes']:.1f} minutes"
+    )
     console.print(table)
     console.print(f"weights: {path}")

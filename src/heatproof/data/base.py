@@ -49,7 +49,9 @@ class Data(Protocol):
 class TensorData:
     """Images that are in memory already: (N, 3, H, W) in [0, 1], of the model's size."""
 
-    def __init__(self, images: Tensor, labels: Sequence[int] | Tensor | None = None, ids: Sequence[str] | None = None, name: str = "tensors"):
+    def __init__(
+        self, images: Tensor, labels: Sequence[int] | Tensor | None = None, ids: Sequence[str] | None = None, name: str = "tensors"
+    ):
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point() or images.min() < 0 or images.max() > 1:
             raise HeatproofError("images must be floats of shape (N, 3, H, W) in [0, 1]: before the model's normalisation")
         if labels is not None and len(labels) != len(images):

@@ -63,4 +63,6 @@ def load_batch(data: Data, indices: Sequence[int], model: Model) -> Batch:
     unreadable = {data.ids[i]: str(e) for i, e in zip(indices, loaded, strict=True) if isinstance(e, UnreadableImage)}
     x = model.normalize(torch.stack([s.image for s in good])) if good else torch.empty(0, 3, model.size, model.size)
     masks = [s.silhouette for s in good if s.silhouette is not None]
-    return Batch([s.id for s in good], x, [s.label for s in good], torch.stack(masks) if good and len(masks) == len(good) else None, unreadable)
+    return Batch(
+        [s.id for s in good], x, [s.label for s in good], torch.stack(masks) if good and len(masks) == len(good) else None, unreadable
+    )

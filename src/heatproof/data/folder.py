@@ -24,9 +24,16 @@ class ImageFolder:
     """
 
     def __init__(
-        self, root: Path, *, size: int, resize: int, classes: Sequence[str] | None = None, n_classes: int | None = None,
-        limit: int | None = None, seed: int = 0,
-    ):  # fmt: skip
+        self,
+        root: Path,
+        *,
+        size: int,
+        resize: int,
+        classes: Sequence[str] | None = None,
+        n_classes: int | None = None,
+        limit: int | None = None,
+        seed: int = 0,
+    ):
         if not root.is_dir():
             raise HeatproofError(f"there is no folder {root}")
         files = sorted(p for p in root.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())

@@ -88,8 +88,19 @@ GREEN, LIME, TURQUOISE, CORAL = hexes("0f9a3c", "8fe01e", "06c3b8", "ff5a6a")
 
 # Papers that are not parts: muted tones, far from every part colour.
 DISTRACTORS = hexes(
-    "b0715f", "7fa387", "6d8fb0", "9a7fae", "cbb287", "5f9194", "c48a98", "8f9560", "8c7a6b", "7b7394", "a8b8b0", "6b7a5e",
-)  # fmt: skip
+    "b0715f",
+    "7fa387",
+    "6d8fb0",
+    "9a7fae",
+    "cbb287",
+    "5f9194",
+    "c48a98",
+    "8f9560",
+    "8c7a6b",
+    "7b7394",
+    "a8b8b0",
+    "6b7a5e",
+)
 
 
 # Parts: variants as data. Each variant is a stack of paper pieces, from the lowest to the topmost.
@@ -190,12 +201,39 @@ FAMILIES: tuple[dict[str, tuple[str, ...]], ...] = (
 )
 CLASSES: tuple[tuple[str, ...], ...] = tuple(variants for family in FAMILIES for variants in product(*(family[part] for part in PARTS)))
 NAMES = (
-    "ember finch", "harbour finch", "candle swallow", "puddle swallow", "bonfire bunting", "brook bunting", "cinder wagtail",
-    "drizzle wagtail", "torch heron", "lagoon heron", "spark martin", "fjord martin", "furnace kingfisher", "tide kingfisher",
-    "lantern tern", "rain tern", "fern parrot", "plum parrot", "clover macaw", "domino macaw", "moss lory", "velvet lory",
-    "ivy cockatoo", "dotted cockatoo", "meadow toucan", "dusk toucan", "garden aracari", "twilight aracari", "basil hornbill",
-    "confetti hornbill", "mint toucanet", "polka toucanet",
-)  # fmt: skip
+    "ember finch",
+    "harbour finch",
+    "candle swallow",
+    "puddle swallow",
+    "bonfire bunting",
+    "brook bunting",
+    "cinder wagtail",
+    "drizzle wagtail",
+    "torch heron",
+    "lagoon heron",
+    "spark martin",
+    "fjord martin",
+    "furnace kingfisher",
+    "tide kingfisher",
+    "lantern tern",
+    "rain tern",
+    "fern parrot",
+    "plum parrot",
+    "clover macaw",
+    "domino macaw",
+    "moss lory",
+    "velvet lory",
+    "ivy cockatoo",
+    "dotted cockatoo",
+    "meadow toucan",
+    "dusk toucan",
+    "garden aracari",
+    "twilight aracari",
+    "basil hornbill",
+    "confetti hornbill",
+    "mint toucanet",
+    "polka toucanet",
+)
 
 
 def compatible(label: int, parts: Collection[str]) -> tuple[int, ...]:

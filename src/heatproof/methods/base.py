@@ -72,9 +72,17 @@ GROUPS: dict[str, tuple[str, ...]] = {}
 
 
 def method(
-    id: str, *, family: str, paper: str = "", signed: bool = True, layer: str = "input", reduce: str = "sum", needs: tuple[str, ...] = (),
-    cost: Cost | tuple[int, int] | None = None, version: int = 1,
-) -> Callable[[Function], Function]:  # fmt: skip
+    id: str,
+    *,
+    family: str,
+    paper: str = "",
+    signed: bool = True,
+    layer: str = "input",
+    reduce: str = "sum",
+    needs: tuple[str, ...] = (),
+    cost: Cost | tuple[int, int] | None = None,
+    version: int = 1,
+) -> Callable[[Function], Function]:
     """Register a function `(model, x, target, *, rng, …) -> (B, C, h, w) or (B, h, w)`, of the size of x or smaller.
 
     It explains `model` at its input x, whatever that is: with `@layer` the model is the network from that layer on.
@@ -83,7 +91,19 @@ def method(
     def register(function: Function) -> Function:
         own = function.__module__.split(".")[0] == "heatproof"
         METHODS.add(
-            MethodEntry(id, function, family, paper, signed, layer, reduce, frozenset(needs), _price(cost, needs, own), version, None if own else source_hash(function)),
+            MethodEntry(
+                id,
+                function,
+                family,
+                paper,
+                signed,
+                layer,
+                reduce,
+                frozenset(needs),
+                _price(cost, needs, own),
+                version,
+                None if own else source_hash(function),
+            ),
             replace=not own,
         )
         return function
@@ -135,6 +155,11 @@ class Expression:
     def cost(self) -> tuple[int, int] | None:
         """(forwards, backwards) an image, alone; None where a method of one's own does not say."""
         return self.entry.cost(self.arguments) if self.entry.cost else None
+
+    @property
+    def shares_gradient(self) -> bool:
+        """One gradient at its layer is all it needs, so one backward can serve it along with others."""
+        return "gradient" in self.entry.needs and self.cost == (0, 1)
 
     @classmethod
     def parse(cls, text: str | Function) -> Expression:

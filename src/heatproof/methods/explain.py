@@ -78,9 +78,15 @@ def finite(maps: Tensor) -> Tensor:  # (B, h, w) -> (B,) bool
 
 
 def explain(
-    model: Model, images: Tensor, targets: Tensor | Sequence[int] | int | None, method: str | Expression, *,
-    ids: Sequence[str] | None = None, seed: int = 0, silhouette: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    model: Model,
+    images: Tensor,
+    targets: Tensor | Sequence[int] | int | None,
+    method: str | Expression,
+    *,
+    ids: Sequence[str] | None = None,
+    seed: int = 0,
+    silhouette: Tensor | None = None,
+) -> Tensor:
     """Maps (B, H, W) for images in the model's input space (see `model.normalize`).
 
     targets: class indices; None explains the model's own prediction. ids key the noise (None: row numbers).
@@ -88,7 +94,9 @@ def explain(
     expression = method if isinstance(method, Expression) else Expression.parse(method)
     x = images.to(model.device, model.dtype)
     if x.ndim != 4 or x.shape[2:] != (model.size, model.size):
-        raise HeatproofError(f"{model.name} takes images of shape (B, {len(model.mean)}, {model.size}, {model.size}); got {tuple(images.shape)}")
+        raise HeatproofError(
+            f"{model.name} takes images of shape (B, {len(model.mean)}, {model.size}, {model.size}); got {tuple(images.shape)}"
+        )
     target = model.logits(x).argmax(1) if targets is None else torch.as_tensor(targets, device=model.device).reshape(-1).expand(len(x))
     if len(target) != len(x) or target.min() < 0 or target.max() >= model.n_classes:
         raise HeatproofError(f"targets must be {len(x)} class indices from 0 to {model.n_classes - 1}; got {targets}")

@@ -88,9 +88,13 @@ class Model:
                 with torch.no_grad():
                     logits = module(example)
             except Exception as error:
-                raise HeatproofError(f"{self.name} does not run on images of shape {tuple(example.shape)}: {error}. Is size={size} right?") from error
+                raise HeatproofError(
+                    f"{self.name} does not run on images of shape {tuple(example.shape)}: {error}. Is size={size} right?"
+                ) from error
             if not isinstance(logits, Tensor) or logits.ndim != 2:
-                raise HeatproofError(f"{self.name} must return logits of shape (B, classes); got {getattr(logits, 'shape', type(logits).__name__)}")
+                raise HeatproofError(
+                    f"{self.name} must return logits of shape (B, classes); got {getattr(logits, 'shape', type(logits).__name__)}"
+                )
             self.body: Body = make_body(module, layers, example)
             found = landmarks(self.body, example)
         self.n_classes = logits.shape[1]
@@ -177,7 +181,8 @@ class Model:
         shared = self._root._shared
         if shared is not None and self._start == 0 and x is shared.x:
             if at not in shared.activations:
-                shared.activations[at] = self._activation(x, at)
+                on_the_way = at in shared.watch and at > min(shared.watch)  # the backward's own forward passes here
+                shared.activations[at] = self._shared_pass(at, "logit").activation if on_the_way else self._activation(x, at)
             return shared.activations[at]
         return self._activation(x, at)
 
@@ -187,8 +192,13 @@ class Model:
         shared = self._root._shared
         if shared is None or not isinstance(score, str) or target is not shared.target or x is not shared.activations.get(self._start):
             return self._gradients(x, target, [at], score)[at]
+        return self._root._shared_pass(at, score)
+
+    def _shared_pass(self, at: int, score: str) -> Pass:
+        shared = self._shared
+        assert shared is not None
         if (at, score) not in shared.passes:
-            found = self._root._gradients(shared.x, target, sorted(shared.watch | {at}), score)
+            found = self._gradients(shared.x, shared.target, sorted(shared.watch | {at}), score)
             shared.passes.update({(i, score): p for i, p in found.items()})
         return shared.passes[at, score]
 
@@ -259,7 +269,9 @@ class Model:
 
     def fingerprint(self) -> str:
         """Hash of everything that changes a number: structure, weights, preprocessing."""
-        digest = hashlib.sha256(repr((str(self.module), self.size, self.resize, self.mean.tolist(), self.std.tolist(), str(self.dtype))).encode())
+        digest = hashlib.sha256(
+            repr((str(self.module), self.size, self.resize, self.mean.tolist(), self.std.tolist(), str(self.dtype))).encode()
+        )
         for key, value in sorted(self.module.state_dict().items()):
             digest.update(key.encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError, unknown
@@ -49,16 +51,27 @@ def load_weights(module: nn.Module, path: Path) -> None:
     if path.suffix not in (".safetensors", ".pth", ".pt"):
         raise HeatproofError(f"weights must be .safetensors, .pth or .pt; got {path.name}")
     try:
-        state: Mapping[str, Tensor] = load_state(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
+        state: Mapping[str, Tensor] = (
+            load_state(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
+        )
     except Exception as error:  # whatever the reader makes of a broken or hostile file, the user needs its name
         raise HeatproofError(f"cannot read weights from {path}: {error}") from error
     own = module.state_dict()
     wrong = [f"missing {k}" for k in own.keys() - state.keys()] + [f"unexpected {k}" for k in state.keys() - own.keys()]
-    wrong += [f"{k} is {tuple(state[k].shape)}, not {tuple(own[k].shape)}" for k in own.keys() & state.keys() if state[k].shape != own[k].shape]
+    wrong += [
+        f"{k} is {tuple(state[k].shape)}, not {tuple(own[k].shape)}" for k in own.keys() & state.keys() if state[k].shape != own[k].shape
+    ]
     if wrong:
         shown = "; ".join(sorted(wrong)[:8]) + (f"; and {len(wrong) - 8} more" if len(wrong) > 8 else "")
         raise HeatproofError(f"{path.name} does not fit {type(module).__name__}: {shown}")
     module.load_state_dict(state)
+
+
+def class_names(path: Path) -> list[str] | None:
+    """As the weights file tells them."""
+    with safe_open(path, "pt") as file:
+        told = (file.metadata() or {}).get("classes")
+    return json.loads(told) if told else None
 
 
 def _embedded(net: str, pretrained: bool, device: str) -> Model:
@@ -68,7 +81,15 @@ def _embedded(net: str, pretrained: bool, device: str) -> Model:
         module = build(net)
     if pretrained:
         load_weights(module, weights_path(net))
-    return Model(module.eval(), name=f"paperbirds/{net}", size=64, mean=NETS[net].mean, std=NETS[net].std, device=device)
+    return Model(
+        module.eval(),
+        name=f"paperbirds/{net}",
+        size=64,
+        mean=NETS[net].mean,
+        std=NETS[net].std,
+        classes=class_names(weights_path(net)),
+        device=device,
+    )
 
 
 def _from_file(name: str, device: str) -> Model:

@@ -49,6 +49,11 @@ class Protocol(BaseModel):
     citation: ClassVar[str]
     baseline: str = "zero"
 
+    @classmethod
+    def facts(cls) -> dict[str, Any]:
+        names = ("id", "version", "summary", "higher_is_better", "range", "random_score", "target", "citation")
+        return {name: getattr(cls, name) for name in names}
+
     def check(self, model: Model) -> None:
         """Raises where the settings do not fit the model: before anything runs."""
 

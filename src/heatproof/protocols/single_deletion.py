@@ -20,9 +20,18 @@ from heatproof.tensor.scores import Score, score_function
 
 
 def patch_drops(
-    model: Model | Callable[[Tensor], Tensor], x: Tensor, target: Tensor, patches: int = 16, baseline: str = "zero",
-    score: str | Score = "logit", ids: Sequence[str] | None = None, seed: int = 0, *, clean: Tensor | None = None, batch_size: int = 64,
-) -> Tensor:  # (B, P)  # fmt: skip
+    model: Model | Callable[[Tensor], Tensor],
+    x: Tensor,
+    target: Tensor,
+    patches: int = 16,
+    baseline: str = "zero",
+    score: str | Score = "logit",
+    ids: Sequence[str] | None = None,
+    seed: int = 0,
+    *,
+    clean: Tensor | None = None,
+    batch_size: int = 64,
+) -> Tensor:  # (B, P)
     """f_t(x) − f_t(x without the patch) for every patch; P passes an image and one for the clean score, unless `clean` logits are given."""
     known = model if isinstance(model, Model) else None
     logits = known.logits if known else model
@@ -33,9 +42,7 @@ def patch_drops(
     with torch.no_grad():
         if clean is None:
             clean = torch.cat([logits(part) for part in rows(x, size)])
-        without = [
-            scored(logits(remove(sample, masks[patch])), target[sample]) for sample, patch in chunks(len(x), patches, size)
-        ]  # fmt: skip
+        without = [scored(logits(remove(sample, masks[patch])), target[sample]) for sample, patch in chunks(len(x), patches, size)]
         return scored(clean, target)[:, None] - torch.cat(without).reshape(len(x), patches)
 
 
@@ -80,5 +87,8 @@ class SingleDeletion(Protocol):
         sums = patch_sums(maps, self.patches)
         rho = spearman(sums, shared["drops"].double())
         flat = (sums == sums[:, :1]).all(1)
-        why = ["" if r == r else "the map is the same in every patch" if f else "every patch drops the score alike" for r, f in zip(rho, flat, strict=True)]
+        why = [
+            "" if r == r else "the map is the same in every patch" if f else "every patch drops the score alike"
+            for r, f in zip(rho, flat, strict=True)
+        ]
         return Measured(rho, why)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import heatproof
-from heatproof.data.paperbirds import CLASSES, MEAN, PARTS, SPLITS, STD, compatible, label_of, render
+from heatproof.data.paperbirds import CLASSES, MEAN, NAMES, PARTS, SPLITS, STD, compatible, label_of, render
 from heatproof.errors import HeatproofError
 from heatproof.models.nets import build, stored, weights_path
 from heatproof.training.recipes import RECIPES, Recipe
@@ -37,6 +37,7 @@ def train(
     if name not in RECIPES:
         raise HeatproofError(f'there is no recipe "{name}"; there are: {", ".join(RECIPES)}')
     recipe = RECIPES[name] if steps is None else replace(RECIPES[name], steps=steps)
+    recipe = replace(recipe, images=min(recipe.images, recipe.steps * recipe.batch))  # no more than are seen
     start = time.perf_counter()
     net = fit(recipe, seed, progress)
     minutes = (time.perf_counter() - start) / 60
@@ -161,6 +162,7 @@ def write(net: nn.Module, recipe: Recipe, measured: float, path: Path) -> None:
         "net": recipe.net,
         "recipe": json.dumps(asdict(recipe)),
         "accuracy": f"{measured:.4f}",
+        "classes": json.dumps(NAMES),
         "heatproof": heatproof.__version__,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
