@@ -102,6 +102,8 @@ def evaluate(
     """
     models = [load_model(m) for m in ([model] if isinstance(model, Model | nn.Module | str) else model)]
     expressions, judges = parse_methods(list(methods)), parse_protocols(protocols)
+    if limit is not None and not isinstance(data, str):
+        raise HeatproofError("limit goes with the name of a data set; give load_data the limit, or fewer images")
     sets: list[Data] = [TensorData(*data) if isinstance(data, tuple) else load_data(data, m, limit=limit, seed=seed) for m in models]
     plan = make_plan(models, sets, expressions, judges, seed=seed, batch_size=batch_size, keep_maps=keep_maps)
     told = {

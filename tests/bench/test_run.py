@@ -258,3 +258,39 @@ def test_killed_in_the_middle_and_taken_up_again(tmp_path):
     assert names == sorted(p.name for p in (tmp_path / "run").glob("rows/*.parquet"))
     for name in names:
         assert (tmp_path / "run" / "rows" / name).read_bytes() == (tmp_path / "whole" / "rows" / name).read_bytes()
+
+
+def test_code_that_cannot_be_read_is_run_again_and_said_so(model, tmp_path):
+    names: dict = {}
+    exec("def typed_in(model, x, target, *, rng):\n    return x", names)
+    run = lambda: hp.evaluate(model, "paperbirds:test", ["edges", names["typed_in"]], ["sds"], limit=4, out=tmp_path / "run")  # noqa: E731
+    first = run()
+    with pytest.warns(UserWarning, match="the code of typed_in cannot be read"):
+        second = run()
+    same_rows(first.scores, second.scores)
+
+
+IMAGES = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (hp.TensorData(IMAGES, [0, 1, 99]), {}, "labels such as 99, but the classes of paperbirds/resnet are 0 to 31"),
+        (hp.TensorData(IMAGES, ids=["a", "b", "a"]), {}, 'two samples with the id "a"'),
+        (hp.TensorData(IMAGES[:, :, :32, :32]), {}, "gives images of 3×32×32, but paperbirds/resnet takes 3×64×64"),
+        (hp.TensorData(IMAGES), {"limit": 2}, "limit goes with the name of a data set"),
+        ("paperbirds:test", {"methods": ["ixg@layer7"]}, 'unknown layer "layer7"'),
+        ("paperbirds:test", {"protocols": ["sds(patches=9)"]}, "a 3×3 grid does not divide an image of 64×64"),
+        (
+            "paperbirds:test",
+            {"methods": [lambda model, x, target, *, rng: x, lambda model, x, target, *, rng: -x]},
+            "two methods are called",
+        ),
+    ],
+)
+def test_bad_input_is_refused_before_anything_runs(model, tmp_path, data, options, message):
+    told = {"methods": ["ixg"], "protocols": ["sds"], **options}
+    with pytest.raises(HeatproofError, match=message):
+        hp.evaluate(model, data, out=tmp_path / "run", **told)
+    assert not list(tmp_path.glob("run/rows/*"))

@@ -111,6 +111,19 @@ def test_a_changed_function_has_another_key():
     assert Expression.parse(first()).canonical != Expression.parse(second()).canonical
 
 
+def test_a_function_that_closes_over_another_value_has_another_key():
+    def powered(power):
+        def mine(model, x, target, *, rng):
+            return x**power
+
+        return mine
+
+    assert Expression.parse(powered(2)).canonical == Expression.parse(powered(2)).canonical
+    assert Expression.parse(powered(2)).canonical != Expression.parse(powered(3)).canonical
+    with pytest.raises(HeatproofError, match="two methods are called mine"):
+        parse_methods([powered(2), powered(3)])
+
+
 def test_transforms_act_left_to_right_at_the_layers_resolution(golden_model, images):
     model, (x, target) = golden_model("resnet"), images
     from heatproof.methods.transforms import smooth

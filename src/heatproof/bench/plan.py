@@ -100,6 +100,7 @@ def make_plan(
     if len(set(names)) != len(names):
         raise HeatproofError(f"two models are called {next(n for n in names if names.count(n) > 1)}; give one another name")
     for model, images in zip(models, data, strict=True):
+        _check_data(images, model)
         for protocol in protocols:
             protocol.check(model)
         not_applicable = {e.canonical: _reason(e, model, images.has_silhouettes) for e in expressions}
@@ -116,6 +117,19 @@ def make_plan(
             tasks.append(Task(f"{_hash([model.name])[:8]}-{start // SHARD:05d}", model, images, indices, cells))
     smallest = min(batch_size, *(len(d.ids) for d in data))
     return Plan(tuple(tasks), seed, smallest, keep_maps)
+
+
+def _check_data(data: Data, model: Model) -> None:
+    if not data.ids:
+        raise HeatproofError(f"{data.name} has no samples")
+    if len(set(data.ids)) != len(data.ids):
+        twice = next(i for i in data.ids if list(data.ids).count(i) > 1)
+        raise HeatproofError(f'{data.name} has two samples with the id "{twice}"; ids tell samples apart')
+    strange = {label for label in data.labels if label is not None and not 0 <= label < model.n_classes}
+    if strange:
+        raise HeatproofError(
+            f"{data.name} has labels such as {min(strange)}, but the classes of {model.name} are 0 to {model.n_classes - 1}"
+        )
 
 
 def _reason(expression: Expression, model: Model, has_silhouettes: bool) -> str:

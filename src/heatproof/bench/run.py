@@ -10,6 +10,7 @@ import platform
 import subprocess
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -57,6 +58,9 @@ def execute(plan: Plan, store: Store, progress: Progress = lambda task, reused: 
 def _finished(rows: list[dict[str, Any]], task: Task) -> list[dict[str, Any]]:
     failed = {r["cell"] for r in rows if r["status"] == "failed"}
     again = {c.key for c in task.cells if c.expression.entry.source == ""}  # code that cannot be read cannot be recognised
+    if again and rows:
+        names = ", ".join(sorted({c.expression.label for c in task.cells if c.key in again}))
+        warnings.warn(f"the code of {names} cannot be read, so its results are not taken up again", stacklevel=2)
     planned = {c.key for c in task.cells}
     return [r for r in rows if r["cell"] in planned - failed - again]
 

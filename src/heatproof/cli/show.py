@@ -110,9 +110,8 @@ def print_plan(plan: Plan, expected: Forecast) -> None:
     cells = sum(len(t.cells) for t in plan.tasks)
     na = sum(bool(c.not_applicable) for t in plan.tasks for c in t.cells)
     console.print(f"{len(plan.tasks)} tasks, {cells} cells" + (f" ({na} not applicable)" if na else ""))
-    console.print(
-        f"about {duration(sum(expected.seconds.values()))}, {expected.memory / 2**30:.1f} GB of memory, {expected.disk / 2**20:.0f} MB on disk"
-    )
+    size = f"{expected.memory / 2**30:.1f} GB of memory, {expected.disk / 2**20:.0f} MB on disk"
+    console.print(f"about {duration(sum(expected.seconds.values()))}, {size}")
 
 
 def duration(seconds: float) -> str:

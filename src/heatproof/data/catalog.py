@@ -60,6 +60,10 @@ def load_batch(data: Data, indices: Sequence[int], model: Model) -> Batch:
     with ThreadPoolExecutor(4) as pool:
         loaded = list(pool.map(one, indices))
     good = [s for s in loaded if isinstance(s, Sample)]
+    for sample in good:
+        if sample.image.shape != (len(model.mean), model.size, model.size):
+            shape = "×".join(map(str, sample.image.shape))
+            raise HeatproofError(f"{data.name} gives images of {shape}, but {model.name} takes {len(model.mean)}×{model.size}×{model.size}")
     unreadable = {data.ids[i]: str(e) for i, e in zip(indices, loaded, strict=True) if isinstance(e, UnreadableImage)}
     x = model.normalize(torch.stack([s.image for s in good])) if good else torch.empty(0, 3, model.size, model.size)
     masks = [s.silhouette for s in good if s.silhouette is not None]

@@ -131,11 +131,15 @@ def transform(id: str, *, removes_sign: bool = False) -> Callable[[Function], Fu
 
 
 def source_hash(function: Function) -> str:
-    """Of a user's code; empty where it cannot be read, and then its results are not taken up again."""
+    """Of a user's code and what it closes over; empty where it cannot be read, and then its results are not taken up again."""
     try:
-        return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()[:16]
+        source = inspect.getsource(function)
     except (OSError, TypeError):
         return ""
+    code = getattr(function, "__code__", None)
+    inside = [code.co_code, [c for c in code.co_consts if not inspect.iscode(c)]] if code else []
+    around = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    return hashlib.sha256(repr([source, inside, around]).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -231,5 +235,7 @@ def parse_methods(texts: list[str | Function]) -> list[Expression]:
             names = [e.id for e in METHODS if e.source is None] if group == "all" else list(GROUPS[group])
         for name in names:
             expression = Expression.parse(name)
-            found.setdefault(expression.canonical, expression)
+            found.setdefault(expression.label, expression)
+            if found[expression.label].entry.function is not expression.entry.function:
+                raise HeatproofError(f"two methods are called {expression.label}; give one another name")
     return list(found.values())
