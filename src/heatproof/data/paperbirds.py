@@ -8,7 +8,6 @@ tuples of part variants and come in pairs that differ in one part alone, so a mo
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -21,6 +20,7 @@ from PIL import Image, ImageDraw
 
 from heatproof.data.base import Sample
 from heatproof.errors import HeatproofError
+from heatproof.tensor.noise import generator_of
 
 Points = NDArray[np.float64]  # (N, 2): x to the right, y down
 Pixels = NDArray[np.uint8]
@@ -333,9 +333,7 @@ class Chance:
     """The random numbers of one picture, all drawn at once."""
 
     def __init__(self, seed: int, split: str, index: int) -> None:
-        key = hashlib.sha256(f"paperbirds/{seed}/{split}/{index}".encode()).digest()[:16]
-        generator = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
-        self._left = iter(generator.random(128).tolist())
+        self._left = iter(generator_of(f"paperbirds/{seed}/{split}/{index}").random(128).tolist())
 
     def between(self, low: float, high: float) -> float:
         return low + (high - low) * next(self._left)

@@ -35,5 +35,9 @@ class Rng:
 
 def generator(*key: object) -> np.random.Generator:
     """A counter-based generator for a key of any printable parts."""
-    digest = hashlib.sha256(repr(key).encode()).digest()
+    return generator_of(repr(key))
+
+
+def generator_of(text: str) -> np.random.Generator:
+    digest = hashlib.sha256(text.encode()).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
