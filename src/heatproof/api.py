@@ -23,7 +23,8 @@ from heatproof.errors import HeatproofError
 from heatproof.methods import Expression, method, parse_methods
 from heatproof.methods import explain as _explain
 from heatproof.models.model import Model
-from heatproof.models.zoo import load_model, pick_device
+from heatproof.models.zoo import load_model
+from heatproof.report import build
 
 __all__ = ["HeatproofError", "Model", "Result", "TensorData", "evaluate", "explain", "load_data", "load_model", "method", "run"]
 
@@ -49,7 +50,7 @@ class Result:
     """What a run found. `scores` has one row a sample, protocol and method."""
 
     def __init__(self, store: Store, temporary: bool = False):
-        self.store = store
+        self.store, self._temporary = store, temporary
         self.scores: pd.DataFrame = store.rows()
         if temporary:
             weakref.finalize(self, shutil.rmtree, store.root, ignore_errors=True)
@@ -68,8 +69,8 @@ class Result:
 
     def report(self, directory: str | Path | None = None) -> Path:
         """Build the site; returns its first page. By default inside the run's directory."""
-        from heatproof.report import build
-
+        if directory is None and self._temporary:
+            raise HeatproofError('this result has no directory of its own; say where: result.report("out/")')
         return build(self.store, Path(directory) if directory is not None else self.store.root / "report")
 
     def save(self, directory: str | Path) -> Path:
@@ -100,6 +101,16 @@ def evaluate(
     methods: expressions, or functions `(model, x, target, *, rng) -> maps`.
     out: a directory to keep the run in; the same call with the same directory does only what is missing.
     """
+    if isinstance(methods, str) or callable(methods):
+        methods = [methods]
+    if isinstance(protocols, str | Mapping):
+        protocols = [protocols]
+    if not methods or not protocols:
+        raise HeatproofError("there is nothing to judge: give at least one method and one protocol")
+    if batch_size < 1:
+        raise HeatproofError(f"batch_size must be at least 1; got {batch_size}")
+    if not isinstance(data, str | tuple) and not hasattr(data, "fingerprints"):
+        raise HeatproofError(f"data is a name, (images, labels), or what load_data gives; got {type(data).__name__}")
     models = [load_model(m) for m in ([model] if isinstance(model, Model | nn.Module | str) else model)]
     expressions, judges = parse_methods(list(methods)), parse_protocols(protocols)
     if limit is not None and not isinstance(data, str):
@@ -113,15 +124,24 @@ def evaluate(
         "protocols": [{"name": p.id, **p.model_dump()} for p in judges],
         "seed": seed,
     }
-    store = Store(Path(out if out is not None else tempfile.mkdtemp(prefix="heatproof-")))
     identity = {**told, "data": {"name": sets[0].name}}
-    _run(plan, store, identity, told, progress)
-    return Result(store, temporary=out is None)
+    if out is not None:
+        _run(plan, Store(Path(out)), identity, told, progress)
+        return Result(Store(Path(out)))
+    store = Store(Path(tempfile.mkdtemp(prefix="heatproof-")))
+    try:
+        _run(plan, store, identity, told, progress)
+        return Result(store, temporary=True)
+    except BaseException:
+        shutil.rmtree(store.root, ignore_errors=True)
+        raise
 
 
 def open_spec(spec: Spec, device: str = "auto") -> Plan:
     """Load everything a spec names, and plan it."""
-    models = [load_model(m.name, m.weights, pick_device(device)) for m in spec.models]
+    models = [load_model(m.name, m.weights, device) for m in spec.models]
+    for model, told in zip(models, spec.models, strict=True):
+        model.name = told.alias or model.name
 
     def opened(told: DataSpec, model: Model) -> Data:
         return load_data(told.name, model, split=told.split, limit=told.limit, seed=spec.seed)
@@ -154,8 +174,9 @@ def _run(plan: Plan, store: Store, identity: dict[str, Any], told: dict[str, Any
     models = list({t.model.name: t.model for t in plan.tasks}.values())
     if store.root.exists() and not store.root.is_dir():
         raise HeatproofError(f"{store.root} is a file, not a directory")
-    store.claim(identity)
+    store.check(identity)
     with store.locked():
+        store.claim(identity)
         cells = {t.name: [c.key for c in t.cells] for t in plan.tasks}
         owner = {t.name: t.model.name for t in plan.tasks}
         store.write_json(

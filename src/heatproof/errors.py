@@ -16,7 +16,7 @@ class NotApplicable(HeatproofError):
 
 def unknown(kind: str, name: object, known: Iterable[str], hint: str = "") -> HeatproofError:
     """«unknown method "gradcm"; did you mean gradcam, gradcam++?» or, with nothing close, all there are."""
-    names = sorted(known)
+    names = sorted(set(known))
     close = get_close_matches(str(name), names, n=3, cutoff=0.6)
     help_ = f"did you mean {', '.join(close)}?" if close else f"there are: {', '.join(names)}"
     return HeatproofError(f'unknown {kind} "{name}"; {help_}{" " + hint if hint else ""}')

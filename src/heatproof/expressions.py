@@ -7,7 +7,9 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from heatproof.errors import HeatproofError
 
@@ -35,16 +37,30 @@ class Call:
             takes = ", ".join(n if p.default is p.empty else f"{n}={_show(p.default)}" for n, p in parameters.items()) or "no arguments"
             raise HeatproofError(f"{kind} {self}: {error}; {self.name} takes: {takes}") from None
         bound.apply_defaults()
-        return dict(bound.arguments)
+        return {name: self._checked(name, value, parameters[name], kind) for name, value in bound.arguments.items()}
+
+    def _checked(self, name: str, value: Any, parameter: inspect.Parameter, kind: str) -> Any:
+        """By the parameter's annotation: what a function says it takes is what it gets."""
+        if parameter.annotation is parameter.empty or isinstance(parameter.annotation, str):
+            return value
+        try:
+            return TypeAdapter(parameter.annotation).validate_python(value)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            said = wrong["msg"].removeprefix("Value error, ")
+            raise HeatproofError(f"{kind} {self}, {name}: found {_show(value)}; {said[0].lower()}{said[1:]}") from None
 
 
 def parse_call(text: str) -> Call:
     match = _CALL.fullmatch(text)
     if not match:
         raise HeatproofError(f'cannot read "{text}"; expected a name with optional arguments, such as ig(steps=20)')
-    args, kwargs = [], {}
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
     for item in split(match["args"] or "", ","):
         key, equals, value = item.partition("=")
+        if equals and key.strip() in kwargs:
+            raise HeatproofError(f'cannot read "{text}": {key.strip()} is given twice')
         if equals and key.strip().isidentifier():
             kwargs[key.strip()] = _value(value)
         elif kwargs:
@@ -81,7 +97,12 @@ def call_label(call: Call, arguments: Mapping[str, Any], parameters: Mapping[str
 def options(function: Callable[..., Any], *given: str) -> dict[str, inspect.Parameter]:
     """The parameters of a registered function that a user may set: all but those the library gives."""
     found = inspect.signature(function).parameters.items()
-    return {k: p for k, p in found if k not in given and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except (NameError, TypeError):  # annotations of the user's own that cannot be looked up are not checked
+        hints = {}
+    own = {k: p for k, p in found if k not in given and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    return {k: p.replace(annotation=hints.get(k, p.annotation)) for k, p in own.items()}
 
 
 def _value(text: str) -> Any:
@@ -93,4 +114,6 @@ def _value(text: str) -> Any:
 
 
 def _show(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     return value if isinstance(value, str) else repr(value)

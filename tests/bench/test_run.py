@@ -110,7 +110,7 @@ def test_what_goes_wrong_is_a_row_and_the_rest_completes(model):
     assert set(by_method["raises"]["status"]) == {"failed"}
     assert by_method["raises"]["message"].iloc[0].startswith("ZeroDivisionError: no luck (test_run.py:")
     assert "returned shape (6, 64)" in by_method["wrong_shape"]["message"].iloc[0]
-    assert set(by_method["constant"]["message"]) == {"the map is the same in every patch"}
+    assert set(by_method["constant"]["message"]) == {"the map is the same everywhere"}
 
 
 def test_a_method_that_does_not_apply_is_planned_as_such(model):
@@ -270,6 +270,123 @@ def test_code_that_cannot_be_read_is_run_again_and_said_so(model, tmp_path):
     same_rows(first.scores, second.scores)
 
 
+def overwrites_its_input(model, x: Tensor, target: Tensor, *, rng) -> Tensor:
+    return x.mul_(0)[:, 0]
+
+
+def flips_the_weights(model, x: Tensor, target: Tensor, *, rng) -> Tensor:
+    with torch.no_grad():
+        next(model.module.parameters()).mul_(-1)
+    return x[:, 0]
+
+
+def leaves_things_behind(model, x: Tensor, target: Tensor, *, rng) -> Tensor:
+    model.module.train()
+    model.module[0].register_forward_hook(lambda *_: None)
+    model(x).sum().backward()
+    return x[:, 0]
+
+
+def test_a_method_cannot_spoil_the_others(model):
+    expected = hp.evaluate(model, "paperbirds:test", ["edges", "ixg", "ig(steps=3)"], ["sds"], limit=4).scores
+    before = model.fingerprint()
+    found = hp.evaluate(
+        model,
+        "paperbirds:test",
+        ["edges", overwrites_its_input, flips_the_weights, leaves_things_behind, "ixg", "ig(steps=3)"],
+        ["sds"],
+        limit=4,
+    )
+    same_rows(found.scores[found.scores["status"] == "ok"], expected)
+    messages = found.failures.groupby("method")["message"].first()
+    assert "changed its input in place" in messages["overwrites_its_input"]
+    assert "changed the network (weights)" in messages["flips_the_weights"]
+    assert "changed the network (gradients, hooks, mode)" in messages["leaves_things_behind"]
+    assert model.fingerprint() == before
+    assert not model.module.training
+
+
+def tenth(model, x: Tensor, target: Tensor, *, rng) -> Tensor:
+    return x.new_full((len(x), 7, 7), 0.1)
+
+
+def minus_infinity(model, x: Tensor, target: Tensor, *, rng) -> Tensor:
+    maps = x[:, 0].clone()
+    maps[:, :4] = -float("inf")
+    return maps
+
+
+def test_neither_a_constant_nor_a_hidden_infinity_is_scored(model, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "def below(model, x, target, *, rng):\n    maps = x[:, 0].clone()\n    maps[:, 0, 0] = -float('inf')\n    return maps\n"
+    )
+    scores = hp.evaluate(model, "paperbirds:test", [tenth, minus_infinity, f"file:{tmp_path}/own.py:below|relu"], ["sds"], limit=3).scores
+    by_method = scores.groupby("method")["status"].agg(set)
+    assert by_method.to_dict() == {"tenth": {"undefined"}, "minus_infinity": {"failed"}, "below|relu": {"failed"}}
+    assert scores["value"].isna().all()
+
+
+def test_what_changes_numbers_is_not_taken_for_what_was_there(tmp_path):
+    """Labels, what an alias means, and code behind a method: each has a part in a cell's key."""
+    images = torch.rand(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    module = hp.load_model("paperbirds/resnet").module
+    code = tmp_path / "own.py"
+
+    def judge(out, labels=(0, 1, 2, 3), cam="layer4", sign=""):
+        code.write_text(f"def helper(x):\n    return {sign}x\ndef own(model, x, target, *, rng):\n    return helper(x)\n")
+        model = hp.Model(module, size=64, name="net", aliases={"cam": cam})
+        return hp.evaluate(model, (images, list(labels)), ["gradcam", f"file:{code}:own"], ["sds"], out=out).scores
+
+    judge(tmp_path / "run")
+    for i, change in enumerate([{"labels": (3, 2, 1, 0)}, {"cam": "layer2"}, {"sign": "-"}]):
+        same_rows(judge(tmp_path / "run", **change), judge(tmp_path / f"fresh{i}", **change))
+
+
+def test_memory_is_bounded_by_the_batch(model):
+    seen = []
+
+    def nosy(model, x, target, *, rng):
+        seen.append(len(x))
+        return x
+
+    hp.evaluate(model, "paperbirds:test", [nosy], ["sds"], limit=70, batch_size=16)
+    assert max(seen) == 16
+
+
+class NotANumber(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c, self.fc = torch.nn.Conv2d(3, 4, 3), torch.nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.fc(self.c(x).mean((2, 3))) / 0
+
+
+def test_a_network_that_is_not_finite_is_told_and_reported(tmp_path):
+    torch.manual_seed(0)
+    model = hp.Model(NotANumber(), size=64)
+    result = hp.evaluate(model, hp.TensorData(IMAGES, [0, 1, 2]), ["edges"], ["sds"])
+    assert set(result.scores["message"]) == {"the model's score is not finite"}
+    assert result.report(tmp_path / "report").is_file()
+
+
+def test_results_without_a_directory(model, tmp_path):
+    result = hp.evaluate(model, "paperbirds:test", "edges", "sds", limit=2)
+    with pytest.raises(HeatproofError, match="say where"):
+        result.report()
+    result.save(tmp_path / "kept")
+    assert hp.Result.load(tmp_path / "kept").report().is_file()
+    place = result.store.root
+    del result
+    assert not place.exists()
+
+
+def test_a_run_that_was_killed_early_does_not_block_its_directory(model, tmp_path):
+    (tmp_path / ".tmp-abc").write_text("half a file")
+    hp.evaluate(model, "paperbirds:test", ["edges"], ["sds"], limit=2, out=tmp_path)
+    assert not list(tmp_path.rglob(".tmp-*"))
+
+
 IMAGES = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
 
@@ -280,6 +397,15 @@ IMAGES = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
         (hp.TensorData(IMAGES, ids=["a", "b", "a"]), {}, 'two samples with the id "a"'),
         (hp.TensorData(IMAGES[:, :, :32, :32]), {}, "gives images of 3×32×32, but paperbirds/resnet takes 3×64×64"),
         (hp.TensorData(IMAGES), {"limit": 2}, "limit goes with the name of a data set"),
+        (IMAGES, {}, "data is a name, \\(images, labels\\), or what load_data gives; got Tensor"),
+        ("paperbirds:test", {"batch_size": 0}, "batch_size must be at least 1"),
+        ("paperbirds:test", {"methods": []}, "nothing to judge"),
+        ("paperbirds:test", {"methods": [lambda x: x]}, "must be callable as"),
+        ("paperbirds:test", {"methods": ["ig(baseline=blurr)"]}, "did you mean blur"),
+        ("paperbirds:test", {"methods": ["ig(steps=abc)"]}, "steps: found abc; input should be a valid integer"),
+        ("paperbirds:test", {"methods": ["gradcam++(compat=rao)"]}, "compat: found rao"),
+        ("paperbirds:test", {"protocols": ["sds(baseline=uniform(1))"]}, "both ends or none"),
+        ("paperbirds:test", {"protocols": ["sds(baseline=blur(size=201))"]}, "too wide for an image of 64×64"),
         ("paperbirds:test", {"methods": ["ixg@layer7"]}, 'unknown layer "layer7"'),
         ("paperbirds:test", {"protocols": ["sds(patches=9)"]}, "a 3×3 grid does not divide an image of 64×64"),
         (

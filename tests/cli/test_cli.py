@@ -26,7 +26,7 @@ def own(model, x, target, *, rng, power=2):
     return x**power
 
 def broken(model, x, target, *, rng):
-    raise ValueError("not today")
+    raise ValueError("not today [/tmp/x]")
 
 def build():
     torch.manual_seed(0)
@@ -81,14 +81,14 @@ def test_a_failed_method_ends_with_code_3_and_the_rest_is_there(tmp_path):
         yaml.safe_dump({**told, "methods": ["ixg", f"file:{tmp_path}/net.py:broken", f"file:{tmp_path}/net.py:own(power=3)|abs"]})
     )
     out = call("run", tmp_path / "bad.yaml", "-o", tmp_path / "bad", code=3)
-    assert "broken: ValueError: not today" in " ".join(out.split())
+    assert "broken: ValueError: not today [/tmp/x]" in " ".join(out.split())
     assert "own(power=3)|abs" in out
     assert (tmp_path / "bad" / "report" / "index.html").is_file()
 
 
 def test_plan_counts_before_anything_runs(spec, tmp_path):
     out = call("plan", spec, "--limit", 100)
-    assert "1,800" in out  # 100 images: 1 clean, 16 patches, 1 to the CAM layer
+    assert "1,700" in out  # 100 images: 1 clean, 16 patches
     assert "100" in out
     assert list(tmp_path.iterdir()) == [spec]
 
@@ -148,6 +148,8 @@ def test_train_writes_weights_that_load(tmp_path):
         (["run", "quickstart", "--limit", "0"], "0 is not in the range"),
         (["explain", "nowhere.jpg", "-m", "paperbirds/resnet"], "does not exist"),
         (["report", "nowhere"], "does not exist"),
+        (["run", "quickstart", "-o", "/proc/nowhere"], "/proc/nowhere"),
+        (["run", "quickstart", "--device", "gpu"], 'device "gpu" cannot be used here'),
     ],
 )
 def test_mistakes_are_explained(args, message):

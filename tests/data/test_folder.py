@@ -67,6 +67,7 @@ COLOR = (200, 100, 50)
         ("palette.gif", Image.new("RGB", (8, 8), COLOR).convert("P", palette=Image.Palette.ADAPTIVE), COLOR),
         ("print.tif", Image.new("CMYK", (8, 8), (55, 155, 205, 0)), COLOR),
         ("alpha.png", Image.new("RGBA", (8, 8), (*COLOR, 255)), COLOR),
+        ("glass.png", Image.new("RGBA", (8, 8), (*COLOR, 0)), (255, 255, 255)),
         ("tiny.png", Image.new("RGB", (1, 1), COLOR), COLOR),
     ],
 )
@@ -85,6 +86,13 @@ def unreadable(folder):
     frames = [Image.new("RGB", (8, 8), (shade, 0, 0)) for shade in (0, 100, 200)]
     frames[0].save(folder / "dog" / "film.gif", save_all=True, append_images=frames[1:])
     Image.new("F", (8, 8)).save(folder / "dog" / "float.tif")
+
+
+def test_a_photo_of_a_phone_is_its_first_picture(tmp_path):
+    Image.new("RGB", (8, 8), COLOR).save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=[Image.new("RGB", (4, 4))])
+    with Image.open(tmp_path / "a.jpg") as photo:
+        assert photo.n_frames == 2
+    assert read_image(tmp_path / "a.jpg").size == (8, 8)
 
 
 def test_images_that_cannot_be_used_are_named(folder, model):
@@ -141,3 +149,7 @@ def test_tensors_must_be_images():
         hp.TensorData(torch.randn(2, 3, 8, 8))
     with pytest.raises(HeatproofError, match="2 images, but 3 labels"):
         hp.TensorData(torch.rand(2, 3, 8, 8), [0, 1, 2])
+    with pytest.raises(HeatproofError, match="2 images, but 1 ids"):
+        hp.TensorData(torch.rand(2, 3, 8, 8), ids=["a"])
+    with pytest.raises(HeatproofError, match="at least one image"):
+        hp.TensorData(torch.rand(0, 3, 8, 8))

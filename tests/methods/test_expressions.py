@@ -28,7 +28,7 @@ def test_what_is_written_is_read_back(name, args, kwargs):
         ("ig(steps=50)", "ig"),
         ("ig(20)", "ig(steps=20)"),
         ("ig(steps=20, baseline=blur)", "ig(steps=20, baseline=blur)"),
-        ("ig(baseline=uniform(-1, 1))", "ig(baseline=uniform(-1, 1))"),
+        ("ig(baseline=uniform(-1, 1))", "ig(baseline=uniform(low=-1, high=1))"),
         ("gradcam@cam", "gradcam"),
         ("gradcam++ @ middle", "gradcam++@middle"),
         ("ixg@features.28 | abs|smooth(17)", "ixg@features.28|abs|smooth(17)"),
@@ -93,6 +93,14 @@ def test_a_function_of_ones_own():
 
     with pytest.raises(HeatproofError, match="like a method of the library"):
         Expression.parse(ixg)
+
+
+def test_the_librarys_own_methods_cannot_be_replaced():
+    with pytest.raises(HeatproofError, match='already a method "ixg"'):
+
+        @hp.method("ixg", family="yours")
+        def other(model, x, target, *, rng):
+            return x
 
 
 def test_a_changed_function_has_another_key():

@@ -182,11 +182,11 @@ def test_bad_input_is_refused_at_once(linear, bird):
         hp.explain(linear, x, [0, 4], "ixg")
     with pytest.raises(HeatproofError, match="unknown layer"):
         hp.explain(linear, x, [0, 0], "ixg@layer9")
-    with pytest.raises(HeatproofError, match="at least one step"):
+    with pytest.raises(HeatproofError, match="steps: found 0; input should be greater than or equal to 1"):
         hp.explain(linear, x, [0, 0], "ig(steps=0)")
-    with pytest.raises(HeatproofError, match='unknown rule of ig "simpson"'):
+    with pytest.raises(HeatproofError, match="rule: found simpson; input should be 'gauss' or 'trapezoid'"):
         hp.explain(linear, x, [0, 0], "ig(rule=simpson)")
-    with pytest.raises(HeatproofError, match='unknown score "probability"'):
+    with pytest.raises(HeatproofError, match="score: found probability; input should be 'logit', 'softmax' or 'logprob'"):
         hp.explain(linear, x, [0, 0], "ixg(score=probability)")
     with pytest.raises(NotApplicable, match="needs data with silhouettes"):
         hp.explain(linear, x, [0, 0], "object")

@@ -239,3 +239,92 @@ def test_named_layers_are_the_only_ones(golden_model):
 def test_aliases_can_be_set(golden_model):
     model = hp.Model(golden_model("resnet").module, size=32, aliases={"cam": "layer3", "middle": "layer1"})
     assert (model.layer_name("cam"), model.layer_name("middle")) == ("layer3", "layer1")
+
+
+class Reusing(nn.Module):
+    """One ReLU for all places, as many networks have it, and an operation in place that no flag tells of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c0, self.c1, self.c2 = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.relu, self.fc = nn.ReLU(), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.relu(self.c1(self.relu(self.c0(x))))
+        h.add_(1)
+        return self.fc(self.relu(self.c2(h)).mean((2, 3)))
+
+
+def test_a_module_that_is_called_again_is_another_layer():
+    model = tiny(Reusing)
+    assert {"relu", "relu:2", "relu:3"} <= set(model.layers)
+    assert len(set(model.layers)) == len(model.layers)
+    assert_cuts_are_exact(model)
+    x, target = photos(model), torch.tensor([0, 1, 2])
+    for layer in model.layers:
+        alone = model.tail(layer).gradient(model.activation(x, layer), target)
+        assert torch.equal(alone.logits, model.gradient(x, target).logits), layer
+        with model.sharing(x, target, ["input", layer]):
+            together = model.tail(layer).gradient(model.activation(x, layer), target)
+        assert torch.equal(together.gradient, alone.gradient), layer
+        h = model.activation(x, layer)
+        with torch.no_grad():
+            assert torch.equal(model.tail(layer)(h), model.tail(layer)(h)), layer
+
+
+class Wrapper(nn.Module):
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor, scale: float = 1.0, features: bool = False) -> Tensor:
+        return self.net(x) if not features else self.net.features(x)
+
+
+def test_a_wrapper_does_not_hide_the_network(golden_model):
+    model = hp.Model(Wrapper(golden_model("resnet").module), size=32)
+    assert model.layer_name("cam") == "net.layer4"
+    assert_cuts_are_exact(model)
+
+
+class Opaque(nn.Module):
+    """Nothing can be traced and nothing was named."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert isinstance(x, Tensor)
+        halves = self.c(x).chunk(2, 1) if float(x.detach().sum()) < 1e9 else (x, x)
+        return self.fc(torch.cat(halves, 1).mean((2, 3)))
+
+
+def test_where_no_layer_is_known_cams_do_not_apply():
+    model = tiny(Opaque)
+    assert model.landmarks == {}
+    with pytest.raises(HeatproofError, match=r"shows no spatial layer behind its input; name some"):
+        model.cut("cam")
+    scores = hp.evaluate(model, (torch.rand(2, 3, 16, 16), [0, 1]), ["gradcam", "ixg"], ["sds"]).scores
+    assert scores.groupby("method")["status"].agg(set).to_dict() == {"gradcam": {"n/a"}, "ixg": {"ok"}}
+    assert tiny(Opaque, layers=["c"]).landmarks == {"middle": "c", "final": "c", "cam": "c"}
+
+
+def test_named_layers_stand_in_the_order_of_the_computation():
+    assert tiny(layers=["late", "early"]).layers == ("input", "early", "late", "embedding")
+
+
+class Noisy(Branching):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + torch.rand(())
+
+
+def test_a_network_that_rolls_dice_is_told_so():
+    with pytest.raises(HeatproofError, match="gives another answer when it is asked again"):
+        tiny(Noisy, layers=["early"])
+
+
+def test_kinds(golden_model):
+    vgg, resnet = golden_model("vgg"), golden_model("resnet")
+    assert [vgg.kind(layer) for layer in ("features.3", "features", "flatten", "classifier.0")] == ["features", "features", "pool", "head"]
+    assert [resnet.kind(layer) for layer in ("layer1", "layer4", "avgpool", "flatten")] == ["features", "features", "pool", "pool"]

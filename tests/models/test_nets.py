@@ -69,7 +69,7 @@ def test_an_unknown_net_is_named_with_those_there_are() -> None:
 def test_shipped_weights_are_float16_and_fit(name: str) -> None:
     path = weights_path(name)
     with safe_open(path, framework="pt") as file:
-        assert file.metadata().keys() == {"net", "recipe", "accuracy", "heatproof"}
+        assert file.metadata().keys() == {"net", "recipe", "accuracy", "classes", "heatproof"}
         assert file.metadata()["net"] == name
         kinds = {file.get_tensor(key).dtype for key in file.keys()}  # noqa: SIM118 (not a dict)
     assert kinds <= {torch.float16, torch.int64}

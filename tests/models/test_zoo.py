@@ -83,3 +83,42 @@ def test_a_broken_weights_file_is_named(file, tmp_path, name, content):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(HeatproofError, match=name):
         hp.load_model(f"file:{file}:build", weights=tmp_path / name)
+
+
+def test_weights_are_loaded_into_any_kind_of_model(file, tmp_path):
+    model = hp.load_model(f"file:{file}:build")
+    state = {k: v + 1 for k, v in model.module.state_dict().items()}
+    save_file(state, tmp_path / "w.safetensors")
+    hp.load_model(model, weights=tmp_path / "w.safetensors")
+    assert all(torch.equal(v, state[k]) for k, v in model.module.state_dict().items())
+    with pytest.raises(HeatproofError, match="no weights file"):
+        hp.load_model(model.module, weights=tmp_path / "none.safetensors")
+
+
+def test_an_edited_file_is_read_anew(file):
+    before = hp.load_model(f"file:{file}:build")
+    file.write_text(FILE.replace("size=16", "size=18").replace("nn.ReLU()", "nn.Tanh()"))
+    after = hp.load_model(f"file:{file}:build")
+    assert (before.size, after.size) == (16, 18)
+    assert before.fingerprint() != after.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("import nowhere", "net.py cannot be imported: ModuleNotFoundError"), ("def build(): 1 / 0", "ZeroDivisionError")],
+)
+def test_code_that_breaks_is_named(file, content, message):
+    file.write_text(content)
+    with pytest.raises(HeatproofError, match=message):
+        hp.load_model(f"file:{file}:build")
+
+
+@pytest.mark.parametrize("device", ["cdua", "cuda:77"])
+def test_a_device_that_is_not_there(device):
+    with pytest.raises(HeatproofError, match=f'device "{device}" cannot be used here'):
+        hp.load_model("paperbirds/resnet", device=device)
+
+
+def test_a_file_without_a_name_says_how_to_write_it(file):
+    with pytest.raises(HeatproofError, match="does not say what to take from the file"):
+        hp.load_model("file:net.py")

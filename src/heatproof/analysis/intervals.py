@@ -23,9 +23,10 @@ def summarize(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0) -> 
         means, draws = table.mean().to_numpy(), bootstrap_means(table.to_numpy(), resamples, seed)
         counts = group.pivot_table(index=["method", "layer"], columns="status", values="sample", aggfunc="count", fill_value=0)
         ranks, drawn_ranks = rank(means, higher), rank(draws, higher)
+        samples = table.notna().sum().to_numpy()
         with np.errstate(invalid="ignore"):
-            low, high = _percentiles(draws)
-            best, worst = _percentiles(drawn_ranks, method="nearest")
+            low, high = _percentiles(draws, samples)
+            best, worst = _percentiles(drawn_ranks, samples, method="nearest")
         for i, (method, layer) in enumerate(table.columns):
             status = counts.loc[(method, layer)]
             lines.append(
@@ -62,11 +63,11 @@ def rank(means: np.ndarray, higher_is_better: bool) -> np.ndarray:  # (..., M) -
     return np.where(np.isfinite(means), 1.0 + better.sum(-1), np.nan)
 
 
-def _percentiles(draws: np.ndarray, method: str = "linear") -> tuple[np.ndarray, np.ndarray]:
+def _percentiles(draws: np.ndarray, samples: np.ndarray, method: str = "linear") -> tuple[np.ndarray, np.ndarray]:
     """2.5 % and 97.5 % per column; nan where a column has none."""
     low, high = np.full(draws.shape[1], np.nan), np.full(draws.shape[1], np.nan)
     for i, column in enumerate(draws.T):
         known = column[np.isfinite(column)]
-        if len(known):
+        if len(known) and samples[i] > 1:  # one sample says nothing of its spread
             low[i], high[i] = np.quantile(known, [0.025, 0.975], method=method)  # type: ignore[call-overload]
     return low, high

@@ -3,4 +3,5 @@
 from heatproof.baselines import fills as fills
 from heatproof.baselines.base import BASELINES as BASELINES
 from heatproof.baselines.base import Baseline as Baseline
+from heatproof.baselines.base import BaselineName as BaselineName
 from heatproof.baselines.base import baseline as baseline

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import AfterValidator
 from torch import Tensor
 
 from heatproof.expressions import call_label, options, parse_call
@@ -69,3 +70,6 @@ class Baseline:
             return torch.where(removed[:, None], painted[samples], x[samples])
 
         return remove
+
+
+BaselineName = Annotated[str, AfterValidator(lambda text: Baseline.parse(text).label)]  # as an argument of a method or a protocol

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from pydantic import Field
 from torch import Tensor
 
 from heatproof.baselines.base import baseline
-from heatproof.errors import HeatproofError, unknown
+from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
-from heatproof.tensor.filters import gaussian, separable
+from heatproof.tensor.filters import Odd, gaussian, separable
 from heatproof.tensor.noise import Rng
 
 
@@ -23,7 +26,7 @@ def uniform(x: Tensor, *, model: Model | None, rng: Rng, low: float | None = Non
     if low is not None and high is not None:
         bottom, top = x.new_tensor(low), x.new_tensor(high)
     elif low is not None or high is not None:
-        raise HeatproofError("uniform takes both ends or none: uniform(-1, 1)")
+        raise HeatproofError("uniform takes both ends or none, such as uniform(-1, 1)")
     elif model is None:
         raise HeatproofError("baseline uniform without ends is the model's input range; pass an hp.Model, or say uniform(-1, 1)")
     else:
@@ -33,18 +36,22 @@ def uniform(x: Tensor, *, model: Model | None, rng: Rng, low: float | None = Non
 
 @baseline("blur")
 def blur(
-    x: Tensor, *, model: Model | None, rng: Rng, size: int | None = None, sigma: float | None = None, compat: str | None = None
+    x: Tensor,
+    *,
+    model: Model | None,
+    rng: Rng,
+    size: Odd | None = None,
+    sigma: Annotated[float, Field(gt=0)] | None = None,
+    compat: Literal["idsds"] | None = None,
 ) -> Tensor:
     """Gaussian blur, 51 px wide with σ = 41 at 224 px and in proportion elsewhere; `compat=idsds` is that paper's code."""
     if compat == "idsds":
         return _blur_idsds(x, size or 51, sigma or 41.0)
-    if compat is not None:
-        raise unknown("compat of blur", compat, ["idsds"])
     scale = x.shape[-1] / 224
-    width = size or 2 * round((51 * scale - 1) / 2) + 1
-    if width % 2 == 0 or width < 1:
-        raise HeatproofError(f"blur: size must be odd; got {width}")
-    return separable(x, gaussian(max(width, 3), sigma or 41 * scale), "reflect")
+    width = size or max(3, 2 * round((51 * scale - 1) / 2) + 1)
+    if width // 2 >= min(x.shape[2:]):
+        raise HeatproofError(f"blur: {width} px is too wide for an image of {x.shape[-2]}×{x.shape[-1]} px")
+    return separable(x, gaussian(width, sigma or 41 * scale), "reflect")
 
 
 def _blur_idsds(x: Tensor, size: int, sigma: float) -> Tensor:

@@ -104,13 +104,19 @@ def make_plan(
         for protocol in protocols:
             protocol.check(model)
         not_applicable = {e.canonical: _reason(e, model, images.has_silhouettes) for e in expressions}
+        layers = {e.canonical: "" if not_applicable[e.canonical] else model.layer_name(e.layer) for e in expressions}
         weights = model.fingerprint()
         for start in range(0, len(images.ids), SHARD):
             indices = range(start, min(start + SHARD, len(images.ids)))
-            shard = [(images.ids[i], images.fingerprints[i]) for i in indices]
+            shard = [(images.ids[i], images.fingerprints[i], images.labels[i]) for i in indices]
             common = [images.name, shard, weights, backend, reference, seed]
             cells = tuple(
-                Cell(_hash([*common, p.canonical, p.target, _baseline_version(p), e.canonical]), p, e, not_applicable[e.canonical])
+                Cell(
+                    _hash([*common, p.canonical, p.target, _baseline_version(p), e.canonical, layers[e.canonical]]),
+                    p,
+                    e,
+                    not_applicable[e.canonical],
+                )
                 for p in protocols
                 for e in expressions
             )

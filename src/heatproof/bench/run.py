@@ -69,16 +69,16 @@ def _commit(plan: Plan, store: Store, task: Task, batch: Batch, done: list[dict[
     size, before = plan.batch_size, task.model.passes.copy()
     while True:
         try:
+            work = _Work(plan, task, cells)
             with task.model.batches_of(size):
-                work = _Work(plan, task, batch, cells)
-                rows = work.rows()
+                work.do(batch, size)
             break
         except torch.OutOfMemoryError:
             if size == 1:
                 raise
             size = max(1, size // 2)
     order = {c.key: i for i, c in enumerate(task.cells)}
-    rows = sorted(done + rows, key=lambda r: order[r["cell"]])
+    rows = sorted(done + work.rows, key=lambda r: order[r["cell"]])
     old_kept, old_notes = store.kept(task.name) if done else ({}, {})
     old = (store.read_json(f"timings/{task.name}.json") if done else None) or {"seconds": {}, "passes": {}}
     timings = {
@@ -87,85 +87,109 @@ def _commit(plan: Plan, store: Store, task: Task, batch: Batch, done: list[dict[
         "batch_size": size,
         "images": len(batch.ids),
     }
-    store.commit(task.name, rows, {**old_kept, **work.kept}, {**old_notes, **work.notes}, timings)
+    notes = {"ids": json.dumps(batch.ids), "labels": json.dumps(batch.labels)}
+    store.commit(task.name, rows, {**old_kept, **work.kept()}, {**old_notes, **notes}, timings)
 
 
 class _Work:
-    """One task: maps and shared quantities are computed once, whoever asks for them."""
+    """The cells of one task, batch by batch: maps and shared quantities are computed once, whoever asks for them."""
 
-    def __init__(self, plan: Plan, task: Task, batch: Batch, cells: Sequence[Cell]):
-        self.task, self.batch, self.cells, self.model = task, batch, cells, task.model
-        self.seed = plan.seed
-        self.keep = max(0, min(plan.keep_maps - task.indices.start, len(batch.ids)))
+    def __init__(self, plan: Plan, task: Task, cells: Sequence[Cell]):
+        self.cells, self.model, self.seed = cells, task.model, plan.seed
+        self.wanted = max(0, plan.keep_maps - task.indices.start)
+        self.rows: list[dict[str, Any]] = []
         self.seconds: dict[str, float] = {}
-        self.kept: dict[str, Tensor] = {}
-        self.notes = {"ids": json.dumps(batch.ids), "labels": json.dumps(batch.labels)}
+        self._kept: dict[str, list[Tensor]] = {}
+        self._done = 0
 
-    def rows(self) -> list[dict[str, Any]]:
-        rows = [self._row(c, s, None, "skipped", why) for c in self.cells for s, why in self.batch.unreadable.items()]
-        if not self.batch.ids:
-            return rows
-        clean = self.model.logits(self.batch.x)
-        self.kept["logits"] = clean.cpu()
-        self.kept["images"] = (self.model.denormalize(self.batch.x[: self.keep]) * 255).round().clamp(0, 255).byte().cpu()
-        for policy in sorted({c.protocol.target for c in self.cells}):
-            rows += self._judge([c for c in self.cells if c.protocol.target == policy], policy, clean)
-        return rows
+    def do(self, batch: Batch, size: int) -> None:
+        self.rows += [self._row(c, s, None, "", "skipped", why) for c in self.cells for s, why in batch.unreadable.items()]
+        for start in range(0, len(batch.ids), size):
+            part = batch.part(slice(start, start + size))
+            clean = self.model.logits(part.x)
+            self._keep("logits", clean, every=True)
+            self._keep("images", (self.model.denormalize(part.x) * 255).round().clamp(0, 255).byte())
+            for policy in sorted({c.protocol.target for c in self.cells}):
+                self._judge(part, [c for c in self.cells if c.protocol.target == policy], policy, clean)
+            self._done += len(part.ids)
 
-    def _judge(self, cells: Sequence[Cell], policy: str, clean: Tensor) -> list[dict[str, Any]]:
-        predicted = clean.argmax(1)
-        labels = [
-            p if policy == "prediction" or label is None else label for label, p in zip(self.batch.labels, predicted.tolist(), strict=True)
-        ]
-        target = torch.tensor(labels, device=predicted.device)
-        rng = Rng(self.seed, self.batch.ids, self.model.device)
-        judged = Judged(self.batch.ids, self.batch.x, target, clean, rng)
-        explainer = Explainer(self.model, self.batch.x, target, rng, self.batch.silhouette)
-        rows = [row for c in cells if c.not_applicable for row in self._each(c, target, "n/a", c.not_applicable)]
+    def kept(self) -> dict[str, Tensor]:
+        """What every batch of the task had; a map that failed for some has no place among the others."""
+        whole = {"logits": self._done}
+        found = {name: torch.cat(parts) for name, parts in self._kept.items()}
+        return {name: t for name, t in found.items() if len(t) == whole.get(name, min(self._done, self.wanted))}
+
+    def _keep(self, name: str, rows: Tensor, every: bool = False) -> None:
+        count = len(rows) if every else max(0, min(self.wanted - self._done, len(rows)))
+        self._kept.setdefault(name, []).append(rows[:count].cpu())
+
+    def _judge(self, batch: Batch, cells: Sequence[Cell], policy: str, clean: Tensor) -> None:
+        predicted = clean.argmax(1).tolist()
+        by_label = [policy == "label" and label is not None for label in batch.labels]
+        labels = [label if by else p for by, label, p in zip(by_label, batch.labels, predicted, strict=True)]
+        target = torch.tensor(labels, device=clean.device)
+        rng = Rng(self.seed, batch.ids, self.model.device)
+        judged = Judged(batch.ids, batch.x, target, clean, rng)
+        self._policies = ["label" if by else "prediction" for by in by_label]
+        explainer = Explainer(self.model, batch.x, target, rng, batch.silhouette)
+        for cell in cells:
+            if cell.not_applicable:
+                self._each(cell, judged, "n/a", cell.not_applicable)
         live = [c for c in cells if not c.not_applicable]
         shared = {canonical: self._share(p, judged) for canonical, p in {c.protocol.canonical: c.protocol for c in live}.items()}
         layers = sorted({c.expression.layer for c in live if c.expression.shares_gradient})
-        with self.model.sharing(self.batch.x, target, layers):
-            for expression in {c.expression.map_key: c.expression for c in live}.values():  # one method's maps in memory at a time
-                native = self._timed(f"method {expression.map_key}", explainer.native, expression)
-                for cell in live:
-                    if cell.expression.map_key == expression.map_key:
-                        rows += self._measure(cell, judged, shared[cell.protocol.canonical], native, explainer)
-        return rows
+        with self.model.sharing(batch.x, target, layers):
+            for map_key in dict.fromkeys(c.expression.map_key for c in live):  # one method's maps in memory at a time
+                self._method([c for c in live if c.expression.map_key == map_key], judged, shared, explainer)
 
     def _share(self, protocol: Protocol, judged: Judged) -> Shared | str:
         found = self._timed(f"protocol {protocol.canonical}", protocol.share, self.model, judged)
         if not isinstance(found, str):
-            self.kept |= {f"{protocol.canonical} {k}": v[: self.keep].float().cpu() for k, v in found.items()}
+            for name, values in found.items():
+                self._keep(f"{protocol.canonical} {name}", values.float())
         return found
 
+    def _method(self, cells: Sequence[Cell], judged: Judged, shared: dict[str, Shared | str], explainer: Explainer) -> None:
+        """All cells of one method, which differ in their transforms and protocols."""
+        native = self._timed(f"method {cells[0].expression.map_key}", explainer.native, cells[0].expression)
+        for label in dict.fromkeys(c.expression.label for c in cells):
+            same = [c for c in cells if c.expression.label == label]
+            small = native if isinstance(native, str) else self._timed(None, transformed, same[0].expression, native)
+            if isinstance(small, str):
+                for cell in same:
+                    self._each(cell, judged, "failed", small)
+                continue
+            self._keep_map(label, small)
+            fine = finite(native) & finite(small)
+            flat = small.flatten(1)
+            varies = flat.amax(1) > flat.amin(1)
+            maps = explainer.resized(torch.where(fine[:, None, None], small, 0))
+            for cell in same:
+                self._measure(cell, judged, shared[cell.protocol.canonical], maps, fine.tolist(), varies.tolist())
+
     def _measure(
-        self, cell: Cell, judged: Judged, shared: Shared | str, native: Tensor | str, explainer: Explainer
-    ) -> list[dict[str, Any]]:
-        problem = native if isinstance(native, str) else shared if isinstance(shared, str) else ""
-        if not problem:
-            assert isinstance(native, Tensor) and not isinstance(shared, str)
-            small = transformed(cell.expression, native)
-            self._keep_map(cell.expression.label, small[: self.keep])
-            maps = explainer.resized(small)
-            good = finite(maps)
-            scored = torch.where(good[:, None, None], maps, 0)
-            measured = self._timed(None, cell.protocol.measure, self.model, judged, shared, scored)
-            if not isinstance(measured, str):
-                return [
-                    self._judged_row(cell, sample, target, fine, value, why)
-                    for sample, target, fine, value, why in zip(
-                        judged.ids, judged.target.tolist(), good.tolist(), measured.value.tolist(), measured.why, strict=True
-                    )
-                ]
-            problem = measured
-        return self._each(cell, judged.target, "failed", problem)
+        self, cell: Cell, judged: Judged, shared: Shared | str, maps: Tensor, fine: Sequence[bool], varies: Sequence[bool]
+    ) -> None:
+        measured = shared if isinstance(shared, str) else self._timed(None, cell.protocol.measure, self.model, judged, shared, maps)
+        if isinstance(measured, str):
+            self._each(cell, judged, "failed", measured)
+            return
+        for i, (sample, target) in enumerate(zip(judged.ids, judged.target.tolist(), strict=True)):
+            value, why = measured.value[i].item(), measured.why[i]
+            status, message = ("undefined", why) if why else ("ok", "")
+            if not fine[i]:
+                status, message = "failed", f"{cell.expression.label}: the map is not finite"
+            elif not varies[i]:
+                status, message = "undefined", "the map is the same everywhere"
+            value = value if status == "ok" else float("nan")
+            self.rows.append(self._row(cell, sample, target, self._policies[i], status, message, value))
 
     def _keep_map(self, label: str, maps: Tensor) -> None:
         """Half precision, each map scaled to a largest value of 1, so that small ones do not vanish; the scale beside it."""
         scale = maps.abs().flatten(1).amax(1).nan_to_num(1.0, 1.0)
         scale = torch.where(scale > 0, scale, 1.0)
-        self.kept |= {f"map {label}": (maps / scale[:, None, None]).half().cpu(), f"scale {label}": scale.cpu()}
+        self._keep(f"map {label}", (maps / scale[:, None, None]).half())
+        self._keep(f"scale {label}", scale)
 
     def _timed(self, what: str | None, call: Callable[..., Any], *arguments: Any) -> Any:
         """The result, or what went wrong as text: for the rows of this cell, while the others go on."""
@@ -181,25 +205,24 @@ class _Work:
             if what:
                 self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - begin
 
-    def _judged_row(self, cell: Cell, sample: str, target: int, fine: bool, value: float, why: str) -> dict[str, Any]:
-        if not fine:
-            return self._row(cell, sample, target, "failed", f"{cell.expression.label}: the map is not finite")
-        return self._row(cell, sample, target, "undefined", why) if why else self._row(cell, sample, target, "ok", "", value)
+    def _each(self, cell: Cell, judged: Judged, status: str, message: str) -> None:
+        for sample, target, policy in zip(judged.ids, judged.target.tolist(), self._policies, strict=True):
+            self.rows.append(self._row(cell, sample, target, policy, status, message))
 
-    def _each(self, cell: Cell, target: Tensor, status: str, message: str) -> list[dict[str, Any]]:
-        return [self._row(cell, s, t, status, message) for s, t in zip(self.batch.ids, target.tolist(), strict=True)]
-
-    def _row(self, cell: Cell, sample: str, target: int | None, status: str, message: str, value: float = float("nan")) -> dict[str, Any]:
+    def _row(
+        self, cell: Cell, sample: str, target: int | None, policy: str, status: str, message: str, value: float = float("nan")
+    ) -> dict[str, Any]:
         return {
             "cell": cell.key,
             "model": self.model.name,
             "method": cell.expression.label,
-            "layer": self.model.layer_name(cell.expression.layer),
+            "layer": self.model.layer_name(cell.expression.layer) if not cell.not_applicable else cell.expression.layer,
             "protocol": cell.protocol.id,
             "setting": cell.protocol.setting,
             "baseline": cell.protocol.baseline,
             "sample": sample,
             "target": target,
+            "target_is": policy,
             "value": value,
             "status": status,
             "message": message,
@@ -224,7 +247,7 @@ def provenance(spec: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
                 "size": m.size,
                 "classes": m.n_classes,
                 "class_names": m.classes,
-                "layers": {a: m.layer_name(a) for a in ("middle", "final", "cam")},
+                "layers": m.landmarks,
             }
             for m in models
         },

@@ -25,6 +25,7 @@ class _Strict(BaseModel):
 class ModelSpec(_Strict):
     name: str
     weights: str | None = None
+    alias: str | None = Field(default=None, alias="as", description="another name, where one model stands twice")
 
 
 class DataSpec(_Strict):
@@ -118,6 +119,9 @@ def study_names() -> list[str]:
 def make_spec(told: Mapping[str, Any], place: str = "spec", **changes: Any) -> Spec:
     """Validated; `changes` are keys of the command line that win, `limit` among them."""
     told = dict(told)
+    for key in ("models", "methods", "protocols"):
+        if isinstance(told.get(key), str | Mapping):
+            told[key] = [told[key]]
     limit = changes.pop("limit", None)
     told |= {k: v for k, v in changes.items() if v is not None}
     if limit is not None and "data" in told:
@@ -126,7 +130,8 @@ def make_spec(told: Mapping[str, Any], place: str = "spec", **changes: Any) -> S
     try:
         spec = Spec.model_validate(told)
     except ValidationError as error:
-        raise HeatproofError("\n".join(f"{place}: {_explain(e)}" for e in error.errors())) from None
+        wrong = [e for e in error.errors() if e["type"] != "too_short"] or error.errors()
+        raise HeatproofError("\n".join(f"{place}: {_explain(e)}" for e in wrong)) from None
     for key, check in {"methods": spec.expressions, "protocols": spec.judges}.items():
         _at_key(place, key, check)
     return spec

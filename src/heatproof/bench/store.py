@@ -31,6 +31,7 @@ SCHEMA = pa.schema(
         ("cell", pa.string()),
         *((name, pa.string()) for name in ("model", "method", "layer", "protocol", "setting", "baseline", "sample")),
         ("target", pa.int32()),
+        ("target_is", pa.string()),  # label, or prediction
         ("value", pa.float64()),
         ("status", pa.string()),  # ok, undefined, failed, n/a, skipped
         ("message", pa.string()),
@@ -44,16 +45,21 @@ class Store:
         self.root = root
 
     def claim(self, identity: Mapping[str, Any]) -> None:
-        """Take the directory for this spec; one that belongs to another, or to something else, is left as it is."""
+        """Take the directory for this spec."""
+        self.check(identity)
+        self.write_json("spec.json", identity)
+
+    def check(self, identity: Mapping[str, Any]) -> None:
+        """Raises where the directory belongs to another spec, or to something else; it is left as it is."""
         found = self.read_json("spec.json")
-        if found is None and self.root.exists() and any(self.root.iterdir()):
+        own = re.compile(r"\.tmp-|\.lock$")
+        if found is None and self.root.exists() and any(not own.match(p.name) for p in self.root.iterdir()):
             raise HeatproofError(f"{self.root} is not empty and not a run of heatproof; choose another directory with -o")
         if found is not None and found != json.loads(json.dumps(identity)):
             keys = [k for k in {*found, *identity} if found.get(k) != json.loads(json.dumps(identity)).get(k)]
             raise HeatproofError(
                 f"{self.root} belongs to another spec (it differs in: {', '.join(sorted(keys))}); choose another directory with -o"
             )
-        self.write_json("spec.json", identity)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -64,6 +70,8 @@ class Store:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise HeatproofError(f"another run is writing to {self.root}; wait for it, or choose another directory with -o") from None
+            for left in self.root.rglob(".tmp-*"):  # of a run that was killed
+                left.unlink()
             yield
 
     def write_json(self, name: str, content: Any) -> None:

@@ -27,9 +27,10 @@ class Group(click.Group):
             click.secho("error: ", fg="red", bold=True, nl=False, err=True)
             click.echo(str(error), err=True)
             sys.exit(2)
-        except KeyboardInterrupt:
-            click.echo("\nstopped; the same command goes on where this one ended", err=True)
-            sys.exit(130)
+        except OSError as error:
+            click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+            click.echo(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), err=True)
+            sys.exit(2)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
@@ -86,6 +87,8 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
     The same command again does only what is missing: a run that was stopped or
     killed goes on where it ended. Ends with code 3 where a method failed.
 
+    A spec that names file:… runs that file: use only those you would import.
+
     Examples:
       heatproof run quickstart
       heatproof run spec.yaml -o runs/mine
@@ -105,15 +108,20 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
     told = load_spec(spec, **changes)
     directory = out or Path("runs") / Path(spec).stem
     plan = open_spec(told, device)
-    with progress_of(plan) as advance:
-        result = run_spec(told, directory, device, advance, plan)
+    try:
+        with progress_of(plan) as advance:
+            result = run_spec(told, directory, device, advance, plan)
+    except KeyboardInterrupt:
+        click.echo("stopped; the same command goes on where this one ended", err=True)
+        sys.exit(130)
     print_summary(result)
     if report:
-        console.print(f"\nreport: [bold]{result.report()}[/bold]")
-    console.print(f"run:    {directory}")
+        console.print(f"\nreport: {result.report()}", markup=False, soft_wrap=True)
+    console.print(f"run:    {directory}", markup=False, soft_wrap=True)
     if len(result.failures):
         for message, rows in result.failures.groupby("message"):
-            console.print(f"[red]failed[/red] {', '.join(sorted(set(rows['method'])))}: {message} ({len(rows)} rows)", markup=True)
+            console.print("failed", style="red", end=" ")
+            console.print(f"{', '.join(sorted(set(rows['method'])))}: {message} ({len(rows)} rows)", markup=False)
         sys.exit(FAILED_CELLS)
 
 

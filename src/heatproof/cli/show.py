@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -79,7 +80,7 @@ def print_summary(result: Result) -> None:
     for key, group in result.summary().groupby(["model", "protocol", "setting", "baseline"], sort=False):
         model, protocol, setting, baseline = key
         direction = "higher" if PROTOCOLS[protocol].cls.higher_is_better else "lower"
-        title = f"{model} · {protocol} ({setting}, baseline={baseline}): {direction} is better"
+        title = f"{escape(model)} · {protocol} ({setting}, baseline={baseline}): {direction} is better"
         table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         for column, style in {
             "rank": "right",
@@ -93,9 +94,12 @@ def print_summary(result: Result) -> None:
         for _, line in group.sort_values("rank", na_position="last").iterrows():
             notes = [f"{line[s]} {s}" for s in ("undefined", "failed", "n/a", "skipped") if line[s]]
             known = pd.notna(line["mean"])
-            ranks = f"{line['rank']:.0f} ({line['rank_low']:.0f}–{line['rank_high']:.0f})" if known else "–"
-            interval = f"{line['low']:.3f} … {line['high']:.3f}" if known else "–"
-            table.add_row(ranks, line["method"], f"{line['mean']:.3f}" if known else "–", interval, str(line["n"]), ", ".join(notes))
+            sure = pd.notna(line["low"])
+            ranks = f"{line['rank']:.0f}" + (f" ({line['rank_low']:.0f}–{line['rank_high']:.0f})" if sure else "") if known else "–"
+            interval = f"{line['low']:.3f} … {line['high']:.3f}" if sure else "–"
+            table.add_row(
+                ranks, escape(line["method"]), f"{line['mean']:.3f}" if known else "–", interval, str(line["n"]), ", ".join(notes)
+            )
         console.print(table)
 
 
@@ -105,7 +109,7 @@ def print_plan(plan: Plan, expected: Forecast) -> None:
         table.add_column(column, justify="right")
     for name, cost in plan.cost().items():
         numbers = (f"{cost[k]:,}" for k in ("images", "forwards", "backwards"))
-        table.add_row(name, *numbers, duration(expected.seconds[name]))
+        table.add_row(escape(name), *numbers, duration(expected.seconds[name]))
     console.print(table)
     cells = sum(len(t.cells) for t in plan.tasks)
     na = sum(bool(c.not_applicable) for t in plan.tasks for c in t.cells)

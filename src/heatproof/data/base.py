@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +13,7 @@ from torch import Tensor
 from heatproof.errors import HeatproofError
 
 
-class UnreadableImage(ValueError):
+class UnreadableImage(HeatproofError):
     """An image that cannot be used; the message says why. The sample is skipped and named, the others go on."""
 
 
@@ -52,13 +53,17 @@ class TensorData:
     def __init__(
         self, images: Tensor, labels: Sequence[int] | Tensor | None = None, ids: Sequence[str] | None = None, name: str = "tensors"
     ):
+        if not isinstance(images, Tensor) or not len(images):
+            raise HeatproofError("images must be a tensor of at least one image, (N, 3, H, W) in [0, 1]")
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point() or images.min() < 0 or images.max() > 1:
             raise HeatproofError("images must be floats of shape (N, 3, H, W) in [0, 1]: before the model's normalisation")
         if labels is not None and len(labels) != len(images):
             raise HeatproofError(f"{len(images)} images, but {len(labels)} labels")
         self.name, self.images, self.has_silhouettes = name, images.float(), False
-        self.ids = list(ids) if ids is not None else [str(i) for i in range(len(images))]
-        self.labels = [None] * len(images) if labels is None else [int(label) for label in labels]
+        self.ids = [str(i) for i in (ids if ids is not None else range(len(images)))]
+        if len(self.ids) != len(images):
+            raise HeatproofError(f"{len(images)} images, but {len(self.ids)} ids")
+        self.labels = [None] * len(images) if labels is None else [operator.index(label) for label in labels]
         self.fingerprints = [hashlib.sha256(i.numpy().tobytes()).hexdigest()[:16] for i in self.images]
 
     def load(self, index: int) -> Sample:

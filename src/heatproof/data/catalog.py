@@ -29,6 +29,9 @@ class Batch:
     silhouette: Tensor | None  # (B, H, W) bool
     unreadable: dict[str, str]  # id -> why
 
+    def part(self, rows: slice) -> Batch:
+        return Batch(self.ids[rows], self.x[rows], self.labels[rows], None if self.silhouette is None else self.silhouette[rows], {})
+
 
 def load_data(name: str | Data, model: Model | None = None, *, split: str | None = None, limit: int | None = None, seed: int = 0) -> Data:
     """`paperbirds:test` or `folder:/path/to/images`. The model tells the size and the classes."""
@@ -37,6 +40,8 @@ def load_data(name: str | Data, model: Model | None = None, *, split: str | None
     if limit is not None and limit < 1:
         raise HeatproofError(f"limit must be at least 1; got {limit}")
     kind, _, rest = name.partition(":")
+    if kind == "paperbirds" and rest and split and rest != split:
+        raise HeatproofError(f"{name} names a split, and split={split} another")
     if kind == "paperbirds":
         return Paperbirds(split=split or rest or "test", size=model.size if model else 64, limit=limit)
     if kind == "folder":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from heatproof.data.base import Sample, UnreadableImage
 from heatproof.errors import HeatproofError
@@ -45,7 +45,7 @@ class ImageFolder:
         self.files = [files[i] for i in order]
         self.ids = [f.relative_to(root).as_posix() for f in self.files]
         self.labels = [index.get(f.relative_to(root).parts[0]) for f in self.files]
-        self.fingerprints = [str(f.stat().st_size) for f in self.files]
+        self.fingerprints = [f"{s.st_size} {s.st_mtime_ns}" for s in (f.stat() for f in self.files)]
 
     def load(self, index: int) -> Sample:
         image = read_image(self.files[index])
@@ -74,21 +74,24 @@ def _class_index(root: Path, files: Sequence[Path], classes: Sequence[str] | Non
 
 
 def read_image(path: Path) -> Image.Image:
-    """RGB; grey, palette, CMYK and 16-bit images have one clear meaning, an animation has none."""
+    """RGB; grey, palette, CMYK and 16-bit images have one clear meaning, transparency lies on white, an animation has no meaning."""
     try:
         with Image.open(path) as image:
-            if (frames := getattr(image, "n_frames", 1)) > 1:
+            if (frames := getattr(image, "n_frames", 1)) > 1 and image.format != "MPO":  # phones put a preview behind the photo
                 raise UnreadableImage(f"{path.name}: has {frames} frames; which one is meant?")
             image.load()
-            if image.mode.startswith("I"):
+            if image.mode.startswith("I;16"):
                 deep = np.asarray(image).astype(np.float32)
-                return Image.fromarray(np.uint8(np.clip(np.round(deep / 257), 0, 255))).convert("RGB")
-            if image.mode == "F":
-                raise UnreadableImage(f"{path.name}: floating-point pixels have no known range; save it as 8 or 16 bit")
+                return Image.fromarray(np.uint8(np.round(deep / 257))).convert("RGB")
+            if image.mode in ("I", "F"):
+                raise UnreadableImage(f"{path.name}: 32-bit pixels have no known range; save it as 8 or 16 bit")
+            if image.has_transparency_data:
+                page = Image.new("RGBA", image.size, "white")
+                return Image.alpha_composite(page, image.convert("RGBA")).convert("RGB")
             return image.convert("RGB")
     except UnreadableImage:
         raise
-    except (OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except Exception as error:  # a broken file can make a decoder raise anything
         raise UnreadableImage(f"{path.name}: {str(error).replace(str(path), path.name)}") from error
 
 

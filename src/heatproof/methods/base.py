@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
 from heatproof.registry import Registry
-from heatproof.userfile import from_file
+from heatproof.userfile import from_file, source_of
 
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {  # (B, C, h, w) -> (B, h, w)
     "sum": lambda a: a.sum(1),
@@ -104,7 +106,7 @@ def method(
                 version,
                 None if own else source_hash(function),
             ),
-            replace=not own,
+            replace=id in METHODS and METHODS[id].source is not None,
         )
         return function
 
@@ -132,13 +134,13 @@ def transform(id: str, *, removes_sign: bool = False) -> Callable[[Function], Fu
 
 def source_hash(function: Function) -> str:
     """Of a user's code and what it closes over; empty where it cannot be read, and then its results are not taken up again."""
-    try:
-        source = inspect.getsource(function)
-    except (OSError, TypeError):
+    source = source_of(function)
+    if not source:
         return ""
     code = getattr(function, "__code__", None)
     inside = [code.co_code, [c for c in code.co_consts if not inspect.iscode(c)]] if code else []
     around = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    around = [hashlib.sha256(pickle.dumps(v)).hexdigest() if isinstance(v, Tensor | np.ndarray) else v for v in around]
     return hashlib.sha256(repr([source, inside, around]).encode()).hexdigest()[:16]
 
 
@@ -209,6 +211,10 @@ def _entry_of(function: object) -> MethodEntry:
         if entry.function is function:
             return entry
     name = getattr(function, "__name__", type(function).__name__)
+    try:
+        inspect.signature(function).bind(None, None, None, rng=None)
+    except TypeError as error:
+        raise HeatproofError(f"{name} must be callable as {name}(model, x, target, rng=…): {error}") from None
     if name in METHODS:
         raise HeatproofError(f'your function is called "{name}" like a method of the library; give it another name')
     return MethodEntry(name, function, "yours", source=source_hash(function))

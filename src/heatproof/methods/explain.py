@@ -5,7 +5,8 @@ method → channel reduction → *stored* at native resolution → transforms at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods.base import REDUCTIONS, Expression
+from heatproof.models.guard import unchanged
 from heatproof.models.model import Model
 from heatproof.tensor.filters import resize
 from heatproof.tensor.noise import Rng
@@ -39,8 +41,25 @@ class Explainer:
         h = self.model.activation(self.x, expression.layer)
         given = {"silhouette": self.silhouette} if "silhouette" in expression.entry.needs else {}
         arguments = {k: v for k, v in expression.arguments.items() if k != "reduce"}
-        raw = expression.entry.function(part, h, self.target, rng=self.rng, **given, **arguments)
+        if expression.entry.source is None:
+            return _checked(expression.entry.function(part, h, self.target, rng=self.rng, **given, **arguments), h, expression)
+        with self._guarding(h, expression):
+            raw = expression.entry.function(part, h, self.target, rng=self.rng, **given, **arguments)
         return _checked(raw, h, expression)
+
+    @contextmanager
+    def _guarding(self, h: Tensor, expression: Expression) -> Iterator[None]:
+        """Code of the user's own must not spoil what comes after it: input and network are put back, and the method fails."""
+        before = h.clone()
+        try:
+            with unchanged(self.model.module):
+                yield
+        finally:
+            spoilt = not torch.equal(h, before)
+            if spoilt:
+                h.copy_(before)
+        if spoilt:
+            raise MapError(f"{expression.label} changed its input in place; work on x.clone()")
 
     def resized(self, maps: Tensor) -> Tensor:  # (B, h, w) -> (B, H, W)
         return resize(maps, *self.x.shape[2:])
@@ -69,6 +88,8 @@ def _checked(raw: object, h: Tensor, expression: Expression) -> Tensor:
             f"{expression.label} returned shape {tuple(raw.shape)}; expected ({batch}, C, h, w) or ({batch}, h, w) "
             f"with h ≤ {height} and w ≤ {width}"
         )
+    if raw.is_complex():
+        raise MapError(f"{expression.label} returned complex numbers; a map is real")
     raw = raw.detach().float()
     return REDUCTIONS[expression.arguments["reduce"]](raw) if raw.ndim == 4 else raw
 
@@ -93,12 +114,12 @@ def explain(
     """
     expression = method if isinstance(method, Expression) else Expression.parse(method)
     x = images.to(model.device, model.dtype)
-    if x.ndim != 4 or x.shape[2:] != (model.size, model.size):
+    if x.ndim != 4 or not len(x) or x.shape[1:] != (len(model.mean), model.size, model.size):
         raise HeatproofError(
             f"{model.name} takes images of shape (B, {len(model.mean)}, {model.size}, {model.size}); got {tuple(images.shape)}"
         )
     target = model.logits(x).argmax(1) if targets is None else torch.as_tensor(targets, device=model.device).reshape(-1).expand(len(x))
-    if len(target) != len(x) or target.min() < 0 or target.max() >= model.n_classes:
+    if target.is_floating_point() or len(target) != len(x) or target.min() < 0 or target.max() >= model.n_classes:
         raise HeatproofError(f"targets must be {len(x)} class indices from 0 to {model.n_classes - 1}; got {targets}")
     rng = Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], model.device)
     explainer = Explainer(model, x, target, rng, silhouette)

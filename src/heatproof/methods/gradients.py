@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from heatproof.baselines import Baseline
-from heatproof.errors import HeatproofError, unknown
+from heatproof.baselines import Baseline, BaselineName
+from heatproof.errors import HeatproofError
 from heatproof.methods.base import method
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
+from heatproof.tensor.scores import ScoreName
 
 
 @method("saliency", family="gradient", paper="Simonyan et al. 2014", signed=False, reduce="abs_sum", needs=("gradient",))
-def saliency(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: str = "logit") -> Tensor:
+def saliency(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit") -> Tensor:
     """The gradient of the target's score; absolute value after summing the channels."""
     return model.gradient(x, target, score=score).gradient
 
 
 @method("ixg", family="gradient", paper="Shrikumar et al. 2016", needs=("gradient",))
-def ixg(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: str = "logit") -> Tensor:
+def ixg(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit") -> Tensor:
     """Input × gradient."""
     return x * model.gradient(x, target, score=score).gradient
+
+
+Steps = Annotated[int, Field(ge=1)]
+Rule = Literal["gauss", "trapezoid"]
 
 
 def _steps(arguments: Mapping[str, Any]) -> tuple[int, int]:
@@ -34,7 +40,15 @@ def _steps(arguments: Mapping[str, Any]) -> tuple[int, int]:
 
 @method("ig", family="gradient", paper="Sundararajan et al. 2017", needs=("gradient",), cost=_steps)
 def ig(
-    model: Model, x: Tensor, target: Tensor, *, rng: Rng, steps: int = 50, baseline: str = "zero", rule: str = "gauss", score: str = "logit"
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    steps: Steps = 50,
+    baseline: BaselineName = "zero",
+    rule: Rule = "gauss",
+    score: ScoreName = "logit",
 ) -> Tensor:
     """Integrated gradients along the straight line from a baseline; rule=gauss (Gauss–Legendre) or trapezoid."""
     start = Baseline.parse(baseline)
@@ -44,7 +58,9 @@ def ig(
 
 
 @method("ig-u", family="gradient", paper="Hesse et al. 2024", needs=("gradient",), cost=_steps)
-def ig_u(model: Model, x: Tensor, target: Tensor, *, rng: Rng, steps: int = 50, rule: str = "gauss", score: str = "logit") -> Tensor:
+def ig_u(
+    model: Model, x: Tensor, target: Tensor, *, rng: Rng, steps: Steps = 50, rule: Rule = "gauss", score: ScoreName = "logit"
+) -> Tensor:
     """Integrated gradients from one image of U(-1, 1) noise, the same for all samples."""
     start = 2 * rng.once("ig-u", x.shape[1:]).to(x) - 1
     return integrated_gradients(model, x, start.expand_as(x), target, steps, rule, score)
@@ -52,8 +68,8 @@ def ig_u(model: Model, x: Tensor, target: Tensor, *, rng: Rng, steps: int = 50, 
 
 def integrated_gradients(model: Model, x: Tensor, start: Tensor, target: Tensor, steps: int, rule: str, score: str) -> Tensor:
     """(x − x0) Σ_k w_k ∇f(x0 + α_k (x − x0)), all nodes of all samples batched."""
-    if steps < 1 or (rule == "trapezoid" and steps < 2):
-        raise HeatproofError(f"ig needs at least one step (two for the trapezoid); got {steps}")
+    if rule == "trapezoid" and steps < 2:
+        raise HeatproofError("the trapezoid has two ends: ig(rule=trapezoid) needs at least 2 steps")
     alpha, weight = (torch.from_numpy(v).to(x) for v in _nodes(steps, rule))
     path, total = x - start, torch.zeros_like(x)
     for sample, node in model.chunks(len(x), steps):
@@ -68,8 +84,6 @@ def _nodes(steps: int, rule: str) -> tuple[np.ndarray, np.ndarray]:
     if rule == "gauss":
         nodes, weights = np.polynomial.legendre.leggauss(steps)
         return (1 + nodes) / 2, weights / 2
-    if rule == "trapezoid":
-        weights = np.full(steps, 1 / (steps - 1))
-        weights[[0, -1]] /= 2
-        return np.linspace(0, 1, steps), weights
-    raise unknown("rule of ig", rule, ["gauss", "trapezoid"])
+    weights = np.full(steps, 1 / (steps - 1))
+    weights[[0, -1]] /= 2
+    return np.linspace(0, 1, steps), weights

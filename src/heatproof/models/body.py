@@ -6,7 +6,7 @@ gives exactly what the network gives.
 
 from __future__ import annotations
 
-import operator
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -32,6 +32,7 @@ class Body(Protocol):
 class Stage(NamedTuple):
     name: str
     module: nn.Module
+    writes: bool = False  # it changes its input in place
 
 
 class Staged:
@@ -46,7 +47,7 @@ class Staged:
         seen = {start: h} if start in watch else {}
         end = len(self.stages) if stop is None else stop
         for i in range(start, end):
-            h = self.stages[i].module(h)
+            h = self.stages[i].module(h.clone() if self.stages[i].writes else h)
             if i + 1 in watch:
                 seen[i + 1] = h
         return h, seen
@@ -68,20 +69,25 @@ class Hooked:
                 raise unknown("layer", layer, [n for n in named if n])
         self.module, self.aliases = module, dict[str, int]()
         self._image = torch.zeros_like(example[:1])
-        self._hooks = [named[layer].register_forward_hook for layer in layers]
         with torch.no_grad():
-            last = _last_linear(module, example)
-            if last is not None:
-                self._hooks.append(lambda hook: last.register_forward_pre_hook(lambda m, a: _as_input(hook(m, a, a[0]))))
-            self.layers = ["input", *layers, *(["embedding"] if last is not None else [])]
+            calls = _calls(module, example)
+            layers = sorted(layers, key=lambda layer: calls.index(named[layer]) if named[layer] in calls else -1)
+            self._hooks = [named[layer].register_forward_hook for layer in layers]
+            linear = [m for m in calls if isinstance(m, nn.Linear) or (isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1))]
+            if linear:
+                before = linear[-1].register_forward_pre_hook
+                self._hooks.append(lambda hook: before(lambda m, a: _as_input(hook(m, a, a[0]))))
+            self.layers = ["input", *layers, *(["embedding"] if linear else [])]
             logits = module(example)
+            if not torch.equal(module(example), logits):
+                raise HeatproofError("the network gives another answer when it is asked again; is there noise or dropout in it?")
             for i, layer in enumerate(self.layers[1:], 1):
                 if not torch.equal(self.run(self.run(example, 0, i)[0], i)[0], logits):
                     raise HeatproofError(f'layer "{layer}" does not separate the network: something flows around it. Name another layer')
 
     def run(self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
         seen: dict[int, Tensor] = {start: h} if start in watch else {}
-        handles = [self._hooks[start - 1](lambda *_: h)] if start else []
+        handles = [self._hooks[start - 1](lambda *_: h.clone())] if start else []
         for i in {*watch, *([stop] if stop else [])} - {start, 0}:
             handles.append(self._hooks[i - 1](lambda m, a, out, i=i: seen.__setitem__(i, out)))
         try:
@@ -97,16 +103,16 @@ class Hooked:
         return None
 
 
-def _last_linear(module: nn.Module, example: Tensor) -> nn.Module | None:
+def _calls(module: nn.Module, example: Tensor) -> list[nn.Module]:
+    """All modules in the order in which they finish."""
     called: list[nn.Module] = []
-    candidates = [m for m in module.modules() if isinstance(m, nn.Linear) or (isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1))]
-    handles = [m.register_forward_pre_hook(lambda m, _: called.append(m)) for m in candidates]
+    handles = [m.register_forward_hook(lambda m, *_: called.append(m)) for m in module.modules()]
     try:
         module(example)
     finally:
         for handle in handles:
             handle.remove()
-    return called[-1] if called else None
+    return called
 
 
 def _as_input(replaced: Tensor | None) -> tuple[Tensor] | None:
@@ -116,8 +122,8 @@ def _as_input(replaced: Tensor | None) -> tuple[Tensor] | None:
 def make_body(module: nn.Module, layers: Sequence[str] | None, example: Tensor) -> Body:
     """Cut by tracing where possible. `layers`: module paths to cut at; None: everywhere the network is a single chain."""
     try:
-        body: Body = _trace(module, layers)
-    except (fx.proxy.TraceError, TypeError, NotImplementedError, _NotAChain):
+        body = _trace(module, layers, example)
+    except Exception:  # whatever a network does that a trace cannot follow: hooks work for all, and say what they cannot do
         return Hooked(module, layers or (), example)
     with torch.no_grad():
         if not torch.equal(body.run(example, 0)[0], module(example)):  # tracing can bake in a branch
@@ -129,36 +135,73 @@ class _NotAChain(Exception):
     """A layer that the user named is not where the traced graph can be cut."""
 
 
+class _OneInput(nn.Module):
+    """The network as a function of the image alone; its other arguments have their defaults."""
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Any:
+        return self.net(x)
+
+
 class _Tracer(fx.Tracer):
+    """Looks into containers, and into a module that is nothing but a wrapper around the network."""
+
+    def __init__(self, wrappers: Collection[nn.Module]):
+        super().__init__()
+        self.wrappers = wrappers
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m) is not nn.Sequential
+        return type(m) is not nn.Sequential and m not in self.wrappers
 
 
-def _trace(module: nn.Module, wanted: Sequence[str] | None) -> Staged:
-    graph = _Tracer().trace(module)
-    nodes = list(graph.nodes)
-    inputs = [n for n in nodes if n.op == "placeholder"]
-    if len(inputs) != 1 and any(n.users for n in inputs[1:]):
-        raise _NotAChain
-    steps = [n for n in nodes if n.op.startswith("call")]
-    names = [str(n.target) if n.op == "call_module" else n.name for n in steps]
-    cuts = _single_edges(inputs[0], steps)
+def _trace(module: nn.Module, wanted: Sequence[str] | None, example: Tensor) -> Staged:
+    wrappers = [module]
+    while len(inside := list(wrappers[-1].children())) == 1 and not list(wrappers[-1].parameters(recurse=False)):
+        wrappers.append(inside[0])
+    root = _OneInput(module)
+    graph = _Tracer(wrappers).trace(root)
+    image = next(n for n in graph.nodes if n.op == "placeholder")
+    steps = [n for n in graph.nodes if n.op.startswith("call")]
+    names = _distinct([str(n.target).removeprefix("net.") if n.op == "call_module" else n.name for n in steps])
+    cuts = _single_edges(image, steps)
     aliases = _container_ends(names)
     if wanted is not None:
         ends = {names.index(w) if w in names else aliases.get(w, -1) for w in wanted}
         if not ends <= set(cuts):
             raise _NotAChain
         cuts = sorted(ends)
-    if not cuts or cuts[-1] != len(steps) - 1:
-        cuts = [*cuts, len(steps) - 1]
+    cuts = [*(c for c in cuts if c != len(steps) - 1), len(steps) - 1]
     whole = {end: name for name, end in sorted(aliases.items(), key=lambda item: -len(item[0]))}  # the end of layer4.2 is that of layer4
-    stages, begin, source = [], 0, inputs[0]
+    stages: list[Stage] = []
+    begin, source, h = 0, image, example
     for end in cuts:
-        stages.append(Stage(whole.get(end, names[end]), _segment(module, graph, source, steps[begin : end + 1])))
-        begin, source = end + 1, steps[end]
-    at = {end: i + 1 for i, end in enumerate(cuts)}
+        part = _segment(root, graph, source, steps[begin : end + 1])
+        with torch.no_grad():
+            version, kept = h._version, h.clone()
+            out = part(h)
+            writes = h._version != version or not torch.equal(h, kept)
+            out = part(kept) if writes else out
+        if not isinstance(out, Tensor):
+            continue  # several tensors at once: not a place to cut, so this segment grows up to the next
+        stages.append(Stage(whole.get(end, names[end]), part, writes))
+        begin, source, h = end + 1, steps[end], out
+    at = {stage.name: i for i, stage in enumerate(stages, 1)}
     paths = {**aliases, **{name: end for end, name in enumerate(names)}}
-    return Staged(stages, {name: at[end] for name, end in paths.items() if end in at and at[end] < len(stages)})
+    ends_at = {end: at[whole.get(end, names[end])] for end in cuts if whole.get(end, names[end]) in at}
+    return Staged(stages, {name: ends_at[end] for name, end in paths.items() if end in ends_at and ends_at[end] < len(stages)})
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """A module that is called again is another layer: relu, relu:2, relu:3."""
+    count: Counter[str] = Counter()
+    found = []
+    for name in names:
+        count[name] += 1
+        found.append(name if count[name] == 1 else f"{name}:{count[name]}")
+    return found
 
 
 def _single_edges(source: fx.Node, steps: Sequence[fx.Node]) -> list[int]:
@@ -179,7 +222,7 @@ def _container_ends(names: Sequence[str]) -> dict[str, int]:
         while "." in name:
             name = name.rpartition(".")[0]
             ends[name] = i
-    return ends
+    return {name: end for name, end in ends.items() if name not in names}
 
 
 def _segment(root: nn.Module, graph: fx.Graph, source: fx.Node, steps: Sequence[fx.Node]) -> nn.Module:
@@ -195,36 +238,43 @@ def _segment(root: nn.Module, graph: fx.Graph, source: fx.Node, steps: Sequence[
 
 
 _POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
-_POOL_FUNCTIONS = {"mean", "avg_pool2d", "max_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d", operator.getitem.__name__}
+_POOL_FUNCTIONS = {"mean", "avg_pool2d", "max_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d"}
 
 
 class Landmarks(NamedTuple):
-    middle: int
-    final: int
-    cam: int
+    """Layers by what they do; None where the network shows no spatial layer behind its input."""
+
+    middle: int | None
+    final: int | None
+    cam: int | None
     embedding: int
+    head: int  # the first layer whose next step belongs to the head
 
 
 def landmarks(body: Body, example: Tensor) -> Landmarks:
-    """Layers by what they do: `final`, the last spatial layer before the last pooling; `cam`, the last spatial layer; `middle`, half
-    of the weight layers before `final`; the embedding, the input of the last layer that has weights."""
+    """`final`: the last spatial layer before the last pooling; `cam`: the last spatial layer; `middle`: half of the weight layers
+    before `final`; the embedding: the input of the last layer that has weights; the head: all with weights behind `cam`."""
     with torch.no_grad():
         _, seen = body.run(example, 0, watch=range(len(body.layers)))
     area = [s.shape[-1] * s.shape[-2] if s.ndim == 4 else 1 for s in (seen[i] for i in range(len(body.layers)))]
-    spatial = [i for i, a in enumerate(area) if a > 1]
     modules = [body.module_after(i) for i in range(len(body.layers))]
+    has_weights = [m is not None and any(True for _ in m.parameters()) for m in modules]
+    embedding = max((i for i, w in enumerate(has_weights) if w), default=len(modules) - 1)
+    spatial = [i for i, a in enumerate(area) if a > 1 and i > 0]
+    if not spatial:
+        return Landmarks(None, None, None, embedding, embedding)
     cam = spatial[-1]
-    while cam and area[cam] == area[cam - 1] and isinstance(modules[cam - 1], (*_POOLS, nn.Dropout, nn.Identity)):
+    while cam > 1 and area[cam] == area[cam - 1] and isinstance(modules[cam - 1], (*_POOLS, nn.Dropout, nn.Identity)):
         cam -= 1  # an adaptive pool that changes nothing is not a layer of its own
     pools = [i for i in spatial if _pools(body, modules, area, i)]
     final = pools[-1] if pools else cam
     weights = [_convolutions(m) for m in modules]
     done = [sum(weights[:i]) for i in range(len(weights))]
-    halfway = min(range(final + 1), key=lambda i: (abs(done[i] - done[final] / 2), -i))
-    while halfway and area[halfway] < area[halfway - 1] and not weights[halfway - 1]:
+    halfway = min(range(1, final + 1), key=lambda i: (abs(done[i] - done[final] / 2), -i))
+    while halfway > 1 and area[halfway] < area[halfway - 1] and not weights[halfway - 1]:
         halfway -= 1  # before a pool, not after it
-    embedding = max((i for i, m in enumerate(modules) if m is not None and any(True for _ in m.parameters())), default=len(modules) - 1)
-    return Landmarks(halfway, final, cam, embedding)
+    head = next((i for i in range(cam, len(modules)) if has_weights[i]), embedding)
+    return Landmarks(halfway, final, cam, embedding, head)
 
 
 def _pools(body: Body, modules: Sequence[nn.Module | None], area: Sequence[int], layer: int) -> bool:

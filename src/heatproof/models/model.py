@@ -13,13 +13,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from heatproof.errors import HeatproofError, unknown
+from heatproof.errors import HeatproofError, NotApplicable, unknown
 from heatproof.models.body import Body, landmarks, make_body
 from heatproof.tensor.batching import chunks, pad, rows
 from heatproof.tensor.scores import Score, score_function
+from heatproof.userfile import source_of
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-BACKENDS = ("eager",)
+LANDMARKS = ("middle", "final", "cam")
 
 
 class Pass(NamedTuple):
@@ -70,6 +71,8 @@ class Model:
         self.module = module if device is None else module.to(device)
         self.name = name or type(module).__name__
         self.size, self.resize = size, resize or round(size * 256 / 224)
+        if self.resize < size:
+            raise HeatproofError(f"resize={resize} is smaller than size={size}; the image is resized first, then its middle is taken")
         first = next((p for p in module.parameters()), torch.zeros(()))
         self.device, self.dtype = first.device, first.dtype
         self.mean = torch.tensor(mean, device=self.device, dtype=self.dtype).reshape(-1, 1, 1)
@@ -101,8 +104,9 @@ class Model:
         if classes is not None and len(classes) != self.n_classes:
             raise HeatproofError(f"{self.name} gives {self.n_classes} logits, but {len(classes)} class names were given")
         self.classes = tuple(classes) if classes is not None else None
-        self._embedding = found.embedding
-        self._aliases = {**self.body.aliases, "middle": found.middle, "final": found.final, "cam": found.cam}
+        self._embedding, self._head = found.embedding, found.head
+        known = {"middle": found.middle, "final": found.final, "cam": found.cam}
+        self._aliases = {**self.body.aliases, **{name: at for name, at in known.items() if at is not None}}
         for alias, layer in (aliases or {}).items():
             self._aliases[alias] = self._index(layer)
 
@@ -128,7 +132,9 @@ class Model:
     def _index(self, layer: str) -> int:
         if layer == "input":
             return self._start
-        index = self._aliases[layer] if layer in self._aliases else list(self.body.layers).index(layer) if layer in self.body.layers else -1
+        index = self._aliases.get(layer, self.body.layers.index(layer) if layer in self.body.layers else -1)
+        if index < self._start and layer in LANDMARKS:
+            raise NotApplicable(f"{self.name} shows no spatial layer behind its input; name some with hp.Model(…, layers=[…])")
         if index < self._start:
             raise unknown("layer", layer, [*self.layers, *self._aliases], f"({self.name})")
         return index
@@ -136,6 +142,16 @@ class Model:
     def layer_name(self, layer: str) -> str:
         """The layer's own name, for an alias."""
         return self.body.layers[self._index(layer)]
+
+    @property
+    def landmarks(self) -> dict[str, str]:
+        """What `middle`, `final` and `cam` mean here, where they mean anything."""
+        return {name: self.body.layers[self._aliases[name]] for name in LANDMARKS if name in self._aliases}
+
+    def kind(self, layer: str) -> str:
+        """What the step to that layer belongs to: features (up to `cam`), pool, or head."""
+        index = self._index(layer)
+        return "features" if index <= self._aliases.get("cam", 0) else "pool" if index <= self._head else "head"
 
     def tail(self, layer: str) -> Model:
         """The network from that layer on, itself a model: its images are the layer's activations."""
@@ -175,7 +191,9 @@ class Model:
         return chunks(samples, variants, self.batch_size)
 
     def activation(self, x: Tensor, layer: str) -> Tensor:
-        at = self._index(layer)
+        return self._activation_at(x, self._index(layer))
+
+    def _activation_at(self, x: Tensor, at: int) -> Tensor:
         if at == self._start:
             return x
         shared = self._root._shared
@@ -215,11 +233,12 @@ class Model:
     @contextmanager
     def sharing(self, x: Tensor, target: Tensor, layers: Sequence[str] = ("input",)) -> Iterator[None]:
         """While this lasts, gradients and activations of this very batch are computed once; `layers`: where gradients will be asked for."""
+        before = self._root._shared
         self._root._shared = _Shared(x, target, frozenset(self._index(layer) for layer in layers), {0: x})
         try:
             yield
         finally:
-            self._root._shared = None
+            self._root._shared = before
 
     def _activation(self, x: Tensor, stop: int) -> Tensor:
         self._count("forward", len(x))
@@ -231,7 +250,7 @@ class Model:
         """Passes at several layers from one backward, which reaches no further down than the first of them."""
         first = min(at)
         score = score_function(score)
-        h = self.activation(x, self.body.layers[first]) if first > self._start else x
+        h = self._activation_at(x, first)
         self._count("backward", len(x), first)
         found: dict[int, list[Pass]] = {i: [] for i in at}
         with torch.enable_grad(), _inspecting(self.module):
@@ -269,9 +288,11 @@ class Model:
 
     def fingerprint(self) -> str:
         """Hash of everything that changes a number: structure, weights, preprocessing."""
-        digest = hashlib.sha256(
-            repr((str(self.module), self.size, self.resize, self.mean.tolist(), self.std.tolist(), str(self.dtype))).encode()
-        )
+        told = (str(self.module), self.size, self.resize, self.mean.tolist(), self.std.tolist(), str(self.dtype))
+        digest = hashlib.sha256(repr(told).encode())
+        for kind in sorted({type(m) for m in self.module.modules()}, key=lambda t: t.__qualname__):
+            if kind.__module__.split(".")[0] != "torch":
+                digest.update(source_of(kind).encode())
         for key, value in sorted(self.module.state_dict().items()):
             digest.update(key.encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())

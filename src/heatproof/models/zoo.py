@@ -16,30 +16,39 @@ from heatproof.models.nets import NETS, build, load_state, weights_path
 from heatproof.userfile import from_file
 
 
-def load_model(name: str | nn.Module | Model, weights: str | Path | None = None, device: str = "cpu") -> Model:
+def load_model(name: str | nn.Module | Model, weights: str | Path | None = None, device: str | None = None) -> Model:
     """A model by name, from a file of one's own, or from any torch module.
 
     weights: a local .safetensors or .pth file of tensors (never an arbitrary pickle).
-    device: "cpu", "cuda", "cuda:1", "mps", or "auto".
+    device: "cpu", "cuda", "cuda:1", "mps", or "auto"; by default where it is.
     """
-    device = pick_device(device)
+    place = pick_device(device) if device is not None else None
+    model = _open(name, weights is None)
+    if weights is not None:
+        load_weights(model.module, Path(weights))
+    return model if place is None or model.device == torch.device(place) else model.to(place)
+
+
+def _open(name: str | nn.Module | Model, pretrained: bool) -> Model:
     if isinstance(name, Model):
         return name
     if isinstance(name, nn.Module):
-        return Model(name, device=device)
+        return Model(name)
+    if not isinstance(name, str):
+        raise HeatproofError(f"a model is a name, a torch.nn.Module or an hp.Model; got {type(name).__name__}")
     if name.startswith("file:"):
-        model = _from_file(name, device)
-    elif name.startswith("paperbirds/"):
-        model = _embedded(name.removeprefix("paperbirds/"), weights is None, device)
-    else:
-        raise unknown("model", name, [f"paperbirds/{n}" for n in NETS], "A model of your own: file:my_model.py:build")
-    if weights is not None:
-        load_weights(model.module, Path(weights))
-    return model
+        return _from_file(name)
+    if name.startswith("paperbirds/"):
+        return _embedded(name.removeprefix("paperbirds/"), pretrained)
+    raise unknown("model", name, [f"paperbirds/{n}" for n in NETS], "A model of your own: file:my_model.py:build")
 
 
 def pick_device(device: str) -> str:
     if device != "auto":
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise HeatproofError(f'device "{device}" cannot be used here: {str(error).splitlines()[0]}') from None
         return device
     return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
@@ -74,7 +83,7 @@ def class_names(path: Path) -> list[str] | None:
     return json.loads(told) if told else None
 
 
-def _embedded(net: str, pretrained: bool, device: str) -> Model:
+def _embedded(net: str, pretrained: bool) -> Model:
     if net not in NETS:
         raise unknown("model", f"paperbirds/{net}", [f"paperbirds/{n}" for n in NETS])
     with torch.random.fork_rng(devices=[]):
@@ -82,22 +91,21 @@ def _embedded(net: str, pretrained: bool, device: str) -> Model:
     if pretrained:
         load_weights(module, weights_path(net))
     return Model(
-        module.eval(),
-        name=f"paperbirds/{net}",
-        size=64,
-        mean=NETS[net].mean,
-        std=NETS[net].std,
-        classes=class_names(weights_path(net)),
-        device=device,
+        module.eval(), name=f"paperbirds/{net}", size=64, mean=NETS[net].mean, std=NETS[net].std, classes=class_names(weights_path(net))
     )
 
 
-def _from_file(name: str, device: str) -> Model:
+def _from_file(name: str) -> Model:
     """The named function returns a torch module or an hp.Model."""
     build = from_file(name)
-    built = build() if callable(build) else build
+    try:
+        built = build() if callable(build) and not isinstance(build, nn.Module) else build
+    except HeatproofError:
+        raise
+    except Exception as error:
+        raise HeatproofError(f"{name} raised {type(error).__name__}: {error}") from error
     if not isinstance(built, Model | nn.Module):
         raise HeatproofError(f"{name} must return a torch.nn.Module or an hp.Model; it returned {type(built).__name__}")
     model = built if isinstance(built, Model) else Model(built)
     model.name = name
-    return model if model.device == torch.device(device) else model.to(device)
+    return model

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+from heatproof.baselines import Baseline, BaselineName
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.registry import Registry
@@ -47,7 +49,7 @@ class Protocol(BaseModel):
     random_score: ClassVar[float]  # what a map that knows nothing scores
     target: ClassVar[Literal["label", "prediction"]]
     citation: ClassVar[str]
-    baseline: str = "zero"
+    baseline: BaselineName = "zero"
 
     @classmethod
     def facts(cls) -> dict[str, Any]:
@@ -56,6 +58,8 @@ class Protocol(BaseModel):
 
     def check(self, model: Model) -> None:
         """Raises where the settings do not fit the model: before anything runs."""
+        blank = torch.zeros(1, len(model.mean), model.size, model.size, device=model.device, dtype=model.dtype)
+        Baseline.parse(self.baseline).fill(blank, model, Rng(0, [""], model.device))
 
     def forwards(self) -> int:
         """Passes an image for what all methods share, besides the clean one."""

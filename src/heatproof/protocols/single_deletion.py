@@ -16,7 +16,7 @@ from heatproof.tensor.batching import chunks, rows
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.patches import grid_side, patch_masks, patch_sums
 from heatproof.tensor.rank import spearman
-from heatproof.tensor.scores import Score, score_function
+from heatproof.tensor.scores import Score, ScoreName, score_function
 
 
 def patch_drops(
@@ -58,12 +58,7 @@ class SingleDeletion(Protocol):
     citation: ClassVar[str] = "Hesse, Schaub-Meyer, Roth: Benchmarking the Attribution Quality of Vision Models. NeurIPS 2024"
 
     patches: int = 16
-    score: Literal["logit", "softmax", "logprob"] = "logit"
-
-    @field_validator("baseline")
-    @classmethod
-    def _known_baseline(cls, value: str) -> str:
-        return Baseline.parse(value).label
+    score: ScoreName = "logit"
 
     @field_validator("patches")
     @classmethod
@@ -72,6 +67,7 @@ class SingleDeletion(Protocol):
         return value
 
     def check(self, model: Model) -> None:
+        super().check(model)
         grid_side(self.patches, model.size, model.size)
 
     def forwards(self) -> int:
@@ -87,8 +83,15 @@ class SingleDeletion(Protocol):
         sums = patch_sums(maps, self.patches)
         rho = spearman(sums, shared["drops"].double())
         flat = (sums == sums[:, :1]).all(1)
+        finite = torch.isfinite(shared["drops"]).all(1)
         why = [
-            "" if r == r else "the map is the same in every patch" if f else "every patch drops the score alike"
-            for r, f in zip(rho, flat, strict=True)
+            ""
+            if r == r
+            else "the model's score is not finite"
+            if not f
+            else "the map is the same in every patch"
+            if c
+            else "every patch drops the score alike"
+            for r, f, c in zip(rho.tolist(), finite.tolist(), flat.tolist(), strict=True)
         ]
         return Measured(rho, why)

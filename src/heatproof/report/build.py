@@ -96,6 +96,8 @@ def environment() -> Environment:
 
 def percent(share: float) -> str:
     """Whole numbers; 100 and 0 only where it is all or nothing."""
+    if share != share:
+        return "unknown"
     whole = round(100 * share)
     return ">99 %" if whole == 100 and share < 1 else "<1 %" if whole == 0 and share > 0 else f"{whole} %"
 

@@ -146,7 +146,8 @@ def _ranked(mark: Mark, axis: Axis, left: float, right: float, width: float, y: 
         tag("text", shortened(mark.label), class_="name", x=28, y=y + 4),
     ]
     if scored:
-        low, high = (axis.place(v, left, right) for v in (mark.low, mark.high))
+        ends = (mark.low, mark.high) if math.isfinite(mark.low) else (mark.mean, mark.mean)  # one sample has no interval
+        low, high = (axis.place(v, left, right) for v in ends)
         inside += [
             tag("line", class_="whisker", x1=low, x2=high, y1=y, y2=y),
             symbol(mark.family, axis.place(mark.mean, left, right), y),

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 import torch.nn.functional as F
+from pydantic import AfterValidator, Field
 from torch import Tensor
+
+
+def _odd(size: int) -> int:
+    if size % 2 == 0:
+        raise ValueError("a filter has a middle: the size must be odd")
+    return size
+
+
+Odd = Annotated[int, Field(ge=1), AfterValidator(_odd)]
 
 
 def gaussian(size: int, sigma: float) -> Tensor:  # (size,), sums to 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from heatproof.errors import unknown
 
 Score = Callable[[Tensor, Tensor], Tensor]  # logits (B, K), target (B,) -> (B,)
+ScoreName = Literal["logit", "softmax", "logprob"]  # those that can be explained
 
 
 def _pick(values: Tensor, target: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ def _tip(line: dict[str, Any]) -> str:
     said = [line["method"] + (f"  ({line['paper']})" if line["paper"] else "")]
     if math.isfinite(line["mean"]):
         said.append(f"mean {number(line['mean'])} · 95 % interval {number(line['low'])} to {number(line['high'])}")
-        said.append(f"rank {line['rank']:.0f} · interval {line['rank_low']:.0f} to {line['rank_high']:.0f} · n = {line['n']}")
+        said.append(f"rank {line['rank']:.0f} · interval {number(line['rank_low'], 0)} to {number(line['rank_high'], 0)} · n = {line['n']}")
     else:
         said.append(_unscored(line))
     return "\n".join(said)
