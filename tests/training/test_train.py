@@ -6,10 +6,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from heatproof.data.paperbirds import CLASSES, PARTS, compatible
+from heatproof.data.paperbirds import CLASSES, PARTS, Paperbirds, compatible
 from heatproof.models.nets import NETS, build, load_state, weights_path
 from heatproof.training import train as training
 from heatproof.training.recipes import RECIPES
+from heatproof.training.train import normalised
 
 TINY = replace(RECIPES["resnet"], images=16, batch=12, steps=20, mosaic=0.25, deletion=0.0)
 
@@ -100,3 +101,27 @@ def test_shipped_weights_know_their_birds(name: str) -> None:
     assert measured["confident"] >= 0.5
     drops = training.part_drops(net, count=64)
     assert all(drop["mean"] > 0.5 for drop in drops.values())
+
+
+@pytest.mark.parametrize("name", ["vgg", "vgg-bn"])
+def test_a_fully_connected_head_still_classifies_when_it_slides_over_a_grid(name):
+    """Four birds of four classes in one picture: fc1 as a convolution, logits averaged over its places. Chance is 1 in 8."""
+    net = build(name)
+    net.load_state_dict(load_state(weights_path(name)))
+    net.eval()
+    birds = Paperbirds("test", limit=160)
+    images = normalised(torch.stack([(birds.load(i).image * 255).byte() for i in range(160)]))
+    labels = torch.tensor(birds.labels)
+    order = torch.randperm(160, generator=torch.Generator().manual_seed(0)).reshape(40, 4)
+    order = order[[len(set(labels[row].tolist())) == 4 for row in order]]
+    cells = images[order]
+    grids = torch.cat([torch.cat([cells[:, 0], cells[:, 1]], 3), torch.cat([cells[:, 2], cells[:, 3]], 3)], 2)
+    stages = dict(net.named_children())
+    with torch.no_grad():
+        for stage in list(stages)[: list(stages).index("flatten")]:
+            grids = stages[stage](grids)
+        side = grids.shape[-1] // 2
+        windows = torch.nn.functional.unfold(grids, side).transpose(1, 2)  # (G, places, C·side·side), as flatten orders them
+        logits = stages["fc3"](stages["fc2"](stages["fc1"](windows))).mean(1)
+    found = (logits.topk(4).indices[:, :, None] == labels[order][:, None]).any(1)
+    assert found.float().mean() > 0.5
