@@ -210,7 +210,7 @@ def _judges(plan: Plan) -> list[dict[str, Any]]:
             **p.facts(),
             "canonical": p.canonical,
             "setting": p.setting,
-            "baseline": p.baseline,
+            "baseline": p.removal,
             "settings": p.model_dump(),
             "forwards": p.forwards(),
         }

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from heatproof.baselines import Baseline
-from heatproof.data.base import Data
+from heatproof.data.base import Data, PartData
+from heatproof.data.catalog import Batch, load_batch
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods import Expression
 from heatproof.methods.explain import check_applicable
@@ -42,6 +43,11 @@ class Task:
     data: Data
     indices: range
     cells: tuple[Cell, ...]
+
+    def load(self) -> Batch:
+        """With what its protocols need."""
+        with_parts = any("parts" in c.protocol.needs for c in self.cells if not c.not_applicable)
+        return load_batch(self.data, self.indices, self.model, with_parts)
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,7 @@ def make_plan(
         for protocol in protocols:
             protocol.check(model)
         not_applicable = {e.canonical: _reason(e, model, images.has_silhouettes) for e in expressions}
+        partless = "" if isinstance(images, PartData) else f"{images.name} has no parts; use paperbirds or funnybirds:…"
         layers = {e.canonical: "" if not_applicable[e.canonical] else model.layer_name(e.layer) for e in expressions}
         weights = model.fingerprint()
         for start in range(0, len(images.ids), SHARD):
@@ -115,7 +122,7 @@ def make_plan(
                     _hash([*common, p.canonical, p.target, _baseline_version(p), e.canonical, layers[e.canonical]]),
                     p,
                     e,
-                    not_applicable[e.canonical],
+                    (partless if "parts" in p.needs else "") or not_applicable[e.canonical],
                 )
                 for p in protocols
                 for e in expressions
@@ -147,7 +154,7 @@ def _reason(expression: Expression, model: Model, has_silhouettes: bool) -> str:
 
 
 def _baseline_version(protocol: Protocol) -> int:
-    return Baseline.parse(protocol.baseline).entry.version
+    return Baseline.parse(protocol.removal).entry.version if protocol.removal else 0
 
 
 def _hash(parts: Any) -> str:

@@ -23,7 +23,7 @@ from torch import Tensor
 import heatproof
 from heatproof.bench.plan import Cell, Plan, Task
 from heatproof.bench.store import Store
-from heatproof.data.catalog import Batch, load_batch
+from heatproof.data.catalog import Batch
 from heatproof.methods import Explainer
 from heatproof.methods.explain import finite, transformed
 from heatproof.protocols import Judged, Protocol
@@ -46,11 +46,10 @@ def execute(plan: Plan, store: Store, progress: Progress = lambda task, reused: 
     with ThreadPoolExecutor(1) as loader:
         following: Future[Batch] | None = None
         for i, (task, done, open_cells) in enumerate(missing):
-            batch = (following or loader.submit(load_batch, task.data, task.indices, task.model)).result()
+            batch = (following or loader.submit(task.load)).result()
             following = None
             if i + 1 < len(missing):
-                after = missing[i + 1][0]
-                following = loader.submit(load_batch, after.data, after.indices, after.model)
+                following = loader.submit(missing[i + 1][0].load)
             _commit(plan, store, task, batch, done, open_cells)
             progress(task, False)
 
@@ -129,7 +128,7 @@ class _Work:
         labels = [label if by else p for by, label, p in zip(by_label, batch.labels, predicted, strict=True)]
         target = torch.tensor(labels, device=clean.device)
         rng = Rng(self.seed, batch.ids, self.model.device)
-        judged = Judged(batch.ids, batch.x, target, clean, rng)
+        judged = Judged(batch.ids, batch.x, target, clean, rng, batch.parts)
         self._policies = ["label" if by else "prediction" for by in by_label]
         explainer = Explainer(self.model, batch.x, target, rng, batch.silhouette)
         for cell in cells:
@@ -219,7 +218,7 @@ class _Work:
             "layer": self.model.layer_name(cell.expression.layer) if not cell.not_applicable else cell.expression.layer,
             "protocol": cell.protocol.id,
             "setting": cell.protocol.setting,
-            "baseline": cell.protocol.baseline,
+            "baseline": cell.protocol.removal,
             "sample": sample,
             "target": target,
             "target_is": policy,

@@ -147,7 +147,7 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
 
     def protocols() -> Iterator[dict[str, Any]]:
         for entry in PROTOCOLS:
-            yield {**entry.cls.facts(), "settings": entry.cls().model_dump()}
+            yield {**entry.cls().facts(), "settings": entry.cls().model_dump()}
 
     def baselines() -> Iterator[dict[str, Any]]:
         for e in BASELINES:

@@ -6,7 +6,7 @@ import hashlib
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -45,6 +45,24 @@ class Data(Protocol):
     def load(self, index: int) -> Sample:
         """Decode one sample; raises UnreadableImage where it cannot be used."""
         ...
+
+
+@dataclass(frozen=True)
+class PartViews:
+    """A sample's parts: the picture without each of them, and where each is seen."""
+
+    without: Tensor  # (P, 3, H, W) uint8
+    masks: Tensor  # (P, K, H, W) bool: up to K instances of a part, such as two wings
+
+
+@runtime_checkable
+class PartData(Data, Protocol):
+    """Data whose objects have parts that can be taken off one by one, with everything else left in place."""
+
+    @property
+    def part_names(self) -> Sequence[str]: ...
+
+    def parts(self, index: int) -> PartViews: ...
 
 
 class TensorData:

@@ -10,13 +10,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from heatproof.data.base import Data, Sample, UnreadableImage
+from heatproof.data.base import Data, PartData, PartViews, Sample, UnreadableImage
 from heatproof.data.folder import ImageFolder
+from heatproof.data.funnybirds import FunnyBirds
 from heatproof.data.paperbirds import Paperbirds
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models.model import Model
 
-DATA = {"paperbirds": "paper-cut birds, drawn by code; splits train, val, test", "folder": "folder:/path, one subfolder a class"}
+DATA = {
+    "paperbirds": "paper-cut birds, drawn by code; splits train, val, test",
+    "folder": "folder:/path, one subfolder a class",
+    "funnybirds": "funnybirds:/path, the published FunnyBirds folder",
+}
 
 
 @dataclass
@@ -28,9 +33,12 @@ class Batch:
     labels: list[int | None]
     silhouette: Tensor | None  # (B, H, W) bool
     unreadable: dict[str, str]  # id -> why
+    parts: PartViews | None = None  # (B, P, 3, H, W) and (B, P, K, H, W), where a protocol asks for them
 
     def part(self, rows: slice) -> Batch:
-        return Batch(self.ids[rows], self.x[rows], self.labels[rows], None if self.silhouette is None else self.silhouette[rows], {})
+        silhouette = None if self.silhouette is None else self.silhouette[rows]
+        parts = None if self.parts is None else PartViews(self.parts.without[rows], self.parts.masks[rows])
+        return Batch(self.ids[rows], self.x[rows], self.labels[rows], silhouette, {}, parts)
 
 
 def load_data(name: str | Data, model: Model | None = None, *, split: str | None = None, limit: int | None = None, seed: int = 0) -> Data:
@@ -50,21 +58,24 @@ def load_data(name: str | Data, model: Model | None = None, *, split: str | None
         return ImageFolder(
             Path(rest), size=model.size, resize=model.resize, classes=model.classes, n_classes=model.n_classes, limit=limit, seed=seed
         )
+    if kind == "funnybirds":
+        return FunnyBirds(Path(rest), size=model.size if model else 256, split=split or "test", limit=limit)
     raise unknown("data", name, DATA)
 
 
-def load_batch(data: Data, indices: Sequence[int], model: Model) -> Batch:
+def load_batch(data: Data, indices: Sequence[int], model: Model, with_parts: bool = False) -> Batch:
     """Decode in threads; the order is that of the indices."""
 
-    def one(i: int) -> Sample | UnreadableImage:
+    def one(i: int) -> tuple[Sample, PartViews | None] | UnreadableImage:
         try:
-            return data.load(i)
+            return data.load(i), data.parts(i) if with_parts and isinstance(data, PartData) else None
         except UnreadableImage as error:
             return error
 
     with ThreadPoolExecutor(4) as pool:
         loaded = list(pool.map(one, indices))
-    good = [s for s in loaded if isinstance(s, Sample)]
+    good = [pair[0] for pair in loaded if not isinstance(pair, UnreadableImage)]
+    views = [pair[1] for pair in loaded if not isinstance(pair, UnreadableImage) and pair[1] is not None]
     for sample in good:
         if sample.image.shape != (len(model.mean), model.size, model.size):
             shape = "×".join(map(str, sample.image.shape))
@@ -72,6 +83,6 @@ def load_batch(data: Data, indices: Sequence[int], model: Model) -> Batch:
     unreadable = {data.ids[i]: str(e) for i, e in zip(indices, loaded, strict=True) if isinstance(e, UnreadableImage)}
     x = model.normalize(torch.stack([s.image for s in good])) if good else torch.empty(0, 3, model.size, model.size)
     masks = [s.silhouette for s in good if s.silhouette is not None]
-    return Batch(
-        [s.id for s in good], x, [s.label for s in good], torch.stack(masks) if good and len(masks) == len(good) else None, unreadable
-    )
+    silhouette = torch.stack(masks) if good and len(masks) == len(good) else None
+    parts = PartViews(torch.stack([v.without for v in views]), torch.stack([v.masks for v in views])) if views else None
+    return Batch([s.id for s in good], x, [s.label for s in good], silhouette, unreadable, parts)

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from heatproof.data.base import Sample
+from heatproof.data.base import PartViews, Sample
 from heatproof.errors import HeatproofError
 from heatproof.tensor.noise import generator_of
 
@@ -450,6 +450,7 @@ class Paperbirds:
     """A split of the data set as `Data`; pictures are drawn when they are loaded."""
 
     classes = NAMES
+    part_names = PARTS
     has_silhouettes = True
 
     def __init__(self, split: str = "test", size: int = 64, limit: int | None = None, seed: int = 0) -> None:
@@ -474,3 +475,9 @@ class Paperbirds:
         scene = self.scene(index)
         image = torch.from_numpy(scene.image).permute(2, 0, 1).float() / 255
         return Sample(self.ids[index], image.contiguous(), scene.label, torch.from_numpy(scene.part_map > 0))
+
+    def parts(self, index: int) -> PartViews:
+        part_map = torch.from_numpy(self.scene(index).part_map)
+        without = [torch.from_numpy(self.scene(index, [p for p in PARTS if p != gone]).image).permute(2, 0, 1) for gone in PARTS]
+        masks = [part_map == number for number in range(2, 2 + len(PARTS))]
+        return PartViews(torch.stack(without), torch.stack(masks)[:, None])

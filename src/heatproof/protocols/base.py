@@ -10,7 +10,8 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from heatproof.baselines import Baseline, BaselineName
+from heatproof.baselines import Baseline
+from heatproof.data.base import PartViews
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.registry import Registry
@@ -26,6 +27,7 @@ class Judged:
     target: Tensor  # (B,)
     clean: Tensor  # (B, K) logits of x
     rng: Rng
+    parts: PartViews | None = None  # where the protocol needs them
 
 
 class Measured(NamedTuple):
@@ -49,17 +51,17 @@ class Protocol(BaseModel):
     random_score: ClassVar[float]  # what a map that knows nothing scores
     target: ClassVar[Literal["label", "prediction"]]
     citation: ClassVar[str]
-    baseline: BaselineName = "zero"
+    needs: ClassVar[frozenset[str]] = frozenset()  # `parts`: data whose objects have parts
 
-    @classmethod
-    def facts(cls) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         names = ("id", "version", "summary", "higher_is_better", "range", "random_score", "target", "citation")
-        return {name: getattr(cls, name) for name in names}
+        return {name: getattr(self, name) for name in names}
 
     def check(self, model: Model) -> None:
         """Raises where the settings do not fit the model: before anything runs."""
-        blank = torch.zeros(1, len(model.mean), model.size, model.size, device=model.device, dtype=model.dtype)
-        Baseline.parse(self.baseline).fill(blank, model, Rng(0, [""], model.device))
+        if self.removal:
+            blank = torch.zeros(1, len(model.mean), model.size, model.size, device=model.device, dtype=model.dtype)
+            Baseline.parse(self.removal).fill(blank, model, Rng(0, [""], model.device))
 
     def forwards(self) -> int:
         """Passes an image for what all methods share, besides the clean one."""
@@ -70,6 +72,11 @@ class Protocol(BaseModel):
 
     def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
         raise NotImplementedError
+
+    @property
+    def removal(self) -> str:
+        """Its baseline, where it has one."""
+        return getattr(self, "baseline", "")
 
     @property
     def setting(self) -> str:

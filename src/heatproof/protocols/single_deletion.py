@@ -9,7 +9,7 @@ import torch
 from pydantic import field_validator
 from torch import Tensor
 
-from heatproof.baselines import Baseline
+from heatproof.baselines import Baseline, BaselineName
 from heatproof.models.model import Model
 from heatproof.protocols.base import Judged, Measured, Protocol, Shared, protocol
 from heatproof.tensor.batching import chunks, rows
@@ -57,6 +57,7 @@ class SingleDeletion(Protocol):
     target: ClassVar[Literal["label", "prediction"]] = "label"
     citation: ClassVar[str] = "Hesse, Schaub-Meyer, Roth: Benchmarking the Attribution Quality of Vision Models. NeurIPS 2024"
 
+    baseline: BaselineName = "zero"
     patches: int = 16
     score: ScoreName = "logit"
 

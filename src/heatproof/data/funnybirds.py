@@ -1,0 +1,81 @@
+"""FunnyBirds as its authors publish it (Hesse et al., ICCV 2023): images, part maps, and every image without each part.
+
+root/classes.json  parts.json  dataset_test.json
+root/test/<class>/<number>.png   root/test_part_map/<class>/<number>.png   root/test_interventions/<class>/<number>/body_<parts kept>.png
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from heatproof.data.base import PartViews, Sample
+from heatproof.data.folder import read_image
+from heatproof.errors import HeatproofError
+
+# In a part map each instance has a colour of its own.
+INSTANCES: dict[str, tuple[tuple[int, int, int], ...]] = {
+    "beak": ((255, 255, 0),),
+    "eye": ((255, 255, 253), (255, 255, 254)),
+    "foot": ((255, 0, 1), (255, 0, 2)),
+    "tail": ((0, 0, 255),),
+    "wing": ((0, 255, 1), (0, 255, 2)),
+}
+
+
+class FunnyBirds:
+    has_silhouettes = True
+
+    def __init__(self, root: Path, *, size: int = 256, split: str = "test", limit: int | None = None):
+        told = _json(root / f"dataset_{split}.json")
+        self.name, self.root, self.size, self.split = f"funnybirds:{root}", root, size, split
+        self.part_names: Sequence[str] = sorted(_json(root / "parts.json"))
+        strange = [p for p in self.part_names if p not in INSTANCES]
+        if strange:
+            raise HeatproofError(f"{root / 'parts.json'} names parts that a part map has no colour for: {', '.join(strange)}")
+        self.labels: Sequence[int | None] = [int(scene["class_idx"]) for scene in told][:limit]
+        self.ids: Sequence[str] = [f"{label}/{number:06d}" for number, label in enumerate(self.labels)]
+        missing = [i for i in self.ids if not self._path("", i).is_file()]
+        if missing:
+            raise HeatproofError(f"{root} lacks {len(missing)} of {len(self.ids)} {split} images, such as {self._path('', missing[0])}")
+        self.fingerprints: Sequence[str] = [f"{s.st_size} {s.st_mtime_ns} {size}" for s in (self._path("", i).stat() for i in self.ids)]
+
+    def load(self, index: int) -> Sample:
+        image = self._pixels(self._path("", self.ids[index])).float() / 255
+        bird = self._part_map(index).any(2)
+        return Sample(self.ids[index], image, self.labels[index], torch.from_numpy(bird))
+
+    def parts(self, index: int) -> PartViews:
+        folder = self.root / f"{self.split}_interventions" / self.ids[index]
+        kept = ["_".join(["body", *(p for p in self.part_names if p != gone)]) for gone in self.part_names]
+        part_map = self._part_map(index)
+        most = max(map(len, INSTANCES.values()))
+        masks = torch.zeros(len(self.part_names), most, self.size, self.size, dtype=torch.bool)
+        for p, name in enumerate(self.part_names):
+            for k, colour in enumerate(INSTANCES[name]):
+                masks[p, k] = torch.from_numpy((part_map == colour).all(2))
+        return PartViews(torch.stack([self._pixels(folder / f"{name}.png") for name in kept]), masks)
+
+    def _path(self, kind: str, sample: str) -> Path:
+        return self.root / f"{self.split}{kind}" / f"{sample}.png"
+
+    def _pixels(self, path: Path) -> Tensor:  # (3, H, W) uint8
+        image = read_image(path).resize((self.size, self.size), Image.Resampling.BILINEAR)
+        return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
+
+    def _part_map(self, index: int) -> np.ndarray:  # (H, W, 3)
+        image = read_image(self._path("_part_map", self.ids[index]))
+        return np.asarray(image.resize((self.size, self.size), Image.Resampling.NEAREST))
+
+
+def _json(path: Path) -> Any:
+    if not path.is_file():
+        raise HeatproofError(f"there is no {path}; a FunnyBirds folder has classes.json, parts.json and dataset_test.json")
+    return json.loads(path.read_text(encoding="utf-8"))
