@@ -108,7 +108,8 @@ class Run:
         own = self.judges[key]["settings"]
         others = [j["settings"] for k, j in self.judges.items() if k[0] == key[0]]
         differing = [f"{name}={value}" for name, value in own.items() if name != "baseline" and any(o.get(name) != value for o in others)]
-        return " · ".join([*([key[0]] if many_protocols else []), *differing, key[2]])
+        told = [*([key[0]] if many_protocols else []), *differing, key[2]]
+        return " · ".join(t for t in told if t) or key[0]
 
     def kept(self, model: str) -> Kept:
         """Read from disk each time: the maps of one model can be hundreds of megabytes."""
