@@ -80,7 +80,8 @@ def print_summary(result: Result) -> None:
     for key, group in result.summary().groupby(["model", "protocol", "setting", "baseline"], sort=False):
         model, protocol, setting, baseline = key
         direction = "higher" if PROTOCOLS[protocol].cls.higher_is_better else "lower"
-        title = f"{escape(model)} · {protocol} ({setting}, baseline={baseline}): {direction} is better"
+        told = ", ".join(t for t in (setting, f"baseline={baseline}" if baseline else "") if t)
+        title = f"{escape(model)} · {protocol}{f' ({told})' if told else ''}: {direction} is better"
         table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         for column, style in {
             "rank": "right",

@@ -80,8 +80,8 @@ class Protocol(BaseModel):
 
     @property
     def setting(self) -> str:
-        """All settings but the baseline, which has a column of its own."""
-        return ", ".join(f"{k}={v}" for k, v in self.model_dump().items() if k != "baseline")
+        """All settings but the baseline, which has a column of its own, and those that are left open."""
+        return ", ".join(f"{k}={v}" for k, v in self.model_dump().items() if k != "baseline" and v is not None)
 
     @property
     def canonical(self) -> str:

@@ -59,8 +59,10 @@ def _protocol_calls(run: Run) -> list[str]:
     """Settings that differ in the baseline alone are one."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for (protocol, setting, baseline), judge in run.judges.items():
-        same = found.setdefault((protocol, setting), {"name": protocol, **judge["settings"], "baseline": []})
-        same["baseline"].append(baseline)
+        told = {name: value for name, value in judge["settings"].items() if value is not None}
+        same = found.setdefault((protocol, setting), {"name": protocol, **told, **({"baseline": []} if baseline else {})})
+        if baseline:
+            same["baseline"].append(baseline)
     return [repr(call) for call in found.values()]
 
 
@@ -74,7 +76,7 @@ def _protocols(run: Run) -> list[dict[str, Any]]:
 
 
 def _baselines(run: Run) -> list[tuple[str, str]]:
-    return [(name, _baseline_summary(name)) for name in dict.fromkeys(judge["baseline"] for judge in run.judges.values())]
+    return [(name, _baseline_summary(name)) for name in dict.fromkeys(judge["baseline"] for judge in run.judges.values()) if name]
 
 
 def _baseline_summary(name: str) -> str:
