@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from heatproof.api import method as method
 
 
+def __dir__() -> list[str]:
+    return [*import_module("heatproof.api").__all__, "__version__"]
+
+
 def __getattr__(name: str) -> object:
     """Torch takes seconds to import: `heatproof --help` should not wait for it."""
     api = import_module("heatproof.api")

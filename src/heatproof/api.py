@@ -55,8 +55,16 @@ class Result:
         if temporary:
             weakref.finalize(self, shutil.rmtree, store.root, ignore_errors=True)
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{n} {status}" for status, n in self.scores["status"].value_counts().items())
+        return f"Result({self.scores['method'].nunique()} methods, {self.scores['sample'].nunique()} samples: {counts})\n{self.summary()}"
+
+    def _repr_html_(self) -> str:
+        return self.summary().to_html(index=False, float_format="{:.3f}".format)
+
     @classmethod
     def load(cls, directory: str | Path) -> Result:
+        """A run that is in a directory, from the command line or from `evaluate(…, out=…)`."""
         return cls(Store(Path(directory)))
 
     def summary(self, resamples: int = 2000) -> pd.DataFrame:
@@ -166,7 +174,7 @@ def run(
 ) -> Result:
     """Run a spec into a directory; what is there already is not done again."""
     store = Store(Path(out))
-    _run(plan or open_spec(spec, device), store, spec.identity(), spec.model_dump(mode="json"), progress)
+    _run(plan or open_spec(spec, device), store, spec.identity(), spec.told(), progress)
     return Result(store)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class HeatproofError(ValueError):
@@ -12,6 +14,12 @@ class HeatproofError(ValueError):
 
 class NotApplicable(HeatproofError):
     """A method or protocol that is not defined for this model or data: planned as n/a, shown, no failure."""
+
+
+def told(error: BaseException) -> str:
+    """«ValueError: no luck (mine.py:4)»: what happened and where, in a line."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
 def unknown(kind: str, name: object, known: Iterable[str], hint: str = "") -> HeatproofError:

@@ -147,6 +147,9 @@ def test_a_larger_limit_takes_up_what_is_there(model, tmp_path):
     fresh = hp.evaluate(model, "paperbirds:test", ["ixg", "random"], ["sds"], limit=130, batch_size=16)
     same_rows(grown.scores, fresh.scores)
     assert len(run(64).scores) == 2 * 64
+    assert len(run(20).scores) == 2 * 20
+    run(130)
+    assert all(reused for _, reused in seen)  # a smaller limit has thrown nothing away
 
 
 def test_failed_cells_are_tried_again_and_the_others_are_not(model, tmp_path):

@@ -38,7 +38,7 @@ backend: eager
     ("change", "message"),
     [
         ({"metods": ["ixg"]}, 'unknown key "metods"; did you mean methods'),
-        ({"data": {"name": "paperbirds", "limt": 3}}, 'unknown key "data.limt"'),
+        ({"data": {"name": "paperbirds", "limt": 3}}, 'unknown key "limt"; did you mean limit'),
         ({"data": {"name": "paperbirds", "limit": 0}}, "data.limit: found 0; input should be greater than or equal to 1"),
         ({"models": []}, "models: found"),
         ({"seed": "x"}, "seed: found 'x'"),

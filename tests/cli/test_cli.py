@@ -94,12 +94,12 @@ def test_plan_counts_before_anything_runs(spec, tmp_path):
 
 
 def test_validate(spec, tmp_path):
-    assert "is right: 1 tasks, 3 cells" in call("validate", spec)
+    assert "is right: 4 samples, 3 results in 1 blocks" in call("validate", spec)
     spec.write_text(yaml.safe_dump({**SPEC, "methods": ["gradcm"]}))
     assert 'unknown method "gradcm"; did you mean gradcam' in call("validate", spec, code=2)
 
 
-@pytest.mark.parametrize("kind", ["methods", "protocols", "baselines", "models", "data", "studies"])
+@pytest.mark.parametrize("kind", ["methods", "transforms", "protocols", "baselines", "models", "data", "studies"])
 def test_list(kind):
     rows = json.loads(call("list", kind, "--json"))
     assert rows
@@ -158,3 +158,32 @@ def test_mistakes_are_explained(args, message):
 
 def test_a_directory_that_is_no_run(tmp_path):
     assert "is not a run of heatproof" in call("report", tmp_path, code=2)
+
+
+def test_the_spec_in_a_report_runs(spec, tmp_path):
+    call("run", spec, "-o", tmp_path / "run")
+    assert "is right" in call("validate", tmp_path / "run" / "report" / "spec.yaml")
+    assert "is a run, not a spec" in call("validate", tmp_path / "run", code=2)
+
+
+def test_the_terminal_says_how_well_the_model_classifies(tmp_path, spec):
+    assert "paperbirds/resnet classifies 4 of 4 correctly" in call("run", spec, "-o", tmp_path / "run", "--no-report")
+    told = {**SPEC, "models": [{"name": "paperbirds/resnet", "weights": str(tmp_path / "w.safetensors"), "as": "untrained"}]}
+    from safetensors.torch import save_file
+
+    import heatproof as hp
+
+    state = {k: v * 0 for k, v in hp.load_model("paperbirds/resnet").module.state_dict().items()}
+    save_file(state, tmp_path / "w.safetensors")
+    spec.write_text(yaml.safe_dump(told))
+    out = call("run", spec, "-o", tmp_path / "other", "--no-report")
+    assert "untrained classifies" in out
+    assert "check its classes and its preprocessing" in out
+
+
+def test_a_method_that_raises_is_told_in_a_line(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    Image.effect_noise((40, 30), 90).save(tmp_path / "a.png")
+    place = f"file:{tmp_path}/net.py"
+    out = call("explain", tmp_path / "a.png", "-m", f"{place}:build", "--method", f"{place}:broken", "-o", tmp_path / "m.png", code=2)
+    assert "broken: ValueError: not today [/tmp/x] (net.py:" in out

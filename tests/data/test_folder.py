@@ -54,6 +54,11 @@ def test_an_image_like_the_libraries_load_it(tmp_path):
     np.testing.assert_allclose(image.permute(1, 2, 0), pixels[2:18, 7:23] / 255, atol=1e-6)
 
 
+def test_an_image_that_has_the_size_already_is_taken_as_it_is():
+    pixels = np.random.default_rng(0).integers(0, 255, (16, 16, 3), dtype=np.uint8)
+    np.testing.assert_allclose(fit(Image.fromarray(pixels), 16, 18).permute(1, 2, 0), pixels / 255, atol=1e-6)
+
+
 COLOR = (200, 100, 50)
 
 

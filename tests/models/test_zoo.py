@@ -40,7 +40,7 @@ def test_a_model_from_a_file(file):
     [
         ("paperbirds/resnt", r"did you mean paperbirds/resnet"),
         ("resnet", r"unknown model"),
-        ("file:nowhere.py:build", "there is no file nowhere.py"),
+        ("file:nowhere.py:build", "there is no file .*nowhere.py"),
         ("file:{file}:biuld", "did you mean build"),
         ("file:{file}:number", "must return a torch.nn.Module or an hp.Model; it returned int"),
     ],
@@ -122,3 +122,9 @@ def test_a_device_that_is_not_there(device):
 def test_a_file_without_a_name_says_how_to_write_it(file):
     with pytest.raises(HeatproofError, match="does not say what to take from the file"):
         hp.load_model("file:net.py")
+
+
+def test_a_file_can_import_its_neighbour(file):
+    (file.parent / "neighbour_of_net.py").write_text("SIZE = 18")
+    file.write_text("from neighbour_of_net import SIZE\n" + FILE.replace("size=16", "size=SIZE"))
+    assert hp.load_model(f"file:{file}:build").size == 18

@@ -127,7 +127,8 @@ def make_plan(
                 for p in protocols
                 for e in expressions
             )
-            tasks.append(Task(f"{_hash([model.name])[:8]}-{start // SHARD:05d}", model, images, indices, cells))
+            name = f"{_hash([model.name])[:8]}-{start // SHARD:05d}-{_hash([images.ids[i] for i in indices])[:6]}"  # a part block apart
+            tasks.append(Task(name, model, images, indices, cells))
     smallest = min(batch_size, *(len(d.ids) for d in data))
     return Plan(tuple(tasks), seed, smallest, keep_maps)
 

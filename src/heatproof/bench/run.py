@@ -9,7 +9,6 @@ import os
 import platform
 import subprocess
 import time
-import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ import heatproof
 from heatproof.bench.plan import Cell, Plan, Task
 from heatproof.bench.store import Store
 from heatproof.data.catalog import Batch
+from heatproof.errors import told
 from heatproof.methods import Explainer
 from heatproof.methods.explain import finite, transformed
 from heatproof.protocols import Judged, Protocol
@@ -198,8 +198,7 @@ class _Work:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+            return told(error)
         finally:
             if what:
                 self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - begin

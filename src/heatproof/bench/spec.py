@@ -23,6 +23,8 @@ class _Strict(BaseModel):
 
 
 class ModelSpec(_Strict):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
     name: str
     weights: str | None = None
     alias: str | None = Field(default=None, alias="as", description="another name, where one model stands twice")
@@ -64,9 +66,14 @@ class Spec(_Strict):
 
     def identity(self) -> dict[str, Any]:
         """What a run directory belongs to: all but how many samples and how large the batches."""
-        told = self.model_dump(mode="json", exclude={"batch_size"})
-        told["data"].pop("limit")
+        told = self.told()
+        del told["batch_size"]
+        told["data"].pop("limit", None)
         return told
+
+    def told(self) -> dict[str, Any]:
+        """As it would be written in YAML."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def parse_protocols(wanted: Sequence[str | Mapping[str, Any]]) -> list[Protocol]:
@@ -99,6 +106,8 @@ def read_yaml(place: str | Path) -> dict[str, Any]:
     path = Path(place)
     if not path.is_file():
         path = STUDIES / f"{place}.yaml"
+    if (Path(place) / "plan.json").is_file():
+        raise HeatproofError(f"{place} is a run, not a spec; its report: heatproof report {place}")
     if not path.resolve().is_relative_to(STUDIES.resolve()) and not Path(place).is_file():
         raise HeatproofError(f'there is no spec "{place}"')
     if not path.is_file():
@@ -150,7 +159,8 @@ def _explain(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         inner: dict[str, type[BaseModel]] = {"models": ModelSpec, "data": DataSpec, "reference": DataSpec}
         where = inner.get(str(path[0]) if path else "", Spec)
-        return str(unknown("key", key, where.model_fields))
+        known = [f.alias or name for name, f in where.model_fields.items()]
+        return str(unknown("key", last, known, f"(in {'.'.join(map(str, path))})" if path else ""))
     if error["type"] == "missing":
         return f"{key} is missing"
     return f"{key}: found {error['input']!r}; {error['msg'][0].lower()}{error['msg'][1:]}"

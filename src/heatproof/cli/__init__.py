@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,11 +109,12 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
     told = load_spec(spec, **changes)
     directory = out or Path("runs") / Path(spec).stem
     plan = open_spec(told, device)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with progress_of(plan) as advance:
             result = run_spec(told, directory, device, advance, plan)
     except KeyboardInterrupt:
-        click.echo("stopped; the same command goes on where this one ended", err=True)
+        click.echo("stopped; finished blocks of 64 samples are kept, and the same command goes on from there", err=True)
         sys.exit(130)
     print_summary(result)
     if report:
@@ -174,11 +176,15 @@ def validate(spec: str) -> None:
 
     made = open_spec(load_spec(spec))
     cells = sum(len(t.cells) for t in made.tasks)
-    click.echo(f"{spec} is right: {len(made.tasks)} tasks, {cells} cells")
+    click.echo(f"{spec} is right: {sum(len(t.indices) for t in made.tasks)} samples, {cells} results in {len(made.tasks)} blocks")
+    for model in {t.model.name: t.model for t in made.tasks}.values():
+        mean, std = (", ".join(f"{v:.3g}" for v in values.flatten().tolist()) for values in (model.mean, model.std))
+        cut = f"{model.size} px (shorter side to {model.resize}, then the middle)"
+        click.echo(f"{model.name}: {cut}, mean {mean}, std {std}, {model.n_classes} classes")
 
 
 @main.command("list", **command)
-@click.argument("kind", type=click.Choice(["methods", "protocols", "baselines", "models", "data", "studies"]))
+@click.argument("kind", type=click.Choice(["methods", "transforms", "protocols", "baselines", "models", "data", "studies"]))
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list, for programs.")
 def list_(kind: str, as_json: bool) -> None:
     """What there is, by kind.

@@ -21,10 +21,11 @@ from heatproof.bench.plan import Forecast, Plan, Task
 from heatproof.bench.spec import read_yaml, study_names
 from heatproof.data.catalog import DATA
 from heatproof.data.folder import fit, read_image
-from heatproof.errors import unknown
-from heatproof.methods import METHODS, explain, parse_methods
+from heatproof.errors import HeatproofError, told, unknown
+from heatproof.methods import METHODS, TRANSFORMS, explain, parse_methods
 from heatproof.models.nets import NETS
 from heatproof.protocols import PROTOCOLS
+from heatproof.report.gather import Run
 from heatproof.report.panel import panel
 from heatproof.training.train import train
 
@@ -77,6 +78,11 @@ def progress_of(plan: Plan) -> Iterator[Callable[[Task, bool], None]]:
 
 
 def print_summary(result: Result) -> None:
+    for model, (correct, labelled) in Run(result.store).accuracy.items():
+        if labelled:
+            console.print(f"{model} classifies {correct} of {labelled} correctly", markup=False)
+        if correct < labelled / 2:
+            console.print("  check its classes and its preprocessing (size, mean, std) before you trust what follows", style="bold yellow")
     for key, group in result.summary().groupby(["model", "protocol", "setting", "baseline"], sort=False):
         model, protocol, setting, baseline = key
         direction = "higher" if PROTOCOLS[protocol].cls.higher_is_better else "lower"
@@ -84,7 +90,7 @@ def print_summary(result: Result) -> None:
         title = f"{escape(model)} · {protocol}{f' ({told})' if told else ''}: {direction} is better"
         table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         for column, style in {
-            "rank": "right",
+            "rank (95 %)": "right",
             "method": "left",
             "mean": "right",
             "95 % interval": "right",
@@ -114,7 +120,9 @@ def print_plan(plan: Plan, expected: Forecast) -> None:
     console.print(table)
     cells = sum(len(t.cells) for t in plan.tasks)
     na = sum(bool(c.not_applicable) for t in plan.tasks for c in t.cells)
-    console.print(f"{len(plan.tasks)} tasks, {cells} cells" + (f" ({na} not applicable)" if na else ""))
+    console.print(f"{len(plan.tasks)} blocks of samples, {cells} results" + (f" ({na} not applicable)" if na else ""))
+    if all(label is None for t in plan.tasks for label in t.data.labels):
+        console.print("the images have no labels: the model's own predictions are explained and judged")
     size = f"{expected.memory / 2**30:.1f} GB of memory, {expected.disk / 2**20:.0f} MB on disk"
     console.print(f"about {duration(sum(expected.seconds.values()))}, {size}")
 
@@ -140,6 +148,7 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
                 "signed": e.signed,
                 "layer": e.layer,
                 "needs": sorted(e.needs),
+                "cost": "?" if forwards is None else f"{forwards} f + {backwards} b",
                 "forwards": forwards,
                 "backwards": backwards,
                 "arguments": defaults,
@@ -164,6 +173,9 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
         "protocols": protocols,
         "baselines": baselines,
         "studies": studies,
+        "transforms": lambda: (
+            {"id": e.id, "summary": e.summary, "arguments": [str(p.name) for p in e.parameters.values()]} for e in TRANSFORMS
+        ),
         "models": lambda: ({"id": f"paperbirds/{n}", "size": net.size, "classes": net.classes} for n, net in NETS.items()),
         "data": lambda: ({"id": name, "summary": summary} for name, summary in DATA.items()),
     }
@@ -171,7 +183,7 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
 
 
 SHOWN = {
-    "methods": ("id", "family", "signed", "layer", "needs", "forwards", "backwards", "paper"),
+    "methods": ("id", "family", "layer", "signed", "cost", "summary", "paper"),
     "protocols": ("id", "summary", "range", "random_score", "target"),
     "studies": ("id", "models", "protocols"),
 }
@@ -205,7 +217,14 @@ def draw_maps(
     x = model.normalize(photos)
     chances = model.logits(x).softmax(1)
     targets = chances.argmax(1) if target is None else torch.full((len(x),), target, device=model.device)
-    maps = {e.label: explain(model, x, targets, e, ids=[p.name for p in images], seed=seed).cpu() for e in expressions}
+    maps = {}
+    for e in expressions:
+        try:
+            maps[e.label] = explain(model, x, targets, e, ids=[p.name for p in images], seed=seed).cpu()
+        except HeatproofError:
+            raise
+        except Exception as error:
+            raise HeatproofError(f"{e.label}: {told(error)}") from error
     names = [model.classes[t] if model.classes else f"class {t}" for t in targets.tolist()]
     captions = [f"{n} {p[t]:.0%}" for n, p, t in zip(names, chances, targets, strict=True)]
     panel(list((photos * 255).round().byte()), captions, maps).save(out)

@@ -84,5 +84,8 @@ class TensorData:
         self.labels = [None] * len(images) if labels is None else [operator.index(label) for label in labels]
         self.fingerprints = [hashlib.sha256(i.numpy().tobytes()).hexdigest()[:16] for i in self.images]
 
+    def __len__(self) -> int:
+        return len(self.ids)
+
     def load(self, index: int) -> Sample:
         return Sample(self.ids[index], self.images[index], self.labels[index])

@@ -35,7 +35,7 @@ class ImageFolder:
         seed: int = 0,
     ):
         if not root.is_dir():
-            raise HeatproofError(f"there is no folder {root}")
+            raise HeatproofError(f"there is no folder {root.absolute()}")
         files = sorted(p for p in root.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
         if not files:
             raise HeatproofError(f"there are no images in {root} (looked for {', '.join(sorted(SUFFIXES))})")
@@ -46,6 +46,9 @@ class ImageFolder:
         self.ids = [f.relative_to(root).as_posix() for f in self.files]
         self.labels = [index.get(f.relative_to(root).parts[0]) for f in self.files]
         self.fingerprints = [f"{s.st_size} {s.st_mtime_ns}" for s in (f.stat() for f in self.files)]
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
     def load(self, index: int) -> Sample:
         image = read_image(self.files[index])
@@ -96,7 +99,9 @@ def read_image(path: Path) -> Image.Image:
 
 
 def fit(image: Image.Image, size: int, resize: int) -> torch.Tensor:  # (3, size, size) in [0, 1]
-    """Shorter side to `resize`, then the middle."""
+    """Shorter side to `resize`, then the middle; an image that has the size already is taken as it is."""
+    if image.size == (size, size):
+        return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).float() / 255
     shorter = min(image.size)
     width, height = (max(resize, int(resize * side / shorter)) for side in image.size)
     left, top = round((width - size) / 2), round((height - size) / 2)

@@ -47,6 +47,9 @@ class FunnyBirds:
             raise HeatproofError(f"{root} lacks {len(missing)} of {len(self.ids)} {split} images, such as {self._path('', missing[0])}")
         self.fingerprints: Sequence[str] = [f"{s.st_size} {s.st_mtime_ns} {size}" for s in (self._path("", i).stat() for i in self.ids)]
 
+    def __len__(self) -> int:
+        return len(self.ids)
+
     def load(self, index: int) -> Sample:
         image = self._pixels(self._path("", self.ids[index])).float() / 255
         bird = self._part_map(index).any(2)

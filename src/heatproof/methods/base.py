@@ -67,6 +67,10 @@ class TransformEntry:
     def parameters(self) -> dict[str, inspect.Parameter]:
         return options(self.function, "maps")
 
+    @property
+    def summary(self) -> str:
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
 
 METHODS: Registry[MethodEntry] = Registry("method")
 TRANSFORMS: Registry[TransformEntry] = Registry("transform")
@@ -172,6 +176,8 @@ class Expression:
         if callable(text):
             entry = _entry_of(text)
             return cls._build(entry, Call(entry.id), entry.layer, [])
+        if not isinstance(text, str):
+            raise HeatproofError(f"a method is an expression such as ixg|abs, or a function; got {type(text).__name__}")
         if not text.strip():
             raise HeatproofError("an empty method expression; write for example ixg|abs")
         head, *tail = split(text, "|")

@@ -113,6 +113,8 @@ def explain(
     targets: class indices; None explains the model's own prediction. ids key the noise (None: row numbers).
     """
     expression = method if isinstance(method, Expression) else Expression.parse(method)
+    if not isinstance(images, Tensor):
+        raise HeatproofError(f"images must be a tensor in the model's input space; got {type(images).__name__} (see model.normalize)")
     x = images.to(model.device, model.dtype)
     if x.ndim != 4 or not len(x) or x.shape[1:] != (len(model.mean), model.size, model.size):
         raise HeatproofError(

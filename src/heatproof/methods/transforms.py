@@ -10,11 +10,13 @@ from heatproof.tensor.filters import Odd, gaussian, separable
 
 @transform("abs", removes_sign=True)
 def absolute(maps: Tensor) -> Tensor:
+    """Absolute values."""
     return maps.abs()
 
 
 @transform("relu", removes_sign=True)
 def positive_part(maps: Tensor) -> Tensor:
+    """The positive part."""
     return maps.relu()
 
 

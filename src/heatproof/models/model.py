@@ -45,7 +45,8 @@ class Model:
 
     module: maps normalised images (B, 3, H, W) to logits (B, K).
     layers: module paths to cut at, such as ["layer1", "layer2"]; by default wherever the network is a single chain.
-    size, resize: the input is square, `size` px, cut from the middle of the image once its shorter side has `resize` px.
+    size, resize: the input is square, `size` px, cut from the middle of the image once its shorter side has `resize` px (by default
+        `size` · 256/224); an image that has the size already is taken as it is.
     mean, std: the normalisation per channel of images in [0, 1]; by default ImageNet's.
     classes: names in the order of the logits; an image folder's subfolders are matched with them.
     aliases: other layers for the names `middle`, `final` and `cam`.
