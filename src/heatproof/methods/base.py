@@ -15,6 +15,7 @@ from torch import Tensor
 
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
+from heatproof.models.model import Model
 from heatproof.registry import Registry
 from heatproof.userfile import from_file, source_of
 
@@ -28,6 +29,7 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {  # (B, C, h, w) -> (B, h, 
 
 Cost = Callable[[Mapping[str, Any]], tuple[int, int]]
 Function = Callable[..., Tensor]
+Applies = Callable[[Model], str]  # why it does not apply to a model; "" where it does
 _GIVEN = ("model", "x", "target", "rng", "silhouette")
 
 
@@ -46,6 +48,7 @@ class MethodEntry:
     cost: Cost | None = None  # None: its author does not say
     version: int = 1
     source: str | None = None  # hash of a user's code; None for what ships with the package
+    applies: Applies | None = None  # None: to every model
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -88,6 +91,7 @@ def method(
     needs: tuple[str, ...] = (),
     cost: Cost | tuple[int, int] | None = None,
     version: int = 1,
+    applies: Applies | None = None,
 ) -> Callable[[Function], Function]:
     """Register a function `(model, x, target, *, rng, …) -> (B, C, h, w) or (B, h, w)`, of the size of x or smaller.
 
@@ -109,6 +113,7 @@ def method(
                 _price(cost, needs, own),
                 version,
                 None if own else source_hash(function),
+                applies,
             ),
             replace=id in METHODS and METHODS[id].source is not None,
         )

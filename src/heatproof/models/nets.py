@@ -13,13 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError
-
-
-class Sum(nn.Module):
-    """Addition as a module, so that it can be hooked and given a rule."""
-
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return a + b
+from heatproof.models.bagnet import bagnet
+from heatproof.models.bcos import bcos
+from heatproof.models.operations import Sum as Sum
 
 
 class Residual(nn.Module):
@@ -49,14 +45,71 @@ def convolution(inputs: int, outputs: int, kernel: int = 3, *, stride: int = 1, 
     return nn.Sequential(parts)
 
 
+class Shift(nn.Module):
+    """x + b, one number for the whole map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.bias
+
+
+class Scale(nn.Module):
+    """x · a, one number for the whole map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
 def residual(inputs: int, outputs: int, *, stride: int, norm: bool, bias: bool) -> Residual:
-    branch = nn.Sequential(
-        convolution(inputs, outputs, stride=stride, norm=norm, bias=bias),
-        convolution(outputs, outputs, norm=norm, bias=bias, relu=False),
+    branch = scalar_branch if bias and not norm else conv_branch
+    shortcut: nn.Module = nn.Identity()
+    if inputs != outputs or stride > 1:
+        shortcut = convolution(inputs, outputs, 1, stride=stride, norm=norm, bias=False, relu=False)
+    return Residual(branch(inputs, outputs, stride, norm), shortcut)
+
+
+def conv_branch(inputs: int, outputs: int, stride: int, norm: bool) -> nn.Sequential:
+    """Two convolutions with batch norms, or without norms and biases."""
+    return nn.Sequential(
+        convolution(inputs, outputs, stride=stride, norm=norm, bias=False),
+        convolution(outputs, outputs, norm=norm, bias=False, relu=False),
     )
-    same = inputs == outputs and stride == 1
-    shortcut = nn.Identity() if same else convolution(inputs, outputs, 1, stride=stride, norm=norm, bias=bias, relu=False)
-    return Residual(branch, shortcut)
+
+
+def scalar_branch(inputs: int, outputs: int, stride: int, norm: bool = False) -> nn.Sequential:
+    """Two convolutions without norms: before and after each a single bias, and one scale (Zhang et al. 2019)."""
+    first = convolution(inputs, outputs, stride=stride, norm=norm, bias=False, relu=False)
+    second = convolution(outputs, outputs, norm=norm, bias=False, relu=False)
+    return nn.Sequential(Shift(), first, Shift(), nn.ReLU(), Shift(), second, Scale(), Shift())
+
+
+def he_initialised(net: nn.Sequential) -> nn.Sequential:
+    """Keeps the size of activations through ReLUs where no norm does; biases start at nothing."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    return net
+
+
+def fixup_initialised(net: nn.Sequential) -> nn.Sequential:
+    """Zhang et al. 2019: a branch of m = 2 convolutions starts at zero, its first at L^(−1/(2m−2)) of He's size, the head at zero."""
+    branches = [module.branch for module in he_initialised(net).modules() if isinstance(module, Residual)]
+    *_, head = (module for module in net.modules() if isinstance(module, nn.Linear))
+    for branch in branches:
+        first, last = (module for module in branch.modules() if isinstance(module, nn.Conv2d))
+        nn.init.zeros_(last.weight)
+        first.weight.data *= len(branches) ** -0.5
+    nn.init.zeros_(head.weight)
+    return net
 
 
 def resnet(
@@ -78,7 +131,7 @@ def resnet(
         inputs = width
     parts["pool"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     parts["head"] = nn.Linear(inputs, classes, bias=bias)
-    return nn.Sequential(parts)
+    return nn.Sequential(parts) if norm else fixup_initialised(nn.Sequential(parts))
 
 
 def vgg(
@@ -106,7 +159,7 @@ def vgg(
         parts[f"fc{layer}"] = stages(linear=nn.Linear(features, width, bias=bias), relu=nn.ReLU())
         features = width
     parts[f"fc{len(hidden) + 1}"] = nn.Linear(features, classes, bias=bias)
-    return nn.Sequential(parts)
+    return nn.Sequential(parts) if norm or bias else he_initialised(nn.Sequential(parts))
 
 
 @dataclass(frozen=True)
@@ -125,6 +178,9 @@ NETS: dict[str, Net] = {
     "resnet": Net(resnet),
     "vgg": Net(vgg),
     "vgg-bn": Net(vgg, {"norm": True}),
+    "resnet-nobias": Net(resnet, {"norm": False, "bias": False}),
+    "bagnet": Net(bagnet),
+    "bcos": Net(bcos, {"temperature": 0.25}, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
 }
 
 

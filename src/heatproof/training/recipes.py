@@ -17,10 +17,14 @@ class Recipe:
     warmup: float = 0.15  # share of the steps
     decay: float = 1e-2
     clip: float = 1.0  # largest norm of a gradient
+    loss: str = "cross_entropy"  # or binary_cross_entropy: every class for itself
 
 
 RECIPES: dict[str, Recipe] = {
     "resnet": Recipe("resnet"),
     "vgg": Recipe("vgg", steps=3000, mosaic=0.5),
     "vgg-bn": Recipe("vgg-bn", steps=2000, mosaic=0.5),
+    "resnet-nobias": Recipe("resnet-nobias", steps=1800),
+    "bagnet": Recipe("bagnet", steps=750, batch=32, rate=0.004),
+    "bcos": Recipe("bcos", steps=1600, batch=32, decay=0.0, loss="binary_cross_entropy"),
 }

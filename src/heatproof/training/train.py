@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from math import cos, pi
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,22 @@ from typing import Any
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 import heatproof
 from heatproof.data.paperbirds import CLASSES, MEAN, NAMES, PARTS, SPLITS, STD, compatible, label_of, render
 from heatproof.errors import HeatproofError
-from heatproof.models.nets import build, stored, weights_path
+from heatproof.models.nets import NETS, build, stored, weights_path
 from heatproof.training.recipes import RECIPES, Recipe
 
 Progress = Callable[[int, int, float], None]  # step, steps, loss
 Logits = Callable[[Tensor], Tensor]  # normalised images (B, 3, H, W) -> (B, classes)
+Prepare = Callable[[Tensor], Tensor]  # pictures (B, 3, H, W) uint8 -> normalised images
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # of logits and targets, both (B, classes)
+    "cross_entropy": cross_entropy,
+    "binary_cross_entropy": lambda logits, target: binary_cross_entropy_with_logits(logits, target, reduction="none").sum(1).mean(),
+}
 
 
 def train(
@@ -42,7 +49,8 @@ def train(
     net = fit(recipe, seed, progress)
     minutes = (time.perf_counter() - start) / 60
     net.load_state_dict({key: value.to(net.state_dict()[key].dtype) for key, value in stored(net.state_dict()).items()})
-    metrics: dict[str, Any] = {**accuracy(net), "drops": part_drops(net), "minutes": minutes}
+    prepare = preparation(recipe.net)
+    metrics: dict[str, Any] = {**accuracy(net, prepare=prepare), "drops": part_drops(net, prepare=prepare), "minutes": minutes}
     write(net, recipe, metrics["accuracy"], out or weights_path(name))
     return metrics
 
@@ -54,12 +62,13 @@ def fit(recipe: Recipe, seed: int, progress: Progress | None = None) -> nn.Seque
         net = build(recipe.net).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     images, targets = training_set(recipe, generator)
     optimiser = torch.optim.AdamW(net.parameters(), lr=recipe.rate, weight_decay=recipe.decay)
+    prepare, loss_of = preparation(recipe.net), LOSSES[recipe.loss]
     net.train()
     for step in range(recipe.steps):
         for group in optimiser.param_groups:
             group["lr"] = recipe.rate * pace(step / recipe.steps, recipe.warmup)
         batch, target = draw_batch(images, targets, recipe, generator)
-        loss = cross_entropy(net(normalised(batch)), target)
+        loss = loss_of(net(prepare(batch)), target)
         optimiser.zero_grad()
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(net.parameters(), recipe.clip)
@@ -125,31 +134,36 @@ def mosaics(images: Tensor, targets: Tensor, count: int, generator: torch.Genera
     return torch.stack(windows), torch.stack(blends)
 
 
-def normalised(images: Tensor) -> Tensor:
-    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
-    return (images.float() / 255 - mean) / std
+def normalised(images: Tensor, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> Tensor:
+    centre, spread = (torch.tensor(values).view(1, 3, 1, 1) for values in (mean, std))
+    return (images.float() / 255 - centre) / spread
+
+
+def preparation(net: str) -> Prepare:
+    """As that net takes its images."""
+    return partial(normalised, mean=NETS[net].mean, std=NETS[net].std)
 
 
 @torch.no_grad()
-def logits_of(model: Logits, images: Tensor, batch: int = 200) -> Tensor:
-    return torch.cat([model(normalised(part)) for part in torch.split(images, batch)])
+def logits_of(model: Logits, images: Tensor, batch: int = 200, prepare: Prepare = normalised) -> Tensor:
+    return torch.cat([model(prepare(part)) for part in torch.split(images, batch)])
 
 
-def accuracy(model: Logits, count: int = SPLITS["test"], split: str = "test") -> dict[str, float]:
+def accuracy(model: Logits, count: int = SPLITS["test"], split: str = "test", prepare: Prepare = normalised) -> dict[str, float]:
     """The share of pictures that are right, and that are right with a softmax of 0.99 or more."""
     labels = torch.tensor([label_of(index) for index in range(count)])
-    softmax = logits_of(model, pictures(split, [(index, PARTS) for index in range(count)])).softmax(1)
+    softmax = logits_of(model, pictures(split, [(index, PARTS) for index in range(count)]), prepare=prepare).softmax(1)
     confidence, predicted = softmax.max(1)
     right = predicted == labels
     return {"accuracy": right.float().mean().item(), "confident": (right & (confidence >= 0.99)).float().mean().item()}
 
 
-def part_drops(model: Logits, count: int = 512, split: str = "test") -> dict[str, dict[str, float]]:
+def part_drops(model: Logits, count: int = 512, split: str = "test", prepare: Prepare = normalised) -> dict[str, dict[str, float]]:
     """How far the logit of the label falls when a part is taken off: mean over pictures, and the share where it falls."""
     labels = torch.tensor([[label_of(index)] for index in range(count)])
 
     def label_logits(parts: Sequence[str]) -> Tensor:
-        return logits_of(model, pictures(split, [(index, parts) for index in range(count)])).gather(1, labels)
+        return logits_of(model, pictures(split, [(index, parts) for index in range(count)]), prepare=prepare).gather(1, labels)
 
     whole = label_logits(PARTS)
     drops = {part: whole - label_logits([other for other in PARTS if other != part]) for part in PARTS}

@@ -1,0 +1,135 @@
+"""B-cos networks (Böhle et al. 2022): layers whose output is a weight vector's projection times its alignment with the input.
+
+While it explains, the alignments are held fixed: the network is then linear in its encoded input, f(x) = W(x)·[x, 1 − x] + bias, and W(x)
+is its gradient.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import log
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, conv2d, normalize
+
+from heatproof.models.operations import Sum
+
+
+class Encode(nn.Module):
+    """[x, 1 − x]: six channels, so that black is as bright as white. x: images in [0, 1]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, 1 - x], dim=1)
+
+
+class BcosConv(nn.Conv2d):
+    """|cos|^(B−1) · ŵᵀx at every place, where ŵ has length 1; of every `max_out` filters the largest projection counts."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 3, *, stride: int = 1, b: float = 2.0, max_out: int = 1) -> None:
+        super().__init__(inputs, outputs * max_out, kernel, stride, kernel // 2, bias=False)
+        self.b, self.max_out, self.explaining = b, max_out, False
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = conv2d(x, normalize(self.weight.flatten(1)).view_as(self.weight), stride=self.stride, padding=self.padding)
+        if self.max_out > 1:
+            out = out.view(len(out), -1, self.max_out, *out.shape[2:]).amax(2)
+        alignment = out.abs() / self.lengths(x)
+        scale = alignment if self.b == 2 else (alignment + 1e-6) ** (self.b - 1)
+        return out * (scale.detach() if self.explaining else scale)
+
+    def lengths(self, x: Tensor) -> Tensor:  # (B, 1, h, w): of the patch under the filter
+        squares = avg_pool2d(
+            x.square().sum(1, keepdim=True), self.kernel_size[0], self.stride[0], self.kernel_size[0] // 2, divisor_override=1
+        )
+        return (squares + 1e-6).sqrt()
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.weight.shape)}, stride={self.stride}, b={self.b}, max_out={self.max_out}"
+
+
+class Uncentred(nn.Module):
+    """Batch norm about zero: it divides by the root mean square, so a linear network stays linear."""
+
+    running_var: Tensor
+
+    def __init__(self, channels: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.momentum, self.eps = momentum, eps
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        variance = self.running_var
+        if self.training:
+            variance = x.square().mean((0, 2, 3))
+            self.running_var.lerp_(variance.detach(), self.momentum)
+        return x * (self.weight / (variance + self.eps).sqrt()).view(-1, 1, 1)
+
+
+class BcosHead(BcosConv):
+    """Class maps, their mean over the places, over a temperature, plus a constant: logits."""
+
+    def __init__(self, inputs: int, classes: int, *, logit_bias: float, temperature: float = 1.0) -> None:
+        super().__init__(inputs, classes, 1)
+        self.logit_bias, self.temperature = logit_bias, temperature
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, C, h, w) -> (B, K)
+        return super().forward(x).mean((2, 3)) / self.temperature + self.logit_bias
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, logit_bias={self.logit_bias}, temperature={self.temperature}"
+
+
+class BcosBlock(nn.Module):
+    """norm(B-cos(norm(B-cos(x)))) + x; the shortcut is a B-cos layer where stride or width change."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = BcosConv(inputs, outputs, stride=stride), Uncentred(outputs)
+        self.conv2, self.bn2 = BcosConv(outputs, outputs), Uncentred(outputs)
+        self.sum = Sum()
+        changes = inputs != outputs or stride > 1
+        shortcut = nn.Sequential(BcosConv(inputs, outputs, 1, stride=stride), Uncentred(outputs))
+        self.downsample: nn.Module = shortcut if changes else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.sum(self.bn2(self.conv2(self.bn1(self.conv1(x)))), self.downsample(x))
+        return out
+
+
+def bcos(
+    classes: int,
+    *,
+    widths: Sequence[int] = (24, 32, 56, 88),
+    strides: Sequence[int] = (1, 2, 2, 1),
+    stem: int = 2,
+    temperature: float = 1.0,
+) -> nn.Sequential:
+    """encode, conv1, bn1, layer1…, fc; `stem`: the first layer's stride."""
+    parts = OrderedDict[str, nn.Module](encode=Encode(), conv1=BcosConv(6, widths[0], stride=stem), bn1=Uncentred(widths[0]))
+    inputs = widths[0]
+    for number, (width, stride) in enumerate(zip(widths, strides, strict=True), start=1):
+        parts[f"layer{number}"] = nn.Sequential(BcosBlock(inputs, width, stride))
+        inputs = width
+    parts["fc"] = BcosHead(inputs, classes, logit_bias=log(1 / (classes - 1)), temperature=temperature)
+    return nn.Sequential(parts)
+
+
+def is_bcos(module: nn.Module) -> bool:
+    return any(isinstance(m, BcosConv) for m in module.modules())
+
+
+@contextmanager
+def explaining(module: nn.Module) -> Iterator[None]:
+    """While this lasts, alignments and lengths are constants to the gradient."""
+    layers = [(m, m.explaining) for m in module.modules() if isinstance(m, BcosConv)]
+    for layer, _ in layers:
+        layer.explaining = True
+    try:
+        yield
+    finally:
+        for layer, before in layers:
+            layer.explaining = before
