@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from heatproof.api import FineTuned as FineTuned
     from heatproof.api import HeatproofError as HeatproofError
     from heatproof.api import Model as Model
     from heatproof.api import Result as Result
     from heatproof.api import TensorData as TensorData
     from heatproof.api import evaluate as evaluate
     from heatproof.api import explain as explain
+    from heatproof.api import finetune as finetune
     from heatproof.api import load_data as load_data
     from heatproof.api import load_model as load_model
     from heatproof.api import method as method

@@ -1,4 +1,4 @@
-"""The public surface: load_model, load_data, explain, evaluate, Result."""
+"""The public surface: load_model, load_data, explain, evaluate, Result, finetune."""
 
 from __future__ import annotations
 
@@ -25,8 +25,22 @@ from heatproof.methods import explain as _explain
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
 from heatproof.report import build
+from heatproof.training.finetune import FineTuned, finetune
 
-__all__ = ["HeatproofError", "Model", "Result", "TensorData", "evaluate", "explain", "load_data", "load_model", "method", "run"]
+__all__ = [
+    "FineTuned",
+    "HeatproofError",
+    "Model",
+    "Result",
+    "TensorData",
+    "evaluate",
+    "explain",
+    "finetune",
+    "load_data",
+    "load_model",
+    "method",
+    "run",
+]
 
 Method = str | Callable[..., Tensor]
 

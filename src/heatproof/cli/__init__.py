@@ -242,3 +242,6 @@ def train(name: str, out: Path | None, steps: int | None, seed: int) -> None:
     from heatproof.cli.show import train_embedded
 
     train_embedded(name, out, steps, seed)
+
+
+from heatproof.cli import finetune as _finetune  # noqa: E402, F401 (a command of its own file, which needs `main`)

@@ -1,0 +1,115 @@
+"""What fine-tuning costs beyond its training steps: images a second over those of a bare loop on the same model and batch size.
+
+The bare loop has its batches in memory and nothing to do but forward, backward and step. The feed reads, normalises and deletes
+cells in threads meanwhile; both take turns, so that what else the machine does falls on both. By processor time the feed counts in
+full: that is the ratio where no core is free to work beside the network's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+
+import heatproof as hp
+from heatproof.baselines import Baseline
+from heatproof.data.base import Data
+from heatproof.training.feed import Deletion, Feed
+from heatproof.training.finetune import Run
+from heatproof.training.schedule import Schedule
+from heatproof.training.team import Team
+
+
+class Bench:
+    def __init__(self, model: hp.Model, data: Data, batch: int, baseline: str, place: Path, augment: bool) -> None:
+        self.model, self.batch = model, batch
+        feed = Feed(data, range(len(data.ids)), model, augment=augment)
+        deletion = Deletion(16, Baseline.parse(baseline))
+        self.run = Run(model, feed, feed, deletion, Schedule(batch_size=batch, lr=1e-5), place, 0, 1, Team(model.device), None)
+        self.net = copy.deepcopy(model.module).to(memory_format=torch.channels_last)
+        self.optimiser = torch.optim.SGD(self.net.parameters(), 1e-5, 0.9, weight_decay=1e-4)
+        self.ready = [
+            (rows.x.contiguous(memory_format=torch.channels_last), rows.labels) for rows in feed.batches(self.run.groups(1), 1, deletion)
+        ]
+
+    def ours(self, epoch: int) -> None:
+        self.run.train(self.net, self.optimiser, epoch)
+
+    def bare(self) -> None:
+        self.net.train()
+        for x, labels in self.ready:
+            loss = cross_entropy(self.net(x), labels)
+            self.optimiser.zero_grad()
+            loss.backward()
+            self.optimiser.step()
+            loss.item()
+
+    def compared(self, repeats: int) -> tuple[float, float, float]:
+        """(images a second, ours over bare, the same by processor time), medians of epochs taken in turn."""
+        images = sum(len(labels) for _, labels in self.ready)
+        self.ours(2)
+        turns = [(measured(partial(self.ours, repeat + 3)), measured(self.bare)) for repeat in range(repeats)]
+        median = statistics.median
+        return (
+            images / median(ours[0] for ours, _ in turns),
+            median(bare[0] / ours[0] for ours, bare in turns),
+            median(bare[1] / ours[1] for ours, bare in turns),
+        )
+
+
+def measured(call: Callable[[], None]) -> tuple[float, float]:
+    """Seconds, and seconds of processor time over all threads."""
+    wall, worked = time.perf_counter(), time.process_time()
+    call()
+    return time.perf_counter() - wall, time.process_time() - worked
+
+
+def photos(root: Path, count: int, side: int) -> Path:
+    """Paperbirds as JPEG files of their classes."""
+    from PIL import Image
+
+    birds = hp.load_data("paperbirds:train", limit=count)
+    for i in range(count):
+        sample = birds.load(i)
+        place = root / f"{sample.label:02d}"
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = (sample.image * 255).byte().permute(1, 2, 0).numpy()
+        Image.fromarray(pixels).resize((side, side)).save(place / f"{i}.jpg")
+    return root
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="paperbirds/vgg")
+    parser.add_argument("--images", type=int, default=1024)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--side", type=int, default=96, help="Of the JPEG files, in pixels.")
+    options = parser.parse_args()
+    model = hp.load_model(options.model)
+    print(f"{model.name}, {options.images} images, batch {options.batch_size}, {torch.get_num_threads()} threads")
+    with tempfile.TemporaryDirectory() as place:
+        nameless = copy.copy(model)
+        nameless.classes = None
+        folder = hp.load_data(f"folder:{photos(Path(place) / 'images', options.images, options.side)}", nameless)
+        birds = hp.load_data("paperbirds:train", model, limit=options.images)
+        for told, data, baseline, augment in (
+            ("paperbirds, zero", birds, "zero", False),
+            ("paperbirds, uniform noise", birds, "uniform", False),
+            ("paperbirds, blur", birds, "blur", False),
+            (f"JPEG files of {options.side} px, random crops, zero", folder, "zero", True),
+        ):
+            speed, ratio, work = Bench(model, data, options.batch_size, baseline, Path(place), augment).compared(options.repeats)
+            print(f"  {told:48s} {speed:6.0f} images/s   {ratio:.2f} of a bare loop ({work:.2f} by processor time)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Images for training: read in threads ahead of the network, cropped, and with one cell of the grid deleted in half of them.
+
+All chance is keyed by (seed, epoch, sample id): what a sample looks like depends on no worker, order or neighbour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from heatproof.baselines import Baseline
+from heatproof.data.base import Data, UnreadableImage
+from heatproof.data.folder import ImageFolder, read_image
+from heatproof.errors import HeatproofError
+from heatproof.models.model import Model
+from heatproof.tensor.noise import Rng, generator
+from heatproof.tensor.patches import patch_masks
+
+AHEAD = 2  # batches that are made while the network is busy
+
+
+@dataclass
+class Rows:
+    ids: list[str]
+    x: Tensor  # (B, 3, H, W) in the model's input space
+    labels: Tensor  # (B,)
+
+
+@dataclass
+class Feed:
+    """Some samples of a data set, in batches. Images that are never cropped at random are decoded once and kept, up to `memory` bytes."""
+
+    data: Data
+    indices: Sequence[int]
+    model: Model
+    seed: int = 0
+    augment: bool = False
+    workers: int = 2
+    memory: int = 2 << 30
+    unreadable: dict[str, str] = field(default_factory=dict)  # id -> why; grows as they are met
+    _kept: dict[int, Tensor] = field(default_factory=dict)
+    _spent: int = 0
+
+    def __post_init__(self) -> None:
+        if self.augment and not isinstance(self.data, ImageFolder):
+            raise HeatproofError(f"random crops need an image folder; {self.data.name} gives images of one size (augment=False)")
+        if self.workers < 1:
+            raise HeatproofError(f"workers must be at least 1; got {self.workers}")
+
+    def peek(self) -> None:
+        """Raises at once where the images are not of the model's size."""
+        self._image(self.indices[0], 0)
+
+    def batches(self, groups: Sequence[Sequence[int]], epoch: int = 0, deletion: Deletion | None = None) -> Iterator[Rows]:
+        """Groups of indices as tensors, in order; what cannot be read is left out and named in `unreadable`."""
+        readers, maker = ThreadPoolExecutor(self.workers), ThreadPoolExecutor(1)
+        waiting: deque[Future[Rows]] = deque()
+        try:
+            for group in groups:
+                waiting.append(maker.submit(self._rows, readers, group, epoch, deletion))
+                if len(waiting) > AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            maker.shutdown(cancel_futures=True)
+            readers.shutdown(cancel_futures=True)
+
+    def _rows(self, readers: ThreadPoolExecutor, group: Sequence[int], epoch: int, deletion: Deletion | None) -> Rows:
+        shares = [group[worker :: self.workers] for worker in range(self.workers)]
+        found: dict[int, Tensor | None] = {}
+        for part in readers.map(lambda share: [(i, self._image(i, epoch)) for i in share], shares):
+            found.update(part)
+        good = [(i, image) for i in group if (image := found[i]) is not None]
+        ids = [self.data.ids[i] for i, _ in good]
+        shape = (len(self.model.mean), self.model.size, self.model.size)
+        x = (stacked([image for _, image in good]) if good else torch.empty(0, *shape)).to(self.model.device, self.model.dtype)
+        x.sub_(self.model.mean).div_(self.model.std)  # model.normalize without its copies, which cost more than the sums
+        if deletion is not None and good:
+            x = deletion(x, ids, self.model, self.seed, epoch)
+        return Rows(ids, x, torch.tensor([self.data.labels[i] for i, _ in good], device=x.device, dtype=torch.long))
+
+    def _image(self, index: int, epoch: int) -> Tensor | None:  # (3, H, W): bytes, or floats in [0, 1]
+        sample = self.data.ids[index]
+        if index in self._kept:
+            return self._kept[index]
+        try:
+            if self.augment:
+                assert isinstance(self.data, ImageFolder)
+                return random_crop(read_image(self.data.files[index]), self.model.size, generator(self.seed, "crop", epoch, sample))
+            image = self.data.load(index).image
+        except UnreadableImage as error:
+            self.unreadable[sample] = str(error)
+            return None
+        wanted = (len(self.model.mean), self.model.size, self.model.size)
+        if image.shape != wanted:
+            shapes = ["×".join(map(str, shape)) for shape in (image.shape, wanted)]
+            raise HeatproofError(f"{self.data.name} gives images of {shapes[0]}, but {self.model.name} takes {shapes[1]}")
+        pixels = (image * 255).round().byte()
+        if self._spent + pixels.numel() <= self.memory and torch.equal(pixels.float() / 255, image):
+            self._kept[index] = pixels
+            self._spent += pixels.numel()
+        return image
+
+
+def stacked(images: Sequence[Tensor]) -> Tensor:  # (B, 3, H, W) in [0, 1]
+    """As a tensor of its own, channels last."""
+    if all(image.dtype == torch.uint8 for image in images):
+        return torch.stack(list(images)).contiguous(memory_format=torch.channels_last).float().div_(255)
+    floats = [image.float() / 255 if image.dtype == torch.uint8 else image for image in images]
+    return torch.stack(floats).contiguous(memory_format=torch.channels_last)
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """One uniformly chosen cell of the grid gives way to the baseline, in half of the images (Hesse et al. 2024, App. B)."""
+
+    patches: int
+    baseline: Baseline
+    share: float = 0.5
+
+    def __call__(self, x: Tensor, ids: Sequence[str], model: Model, seed: int, epoch: int) -> Tensor:
+        chances = [generator(seed, "deletion", epoch, sample) for sample in ids]
+        struck = [(row, int(chance.integers(self.patches))) for row, chance in enumerate(chances) if chance.random() < self.share]
+        if not struck:
+            return x
+        rows, cells = torch.tensor(struck).unbind(1)
+        rng = Rng(seed, [f"{ids[row]} in epoch {epoch}" for row in rows.tolist()], x.device)
+        masks = patch_masks(self.patches, *x.shape[2:])[cells].to(x.device)
+        rows = rows.to(x.device)
+        x[rows] = self.baseline.remover(x[rows], model, rng)(torch.arange(len(rows), device=x.device), masks)
+        return x
+
+
+def random_crop(image: Image.Image, size: int, chance: np.random.Generator) -> Tensor:  # (3, size, size) in [0, 1]
+    """8 to 100 % of the area, sides 3:4 to 4:3, mirrored in half of the cases: torchvision's RandomResizedCrop and flip."""
+    width, height = image.size
+    for _ in range(10):
+        area, ratio = width * height * chance.uniform(0.08, 1), math.exp(chance.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = int(chance.integers(width - w + 1)), int(chance.integers(height - h + 1))
+            break
+    else:  # a very long or very flat image: the largest crop from its middle
+        w, h = min(width, max(1, round(height * 4 / 3))), min(height, max(1, round(width * 4 / 3)))
+        left, top = (width - w) // 2, (height - h) // 2
+    cropped = image.crop((left, top, left + w, top + h)).resize((size, size), Image.Resampling.BILINEAR)
+    pixels = torch.from_numpy(np.asarray(cropped).copy()).permute(2, 0, 1).float() / 255
+    return pixels.flip(-1) if chance.random() < 0.5 else pixels
