@@ -178,6 +178,8 @@ NETS: dict[str, Net] = {
     "resnet": Net(resnet),
     "vgg": Net(vgg),
     "vgg-bn": Net(vgg, {"norm": True}),
+    "resnet-nobn": Net(resnet, {"norm": False}),
+    "vgg-nobias": Net(vgg, {"bias": False}),
     "resnet-nobias": Net(resnet, {"norm": False, "bias": False}),
     "bagnet": Net(bagnet),
     "bcos": Net(bcos, {"temperature": 0.25}, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),

@@ -24,6 +24,8 @@ RECIPES: dict[str, Recipe] = {
     "resnet": Recipe("resnet"),
     "vgg": Recipe("vgg", steps=3000, mosaic=0.5),
     "vgg-bn": Recipe("vgg-bn", steps=2000, mosaic=0.5),
+    "resnet-nobn": Recipe("resnet-nobn", steps=1800),
+    "vgg-nobias": Recipe("vgg-nobias", steps=3000, mosaic=0.5),
     "resnet-nobias": Recipe("resnet-nobias", steps=1800),
     "bagnet": Recipe("bagnet", steps=750, batch=32, rate=0.004),
     "bcos": Recipe("bcos", steps=1600, batch=32, decay=0.0, loss="binary_cross_entropy"),
