@@ -13,6 +13,7 @@ import pandas as pd
 from torch import Tensor, nn
 
 from heatproof.analysis.intervals import summarize
+from heatproof.bench.models import Making, open_model
 from heatproof.bench.plan import Plan, Task, make_plan
 from heatproof.bench.run import execute, provenance
 from heatproof.bench.spec import DataSpec, Spec, parse_protocols
@@ -159,11 +160,13 @@ def evaluate(
         raise
 
 
-def open_spec(spec: Spec, device: str = "auto") -> Plan:
-    """Load everything a spec names, and plan it."""
-    models = [load_model(m.name, m.weights, device) for m in spec.models]
-    for model, told in zip(models, spec.models, strict=True):
-        model.name = told.alias or model.name
+def open_spec(spec: Spec, device: str = "auto", *, train: bool = True, progress: Making | None = None) -> Plan:
+    """Load everything a spec names, train what is to be trained, and plan it.
+
+    train: False takes untrained weights in place of those that are not made yet; the plan costs the same.
+    """
+    protocols = spec.judges()
+    models = [open_model(m, protocols, device, train, progress) for m in spec.models]
 
     def opened(told: DataSpec, model: Model) -> Data:
         return load_data(told.name, model, split=told.split, limit=told.limit, seed=spec.seed)
@@ -174,7 +177,7 @@ def open_spec(spec: Spec, device: str = "auto") -> Plan:
         models,
         sets,
         spec.expressions(),
-        spec.judges(),
+        protocols,
         seed=spec.seed,
         batch_size=spec.batch_size,
         backend=spec.backend,
@@ -193,16 +196,19 @@ def run(
 
 
 def _run(plan: Plan, store: Store, identity: dict[str, Any], told: dict[str, Any], progress: Callable[[Task, bool], None] | None) -> None:
-    models = list({t.model.name: t.model for t in plan.tasks}.values())
+    models = {t.title: t.model for t in plan.tasks}
     if store.root.exists() and not store.root.is_dir():
         raise HeatproofError(f"{store.root} is a file, not a directory")
     store.check(identity)
     with store.locked():
         store.claim(identity)
         cells = {t.name: [c.key for c in t.cells] for t in plan.tasks}
-        owner = {t.name: t.model.name for t in plan.tasks}
+        about = {
+            t.name: {"model": t.owner, "view": t.view, "protocols": list(dict.fromkeys(c.protocol.canonical for c in t.cells))}
+            for t in plan.tasks
+        }
         store.write_json(
-            "plan.json", {"tasks": cells, "models": owner, "methods": _facts(plan), "protocols": _judges(plan), "cost": plan.cost()}
+            "plan.json", {"tasks": cells, "about": about, "methods": _facts(plan), "protocols": _judges(plan), "cost": plan.cost()}
         )
         store.write_json("provenance.json", provenance(told, models))
         execute(plan, store, progress or (lambda task, reused: None))

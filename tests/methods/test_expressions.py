@@ -9,6 +9,7 @@ import heatproof as hp
 from heatproof.errors import HeatproofError
 from heatproof.expressions import Call, parse_call
 from heatproof.methods import METHODS, Expression, parse_methods
+from heatproof.methods.base import GROUPS
 
 names = st.from_regex(r"[a-z][a-z0-9\-+]{0,8}", fullmatch=True)
 values = st.one_of(st.integers(-99, 99), st.floats(-9, 9), st.booleans(), st.none(), names, st.lists(st.integers(0, 9), max_size=3))
@@ -66,6 +67,14 @@ def test_the_canonical_text_says_everything():
 def test_a_text_that_cannot_be_read_says_why(text, message):
     with pytest.raises(HeatproofError, match=message):
         Expression.parse(text)
+
+
+def test_a_papers_group_has_what_there_is_of_it():
+    found = [e.label for e in parse_methods(["group:idsds-23"])]
+    assert len(GROUPS["idsds-23"].split()) == 23
+    assert found == [m for m in GROUPS["idsds-23"].split() if m.split("|")[0] in METHODS]
+    assert {"ixg", "ig-u|abs", "layercam", "bagnet"} <= set(found)
+    assert [e.label for e in parse_methods(["group:controls"])] == [e.id for e in METHODS if e.family == "control"]
 
 
 def test_groups_and_doubles():

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 import heatproof as hp
 from heatproof.errors import HeatproofError
 from heatproof.models.body import Hooked, Staged
-from heatproof.models.nets import NETS
+from heatproof.models.nets import SHIPPED
 
-EMBEDDED = [f"paperbirds/{n}" for n in NETS]
+EMBEDDED = [f"paperbirds/{n}" for n in SHIPPED]
 
 
 class Branching(nn.Module):
@@ -50,7 +50,7 @@ def photos(model: hp.Model, n: int = 3) -> Tensor:
 def assert_cuts_are_exact(model: hp.Model) -> None:
     x = photos(model)
     whole = model.module(x)
-    for layer in (*model.layers, "middle", "final", "cam"):
+    for layer in (*model.layers, *model.landmarks):
         pre, explain = model.cut(layer)
         with torch.no_grad():
             assert torch.equal(explain(pre(x)), whole), layer

@@ -4,6 +4,8 @@ from safetensors.torch import save_file
 
 import heatproof as hp
 from heatproof.errors import HeatproofError
+from heatproof.models.nets import SHIPPED
+from heatproof.models.zoo import align, metadata
 
 FILE = """
 import torch
@@ -128,3 +130,59 @@ def test_a_file_can_import_its_neighbour(file):
     (file.parent / "neighbour_of_net.py").write_text("SIZE = 18")
     file.write_text("from neighbour_of_net import SIZE\n" + FILE.replace("size=16", "size=SIZE"))
     assert hp.load_model(f"file:{file}:build").size == 18
+
+
+def test_every_embedded_model_has_weights_for_deleted_patches():
+    for name in SHIPPED:
+        model = hp.load_model(f"paperbirds/{name}")
+        wanted = {"16/zero"} | ({"4/zero", "64/zero", "16/uniform", "16/blur"} if name == "resnet" else set())
+        assert set(model.tuned) == wanted
+        assert model.aligned == ""
+        for to, path in model.tuned.items():
+            told = metadata(path)
+            assert (told["aligned"], told["model"]) == (to, model.name)
+
+
+def test_an_aligned_model_is_another_network_with_other_weights():
+    model = hp.load_model("paperbirds/resnet")
+    before = {k: v.clone() for k, v in model.module.state_dict().items()}
+    view = hp.load_model("paperbirds/resnet", aligned="16/blur")
+    assert (view.name, view.aligned) == ("paperbirds/resnet 16/blur", "16/blur")
+    x = model.normalize(torch.rand(2, 3, 64, 64))
+    own = align(model, "16/blur")
+    assert torch.equal(own.logits(x), view.logits(x))
+    assert not torch.equal(own.logits(x), model.logits(x))
+    assert torch.equal(own.cut("layer3")[1](own.cut("layer3")[0](x)), own.module(x))  # its layers are its own, not the model's
+    assert all(torch.equal(v, before[k]) for k, v in model.module.state_dict().items())
+    assert align(own, "16/blur") is own
+
+
+def test_without_aligned_weights_the_command_that_makes_them_is_told(file, tmp_path):
+    with pytest.raises(
+        HeatproofError, match="heatproof finetune paperbirds/vgg paperbirds:train -o aligned --patches 64 --baseline 'blur'"
+    ):
+        hp.load_model("paperbirds/vgg", aligned="64/blur")
+    with pytest.raises(HeatproofError, match=r"heatproof finetune file:.*net.py:build folder:… -o aligned --patches 4"):
+        align(hp.load_model(f"file:{file}:build"), "4/zero")
+    with pytest.raises(HeatproofError, match="such as 16/zero"):
+        hp.load_model("paperbirds/vgg", aligned="zero")
+
+
+def test_tuned_weights_of_ones_own(file, tmp_path):
+    model = hp.load_model(f"file:{file}:build")
+    save_file({k: v + 1 for k, v in model.module.state_dict().items()}, tmp_path / "t.safetensors", {"aligned": "4/zero"})
+    torch.save({k: v + 1 for k, v in model.module.state_dict().items()}, tmp_path / "t.pth")
+    for path in ("t.safetensors", "t.pth"):
+        view = hp.load_model(f"file:{file}:build", tuned={"4/zero": tmp_path / path}, aligned="4/zero")
+        assert all(torch.equal(v, model.module.state_dict()[k] + 1) for k, v in view.module.state_dict().items())
+    with pytest.raises(HeatproofError, match="was fine-tuned for 4/zero, not 16/zero"):
+        hp.load_model(f"file:{file}:build", tuned={"16/zero": tmp_path / "t.safetensors"})
+    with pytest.raises(HeatproofError, match="does not fit"):
+        hp.load_model("paperbirds/vgg", tuned={"16/zero": tmp_path / "t.pth"})
+    with pytest.raises(HeatproofError, match="such as 16/zero"):
+        hp.load_model(f"file:{file}:build", tuned={"zero": tmp_path / "t.pth"})
+
+
+def test_weights_that_do_not_ship_say_how_to_get_them():
+    with pytest.raises(HeatproofError, match=r"do not ship; in a spec write \{train: paperbirds/resnet18\}"):
+        hp.load_model("paperbirds/resnet18")

@@ -8,7 +8,8 @@ import torch
 import heatproof as hp
 import heatproof.functional as F
 from heatproof.errors import HeatproofError
-from heatproof.protocols import PROTOCOLS, make_protocol
+from heatproof.protocols import PROTOCOLS, Judged, make_protocol
+from heatproof.tensor.noise import Rng
 
 
 @pytest.mark.parametrize("patches", [4, 16, 64])
@@ -48,6 +49,44 @@ def test_equals_the_slow_way(golden_model, images):
                 sums.append(maps[i][cell].double().sum().item())
         np.testing.assert_allclose(drops[i], slow, atol=1e-5)
         assert rho[i].item() == pytest.approx(scipy.stats.spearmanr(sums, slow).statistic, abs=0.02)
+
+
+def test_what_is_left_without_each_patch_equals_the_slow_way(golden_model, images):
+    model, (x, target) = golden_model("vgg"), images
+    rng = Rng(0, [str(i) for i in range(len(x))], x.device)
+    shared = make_protocol("sds", {"patches": 4}).share(model, Judged(rng.ids, x, target, model.logits(x), rng))
+    for patch, (row, column) in enumerate([(0, 0), (0, 16), (16, 0), (16, 16)]):
+        without = x.clone()
+        without[:, :, row : row + 16, column : column + 16] = 0
+        logits = model.module(without).detach()
+        assert torch.equal(shared["right"][:, patch].bool(), logits.argmax(1) == target)
+        chance = torch.nn.functional.cross_entropy(logits, target, reduction="none")
+        torch.testing.assert_close(shared["chance"][:, patch], -chance, rtol=1e-4, atol=1e-4)
+
+
+def test_in_domain_is_single_deletion_on_the_aligned_weights():
+    oracle = {}
+
+    def knows_the_drops(model, x, target, *, rng):
+        drops = F.patch_drops(model, x, target, 16, ids=rng.ids)
+        return drops.reshape(-1, 4, 4).repeat_interleave(16, 1).repeat_interleave(16, 2)
+
+    def says_the_opposite(model, x, target, *, rng):
+        return -knows_the_drops(model, x, target, rng=rng)
+
+    methods = ["ixg", knows_the_drops, says_the_opposite, "random"]
+    base = hp.evaluate("paperbirds/vgg", "paperbirds:test", methods, ["sds", "idsds"], limit=48).scores
+    tuned = hp.evaluate(hp.load_model("paperbirds/vgg", aligned="16/zero"), "paperbirds:test", methods, ["sds", "idsds"], limit=48).scores
+    for protocol in ("sds", "idsds"):  # a model that is aligned already is judged as it is
+        expected = tuned[tuned["protocol"] == protocol]["value"].to_numpy()
+        np.testing.assert_array_equal(base[base["protocol"] == "idsds"]["value"].to_numpy(), expected)
+    assert not np.allclose(base[base["protocol"] == "sds"]["value"], base[base["protocol"] == "idsds"]["value"])
+    assert set(base["model"]) == {"paperbirds/vgg"}
+    for (_, method), rows in base.groupby(["protocol", "method"]):
+        oracle.setdefault(method, []).append(rows["value"].mean())
+    assert oracle["knows_the_drops"] == pytest.approx([1, 1])
+    assert oracle["says_the_opposite"] == pytest.approx([-1, -1])
+    assert max(map(abs, oracle["random"])) < 3 / np.sqrt(48 * 15)
 
 
 def test_noise_is_drawn_per_sample_whatever_the_batch(golden_model, images):

@@ -444,8 +444,9 @@ def test_the_command_tunes_and_says_how_to_use_the_weights(folder, tmp_path):
     model = f"file:{tmp_path / 'net.py'}:build"
     told = call("finetune", model, f"folder:{folder}", "-o", tmp_path / "out", "--epochs", 2, "--batch-size", 8, "--device", "cpu")
     assert "kept" in told and "before" in told and "1 images could not be read and were skipped: red/broken.png" in told
-    assert f"weights: '{tmp_path / 'out' / WEIGHTS}'" in told
-    assert hp.load_model(model, weights=tmp_path / "out" / WEIGHTS).n_classes == 3
+    assert f"tuned: {{16/zero: '{tmp_path / 'out' / WEIGHTS}'}}" in told
+    assert hp.load_model(model, weights=tmp_path / "out" / WEIGHTS).aligned == "16/zero"
+    assert hp.load_model(model, tuned={"16/zero": tmp_path / "out" / WEIGHTS}, aligned="16/zero").n_classes == 3
     refused = call("finetune", model, f"folder:{folder}", "-o", tmp_path / "out", "--patches", 4, "--batch-size", 8, code=2)
     assert "aligned is 16/zero there, 4/zero here" in refused
 

@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 
 from heatproof.data.paperbirds import CLASSES, PARTS, Paperbirds, compatible
-from heatproof.models.nets import NETS, build, load_state, weights_path
+from heatproof.models.nets import NETS, SHIPPED, build, load_state, weights_path
 from heatproof.training import train as training
 from heatproof.training.recipes import RECIPES, Recipe
 from heatproof.training.train import normalised
@@ -85,14 +85,14 @@ def test_part_drops_find_the_part_a_model_looks_at() -> None:
     assert drops["foot"]["mean"] > max(abs(drop["mean"]) for part, drop in drops.items() if part in ("beak", "eye"))
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_weights_say_the_recipe_they_were_made_with(name: str) -> None:
     with safe_open(weights_path(name), framework="pt") as file:
         assert Recipe(**json.loads(file.metadata()["recipe"])) == RECIPES[name]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_weights_know_their_birds(name: str) -> None:
     net = build(name).eval()
     net.load_state_dict(load_state(weights_path(name)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 
@@ -10,6 +12,32 @@ from heatproof.tensor.noise import generator
 
 GROUP = ["model", "protocol", "setting", "baseline"]
 RESAMPLES = 2000
+
+
+class Estimate(NamedTuple):
+    """A number and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, value: float, draws: np.ndarray) -> Estimate:
+        known = draws[np.isfinite(draws)]
+        low, high = np.quantile(known, [0.025, 0.975]) if len(known) else (np.nan, np.nan)
+        return cls(float(value), float(low), float(high))
+
+    @classmethod
+    def mean(cls, values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:  # (N,)
+        """Bootstrap over the finite values; one value says nothing of its spread."""
+        known = values[np.isfinite(values)]
+        draws = bootstrap_means(known[:, None], resamples, seed) if len(known) > 1 else np.empty(0)
+        return cls.of(float(known.mean()) if len(known) else np.nan, draws)
+
+    @property
+    def told(self) -> int:
+        """1 or -1 where the whole interval is on one side of zero, else 0."""
+        return int(self.low > 0) - int(self.high < 0)
 
 
 def summarize(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:

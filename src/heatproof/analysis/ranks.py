@@ -9,30 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from heatproof.analysis.intervals import RESAMPLES, bootstrap_means, rank
+from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means, rank
 from heatproof.protocols import PROTOCOLS
 
 Key = tuple[str, str, str]  # protocol, setting, baseline
-
-
-class Estimate(NamedTuple):
-    """A number and its 95 % bootstrap interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, value: float, draws: np.ndarray) -> Estimate:
-        known = draws[np.isfinite(draws)]
-        low, high = np.quantile(known, [0.025, 0.975]) if len(known) else (np.nan, np.nan)
-        return cls(float(value), float(low), float(high))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods import Expression
 from heatproof.methods.explain import check_applicable
 from heatproof.models.model import Model
-from heatproof.protocols import Protocol
+from heatproof.protocols import Pose, Protocol
 
 SHARD = 64
 
@@ -36,13 +36,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class Task:
-    """One (model, shard) with all its cells, which share passes."""
+    """One (model view, shard) with all its cells, which share passes."""
 
     name: str
+    owner: str  # the model in the rows, whatever the view
+    view: str  # "": the model and the data as they are
     model: Model
     data: Data
     indices: range
     cells: tuple[Cell, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.owner}, {self.view}" if self.view else self.owner
 
     def load(self) -> Batch:
         """With what its protocols need."""
@@ -58,11 +64,11 @@ class Plan:
     keep_maps: int
 
     def cost(self) -> dict[str, dict[str, int]]:
-        """Per model: images, and passes an image may need. A backward includes its forward."""
+        """Per model and view: images, and passes an image may need. A backward includes its forward."""
         total: dict[str, dict[str, int]] = {}
         for task in self.tasks:
             forwards, backwards = task_cost(task)
-            row = total.setdefault(task.model.name, {"images": 0, "forwards": 0, "backwards": 0})
+            row = total.setdefault(task.title, {"images": 0, "forwards": 0, "backwards": 0})
             row["images"] += len(task.indices)
             row["forwards"] += forwards * len(task.indices)
             row["backwards"] += backwards * len(task.indices)
@@ -101,36 +107,53 @@ def make_plan(
     reference: str = "",
 ) -> Plan:
     """Fixed blocks of 64 samples, so that a larger limit takes up what a smaller one has done."""
-    tasks = []
+    tasks: list[Task] = []
     names = [m.name for m in models]
     if len(set(names)) != len(names):
         raise HeatproofError(f"two models are called {next(n for n in names if names.count(n) > 1)}; give one another name")
-    for model, images in zip(models, data, strict=True):
-        _check_data(images, model)
-        for protocol in protocols:
-            protocol.check(model)
-        not_applicable = {e.canonical: _reason(e, model, images.has_silhouettes) for e in expressions}
-        partless = "" if isinstance(images, PartData) else f"{images.name} has no parts; use paperbirds or funnybirds:…"
-        layers = {e.canonical: "" if not_applicable[e.canonical] else model.layer_name(e.layer) for e in expressions}
-        weights = model.fingerprint()
-        for start in range(0, len(images.ids), SHARD):
-            indices = range(start, min(start + SHARD, len(images.ids)))
-            shard = [(images.ids[i], images.fingerprints[i], images.labels[i]) for i in indices]
-            common = [images.name, shard, weights, backend, reference, seed]
-            cells = tuple(
-                Cell(
-                    _hash([*common, p.canonical, p.target, _baseline_version(p), e.canonical, layers[e.canonical]]),
-                    p,
-                    e,
-                    (partless if "parts" in p.needs else "") or not_applicable[e.canonical],
-                )
-                for p in protocols
-                for e in expressions
-            )
-            name = f"{_hash([model.name])[:8]}-{start // SHARD:05d}-{_hash([images.ids[i] for i in indices])[:6]}"  # a part block apart
-            tasks.append(Task(name, model, images, indices, cells))
-    smallest = min(batch_size, *(len(d.ids) for d in data))
+    for original, originals in zip(models, data, strict=True):
+        _check_data(originals, original)
+        for pose, judges in _posed(original, originals, protocols):
+            tasks += _tasks(original.name, pose, judges, expressions, [backend, reference, seed])
+    smallest = min(batch_size, *(len(t.data.ids) for t in tasks))
     return Plan(tuple(tasks), seed, smallest, keep_maps)
+
+
+def _posed(model: Model, data: Data, protocols: Sequence[Protocol]) -> list[tuple[Pose, list[Protocol]]]:
+    """The views that are judged, each once, and by which protocols."""
+    poses: dict[str, Pose] = {}
+    judges: dict[str, list[Protocol]] = {}
+    for protocol in protocols:
+        protocol.check(model)
+        for pose in protocol.pose(model, data):
+            poses.setdefault(pose.view, pose)
+            judges.setdefault(pose.view, []).append(protocol)
+    return [(poses[view], judges[view]) for view in poses]
+
+
+def _tasks(
+    owner: str, pose: Pose, protocols: Sequence[Protocol], expressions: Sequence[Expression], common: Sequence[Any]
+) -> Iterator[Task]:
+    view, model, data = pose
+    not_applicable = {e.canonical: _reason(e, model, data.has_silhouettes) for e in expressions}
+    partless = "" if isinstance(data, PartData) else f"{data.name} has no parts; use paperbirds or funnybirds:…"
+    layers = {e.canonical: "" if not_applicable[e.canonical] else model.layer_name(e.layer) for e in expressions}
+    weights = model.fingerprint()
+    for start in range(0, len(data.ids), SHARD):
+        indices = range(start, min(start + SHARD, len(data.ids)))
+        shard = [(data.ids[i], data.fingerprints[i], data.labels[i]) for i in indices]
+        cells = tuple(
+            Cell(
+                _hash([data.name, shard, weights, *common, p.canonical, p.target, _baseline_version(p), e.canonical, layers[e.canonical]]),
+                p,
+                e,
+                (partless if "parts" in p.needs else "") or not_applicable[e.canonical],
+            )
+            for p in protocols
+            for e in expressions
+        )
+        name = f"{_hash([owner, view])[:8]}-{start // SHARD:05d}-{_hash([data.ids[i] for i in indices])[:6]}"  # a part block apart
+        yield Task(name, owner, view, model, data, indices, cells)
 
 
 def _check_data(data: Data, model: Model) -> None:
@@ -164,7 +187,7 @@ def _hash(parts: Any) -> str:
 
 @dataclass(frozen=True)
 class Forecast:
-    seconds: dict[str, float]  # per model
+    seconds: dict[str, float]  # per model and view
     memory: int  # bytes: the peak of this process, or of the GPU, with one batch each way
     disk: int  # bytes
 
@@ -172,14 +195,14 @@ class Forecast:
 def forecast(plan: Plan) -> Forecast:
     """From a short calibration: one timed batch each way, after one to warm up."""
     seconds = {}
-    for name, cost in plan.cost().items():
-        model = next(t.model for t in plan.tasks if t.model.name == name)
+    for title, cost in plan.cost().items():
+        model = next(t.model for t in plan.tasks if t.title == title)
         x = torch.zeros(plan.batch_size, len(model.mean), model.size, model.size, device=model.device, dtype=model.dtype)
         target = torch.zeros(plan.batch_size, dtype=torch.long, device=model.device)
         with model.batches_of(plan.batch_size):
             forward = _timed(model.logits, x) / plan.batch_size
             backward = _timed(model.gradient, x, target) / plan.batch_size
-        seconds[name] = cost["forwards"] * forward + cost["backwards"] * backward
+        seconds[title] = cost["forwards"] * forward + cost["backwards"] * backward
     memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return Forecast(seconds, memory, sum(map(_disk, plan.tasks, [plan.keep_maps] * len(plan.tasks))))
 

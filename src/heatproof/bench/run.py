@@ -11,7 +11,7 @@ import subprocess
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,12 @@ from heatproof.data.catalog import Batch
 from heatproof.errors import told
 from heatproof.methods import Explainer
 from heatproof.methods.explain import finite, transformed
+from heatproof.models.model import Model
 from heatproof.protocols import Judged, Protocol
 from heatproof.protocols.base import Shared
-from heatproof.tensor.noise import Rng
+from heatproof.tensor.noise import Rng, generator
 
+CHANNELS = 6  # of the last spatial layer that are watched
 Progress = Callable[[Task, bool], None]  # a task is done; True where it was there already
 
 
@@ -94,19 +96,23 @@ class _Work:
     """The cells of one task, batch by batch: maps and shared quantities are computed once, whoever asks for them."""
 
     def __init__(self, plan: Plan, task: Task, cells: Sequence[Cell]):
-        self.cells, self.model, self.seed = cells, task.model, plan.seed
+        self.cells, self.model, self.owner, self.seed = cells, task.model, task.owner, plan.seed
         self.wanted = max(0, plan.keep_maps - task.indices.start)
         self.rows: list[dict[str, Any]] = []
         self.seconds: dict[str, float] = {}
         self._kept: dict[str, list[Tensor]] = {}
+        self._whole: set[str] = set()
         self._done = 0
 
     def do(self, batch: Batch, size: int) -> None:
         self.rows += [self._row(c, s, None, "", "skipped", why) for c in self.cells for s, why in batch.unreadable.items()]
         for start in range(0, len(batch.ids), size):
             part = batch.part(slice(start, start + size))
-            clean = self.model.logits(part.x)
+            spatial = "cam" in self.model.landmarks
+            clean, last = self.model.observe(part.x, "cam" if spatial else "input")
             self._keep("logits", clean, every=True)
+            if spatial:
+                self._keep("peaks", peaks(last), every=True)
             self._keep("images", (self.model.denormalize(part.x) * 255).round().clamp(0, 255).byte())
             for policy in sorted({c.protocol.target for c in self.cells}):
                 self._judge(part, [c for c in self.cells if c.protocol.target == policy], policy, clean)
@@ -114,11 +120,13 @@ class _Work:
 
     def kept(self) -> dict[str, Tensor]:
         """What every batch of the task had; a map that failed for some has no place among the others."""
-        whole = {"logits": self._done}
         found = {name: torch.cat(parts) for name, parts in self._kept.items()}
-        return {name: t for name, t in found.items() if len(t) == whole.get(name, min(self._done, self.wanted))}
+        return {name: t for name, t in found.items() if len(t) == (self._done if name in self._whole else min(self._done, self.wanted))}
 
     def _keep(self, name: str, rows: Tensor, every: bool = False) -> None:
+        """Of every sample what is small, else of the first ones."""
+        if every:
+            self._whole.add(name)
         count = len(rows) if every else max(0, min(self.wanted - self._done, len(rows)))
         self._kept.setdefault(name, []).append(rows[:count].cpu())
 
@@ -145,7 +153,7 @@ class _Work:
         found = self._timed(f"protocol {protocol.canonical}", protocol.share, self.model, judged)
         if not isinstance(found, str):
             for name, values in found.items():
-                self._keep(f"{protocol.canonical} {name}", values.float())
+                self._keep(f"{protocol.canonical} {name}", values.float(), every=True)
         return found
 
     def _method(self, cells: Sequence[Cell], judged: Judged, shared: dict[str, Shared | str], explainer: Explainer) -> None:
@@ -212,7 +220,7 @@ class _Work:
     ) -> dict[str, Any]:
         return {
             "cell": cell.key,
-            "model": self.model.name,
+            "model": self.owner,
             "method": cell.expression.label,
             "layer": self.model.layer_name(cell.expression.layer) if not cell.not_applicable else cell.expression.layer,
             "protocol": cell.protocol.id,
@@ -227,7 +235,14 @@ class _Work:
         }
 
 
-def provenance(spec: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
+def peaks(activation: Tensor) -> Tensor:  # (B, C, h, w) -> (B, CHANNELS)
+    """How strongly each image excites some channels, at most; the same channels for all networks of that width."""
+    width = activation.shape[1]
+    chosen = generator(0, "channels", width).permutation(width)[:CHANNELS]
+    return activation[:, sorted(chosen)].flatten(2).amax(2)
+
+
+def provenance(spec: dict[str, Any], models: Mapping[str, Model]) -> dict[str, Any]:
     """What is needed to know, or to repeat, what was run."""
     packages = ("torch", "numpy", "scipy", "pillow", "pandas", "pyarrow")
     return {
@@ -236,18 +251,19 @@ def provenance(spec: dict[str, Any], models: Sequence[Any]) -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {p: importlib.metadata.version(p) for p in packages},
         "hardware": {"machine": platform.machine(), "cpu": _cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads()},
-        "devices": sorted({str(m.device) for m in models}),
+        "devices": sorted({str(m.device) for m in models.values()}),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "models": {
-            m.name: {
+            title: {
                 "fingerprint": m.fingerprint(),
+                "aligned": m.aligned,
                 "parameters": sum(p.numel() for p in m.module.parameters()),
                 "size": m.size,
                 "classes": m.n_classes,
                 "class_names": m.classes,
                 "layers": m.landmarks,
             }
-            for m in models
+            for title, m in models.items()
         },
         "spec": spec,
     }

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import parse_call
 from heatproof.methods import Expression, parse_methods
 from heatproof.protocols import Protocol, make_protocol
+from heatproof.training.recipes import RECIPES
 
 STUDIES = Path(__file__).parent.parent / "studies"
 
@@ -23,11 +24,29 @@ class _Strict(BaseModel):
 
 
 class ModelSpec(_Strict):
+    """By its name, or a recipe to train once and keep."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    name: str
+    name: str | None = None
+    train: str | None = Field(default=None, description="a recipe, such as paperbirds/resnet18")
+    seed: int | None = Field(default=None, ge=0, description="of the training")
     weights: str | None = None
+    tuned: dict[str, str] | None = Field(default=None, description="files fine-tuned from these weights: {16/zero: aligned.safetensors}")
+    aligned: str | None = Field(default=None, description="take the weights fine-tuned for so many cells and this baseline: 16/zero")
     alias: str | None = Field(default=None, alias="as", description="another name, where one model stands twice")
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> ModelSpec:
+        if (self.name is None) == (self.train is None):
+            raise ValueError("a model has a name, or a recipe to train: {name: paperbirds/resnet}, {train: paperbirds/resnet18}")
+        if self.train is None and self.seed is not None:
+            raise ValueError("seed goes with train: {train: paperbirds/resnet, seed: 1}")
+        if self.train is not None and (self.weights or self.tuned):
+            raise ValueError("a model that is trained takes no weights or tuned")
+        if self.train is not None and self.train not in (recipes := [f"paperbirds/{name}" for name in RECIPES]):
+            raise ValueError(str(unknown("recipe", self.train, recipes)))
+        return self
 
 
 class DataSpec(_Strict):
@@ -163,4 +182,5 @@ def _explain(error: Any) -> str:
         return str(unknown("key", last, known, f"(in {'.'.join(map(str, path))})" if path else ""))
     if error["type"] == "missing":
         return f"{key} is missing"
-    return f"{key}: found {error['input']!r}; {error['msg'][0].lower()}{error['msg'][1:]}"
+    said = error["msg"].removeprefix("Value error, ")
+    return f"{key}: found {error['input']!r}; {said[0].lower()}{said[1:]}"

@@ -104,13 +104,14 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
     from heatproof.api import open_spec
     from heatproof.api import run as run_spec
     from heatproof.bench.spec import load_spec
-    from heatproof.cli.show import console, print_summary, progress_of
+    from heatproof.cli.show import console, making, print_summary, progress_of
 
     told = load_spec(spec, **changes)
-    directory = out or Path("runs") / Path(spec).stem
-    plan = open_spec(told, device)
+    directory = out or Path("runs") / (Path(spec).stem if Path(spec).is_file() else spec)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        with making() as made:
+            plan = open_spec(told, device, progress=made)
         with progress_of(plan) as advance:
             result = run_spec(told, directory, device, advance, plan)
     except KeyboardInterrupt:
@@ -141,12 +142,14 @@ def plan(spec: str, device: str, **changes: Any) -> None:
       heatproof plan spec.yaml --limit 1000 --device cuda
     """
     from heatproof.api import open_spec
+    from heatproof.bench.models import to_make
     from heatproof.bench.plan import forecast
     from heatproof.bench.spec import load_spec
     from heatproof.cli.show import print_plan
 
-    made: Plan = open_spec(load_spec(spec, **changes), device)
-    print_plan(made, forecast(made))
+    told = load_spec(spec, **changes)
+    made: Plan = open_spec(told, device, train=False)
+    print_plan(made, forecast(made), to_make(told))
 
 
 @main.command(**command)
@@ -174,13 +177,13 @@ def validate(spec: str) -> None:
     from heatproof.api import open_spec
     from heatproof.bench.spec import load_spec
 
-    made = open_spec(load_spec(spec))
+    made = open_spec(load_spec(spec), train=False)
     cells = sum(len(t.cells) for t in made.tasks)
     click.echo(f"{spec} is right: {sum(len(t.indices) for t in made.tasks)} samples, {cells} results in {len(made.tasks)} blocks")
-    for model in {t.model.name: t.model for t in made.tasks}.values():
+    for title, model in {t.title: t.model for t in made.tasks}.items():
         mean, std = (", ".join(f"{v:.3g}" for v in values.flatten().tolist()) for values in (model.mean, model.std))
         cut = f"{model.size} px (shorter side to {model.resize}, then the middle)"
-        click.echo(f"{model.name}: {cut}, mean {mean}, std {std}, {model.n_classes} classes")
+        click.echo(f"{title}: {cut}, mean {mean}, std {std}, {model.n_classes} classes")
 
 
 @main.command("list", **command)
@@ -230,13 +233,18 @@ def explain(
 
 @main.command(**command)
 @click.argument("name")
-@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="The weights file.  [default: NAME.safetensors here]")
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="The weights file.  [default: kept in the cache]")
 @click.option("--steps", type=click.IntRange(min=1), help="Another number of training steps than the recipe's.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 def train(name: str, out: Path | None, steps: int | None, seed: int) -> None:
     """Train an embedded model with its recipe: some minutes on two cores.
 
-    Example:
+    Without -o the weights are kept in the cache ($HEATPROOF_CACHE, by default
+    ~/.cache/heatproof), where a spec finds them: {train: paperbirds/resnet18}.
+
+    Examples:
+      heatproof train paperbirds/resnet18
+      heatproof train paperbirds/resnet --seed 1
       heatproof train paperbirds/resnet -o resnet.safetensors
     """
     from heatproof.cli.show import train_embedded

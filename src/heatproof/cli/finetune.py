@@ -62,7 +62,7 @@ def finetune(model: str, data: str, out: Path, weights: Path | None, device: str
         click.echo("stopped; the same command goes on where this one ended", err=True)
         sys.exit(130)
     if leads:
-        show(found, model)
+        show(found, model, weights, f"{options['patches']}/{options['baseline']}")
 
 
 def followed(model: Any, data: str, out: Path, options: dict[str, Any]) -> FineTuned:
@@ -83,7 +83,7 @@ def followed(model: Any, data: str, out: Path, options: dict[str, Any]) -> FineT
         return tune(model, data, out=out, progress=advance, **options)
 
 
-def show(found: FineTuned, model: str) -> None:
+def show(found: FineTuned, model: str, base: Path | None, aligned: str) -> None:
     from rich import box
     from rich.table import Table
 
@@ -105,5 +105,6 @@ def show(found: FineTuned, model: str) -> None:
         if names:
             more = ", …" if len(names) > MOST_NAMED else ""
             console.print(f"{len(names)} {what}: {', '.join(names[:MOST_NAMED])}{more}", markup=False, soft_wrap=True)
-    console.print("accuracies on the validation images; to use the weights in a spec:", markup=False)
-    console.print(f"  models: [{{name: {model!r}, weights: {str(found.weights)!r}}}]", markup=False, soft_wrap=True, highlight=False)
+    console.print("accuracies on the validation images; for idsds, in a spec:", markup=False)
+    told = f"name: {model!r}, " + (f"weights: {str(base)!r}, " if base else "") + f"tuned: {{{aligned}: {str(found.weights)!r}}}"
+    console.print(f"  models: [{{{told}}}]", markup=False, soft_wrap=True, highlight=False)

@@ -23,10 +23,12 @@ from heatproof.data.catalog import DATA
 from heatproof.data.folder import fit, read_image
 from heatproof.errors import HeatproofError, told, unknown
 from heatproof.methods import METHODS, TRANSFORMS, explain, parse_methods
-from heatproof.models.nets import NETS
+from heatproof.models.nets import NETS, ON_DEMAND
 from heatproof.protocols import PROTOCOLS
 from heatproof.report.gather import Run
 from heatproof.report.panel import panel
+from heatproof.training import cache
+from heatproof.training.recipes import RECIPES
 from heatproof.training.train import train
 
 console = Console()
@@ -110,7 +112,9 @@ def print_summary(result: Result) -> None:
         console.print(table)
 
 
-def print_plan(plan: Plan, expected: Forecast) -> None:
+def print_plan(plan: Plan, expected: Forecast, first: Sequence[str] = ()) -> None:
+    for what in first:
+        console.print(f"first: {what}", markup=False)
     table = Table("model", box=box.SIMPLE_HEAD)
     for column in ("images", "forwards", "backwards", "time"):
         table.add_column(column, justify="right")
@@ -163,6 +167,18 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
         for e in BASELINES:
             yield {"id": e.id, "summary": e.summary, "arguments": {k: p.default for k, p in e.parameters.items()}, "version": e.version}
 
+    def models() -> Iterator[dict[str, Any]]:
+        for name, net in NETS.items():
+            ships = name not in ON_DEMAND
+            yield {
+                "id": f"paperbirds/{name}",
+                "size": net.size,
+                "classes": net.classes,
+                "weights": "ship" if ships else f"{{train: paperbirds/{name}}}",
+                "aligned": list(load_model(f"paperbirds/{name}").tuned) if ships else [],
+                "training_minutes": RECIPES[name].minutes,
+            }
+
     def studies() -> Iterator[dict[str, Any]]:
         for name in study_names():
             told = read_yaml(name)
@@ -176,7 +192,7 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
         "transforms": lambda: (
             {"id": e.id, "summary": e.summary, "arguments": [str(p.name) for p in e.parameters.values()]} for e in TRANSFORMS
         ),
-        "models": lambda: ({"id": f"paperbirds/{n}", "size": net.size, "classes": net.classes} for n, net in NETS.items()),
+        "models": models,
         "data": lambda: ({"id": name, "summary": summary} for name, summary in DATA.items()),
     }
     return list(tables[kind]())
@@ -232,10 +248,14 @@ def draw_maps(
 
 
 def train_embedded(name: str, out: Path | None, steps: int | None, seed: int) -> None:
+    """Into the cache, unless told where."""
     net = name.removeprefix("paperbirds/")
     if net not in NETS:
         raise unknown("model", name, [f"paperbirds/{n}" for n in NETS])
-    path = out or Path(f"{net}.safetensors")
+    path = out or cache.place(net, seed, steps)
+    if out is None and path.is_file():
+        console.print(f"trained before: {path}", soft_wrap=True)
+        return
     columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
     with Progress(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console) as bar:
         shown = bar.add_task("", total=None, loss=float("nan"))
@@ -253,4 +273,24 @@ def train_embedded(name: str, out: Path | None, steps: int | None, seed: int) ->
         f"accuracy {found['accuracy']:.2%}, right with confidence ≥ 0.99: {found['confident']:.0%}, {found['minutes']:.1f} minutes"
     )
     console.print(table)
-    console.print(f"weights: {path}")
+    console.print(f"weights: {path}", soft_wrap=True)
+    told = (
+        f"{{train: paperbirds/{net}{f', seed: {seed}' if seed else ''}}}" if out is None else f"{{name: paperbirds/{net}, weights: {path}}}"
+    )
+    if out is not None or steps is None:
+        console.print(f"in a spec: {told}", markup=False, soft_wrap=True)
+
+
+@contextmanager
+def making() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each thing that is trained before a run."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        shown: dict[str, Any] = {}
+
+        def advance(what: str, done: int, total: int) -> None:
+            if what not in shown:
+                shown[what] = bar.add_task(what, total=total)
+            bar.update(shown[what], completed=done)
+
+        yield advance

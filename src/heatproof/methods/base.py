@@ -77,7 +77,11 @@ class TransformEntry:
 
 METHODS: Registry[MethodEntry] = Registry("method")
 TRANSFORMS: Registry[TransformEntry] = Registry("transform")
-GROUPS: dict[str, tuple[str, ...]] = {}
+GROUPS: dict[str, str] = {
+    "idsds-23": "ixg ixg-sg ig ig-u ig-sg ixg|abs ixg-sg|abs ig|abs ig-u|abs ig-sg|abs ig-sq saliency rise rise-u "
+    "gradcam gradcam++ sg-cam++ xgradcam layercam rollout chefer bcos bagnet",
+    "controls": "random constant edges center object",
+}
 
 
 def method(
@@ -249,7 +253,8 @@ def parse_methods(texts: list[str | Function]) -> list[Expression]:
             group = text.removeprefix("group:")
             if group not in GROUPS and group != "all":
                 raise unknown("group of methods", group, [*GROUPS, "all"])
-            names = [e.id for e in METHODS if e.source is None] if group == "all" else list(GROUPS[group])
+            members = GROUPS[group].split() if group in GROUPS else [e.id for e in METHODS if e.source is None]
+            names = [m for m in members if split(m, "|")[0] in METHODS]
         for name in names:
             expression = Expression.parse(name)
             found.setdefault(expression.label, expression)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -81,6 +82,8 @@ class Model:
         self.batch_size = batch_size
         self.fill_batches = False  # in a run every call has exactly `batch_size` rows, so that bytes do not depend on neighbours
         self.backend = "eager"
+        self.aligned = ""  # the cells and baseline its weights were fine-tuned for, such as 16/zero
+        self.tuned: dict[str, Path | None] = {}  # weights fine-tuned from these, by what for; None: yet to be made
         self.passes: Counter[str] = Counter()
         self._start = 0
         self._root = self
@@ -177,15 +180,23 @@ class Model:
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # (B, C, H, W) -> (B, K), (B, D)
         """Logits and the embedding (the input of the last layer with weights), without gradients."""
+        logits, embedding = self._observed(x, self._embedding)
+        return logits, embedding.flatten(1)
+
+    def observe(self, x: Tensor, layer: str) -> tuple[Tensor, Tensor]:
+        """Logits and a layer's activation in one pass, without gradients."""
+        return self._observed(x, self._index(layer))
+
+    def _observed(self, x: Tensor, at: int) -> tuple[Tensor, Tensor]:
         self._count("forward", len(x))
-        logits, embeddings = [], []
+        logits, activations = [], []
         with torch.no_grad(), _inspecting(self.module):
             for part in rows(x, self.batch_size):
                 batch = self._filled(part).contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.preserve_format)
-                out, seen = self.body.run(batch, self._start, watch=(self._embedding,))
+                out, seen = self.body.run(batch, self._start, watch=(at,))
                 logits.append(out[: len(part)])
-                embeddings.append(seen.get(self._embedding, out)[: len(part)].flatten(1))
-        return torch.cat(logits), torch.cat(embeddings)
+                activations.append(seen.get(at, out)[: len(part)])
+        return torch.cat(logits), torch.cat(activations)
 
     def chunks(self, samples: int, variants: int) -> Iterator[tuple[Tensor, Tensor]]:
         """(sample, variant) indices over all variants of a batch, at most `batch_size` at a time."""

@@ -16,6 +16,7 @@ from heatproof.errors import HeatproofError
 from heatproof.models.bagnet import bagnet
 from heatproof.models.bcos import bcos
 from heatproof.models.operations import Sum as Sum
+from heatproof.models.vit import vit
 
 
 class Residual(nn.Module):
@@ -183,7 +184,15 @@ NETS: dict[str, Net] = {
     "resnet-nobias": Net(resnet, {"norm": False, "bias": False}),
     "bagnet": Net(bagnet),
     "bcos": Net(bcos, {"temperature": 0.25}, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
+    "vit": Net(vit),
+    "resnet18": Net(resnet, {"blocks": (2, 2, 2, 2)}),
+    "resnet26": Net(resnet, {"blocks": (3, 3, 3, 3)}),
+    "resnet-wide": Net(resnet, {"widths": (48, 64, 112, 176)}),
+    "vgg7": Net(vgg, {"widths": ((16,), (24,), (32,), (48,))}),
+    "vgg11": Net(vgg, {"widths": ((16, 16), (24, 24), (32, 32), (48, 48))}),
 }
+ON_DEMAND = frozenset({"resnet18", "resnet26", "resnet-wide", "vgg7", "vgg11"})  # no weights ship: trained when asked for
+SHIPPED = tuple(name for name in NETS if name not in ON_DEMAND)
 
 
 def build(name: str) -> nn.Sequential:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,20 +15,36 @@ from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models.model import Model
-from heatproof.models.nets import NETS, build, load_state, weights_path
+from heatproof.models.nets import ASSETS, NETS, ON_DEMAND, build, load_state, weights_path
 from heatproof.userfile import from_file
 
+ALIGNMENT = re.compile(r"(\d+)/(.+)")
 
-def load_model(name: str | nn.Module | Model, weights: str | Path | None = None, device: str | None = None) -> Model:
+
+def load_model(
+    name: str | nn.Module | Model,
+    weights: str | Path | None = None,
+    device: str | None = None,
+    *,
+    tuned: Mapping[str, str | Path] | None = None,
+    aligned: str | None = None,
+) -> Model:
     """A model by name, from a file of one's own, or from any torch module.
 
     weights: a local .safetensors or .pth file of tensors (never an arbitrary pickle).
     device: "cpu", "cuda", "cuda:1", "mps", or "auto"; by default where it is.
+    tuned: files of weights that were fine-tuned from these, by cells and baseline: {"16/zero": "aligned.safetensors"}. `idsds` takes them.
+    aligned: "16/zero" gives the model with those weights, the embedded ones or one of `tuned`.
     """
     place = pick_device(device) if device is not None else None
     model = _open(name, weights is None)
     if weights is not None:
         load_weights(model.module, Path(weights))
+        model.aligned, model.tuned = metadata(Path(weights)).get("aligned", ""), {}
+    for to, path in (tuned or {}).items():
+        model.tuned[_checked(model, to, Path(path))] = Path(path)
+    if aligned is not None:
+        model = align(model, aligned)
     return model if place is None or model.device == torch.device(place) else model.to(place)
 
 
@@ -41,6 +60,11 @@ def _open(name: str | nn.Module | Model, pretrained: bool) -> Model:
     if name.startswith("paperbirds/"):
         return _embedded(name.removeprefix("paperbirds/"), pretrained)
     raise unknown("model", name, [f"paperbirds/{n}" for n in NETS], "A model of your own: file:my_model.py:build")
+
+
+def untrained(name: str) -> Model:
+    """An embedded model with random weights."""
+    return _embedded(name.removeprefix("paperbirds/"), pretrained=False)
 
 
 def pick_device(device: str) -> str:
@@ -76,23 +100,71 @@ def load_weights(module: nn.Module, path: Path) -> None:
     module.load_state_dict(state)
 
 
-def class_names(path: Path) -> list[str] | None:
-    """As the weights file tells them."""
+def metadata(path: Path) -> dict[str, str]:
+    """What a .safetensors file tells about itself."""
+    if path.suffix != ".safetensors":
+        return {}
     with safe_open(path, "pt") as file:
-        told = (file.metadata() or {}).get("classes")
-    return json.loads(told) if told else None
+        return file.metadata() or {}
+
+
+def align(model: Model, to: str) -> Model:
+    """The model with the weights that were fine-tuned for these cells and this baseline."""
+    if model.aligned == to:
+        return model
+    if not ALIGNMENT.fullmatch(to):
+        raise HeatproofError(f'aligned is the number of cells and the baseline, such as 16/zero; got "{to}"')
+    if to not in model.tuned:
+        raise HeatproofError(_not_aligned(model, to))
+    view, path = copy.deepcopy(model), model.tuned[to]
+    if path is not None:
+        load_weights(view.module, path)
+    view.name, view.aligned, view.passes = f"{model.name} {to}", to, Counter()
+    return view
+
+
+def _not_aligned(model: Model, to: str) -> str:
+    patches, _, baseline = to.partition("/")
+    embedded = model.name.startswith("paperbirds/")
+    what = ("paperbirds:train", " --schedule short") if embedded else ("folder:…", "")
+    has = f"it has: {', '.join(model.tuned)}" if model.tuned else "it has none"
+    return (
+        f"{model.name} has no weights fine-tuned for {to} ({has}). Make them with\n"
+        f"  heatproof finetune {model.name} {what[0]} -o aligned --patches {patches} --baseline '{baseline}'{what[1]}\n"
+        f"and name them in the spec: {{name: {model.name}, tuned: {{{to}: aligned/aligned.safetensors}}}}, "
+        f'or in Python: load_model(…, tuned={{"{to}": "aligned/aligned.safetensors"}})'
+    )
+
+
+def _checked(model: Model, to: str, path: Path) -> str:
+    """The file is there, says nothing else, and fits."""
+    if not ALIGNMENT.fullmatch(to):
+        raise HeatproofError(f'tuned: "{to}" must be the number of cells and the baseline, such as 16/zero')
+    load_weights(copy.deepcopy(model.module), path)
+    told = metadata(path).get("aligned", to)
+    if told != to:
+        raise HeatproofError(f"tuned: {path} was fine-tuned for {told}, not {to}")
+    return to
 
 
 def _embedded(net: str, pretrained: bool) -> Model:
     if net not in NETS:
         raise unknown("model", f"paperbirds/{net}", [f"paperbirds/{n}" for n in NETS])
+    if pretrained and net in ON_DEMAND:
+        raise HeatproofError(
+            f"the weights of paperbirds/{net} do not ship; in a spec write {{train: paperbirds/{net}}}, "
+            f"or train them with: heatproof train paperbirds/{net} -o {net}.safetensors, and give them as weights"
+        )
     with torch.random.fork_rng(devices=[]):
         module = build(net)
     if pretrained:
         load_weights(module, weights_path(net))
-    return Model(
-        module.eval(), name=f"paperbirds/{net}", size=64, mean=NETS[net].mean, std=NETS[net].std, classes=class_names(weights_path(net))
-    )
+    names = json.loads(metadata(weights_path("resnet"))["classes"])
+    model = Model(module.eval(), name=f"paperbirds/{net}", size=64, mean=NETS[net].mean, std=NETS[net].std, classes=names)
+    for path in sorted(ASSETS.glob(f"paperbirds-{net}-*.safetensors")) if pretrained else ():
+        if found := re.fullmatch(rf"paperbirds-{re.escape(net)}-(\d+)-([a-z]+)", path.stem):
+            model.tuned["/".join(found.groups())] = path
+    return model
 
 
 def _from_file(name: str) -> Model:

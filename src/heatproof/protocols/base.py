@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from heatproof.baselines import Baseline
-from heatproof.data.base import PartViews
+from heatproof.data.base import Data, PartViews
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.registry import Registry
@@ -35,7 +35,15 @@ class Measured(NamedTuple):
     why: list[str]  # the reason, where it is undefined; else empty
 
 
-Shared = Mapping[str, Tensor]  # per-sample arrays, first axis B; kept with the maps
+Shared = Mapping[str, Tensor]  # per-sample arrays, first axis B; kept with the run
+
+
+class Pose(NamedTuple):
+    """What is judged in place of (model, data). Protocols whose poses have the same view share a task."""
+
+    view: str  # "": as they are
+    model: Model
+    data: Data
 
 
 class Protocol(BaseModel):
@@ -56,6 +64,15 @@ class Protocol(BaseModel):
     def facts(self) -> dict[str, Any]:
         names = ("id", "version", "summary", "higher_is_better", "range", "random_score", "target", "citation")
         return {name: getattr(self, name) for name in names}
+
+    def pose(self, model: Model, data: Data) -> list[Pose]:
+        """Before anything is divided into shards."""
+        return [Pose("", model, data)]
+
+    @property
+    def alignment(self) -> str:
+        """The fine-tuned weights it needs, such as 16/zero."""
+        return ""
 
     def check(self, model: Model) -> None:
         """Raises where the settings do not fit the model: before anything runs."""

@@ -1,4 +1,7 @@
-"""Single deletion (Hesse et al. 2024): does a map order the patches as the model's own drops do?"""
+"""Single deletion (Hesse et al. 2024): does a map order the patches as the model's own drops do?
+
+`sds` judges the model as it is, `idsds` the one that was fine-tuned so that images without a patch are nothing new to it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from pydantic import field_validator
 from torch import Tensor
 
 from heatproof.baselines import Baseline, BaselineName
+from heatproof.data.base import Data
 from heatproof.models.model import Model
-from heatproof.protocols.base import Judged, Measured, Protocol, Shared, protocol
+from heatproof.models.zoo import align
+from heatproof.protocols.base import Judged, Measured, Pose, Protocol, Shared, protocol
 from heatproof.tensor.batching import chunks, rows
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.patches import grid_side, patch_masks, patch_sums
@@ -33,17 +38,39 @@ def patch_drops(
     batch_size: int = 64,
 ) -> Tensor:  # (B, P)
     """f_t(x) − f_t(x without the patch) for every patch; P passes an image and one for the clean score, unless `clean` logits are given."""
-    known = model if isinstance(model, Model) else None
-    logits = known.logits if known else model
-    size = known.batch_size if known else batch_size
-    rng = Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], x.device)
-    remove = Baseline.parse(baseline).remover(x, known, rng)
-    masks, scored = patch_masks(patches, *x.shape[2:]).to(x.device), score_function(score)
-    with torch.no_grad():
-        if clean is None:
+    scored = score_function(score)
+    (left,) = without_patches(model, x, target, (scored,), patches, baseline, ids, seed, batch_size)
+    if clean is None:
+        logits, size = (model.logits, model.batch_size) if isinstance(model, Model) else (model, batch_size)
+        with torch.no_grad():
             clean = torch.cat([logits(part) for part in rows(x, size)])
-        without = [scored(logits(remove(sample, masks[patch])), target[sample]) for sample, patch in chunks(len(x), patches, size)]
-        return scored(clean, target)[:, None] - torch.cat(without).reshape(len(x), patches)
+    return scored(clean, target)[:, None] - left
+
+
+def without_patches(
+    model: Model | Callable[[Tensor], Tensor],
+    x: Tensor,
+    target: Tensor,
+    scores: Sequence[Score],
+    patches: int,
+    baseline: str,
+    ids: Sequence[str] | None = None,
+    seed: int = 0,
+    batch_size: int = 64,
+    logits: Callable[[Tensor], Tensor] | None = None,
+) -> list[Tensor]:  # (B, P) each
+    """What scores say of x without each patch; P passes an image, whatever their number. `logits`: of another network than the model's."""
+    known = model if isinstance(model, Model) else None
+    size = known.batch_size if known and not logits else batch_size
+    logits = logits or (known.logits if known else model)
+    remove = Baseline.parse(baseline).remover(x, known, Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], x.device))
+    masks = patch_masks(patches, *x.shape[2:]).to(x.device)
+    found: list[list[Tensor]] = []
+    with torch.no_grad():
+        for sample, patch in chunks(len(x), patches, size):
+            out = logits(remove(sample, masks[patch]))
+            found.append([score(out, target[sample]) for score in scores])
+    return [torch.cat(parts).reshape(len(x), patches) for parts in zip(*found, strict=True)]
 
 
 @protocol
@@ -75,10 +102,11 @@ class SingleDeletion(Protocol):
         return self.patches
 
     def share(self, model: Model, batch: Judged) -> Shared:
-        drops = patch_drops(
-            model, batch.x, batch.target, self.patches, self.baseline, self.score, batch.ids, batch.rng.seed, clean=batch.clean
-        )
-        return {"drops": drops}
+        """(B, P): how far the score drops; whether the target is still the answer, and its log-probability, without each patch."""
+        scored = score_function(self.score)
+        scores = (scored, score_function("correct"), score_function("logprob"))
+        left, right, chance = without_patches(model, batch.x, batch.target, scores, self.patches, self.baseline, batch.ids, batch.rng.seed)
+        return {"drops": scored(batch.clean, batch.target)[:, None] - left, "right": right, "chance": chance}
 
     def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
         sums = patch_sums(maps, self.patches)
@@ -96,3 +124,17 @@ class SingleDeletion(Protocol):
             for r, f, c in zip(rho.tolist(), finite.tolist(), flat.tolist(), strict=True)
         ]
         return Measured(rho, why)
+
+
+@protocol
+class InDomainSingleDeletion(SingleDeletion):
+    id: ClassVar[str] = "idsds"
+    version: ClassVar[int] = 1
+    summary: ClassVar[str] = "sds on the weights that were fine-tuned with deleted patches, so that deletions are in-domain"
+
+    @property
+    def alignment(self) -> str:
+        return f"{self.patches}/{self.baseline}"
+
+    def pose(self, model: Model, data: Data) -> list[Pose]:
+        return [Pose(f"aligned {self.alignment}", align(model, self.alignment), data)]

@@ -16,7 +16,7 @@ import heatproof
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
 from heatproof.report import charts
-from heatproof.report.gather import Run
+from heatproof.report.gather import Run, view_words
 from heatproof.report.palette import FAMILIES, family_class
 from heatproof.report.sections import SECTIONS
 from heatproof.report.site import Site
@@ -61,7 +61,8 @@ def _check_place(out: Path) -> None:
 
 def _write(run: Run, site: Site) -> None:
     pages = environment()
-    sections = [{"id": s.id, "short": s.short, "question": s.question, **s.content(run, site)} for s in SECTIONS]
+    shown = [(s, content) for s in SECTIONS if (content := s.content(run, site)) is not None]
+    sections = [{"id": s.id, "short": s.short, "question": s.question, **content} for s, content in shown]
     style = Markup(_style())
     script = Markup((ASSETS / "script.js").read_text(encoding="utf-8"))
     page = pages.get_template("index.html.j2").render(
@@ -81,7 +82,7 @@ def environment() -> Environment:
     pages = Environment(
         loader=PackageLoader("heatproof.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    pages.filters |= {"num": charts.number, "family_class": family_class, "percent": percent, "listing": listing, "ticks": ticks}
+    pages.filters |= {"num": charts.number, "family_class": family_class, "percent": percent, "points": points, "view_words": view_words, "listing": listing, "ticks": ticks}
     pages.globals["symbol"] = lambda family: charts.tag(
         "svg",
         charts.symbol(family, 7.0, 7.0),
@@ -100,6 +101,12 @@ def percent(share: float) -> str:
         return "unknown"
     whole = round(100 * share)
     return ">99 %" if whole == 100 and share < 1 else "<1 %" if whole == 0 and share > 0 else f"{whole} %"
+
+
+def points(change: float) -> str:
+    """A difference of shares, with its sign."""
+    text = charts.number(100 * change, 1)
+    return text if text.startswith("−") or not float(text) else f"+{text}"
 
 
 def ticks(text: str) -> Markup:

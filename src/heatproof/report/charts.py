@@ -70,13 +70,13 @@ class Axis:
     ticks: tuple[float, ...]
 
     @classmethod
-    def around(cls, values: Sequence[float]) -> Axis:
-        """Room for all of them, with round ticks."""
+    def around(cls, values: Sequence[float], most: float = 6.5) -> Axis:
+        """Room for all of them, with round ticks, and not too many."""
         known = [v for v in values if math.isfinite(v)] or [0.0, 1.0]
         low, high = min(known), max(known)
         spread = high - low or max(abs(high), 1.0)
         low, high = low - 0.04 * spread, high + 0.04 * spread
-        step = next(s for s in _round_steps(spread) if (high - low) / s <= 6.5)
+        step = next(s for s in _round_steps(spread) if (high - low) / s <= most)
         return cls(low, high, tuple(round(i * step, 10) for i in range(math.ceil(low / step), math.floor(high / step) + 1)))
 
     def place(self, value: float, left: float, right: float) -> float:
@@ -121,13 +121,7 @@ def ranking(marks: Sequence[Mark], axis: Axis, random_score: float, title: str, 
     right = left + room
     width, height = right + 52, top + row * len(marks) + bottom
     floor = height - bottom
-    parts = []
-    for tick in axis.ticks:
-        x = axis.place(tick, left, right)
-        parts += [
-            tag("line", class_="grid", x1=x, x2=x, y1=top, y2=floor),
-            tag("text", number(tick, axis.digits), class_="tick", x=x, y=top - 9, text_anchor="middle"),
-        ]
+    parts = _ticks(axis, left, right, top, floor)
     x = axis.place(random_score, left, right)
     parts += [
         tag("line", class_="random", x1=x, x2=x, y1=top, y2=floor + 6),
@@ -146,16 +140,97 @@ def _ranked(mark: Mark, axis: Axis, left: float, right: float, width: float, y: 
         tag("text", shortened(mark.label), class_="name", x=28, y=y + 4),
     ]
     if scored:
-        ends = (mark.low, mark.high) if math.isfinite(mark.low) else (mark.mean, mark.mean)  # one sample has no interval
-        low, high = (axis.place(v, left, right) for v in ends)
         inside += [
-            tag("line", class_="whisker", x1=low, x2=high, y1=y, y2=y),
-            symbol(mark.family, axis.place(mark.mean, left, right), y),
+            *_dot_and_whisker(mark.family, mark.mean, mark.low, mark.high, axis, left, right, y),
             tag("text", number(mark.mean), class_="value", x=width - 4, y=y + 4, text_anchor="end"),
         ]
     else:
         inside.append(tag("text", mark.note, class_="note", x=left + 4, y=y + 4))
     return tag("g", *inside, class_=f"mark {family_class(mark.family)}", data_method=mark.label, data_tip=mark.tip)
+
+
+def _ticks(axis: Axis, left: float, right: float, top: float, floor: float) -> list[Markup]:
+    parts = []
+    for tick in axis.ticks:
+        x = axis.place(tick, left, right)
+        parts += [
+            tag("line", class_="grid", x1=x, x2=x, y1=top, y2=floor),
+            tag("text", number(tick, axis.digits), class_="tick", x=x, y=top - 9, text_anchor="middle"),
+        ]
+    return parts
+
+
+def _dot_and_whisker(
+    family: str, mean: float, low: float, high: float, axis: Axis, left: float, right: float, y: float, size: float = 4.6
+) -> list[Markup]:
+    ends = (low, high) if math.isfinite(low) else (mean, mean)  # one sample has no interval
+    from_, to = (axis.place(v, left, right) for v in ends)
+    return [tag("line", class_="whisker", x1=from_, x2=to, y1=y, y2=y), symbol(family, axis.place(mean, left, right), y, size)]
+
+
+@dataclass(frozen=True)
+class Spot:
+    value: float
+    low: float
+    high: float
+    tip: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A column of a lattice."""
+
+    title: str
+    axis: Axis
+    line: float | None = None  # dashed, where nothing is known or nothing differs
+
+
+@dataclass(frozen=True)
+class Row:
+    label: str
+    family: str
+    cells: tuple[Spot | str, ...]  # one a panel; a word where there is no number
+
+
+def lattice(panels: Sequence[Panel], rows: Sequence[Row], title: str, digits: int = 2, longest: int = LONGEST) -> Markup:
+    """Rows that run through several panels, each with its axis: dot, whisker and number."""
+    row, top, bottom, gap = 24.0, 50.0, 8.0, 22.0
+    begin = 16 + min(longest, max(len(r.label) for r in rows)) * CHARACTER
+    room, value = max(84.0, min(220.0, 900 / len(panels) - 130)), 42.0 + 10.2 * (digits + 3.2)
+    lefts = [begin + 12 + i * (room + value + gap) for i in range(len(panels))]
+    width, height = lefts[-1] + room + value + 4, top + row * len(rows) + bottom
+    parts = []
+    for panel, left in zip(panels, lefts, strict=True):
+        parts.append(tag("text", shortened(panel.title, int((room + value) / CHARACTER)), class_="column", x=left, y=18))
+        parts += _ticks(panel.axis, left, left + room, top, height - bottom)
+        if panel.line is not None:
+            x = panel.axis.place(panel.line, left, left + room)
+            parts.append(tag("line", class_="random", x1=x, x2=x, y1=top, y2=height - bottom))
+    for i, line in enumerate(rows):
+        y = top + row * (i + 0.5)
+        inside = [
+            tag("rect", class_="row", x=0, y=y - row / 2, width=width, height=row, rx=4),
+            tag("text", shortened(line.label, longest), class_="name", x=8, y=y + 4),
+        ]
+        for panel, left, cell in zip(panels, lefts, line.cells, strict=True):
+            inside += _cell(line.family, cell, panel.axis, left, left + room, left + room + value, y, digits)
+        parts.append(tag("g", *inside, class_=f"mark {family_class(line.family)}", data_method=line.label))
+    return svg(width, height, title, *parts, kind="lattice")
+
+
+def _cell(family: str, cell: Spot | str, axis: Axis, left: float, right: float, end: float, y: float, digits: int) -> list[Markup]:
+    if isinstance(cell, str):
+        return [tag("text", cell, class_="note", x=left, y=y + 4)]
+    return [
+        tag(
+            "g",
+            tag("rect", class_="row", x=left - 8, y=y - 12, width=end - left + 8, height=24),
+            *_dot_and_whisker(family, cell.value, cell.low, cell.high, axis, left, right, y, 3.8),
+            tag("text", number(cell.value, digits), class_="value", x=right + 38, y=y + 4, text_anchor="end"),
+            tag("text", f"{number(cell.low, digits)} to {number(cell.high, digits)}", class_="span", x=right + 44, y=y + 4),
+            data_tip=cell.tip,
+        )
+    ]
 
 
 @dataclass(frozen=True)

@@ -26,16 +26,22 @@ CONTROL = "control"
 
 @dataclass
 class Kept:
-    """Of one model: logits of all samples; images, maps and drops of the first ones."""
+    """Of one view of a model: logits, drops and other small things of all samples; images and maps of the first ones."""
 
     ids: list[str] = field(default_factory=list)
     labels: list[int | None] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)  # (K,) each
     shown: dict[str, tuple[dict[str, Tensor], int]] = field(default_factory=dict)  # sample -> (tensors of its task, row)
+    whole: dict[str, list[Tensor]] = field(default_factory=dict)  # what every sample has, task by task
 
     def of(self, sample: str, name: str) -> Tensor | None:
         tensors, row = self.shown[sample]
         return tensors[name][row] if name in tensors and row < len(tensors[name]) else None
+
+    def every(self, name: str) -> Tensor | None:
+        """(N, …) in the order of `ids`; none where some sample lacks it."""
+        found = torch.cat(self.whole[name]) if name in self.whole else None
+        return found if found is not None and len(found) == len(self.ids) else None
 
     @property
     def accuracy(self) -> tuple[int, int]:
@@ -54,7 +60,8 @@ class Run:
         self.rows = store.rows()
         self.methods: dict[str, dict[str, Any]] = plan["methods"]
         self.judges: dict[Key, dict[str, Any]] = {(p["id"], p["setting"], p["baseline"]): p for p in plan["protocols"]}
-        self.models = list(dict.fromkeys(plan["models"].values()))
+        self.tasks: dict[str, dict[str, Any]] = plan["about"]
+        self.models = list(dict.fromkeys(task["model"] for task in self.tasks.values()))
 
     @property
     def name(self) -> str:
@@ -111,11 +118,46 @@ class Run:
         told = [*([key[0]] if many_protocols else []), *differing, key[2]]
         return " · ".join(t for t in told if t) or key[0]
 
-    def kept(self, model: str) -> Kept:
-        """Read from disk each time: the maps of one model can be hundreds of megabytes."""
+    def views(self, model: str) -> dict[str, list[Key]]:
+        """What was judged of a model, and under which settings: "" is the model as it is, `aligned 16/zero` with fine-tuned weights."""
+        keys = {judge["canonical"]: key for key, judge in self.judges.items()}
+        return {task["view"]: [keys[p] for p in task["protocols"]] for task in self.tasks.values() if task["model"] == model}
+
+    def view_of(self, model: str, key: Key) -> str:
+        """Under which weights a setting judged the model."""
+        return next((view for view, keys in self.views(model).items() if key in keys), "")
+
+    def plain_twin(self, model: str, key: Key) -> Key | None:
+        """The setting that asked the same of the model as it is, where this one asked it of another view."""
+        same = [k for k in self.views(model).get("", []) if k[1:] == key[1:]]
+        return same[0] if same and key not in self.views(model)[""] else None
+
+    def _plainest(self, model: str) -> str:
+        views = self.views(model)
+        return "" if "" in views else next(iter(views), "")
+
+    @cached_property
+    def preferred(self) -> list[Key]:
+        """Settings, those of fine-tuned networks first: there a missing patch is nothing new."""
+        return sorted(self.judges, key=lambda key: not any(self.view_of(m, key) for m in self.models))
+
+    @cached_property
+    def short_names(self) -> dict[str, str]:
+        """Models without what stands before the slash, where it is the same for all."""
+        bare = {m: m.rpartition("/")[2] or m for m in self.models}
+        return bare if len({m.rpartition("/")[0] for m in self.models}) == 1 else {m: m for m in self.models}
+
+    def facts(self, model: str, view: str | None = None) -> dict[str, Any]:
+        """What is on record about a model, by default as it is."""
+        view = self._plainest(model) if view is None else view
+        return dict(self.provenance.get("models", {}).get(titled(model, view), {}))
+
+    def kept(self, model: str, view: str | None = None) -> Kept:
+        """By default of the model as it is. Read from disk each time: the maps of one model can be hundreds of megabytes."""
         found = Kept()
-        for task, owner in self.plan["models"].items():
-            if owner != model:
+        view = self._plainest(model) if view is None else view
+        for task, about in self.tasks.items():
+            if (about["model"], about["view"]) != (model, view):
                 continue
             tensors, notes = self.store.kept(task)
             if "logits" not in tensors:
@@ -125,6 +167,9 @@ class Run:
             found.labels += json.loads(notes["labels"])
             found.logits += list(tensors["logits"])
             found.shown |= {sample: (tensors, i) for i, sample in enumerate(ids[: len(tensors.get("images", ()))])}
+            for name, values in tensors.items():
+                if len(values) == len(ids):
+                    found.whole.setdefault(name, []).append(values)
         return found
 
     @cached_property
@@ -132,7 +177,8 @@ class Run:
         """(model, method) -> time an image in this run's company."""
         spent: dict[tuple[str, str], list[float]] = {}
         images: dict[tuple[str, str], int] = {}
-        for task, model in self.plan["models"].items():
+        for task, about in self.tasks.items():
+            model = about["model"]
             timings = self.store.read_json(f"timings/{task}.json")
             part = self.store.part(task) if timings else []
             count = len({r["sample"] for r in part if r["status"] != "skipped"})
@@ -144,10 +190,18 @@ class Run:
         return {key: 1000 * sum(seconds) / images[key] for key, seconds in spent.items()}
 
     def class_name(self, model: str, index: int | None) -> str:
-        names = self.provenance.get("models", {}).get(model, {}).get("class_names")
+        names = self.facts(model).get("class_names")
         if index is None:
             return "no label"
         return str(names[index]) if names and index < len(names) else f"class {index}"
+
+
+def titled(model: str, view: str) -> str:
+    return f"{model}, {view}" if view else model
+
+
+def view_words(view: str) -> str:
+    return f"fine-tuned ({view.removeprefix('aligned ')})" if view else "as it is"
 
 
 def confidence(logits: Tensor) -> tuple[int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -10,9 +11,8 @@ from torch import Tensor, nn
 from heatproof.data.base import Data
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
-from heatproof.tensor.batching import chunks
-from heatproof.tensor.noise import Rng
-from heatproof.tensor.patches import patch_masks
+from heatproof.protocols.single_deletion import without_patches
+from heatproof.tensor.scores import SCORES
 from heatproof.training.feed import Deletion, Feed, Rows
 from heatproof.training.team import Team
 
@@ -61,16 +61,10 @@ def judge(net: nn.Module, feed: Feed, deletion: Deletion, worst_images: int, tea
 
 def without_each(net: nn.Module, rows: Rows, deletion: Deletion, model: Model, seed: int) -> tuple[Tensor, Tensor]:
     """(B,) bool each: right without any one cell, and right without the cell that takes most of the label's probability."""
-    remove = deletion.baseline.remover(rows.x, model, Rng(seed, rows.ids, rows.x.device))
-    masks = patch_masks(deletion.patches, *rows.x.shape[2:]).to(rows.x.device)
-    found, chance = [], []
-    for sample, cell in chunks(len(rows.ids), deletion.patches, 4 * BATCH):
-        sample, cell = sample.to(rows.x.device), cell.to(rows.x.device)
-        logits, labels = logits_of(net, remove(sample, masks[cell])), rows.labels[sample]
-        found.append(logits.argmax(1) == labels)
-        chance.append(logits.log_softmax(1).gather(1, labels[:, None])[:, 0])
-    right, left = (torch.cat(parts).reshape(-1, deletion.patches) for parts in (found, chance))
-    return right.all(1), right.gather(1, left.argmin(1, keepdim=True))[:, 0]
+    scores = (SCORES["correct"], SCORES["logprob"])
+    cells, baseline, own = deletion.patches, deletion.baseline.label, partial(logits_of, net)
+    right, left = without_patches(model, rows.x, rows.labels, scores, cells, baseline, rows.ids, seed, 4 * BATCH, own)
+    return right.bool().all(1), right.bool().gather(1, left.argmin(1, keepdim=True))[:, 0]
 
 
 def logits_of(net: nn.Module, x: Tensor) -> Tensor:

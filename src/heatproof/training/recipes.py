@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Recipe:
     decay: float = 1e-2
     clip: float = 1.0  # largest norm of a gradient
     loss: str = "cross_entropy"  # or binary_cross_entropy: every class for itself
+    minutes: float = field(default=3.0, compare=False)  # about, on two cores
 
 
 RECIPES: dict[str, Recipe] = {
@@ -29,4 +30,10 @@ RECIPES: dict[str, Recipe] = {
     "resnet-nobias": Recipe("resnet-nobias", steps=1800),
     "bagnet": Recipe("bagnet", steps=750, batch=32, rate=0.004),
     "bcos": Recipe("bcos", steps=1600, batch=32, decay=0.0, loss="binary_cross_entropy"),
+    "vit": Recipe("vit", steps=6000, images=48_000, rate=1e-3),
+    "resnet18": Recipe("resnet18", steps=1800),
+    "resnet26": Recipe("resnet26", steps=1800),
+    "resnet-wide": Recipe("resnet-wide", steps=1800),
+    "vgg7": Recipe("vgg7", steps=3000, mosaic=0.5),
+    "vgg11": Recipe("vgg11", steps=3000, mosaic=0.5),
 }

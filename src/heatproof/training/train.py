@@ -7,7 +7,6 @@ others equally likely.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
@@ -25,6 +23,7 @@ import heatproof
 from heatproof.data.paperbirds import CLASSES, MEAN, NAMES, PARTS, SPLITS, STD, compatible, label_of, render
 from heatproof.errors import HeatproofError
 from heatproof.models.nets import NETS, build, stored, weights_path
+from heatproof.training.checkpoint import write_weights
 from heatproof.training.recipes import RECIPES, Recipe
 
 Progress = Callable[[int, int, float], None]  # step, steps, loss
@@ -41,18 +40,22 @@ def train(
     name: str, *, steps: int | None = None, seed: int = 0, out: Path | None = None, progress: Progress | None = None
 ) -> dict[str, Any]:
     """Train one embedded model, write its weights and say how good they are."""
-    if name not in RECIPES:
-        raise HeatproofError(f'there is no recipe "{name}"; there are: {", ".join(RECIPES)}')
-    recipe = RECIPES[name] if steps is None else replace(RECIPES[name], steps=steps)
-    recipe = replace(recipe, images=min(recipe.images, recipe.steps * recipe.batch))  # no more than are seen
+    recipe = recipe_of(name, steps)
     start = time.perf_counter()
     net = fit(recipe, seed, progress)
     minutes = (time.perf_counter() - start) / 60
     net.load_state_dict({key: value.to(net.state_dict()[key].dtype) for key, value in stored(net.state_dict()).items()})
     prepare = preparation(recipe.net)
     metrics: dict[str, Any] = {**accuracy(net, prepare=prepare), "drops": part_drops(net, prepare=prepare), "minutes": minutes}
-    write(net, recipe, metrics["accuracy"], out or weights_path(name))
+    write(net, recipe, seed, metrics["accuracy"], out or weights_path(name))
     return metrics
+
+
+def recipe_of(name: str, steps: int | None = None) -> Recipe:
+    if name not in RECIPES:
+        raise HeatproofError(f'there is no recipe "{name}"; there are: {", ".join(RECIPES)}')
+    recipe = RECIPES[name] if steps is None else replace(RECIPES[name], steps=steps)
+    return replace(recipe, images=min(recipe.images, recipe.steps * recipe.batch))  # no more than are seen
 
 
 def fit(recipe: Recipe, seed: int, progress: Progress | None = None) -> nn.Sequential:
@@ -170,16 +173,14 @@ def part_drops(model: Logits, count: int = 512, split: str = "test", prepare: Pr
     return {part: {"mean": drop.mean().item(), "share": (drop > 0).float().mean().item()} for part, drop in drops.items()}
 
 
-def write(net: nn.Module, recipe: Recipe, measured: float, path: Path) -> None:
-    """All or nothing: the file appears under its name once it is complete."""
+def write(net: nn.Module, recipe: Recipe, seed: int, measured: float, path: Path) -> None:
     metadata = {
         "net": recipe.net,
         "recipe": json.dumps(asdict(recipe)),
+        "seed": str(seed),
         "accuracy": f"{measured:.4f}",
         "classes": json.dumps(NAMES),
         "heatproof": heatproof.__version__,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_bytes(save({key: value.contiguous() for key, value in stored(net.state_dict()).items()}, metadata))
-    unfinished.replace(path)
+    write_weights(path, stored(net.state_dict()), metadata)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from heatproof.report.gather import Run
-from heatproof.report.sections import failures, gallery, headline, making, ranking, stability
+from heatproof.report.sections import failures, gallery, headline, making, models, ranking, stability
 from heatproof.report.site import Site
 
 
@@ -14,12 +14,13 @@ class Section(NamedTuple):
     id: str  # also the name of its template
     short: str  # in the navigation
     question: str
-    content: Callable[[Run, Site], dict[str, Any]]
+    content: Callable[[Run, Site], dict[str, Any] | None]  # none: it has nothing to say of this run, and is left out
 
 
 SECTIONS = [
     Section("headline", "Answer", "Which method wins, and how sure is that?", headline.content),
     Section("ranking", "Ranking", "How do all methods score, and what do they cost?", ranking.content),
+    Section("models", "Models", "Which model is easier to explain, and what did fine-tuning change?", models.content),
     Section("stability", "Stability", "Does the ranking survive another baseline or another model?", stability.content),
     Section("gallery", "Gallery", "What do the maps look like, and what are they judged against?", gallery.content),
     Section("failures", "Failures", "Where does it fail?", failures.content),

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from heatproof.report import charts, pictures
-from heatproof.report.gather import Kept, Run, confidence, mean_scores
+from heatproof.report.gather import Kept, Run, confidence, mean_scores, titled
 from heatproof.report.palette import FAMILIES
 from heatproof.report.site import Site
 from heatproof.tensor.patches import patch_sums
@@ -21,7 +21,7 @@ CRISP_BELOW = 160  # px: smaller images are drawn with square pixels
 
 
 def content(run: Run, site: Site) -> dict[str, Any]:
-    models = [m for m in (_model(run, site, s.model, s.order) for s in run.standings) if m]
+    models = [m for s in run.standings for view in run.views(s.model) if (m := _model(run, site, s.model, view, s.order))]
     return {
         "models": models,
         "bars": {"signed": site.picture(pictures.scale_bar(True)), "unsigned": site.picture(pictures.scale_bar(False))},
@@ -30,12 +30,13 @@ def content(run: Run, site: Site) -> dict[str, Any]:
     }
 
 
-def _model(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any] | None:
-    kept = run.kept(model)
+def _model(run: Run, site: Site, model: str, view: str, order: list[str]) -> dict[str, Any] | None:
+    kept, settings = run.kept(model, view), run.views(model)[view]
     rows = run.rows[run.rows["model"] == model]
+    rows = rows[[key in settings for key in zip(rows["protocol"], rows["setting"], rows["baseline"], strict=True)]]
     methods = [*order, *(m for m in dict.fromkeys(rows["method"]) if m not in order)]
-    size = run.provenance.get("models", {}).get(model, {}).get("size", 64)
-    room = BYTES // int(len(run.models) * (len(methods) + 1) * 0.6 * size**2)
+    size = run.facts(model, view).get("size", 64)
+    room = BYTES // int(sum(len(run.views(m)) for m in run.models) * (len(methods) + 1) * 0.6 * size**2)
     real = [m for m in order if not run.is_control(m)] or order
     chosen = choose(list(kept.shown), [str(s) for s in mean_scores(rows, real).index], max(3, min(FIRST + BEST + WORST, room)))
     if not chosen:
@@ -44,7 +45,7 @@ def _model(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any]
     found = rows[rows["sample"].isin(list(chosen))]
     scores = {(r["sample"], r["method"], (r["protocol"], r["setting"], r["baseline"])): r for r in found.to_dict("records")}
     samples = [_sample(run, site, model, kept, s, why, methods, signed, scores) for s, why in chosen.items()]
-    return {"name": model, "samples": samples, "kept": len(kept.shown), "of": len(kept.ids), "crisp": size < CRISP_BELOW}
+    return {"name": titled(model, view), "samples": samples, "kept": len(kept.shown), "of": len(kept.ids), "crisp": size < CRISP_BELOW}
 
 
 def choose(samples: list[str], best_first: list[str], count: int) -> dict[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from heatproof.analysis.ranks import Estimate, Standings
+from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.ranks import Standings
 from heatproof.report.gather import Run
 from heatproof.report.site import Site
 

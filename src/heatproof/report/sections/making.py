@@ -88,4 +88,4 @@ def _baseline_summary(name: str) -> str:
 
 def _model(run: Run, name: str) -> dict[str, Any]:
     correct, labelled = run.accuracy[name]
-    return {"name": name, **run.provenance.get("models", {}).get(name, {}), "correct": correct, "labelled": labelled}
+    return {"name": name, **run.facts(name), "correct": correct, "labelled": labelled}

@@ -1,0 +1,77 @@
+"""Weights that are made when they are asked for, and then kept: of recipes that do not ship, and fine-tuned from those.
+
+They are kept by the hash of everything that they follow from, in $HEATPROOF_CACHE (~/.cache/heatproof).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from heatproof.models.model import Model
+from heatproof.models.nets import NETS, load_state, stored
+from heatproof.models.zoo import metadata
+from heatproof.training.checkpoint import write_weights
+from heatproof.training.finetune import Step, finetune
+from heatproof.training.schedule import SCHEDULES
+from heatproof.training.train import recipe_of, train
+
+ALIGNING_MINUTES = 1.5  # about, on two cores, with the short schedule
+VERSION = 1  # of what training does, besides its recipe
+Progress = Callable[[str, int, int], None]  # what is made, how far, of how much
+
+
+def home() -> Path:
+    told = os.environ.get("HEATPROOF_CACHE")
+    return Path(told) if told else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heatproof"
+
+
+def place(net: str, seed: int = 0, steps: int | None = None) -> Path:
+    """Where the weights of that recipe and seed are, or will be."""
+    told = {key: value for key, value in asdict(recipe_of(net, steps)).items() if key != "minutes"}
+    return home() / f"paperbirds-{net}-{_hash(told, seed, NETS[net].options, NETS[net].mean, NETS[net].std)}.safetensors"
+
+
+def aligned_place(weights: Path, to: str) -> Path:
+    return weights.with_name(f"{weights.stem}-{_hash(to, asdict(SCHEDULES['short']))}-aligned.safetensors")
+
+
+def trained(net: str, seed: int = 0, progress: Progress | None = None) -> Path:
+    path = place(net, seed)
+    if not path.is_file():
+        train(net, seed=seed, out=path, progress=progress and (lambda step, steps, loss: progress(f"training {net}", step, steps)))
+    return path
+
+
+def aligned(model: Model, weights: Path, to: str, seed: int = 0, progress: Progress | None = None) -> Path:
+    """Fine-tuned from the model, whose weights are in that file, with the short schedule."""
+    path = aligned_place(weights, to)
+    if not path.is_file():
+        make_aligned(model, to, path, seed, progress)
+    return path
+
+
+def make_aligned(model: Model, to: str, path: Path, seed: int = 0, progress: Progress | None = None) -> None:
+    """As the embedded models' aligned weights are made and stored. Stopped on the way, it goes on from the last epoch."""
+    patches, _, baseline = to.partition("/")
+    unfinished = path.with_suffix("")
+
+    def told(step: Step) -> None:
+        if progress:
+            progress(f"fine-tuning {model.name} for {to}", step.images, step.total)
+
+    found = finetune(
+        model, "paperbirds:train", out=unfinished, patches=int(patches), baseline=baseline, schedule="short", seed=seed, progress=told
+    )
+    write_weights(path, stored(load_state(found.weights)), metadata(found.weights))
+    shutil.rmtree(unfinished)
+
+
+def _hash(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps([VERSION, *parts]).encode()).hexdigest()[:12]
