@@ -1,6 +1,9 @@
+import re
+
 import pytest
 import yaml
 
+from heatproof.api import open_spec
 from heatproof.bench.spec import load_spec, make_spec, parse_protocols, study_names
 from heatproof.errors import HeatproofError
 
@@ -87,3 +90,13 @@ def test_every_study_is_a_valid_spec(name):
     spec = load_spec(name)
     assert spec.expressions()
     assert parse_protocols(spec.protocols)
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_every_study_states_its_cost_in_passes(name):
+    spec = load_spec(name)
+    told = re.search(r"([\d,]+) forward and ([\d,]+) backward passes", spec.about)
+    assert told, "say what it costs"
+    cost = open_spec(spec, "cpu", train=False).cost().values()
+    planned = [sum(c[kind] for c in cost) for kind in ("forwards", "backwards")]
+    assert [int(n.replace(",", "")) for n in told.groups()] == pytest.approx(planned, rel=0.1)

@@ -57,6 +57,7 @@ class DataSpec(_Strict):
 
 class Spec(_Strict):
     version: Literal[1] = 1
+    about: str | None = Field(default=None, description="what it shows, in a sentence or two")
     seed: int = Field(default=0, ge=0)
     models: tuple[ModelSpec, ...] = Field(min_length=1)
     data: DataSpec
@@ -84,9 +85,10 @@ class Spec(_Strict):
         return parse_protocols(self.protocols)
 
     def identity(self) -> dict[str, Any]:
-        """What a run directory belongs to: all but how many samples and how large the batches."""
+        """What a run directory belongs to: all but how many samples, how large the batches, and words."""
         told = self.told()
         del told["batch_size"]
+        told.pop("about", None)
         told["data"].pop("limit", None)
         return told
 

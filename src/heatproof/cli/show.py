@@ -182,7 +182,7 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
     def studies() -> Iterator[dict[str, Any]]:
         for name in study_names():
             told = read_yaml(name)
-            yield {"id": name, "models": told["models"], "data": told["data"], "methods": told["methods"], "protocols": told["protocols"]}
+            yield {"id": name, **{key: told[key] for key in ("about", "models", "data", "methods", "protocols")}}
 
     tables: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
         "methods": methods,
@@ -201,7 +201,7 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
 SHOWN = {
     "methods": ("id", "family", "layer", "signed", "cost", "summary", "paper"),
     "protocols": ("id", "summary", "range", "random_score", "target"),
-    "studies": ("id", "models", "protocols"),
+    "studies": ("id", "about"),
 }
 
 

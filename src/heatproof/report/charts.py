@@ -196,7 +196,7 @@ def lattice(panels: Sequence[Panel], rows: Sequence[Row], title: str, digits: in
     """Rows that run through several panels, each with its axis: dot, whisker and number."""
     row, top, bottom, gap = 24.0, 50.0, 8.0, 22.0
     begin = 16 + min(longest, max(len(r.label) for r in rows)) * CHARACTER
-    room, value = max(84.0, min(220.0, 900 / len(panels) - 130)), 42.0 + 10.2 * (digits + 3.2)
+    room, value = max(100.0, min(240.0, 960 / len(panels) - 140)), 44 + 5.3 * (2 * digits + 10)
     lefts = [begin + 12 + i * (room + value + gap) for i in range(len(panels))]
     width, height = lefts[-1] + room + value + 4, top + row * len(rows) + bottom
     parts = []
@@ -259,7 +259,7 @@ def bump(columns: Sequence[str], lines: Sequence[Line], title: str) -> Markup:
             for c in range(len(columns) - 1)
         )
         ends = [(x[0] - 18, y[0][i], "end"), (x[-1] + 18, y[-1][i], "start")]
-        tip = f"{line.label}\n" + "\n".join(f"{c}: rank {_rank(r)}" for c, r in zip(columns, line.ranks, strict=True))
+        tip = f"{line.label}\n" + "\n".join(f"{c}: rank {rank_text(r)}" for c, r in zip(columns, line.ranks, strict=True))
         parts.append(
             tag(
                 "g",
@@ -269,7 +269,7 @@ def bump(columns: Sequence[str], lines: Sequence[Line], title: str) -> Markup:
                     tag(
                         "g",
                         tag("circle", class_="bead", cx=x[c], cy=y[c][i], r=10.0),
-                        tag("text", _rank(r), class_="bead-text", x=x[c], y=y[c][i] + 3.6, text_anchor="middle"),
+                        tag("text", rank_text(r), class_="bead-text", x=x[c], y=y[c][i] + 3.6, text_anchor="middle"),
                     )
                     for c, r in enumerate(line.ranks)
                 ),
@@ -282,7 +282,7 @@ def bump(columns: Sequence[str], lines: Sequence[Line], title: str) -> Markup:
     return svg(width, height, title, *parts, kind="bump")
 
 
-def _rank(rank: float) -> str:
+def rank_text(rank: float) -> str:
     return f"{rank:.0f}" if abs(rank - round(rank)) < 1e-9 else f"{rank:.1f}"
 
 
@@ -293,6 +293,29 @@ def _two_lines(text: str, gap: float) -> list[str]:
     return [shortened(p, 22) for p in (head, tail) if p]
 
 
+def ranks(across: Sequence[float], up: Sequence[float], labels: tuple[str, str], title: str) -> Markup:
+    """A dot a patch by its two ranks; on the dashed line where they are the same."""
+    low, high, most = 30.0, 196.0, max(2, len(across))
+    place = [low + (high - low) * (rank - 1) / (most - 1) for rank in across]
+    rise = [226 - low - (high - low) * (rank - 1) / (most - 1) for rank in up]
+    side = math.isqrt(len(across))
+    parts = [
+        tag("line", class_="random", x1=low, y1=226 - low, x2=high, y2=226 - high),
+        tag("text", f"{labels[0]} →", class_="tick", x=high + 6, y=220.0, text_anchor="end"),
+        tag("text", f"↑ {labels[1]}", class_="tick", x=10.0, y=14.0),
+    ]
+    for i, (x, y) in enumerate(zip(place, rise, strict=True)):
+        tip = f"patch {i // side + 1}, {i % side + 1}: rank {rank_text(across[i])} by the {labels[0]}, {rank_text(up[i])} by the {labels[1]}"
+        parts.append(tag("circle", class_="patch-dot", cx=x, cy=y, r=5.0 if most < 30 else 3.0, data_tip=tip, data_twin=f"patch {i}"))
+    return svg(210, 226, title, *parts, kind="ranks")
+
+
+def grid(side: int) -> Markup:
+    """The patches' borders, to lie over a picture."""
+    lines = [tag("path", d=f"M{k} 0V{side}M0 {k}H{side}", vector_effect="non-scaling-stroke") for k in range(1, side)]
+    return tag("svg", *lines, class_="grid-lines", viewBox=f"0 0 {side} {side}", preserveAspectRatio="none", aria_hidden="true")
+
+
 def patches(values: Sequence[float], scale: float, title: str) -> Markup:
     """A square grid of numbers in the diverging colours, row by row; written out where there is room."""
     side, cell = math.isqrt(len(values)), 160 / math.isqrt(len(values))
@@ -300,7 +323,10 @@ def patches(values: Sequence[float], scale: float, title: str) -> Markup:
     for i, value in enumerate(values):
         x, y = cell * (i % side), cell * (i // side)
         written = f"patch {i // side + 1}, {i % side + 1}: {number(value)}"
-        parts.append(tag("rect", class_="patch", x=x, y=y, width=cell, height=cell, fill=diverging_colour(value, scale), data_tip=written))
+        colour = diverging_colour(value, scale)
+        parts.append(
+            tag("rect", class_="patch", x=x, y=y, width=cell, height=cell, fill=colour, data_tip=written, data_twin=f"patch {i}")
+        )
         if side <= 5:
             dark = scale > 0 and abs(value) > 0.6 * scale
             label = number(value, 1 if scale >= 1 else 2)

@@ -22,6 +22,7 @@ from heatproof.errors import HeatproofError
 from heatproof.protocols import PROTOCOLS
 
 CONTROL = "control"
+CRISP_BELOW = 160  # px: smaller images are drawn with square pixels
 
 
 @dataclass

@@ -78,14 +78,20 @@
     });
   });
 
-  // Hover: the numbers of a mark, and the same method wherever it is drawn.
+  // Hover: the numbers of a mark; the same method wherever it is drawn, and the same patch within a sample.
   const tip = make("div", { className: "tip", hidden: true });
   document.body.append(tip);
   let lit = [];
-  const light = (method) => {
+  const light = (elements) => {
     lit.forEach((element) => element.classList.remove("lit"));
-    lit = method ? all(`[data-method="${CSS.escape(method)}"]`) : [];
+    lit = elements;
     lit.forEach((element) => element.classList.add("lit"));
+  };
+  const twins = (target) => {
+    const patch = target.closest?.("[data-twin]");
+    if (patch?.closest(".worked")) return all(`[data-twin="${CSS.escape(patch.dataset.twin)}"]`, patch.closest(".worked"));
+    const method = target.closest?.("[data-method]")?.dataset.method;
+    return method ? all(`[data-method="${CSS.escape(method)}"]`) : [];
   };
   document.addEventListener("pointermove", (event) => {
     const told = event.target.closest?.("[data-tip]");
@@ -96,7 +102,7 @@
     tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, innerWidth - width - 8))}px`;
     tip.style.top = `${event.clientY + 18 + height > innerHeight ? event.clientY - height - 12 : event.clientY + 18}px`;
   });
-  document.addEventListener("pointerover", (event) => light(event.target.closest?.("[data-method]")?.dataset.method));
+  document.addEventListener("pointerover", (event) => light(twins(event.target)));
   document.addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 
   // The enlarged view of a map, with the ranks it is judged by.

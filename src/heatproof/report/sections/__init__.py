@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from heatproof.report.gather import Run
-from heatproof.report.sections import failures, gallery, headline, making, models, ranking, stability
+from heatproof.report.sections import example, failures, gallery, headline, making, models, ranking, stability
 from heatproof.report.site import Site
 
 
@@ -19,6 +19,7 @@ class Section(NamedTuple):
 
 SECTIONS = [
     Section("headline", "Answer", "Which method wins, and how sure is that?", headline.content),
+    Section("example", "Example", "How is a score made?", example.content),
     Section("ranking", "Ranking", "How do all methods score, and what do they cost?", ranking.content),
     Section("models", "Models", "Which model is easier to explain, and what did fine-tuning change?", models.content),
     Section("stability", "Stability", "Does the ranking survive another baseline or another model?", stability.content),

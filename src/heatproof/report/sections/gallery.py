@@ -10,14 +10,13 @@ import numpy as np
 import torch
 
 from heatproof.report import charts, pictures
-from heatproof.report.gather import Kept, Run, confidence, mean_scores, titled
+from heatproof.report.gather import CRISP_BELOW, Kept, Run, confidence, mean_scores, titled
 from heatproof.report.palette import FAMILIES
 from heatproof.report.site import Site
 from heatproof.tensor.patches import patch_sums
 
 FIRST, BEST, WORST = 6, 3, 3
 BYTES = 6_000_000  # for all maps
-CRISP_BELOW = 160  # px: smaller images are drawn with square pixels
 
 
 def content(run: Run, site: Site) -> dict[str, Any]:

@@ -1,0 +1,127 @@
+"""One score from beginning to end (Figure 1 of Hesse et al. 2024): the map's sum in every patch against the network's drops."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from heatproof.analysis.ranks import Key, Standings
+from heatproof.report import charts, pictures
+from heatproof.report.gather import CRISP_BELOW, Kept, Run, confidence, view_words
+from heatproof.report.site import Site
+from heatproof.tensor.patches import patch_sums
+from heatproof.tensor.rank import average_ranks, spearman
+
+SAME = 5e-4  # maps are kept in half precision: a ρ computed from them may differ
+WORDS = [  # ρ from here on
+    (0.9, "almost the order of the true drops"),
+    (0.6, "much the order of the true drops, with some patches misplaced"),
+    (0.3, "some of the order of the true drops"),
+    (0.1, "little of the order of the true drops"),
+    (-0.1, "nothing of the order of the true drops"),
+    (-math.inf, "rather the reverse of the true order"),
+]
+
+
+class Score(NamedTuple):
+    """A sample's score, taken apart."""
+
+    sample: str
+    value: float  # as it is in the table
+    sums: Tensor  # (P,)
+    drops: Tensor  # (P,)
+
+    @property
+    def rho(self) -> float:
+        return float(spearman(self.sums[None].double(), self.drops[None].double()))
+
+
+def content(run: Run, site: Site) -> dict[str, Any] | None:
+    for standing in run.standings:
+        for key in run.preferred:
+            if found := _worked(run, site, standing, key):
+                return found
+    return None
+
+
+def _worked(run: Run, site: Site, standing: Standings, key: Key) -> dict[str, Any] | None:
+    methods = [m for m in standing.order if not run.is_control(m)]
+    judge, model = run.judges[key], standing.model
+    if not methods or "patches" not in judge["settings"]:
+        return None
+    view, mean = run.view_of(model, key), float(standing.means[standing.settings.index(key), standing.methods.index(methods[0])])
+    kept = run.kept(model, view)
+    score = typical(_scores(run, kept, model, key, methods[0]), mean)
+    return _shown(run, site, kept, model, view, key, methods[0], score, mean) if score else None
+
+
+def _scores(run: Run, kept: Kept, model: str, key: Key, method: str) -> list[Score]:
+    """Of the kept samples that the network classifies as labelled."""
+    rows, judge, found = run.rows, run.judges[key], []
+    for column, value in zip(("model", "method", "protocol", "setting", "baseline"), (model, method, *key), strict=True):
+        rows = rows[rows[column] == value]
+    values = dict(zip(rows["sample"], rows["value"], strict=True))
+    right = {s for s, logits, label in zip(kept.ids, kept.logits, kept.labels, strict=True) if label == int(logits.argmax())}
+    for sample in kept.shown:
+        image, small, drops = (kept.of(sample, name) for name in ("images", f"map {method}", f"{judge['canonical']} drops"))
+        value = values.get(sample, math.nan)
+        if sample in right and image is not None and small is not None and drops is not None and math.isfinite(value):
+            large = pictures.resized(small, (image.shape[1], image.shape[2]))
+            found.append(Score(sample, value, patch_sums(large[None], judge["settings"]["patches"])[0], drops))
+    return found
+
+
+def typical(scores: list[Score], mean: float) -> Score | None:
+    """Nearest to the method's mean; if possible one whose score the kept map gives exactly."""
+    exact = [s for s in scores if abs(s.rho - s.value) < SAME] or scores
+    return min(exact, key=lambda s: abs(s.value - mean), default=None)
+
+
+def _shown(
+    run: Run, site: Site, kept: Kept, model: str, view: str, key: Key, method: str, score: Score, mean: float
+) -> dict[str, Any]:
+    image, small = kept.of(score.sample, "images"), kept.of(score.sample, f"map {method}")
+    assert image is not None and small is not None
+    size = (image.shape[1], image.shape[2])
+    row = kept.ids.index(score.sample)
+    by_map, by_drop = (average_ranks(v[None].double())[0] for v in (score.sums, score.drops))
+    shares, drops = [float(v) for v in 100 * score.sums / score.sums.abs().sum()], [float(v) for v in score.drops]
+    far = int((by_map - by_drop).abs().argmax())
+    side = math.isqrt(len(drops))
+    return {
+        "sample": score.sample,
+        "label": run.class_name(model, kept.labels[row]),
+        "sure": confidence(kept.logits[row])[1],
+        "model": run.short_names[model],
+        "weights": view_words(view),
+        "tuned": bool(view),
+        "method": method,
+        "setting": run.setting_labels[key],
+        "judge": run.judges[key],
+        "patches": len(drops),
+        "crisp": max(size) < CRISP_BELOW,
+        "grid": charts.grid(side),
+        "photo": site.picture(pictures.photo(image)),
+        "map": site.picture(pictures.heatmap(small, size, pictures.is_signed(small))),
+        "sums": charts.patches(shares, max(map(abs, shares)), "The map summed over each patch, as a share of all"),
+        "drops": charts.patches(drops, max(map(abs, drops)), "How far the score drops without each patch"),
+        "ranks": charts.ranks(by_map.tolist(), by_drop.tolist(), ("map", "true drop"), "Rank of each patch in the map and by its drop"),
+        "value": score.value,
+        "exact": abs(score.rho - score.value) < SAME,
+        "words": next(words for least, words in WORDS if score.value >= least),
+        "mean": mean,
+        "far": {
+            "row": far // side + 1,
+            "column": far % side + 1,
+            "by_map": _place(by_map, far),
+            "by_drop": _place(by_drop, far),
+            "apart": float((by_map - by_drop).abs()[far]),
+        },
+    }
+
+
+def _place(ranks: Tensor, patch: int) -> str:
+    """Counted from the most important."""
+    return charts.rank_text(len(ranks) + 1 - float(ranks[patch]))
