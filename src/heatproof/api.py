@@ -112,6 +112,7 @@ def evaluate(
     protocols: Sequence[str | Mapping[str, Any]] = ("sds",),
     *,
     limit: int | None = None,
+    reference: Data | str | Tensor | None = None,
     seed: int = 0,
     batch_size: int = 64,
     keep_maps: int = 64,
@@ -122,6 +123,8 @@ def evaluate(
 
     data: a name ("paperbirds:test", "folder:/images"), a data set from `load_data`, or (images in [0, 1], labels).
     methods: expressions, or functions `(model, x, target, *, rng) -> maps`.
+    reference: images that are not judged, for methods that need some beforehand (`iba`); by default paperbirds:train, or what a folder
+        has besides the judged images.
     out: a directory to keep the run in; the same call with the same directory does only what is missing.
     """
     if isinstance(methods, str) or callable(methods):
@@ -139,7 +142,11 @@ def evaluate(
     if limit is not None and not isinstance(data, str):
         raise HeatproofError("limit goes with the name of a data set; give load_data the limit, or fewer images")
     sets: list[Data] = [TensorData(*data) if isinstance(data, tuple) else load_data(data, m, limit=limit, seed=seed) for m in models]
-    plan = make_plan(models, sets, expressions, judges, seed=seed, batch_size=batch_size, keep_maps=keep_maps)
+    others: list[Data | None] = [
+        None if reference is None else TensorData(reference) if isinstance(reference, Tensor) else load_data(reference, m, seed=seed)
+        for m in models
+    ]
+    plan = make_plan(models, sets, expressions, judges, seed=seed, batch_size=batch_size, keep_maps=keep_maps, references=others)
     told = {
         "models": [m.name for m in models],
         "data": {"name": sets[0].name, "limit": limit},
@@ -172,7 +179,7 @@ def open_spec(spec: Spec, device: str = "auto", *, train: bool = True, progress:
         return load_data(told.name, model, split=told.split, limit=told.limit, seed=spec.seed)
 
     sets = [opened(spec.data, m) for m in models]
-    reference = [opened(spec.reference, m).name for m in models] if spec.reference else []
+    references = [opened(spec.reference, m) for m in models] if spec.reference else None
     return make_plan(
         models,
         sets,
@@ -182,7 +189,7 @@ def open_spec(spec: Spec, device: str = "auto", *, train: bool = True, progress:
         batch_size=spec.batch_size,
         backend=spec.backend,
         keep_maps=spec.keep_maps,
-        reference=str(reference),
+        references=references,
     )
 
 

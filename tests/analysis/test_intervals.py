@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from heatproof.analysis.intervals import bootstrap_means, rank, summarize
+from heatproof.analysis.intervals import Estimate, bootstrap_means, rank, summarize
 
 
 def frame(values: dict[str, list[float]], status: dict[str, list[str]] | None = None) -> pd.DataFrame:
@@ -89,3 +89,17 @@ def test_one_sample_is_enough_to_say_so():
 def test_the_same_twice():
     rows = frame({"a": np.random.default_rng(0).normal(size=50).tolist(), "b": np.random.default_rng(1).normal(size=50).tolist()})
     pd.testing.assert_frame_equal(summarize(rows), summarize(rows))
+
+
+def test_an_estimate_of_a_mean_is_that_of_the_summary():
+    values = np.random.default_rng(0).normal(size=10)
+    line = summarize(frame({"a": values.tolist()})).iloc[0]
+    assert Estimate.mean(values) == pytest.approx((line["mean"], line["low"], line["high"]))
+    assert Estimate.mean(np.append(values, np.nan))[0] == pytest.approx(line["mean"])
+    assert np.isnan(Estimate.mean(np.array([0.5]))[1:]).all()
+    assert np.isnan(Estimate.mean(np.array([]))).all()
+
+
+@pytest.mark.parametrize(("low", "high", "told"), [(0.1, 0.3, 1), (-0.3, -0.1, -1), (-0.1, 0.3, 0), (0.0, 0.3, 0), (np.nan, np.nan, 0)])
+def test_told_means_that_the_interval_leaves_out_zero(low: float, high: float, told: int):
+    assert Estimate(0.0, low, high).told == told

@@ -111,3 +111,16 @@ def test_agreement_leaves_out_what_it_is_told_to_and_needs_three_methods():
     assert (agreed.methods, agreed.mean.value) == (["a", "b", "c"], pytest.approx(-1))
     assert agreement(rankings, leave_out=["c", "d"]) is None
     assert agreement(rankings[:1]) is None
+
+
+def test_scores_are_the_means_and_those_of_two_protocols_are_not_mixed():
+    rows = scores({"zero": apart(0.1, 0.3), "blur": apart(0.3, 0.5)})
+    (found,) = standings(rows)
+    summary = summarize(rows).set_index(["baseline", "method"])
+    for i, (_, _, baseline) in enumerate(found.settings):
+        assert found.score(i, "b") == pytest.approx(tuple(summary.loc[(baseline, "b"), ["mean", "low", "high"]]))
+    overall = found.mean_score("b")
+    assert overall is not None
+    assert overall.value == pytest.approx(0.4)
+    rows.loc[rows["baseline"] == "blur", "protocol"] = "idsds"
+    assert standings(rows)[0].mean_score("b") is None

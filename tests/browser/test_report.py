@@ -42,8 +42,30 @@ def report(golden_model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return result.report(tmp_path_factory.mktemp("report") / "site")
 
 
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two networks and their fine-tuned copies, on birds in noise."""
+    birds = hp.load_data("paperbirds:test", limit=24)
+    samples = [birds.load(i) for i in range(24)]
+    images = torch.stack([s.image for s in samples])
+    noisy = (images + 0.15 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
+    protocols = [{"name": "sds", "baseline": ["zero", "blur"]}, "idsds"]
+    models = ["paperbirds/vgg", "paperbirds/bcos"]
+    result = hp.evaluate(models, (noisy, [s.label or 0 for s in samples]), ["gradcam", "ixg", "saliency", "bcos", "random"], protocols)
+    return result.report(tmp_path_factory.mktemp("networks") / "site")
+
+
 @pytest.fixture
 def page(browser, report: Path) -> Iterator:
+    yield from opened_without_complaint(browser, report)
+
+
+@pytest.fixture
+def compared(browser, networks: Path) -> Iterator:
+    yield from opened_without_complaint(browser, networks)
+
+
+def opened_without_complaint(browser, report: Path) -> Iterator:
     """Fails a test where the page complains, or asks for anything but its own files."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     opened, complaints = context.new_page(), []
@@ -147,10 +169,63 @@ def test_a_map_can_be_enlarged_and_paged_through(page):
     assert not viewer.is_visible()
 
 
-@pytest.mark.parametrize("width", [360, 768, 1920])
-def test_nothing_sticks_out_of_the_page(page, width: int):
+@pytest.mark.parametrize("which", ["page", "compared"])
+@pytest.mark.parametrize("width", [360, 390, 768, 1920])
+def test_nothing_sticks_out_of_the_page(request, which: str, width: int):
+    page = request.getfixturevalue(which)
     page.set_viewport_size({"width": width, "height": 900})
+    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+@pytest.mark.parametrize("which", ["page", "compared"])
+def test_no_text_is_cut_off_by_its_figure(request, which: str):
+    cut = """[...document.querySelectorAll('svg.chart')].filter(svg => svg.checkVisibility()).flatMap(svg =>
+        [...svg.querySelectorAll('text')].filter(text => {
+            const box = text.getBBox(), view = svg.viewBox.baseVal;
+            return box.x < -1 || box.y < -1 || box.x + box.width > view.width + 1 || box.y + box.height > view.height + 2;
+        }).map(text => `${svg.getAttribute('class')}: ${text.textContent}`))"""
+    assert request.getfixturevalue(which).evaluate(cut) == []
+
+
+def test_networks_are_compared(compared):
+    assert compared.locator("nav a", has_text="Models").is_visible()
+    assert compared.locator("#models table.accuracy:visible tbody tr").count() == 2 * (1 + 3)  # title; before, after, change
+    assert compared.locator("#models svg.lattice:visible").count() == 3  # scores by model; before and after; likeness
+    assert compared.locator("#models .channels:visible ul").count() == 3 * 2
+    compared.locator("#models").get_by_role("tab", name="sds · blur").click()
+    assert compared.locator("#models svg.lattice:visible title").first.text_content().startswith("sds · blur")
+
+
+def test_what_does_not_apply_is_not_there(page):
+    assert page.locator("#models .channels").count() == 0  # nothing was fine-tuned
+    assert page.locator("#models h2").inner_text() == "Which model is easier to explain?"
+    assert page.locator("#stability .twins").count() == 0
+
+
+def test_a_patch_is_found_in_all_pictures_of_the_worked_example(compared):
+    worked = compared.locator("#example .worked")
+    worked.locator(".patches rect").nth(5).hover()
+    assert worked.locator(".lit").count() == 3  # its sum, its drop, its dot
+    assert worked.locator(".frame img").evaluate_all("images => images.every(image => image.naturalWidth > 0)")
+    assert worked.locator(".grid-lines").first.bounding_box()["width"] == pytest.approx(worked.locator("img").first.bounding_box()["width"])
+
+
+def test_a_setting_shows_the_network_that_it_judged(compared):
+    gallery = compared.locator("#gallery")
+    for setting, says in enumerate(["sds · zero", "sds · blur", "idsds · zero"]):
+        compared.locator("[data-chooser] button").nth(setting).click()
+        assert gallery.locator("[data-settings]:visible").count() == 1
+        tiles = gallery.locator(".tile:visible")
+        assert tiles.count() == gallery.locator(".tile .score:visible").count()
+        assert gallery.locator(".drops:visible > span").first.inner_text() == f"true drops, {says}"
+        assert gallery.get_by_text("not judged").count() == 0
+        tiles.first.click()
+        assert compared.locator("dialog .scatter circle").count() == 16
+        compared.keyboard.press("Escape")
+    assert gallery.get_by_text("after it was fine-tuned").first.is_visible()
+    compared.locator("#ranking").get_by_role("tab", name="paperbirds/bcos").click()
+    assert gallery.locator("[data-settings]:visible").get_attribute("data-settings") == "2"
 
 
 def test_dark_where_the_reader_likes_it_dark(page):

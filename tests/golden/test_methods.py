@@ -15,6 +15,7 @@ LAYERS = {
     "vgg": {"Input": "input", "Middle": "features.6", "Final": "features.8"},
     "resnet": {"Input": "input", "Middle": "layer2", "Final": "layer4"},
 }
+FORWARDS = {"AblationCam": "ablationcam", "ScoreCam": "scorecam(compat=rao)"}
 RAO = {"Grad": "saliency(reduce=sum_abs)", "IxG": "ixg", "IntGrad": "ig(steps=20)", "GradCam": "gradcam", "LayerCam": "layercam"}
 TORCHCAM = {"gradcam": "gradcam", "gradcampp": "gradcam++(compat=torchcam)", "xgradcam": "xgradcam", "layercam": "layercam"}
 
@@ -111,3 +112,62 @@ def test_ig_from_a_noise_image(golden, golden_model, name):
     start = torch.from_numpy(case["baseline_U"]).expand_as(x)
     ours = integrated_gradients(golden_model(name), x, start, target, 50, "gauss", "logit").sum(1).numpy()
     assert_maps(ours, case[f"{name}__ig_u__raw"][:, 0], ROUNDING["ig-u"])
+
+
+class Recorded(Rng):
+    """The noise that was drawn there: (B, samples, C, H, W)."""
+
+    def __init__(self, noise):
+        super().__init__(0, [str(i) for i in range(len(noise))])
+        self.noise = noise
+
+    def normal(self, purpose, shape):
+        return self.noise[:, int(purpose.removeprefix("noise "))]
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+def test_smooth_gradcam_plus_plus(golden, golden_model, name):
+    case, model = golden("case06_torchcam_captum"), golden_model(name)
+    noise = torch.from_numpy(case[f"{name}__sgcampp__noise"]) / 0.3  # as it was added, σ = 0.3
+    x, target = (v[: len(noise)] for v in inputs(case))
+    ours = Explainer(model, x, target, Recorded(noise)).native(Expression.parse("sg-cam++(compat=torchcam)")).numpy()
+    low, high = ours.min((1, 2), keepdims=True), ours.max((1, 2), keepdims=True)
+    assert_maps((ours - low) / (high - low + 1e-8), case[f"{name}__sgcampp__native"], 1e-4)
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+@pytest.mark.parametrize(
+    ("method", "stored"), [("ixg-sg", "ixg_sg"), ("ig-sg", "ig_sg"), ("ig-sq", "ig_sg_sq"), ("ig|noise(kind=var)", "ig_sg_vg")]
+)
+def test_noise(golden, golden_model, name, method, stored):
+    case, model = golden("case06_torchcam_captum"), golden_model(name)
+    noise = torch.from_numpy(case["noisetunnel_noise"]).reshape(4, 4, 3, 32, 32)
+    x, target = (v[:4] for v in inputs(case))
+    ours = Explainer(model, x, target, Recorded(noise)).native(Expression.parse(method)).numpy()
+    assert_maps(ours, case[f"{name}__{stored}__raw"][:, 0], 3e-4 if method.startswith("ig") else 1e-5)
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+@pytest.mark.parametrize("layer", ["Input", "Middle", "Final"])
+@pytest.mark.parametrize("method", FORWARDS)
+def test_cams_by_forward_passes(golden, golden_model, name, layer, method):
+    """A constant channel makes every stored Score-CAM nan; ours leaves it out by default."""
+    case, model = golden("case04_rao_methods"), golden_model(name)
+    stored = case[f"{name}__{layer}__{method}"]
+    text = f"{FORWARDS[method]}@{LAYERS[name][layer]}"
+    ours = native(model, *inputs(case), text)
+    np.testing.assert_array_equal(np.isnan(ours), np.isnan(stored))
+    finite = np.isfinite(stored)
+    if finite.any():
+        assert_maps(ours[finite], stored[finite], 2e-5)
+    assert np.isfinite(native(model, *inputs(case), text.replace("compat=rao", ""))).all()
+
+
+def test_scorecam_where_every_channel_varies(golden, golden_model):
+    case, module = golden("case04_rao_methods"), copy.deepcopy(golden_model("vgg").module)
+    for layer in (5, 7):
+        module.features[layer].bias.data = torch.from_numpy(case[f"vggalive__features{layer}_bias"])
+    model = hp.Model(module, size=32)
+    for layer in ("Middle", "Final"):
+        for text in ("scorecam", "scorecam(compat=rao)"):  # the same where no channel is constant
+            assert_maps(native(model, *inputs(case), f"{text}@{LAYERS['vgg'][layer]}"), case[f"vggalive__{layer}__ScoreCam"], 2e-5)

@@ -41,7 +41,7 @@ def wilson(p: float, n: int) -> tuple[float, float]:
 
 
 def newcombe(before: np.ndarray, after: np.ndarray) -> Estimate:
-    """Difference of two paired proportions, with the score interval of Newcombe (1998, method 10): it has a width even where none differs."""
+    """Difference of two paired proportions, with the score interval of Newcombe (1998, method 10), never without a width."""
     n, p, q = len(before), float(after.mean()), float(before.mean())
     (p_low, p_high), (q_low, q_high) = wilson(p, n), wilson(q, n)
     phi = _phi(before > 0, after > 0)

@@ -49,6 +49,21 @@ class Standings:
         ranked = [i for i in range(len(self.methods)) if np.isfinite(self.mean_ranks[i])]
         return [self.methods[i] for i in sorted(ranked, key=lambda i: (self.mean_ranks[i], -scores[i]))]
 
+    def score(self, setting: int, method: str) -> Estimate:
+        i = self.methods.index(method)
+        return Estimate.of(self.means[setting, i], self.drawn_means[setting, :, i])
+
+    def mean_score(self, method: str) -> Estimate | None:
+        """Over the settings; none where scores of several protocols would be mixed."""
+        if not self.one_protocol:
+            return None
+        i = self.methods.index(method)
+        return Estimate.of(self.means[:, i].mean(), self.drawn_means[:, :, i].mean(0))
+
+    @property
+    def one_protocol(self) -> bool:
+        return len({protocol for protocol, _, _ in self.settings}) == 1
+
     def mean_rank(self, method: str) -> Estimate:
         i = self.methods.index(method)
         return Estimate.of(self.mean_ranks[i], self.drawn_mean_ranks[:, i])
@@ -60,7 +75,7 @@ class Standings:
 
     def score_gap(self, better: str, other: str) -> Estimate | None:
         """Mean score of `better` minus that of `other`; none where scores of several protocols would be mixed."""
-        if len({protocol for protocol, _, _ in self.settings}) != 1:
+        if not self.one_protocol:
             return None
         i, j = self.methods.index(better), self.methods.index(other)
         gap, drawn = self.means[:, i] - self.means[:, j], self.drawn_means[:, :, i] - self.drawn_means[:, :, j]

@@ -15,6 +15,7 @@ import torch
 from heatproof.baselines import Baseline
 from heatproof.data.base import Data, PartData
 from heatproof.data.catalog import Batch, load_batch
+from heatproof.data.reference import Reference, reference_for
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods import Expression
 from heatproof.methods.explain import check_applicable
@@ -45,6 +46,7 @@ class Task:
     data: Data
     indices: range
     cells: tuple[Cell, ...]
+    reference: Reference | None = None  # where a method needs one
 
     @property
     def title(self) -> str:
@@ -79,12 +81,14 @@ def task_cost(task: Task) -> tuple[int, int]:
     """(forwards, backwards) an image through the whole network; what methods share is counted once, what starts at a later layer not."""
     live = [c for c in task.cells if not c.not_applicable]
     forwards = 1 + sum(p.forwards() for p in {c.protocol.canonical: c.protocol for c in live}.values())
-    backwards = 0
+    backwards, drawn = 0, set[str]()
     expressions = {c.expression.map_key: c.expression for c in live}.values()
     layers = {e.map_key: task.model.layer_name(e.layer) for e in expressions}
     for expression in expressions:
-        if layers[expression.map_key] == "input" and not expression.shares_gradient:
-            f, b = expression.cost or (0, 0)
+        whole = layers[expression.map_key] == "input" or "image" in expression.entry.needs
+        if whole and not expression.shares_gradient and not (expression.drawn and expression.drawn in drawn):
+            drawn.add(expression.drawn)
+            f, b = expression.cost_on(task.model) or (0, 0)
             forwards, backwards = forwards + f, backwards + b
     watched = {layers[e.map_key] for e in expressions if e.shares_gradient}
     to_reach = set(layers.values()) - {"input"}
@@ -104,17 +108,17 @@ def make_plan(
     batch_size: int = 64,
     backend: str = "eager",
     keep_maps: int = 64,
-    reference: str = "",
+    references: Sequence[Data | None] | None = None,
 ) -> Plan:
     """Fixed blocks of 64 samples, so that a larger limit takes up what a smaller one has done."""
     tasks: list[Task] = []
     names = [m.name for m in models]
     if len(set(names)) != len(names):
         raise HeatproofError(f"two models are called {next(n for n in names if names.count(n) > 1)}; give one another name")
-    for original, originals in zip(models, data, strict=True):
+    for original, originals, told in zip(models, data, references or [None] * len(models), strict=True):
         _check_data(originals, original)
         for pose, judges in _posed(original, originals, protocols):
-            tasks += _tasks(original.name, pose, judges, expressions, [backend, reference, seed])
+            tasks += _tasks(original.name, pose, judges, expressions, _reference(pose, told, seed, expressions), [backend, seed])
     smallest = min(batch_size, *(len(t.data.ids) for t in tasks))
     return Plan(tuple(tasks), seed, smallest, keep_maps)
 
@@ -132,19 +136,28 @@ def _posed(model: Model, data: Data, protocols: Sequence[Protocol]) -> list[tupl
 
 
 def _tasks(
-    owner: str, pose: Pose, protocols: Sequence[Protocol], expressions: Sequence[Expression], common: Sequence[Any]
+    owner: str,
+    pose: Pose,
+    protocols: Sequence[Protocol],
+    expressions: Sequence[Expression],
+    reference: Reference | str,
+    common: Sequence[Any],
 ) -> Iterator[Task]:
     view, model, data = pose
-    not_applicable = {e.canonical: _reason(e, model, data.has_silhouettes) for e in expressions}
+    lacking = reference if isinstance(reference, str) else ""
+    not_applicable = {e.canonical: (lacking if e.entry.prepare else "") or _reason(e, model, data.has_silhouettes) for e in expressions}
     partless = "" if isinstance(data, PartData) else f"{data.name} has no parts; use paperbirds or funnybirds:…"
     layers = {e.canonical: "" if not_applicable[e.canonical] else model.layer_name(e.layer) for e in expressions}
     weights = model.fingerprint()
+    bank = None if isinstance(reference, str) else reference
+    known = {e.canonical: bank.fingerprint if bank and e.entry.prepare else "" for e in expressions}
     for start in range(0, len(data.ids), SHARD):
         indices = range(start, min(start + SHARD, len(data.ids)))
         shard = [(data.ids[i], data.fingerprints[i], data.labels[i]) for i in indices]
+        block = [data.name, shard, weights, *common]
         cells = tuple(
             Cell(
-                _hash([data.name, shard, weights, *common, p.canonical, p.target, _baseline_version(p), e.canonical, layers[e.canonical]]),
+                _hash([*block, p.canonical, p.target, _baseline_version(p), e.canonical, layers[e.canonical], known[e.canonical]]),
                 p,
                 e,
                 (partless if "parts" in p.needs else "") or not_applicable[e.canonical],
@@ -153,7 +166,17 @@ def _tasks(
             for e in expressions
         )
         name = f"{_hash([owner, view])[:8]}-{start // SHARD:05d}-{_hash([data.ids[i] for i in indices])[:6]}"  # a part block apart
-        yield Task(name, owner, view, model, data, indices, cells)
+        yield Task(name, owner, view, model, data, indices, cells, bank)
+
+
+def _reference(pose: Pose, told: Data | None, seed: int, expressions: Sequence[Expression]) -> Reference | str:
+    """Where a method needs one; or why there is none."""
+    if not any(e.entry.prepare for e in expressions):
+        return ""
+    try:
+        return reference_for(pose.data, pose.model, told, seed)
+    except HeatproofError as error:
+        return f"it needs reference images. {error}"
 
 
 def _check_data(data: Data, model: Model) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -24,8 +25,8 @@ from heatproof.bench.plan import Cell, Plan, Task
 from heatproof.bench.store import Store
 from heatproof.data.catalog import Batch
 from heatproof.errors import told
-from heatproof.methods import Explainer
-from heatproof.methods.explain import finite, transformed
+from heatproof.methods import Explainer, Expression
+from heatproof.methods.explain import finite, prepare, transformed
 from heatproof.models.model import Model
 from heatproof.protocols import Judged, Protocol
 from heatproof.protocols.base import Shared
@@ -70,7 +71,7 @@ def _commit(plan: Plan, store: Store, task: Task, batch: Batch, done: list[dict[
     size, before = plan.batch_size, task.model.passes.copy()
     while True:
         try:
-            work = _Work(plan, task, cells)
+            work = _Work(plan, task, cells, store)
             with task.model.batches_of(size):
                 work.do(batch, size)
             break
@@ -95,7 +96,8 @@ def _commit(plan: Plan, store: Store, task: Task, batch: Batch, done: list[dict[
 class _Work:
     """The cells of one task, batch by batch: maps and shared quantities are computed once, whoever asks for them."""
 
-    def __init__(self, plan: Plan, task: Task, cells: Sequence[Cell]):
+    def __init__(self, plan: Plan, task: Task, cells: Sequence[Cell], store: Store):
+        self.task, self.store = task, store
         self.cells, self.model, self.owner, self.seed = cells, task.model, task.owner, plan.seed
         self.wanted = max(0, plan.keep_maps - task.indices.start)
         self.rows: list[dict[str, Any]] = []
@@ -138,7 +140,7 @@ class _Work:
         rng = Rng(self.seed, batch.ids, self.model.device)
         judged = Judged(batch.ids, batch.x, target, clean, rng, batch.parts)
         self._policies = ["label" if by else "prediction" for by in by_label]
-        explainer = Explainer(self.model, batch.x, target, rng, batch.silhouette)
+        explainer = Explainer(self.model, batch.x, target, rng, batch.silhouette, self._prepared)
         for cell in cells:
             if cell.not_applicable:
                 self._each(cell, judged, "n/a", cell.not_applicable)
@@ -148,6 +150,13 @@ class _Work:
         with self.model.sharing(batch.x, target, layers):
             for map_key in dict.fromkeys(c.expression.map_key for c in live):  # one method's maps in memory at a time
                 self._method([c for c in live if c.expression.map_key == map_key], judged, shared, explainer)
+
+    def _prepared(self, expression: Expression) -> Mapping[str, Tensor]:
+        """Once a run for every (model view, reference, method and its arguments)."""
+        reference = self.task.reference
+        assert reference is not None
+        key = hashlib.sha256(repr([self.model.fingerprint(), reference.fingerprint, expression.map_key]).encode()).hexdigest()[:24]
+        return self.store.prepared(key, lambda: prepare(expression, self.model, reference))
 
     def _share(self, protocol: Protocol, judged: Judged) -> Shared | str:
         found = self._timed(f"protocol {protocol.canonical}", protocol.share, self.model, judged)

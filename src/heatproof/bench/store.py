@@ -3,6 +3,7 @@
 spec.json         what the directory belongs to          rows/<task>.parquet       one row a sample, protocol and method
 plan.json         the cells of the latest plan           kept/<task>.safetensors   logits; images, maps and drops of the first samples
 provenance.json   versions, hardware, spec               timings/<task>.json       seconds and passes
+                                                         prepared/<key>.safetensors   what methods need to know of a model beforehand
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import safe_open
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from heatproof.errors import HeatproofError
@@ -112,6 +113,13 @@ class Store:
             return {}, {}
         with safe_open(path, "pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118 (not a dict)
+
+    def prepared(self, key: str, make: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """What was made before, or is made now and kept."""
+        path = self.root / "prepared" / f"{key}.safetensors"
+        if not path.is_file():
+            self._write(f"prepared/{key}.safetensors", save({k: v.cpu().contiguous() for k, v in make().items()}))
+        return load_file(path)
 
     def _write(self, name: str, content: bytes) -> None:
         path = self.root / name

@@ -22,7 +22,7 @@ from heatproof.bench.spec import read_yaml, study_names
 from heatproof.data.catalog import DATA
 from heatproof.data.folder import fit, read_image
 from heatproof.errors import HeatproofError, told, unknown
-from heatproof.methods import METHODS, TRANSFORMS, explain, parse_methods
+from heatproof.methods import METHODS, TRANSFORMS, Expression, explain, parse_methods
 from heatproof.models.nets import NETS, ON_DEMAND
 from heatproof.protocols import PROTOCOLS
 from heatproof.report.gather import Run
@@ -143,7 +143,8 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
     def methods() -> Iterator[dict[str, Any]]:
         for e in METHODS:
             defaults = {k: p.default for k, p in e.parameters.items()}
-            forwards, backwards = e.cost(defaults) if e.cost else (None, None)
+            forwards, backwards = Expression.parse(e.id).cost or (None, None)
+            each = " a channel" if "channels" in e.needs else ""
             yield {
                 "id": e.id,
                 "family": e.family,
@@ -152,7 +153,7 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
                 "signed": e.signed,
                 "layer": e.layer,
                 "needs": sorted(e.needs),
-                "cost": "?" if forwards is None else f"{forwards} f + {backwards} b",
+                "cost": "?" if forwards is None else f"{forwards} f + {backwards} b{each}",
                 "forwards": forwards,
                 "backwards": backwards,
                 "arguments": defaults,

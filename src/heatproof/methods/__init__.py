@@ -1,5 +1,6 @@
 """How it is explained: one file a family."""
 
+from heatproof.methods import bottleneck as bottleneck
 from heatproof.methods import cams as cams
 from heatproof.methods import controls as controls
 from heatproof.methods import gradients as gradients

@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import inspect
 import pickle
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
+from heatproof.methods.brought import attribution, is_map_file, maps_of
 from heatproof.models.model import Model
 from heatproof.registry import Registry
 from heatproof.userfile import from_file, source_of
@@ -30,7 +33,26 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {  # (B, C, h, w) -> (B, h, 
 Cost = Callable[[Mapping[str, Any]], tuple[int, int]]
 Function = Callable[..., Tensor]
 Applies = Callable[[Model], str]  # why it does not apply to a model; "" where it does
-_GIVEN = ("model", "x", "target", "rng", "silhouette")
+Prepare = Callable[[Model, Iterator[Tensor]], dict[str, Tensor]]  # from the network from its layer on, and images of the reference
+_GIVEN = ("model", "x", "target", "rng", "silhouette", "image", "prepared")
+
+
+class Noise(BaseModel):
+    """The method on n noisy copies of its input: the mean of its maps, of their squares, or their variance, before channels are reduced."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    n: int = Field(default=4, ge=1)
+    std: float = Field(default=1.0, ge=0)
+    kind: Literal["mean", "sq", "var"] = "mean"
+    relative: bool = False  # std is a share of each input's range, not a number of the input space
+
+    @classmethod
+    def parameters(cls) -> dict[str, inspect.Parameter]:
+        return {
+            name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=Annotated[f.annotation, f])
+            for name, f in cls.model_fields.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -49,15 +71,26 @@ class MethodEntry:
     version: int = 1
     source: str | None = None  # hash of a user's code; None for what ships with the package
     applies: Applies | None = None  # None: to every model
+    prepare: Prepare | None = None  # what it needs to know of the model beforehand, given to it as `prepared`
+    noise: Noise | None = None  # an entry of its own for a method with noise
+    of: str = ""  # the entry that it adds noise to
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
         reduce = inspect.Parameter("reduce", inspect.Parameter.KEYWORD_ONLY, default=self.reduce)
-        return options(self.function, *_GIVEN) | {"reduce": reduce}
+        return options(self.function, *_GIVEN) | {"reduce": reduce} | self._noise_parameters()
+
+    def _noise_parameters(self) -> dict[str, inspect.Parameter]:
+        """How many and how strong may be said of an entry with noise; its kind is what it is."""
+        if self.noise is None:
+            return {}
+        own = self.noise.model_dump(exclude={"kind"})
+        return {name: p.replace(default=own[name]) for name, p in Noise.parameters().items() if name in own}
 
     @property
     def summary(self) -> str:
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+        told = (inspect.getdoc(self.function) or "").partition("\n")[0]
+        return f"{KINDS[self.noise.kind]} {self.of} over noisy inputs. {told}" if self.noise else told
 
 
 @dataclass(frozen=True)
@@ -75,6 +108,7 @@ class TransformEntry:
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
 
+KINDS = {"mean": "The mean of", "sq": "The mean square of", "var": "The variance of"}
 METHODS: Registry[MethodEntry] = Registry("method")
 TRANSFORMS: Registry[TransformEntry] = Registry("transform")
 GROUPS: dict[str, str] = {
@@ -96,6 +130,7 @@ def method(
     cost: Cost | tuple[int, int] | None = None,
     version: int = 1,
     applies: Applies | None = None,
+    prepare: Prepare | None = None,
 ) -> Callable[[Function], Function]:
     """Register a function `(model, x, target, *, rng, …) -> (B, C, h, w) or (B, h, w)`, of the size of x or smaller.
 
@@ -118,12 +153,21 @@ def method(
                 version,
                 None if own else source_hash(function),
                 applies,
+                prepare,
             ),
             replace=id in METHODS and METHODS[id].source is not None,
         )
         return function
 
     return register
+
+
+def noisy(id: str, of: str, *, paper: str, reduce: str | None = None, **noise: Any) -> None:
+    """An entry for `of|noise(…)`, which its parameters then belong to."""
+    base, told = METHODS[of], Noise(**noise)
+    reduce = reduce or base.reduce
+    signed = told.kind == "mean" and "abs" not in reduce
+    METHODS.add(replace(base, id=id, paper=paper, reduce=reduce, noise=told, of=of, signed=signed))
 
 
 def _price(cost: Cost | tuple[int, int] | None, needs: tuple[str, ...], own: bool) -> Cost | None:
@@ -169,20 +213,32 @@ class Expression:
     label: str
     canonical: str  # with every default, the version, and the transforms
     map_key: str  # the same without transforms: what is stored
+    noise: Noise | None = None
+    drawn: str = ""  # the noisy maps it is made of, which expressions that differ only in kind or reduction share
 
     @property
     def cost(self) -> tuple[int, int] | None:
-        """(forwards, backwards) an image, alone; None where a method of one's own does not say."""
-        return self.entry.cost(self.arguments) if self.entry.cost else None
+        """(forwards, backwards) an image, alone (a channel, where it goes through them); None where a method of one's own does not say."""
+        return self.cost_of(1)
+
+    def cost_on(self, model: Model) -> tuple[int, int] | None:
+        return self.cost_of(model.channels(self.layer) if "channels" in self.entry.needs else 1)
+
+    def cost_of(self, channels: int) -> tuple[int, int] | None:
+        if self.entry.cost is None:
+            return None
+        forwards, backwards = self.entry.cost({**self.arguments, "channels": channels})
+        copies = self.noise.n if self.noise else 1
+        return copies * forwards, copies * backwards
 
     @property
     def shares_gradient(self) -> bool:
         """One gradient at its layer is all it needs, so one backward can serve it along with others."""
-        return "gradient" in self.entry.needs and self.cost == (0, 1)
+        return "gradient" in self.entry.needs and self.cost == (0, 1) and self.noise is None
 
     @classmethod
     def parse(cls, text: str | Function) -> Expression:
-        if callable(text):
+        if callable(text) or hasattr(text, "attribute"):
             entry = _entry_of(text)
             return cls._build(entry, Call(entry.id), entry.layer, [])
         if not isinstance(text, str):
@@ -194,7 +250,7 @@ class Expression:
         call = parse_call(call_text)
         if call.name in TRANSFORMS and call.name not in METHODS:
             raise HeatproofError(f'"{text}": {call.name} is a transform, not a method; write for example ixg|{call.name}')
-        entry = _entry_of(from_file(call.name)) if call.name.startswith("file:") else METHODS[call.name]
+        entry = _from_file(call.name) if call.name.startswith("file:") else METHODS[call.name]
         return cls._build(entry, call, layer.strip() if at else entry.layer, [parse_call(t) for t in tail])
 
     @classmethod
@@ -203,23 +259,56 @@ class Expression:
         arguments = call.bind(entry.parameters, "method")
         if arguments["reduce"] not in REDUCTIONS:
             raise unknown("reduction", arguments["reduce"], REDUCTIONS)
-        transforms, labels, spelled, signed = [], [], [], entry.signed
+        label = call_label(call, arguments, entry.parameters) + ("" if layer == entry.layer else f"@{layer}")
+        spelled = str(Call(entry.id, (), dict(sorted(arguments.items()))))
+        noise, labels, tail = _noise(entry, arguments, tail)
+        code = f" v{entry.version}" + (f"+{entry.source}" if entry.source is not None else "")
+        arguments = {k: v for k, v in arguments.items() if entry.noise is None or k not in Noise.model_fields}
+        map_key = f"{spelled}@{layer}{code}" + (f"|noise {noise}" if noise else "")
+        transforms, signed, canonical = [], entry.signed and (noise is None or noise.kind == "mean"), [map_key]
         for piece in tail:
+            if piece.name == "noise":
+                raise HeatproofError(f"noise stands directly after the method: {entry.id}|noise(n=4, std=0.3)|…")
             found = TRANSFORMS[piece.name]
             bound = piece.bind(found.parameters, "transform")
             found.function(torch.zeros(1, 2, 2), **bound)  # a bad argument is told now, not after the first batch
             transforms.append((found.function, bound))
             signed = signed and not found.removes_sign
             labels.append(str(Call(piece.name, tuple(bound.values()))))
-            spelled.append(str(Call(piece.name, (), bound)))
-        label = call_label(call, arguments, entry.parameters) + ("" if layer == entry.layer else f"@{layer}")
-        version = f"{entry.version}" + (f"+{entry.source}" if entry.source is not None else "")
-        map_key = f"{Call(entry.id, (), dict(sorted(arguments.items())))}@{layer} v{version}"
-        return cls(entry, arguments, layer, tuple(transforms), signed, "|".join([label, *labels]), "|".join([map_key, *spelled]), map_key)
+            canonical.append(str(Call(piece.name, (), bound)))
+        drawn = ""
+        if noise:
+            own = {k: v for k, v in sorted(arguments.items()) if k != "reduce"}
+            drawn = f"{Call(entry.of or entry.id, (), own)}@{layer}{code} {noise.model_dump(exclude={'kind'})}"
+        return cls(
+            entry, arguments, layer, tuple(transforms), signed, "|".join([label, *labels]), "|".join(canonical), map_key, noise, drawn
+        )
+
+
+def _noise(entry: MethodEntry, arguments: Mapping[str, Any], tail: list[Call]) -> tuple[Noise | None, list[str], list[Call]]:
+    """The entry's own noise, or what stands directly after the method; how it is spelled, and what is left."""
+    if entry.noise:
+        return entry.noise.model_copy(update={k: v for k, v in arguments.items() if k in Noise.model_fields}), [], tail
+    if not tail or tail[0].name != "noise":
+        return None, [], tail
+    parameters = Noise.parameters()
+    bound = tail[0].bind(parameters, "modifier")
+    return Noise(**bound), [call_label(tail[0], bound, parameters)], tail[1:]
+
+
+def _from_file(name: str) -> MethodEntry:
+    """`file:code.py:function`, or `file:maps.npz` with maps by sample id."""
+    if not is_map_file(name):
+        return _entry_of(from_file(name))
+    function, content = maps_of(Path(name.removeprefix("file:")))
+    return MethodEntry(name, function, "yours", cost=lambda arguments: (0, 0), source=content)
 
 
 def _entry_of(function: object) -> MethodEntry:
-    """A function of the user's own, registered or not."""
+    """A function of the user's own, registered or not, or an object as Captum's."""
+    if hasattr(function, "attribute"):
+        wrapped = attribution(function)
+        return MethodEntry(wrapped.__name__, wrapped, "yours", source="")
     if not callable(function):
         raise HeatproofError(f"a method is a function (model, x, target, *, rng) -> maps; got {type(function).__name__}")
     for entry in METHODS:

@@ -1,17 +1,21 @@
 """From expressions to maps: the order of things, in one place for all methods.
 
-method → channel reduction → *stored* at native resolution → transforms at native resolution → bilinear to the image, last.
+method [→ noise] → channel reduction → *stored* at native resolution → transforms at native resolution → bilinear to the image, last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from heatproof.data.base import Data, TensorData
+from heatproof.data.catalog import load_data
+from heatproof.data.reference import Reference
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods.base import REDUCTIONS, Expression
 from heatproof.models.guard import unchanged
@@ -24,6 +28,16 @@ class MapError(HeatproofError):
     """A method broke the contract of maps."""
 
 
+def no_reference(expression: Expression) -> Mapping[str, Tensor]:
+    raise HeatproofError(f"{expression.label} needs reference images: give some with reference=…")
+
+
+def prepare(expression: Expression, model: Model, reference: Reference) -> dict[str, Tensor]:
+    """What the method needs to know of the model beforehand, from images that are not judged."""
+    assert expression.entry.prepare is not None
+    return expression.entry.prepare(model.tail(expression.layer), reference.batches(model))
+
+
 @dataclass
 class Explainer:
     """Maps for one batch, each method computed once; passes are shared while `model.sharing` lasts."""
@@ -33,19 +47,48 @@ class Explainer:
     target: Tensor  # (B,)
     rng: Rng
     silhouette: Tensor | None = None  # (B, H, W)
+    prepared: Callable[[Expression], Mapping[str, Tensor]] = no_reference
+    _moments: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def native(self, expression: Expression) -> Tensor:  # (B, h, w) float32
         """What the method says, at the layer's own resolution, channels reduced. It may hold nan: see `finite`."""
         check_applicable(expression, self.model, self.silhouette is not None)
-        part = self.model.tail(expression.layer)
         h = self.model.activation(self.x, expression.layer)
-        given = {"silhouette": self.silhouette} if "silhouette" in expression.entry.needs else {}
-        arguments = {k: v for k, v in expression.arguments.items() if k != "reduce"}
-        if expression.entry.source is None:
-            return _checked(expression.entry.function(part, h, self.target, rng=self.rng, **given, **arguments), h, expression)
-        with self._guarding(h, expression):
-            raw = expression.entry.function(part, h, self.target, rng=self.rng, **given, **arguments)
+        raw = self._moment(expression, h) if expression.noise else self._call(expression, h)
         return _checked(raw, h, expression)
+
+    def _call(self, expression: Expression, h: Tensor) -> Tensor:
+        """The method on that input, alone."""
+        entry = expression.entry
+        offered = {"silhouette": self.silhouette, "image": self.x}
+        given: dict[str, Any] = {name: value for name, value in offered.items() if name in entry.needs}
+        if entry.prepare:
+            given["prepared"] = self.prepared(expression)
+        arguments = {k: v for k, v in expression.arguments.items() if k != "reduce"}
+
+        def call() -> Tensor:
+            return entry.function(self.model.tail(expression.layer), h, self.target, rng=self.rng, **given, **arguments)
+
+        if entry.source is None:
+            return call()
+        with self._guarding(h, expression):
+            return call()
+
+    def _moment(self, expression: Expression, h: Tensor) -> Tensor:
+        """Over noisy inputs. First and second moments are kept for the expressions that differ only in what they make of them."""
+        noise = expression.noise
+        assert noise is not None
+        if expression.drawn not in self._moments:
+            width = noise.std * ((h.flatten(1).amax(1) - h.flatten(1).amin(1)).reshape(-1, 1, 1, 1) if noise.relative else 1)
+            first, second = torch.zeros(()), torch.zeros(())
+            for i in range(noise.n):
+                raw = self._call(expression, h + width * self.rng.normal(f"noise {i}", h.shape[1:]).to(h))
+                _checked(raw, h, expression)
+                raw = raw.detach().float()
+                first, second = first.to(raw) + raw / noise.n, second.to(raw) + raw**2 / noise.n
+            self._moments[expression.drawn] = first, second
+        first, second = self._moments[expression.drawn]
+        return {"mean": first, "sq": second, "var": (second - first**2).clamp(min=0)}[noise.kind]
 
     @contextmanager
     def _guarding(self, h: Tensor, expression: Expression) -> Iterator[None]:
@@ -109,10 +152,12 @@ def explain(
     ids: Sequence[str] | None = None,
     seed: int = 0,
     silhouette: Tensor | None = None,
+    reference: Data | str | Tensor | None = None,
 ) -> Tensor:
     """Maps (B, H, W) for images in the model's input space (see `model.normalize`).
 
     targets: class indices; None explains the model's own prediction. ids key the noise (None: row numbers).
+    reference: images in [0, 1] or data that are not explained, for methods that need some beforehand (`iba`).
     """
     expression = method if isinstance(method, Expression) else Expression.parse(method)
     if not isinstance(images, Tensor):
@@ -126,10 +171,15 @@ def explain(
     if target.is_floating_point() or len(target) != len(x) or target.min() < 0 or target.max() >= model.n_classes:
         raise HeatproofError(f"targets must be {len(x)} class indices from 0 to {model.n_classes - 1}; got {targets}")
     rng = Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], model.device)
-    explainer = Explainer(model, x, target, rng, silhouette)
+    explainer = Explainer(model, x, target, rng, silhouette, _preparing(model, reference) if reference is not None else no_reference)
     with model.sharing(x, target, [expression.layer]):
         maps = explainer.resized(transformed(expression, explainer.native(expression)))
     bad = (~finite(maps)).nonzero().flatten().tolist()
     if bad:
         raise MapError(f"{expression.label}: the map of image {', '.join(map(str, bad))} is not finite")
     return maps
+
+
+def _preparing(model: Model, reference: Data | str | Tensor) -> Callable[[Expression], Mapping[str, Tensor]]:
+    data = TensorData(reference) if isinstance(reference, Tensor) else load_data(reference, model)
+    return lambda expression: prepare(expression, model, Reference(data, range(len(data.ids))))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heatproof.baselines import Baseline, BaselineName
 from heatproof.errors import HeatproofError
-from heatproof.methods.base import method
+from heatproof.methods.base import method, noisy
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.scores import ScoreName
@@ -87,3 +87,13 @@ def _nodes(steps: int, rule: str) -> tuple[np.ndarray, np.ndarray]:
     weights = np.full(steps, 1 / (steps - 1))
     weights[[0, -1]] /= 2
     return np.linspace(0, 1, steps), weights
+
+
+# With the numbers of the papers that evaluate them; other numbers are arguments.
+noisy("ixg-sg", "ixg", paper="Hesse et al. 2024", n=4, std=1.0, kind="mean")
+noisy("ig-sg", "ig", paper="Hesse et al. 2024", n=4, std=1.0, kind="mean")
+noisy("ig-sq", "ig", paper="Hesse et al. 2024", n=4, std=1.0, kind="sq")
+noisy("ig-var", "ig", paper="Li et al. 2024", n=20, std=0.3, kind="var")
+noisy("smoothgrad", "saliency", paper="Smilkov et al. 2017", reduce="mean", n=50, std=0.2, kind="mean")
+noisy("squaregrad", "saliency", paper="Hooker et al. 2019", reduce="mean", n=50, std=0.2, kind="sq")
+noisy("vargrad", "saliency", paper="Adebayo et al. 2018", reduce="mean", n=50, std=0.2, kind="var")

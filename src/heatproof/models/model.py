@@ -157,6 +157,17 @@ class Model:
         index = self._index(layer)
         return "features" if index <= self._aliases.get("cam", 0) else "pool" if index <= self._head else "head"
 
+    def channels(self, layer: str) -> int:
+        """How many a layer has."""
+        blank = torch.zeros(1, len(self.mean), self.size, self.size, device=self.device, dtype=self.dtype)
+        with torch.no_grad(), _inspecting(self.module):
+            return self.body.run(blank, 0, self._index(layer))[0].shape[1]
+
+    @property
+    def root(self) -> Model:
+        """The whole network, for a model that is the tail of one."""
+        return self._root
+
     def tail(self, layer: str) -> Model:
         """The network from that layer on, itself a model: its images are the layer's activations."""
         part = copy.copy(self)

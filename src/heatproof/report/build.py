@@ -18,6 +18,7 @@ from heatproof.errors import HeatproofError
 from heatproof.report import charts
 from heatproof.report.gather import Run, view_words
 from heatproof.report.palette import FAMILIES, family_class
+from heatproof.report.plain import told
 from heatproof.report.sections import SECTIONS
 from heatproof.report.site import Site
 
@@ -82,7 +83,17 @@ def environment() -> Environment:
     pages = Environment(
         loader=PackageLoader("heatproof.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    pages.filters |= {"num": charts.number, "family_class": family_class, "percent": percent, "points": points, "view_words": view_words, "listing": listing, "ticks": ticks}
+    pages.filters |= {
+        "num": charts.number,
+        "family_class": family_class,
+        "percent": percent,
+        "points": points,
+        "interval": lambda e, digits=2: charts.interval(e.low, e.high, digits),
+        "view_words": view_words,
+        "listing": listing,
+        "ticks": ticks,
+        "told": told,
+    }
     pages.globals["symbol"] = lambda family: charts.tag(
         "svg",
         charts.symbol(family, 7.0, 7.0),
@@ -106,7 +117,7 @@ def percent(share: float) -> str:
 def points(change: float) -> str:
     """A difference of shares, with its sign."""
     text = charts.number(100 * change, 1)
-    return text if text.startswith("−") or not float(text) else f"+{text}"
+    return f"+{text}" if change > 0 and float(text) else text
 
 
 def ticks(text: str) -> Markup:

@@ -36,6 +36,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return ("−" + text[1:] if float(text) else text[1:]) if text.startswith("-") else text
 
 
+def interval(low: float, high: float, digits: int = 3) -> str:
+    """One sample has none."""
+    return f"{number(low, digits)} to {number(high, digits)}" if math.isfinite(low) else "no interval"
+
+
 def shortened(text: str, length: int = LONGEST) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
@@ -196,7 +201,8 @@ def lattice(panels: Sequence[Panel], rows: Sequence[Row], title: str, digits: in
     """Rows that run through several panels, each with its axis: dot, whisker and number."""
     row, top, bottom, gap = 24.0, 50.0, 8.0, 22.0
     begin = 16 + min(longest, max(len(r.label) for r in rows)) * CHARACTER
-    room, value = max(100.0, min(240.0, 960 / len(panels) - 140)), 44 + 5.3 * (2 * digits + 10)
+    spans = len(panels) <= 4  # room for the interval in figures
+    room, value = max(100.0, min(240.0, 960 / len(panels) - 140)), 40 + (4 + 5.3 * (2 * digits + 10)) * spans
     lefts = [begin + 12 + i * (room + value + gap) for i in range(len(panels))]
     width, height = lefts[-1] + room + value + 4, top + row * len(rows) + bottom
     parts = []
@@ -213,21 +219,24 @@ def lattice(panels: Sequence[Panel], rows: Sequence[Row], title: str, digits: in
             tag("text", shortened(line.label, longest), class_="name", x=8, y=y + 4),
         ]
         for panel, left, cell in zip(panels, lefts, line.cells, strict=True):
-            inside += _cell(line.family, cell, panel.axis, left, left + room, left + room + value, y, digits)
+            inside += _cell(line.family, cell, panel.axis, left, left + room, value, y, digits, spans)
         parts.append(tag("g", *inside, class_=f"mark {family_class(line.family)}", data_method=line.label))
     return svg(width, height, title, *parts, kind="lattice")
 
 
-def _cell(family: str, cell: Spot | str, axis: Axis, left: float, right: float, end: float, y: float, digits: int) -> list[Markup]:
+def _cell(
+    family: str, cell: Spot | str, axis: Axis, left: float, right: float, value: float, y: float, digits: int, spans: bool
+) -> list[Markup]:
     if isinstance(cell, str):
         return [tag("text", cell, class_="note", x=left, y=y + 4)]
+    span = tag("text", interval(cell.low, cell.high, digits), class_="span", x=right + 44, y=y + 4)
     return [
         tag(
             "g",
-            tag("rect", class_="row", x=left - 8, y=y - 12, width=end - left + 8, height=24),
+            tag("rect", class_="row", x=left - 8, y=y - 12, width=right - left + value + 8, height=24),
             *_dot_and_whisker(family, cell.value, cell.low, cell.high, axis, left, right, y, 3.8),
             tag("text", number(cell.value, digits), class_="value", x=right + 38, y=y + 4, text_anchor="end"),
-            tag("text", f"{number(cell.low, digits)} to {number(cell.high, digits)}", class_="span", x=right + 44, y=y + 4),
+            *([span] if spans else []),
             data_tip=cell.tip,
         )
     ]
@@ -295,19 +304,79 @@ def _two_lines(text: str, gap: float) -> list[str]:
 
 def ranks(across: Sequence[float], up: Sequence[float], labels: tuple[str, str], title: str) -> Markup:
     """A dot a patch by its two ranks; on the dashed line where they are the same."""
-    low, high, most = 30.0, 196.0, max(2, len(across))
+    low, high, most = 28.0, 190.0, max(2, len(across))
     place = [low + (high - low) * (rank - 1) / (most - 1) for rank in across]
-    rise = [226 - low - (high - low) * (rank - 1) / (most - 1) for rank in up]
+    rise = [208 - low - (high - low) * (rank - 1) / (most - 1) for rank in up]
     side = math.isqrt(len(across))
     parts = [
-        tag("line", class_="random", x1=low, y1=226 - low, x2=high, y2=226 - high),
-        tag("text", f"{labels[0]} →", class_="tick", x=high + 6, y=220.0, text_anchor="end"),
-        tag("text", f"↑ {labels[1]}", class_="tick", x=10.0, y=14.0),
+        tag("line", class_="random", x1=low, y1=208 - low, x2=high, y2=208 - high),
+        tag("text", f"{labels[0]} →", class_="tick", x=high + 10, y=202.0, text_anchor="end"),
+        tag("text", f"↑ {labels[1]}", class_="tick", x=9.0, y=15.0),
     ]
     for i, (x, y) in enumerate(zip(place, rise, strict=True)):
-        tip = f"patch {i // side + 1}, {i % side + 1}: rank {rank_text(across[i])} by the {labels[0]}, {rank_text(up[i])} by the {labels[1]}"
+        tip = (
+            f"patch {i // side + 1}, {i % side + 1}: rank {rank_text(across[i])} by the {labels[0]}, {rank_text(up[i])} by the {labels[1]}"
+        )
         parts.append(tag("circle", class_="patch-dot", cx=x, cy=y, r=5.0 if most < 30 else 3.0, data_tip=tip, data_twin=f"patch {i}"))
-    return svg(210, 226, title, *parts, kind="ranks")
+    return svg(208, 208, title, *parts, kind="ranks")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A mark with its interval upwards; `after` of another in the same series."""
+
+    x: float
+    spot: Spot
+    family: str
+    label: str  # none written where it is empty
+    series: str
+    large: bool
+
+
+def scatter(points: Sequence[Point], across: Axis, up: Axis, titles: tuple[str, str], title: str) -> Markup:
+    """Points of one series are joined, from small to large."""
+    left, right, top, floor, width = 52.0, 470.0, 22.0, 330.0, 640.0
+    place = {p: (across.place(p.x, left, right), up.place(p.spot.value, floor, top)) for p in points}
+    parts = [
+        tag("text", f"↑ {titles[1]}", class_="tick", x=8, y=12),
+        tag("text", f"{titles[0]} →", class_="tick", x=right, y=floor + 36, text_anchor="end"),
+    ]
+    for tick in across.ticks:
+        x = across.place(tick, left, right)
+        parts.append(tag("text", f"{number(tick, across.digits)} %", class_="tick", x=x, y=floor + 18, text_anchor="middle"))
+        parts.append(tag("line", class_="grid", x1=x, x2=x, y1=top, y2=floor))
+    for tick in up.ticks:
+        y = up.place(tick, floor, top)
+        parts.append(tag("text", number(tick, up.digits), class_="tick", x=left - 8, y=y + 4, text_anchor="end"))
+        parts.append(tag("line", class_="grid", x1=left, x2=right, y1=y, y2=y))
+    for small in (p for p in points if not p.large):
+        for large in (p for p in points if p.large and p.series == small.series):
+            (x1, y1), (x2, y2) = place[small], place[large]
+            parts.append(tag("line", class_="join", x1=x1, y1=y1, x2=x2, y2=y2))
+    named = sorted((p for p in points if p.label), key=lambda p: place[p][1])
+    heights = _spread([place[p][1] for p in named], 15.0, top + 4, floor)
+    for point in points:
+        x, y = place[point]
+        low, high = (up.place(v if math.isfinite(v) else point.spot.value, floor, top) for v in (point.spot.low, point.spot.high))
+        inside = [tag("line", class_="whisker", x1=x, x2=x, y1=low, y2=high), symbol(point.family, x, y, 5.4 if point.large else 3.2)]
+        if point.label:
+            at = heights[named.index(point)]
+            inside.append(tag("path", class_="leader", d=f"M{x + 7:.1f} {y:.1f}L{right + 6:.1f} {at:.1f}"))
+            inside.append(tag("text", shortened(point.label, 24), class_="name", x=right + 10, y=at + 4))
+        parts.append(tag("g", *inside, class_=f"mark {family_class(point.family)}", data_tip=point.spot.tip))
+    return svg(width, floor + 44, title, *parts, kind="scatter-plot")
+
+
+def _spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Sorted places pushed apart until they are `gap` from each other, within the ends as far as there is room."""
+    found: list[float] = []
+    for place in places:
+        found.append(max(place, found[-1] + gap if found else low))
+    limit = max(high, low + gap * (len(found) - 1))
+    for i in reversed(range(len(found))):
+        found[i] = min(found[i], limit)
+        limit = found[i] - gap
+    return found
 
 
 def grid(side: int) -> Markup:
@@ -324,9 +393,7 @@ def patches(values: Sequence[float], scale: float, title: str) -> Markup:
         x, y = cell * (i % side), cell * (i // side)
         written = f"patch {i // side + 1}, {i % side + 1}: {number(value)}"
         colour = diverging_colour(value, scale)
-        parts.append(
-            tag("rect", class_="patch", x=x, y=y, width=cell, height=cell, fill=colour, data_tip=written, data_twin=f"patch {i}")
-        )
+        parts.append(tag("rect", class_="patch", x=x, y=y, width=cell, height=cell, fill=colour, data_tip=written, data_twin=f"patch {i}"))
         if side <= 5:
             dark = scale > 0 and abs(value) > 0.6 * scale
             label = number(value, 1 if scale >= 1 else 2)

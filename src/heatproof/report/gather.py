@@ -22,6 +22,7 @@ from heatproof.errors import HeatproofError
 from heatproof.protocols import PROTOCOLS
 
 CONTROL = "control"
+ALIGNED = "aligned "  # how the view of fine-tuned weights begins
 CRISP_BELOW = 160  # px: smaller images are drawn with square pixels
 
 
@@ -124,6 +125,10 @@ class Run:
         keys = {judge["canonical"]: key for key, judge in self.judges.items()}
         return {task["view"]: [keys[p] for p in task["protocols"]] for task in self.tasks.values() if task["model"] == model}
 
+    def networks(self, model: str) -> dict[str, list[Key]]:
+        """The views that judge the model itself on the data itself, with its own weights first, or with fine-tuned ones."""
+        return {view: keys for view, keys in sorted(self.views(model).items(), key=lambda item: bool(item[0])) if not view or tuned(view)}
+
     def view_of(self, model: str, key: Key) -> str:
         """Under which weights a setting judged the model."""
         return next((view for view, keys in self.views(model).items() if key in keys), "")
@@ -131,7 +136,7 @@ class Run:
     def plain_twin(self, model: str, key: Key) -> Key | None:
         """The setting that asked the same of the model as it is, where this one asked it of another view."""
         same = [k for k in self.views(model).get("", []) if k[1:] == key[1:]]
-        return same[0] if same and key not in self.views(model)[""] else None
+        return same[0] if same and tuned(self.view_of(model, key)) else None
 
     def _plainest(self, model: str) -> str:
         views = self.views(model)
@@ -140,7 +145,7 @@ class Run:
     @cached_property
     def preferred(self) -> list[Key]:
         """Settings, those of fine-tuned networks first: there a missing patch is nothing new."""
-        return sorted(self.judges, key=lambda key: not any(self.view_of(m, key) for m in self.models))
+        return sorted(self.judges, key=lambda key: not any(tuned(self.view_of(m, key)) for m in self.models))
 
     @cached_property
     def short_names(self) -> dict[str, str]:
@@ -201,8 +206,12 @@ def titled(model: str, view: str) -> str:
     return f"{model}, {view}" if view else model
 
 
+def tuned(view: str) -> bool:
+    return view.startswith(ALIGNED)
+
+
 def view_words(view: str) -> str:
-    return f"fine-tuned ({view.removeprefix('aligned ')})" if view else "as it is"
+    return f"fine-tuned ({view.removeprefix(ALIGNED)})" if tuned(view) else view or "as it is"
 
 
 def confidence(logits: Tensor) -> tuple[int, float]:

@@ -41,12 +41,13 @@
   }
   groups.forEach((group) => group.panels.length && show(group, group.panels[0].dataset.tab));
 
-  // The setting whose scores and drops the gallery shows.
+  // The setting whose scores and drops the gallery shows, and the network that was judged under it.
   let setting = "0";
   all("[data-chooser]").forEach((strip) => {
     const choose = (value) => {
       setting = value;
       all("[data-setting]").forEach((element) => { element.hidden = element.dataset.setting !== value; });
+      all("[data-settings]").forEach((view) => { view.hidden = !view.dataset.settings.split(" ").includes(value); });
       all("button", strip).forEach((button) => { button.ariaPressed = String(button.value === value); });
     };
     all("button", strip).forEach((button) => button.addEventListener("click", () => choose(button.value)));

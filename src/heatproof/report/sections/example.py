@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.report import charts, pictures
-from heatproof.report.gather import CRISP_BELOW, Kept, Run, confidence, view_words
+from heatproof.report.gather import CRISP_BELOW, Kept, Run, confidence, tuned
 from heatproof.report.site import Site
 from heatproof.tensor.patches import patch_sums
 from heatproof.tensor.rank import average_ranks, spearman
@@ -49,21 +50,21 @@ def content(run: Run, site: Site) -> dict[str, Any] | None:
 def _worked(run: Run, site: Site, standing: Standings, key: Key) -> dict[str, Any] | None:
     methods = [m for m in standing.order if not run.is_control(m)]
     judge, model = run.judges[key], standing.model
-    if not methods or "patches" not in judge["settings"]:
+    if not methods or key not in standing.settings or "patches" not in judge["settings"]:
         return None
-    view, mean = run.view_of(model, key), float(standing.means[standing.settings.index(key), standing.methods.index(methods[0])])
+    view, mean = run.view_of(model, key), standing.score(standing.settings.index(key), methods[0])
     kept = run.kept(model, view)
-    score = typical(_scores(run, kept, model, key, methods[0]), mean)
+    score = typical(_scores(run, kept, model, key, methods[0]), mean.value)
     return _shown(run, site, kept, model, view, key, methods[0], score, mean) if score else None
 
 
 def _scores(run: Run, kept: Kept, model: str, key: Key, method: str) -> list[Score]:
-    """Of the kept samples that the network classifies as labelled."""
+    """Of the kept samples that the network classifies as labelled, if they are."""
     rows, judge, found = run.rows, run.judges[key], []
     for column, value in zip(("model", "method", "protocol", "setting", "baseline"), (model, method, *key), strict=True):
         rows = rows[rows[column] == value]
     values = dict(zip(rows["sample"], rows["value"], strict=True))
-    right = {s for s, logits, label in zip(kept.ids, kept.logits, kept.labels, strict=True) if label == int(logits.argmax())}
+    right = {s for s, logits, label in zip(kept.ids, kept.logits, kept.labels, strict=True) if label in (None, int(logits.argmax()))}
     for sample in kept.shown:
         image, small, drops = (kept.of(sample, name) for name in ("images", f"map {method}", f"{judge['canonical']} drops"))
         value = values.get(sample, math.nan)
@@ -79,24 +80,23 @@ def typical(scores: list[Score], mean: float) -> Score | None:
     return min(exact, key=lambda s: abs(s.value - mean), default=None)
 
 
-def _shown(
-    run: Run, site: Site, kept: Kept, model: str, view: str, key: Key, method: str, score: Score, mean: float
-) -> dict[str, Any]:
+def _shown(run: Run, site: Site, kept: Kept, model: str, view: str, key: Key, method: str, score: Score, mean: Estimate) -> dict[str, Any]:
     image, small = kept.of(score.sample, "images"), kept.of(score.sample, f"map {method}")
     assert image is not None and small is not None
     size = (image.shape[1], image.shape[2])
     row = kept.ids.index(score.sample)
+    predicted, sure = confidence(kept.logits[row])
     by_map, by_drop = (average_ranks(v[None].double())[0] for v in (score.sums, score.drops))
     shares, drops = [float(v) for v in 100 * score.sums / score.sums.abs().sum()], [float(v) for v in score.drops]
     far = int((by_map - by_drop).abs().argmax())
     side = math.isqrt(len(drops))
     return {
         "sample": score.sample,
-        "label": run.class_name(model, kept.labels[row]),
-        "sure": confidence(kept.logits[row])[1],
+        "label": run.class_name(model, predicted),
+        "labelled": kept.labels[row] is not None,
+        "sure": sure,
         "model": run.short_names[model],
-        "weights": view_words(view),
-        "tuned": bool(view),
+        "tuned": tuned(view),
         "method": method,
         "setting": run.setting_labels[key],
         "judge": run.judges[key],

@@ -25,7 +25,7 @@ def content(run: Run, site: Site) -> dict[str, Any]:
         "kinds": [{"status": s, "meaning": m, "groups": _groups(run.rows[run.rows["status"] == s])} for s, m in KINDS.items()],
         "worst": [w for s in run.standings if (w := _worst(run, site, s.model, s.order))],
         "total": len(run.rows),
-        "protocol": next(iter(run.judges))[0] if run.judges else "",
+        "protocol": _protocol(run),
     }
 
 
@@ -49,11 +49,16 @@ def _groups(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return sorted(found, key=lambda g: -g["count"])
 
 
+def _protocol(run: Run) -> str:
+    """The first: scores of two do not mix."""
+    return next(iter(run.judges))[0] if run.judges else ""
+
+
 def _worst(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any] | None:
-    """Mean score over the settings of the first protocol, for the best methods that are no controls."""
+    """Mean score over the settings of the first protocol, for the best methods that are no controls; the images are those it judged."""
     best = [m for m in order if not run.is_control(m)][:TOP]
-    rows = run.rows[run.rows["model"] == model]
-    kept = run.kept(model)
+    rows = run.rows[(run.rows["model"] == model) & (run.rows["protocol"] == _protocol(run))]
+    kept = run.kept(model, next((view for view, keys in run.views(model).items() if any(k[0] == _protocol(run) for k in keys)), None))
     methods = []
     for method in best:
         scores = mean_scores(rows, [method])[::-1]

@@ -9,42 +9,57 @@ from typing import Any
 import numpy as np
 import torch
 
+from heatproof.analysis.ranks import Key
 from heatproof.report import charts, pictures
-from heatproof.report.gather import CRISP_BELOW, Kept, Run, confidence, mean_scores, titled
+from heatproof.report.gather import CRISP_BELOW, Kept, Run, confidence, mean_scores, titled, tuned
 from heatproof.report.palette import FAMILIES
 from heatproof.report.site import Site
 from heatproof.tensor.patches import patch_sums
 
 FIRST, BEST, WORST = 6, 3, 3
+ENDS = ("best for most methods", "worst for most methods")
 BYTES = 6_000_000  # for all maps
 
 
 def content(run: Run, site: Site) -> dict[str, Any]:
-    models = [m for s in run.standings for view in run.views(s.model) if (m := _model(run, site, s.model, view, s.order))]
     return {
-        "models": models,
+        "models": [m for s in run.standings if (m := _model(run, site, s.model, s.order))],
         "bars": {"signed": site.picture(pictures.scale_bar(True)), "unsigned": site.picture(pictures.scale_bar(False))},
         "settings": [{"label": run.setting_labels[key], "judge": judge} for key, judge in run.judges.items()],
         "families": list(FAMILIES),
     }
 
 
-def _model(run: Run, site: Site, model: str, view: str, order: list[str]) -> dict[str, Any] | None:
-    kept, settings = run.kept(model, view), run.views(model)[view]
+def _model(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any] | None:
+    """The same samples in every view, so that choosing a setting shows what changes."""
     rows = run.rows[run.rows["model"] == model]
-    rows = rows[[key in settings for key in zip(rows["protocol"], rows["setting"], rows["baseline"], strict=True)]]
     methods = [*order, *(m for m in dict.fromkeys(rows["method"]) if m not in order)]
-    size = run.facts(model, view).get("size", 64)
+    size = run.facts(model).get("size", 64)
     room = BYTES // int(sum(len(run.views(m)) for m in run.models) * (len(methods) + 1) * 0.6 * size**2)
     real = [m for m in order if not run.is_control(m)] or order
-    chosen = choose(list(kept.shown), [str(s) for s in mean_scores(rows, real).index], max(3, min(FIRST + BEST + WORST, room)))
+    best_first, count = [str(s) for s in mean_scores(rows, real).index], max(3, min(FIRST + BEST + WORST, room))
+    views = [v for view in run.views(model) if (v := _view(run, site, model, view, methods, best_first, count))]
+    return {"name": model, "views": views, "crisp": size < CRISP_BELOW} if views else None
+
+
+def _view(run: Run, site: Site, model: str, view: str, methods: list[str], best_first: list[str], count: int) -> dict[str, Any] | None:
+    kept, judges = run.kept(model, view), {i: key for i, key in enumerate(run.judges) if key in run.views(model)[view]}
+    protocols = list(dict.fromkeys(key[0] for key in run.judges))
+    by = f" under {protocols[0]}" if len(protocols) > 1 else ""
+    chosen = {s: why + (by if why in ENDS else "") for s, why in choose(list(kept.shown), best_first, count).items()}
     if not chosen:
         return None
     signed = {m: any(pictures.is_signed(v) for s in kept.shown if (v := kept.of(s, f"map {m}")) is not None) for m in methods}
-    found = rows[rows["sample"].isin(list(chosen))]
-    scores = {(r["sample"], r["method"], (r["protocol"], r["setting"], r["baseline"])): r for r in found.to_dict("records")}
-    samples = [_sample(run, site, model, kept, s, why, methods, signed, scores) for s, why in chosen.items()]
-    return {"name": titled(model, view), "samples": samples, "kept": len(kept.shown), "of": len(kept.ids), "crisp": size < CRISP_BELOW}
+    rows = run.rows[(run.rows["model"] == model) & run.rows["sample"].isin(list(chosen))]
+    scores = {(r["sample"], r["method"], (r["protocol"], r["setting"], r["baseline"])): r for r in rows.to_dict("records")}
+    return {
+        "title": titled(model, view),
+        "tuned": tuned(view),
+        "settings": list(judges),
+        "samples": [_sample(run, site, model, kept, s, why, methods, signed, scores, judges) for s, why in chosen.items()],
+        "kept": len(kept.shown),
+        "of": len(kept.ids),
+    }
 
 
 def choose(samples: list[str], best_first: list[str], count: int) -> dict[str, str]:
@@ -52,8 +67,8 @@ def choose(samples: list[str], best_first: list[str], count: int) -> dict[str, s
     ends = min(BEST, count // 3)
     chosen = dict.fromkeys(samples[: count - 2 * ends], "one of the first")
     rest = [s for s in best_first if s in set(samples) and s not in chosen]
-    chosen |= dict.fromkeys(rest[:ends], "best for most methods")
-    return chosen | dict.fromkeys([s for s in reversed(rest) if s not in chosen][:ends], "worst for most methods")
+    chosen |= dict.fromkeys(rest[:ends], ENDS[0])
+    return chosen | dict.fromkeys([s for s in reversed(rest) if s not in chosen][:ends], ENDS[1])
 
 
 def _sample(
@@ -66,14 +81,15 @@ def _sample(
     methods: list[str],
     signed: dict[str, bool],
     scores: dict[Any, Any],
+    judges: dict[int, Key],
 ) -> dict[str, Any]:
     image = kept.of(sample, "images")
     assert image is not None
     height, width = image.shape[1:]
     row = kept.ids.index(sample)
     predicted, sure = confidence(kept.logits[row])
-    drops = [_drops(run, kept, sample, judge) for judge in run.judges.values()]
-    counts = sorted({len(d["values"]) for d in drops if d})
+    drops = {i: d for i, key in judges.items() if (d := _drops(run, kept, sample, run.judges[key]))}
+    counts = sorted({len(d["values"]) for d in drops.values()})
     tiles = []
     for method in methods:
         values = kept.of(sample, f"map {method}")
@@ -87,7 +103,7 @@ def _sample(
                 "sums": json.dumps({p: _rounded(patch_sums(pictures.resized(values, (height, width))[None], p)[0]) for p in counts})
                 if usable and values is not None
                 else "",
-                "scores": [_score(scores.get((sample, method, key))) for key in run.judges],
+                "scores": {i: _score(scores.get((sample, method, key))) for i, key in judges.items()},
             }
         )
     return {

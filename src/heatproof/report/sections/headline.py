@@ -30,13 +30,13 @@ class Verdict:
     winner: str
     rank: Estimate
     first: float  # share of draws
-    scores: list[tuple[str, float]]  # setting, mean
+    scores: list[tuple[str, Estimate]]  # setting, mean
+    score: Estimate | None  # their mean, unless those of several protocols would be mixed
     second: str
     rank_gap: Estimate | None
     score_gap: Estimate | None
     ties: list[str]  # methods that cannot be told apart from the winner
     compared: int
-    one_protocol: bool
     control: ControlVerdict | None
     correct: int
     labelled: int
@@ -59,6 +59,7 @@ def content(run: Run, site: Site) -> dict[str, Any]:
         "unranked_models": [s.model for s in run.standings if s.model not in {v.model for v in verdicts}],
         "settings": len(run.judges),
         "samples": len(run.samples),
+        "protocols": list({key[0]: judge for key, judge in run.judges.items()}.values()),
     }
 
 
@@ -75,19 +76,18 @@ def verdict(run: Run, standing: Standings) -> Verdict | None:
         beaten = [m for m in real if standing.order.index(m) > standing.order.index(controls[0])]
         clearly = [m for m in beaten if standing.rank_gap(controls[0], m).low > 0]
         control = ControlVerdict(controls[0], standing.mean_rank(controls[0]), beaten, clearly)
-    column = standing.methods.index(winner)
     return Verdict(
         standing.model,
         winner,
         standing.mean_rank(winner),
         standing.first_share(winner, real),
-        [(run.setting_labels[key], float(standing.means[i, column])) for i, key in enumerate(standing.settings)],
+        [(run.setting_labels[key], standing.score(i, winner)) for i, key in enumerate(standing.settings)],
+        standing.mean_score(winner),
         second,
         standing.rank_gap(winner, second) if second else None,
         standing.score_gap(winner, second) if second else None,
         [m for m in others if not standing.rank_gap(winner, m).low > 0],
         len(real),
-        len({key[0] for key in standing.settings}) == 1,
         control,
         *run.accuracy[standing.model],
     )

@@ -9,7 +9,7 @@ import yaml
 
 from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError
-from heatproof.report.gather import Run
+from heatproof.report.gather import Run, titled
 from heatproof.report.site import Site
 
 TARGETS = {
@@ -28,7 +28,7 @@ def content(run: Run, site: Site) -> dict[str, Any]:
         "yours": [m for m in run.methods if run.family(m) == "yours"],
         "protocols": _protocols(run),
         "baselines": _baselines(run),
-        "models": [_model(run, name) for name in run.models],
+        "models": [_model(run, name, view) for name in run.models for view in run.views(name)],
         "methods": run.methods,
         "facts": run.provenance,
         "cost": run.plan.get("cost", {}),
@@ -86,6 +86,6 @@ def _baseline_summary(name: str) -> str:
         return "not known to this version"
 
 
-def _model(run: Run, name: str) -> dict[str, Any]:
-    correct, labelled = run.accuracy[name]
-    return {"name": name, **run.facts(name), "correct": correct, "labelled": labelled}
+def _model(run: Run, name: str, view: str) -> dict[str, Any]:
+    correct, labelled = run.kept(name, view).accuracy
+    return {"name": titled(name, view), **run.facts(name, view), "correct": correct, "labelled": labelled}

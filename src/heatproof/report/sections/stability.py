@@ -30,7 +30,24 @@ def content(run: Run, site: Site) -> dict[str, Any]:
         "settings": len(run.judges),
         "models": len(run.standings),
         "controls": run.controls(list(run.methods)),
+        "twins": [twin for standing in run.standings for twin in _twins(run, standing)],
     }
+
+
+def _twins(run: Run, standing: Standings) -> list[dict[str, Any]]:
+    """The ranking of the network as it is against that of its fine-tuned copy, where both were asked the same."""
+    found = []
+    for s, key in enumerate(standing.settings):
+        twin = run.plain_twin(standing.model, key)
+        both = [standing.settings.index(twin), s] if twin in standing.settings else []
+        agreed = agreement([(standing.methods, standing.ranks[i], standing.drawn_ranks[i]) for i in both], run.controls(standing.methods))
+        if agreed:
+            ranked = [{m: r for m, r in zip(standing.methods, standing.ranks[i], strict=True) if np.isfinite(r)} for i in both]
+            labels = [run.setting_labels[standing.settings[i]] for i in both]
+            leaders = [_leader(run, r) for r in ranked]
+            facts = {"model": run.short_names[standing.model], "labels": labels, "leaders": leaders}
+            found.append({**facts, "agreed": agreed.mean, "methods": len(agreed.methods)})
+    return found
 
 
 def _places(standing: Standings) -> np.ndarray:  # (M,)

@@ -5,16 +5,33 @@ from __future__ import annotations
 from typing import Any
 
 from heatproof.report.gather import Run
-from heatproof.report.sections.models import accuracy, across
+from heatproof.report.sections.models import accuracy, across, best, channels, likeness
 from heatproof.report.site import Site
+
+QUESTIONS = {  # (several models, a fine-tuned copy beside its original)
+    (True, True): "Which model is easier to explain, and what did fine-tuning change?",
+    (True, False): "Which model is easier to explain?",
+    (False, True): "What did fine-tuning change?",
+    (False, False): "How good is the fine-tuned network?",
+}
 
 
 def content(run: Run, site: Site) -> dict[str, Any] | None:
-    if not len(run.rows) or (len(run.models) < 2 and not any(run.views(run.models[0]))):
+    """None for one model as it is: there is nothing to compare it with."""
+    weights = [run.networks(model) for model in run.models]
+    many, tuned = len(weights) > 1, any(view for views in weights for view in views)
+    pairs = any("" in views and len(views) > 1 for views in weights)
+    if not len(run.rows) or not (many or tuned):
         return None
     return {
-        "many": len(run.models) > 1,
-        "tuned": any(view for model in run.models for view in run.views(model)),
+        "question": QUESTIONS[many, pairs],
+        "many": many,
+        "tuned": tuned,
+        "pairs": pairs,
         "accuracy": accuracy.content(run),
-        "across": across.content(run, site),
+        "across": across.models(run, site),
+        "copies": across.copies(run, site),
+        "best": best.content(run, site),
+        "likeness": likeness.content(run, site),
+        "channels": channels.content(run, site),
     }

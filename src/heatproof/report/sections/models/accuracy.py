@@ -28,14 +28,14 @@ def content(run: Run) -> dict[str, Any]:
     """A table for every way of deleting; one with intact images alone, where nothing was deleted patch by patch."""
     found: dict[Deletion | None, dict[str, dict[str, pd.DataFrame]]] = {}
     for model in run.models:
-        for view, keys in run.views(model).items():
+        for view, keys in run.networks(model).items():
             kept = run.kept(model, view)
             for key in keys:
                 deletion, frame = _answers(kept, run.judges[key])
                 if len(frame):
                     found.setdefault(deletion, {}).setdefault(model, {}).setdefault(view, frame)
-    some = [d for d in found if d] or list(found)
-    return {"tables": [_table(run, d, found[d]) for d in _in_order(run, some)]}
+    some: list[Deletion | None] = [d for d in found if d]
+    return {"tables": [_table(run, d, found[d]) for d in _in_order(run, some or list(found))]}
 
 
 def _table(run: Run, deletion: Deletion | None, models: dict[str, dict[str, pd.DataFrame]]) -> dict[str, Any]:
@@ -72,10 +72,13 @@ def _answers(kept: Kept, judge: dict[str, Any]) -> tuple[Deletion | None, pd.Dat
 
 def _model(views: dict[str, pd.DataFrame], columns: dict[str, str]) -> list[dict[str, Any]]:
     """Before, after, and the paired change."""
-    rows = [_row("fine-tuned" if view else "as it is", frame, [share(frame[c].to_numpy()) for c in columns]) for view, frame in views.items()]
+    rows = [
+        _row("fine-tuned" if view else "as it is", frame, [share(frame[c].to_numpy()) for c in columns]) for view, frame in views.items()
+    ]
     if "" in views and len(views) > 1:
         before, after = views[""].align(next(frame for view, frame in views.items() if view), join="inner", axis=0)
-        rows.append({**_row("change", before, [change(before[c].to_numpy(), after[c].to_numpy()) for c in columns]), "change": True})
+        if len(before):
+            rows.append({**_row("change", before, [change(before[c].to_numpy(), after[c].to_numpy()) for c in columns]), "change": True})
     return rows
 
 

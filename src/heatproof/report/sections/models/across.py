@@ -1,9 +1,9 @@
-"""The score of every method on every model, the paired differences, and the best score against the accuracy."""
+"""The score of every method on every network, and the paired differences."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -15,44 +15,77 @@ from heatproof.report.gather import Run
 from heatproof.report.site import Site
 
 
-def content(run: Run, site: Site) -> list[dict[str, Any]]:
-    """One comparison a setting; none with one model."""
-    return [_setting(run, site, key) for key in run.preferred] if len(run.models) > 1 else []
+class Column(NamedTuple):
+    title: str
+    model: str
+    key: Key
 
 
-def _setting(run: Run, site: Site, key: Key) -> dict[str, Any]:
-    lines = run.summary
-    for column, value in zip(("protocol", "setting", "baseline"), key, strict=True):
-        lines = lines[lines[column] == value]
-    found = {(line["model"], line["method"]): line for line in lines.to_dict("records")}
-    judge = run.judges[key]
-    axis = Axis.around([*lines["low"], *lines["high"], *lines["mean"], judge["random_score"]], most=4)
-    means = lines.groupby("method", sort=False)["mean"].mean().sort_values(ascending=not judge["higher_is_better"], na_position="last")
-    methods = [str(m) for m in means.index]
-    panels = [Panel(run.short_names[m], axis, judge["random_score"]) for m in run.models]
-    rows = [Row(m, run.family(m), tuple(_spot(run, model, found.get((model, m))) for model in run.models)) for m in methods]
-    label = run.setting_labels[key]
-    title = f"{label}: mean score and 95 % interval of each method on each model"
+def models(run: Run, site: Site) -> list[dict[str, Any]]:
+    """All models under each setting; none with one model."""
+    if len(run.models) < 2:
+        return []
+    columns = {key: [Column(run.short_names[model], model, key) for model in run.models] for key in run.preferred}
+    return [found for key in columns if (found := _compare(run, site, run.setting_labels[key], columns[key]))]
+
+
+def copies(run: Run, site: Site) -> list[dict[str, Any]]:
+    """Each network and its fine-tuned copy, asked the same."""
+    found = []
+    for model in run.models:
+        pairs = [(twin, key) for key in run.preferred if (twin := run.plain_twin(model, key))]
+        for twin, key in pairs:
+            label = run.short_names[model] + (f", {run.setting_labels[key]}" if len(pairs) > 1 else "")
+            columns = [Column(f"{what} ({run.setting_labels[k]})", model, k) for what, k in (("as it is", twin), ("fine-tuned", key))]
+            found.append(_compare(run, site, label, columns))
+    return [f for f in found if f]
+
+
+def _compare(run: Run, site: Site, label: str, columns: list[Column]) -> dict[str, Any] | None:
+    judge = run.judges[columns[0].key]
+    lines = [_lines(run, column) for column in columns]
+    if not any(lines):
+        return None
+    ends = [line[end] for found in lines for line in found.values() for end in ("low", "high", "mean")]
+    axis = Axis.around([*ends, judge["random_score"]], most=4)
+    methods = _order(lines, judge["higher_is_better"])
+    panels = [Panel(column.title, axis, judge["random_score"]) for column in columns]
+    rows = [Row(m, run.family(m), tuple(_spot(c, found.get(m)) for c, found in zip(columns, lines, strict=True))) for m in methods]
     return {
         "label": label,
         "judge": judge,
-        "figure": site.figure(charts.lattice(panels, rows, title)),
-        "against": run.short_names[run.models[0]],
-        "others": [run.short_names[m] for m in run.models[1:]],
-        "gaps": _gaps(run, key, methods),
+        "figure": site.figure(charts.lattice(panels, rows, f"{label}: mean score and 95 % interval of each method")),
+        "against": columns[0].title,
+        "others": [column.title for column in columns[1:]],
+        "gaps": _gaps(run, columns, methods),
     }
 
 
-def _spot(run: Run, model: str, line: dict[str, Any] | None) -> Spot | str:
+def _lines(run: Run, column: Column) -> dict[str, dict[str, Any]]:
+    """method -> its line in the summary"""
+    found = run.summary[run.summary["model"] == column.model]
+    for name, value in zip(("protocol", "setting", "baseline"), column.key, strict=True):
+        found = found[found[name] == value]
+    return {line["method"]: line for line in found.to_dict("records")}
+
+
+def _order(lines: list[dict[str, dict[str, Any]]], higher_is_better: bool) -> list[str]:
+    """Best mean over the columns first; a method that is missing from one comes later, whatever its mean."""
+    means = pd.DataFrame([{method: line["mean"] for method, line in found.items()} for found in lines])
+    ordered = pd.DataFrame({"missing": means.isna().sum(), "score": means.mean() * (-1 if higher_is_better else 1)})
+    return [str(m) for m in ordered.sort_values(["missing", "score"], kind="stable").index]
+
+
+def _spot(column: Column, line: dict[str, Any] | None) -> Spot | str:
     if line is None or not math.isfinite(line["mean"]):
         return "not judged" if line is None else next((k for k in ("n/a", "failed", "undefined") if line[k]), "no score")
-    interval = f"95 % interval {number(line['low'])} to {number(line['high'])}"
-    return Spot(line["mean"], line["low"], line["high"], f"{line['method']} on {model}\nmean {number(line['mean'])} · {interval} · n = {line['n']}")
+    said = f"mean {number(line['mean'])} · 95 % interval {number(line['low'])} to {number(line['high'])} · n = {line['n']}"
+    return Spot(line["mean"], line["low"], line["high"], f"{line['method']}: {column.title}\n{said}")
 
 
-def _gaps(run: Run, key: Key, methods: list[str]) -> list[dict[str, Any]]:
-    """Every model minus the first, method by method, on the samples that both have."""
-    first, *others = (table(run.rows, model, key) for model in run.models)
+def _gaps(run: Run, columns: list[Column], methods: list[str]) -> list[dict[str, Any]]:
+    """Every column minus the first, method by method, on the samples that both have."""
+    first, *others = (table(run.rows, column.model, column.key) for column in columns)
     empty = pd.Series(dtype=float)
     rows = []
     for method in methods:

@@ -1,0 +1,88 @@
+"""Information bottleneck attribution (Schulz et al. 2020): which features can be replaced by noise without loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import log
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from heatproof.methods.base import method
+from heatproof.models.model import Model
+from heatproof.tensor.filters import gaussian, separable
+from heatproof.tensor.noise import Rng
+
+SMALLEST = 0.01  # standard deviation
+ACTIVE = 0.01  # share of the reference images in which a feature must be non-zero to count
+Count = Annotated[int, Field(ge=1)]
+
+
+def statistics(model: Model, images: Iterator[Tensor]) -> dict[str, Tensor]:
+    """Mean, standard deviation and activity of every feature over the reference, in one pass and double precision."""
+    count, sums = 0, torch.zeros(())
+    for x in images:
+        h = model.root.activation(x, model.start_layer).double()
+        count, sums = count + len(h), sums.to(h) + torch.stack([h.sum(0), (h**2).sum(0), (h != 0).sum(0)])
+    mean, square, active = sums / count
+    std = (square - mean**2).clamp(min=0).sqrt()
+    return {"mean": mean.float(), "std": std.float(), "active": (active >= ACTIVE).float()}
+
+
+@method(
+    "iba",
+    family="perturbation",
+    paper="Schulz et al. 2020",
+    signed=False,
+    layer="middle",
+    cost=lambda arguments: (0, arguments["steps"] * arguments["copies"]),
+    prepare=statistics,
+)
+def iba(
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    prepared: Mapping[str, Tensor],
+    beta: Annotated[float, Field(gt=0)] = 10.0,
+    steps: Count = 10,
+    copies: Count = 10,
+    lr: Annotated[float, Field(gt=0)] = 1.0,
+) -> Tensor:
+    """Bits of each place that reach the output when features are noised as far as the prediction allows."""
+    mean, active = prepared["mean"].to(x), prepared["active"].to(x)
+    std, kernel = prepared["std"].to(x).clamp(min=SMALLEST), gaussian(5, 1.0)
+    alpha = torch.full_like(x, 5.0).requires_grad_()
+    optimiser = torch.optim.Adam([alpha], lr=lr)
+    capacity = torch.zeros_like(x)
+    for step in range(steps):
+        with torch.enable_grad():
+            keep = separable(alpha.sigmoid(), kernel, "reflect")
+            capacity = _bits((x - mean) / std, keep) * active
+            cost = beta * capacity.flatten(1).mean(1).sum()
+        noise = mean + std * rng.normal(f"iba {step}", (copies, *x.shape[1:])).to(x)  # (B, copies, C, h, w)
+        slope = _slope(model, x, target, keep.detach(), noise, active)
+        optimiser.zero_grad()
+        torch.autograd.backward([cost, keep], [torch.ones_like(cost), slope])
+        optimiser.step()
+    return capacity.detach().sum(1) / log(2)
+
+
+def _bits(z: Tensor, keep: Tensor) -> Tensor:
+    """KL divergence, in nats, of what passes from noise alone; z: the feature in units of its own spread."""
+    left = (1 - keep) ** 2
+    return 0.5 * ((keep * z) ** 2 + left - left.clamp(min=1e-12).log() - 1)
+
+
+def _slope(model: Model, x: Tensor, target: Tensor, keep: Tensor, noise: Tensor, active: Tensor) -> Tensor:
+    """The gradient of the mean cross entropy over the noisy copies with respect to what is kept."""
+    total = torch.zeros_like(x)
+    for sample, copy in model.chunks(*noise.shape[:2]):
+        drawn = noise[sample, copy]
+        z = (keep[sample] * x[sample] + (1 - keep[sample]) * drawn) * active
+        gradient = model.gradient(z, target[sample], score="logprob").gradient
+        total.index_add_(0, sample.to(x.device), -gradient * active * (x[sample] - drawn) / noise.shape[1])
+    return total

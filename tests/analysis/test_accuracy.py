@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+import scipy.stats
+
+from heatproof.analysis.accuracy import change, newcombe, readings, share, wilson
+from heatproof.analysis.intervals import Estimate
+
+
+def answers(seed: int, n: int = 30, patches: int = 9) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.random(n) < 0.8, (rng.random((n, patches)) < 0.9).astype(np.float32), rng.normal(size=(n, patches))
+
+
+def test_readings_are_what_they_say_sample_by_sample():
+    correct, right, chance = answers(0)
+    found = readings(correct, right, chance)
+    for i in range(len(correct)):
+        worst = min(range(9), key=lambda p: chance[i, p])
+        assert found["intact"][i] == correct[i]
+        assert found["random"][i] == pytest.approx(sum(right[i]) / 9)
+        assert found["worst"][i] == right[i, worst]
+        assert found["whichever"][i] == all(right[i])
+    assert (found["whichever"] <= found["worst"]).all()
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 10), (10, 10), (3, 17), (96, 128), (1, 1)])
+def test_wilson_is_scipys(hits: int, n: int):
+    theirs = scipy.stats.binomtest(hits, n).proportion_ci(method="wilson")
+    assert wilson(hits / n, n) == pytest.approx((theirs.low, theirs.high))
+
+
+def test_none_wrong_is_not_certainty():
+    always = np.ones(50)
+    assert share(always).low < 0.95
+    moved = change(always, always)
+    assert moved.low < moved.value == 0 < moved.high
+
+
+def test_a_mean_over_patches_is_bootstrapped():
+    values = np.random.default_rng(0).random(40)
+    assert share(values) == Estimate.mean(values)
+    assert change(values, values + 0.1) == pytest.approx((0.1, 0.1, 0.1))
+
+
+def test_the_other_way_round_is_the_negative():
+    before, after = (np.random.default_rng(s).random(40) < p for s, p in ((0, 0.6), (1, 0.8)))
+    there, back = newcombe(before, after), newcombe(after, before)
+    assert there == pytest.approx((-back.value, -back.high, -back.low))
+
+
+def test_pairs_that_change_together_are_known_better():
+    before = np.arange(100) < 60
+    together, apart = np.arange(100) < 70, (np.arange(100) + 50) % 100 < 70
+    assert newcombe(before, together).value == pytest.approx(newcombe(before, apart).value) == pytest.approx(0.1)
+    assert newcombe(before, together).told == 1
+    assert newcombe(before, apart).told == 0
+
+
+@pytest.mark.parametrize(("loses", "gains"), [(0.02, 0.10), (0.05, 0.05), (0.0, 0.3)])
+def test_it_covers_the_truth_about_as_often_as_it_says(loses: float, gains: float):
+    rng, hits = np.random.default_rng(0), 0
+    for _ in range(1000):
+        kinds = rng.choice(4, size=60, p=[0.5, loses, gains, 0.5 - loses - gains])  # both, before only, after only, neither
+        found = newcombe(kinds < 2, (kinds == 0) | (kinds == 2))
+        hits += found.low <= gains - loses <= found.high
+    assert 0.93 <= hits / 1000 <= 0.995

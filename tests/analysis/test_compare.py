@@ -1,0 +1,37 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from heatproof.analysis.compare import gap, table
+from heatproof.analysis.intervals import Estimate
+
+KEY = ("sds", "patches=16", "zero")
+
+
+def rows(model: str, values: dict[str, list[float]], baseline: str = "zero") -> pd.DataFrame:
+    lines = [(model, m, "sds", "patches=16", baseline, f"s{i}", v) for m, scores in values.items() for i, v in enumerate(scores)]
+    return pd.DataFrame(lines, columns=["model", "method", "protocol", "setting", "baseline", "sample", "value"])
+
+
+def test_a_table_has_one_models_scores_under_one_setting():
+    all_rows = pd.concat([rows("a", {"y": [1, 2], "x": [3, np.nan]}), rows("a", {"y": [9, 9]}, "blur"), rows("b", {"y": [8, 8]})])
+    found = table(all_rows, "a", KEY)
+    assert list(found.columns) == ["y", "x"]
+    assert found["y"].tolist() == [1, 2]
+    assert found["x"].tolist()[0] == 3
+    assert np.isnan(found.loc["s1", "x"])
+
+
+def test_a_gap_is_over_the_samples_that_both_have():
+    of, to = pd.Series([1.0, 5.0, np.nan, 4.0], list("abcd")), pd.Series([2.0, 3.0, 7.0, 9.0], list("dabz"))
+    found, n = gap(of, to)
+    assert n == 3
+    assert found == Estimate.mean(np.array([1 - 3.0, 5 - 7.0, 4 - 2.0]))
+
+
+def test_a_small_lead_on_every_sample_is_told():
+    noise = pd.Series(np.random.default_rng(0).normal(size=50))
+    found, _ = gap(noise + 0.01, noise)
+    assert found == pytest.approx((0.01, 0.01, 0.01))
+    assert found.told == 1
+    assert gap(noise, pd.Series(dtype=float)) == (pytest.approx((np.nan,) * 3, nan_ok=True), 0)

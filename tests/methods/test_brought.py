@@ -1,0 +1,74 @@
+"""Captum objects and maps on disk as methods."""
+
+import numpy as np
+import pytest
+import torch
+from captum.attr import InputXGradient, LayerGradCam, Saliency
+from safetensors.numpy import save_file
+
+import heatproof as hp
+from heatproof.errors import HeatproofError
+from heatproof.methods import Expression
+
+
+@pytest.fixture(scope="module")
+def model():
+    return hp.load_model("paperbirds/vgg")
+
+
+def values(result, method):
+    return result.scores.loc[result.scores["method"] == method, "value"].to_numpy()
+
+
+def test_a_captum_object_is_a_method(model):
+    layer = LayerGradCam(model.module, model.module.pool4)
+    result = hp.evaluate(model, "paperbirds:test", ["ixg", InputXGradient(model.module), layer], ["sds"], limit=6)
+    np.testing.assert_allclose(values(result, "InputXGradient"), values(result, "ixg"), atol=0.02)
+    assert np.isfinite(values(result, "LayerGradCam")).all()
+
+
+def test_a_captum_object_of_another_network_is_refused(model):
+    other = hp.load_model("paperbirds/resnet")
+    result = hp.evaluate(model, "paperbirds:test", [Saliency(other.module)], ["sds"], limit=2)
+    assert result.scores["message"].str.contains("made with another network").all()
+
+
+@pytest.mark.parametrize("kind", [".npz", ".safetensors", ".npy"])
+def test_maps_are_found_by_sample_id(model, tmp_path, kind):
+    data = hp.load_data("paperbirds:test", model, limit=5)
+    x = model.normalize(torch.stack([data.load(i).image for i in range(5)]))
+    maps = hp.explain(model, x, torch.tensor(data.labels), "ixg").numpy()
+    order = [3, 0, 4, 1]  # in another order, and one is missing
+    path = tmp_path / f"mine{kind}"
+    if kind == ".npy":
+        np.save(path, maps[order])
+        path.with_suffix(".txt").write_text("\n".join(data.ids[i] for i in order) + "\n")
+    else:
+        found = {data.ids[i]: maps[i] for i in order}
+        np.savez(path, **found) if kind == ".npz" else save_file(found, path)
+    result = hp.evaluate(model, data, [f"file:{path}", f"file:{path}|abs", "ixg"], ["sds"])
+    rows = result.scores[result.scores["method"] == f"file:{path}"].set_index("sample")
+    assert rows.loc[data.ids[2], "status"] == "failed"
+    for i in order:
+        expected = result.scores[(result.scores["method"] == "ixg") & (result.scores["sample"] == data.ids[i])]["value"].item()
+        assert rows.loc[data.ids[i], "value"] == pytest.approx(expected, abs=0.02)
+
+
+def test_files_that_do_not_fit_say_so(model, tmp_path):
+    with pytest.raises(HeatproofError, match="there is no file"):
+        Expression.parse(f"file:{tmp_path}/none.npz")
+    np.save(tmp_path / "alone.npy", np.zeros((2, 8, 8)))
+    with pytest.raises(HeatproofError, match="write the sample ids"):
+        Expression.parse(f"file:{tmp_path}/alone.npy")
+    (tmp_path / "alone.txt").write_text("a\n")
+    with pytest.raises(HeatproofError, match="2 maps, but alone.txt 1 ids"):
+        Expression.parse(f"file:{tmp_path}/alone.npy")
+    (tmp_path / "broken.npz").write_bytes(b"not a zip")
+    with pytest.raises(HeatproofError, match="cannot read maps"):
+        Expression.parse(f"file:{tmp_path}/broken.npz")
+    np.save(tmp_path / "evil.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(HeatproofError, match="cannot read maps"):
+        Expression.parse(f"file:{tmp_path}/evil.npy")
+    np.savez(tmp_path / "other.npz", elsewhere=np.zeros((8, 8)))
+    result = hp.evaluate(model, "paperbirds:test", [f"file:{tmp_path}/other.npz"], ["sds"], limit=2)
+    assert result.scores["message"].str.contains("it has ids like elsewhere").all()

@@ -1,0 +1,321 @@
+"""Several networks, and fine-tuned copies of them: what the report says of them is what a slow second look finds."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor
+
+import heatproof as hp
+from heatproof.analysis.intervals import Estimate
+from heatproof.models.zoo import align
+from heatproof.report.charts import Axis, Panel, Row, Spot, _spread, lattice
+from heatproof.report.gather import Run, view_words
+from heatproof.report.sections import example, failures, gallery, making, models, stability
+from heatproof.report.sections.models import accuracy, across, best, channels, likeness
+from heatproof.report.site import Site
+
+NAMES = ["paperbirds/vgg", "paperbirds/bcos"]
+METHODS = ["gradcam", "ixg", "saliency", "ixg|abs", "bcos", "random", "edges"]
+N = 40
+
+
+@pytest.fixture(scope="module")
+def data() -> hp.TensorData:
+    """Birds in noise, so that not every answer is right."""
+    birds = hp.load_data("paperbirds:test", limit=N)
+    samples = [birds.load(i) for i in range(N)]
+    images = torch.stack([s.image for s in samples])
+    noisy = (images + 0.15 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
+    return hp.TensorData(noisy, [s.label or 0 for s in samples], name="noisy")
+
+
+@pytest.fixture(scope="module")
+def result(data: hp.TensorData, tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
+    return hp.evaluate(NAMES, data, METHODS, ["sds", "idsds"], out=tmp_path_factory.mktemp("run") / "two", keep_maps=32)
+
+
+@pytest.fixture(scope="module")
+def run(result: hp.Result) -> Run:
+    return Run(result.store)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def without_each_patch(model: hp.Model, x: Tensor) -> Tensor:  # (16, K) logits
+    deleted = x.repeat(16, 1, 1, 1)
+    for p in range(16):
+        row, column = 16 * (p // 4), 16 * (p % 4)
+        deleted[p, :, row : row + 16, column : column + 16] = 0
+    with torch.no_grad():
+        return model.logits(deleted)
+
+
+def test_accuracies_are_those_of_the_networks_themselves(run: Run, data: hp.TensorData):
+    (table,) = accuracy.content(run)["tables"]
+    assert table["deletion"] == (16, "zero")
+    for name, shown in zip(NAMES, table["models"], strict=True):
+        plain = hp.load_model(name)
+        before, after, moved = shown["rows"]
+        for row, model in ((before, plain), (after, align(plain, "16/zero"))):
+            right = {"intact": 0.0, "random": 0.0, "worst": 0.0, "whichever": 0.0}
+            for image, label in zip(data.images, data.labels, strict=True):
+                assert label is not None
+                x = model.normalize(image[None])
+                logits = without_each_patch(model, x)
+                answers = logits.argmax(1) == label
+                worst = int(logits.log_softmax(1)[:, label].argmin())
+                with torch.no_grad():
+                    right["intact"] += bool(model.logits(x).argmax() == label)
+                right["random"] += float(answers.float().mean())
+                right["worst"] += bool(answers[worst])
+                right["whichever"] += bool(answers.all())
+            assert row["n"] == N
+            assert [e.value for e in row["cells"]] == pytest.approx([total / N for total in right.values()])
+            assert all(e.low <= e.value <= e.high for e in row["cells"])
+        assert [e.value for e in moved["cells"]] == pytest.approx(
+            [a.value - b.value for a, b in zip(after["cells"], before["cells"], strict=True)]
+        )
+
+
+def test_differences_between_models_are_paired(run: Run, site: Site, result: hp.Result):
+    tuned, plain = across.models(run, site)
+    assert (tuned["judge"]["id"], plain["judge"]["id"]) == ("idsds", "sds")
+    scores = result.scores[result.scores["protocol"] == "idsds"]
+    tables = [scores[scores["model"] == name].pivot(index="sample", columns="method", values="value") for name in NAMES]
+    for row in tuned["gaps"]:
+        difference = (tables[1][row["method"]] - tables[0][row["method"]]).dropna()
+        (cell,) = row["cells"]
+        assert (cell is None) == (row["method"] == "bcos")
+        if cell:
+            assert (cell[0].value, cell[1]) == (pytest.approx(difference.mean()), len(difference))
+    assert tuned["figure"].svg.count("n/a") == 1
+
+
+def test_differences_to_the_fine_tuned_copy_are_paired(run: Run, site: Site, result: hp.Result):
+    for name, shown in zip(NAMES, across.copies(run, site), strict=True):
+        scores = result.scores[result.scores["model"] == name].pivot(index="sample", columns=["protocol", "method"], values="value")
+        for row in shown["gaps"]:
+            (cell,) = row["cells"]
+            difference = scores["idsds", row["method"]] - scores["sds", row["method"]]
+            assert (cell is None) == difference.isna().all()
+            if cell:
+                assert cell[0].value == pytest.approx(difference.mean())
+        assert shown["others"] == ["fine-tuned (idsds · zero)"]
+
+
+def test_methods_that_a_model_does_not_have_come_last(run: Run, site: Site):
+    assert across.models(run, site)[0]["gaps"][-1]["method"] == "bcos"
+
+
+def test_the_best_method_is_no_control_and_has_the_best_mean(run: Run):
+    key = run.preferred[0]
+    for name in NAMES:
+        found = best.best(run, name, key)
+        assert found is not None
+        part = run.summary[(run.summary["model"] == name) & (run.summary["protocol"] == "idsds")].set_index("method")
+        assert found.method == part["mean"].drop(["random", "edges"]).idxmax()
+        assert found.view == "aligned 16/zero"
+        assert found.score == pytest.approx(tuple(part.loc[found.method, ["mean", "low", "high"]]))
+
+
+def test_a_scatter_needs_models_that_differ_in_accuracy(run: Run, site: Site):
+    found = best.content(run, site)
+    assert found is not None
+    assert len(found["rows"]) == 4
+    assert (found["figure"] is not None) == (len({r["best"].accuracy.value for r in found["rows"]}) > 1)
+
+
+def test_likeness_is_the_mean_absolute_difference(run: Run, data: hp.TensorData):
+    pairs = {p.label: p for p in likeness._pairs(run)}
+    assert set(pairs) == {"vgg ↔ fine-tuned", "bcos ↔ fine-tuned", "vgg ↔ bcos"}
+    plain = hp.load_model(NAMES[0])
+    networks = (plain, align(plain, "16/zero"))
+    softmax, cams = 0.0, []
+    for i, (image, label) in enumerate(zip(data.images, data.labels, strict=True)):
+        assert label is not None
+        x = plain.normalize(image[None])
+        with torch.no_grad():
+            a, b = (float(m.logits(x).double().softmax(1)[0, label]) for m in networks)
+        softmax += abs(a - b) / N
+        if i < 32:
+            maps = []
+            for model in networks:
+                cam = grad_cam(model, x, label)
+                maps.append((cam - cam.min()) / (cam.max() - cam.min()))
+            cams.append(float((enlarged(maps[0]) - enlarged(maps[1])).abs().mean()))
+    found = pairs["vgg ↔ fine-tuned"]
+    assert found.softmax is not None
+    assert found.cam is not None
+    assert (found.softmax[0].value, found.softmax[1]) == (pytest.approx(softmax, rel=1e-4), N)
+    assert found.cam[0].value == pytest.approx(np.nanmean(cams), abs=1e-3)  # maps are kept in half precision
+
+
+def grad_cam(model: hp.Model, x: Tensor, label: int) -> Tensor:
+    layer = model.landmarks["cam"]
+    head, tail = model.cut(layer)
+    features = head(x).detach().requires_grad_()
+    tail(features)[0, label].backward()
+    assert features.grad is not None
+    return (features * features.grad.mean((2, 3), keepdim=True)).sum(1).relu()[0].detach()
+
+
+def enlarged(small: Tensor) -> Tensor:
+    return torch.nn.functional.interpolate(small[None, None], (64, 64), mode="bilinear", align_corners=False)[0, 0]
+
+
+def test_a_copy_is_nearer_only_if_no_interval_overlaps():
+    def pair(same: bool, low: float, high: float) -> likeness.Pair:
+        return likeness.Pair("", same, (Estimate((low + high) / 2, low, high), 9), None)
+
+    assert likeness.nearer([pair(True, 0.1, 0.2), pair(False, 0.3, 0.4)], "softmax") is True
+    assert likeness.nearer([pair(True, 0.1, 0.2), pair(False, 0.15, 0.4)], "softmax") is False
+    assert likeness.nearer([pair(True, 0.1, 0.2)], "softmax") is None
+    assert likeness.nearer([pair(True, float("nan"), float("nan")), pair(False, 0.3, 0.4)], "softmax") is None
+    assert likeness.nearer([pair(True, 0.1, 0.2), pair(False, 0.3, 0.4)], "cam") is None
+
+
+def test_channels_show_the_images_that_excite_them_most(run: Run, site: Site):
+    for name, shown in zip(NAMES, channels.content(run, site), strict=True):
+        peaks = [run.kept(name, view).every("peaks") for view in ("", "aligned 16/zero")]
+        assert shown["n"] == 32
+        common = []
+        for c in range(6):
+            rows = [sorted(range(32), key=lambda i: -float(p[i, c]))[:8] for p in peaks if p is not None]
+            common.append(len(set(rows[0]) & set(rows[1])))
+            if c < 3:
+                assert [image["id"] for image in shown["channels"][c]["before"]] == [str(i) for i in rows[0]]
+                assert [image["id"] for image in shown["channels"][c]["after"]] == [str(i) for i in rows[1]]
+                assert sum(image["both"] for image in shown["channels"][c]["after"]) == common[c]
+        assert (shown["mean"], shown["least"], shown["most"]) == (pytest.approx(np.mean(common)), min(common), max(common))
+
+
+def test_the_worked_example_gives_the_score_of_the_row(run: Run, site: Site, result: hp.Result):
+    found = example.content(run, site)
+    assert found is not None
+    assert found["tuned"]
+    assert found["judge"]["id"] == "idsds"
+    rows = result.scores[(result.scores["model"] == NAMES[0]) & (result.scores["protocol"] == "idsds")]
+    row = rows[(rows["method"] == found["method"]) & (rows["sample"] == found["sample"])].iloc[0]
+    assert row["value"] == found["value"]
+    numbers = [[float(v.replace("−", "-")) for v in re.findall(r"patch \d, \d: ([−\d.]+)", str(found[grid]))] for grid in ("sums", "drops")]
+    assert [len(v) for v in numbers] == [16, 16]
+    assert spearmanr(*numbers)[0] == pytest.approx(row["value"], abs=0.02)  # written with three digits
+    assert found["exact"]
+    assert f"{row['value']:.2f}" in result.report().read_text()
+
+
+def test_the_example_is_typical_and_never_contradicts_its_row():
+    drops = torch.arange(16.0)
+    scores = [example.Score("far", 1.0, drops, drops), example.Score("near", 0.5, drops, drops), example.Score("low", -1.0, -drops, drops)]
+    chosen = example.typical(scores, 0.4)
+    assert chosen is not None
+    assert chosen.sample == "far"  # near would show another ρ than its row
+    only = example.typical(scores[1:2], 0.4)
+    assert only is not None
+    assert abs(only.rho - only.value) > example.SAME  # shown with ≈
+    assert example.typical([], 0.4) is None
+
+
+def test_the_gallery_offers_every_network_the_settings_it_was_judged_under(run: Run, site: Site):
+    for model in gallery.content(run, site)["models"]:
+        assert [view["settings"] for view in model["views"]] == [[0], [1]]
+        plain, tuned = (view["samples"] for view in model["views"])
+        assert [s["id"] for s in plain] == [s["id"] for s in tuned]
+        for view in model["views"]:
+            for sample in view["samples"]:
+                assert list(sample["drops"]) == view["settings"]
+                for tile in sample["tiles"]:
+                    assert list(tile["scores"]) == view["settings"]
+                    assert all(score["text"] != "not judged" for score in tile["scores"].values())
+
+
+def test_agreement_before_and_after_fine_tuning_is_told(run: Run, site: Site):
+    for standing, twin in zip(run.standings, stability.content(run, site)["twins"], strict=True):
+        kept = [i for i, m in enumerate(standing.methods) if m not in ("random", "edges") and np.isfinite(standing.means[:, i]).all()]
+        assert twin["agreed"].value == pytest.approx(spearmanr(standing.means[0, kept], standing.means[1, kept])[0])
+        assert twin["labels"] == ["sds · zero", "idsds · zero"]
+
+
+def test_other_sections_know_the_views(run: Run, site: Site):
+    assert [m["name"] for m in making.content(run, site)["models"]] == [f"{n}{v}" for n in NAMES for v in ("", ", aligned 16/zero")]
+    worst = failures.content(run, site)["worst"][0]["methods"][0]
+    scores = run.rows[(run.rows["model"] == NAMES[0]) & (run.rows["protocol"] == "sds") & (run.rows["method"] == worst["name"])]
+    assert worst["samples"][0]["value"] == scores["value"].min()
+
+
+def test_fine_tuned_weights_alone_are_reported_too(data: hp.TensorData, tmp_path: Path, site: Site):
+    result = hp.evaluate(NAMES[0], data, ["ixg", "saliency"], ["idsds"], out=tmp_path / "one", keep_maps=4)
+    run = Run(result.store)
+    found = models.content(run, site)
+    assert found is not None
+    assert (found["tuned"], found["pairs"]) == (True, False)
+    assert found["question"] == "How good is the fine-tuned network?"
+    assert (found["across"], found["best"], found["likeness"], found["channels"]) == ([], None, None, [])
+    text = result.report().read_text()
+    assert "add <code>sds</code>" in text
+    assert run.accuracy[NAMES[0]][1] == N
+    assert not re.search(r"\b(nan|None)\b", re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL))
+
+
+def test_one_model_and_its_copy_are_compared(data: hp.TensorData, tmp_path: Path, site: Site):
+    result = hp.evaluate(NAMES[0], data, ["ixg", "gradcam"], ["idsds", "sds"], out=tmp_path / "one", keep_maps=20)
+    found = models.content(Run(result.store), site)
+    assert found is not None
+    assert found["question"] == "What did fine-tuning change?"
+    assert (found["across"], found["best"]) == ([], None)
+    assert len(found["copies"]) == 1
+    assert found["likeness"]["same"] and not found["likeness"]["other"]
+    assert [c["name"] for c in found["channels"]] == ["vgg"]
+    assert [r["what"] for r in found["accuracy"]["tables"][0]["models"][0]["rows"]] == ["as it is", "fine-tuned", "change"]
+
+
+def test_one_model_as_it_is_has_nothing_to_be_compared_with(data: hp.TensorData, tmp_path: Path):
+    result = hp.evaluate(NAMES[0], data, ["ixg"], ["sds"], out=tmp_path / "one", keep_maps=0)
+    text = result.report().read_text()
+    assert 'id="models"' not in text
+    assert 'href="#models"' not in text
+    assert 'id="example"' not in text  # no maps were kept
+
+
+def test_labels_of_a_scatter_do_not_overlap():
+    found = _spread([10.0, 11.0, 12.0, 300.0], 15.0, 0.0, 300.0)
+    assert all(b - a >= 15 for a, b in pairwise(found))
+    assert max(found) <= 300
+    assert _spread([], 15.0, 0.0, 300.0) == []
+
+
+def test_a_lattice_has_a_mark_or_a_word_in_every_cell():
+    axis = Axis.around([0.0, 1.0])
+    rows = [Row("a", "cam", (Spot(0.5, 0.4, 0.6, "tip"), "n/a")), Row("b", "control", (Spot(0.2, float("nan"), float("nan"), ""), "n/a"))]
+    drawn = lattice([Panel("one", axis, 0.0), Panel("two", axis)], rows, "title")
+    assert drawn.count('class="dot') == 2
+    assert drawn.count("n/a") == 2
+    assert "nan" not in drawn
+
+
+@pytest.mark.parametrize(("view", "words"), [("", "as it is"), ("aligned 16/zero", "fine-tuned (16/zero)"), ("grid 3", "grid 3")])
+def test_views_in_words(view: str, words: str):
+    assert view_words(view) == words
+
+
+def test_an_unfinished_run_without_labels_is_compared_as_far_as_it_goes(data: hp.TensorData, tmp_path: Path):
+    result = hp.evaluate(NAMES, (data.images, None), ["ixg", "gradcam"], ["sds", "idsds"], out=tmp_path / "run", keep_maps=8)
+    text = result.report().read_text()
+    assert "No sample has a label" in text
+    assert 'id="example"' in text
+    assert "classified as" in text
+    for kind in ("rows", "kept"):
+        next(p for p in sorted((tmp_path / "run" / kind).iterdir())).unlink()
+    text = hp.Result.load(tmp_path / "run").report().read_text()
+    assert 'id="models"' in text
+    assert not re.search(r"\b(nan|None)\b", re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL))
