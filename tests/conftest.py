@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import heatproof as hp
+from heatproof.errors import HeatproofError
+from heatproof.models.vision import import_timm, import_torchvision
 
 DATA = Path(__file__).parent / "golden" / "data"
 
@@ -88,3 +91,21 @@ def images(golden: Callable[[str], dict[str, np.ndarray]]) -> tuple[Tensor, Tens
     """Eight normalised images of 32 px and their labels, for the golden models."""
     case = golden("case01_single_deletion")
     return torch.from_numpy(case["images"]), torch.from_numpy(case["labels"])
+
+
+def extra(load: Callable[[], Any]) -> Any:
+    """An optional library; without it the test is skipped."""
+    try:
+        return load()
+    except HeatproofError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def torchvision() -> Any:
+    return extra(import_torchvision)
+
+
+@pytest.fixture(scope="session")
+def timm() -> Any:
+    return extra(import_timm)

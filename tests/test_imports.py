@@ -24,6 +24,7 @@ ORDER = [
     "functional",
     "api",
     "cli",
+    "__main__",
 ]
 
 

@@ -22,9 +22,13 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
+MOST_NAMES = 60
+
+
 def unknown(kind: str, name: object, known: Iterable[str], hint: str = "") -> HeatproofError:
-    """«unknown method "gradcm"; did you mean gradcam, gradcam++?» or, with nothing close, all there are."""
+    """«unknown method "gradcm"; did you mean gradcam, gradcam++?» or, with nothing close, all there are (of very many, some)."""
     names = sorted(set(known))
     close = get_close_matches(str(name), names, n=3, cutoff=0.6)
-    help_ = f"did you mean {', '.join(close)}?" if close else f"there are: {', '.join(names)}"
+    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    help_ = f"did you mean {', '.join(close)}?" if close else f"there are: {', '.join(names[:MOST_NAMES])}{rest}"
     return HeatproofError(f'unknown {kind} "{name}"; {help_}{" " + hint if hint else ""}')

@@ -1,42 +1,88 @@
-"""Case 7: the vision transformer gives the reference's logits and attention."""
+"""Case 7: the vision transformer gives the reference's logits, attention, gradients, relevances and maps."""
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 import heatproof as hp
+from heatproof.methods import Explainer, Expression
+from heatproof.methods.transformers import attention_evidence, attention_gradients
+from heatproof.models.convert import renamed
 from heatproof.models.vit import vit
+from heatproof.models.watch import watching
+from heatproof.tensor.noise import Rng
 
 DATA = Path(__file__).parent / "data"
-
-
-def our_name(key: str) -> str:
-    """timm's names in ours: blocks count from 1, and the tokens are a stage."""
-    block = re.fullmatch(r"blocks\.(\d+)\.(.+)", key)
-    if block:
-        return f"block{int(block[1]) + 1}.{block[2]}"
-    return f"tokens.{key.removeprefix('patch_embed.')}" if key.startswith(("patch_embed", "cls_token", "pos_embed")) else key
+FINAL_EPS = {"new": 1e-6, "lrp": 1e-5}  # the reference has two networks: one for rollout and Grad-CAM, one for relevance
 
 
 @pytest.fixture(scope="module")
-def net() -> nn.Sequential:
-    made = vit(10, size=32, patch=8, dim=48, depth=3, heads=3)
-    made.load_state_dict({our_name(key): value for key, value in load_file(DATA / "model_vit.safetensors").items()})
-    return made.eval()
+def model():
+    def load(which: str) -> hp.Model:
+        net = vit(10, size=32, patch=8, dim=48, depth=3, heads=3)
+        net.load_state_dict(renamed(load_file(DATA / "model_vit.safetensors")))
+        net.get_submodule("norm").eps = FINAL_EPS[which]
+        return hp.Model(net.eval(), size=32, name="vit")
+
+    return load
 
 
-def test_logits_and_attention(golden, net):
-    case, seen = golden("case07_vit"), []
-    for number in (1, 2, 3):
-        net.get_submodule(f"block{number}.attn.softmax").register_forward_hook(lambda _, __, out: seen.append(out))
-    model = hp.Model(net, size=32, name="vit")
-    seen.clear()
-    logits = model.logits(torch.from_numpy(case["images"]))
-    np.testing.assert_allclose(logits, case["logits_new"], rtol=0, atol=1e-5 * np.abs(case["logits_new"]).max())
-    attention: Tensor = torch.stack(seen, 1)
-    np.testing.assert_allclose(attention, case["attention_new"], rtol=0, atol=1e-5)
+@pytest.fixture(scope="module")
+def case(golden) -> dict[str, np.ndarray]:
+    return golden("case07_vit")
+
+
+@pytest.fixture(scope="module")
+def inputs(case) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(case["images"]), torch.from_numpy(case["labels"])
+
+
+def close(ours, stored):
+    np.testing.assert_allclose(ours, stored, rtol=1e-4, atol=1e-5 * np.abs(stored).max())
+
+
+def attentions(model):
+    return [model.module.get_submodule(f"block{number}.attn.softmax") for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("which", FINAL_EPS)
+def test_logits(case, inputs, model, which):
+    np.testing.assert_allclose(
+        model(which).logits(inputs[0]), case[f"logits_{which}"], rtol=0, atol=1e-5 * np.abs(case["logits_new"]).max()
+    )
+
+
+def test_attention_and_its_gradient(case, inputs, model):
+    net, (x, target) = model("new"), inputs
+    with watching(attentions(net), keep=lambda call: call.output) as seen:
+        gradients = attention_gradients(net(x), target, list(seen.values()))
+    close(torch.stack(list(seen.values()), 1).detach(), case["attention_new"])
+    close(gradients[-1], case["lastblock_attn_grad_new"])
+
+
+def test_gradient_and_relevance_of_every_attention(case, inputs, model):
+    x, target = inputs
+    gradients, relevances = (torch.stack(found, 1) for found in attention_evidence(model("lrp"), x, target, start=0))
+    close(gradients, case["attn_grad_lrp"])
+    close(relevances, case["attn_relevance_lrp"])
+
+
+@pytest.mark.parametrize(
+    ("which", "method", "stored"),
+    [
+        ("new", "rollout", "rollout_s1"),
+        ("new", "rollout(start=0)", "rollout_s0"),
+        ("new", "vit-gradcam", "vit_gradcam"),
+        ("lrp", "chefer", "chefer_s1"),
+        ("lrp", "chefer(start=0)", "chefer_s0"),
+    ],
+)
+def test_maps(case, inputs, model, which, method, stored):
+    maps = Explainer(model(which), *inputs, Rng(0, "012345")).native(Expression.parse(method))
+    close(maps, case[stored])
+    if f"{stored}_up32" in case:  # the reference repeats a patch's value, the library resizes bilinearly
+        np.testing.assert_array_equal(case[stored].repeat(8, 1).repeat(8, 2), case[f"{stored}_up32"])

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -186,3 +188,77 @@ def test_tuned_weights_of_ones_own(file, tmp_path):
 def test_weights_that_do_not_ship_say_how_to_get_them():
     with pytest.raises(HeatproofError, match=r"do not ship; in a spec write \{train: paperbirds/resnet18\}"):
         hp.load_model("paperbirds/resnet18")
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "resize", "mean"),
+    [
+        ("torchvision:resnet18", 224, 256, 0.485),
+        ("torchvision:mobilenet_v3_small", 224, 256, 0.485),
+        ("timm:resnet18.a1_in1k", 224, 235, 0.485),  # 0.95 of the image
+        ("timm:vit_tiny_patch16_224", 224, 248, 0.5),  # 0.9
+        ("timm:deit_tiny_patch16_224", 224, 248, 0.485),
+    ],
+)
+def test_a_model_of_a_library_has_its_preprocessing(timm, name, size, resize, mean):
+    state = torch.random.get_rng_state()
+    model, again = hp.load_model(name, "random"), hp.load_model(name, "random")
+    assert (model.name, model.size, model.resize, model.n_classes) == (name, size, resize, 1000)
+    assert model.mean[0].item() == pytest.approx(mean)
+    assert not model.module.training
+    assert model.fingerprint() == again.fingerprint()  # random, but always the same
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "pth"])
+@pytest.mark.parametrize("name", ["torchvision:resnet18", "timm:vit_tiny_patch16_224"])
+def test_a_librarys_weights_come_from_a_file_in_its_own_names(timm, torchvision, tmp_path, name, ending):
+    package, _, net = name.partition(":")
+    module = timm.create_model(net) if package == "timm" else torchvision.models.get_model(net)
+    path, x = tmp_path / f"w.{ending}", torch.randn(1, 3, 224, 224)
+    save_file(module.state_dict(), path) if ending == "safetensors" else torch.save(module.state_dict(), path)
+    with torch.no_grad():
+        logits = module.eval()(x)
+    torch.testing.assert_close(hp.load_model(name, path).logits(x), logits, rtol=0, atol=1e-5 * logits.abs().max().item())
+
+
+def test_published_weights_are_known_by_the_name_of_the_file(torchvision, tmp_path):
+    state = torchvision.models.get_model("mobilenet_v2").state_dict()
+    for file, resize in (("mobilenet_v2-b0353104.pth", 256), ("mobilenet_v2-7ebf99e0.pth", 232), ("mine.pth", 256)):
+        torch.save(state, tmp_path / file)
+        assert hp.load_model("torchvision:mobilenet_v2", tmp_path / file).resize == resize
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "message"),
+    [
+        ("torchvision:resnet50", None, "torchvision:resnet50 needs weights, and nothing is downloaded.*weights=random"),
+        ("timm:vit_base_patch16_224", None, "timm:vit_base_patch16_224 needs weights"),
+        ("torchvision:resnt50", None, 'unknown torchvision model "resnt50"; did you mean resnet50'),
+        ("torchvision:fasterrcnn_resnet50_fpn", "random", "unknown torchvision model"),
+        ("timm:vit_base_patch16_22", "random", "did you mean vit_base_patch16_224"),
+        ("timm:vit_tiny_patch16_224.augreg", "random", "did you mean vit_tiny_patch16_224.augreg_in21k"),
+        ("timm:qqqqqqqq", "random", r"there are: .* and \d+ more"),
+        ("timm:vit_small_patch16_224.dino", "random", "has no classifier"),
+        ("torchvision:resnet18", "IMAGENET1K_V1", "no weights file IMAGENET1K_V1"),
+        ("resnet50", None, r"named like torchvision:resnet50, timm:vit_base_patch16_224, and your own file:"),
+        ("file:{file}:build", "random", "one of your own comes with the weights it has"),
+    ],
+)
+def test_a_librarys_name_that_is_wrong_says_what_is_right(timm, file, name, weights, message):
+    with pytest.raises(HeatproofError, match=message):
+        hp.load_model(name.format(file=file), weights)
+
+
+@pytest.mark.parametrize("package", ["torchvision", "timm"])
+def test_a_library_that_is_missing_says_what_to_install(timm, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(HeatproofError, match=rf"{package} cannot be imported .*pip install 'heatproof\[vision\]'"):
+        hp.load_model(f"{package}:resnet18", "random")
+
+
+def test_an_embedded_model_untrained():
+    x = torch.rand(1, 3, 64, 64)
+    model = hp.load_model("paperbirds/resnet", "random")
+    assert not torch.equal(model.logits(x), hp.load_model("paperbirds/resnet").logits(x))
+    assert model.tuned == {}

@@ -208,8 +208,8 @@ def list_(kind: str, as_json: bool) -> None:
 
 @main.command(**command)
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("-m", "--model", required=True, help="A model's name, or file:my_model.py:build.")
-@click.option("--weights", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A local .safetensors or .pth file.")
+@click.option("-m", "--model", required=True, help="A model's name, such as torchvision:resnet50, or file:my_model.py:build.")
+@click.option("--weights", help="A local .safetensors or .pth file, or random.")
 @click.option(
     "--method", "methods", multiple=True, default=("gradcam",), show_default=True, help="An expression; may be given several times."
 )
@@ -218,7 +218,7 @@ def list_(kind: str, as_json: bool) -> None:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--device", default="auto", show_default=True)
 def explain(
-    images: Sequence[Path], model: str, weights: Path | None, methods: Sequence[str], target: int | None, out: Path, seed: int, device: str
+    images: Sequence[Path], model: str, weights: str | None, methods: Sequence[str], target: int | None, out: Path, seed: int, device: str
 ) -> None:
     """Draw the maps of one or more images, side by side.
 

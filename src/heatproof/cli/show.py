@@ -226,7 +226,7 @@ def _cell(value: Any) -> str:
 
 
 def draw_maps(
-    images: Sequence[Path], name: str, weights: Path | None, methods: Sequence[str], target: int | None, out: Path, seed: int, device: str
+    images: Sequence[Path], name: str, weights: str | None, methods: Sequence[str], target: int | None, out: Path, seed: int, device: str
 ) -> str:
     expressions = parse_methods(list(methods))
     model = load_model(name, weights, device)

@@ -5,6 +5,7 @@ from heatproof.methods import cams as cams
 from heatproof.methods import controls as controls
 from heatproof.methods import gradients as gradients
 from heatproof.methods import intrinsic as intrinsic
+from heatproof.methods import transformers as transformers
 from heatproof.methods import transforms as transforms
 from heatproof.methods.base import GROUPS as GROUPS
 from heatproof.methods.base import METHODS as METHODS

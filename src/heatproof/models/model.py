@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError, NotApplicable, unknown
 from heatproof.models.body import Body, landmarks, make_body
+from heatproof.models.convert import as_canonical
+from heatproof.models.guard import inspecting
 from heatproof.tensor.batching import chunks, pad, rows
 from heatproof.tensor.scores import Score, score_function
 from heatproof.userfile import source_of
@@ -44,7 +46,8 @@ class _Shared:
 class Model:
     """A network with its preprocessing.
 
-    module: maps normalised images (B, 3, H, W) to logits (B, K).
+    module: maps normalised images (B, 3, H, W) to logits (B, K). A plain vision transformer of timm or torchvision is turned into ours
+        (the same weights in the same memory), so that its attention can be seen; not where `layers` are named.
     layers: module paths to cut at, such as ["layer1", "layer2"]; by default wherever the network is a single chain.
     size, resize: the input is square, `size` px, cut from the middle of the image once its shorter side has `resize` px (by default
         `size` · 256/224); an image that has the size already is taken as it is.
@@ -70,8 +73,10 @@ class Model:
     ):
         if not isinstance(module, nn.Module):
             raise HeatproofError(f"hp.Model takes a torch.nn.Module; got {type(module).__name__}")
-        self.module = module if device is None else module.to(device)
         self.name = name or type(module).__name__
+        module = module if device is None else module.to(device)
+        module, self.unconverted = as_canonical(module) if layers is None else (module, "its layers are named")
+        self.module = module
         self.size, self.resize = size, resize or round(size * 256 / 224)
         if self.resize < size:
             raise HeatproofError(f"resize={resize} is smaller than size={size}; the image is resized first, then its middle is taken")
@@ -90,7 +95,7 @@ class Model:
         self._shared: _Shared | None = None
         example = torch.rand((2, len(self.mean), size, size), generator=torch.Generator().manual_seed(0)).to(self.device, self.dtype)
         example = (example - self.mean) / self.std
-        with _inspecting(module):
+        with inspecting(module):
             try:
                 with torch.no_grad():
                     logits = module(example)
@@ -160,7 +165,7 @@ class Model:
     def channels(self, layer: str) -> int:
         """How many a layer has."""
         blank = torch.zeros(1, len(self.mean), self.size, self.size, device=self.device, dtype=self.dtype)
-        with torch.no_grad(), _inspecting(self.module):
+        with torch.no_grad(), inspecting(self.module):
             return self.body.run(blank, 0, self._index(layer))[0].shape[1]
 
     @property
@@ -182,7 +187,7 @@ class Model:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits, with gradients if they are enabled."""
-        with _inspecting(self.module):
+        with inspecting(self.module):
             return self.body.run(x, self._start)[0]
 
     def logits(self, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, K)
@@ -201,7 +206,7 @@ class Model:
     def _observed(self, x: Tensor, at: int) -> tuple[Tensor, Tensor]:
         self._count("forward", len(x))
         logits, activations = [], []
-        with torch.no_grad(), _inspecting(self.module):
+        with torch.no_grad(), inspecting(self.module):
             for part in rows(x, self.batch_size):
                 batch = self._filled(part).contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.preserve_format)
                 out, seen = self.body.run(batch, self._start, watch=(at,))
@@ -212,6 +217,15 @@ class Model:
     def chunks(self, samples: int, variants: int) -> Iterator[tuple[Tensor, Tensor]]:
         """(sample, variant) indices over all variants of a batch, at most `batch_size` at a time."""
         return chunks(samples, variants, self.batch_size)
+
+    def pieces(self, x: Tensor, target: Tensor, kind: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images that take gradients and their targets, `batch_size` at a time, for passes of one's own; kind: forward or backward.
+
+        In a run the last piece is filled up with rows that are nobody's: cut them off at the end.
+        """
+        self._count(kind, len(x))
+        for part, goal in zip(rows(x, self.batch_size), rows(target, self.batch_size), strict=True):
+            yield self._filled(part).detach().requires_grad_(), self._filled(goal)
 
     def activation(self, x: Tensor, layer: str) -> Tensor:
         return self._activation_at(x, self._index(layer))
@@ -265,7 +279,7 @@ class Model:
 
     def _activation(self, x: Tensor, stop: int) -> Tensor:
         self._count("forward", len(x))
-        with torch.no_grad(), _inspecting(self.module):
+        with torch.no_grad(), inspecting(self.module):
             parts = [self.body.run(self._filled(part), self._start, stop)[0][: len(part)] for part in rows(x, self.batch_size)]
         return torch.cat(parts)
 
@@ -276,7 +290,7 @@ class Model:
         h = self._activation_at(x, first)
         self._count("backward", len(x), first)
         found: dict[int, list[Pass]] = {i: [] for i in at}
-        with torch.enable_grad(), _inspecting(self.module):
+        with torch.enable_grad(), inspecting(self.module):
             for part, goal in zip(rows(h, self.batch_size), rows(target, self.batch_size), strict=True):
                 count = len(part)
                 leaf = self._filled(part).detach().requires_grad_()
@@ -320,16 +334,3 @@ class Model:
             digest.update(key.encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
-
-
-@contextmanager
-def _inspecting(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode and nothing in place (a cut layer's activation must survive the next), while this lasts."""
-    flags = [(m, flag) for m in module.modules() for flag in ("training", "inplace") if getattr(m, flag, False)]
-    for m, flag in flags:
-        setattr(m, flag, False)
-    try:
-        yield
-    finally:
-        for m, flag in flags:
-            setattr(m, flag, True)

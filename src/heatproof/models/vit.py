@@ -19,6 +19,9 @@ class Attention(nn.Module):
         self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
         self.compare, self.softmax, self.mix = Product(), nn.Softmax(dim=-1), Product()
 
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}"
+
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, heads, tokens, d)
         attention = self.softmax(self.compare(q, k.mT) * self.scale)
@@ -70,3 +73,10 @@ def vit(
         parts[f"block{number}"] = Block(dim, heads, ratio)
     parts |= {"norm": nn.LayerNorm(dim, eps=1e-6), "pool": ClassToken(), "head": nn.Linear(dim, classes)}
     return nn.Sequential(parts)
+
+
+def is_vit(module: nn.Module) -> bool:
+    """Made of the parts above, in their order."""
+    kinds = [type(stage) for stage in module.children()] if type(module) is nn.Sequential else []
+    blocks = len(kinds) - 4
+    return blocks > 0 and kinds == [Tokens, *[Block] * blocks, nn.LayerNorm, ClassToken, nn.Linear]

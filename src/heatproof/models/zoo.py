@@ -1,4 +1,4 @@
-"""Models by name: `paperbirds/resnet`, `file:my_model.py:build`."""
+"""Models by name: `paperbirds/resnet`, `torchvision:resnet50`, `timm:vit_base_patch16_224`, `file:my_model.py:build`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -14,8 +14,11 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError, unknown
+from heatproof.models.convert import renamed
 from heatproof.models.model import Model
 from heatproof.models.nets import ASSETS, NETS, ON_DEMAND, build, load_state, weights_path
+from heatproof.models.vision import OPEN, RANDOM, library_model
+from heatproof.models.vit import is_vit
 from heatproof.userfile import from_file
 
 ALIGNMENT = re.compile(r"(\d+)/(.+)")
@@ -31,14 +34,15 @@ def load_model(
 ) -> Model:
     """A model by name, from a file of one's own, or from any torch module.
 
-    weights: a local .safetensors or .pth file of tensors (never an arbitrary pickle).
+    weights: a local .safetensors or .pth file of tensors (never an arbitrary pickle), or "random" for an untrained network. Those of
+        paperbirds ship; those of timm and torchvision have to be named.
     device: "cpu", "cuda", "cuda:1", "mps", or "auto"; by default where it is.
     tuned: files of weights that were fine-tuned from these, by cells and baseline: {"16/zero": "aligned.safetensors"}. `idsds` takes them.
     aligned: "16/zero" gives the model with those weights, the embedded ones or one of `tuned`.
     """
     place = pick_device(device) if device is not None else None
-    model = _open(name, weights is None)
-    if weights is not None:
+    model = _open(name, weights)
+    if weights is not None and weights != RANDOM:
         load_weights(model.module, Path(weights))
         model.aligned, model.tuned = metadata(Path(weights)).get("aligned", ""), {}
     for to, path in (tuned or {}).items():
@@ -48,18 +52,23 @@ def load_model(
     return model if place is None or model.device == torch.device(place) else model.to(place)
 
 
-def _open(name: str | nn.Module | Model, pretrained: bool) -> Model:
+def _open(name: str | nn.Module | Model, weights: str | Path | None) -> Model:
+    """With the weights it comes with; a network by name that is to get others, with random ones."""
+    if weights == RANDOM and (not isinstance(name, str) or name.startswith("file:")):
+        raise HeatproofError(
+            f"weights={RANDOM} is for networks that heatproof builds by name; one of your own comes with the weights it has"
+        )
     if isinstance(name, Model):
         return name
     if isinstance(name, nn.Module):
         return Model(name)
     if not isinstance(name, str):
         raise HeatproofError(f"a model is a name, a torch.nn.Module or an hp.Model; got {type(name).__name__}")
-    if name.startswith("file:"):
-        return _from_file(name)
-    if name.startswith("paperbirds/"):
-        return _embedded(name.removeprefix("paperbirds/"), pretrained)
-    raise unknown("model", name, [f"paperbirds/{n}" for n in NETS], "A model of your own: file:my_model.py:build")
+    kind = next((kind for kind in _KINDS if name.startswith(kind)), None)
+    if kind is None:
+        others = "Others are named like torchvision:resnet50, timm:vit_base_patch16_224, and your own file:my_model.py:build"
+        raise unknown("model", name, [f"paperbirds/{n}" for n in NETS], others)
+    return _KINDS[kind](name, weights)
 
 
 def untrained(name: str) -> Model:
@@ -89,7 +98,7 @@ def load_weights(module: nn.Module, path: Path) -> None:
         )
     except Exception as error:  # whatever the reader makes of a broken or hostile file, the user needs its name
         raise HeatproofError(f"cannot read weights from {path}: {error}") from error
-    own = module.state_dict()
+    own, state = module.state_dict(), renamed(state) if is_vit(module) else state
     wrong = [f"missing {k}" for k in own.keys() - state.keys()] + [f"unexpected {k}" for k in state.keys() - own.keys()]
     wrong += [
         f"{k} is {tuple(state[k].shape)}, not {tuple(own[k].shape)}" for k in own.keys() & state.keys() if state[k].shape != own[k].shape
@@ -156,6 +165,7 @@ def _embedded(net: str, pretrained: bool) -> Model:
             f"or train them with: heatproof train paperbirds/{net} -o {net}.safetensors, and give them as weights"
         )
     with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
         module = build(net)
     if pretrained:
         load_weights(module, weights_path(net))
@@ -181,3 +191,10 @@ def _from_file(name: str) -> Model:
     model = built if isinstance(built, Model) else Model(built)
     model.name = name
     return model
+
+
+_KINDS: dict[str, Callable[[str, str | Path | None], Model]] = {  # by how the name begins
+    "file:": lambda name, weights: _from_file(name),
+    "paperbirds/": lambda name, weights: _embedded(name.removeprefix("paperbirds/"), pretrained=weights is None),
+    **{f"{package}:": library_model for package in OPEN},
+}

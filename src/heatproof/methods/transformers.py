@@ -1,0 +1,246 @@
+"""What a vision transformer attends to. For plain ViTs: ours, and those of timm and torchvision that `models/convert.py` knows.
+
+A map has one value a patch. Like every map it goes to the image bilinearly and last; the papers' code repeats each value over its patch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, NamedTuple, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import linear, one_hot
+
+from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.methods.base import method
+from heatproof.models.model import Model
+from heatproof.models.operations import Product, Sum
+from heatproof.models.vit import Attention, Block, ClassToken, Tokens, is_vit
+from heatproof.models.watch import Call, watching
+from heatproof.tensor.noise import Rng
+
+Start = Annotated[int, Field(ge=0)]
+
+
+def _is_plain_vit(model: Model) -> str:
+    if is_vit(model.module):
+        return ""
+    why = f" ({model.unconverted})" if model.unconverted else ""
+    return f"{model.name} is not a plain vision transformer, as paperbirds/vit is{why}; ixg works on any model, gradcam on convolutions"
+
+
+attending = partial(method, family="attention", signed=False, applies=_is_plain_vit)
+
+
+@attending("rollout", paper="Abnar & Zuidema 2020", cost=(1, 0))
+def rollout(model: Model, x: Tensor, target: Tensor, *, rng: Rng, start: Start = 1) -> Tensor:
+    """Attention followed from the class token to the patches, through blocks `start`… (from 0); the same for every class. For ViTs."""
+    blocks = _blocks(model, start)
+
+    def explain(images: Tensor, goal: Tensor) -> Tensor:
+        with torch.no_grad(), watching(_attentions(blocks), keep=lambda call: call.output.mean(1)) as mean:
+            model(images)
+        return class_row([mean_attention(mean[softmax]) for softmax in _attentions(blocks)])
+
+    return _patches(model, x, target, "forward", explain)
+
+
+@attending("chefer", paper="Chefer et al. 2021", cost=(0, 1))
+def chefer(model: Model, x: Tensor, target: Tensor, *, rng: Rng, start: Start = 1) -> Tensor:
+    """Attention's relevance times its gradient, positive part, followed from the class token through blocks `start`…; for ViTs."""
+
+    def explain(images: Tensor, goal: Tensor) -> Tensor:
+        gradients, relevances = attention_evidence(model, images, goal, start)
+        layers = ((g * r).relu().mean(1) for g, r in zip(gradients, relevances, strict=True))
+        return class_row([layer + torch.eye(layer.shape[-1]).to(layer) for layer in layers])
+
+    return _patches(model, x, target, "backward", explain)
+
+
+@attending("vit-gradcam", paper="Chefer et al. 2021", cost=(0, 1))
+def vit_gradcam(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
+    """What the class token attends to in the last block, heads weighted by their mean gradient; positive part, from 0 to 1. For ViTs."""
+    last = _blocks(model, 0)[-1:]
+
+    def explain(images: Tensor, goal: Tensor) -> Tensor:
+        with torch.enable_grad(), watching(_attentions(last), keep=lambda call: call.output) as attention:
+            (gradient,) = attention_gradients(model(images), goal, list(attention.values()))
+        (row,) = (a.detach()[:, :, 0] for a in attention.values())  # (B, heads, tokens)
+        weight = gradient[:, :, 0, 1:].mean(-1, keepdim=True)
+        return (row * weight).mean(1).relu()
+
+    return _zero_to_one(_patches(model, x, target, "backward", explain))
+
+
+def _blocks(model: Model, start: int) -> list[Block]:
+    """From `start` on."""
+    if reason := _is_plain_vit(model):
+        raise NotApplicable(reason)
+    if model.start_layer != "input":
+        raise NotApplicable("attention is followed back to the patches of the image: use it at the input")
+    blocks = [stage for stage in model.module.children() if isinstance(stage, Block)]
+    if start >= len(blocks):
+        raise HeatproofError(f"start={start}: {model.name} has {len(blocks)} blocks, counted from 0")
+    return blocks[start:]
+
+
+def _attentions(blocks: Sequence[Block]) -> list[nn.Module]:
+    return [block.attn.softmax for block in blocks]
+
+
+def _patches(model: Model, x: Tensor, target: Tensor, kind: str, explain: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Rows (B, 1 + patches), a batch at a time, without the class token -> (B, h, w)."""
+    rows = torch.cat([explain(*piece) for piece in model.pieces(x, target, kind)])[: len(x)]
+    tokens = cast(Tokens, next(model.module.children()))
+    height, width = (side // patch for side, patch in zip(x.shape[2:], tokens.proj.kernel_size, strict=True))
+    return rows[:, 1:].reshape(-1, height, width)
+
+
+def mean_attention(attention: Tensor) -> Tensor:  # (B, tokens, tokens) -> same
+    """With the residual connection beside it; rows sum to 1."""
+    both = attention + torch.eye(attention.shape[-1]).to(attention)
+    return both / both.sum(-1, keepdim=True)
+
+
+def class_row(layers: Sequence[Tensor]) -> Tensor:  # first to last, each (B, tokens, tokens) -> (B, tokens)
+    """The class token's row of the product, the last layer leftmost."""
+    row = layers[-1][:, :1]
+    for layer in reversed(layers[:-1]):
+        row = row @ layer
+    return row[:, 0]
+
+
+def _zero_to_one(maps: Tensor) -> Tensor:  # (B, h, w) -> same; a flat map is zero
+    low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
+    return (maps - low) / torch.where(high > low, high - low, 1)
+
+
+def attention_gradients(logits: Tensor, target: Tensor, attention: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(logits.gather(1, target[:, None]).sum(), attention)
+
+
+class Evidence(NamedTuple):
+    """Of each attention, block by block, (B, heads, tokens, tokens)."""
+
+    gradients: tuple[Tensor, ...]
+    relevances: tuple[Tensor, ...]
+
+
+def attention_evidence(model: Model, images: Tensor, target: Tensor, start: int) -> Evidence:
+    """One pass forward serves the gradient and the relevance of the target's logit."""
+    attentions = _attentions(_blocks(model, start))
+    stages = list(model.module.children())[1 + start :]
+    ruled = (m for stage in stages for m in stage.modules() if type(m) in RULES)
+    with torch.enable_grad(), watching(ruled, keep=lambda call: call) as calls:
+        logits = model(images)
+        gradients = attention_gradients(logits, target, [calls[softmax].output for softmax in attentions])
+    with torch.no_grad():
+        relevance = Relevance(calls)
+        relevance.back_through(stages, one_hot(target, logits.shape[1]).to(logits))
+    return Evidence(gradients, tuple(relevance.at[softmax] for softmax in attentions))
+
+
+class Relevance:
+    """Relevance goes back through modules, by one rule for each kind of them (Chefer et al. 2021, with α = 1 and β = 0).
+
+    Each rule gets the relevance of a module's output and gives that of its input, or of both inputs. Where a tensor went two ways, the
+    relevances that come back are added.
+    """
+
+    def __init__(self, calls: dict[nn.Module, Call]):
+        self.calls = calls
+        self.at: dict[nn.Module, Tensor] = {}  # the attentions' own
+
+    def back(self, module: nn.Module, relevance: Tensor) -> Any:
+        if isinstance(module, nn.Softmax):
+            self.at[module] = relevance
+        return RULES[type(module)](self, module, relevance)
+
+    def back_through(self, modules: Sequence[nn.Module], relevance: Tensor) -> Tensor:
+        for module in reversed(modules):
+            relevance = self.back(module, relevance)
+        return relevance
+
+
+def _ratio(a: Tensor, b: Tensor) -> Tensor:
+    """a / b, and 0 where b is 0."""
+    return torch.where(b == 0, 0, a / (b + torch.where(b < 0, -1e-9, 1e-9)))
+
+
+def _passed_on(walk: Relevance, module: nn.Module, relevance: Tensor) -> Tensor:
+    return relevance
+
+
+def _linear(walk: Relevance, module: nn.Linear, relevance: Tensor) -> Tensor:
+    """In proportion to what has pushed up: z = x⁺W⁺ + x⁻W⁻, the bias left out."""
+    x = walk.calls[module].inputs[0]
+    pushes = [(x.clamp(min=0), module.weight.clamp(min=0)), (x.clamp(max=0), module.weight.clamp(max=0))]
+    share = _ratio(relevance, linear(*pushes[0]) + linear(*pushes[1]))
+    first, second = (a * (share @ w) for a, w in pushes)
+    return first + second
+
+
+def _product(walk: Relevance, module: Product, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    """In proportion to the terms of each sum of products, half of it to either factor."""
+    (a, b), output = walk.calls[module]
+    share = _ratio(relevance, output)
+    return a * (share @ b.mT) / 2, b * (a.mT @ share) / 2
+
+
+def _sum(walk: Relevance, module: Sum, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    """In proportion, and then scaled so that the two totals, by their size, share a sample's whole relevance."""
+    inputs, output = walk.calls[module]
+    share = _ratio(relevance, output)
+    parts = [x * share for x in inputs]
+    totals = [_total(part) for part in parts]
+    sizes, whole = [total.abs() for total in totals], _total(relevance)
+    first, second = (p * _ratio(_ratio(size, sizes[0] + sizes[1]) * whole, t) for p, t, size in zip(parts, totals, sizes, strict=True))
+    return first, second
+
+
+def _total(x: Tensor) -> Tensor:
+    """Of each sample."""
+    return x.sum(tuple(range(1, x.ndim)), keepdim=True)
+
+
+def _class_token(walk: Relevance, module: ClassToken, relevance: Tensor) -> Tensor:
+    tokens = torch.zeros_like(walk.calls[module].inputs[0])
+    tokens[:, 0] = relevance
+    return tokens
+
+
+def _chain(walk: Relevance, module: nn.Sequential, relevance: Tensor) -> Tensor:
+    return walk.back_through(list(module), relevance)
+
+
+def _block(walk: Relevance, module: Block, relevance: Tensor) -> Tensor:
+    for add, branch in ((module.add2, [module.norm2, module.mlp]), (module.add1, [module.norm1, module.attn])):
+        around, through = walk.back(add, relevance)
+        relevance = around + walk.back_through(branch, through)
+    return relevance
+
+
+def _attention(walk: Relevance, module: Attention, relevance: Tensor) -> Tensor:
+    mixed = walk.back(module.proj, relevance).unflatten(-1, (module.heads, -1)).transpose(1, 2)  # (B, heads, tokens, d)
+    attention, v = walk.back(module.mix, mixed)
+    q, k_t = walk.back(module.compare, walk.back(module.softmax, attention))
+    qkv = torch.stack([q, k_t.mT, v]).permute(1, 3, 0, 2, 4).flatten(2)  # (3, B, heads, tokens, d) -> (B, tokens, 3 heads d)
+    out: Tensor = walk.back(module.qkv, qkv)
+    return out
+
+
+RULES: dict[type[nn.Module], Callable[[Relevance, Any, Tensor], Any]] = {
+    nn.Linear: _linear,
+    Product: _product,
+    Sum: _sum,
+    nn.LayerNorm: _passed_on,
+    nn.GELU: _passed_on,
+    nn.Softmax: _passed_on,
+    ClassToken: _class_token,
+    nn.Sequential: _chain,
+    Block: _block,
+    Attention: _attention,
+}

@@ -1,0 +1,201 @@
+"""Plain vision transformers of timm and torchvision as ours (`models/vit.py`): the same weights under our names.
+
+Nothing is imported here: a module says itself where it comes from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from heatproof.errors import NotApplicable
+from heatproof.models.guard import inspecting
+from heatproof.models.vit import vit
+from heatproof.models.watch import watching
+
+TOLERANCE = 1e-5  # of the largest value
+
+
+class Library(NamedTuple):
+    """What one library calls things."""
+
+    mark: str  # a name that only its weights have
+    names: tuple[tuple[str, str], ...]  # (pattern, ours), in this order; a block's number still counts from 0
+    shape: Callable[[Any], dict[str, Any]]  # the arguments of our `vit`, with the width of the hidden layer
+    other: Callable[[Any], dict[str, bool]]  # what its weights do not tell, and whether it is so
+
+
+def _timm_shape(net: Any) -> dict[str, Any]:
+    return {
+        "size": net.patch_embed.img_size[0],
+        "patch": net.patch_embed.patch_size[0],
+        "heads": net.blocks[0].attn.num_heads,
+        "hidden": net.blocks[0].mlp.fc1.out_features,
+        "depth": len(net.blocks),
+    }
+
+
+def _timm_other(net: Any) -> dict[str, bool]:
+    pooling, patches = getattr(net, "global_pool", "token"), net.patch_embed
+    return {
+        f'pooling by "{pooling}" instead of the class token': pooling != "token",
+        "images of any size": getattr(net, "dynamic_img_size", False),
+        "images or patches that are not square": len({*patches.img_size}) > 1 or len({*patches.patch_size}) > 1,
+    }
+
+
+def _torchvision_shape(net: Any) -> dict[str, Any]:
+    layers = net.encoder.layers
+    return {"size": net.image_size, "patch": net.patch_size, "heads": layers[0].num_heads, "hidden": net.mlp_dim, "depth": len(layers)}
+
+
+LIBRARIES = {
+    "timm": Library(
+        "patch_embed.proj.weight",
+        (
+            (r"^blocks\.(\d+)\.", r"block\1."),
+            (r"^patch_embed\.proj\.", "tokens.proj."),
+            (r"^(cls_token|pos_embed)$", r"tokens.\1"),
+        ),
+        _timm_shape,
+        _timm_other,
+    ),
+    "torchvision": Library(
+        "conv_proj.weight",
+        (
+            (r"^encoder\.layers\.encoder_layer_(\d+)\.", r"block\1."),
+            (r"^(block\d+)\.ln_([12])\.", r"\1.norm\2."),
+            (r"^(block\d+)\.self_attention\.in_proj_(weight|bias)$", r"\1.attn.qkv.\2"),
+            (r"^(block\d+)\.self_attention\.out_proj\.", r"\1.attn.proj."),
+            (r"^(block\d+)\.mlp\.(0|linear_1)\.", r"\1.mlp.fc1."),
+            (r"^(block\d+)\.mlp\.(3|linear_2)\.", r"\1.mlp.fc2."),
+            (r"^conv_proj\.(weight|bias)$", r"tokens.proj.\1"),
+            (r"^class_token$", "tokens.cls_token"),
+            (r"^encoder\.pos_embedding$", "tokens.pos_embed"),
+            (r"^encoder\.ln\.", "norm."),
+            (r"^heads\.head\.", "head."),
+        ),
+        _torchvision_shape,
+        lambda net: {},
+    ),
+}
+UNSUPPORTED = {  # in names of weights
+    r"\.ls[12]\.": "LayerScale",
+    r"\.[qk]_norm\.": "norms of queries and keys",
+    r"^reg_token": "register tokens",
+    r"^dist_token|^head_dist": "a distillation token",
+    r"^norm_pre\.": "a norm before the blocks",
+    r"^fc_norm\.": "a norm behind the pooling",
+    r"^attn_pool\.": "pooling by attention",
+    r"^patch_embed\.(?!proj)|^conv_proj\.\w+\.|^patch_embed\.proj\.\w+\.": "a stem of several layers",
+    r"^heads\.pre_logits": "a hidden layer in its head",
+    r"\.rel_pos|\.rope": "relative positions",
+}
+REQUIRED = {
+    r"\.qkv\.bias$": "no bias of queries, keys and values",
+    r"^tokens\.cls_token$": "no class token",
+    r"^tokens\.pos_embed$": "no positions",
+    r"^norm\.": "no norm behind the blocks",
+    r"^head\.": "no linear head",
+}
+
+
+def as_canonical(module: nn.Module) -> tuple[nn.Module, str]:
+    """The module as ours, if it is a plain ViT of a library; else as it is, and why."""
+    if _library(module) is None:
+        return module, ""
+    try:
+        return canonical(module), ""
+    except NotApplicable as reason:
+        return module, str(reason)
+
+
+def canonical(module: nn.Module) -> nn.Sequential:
+    """Our ViT with this one's weights (the very same memory), checked to give what this one gives."""
+    library = _library(module)
+    if library is None:
+        raise NotApplicable(f"{type(module).__name__} is no VisionTransformer of timm or torchvision")
+    who, state = f"{type(module).__module__.partition('.')[0]}'s {type(module).__name__}", module.state_dict()
+    try:
+        found = [*_unsupported(module, library, state)]
+        net = _built(module, library, _renamed(state, library)) if not found else None
+        off = _deviation(module, net, library.shape(module)["size"]) if net else 0.0
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise NotApplicable(f"{who} is not built like a plain one: {' '.join(str(error).split())[:300]}") from None
+    if net is None:
+        raise NotApplicable(f"{who} has {', '.join(found)}")
+    if not off <= TOLERANCE:
+        raise NotApplicable(f"{who} is not a plain one: turned into ours, its values differ by {off:.1g} of the largest")
+    return net
+
+
+def _unsupported(module: nn.Module, library: Library, state: Mapping[str, Tensor]) -> Iterator[str]:
+    ours = _renamed(state, library)
+    yield from (word for pattern, word in UNSUPPORTED.items() if any(re.search(pattern, key) for key in state))
+    yield from (word for pattern, word in REQUIRED.items() if not any(re.search(pattern, key) for key in ours))
+    yield from (word for word, is_so in library.other(module).items() if is_so)
+    yield from sorted({f"{m} instead of GELU" for m in module.modules() if _is_other_activation(m)})
+
+
+def _is_other_activation(module: nn.Module) -> bool:
+    if isinstance(module, nn.GELU):
+        return module.approximate != "none"
+    return "activation" in type(module).__module__ and not isinstance(module, nn.MultiheadAttention)
+
+
+def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of a ViT of either library under our names; others as they are."""
+    library = next((known for known in LIBRARIES.values() if known.mark in state), None)
+    return _renamed(state, library) if library else dict(state)
+
+
+def _renamed(state: Mapping[str, Tensor], library: Library) -> dict[str, Tensor]:
+    return {_our_name(key, library.names): value for key, value in state.items()}
+
+
+def _our_name(key: str, names: Iterable[tuple[str, str]]) -> str:
+    for pattern, ours in names:
+        key = re.sub(pattern, ours, key)
+    return re.sub(r"^block(\d+)", lambda found: f"block{int(found[1]) + 1}", key)
+
+
+def _library(module: nn.Module) -> Library | None:
+    for kind in type(module).__mro__:
+        package = kind.__module__.partition(".")[0]
+        if kind.__name__ == "VisionTransformer" and package in LIBRARIES:
+            return LIBRARIES[package]
+    return None
+
+
+def _built(module: nn.Module, library: Library, state: Mapping[str, Tensor]) -> nn.Sequential:
+    shape = library.shape(module)
+    classes, dim = state["head.weight"].shape
+    with torch.device("meta"):
+        net = vit(classes, dim=dim, ratio=shape.pop("hidden") / dim, **shape)
+    net.load_state_dict(state, assign=True)
+    for own, theirs in zip(_all(nn.LayerNorm, net), _all(nn.LayerNorm, module), strict=True):
+        own.eps = theirs.eps
+    return net.train(module.training)
+
+
+def _deviation(theirs: nn.Module, ours: nn.Module, size: int) -> float:
+    """On noise, of the logits and of the head's input (a head may still be zero), as a share of the largest value."""
+    heads = [_all(nn.Linear, net)[-1] for net in (theirs, ours)]
+    weight = heads[0].weight
+    noise = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0)).to(weight)
+    with torch.no_grad(), inspecting(theirs), inspecting(ours), watching(heads, keep=lambda call: (*call.inputs, call.output)) as seen:
+        theirs(noise)
+        ours(noise)
+    pairs = zip(*(seen[head] for head in heads), strict=True)
+    return max(float((a - b).abs().max() / a.abs().max().clamp(min=torch.finfo(a.dtype).tiny)) for a, b in pairs)
+
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def _all(kind: type[M], net: nn.Module) -> list[M]:
+    return [m for m in net.modules() if isinstance(m, kind)]
