@@ -187,11 +187,11 @@ NETS: dict[str, Net] = {
     "vit": Net(vit),
     "resnet18": Net(resnet, {"blocks": (2, 2, 2, 2)}),
     "resnet26": Net(resnet, {"blocks": (3, 3, 3, 3)}),
-    "resnet-wide": Net(resnet, {"widths": (48, 64, 112, 176)}),
+    "resnet-narrow": Net(resnet, {"widths": (12, 16, 28, 44)}),
     "vgg7": Net(vgg, {"widths": ((16,), (24,), (32,), (48,))}),
     "vgg11": Net(vgg, {"widths": ((16, 16), (24, 24), (32, 32), (48, 48))}),
 }
-ON_DEMAND = frozenset({"resnet18", "resnet26", "resnet-wide", "vgg7", "vgg11"})  # no weights ship: trained when asked for
+ON_DEMAND = frozenset({"resnet18", "resnet26", "resnet-narrow", "vgg7", "vgg11"})  # no weights ship: trained when asked for
 SHIPPED = tuple(name for name in NETS if name not in ON_DEMAND)
 
 

@@ -33,7 +33,7 @@ RECIPES: dict[str, Recipe] = {
     "vit": Recipe("vit", steps=6000, images=48_000, rate=1e-3),
     "resnet18": Recipe("resnet18", steps=1800),
     "resnet26": Recipe("resnet26", steps=1800),
-    "resnet-wide": Recipe("resnet-wide", steps=1800),
+    "resnet-narrow": Recipe("resnet-narrow"),
     "vgg7": Recipe("vgg7", steps=3000, mosaic=0.5),
     "vgg11": Recipe("vgg11", steps=3000, mosaic=0.5),
 }
