@@ -1,11 +1,12 @@
 # make quickstart   a first run on the embedded data and models, and its report
 # make test         all checks and tests
+# make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # Each sets up what it needs in .venv, once.
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test check clean
+.PHONY: quickstart test check methods clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
@@ -17,6 +18,11 @@ check: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+methods: .venv/installed-dev
+	$(BIN)/python -m pytest tests/golden tests/methods --deviations .deviations.json
+	$(BIN)/python docs/make_methods.py .deviations.json docs/methods.md
+	rm .deviations.json
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,32 @@ from heatproof.errors import HeatproofError
 from heatproof.models.vision import import_timm, import_torchvision
 
 DATA = Path(__file__).parent / "golden" / "data"
+FOUND = pytest.StashKey[list[tuple[str, str, float]]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--deviations", type=Path, help="write the largest deviation of every compared method to this JSON file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FOUND] = []
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if path := session.config.getoption("--deviations"):
+        path.write_text(json.dumps(session.config.stash[FOUND]))
+
+
+@pytest.fixture
+def deviation(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Notes how far our maps of a method are from another source's, as a share of its largest value."""
+
+    def note(method: str, against: str, ours: Tensor | np.ndarray, theirs: Tensor | np.ndarray) -> None:
+        ours, theirs = (np.asarray(torch.as_tensor(v).detach(), dtype=np.float64) for v in (ours, theirs))
+        share = np.nanmax(np.abs(ours - theirs), initial=0) / np.nanmax(np.abs(theirs), initial=1e-30)
+        request.config.stash[FOUND].append((method, against, float(share)))
+
+    return note
 
 
 class BasicBlock(nn.Module):

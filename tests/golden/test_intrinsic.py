@@ -54,7 +54,7 @@ def close(ours, stored, share=1e-5):
     np.testing.assert_allclose(ours.detach().numpy(), stored, rtol=0, atol=share * np.abs(stored).max())
 
 
-def test_bagnet(golden, model):
+def test_bagnet(golden, model, deviation):
     case, net = golden("case08_bagnet"), model("bagnet")
     x, target = torch.from_numpy(case["images"]), torch.from_numpy(case["labels"])
     assert (net.module.field, net.module.stride) == (9, 4)
@@ -63,15 +63,17 @@ def test_bagnet(golden, model):
     close(dense, case["dense_logits"])
     close(dense.mean((1, 2)), case["logits"])
     maps = hp.explain(net, x, target, "bagnet")
+    deviation("bagnet", "the IDSDS code", maps, case["heatmap"])
     close(maps, case["heatmap"])
     close(maps[:, 4:28:4, 4:28:4], case["dense_logits"][np.arange(6), :, :, case["labels"]])
 
 
 @pytest.mark.parametrize(("name", "prefix", "bias"), [("bcos", "", np.log(1 / 9)), ("bcosseq", "seq__", -2.0)])
-def test_bcos(golden, model, name, prefix, bias):
+def test_bcos(golden, model, deviation, name, prefix, bias):
     case, net = golden("case08_bcos"), model(name)
     x, target = torch.from_numpy(case["images_01"]), torch.from_numpy(case["labels"])
     close(net.logits(x), case[f"{prefix}logits"])
     maps = hp.explain(net, x, target, "bcos")
+    deviation("bcos", "the IDSDS code", maps, case[f"{prefix}contribution_map"])
     close(maps, case[f"{prefix}contribution_map"])
     close(maps.sum((1, 2)) + bias, case[f"{prefix}logits"][np.arange(6), case["labels"]])

@@ -81,8 +81,9 @@ def test_gradient_and_relevance_of_every_attention(case, inputs, model):
         ("lrp", "chefer(start=0)", "chefer_s0"),
     ],
 )
-def test_maps(case, inputs, model, which, method, stored):
+def test_maps(case, inputs, model, deviation, which, method, stored):
     maps = Explainer(model(which), *inputs, Rng(0, "012345")).native(Expression.parse(method))
+    deviation(method.partition("(")[0], "the IDSDS code", maps, case[stored])
     close(maps, case[stored])
     if f"{stored}_up32" in case:  # the reference repeats a patch's value, the library resizes bilinearly
         np.testing.assert_array_equal(case[stored].repeat(8, 1).repeat(8, 2), case[f"{stored}_up32"])
