@@ -7,7 +7,9 @@ import inspect
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
+from heatproof.models.body import Body
 from heatproof.models.model import Model
 from heatproof.registry import Registry
 from heatproof.userfile import from_file, source_of
@@ -133,6 +136,20 @@ def _price(cost: Cost | tuple[int, int] | None, needs: tuple[str, ...], own: boo
         return None
     fixed = cost or ((0, 1) if "gradient" in needs else (0, 0))
     return lambda arguments: fixed
+
+
+def remembered(applies: Applies) -> Applies:
+    """A look at the network that costs a pass, taken once for each layer."""
+    known: WeakKeyDictionary[Body, dict[str, str]] = WeakKeyDictionary()
+
+    @wraps(applies)
+    def reason(model: Model) -> str:
+        layers = known.setdefault(model.body, {})
+        if model.start_layer not in layers:
+            layers[model.start_layer] = applies(model)
+        return layers[model.start_layer]
+
+    return reason
 
 
 def transform(id: str, *, removes_sign: bool = False) -> Callable[[Function], Function]:
