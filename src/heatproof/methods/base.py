@@ -7,8 +7,10 @@ import inspect
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
 from heatproof.methods.brought import attribution, is_map_file, maps_of
+from heatproof.models.body import Body
 from heatproof.models.model import Model
 from heatproof.registry import Registry
 from heatproof.userfile import from_file, source_of
@@ -177,6 +180,20 @@ def _price(cost: Cost | tuple[int, int] | None, needs: tuple[str, ...], own: boo
         return None
     fixed = cost or ((0, 1) if "gradient" in needs else (0, 0))
     return lambda arguments: fixed
+
+
+def remembered(applies: Applies) -> Applies:
+    """A look at the network that costs a pass, taken once for each layer."""
+    known: WeakKeyDictionary[Body, dict[str, str]] = WeakKeyDictionary()
+
+    @wraps(applies)
+    def reason(model: Model) -> str:
+        layers = known.setdefault(model.body, {})
+        if model.start_layer not in layers:
+            layers[model.start_layer] = applies(model)
+        return layers[model.start_layer]
+
+    return reason
 
 
 def transform(id: str, *, removes_sign: bool = False) -> Callable[[Function], Function]:

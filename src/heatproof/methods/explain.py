@@ -117,7 +117,7 @@ def transformed(expression: Expression, maps: Tensor) -> Tensor:  # (B, h, w) ->
 def check_applicable(expression: Expression, model: Model, has_silhouettes: bool) -> None:
     """Raises NotApplicable, or an error that names the layers there are."""
     model.layer_name(expression.layer)
-    if expression.entry.applies and (reason := expression.entry.applies(model)):
+    if expression.entry.applies and (reason := expression.entry.applies(model.tail(expression.layer))):
         raise NotApplicable(f"{expression.label} does not apply: {reason}")
     if "silhouette" in expression.entry.needs and not has_silhouettes:
         raise NotApplicable(f"{expression.label} needs data with silhouettes of the object, such as paperbirds")

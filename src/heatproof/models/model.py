@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError, NotApplicable, unknown
-from heatproof.models.body import Body, landmarks, make_body
+from heatproof.models.body import Body, Staged, landmarks, make_body
 from heatproof.models.convert import as_canonical
 from heatproof.models.guard import inspecting
 from heatproof.tensor.batching import chunks, pad, rows
@@ -159,7 +160,9 @@ class Model:
 
     def kind(self, layer: str) -> str:
         """What the step to that layer belongs to: features (up to `cam`), pool, or head."""
-        index = self._index(layer)
+        return self._kind(self._index(layer))
+
+    def _kind(self, index: int) -> str:
         return "features" if index <= self._aliases.get("cam", 0) else "pool" if index <= self._head else "head"
 
     def channels(self, layer: str) -> int:
@@ -172,6 +175,16 @@ class Model:
     def root(self) -> Model:
         """The whole network, for a model that is the tail of one."""
         return self._root
+
+    def steps(self) -> list[tuple[str, Callable[[Tensor], Tensor]]]:
+        """The network from here on in (kind, function), one after the other; a single one of no kind where it cannot be cut."""
+        if not isinstance(self.body, Staged):
+            return [("", self)]
+        last = len(self.body.layers) - 1
+        return [("head" if at == last else self._kind(at + 1), partial(self._step, at)) for at in range(self._start, last + 1)]
+
+    def _step(self, at: int, h: Tensor) -> Tensor:
+        return self.body.run(h, at, at + 1)[0]
 
     def tail(self, layer: str) -> Model:
         """The network from that layer on, itself a model: its images are the layer's activations."""
@@ -301,6 +314,28 @@ class Model:
                     found[i].append(Pass(logits[:count].detach(), seen[i][:count].detach(), gradient[:count]))
         return {i: Pass(*map(torch.cat, zip(*parts, strict=True))) for i, parts in found.items()}
 
+    def attribute(self, x: Tensor, target: Tensor, attribute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """`attribute(x, target)`, which may run the network in a way of its own and ask for gradients of x, `batch_size` rows at a time."""
+        self._count("backward", len(x))
+        found = []
+        with self.held():
+            for part, goal in zip(rows(x, self.batch_size), rows(target, self.batch_size), strict=True):
+                leaf = self._filled(part).detach().requires_grad_()
+                found.append(attribute(leaf, self._filled(goal))[: len(part)].detach())
+        return torch.cat(found)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """In evaluation mode, nothing in place, and only what depends on the input asks for gradients, while this lasts."""
+        with torch.enable_grad(), inspecting(self.module), _frozen(self.module):
+            yield
+
+    def blank(self) -> Tensor:
+        """The activation of one image of zeros where this model begins, which asks for gradients. The pass is not counted."""
+        image = torch.zeros((1, len(self.mean), self.size, self.size), device=self.device, dtype=self.dtype)
+        with torch.no_grad(), inspecting(self.module):
+            return self.body.run(image, 0, self._start)[0].requires_grad_()
+
     def _filled(self, part: Tensor) -> Tensor:
         return pad(part, self.batch_size) if self.fill_batches else part
 
@@ -334,3 +369,16 @@ class Model:
             digest.update(key.encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
+
+
+@contextmanager
+def _frozen(module: nn.Module) -> Iterator[None]:
+    """Parameters ask for no gradients while this lasts: what asks for one depends on the input."""
+    learning = [p for p in module.parameters() if p.requires_grad]
+    for p in learning:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in learning:
+            p.requires_grad_(True)

@@ -1,0 +1,93 @@
+"""Gradients that let only positive signals back through ReLUs.
+
+The ReLUs are found in the graph that autograd has recorded, so it does not matter how they are written: modules, modules used
+twice, `F.relu`, `x.relu_()`, or inside TorchScript.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heatproof.errors import NotApplicable
+from heatproof.methods.base import method, remembered
+from heatproof.models.intercept import graph, is_opaque
+from heatproof.models.model import Model
+from heatproof.tensor.noise import Rng
+from heatproof.tensor.scores import ScoreName, score_function
+
+Gate = Callable[[Tensor, Tensor], Tensor]  # (what ReLU's own backward gives, what arrived) -> what goes on
+
+
+def relus(output: Tensor) -> list[Any]:
+    """The nodes of ReLUs (of ReLU6, of clamps at zero) behind a tensor."""
+    found = []
+    for node in graph(output):
+        if is_opaque(node):
+            raise NotApplicable(f"{node.name()} may hide ReLUs; give the network without checkpoints, compilation and backwards of its own")
+        if _is_relu(node):
+            found.append(node)
+    return found
+
+
+_FLOORS = {  # where a node keeps the value below which it is flat; a ReLU needs none
+    "ReluBackward": None,
+    "ThresholdBackward": "_saved_threshold",
+    "HardtanhBackward": "_saved_min_val",
+    "ClampBackward": "_saved_min",
+    "ClampMinBackward": "_saved_min",
+    "MaximumBackward": "_saved_other",
+}
+
+
+def _is_relu(node: Any) -> bool:
+    name = node.name().rstrip("0123456789")
+    if name not in _FLOORS or (kept := _FLOORS[name]) is None:
+        return name in _FLOORS
+    floor = getattr(node, kept)
+    return floor is not None and not torch.as_tensor(floor).any()
+
+
+def gated_gradient(model: Model, x: Tensor, target: Tensor, score: str, gate: Gate) -> Tensor:
+    """The score's gradient with `gate` in place of every ReLU's backward. Where none is left on the way, it is the gradient."""
+    if reason := without_relus(model):
+        raise NotApplicable(reason)
+
+    def attribute(leaf: Tensor, goal: Tensor) -> Tensor:
+        total = score_function(score)(model(leaf), goal).sum()
+        for node in relus(total):
+            node.register_hook(lambda through, arrived: (gate(through[0], arrived[0]), *through[1:]))
+        return torch.autograd.grad(total, leaf)[0]
+
+    return model.attribute(x, target, attribute)
+
+
+@remembered
+def without_relus(model: Model) -> str:
+    """Why it does not apply; "" where there are ReLUs anywhere in the network."""
+    whole = model.root
+    try:
+        with whole.held():
+            found = relus(whole(whole.blank()))
+    except NotApplicable as error:
+        return str(error)
+    return "" if found else f"{model.name} has no ReLUs, so it would be the plain gradient; use saliency(reduce=sum_abs)"
+
+
+guided = partial(method, family="gradient", signed=False, reduce="sum_abs", cost=(0, 1), applies=without_relus)
+
+
+@guided("guided-backprop", paper="Springenberg et al. 2015")
+def guided_backprop(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit") -> Tensor:
+    """The gradient with only positive values passing back through the ReLUs that were active."""
+    return gated_gradient(model, x, target, score, lambda through, arrived: through.relu())
+
+
+@guided("deconvnet", paper="Zeiler & Fergus 2014")
+def deconvnet(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit") -> Tensor:
+    """The gradient with positive values passing back through all ReLUs, active or not."""
+    return gated_gradient(model, x, target, score, lambda through, arrived: arrived.relu())

@@ -1,0 +1,107 @@
+"""Cases 4, 12, 13 and 15: guided backpropagation, DeconvNet, LRP and DeepLIFT of the papers' code and of Xplique, Zennit and Captum."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import heatproof as hp
+from heatproof.methods import METHODS, Explainer, Expression
+from heatproof.methods.relevance import epsilon_rule, relevance, z_plus
+from heatproof.tensor.noise import Rng
+
+LAYERS = {
+    "vgg": {"Input": "input", "Middle": "features.6", "Final": "features.8"},
+    "resnet": {"Input": "input", "Middle": "layer2", "Final": "layer4"},
+}
+
+
+def native(model, x, target, text):
+    return Explainer(model, x, target, Rng(0, [str(i) for i in range(len(x))])).native(Expression.parse(text)).numpy()
+
+
+def inputs(case):
+    return torch.from_numpy(case["images"]), torch.from_numpy(case["labels"])
+
+
+def assert_maps(ours, stored, rtol=1e-4, rounding=1e-5):
+    np.testing.assert_allclose(ours, stored, rtol=rtol, atol=rounding * np.abs(stored).max())
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+@pytest.mark.parametrize("layer", ["Input", "Middle", "Final"])
+def test_guided_backprop_of_the_grid_paper(golden, golden_model, name, layer):
+    case = golden("case04_rao_methods")
+    ours = native(golden_model(name), *inputs(case), f"guided-backprop@{LAYERS[name][layer]}")
+    assert_maps(ours, case[f"{name}__{layer}__GB"])
+
+
+@pytest.mark.parametrize(("method", "stored"), [("guided-backprop", "guided_backprop"), ("deconvnet", "deconvnet")])
+def test_xplique(golden, golden_model, method, stored):
+    case = golden("case12_xplique_methods")
+    x, target = torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(case["targets"])
+    assert_maps(native(golden_model("vgg"), x, target, f"{method}(reduce=mean)"), case[stored][..., 0])
+
+
+def test_deeplift_of_captum(golden, golden_model):
+    case = golden("case15_bonus_deeplift_extremal")
+    ours = METHODS["deepshap"].function(golden_model("vgg"), *inputs(case), rng=None, compat="captum").numpy()
+    assert_maps(ours, case["vgg__deeplift_zero"])
+
+
+LRP = {
+    "focus_eps0.25": "lrp-focus",
+    "composite_g0.0_eps0.25": "lrp-composite(gamma=0)",
+    "composite_g0.01_eps0.25": "lrp-composite(gamma=0.01)",
+    "composite_g0.25_eps0.25": "lrp-composite",
+    "composite_g0.25_eps1e-6": "lrp-composite(epsilon=1e-6)",
+}
+
+
+def as_zennit_leaves_it(model):
+    """Zennit merges norms into convolutions and leaves their ε = 1e-5: each scales once more by 1/√(1 + 1e-5)."""
+    module = copy.deepcopy(model.module)
+    with torch.no_grad():
+        for norm in (m for m in module.modules() if isinstance(m, nn.BatchNorm2d)):
+            norm.weight /= math.sqrt(1 + 1e-5)
+            norm.bias /= math.sqrt(1 + 1e-5)
+    return hp.Model(module, size=32)
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+@pytest.mark.parametrize("stored", LRP)
+def test_zennit(golden, golden_model, name, stored):
+    case = golden("case13_lrp")
+    maps = case[f"{name}__{stored}__onehot"]
+    maps = maps.sum(1) if maps.ndim == 4 else maps
+    ours = native(as_zennit_leaves_it(golden_model(name)), *inputs(case), LRP[stored])
+    assert_maps(ours, maps)
+    exact = native(golden_model(name), *inputs(case), LRP[stored])
+    assert np.abs(exact - maps).max() < 1e-3 * np.abs(maps).max()
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+def test_zennit_channel_by_channel(golden, golden_model, name):
+    case = golden("case13_lrp")
+    ours = METHODS["lrp-focus"].function(as_zennit_leaves_it(golden_model(name)), *inputs(case), rng=None)
+    assert_maps(ours.numpy(), case[f"{name}__focus_eps0.25__onehot"])
+
+
+@pytest.mark.parametrize(("name", "layer"), [("vgg", "features.6"), ("vgg", "features.8"), ("resnet", "layer2"), ("resnet", "layer4")])
+def test_zennit_at_a_layer(golden, golden_model, name, layer):
+    case = golden("case13_lrp")
+    ours = native(as_zennit_leaves_it(golden_model(name)), *inputs(case), f"lrp-focus@{layer}")
+    assert_maps(ours, case[f"{name}__focus_nozb_eps0.25__at_{layer}__onehot"])
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+@pytest.mark.parametrize(
+    ("stored", "rule", "epsilon"), [("focus_nozb_eps0.25", z_plus, 0.25), ("epsilon_all_1e-6", epsilon_rule(1e-6), 1e-6)]
+)
+def test_zennit_without_a_rule_for_the_image(golden, golden_model, name, stored, rule, epsilon):
+    case = golden("case13_lrp")
+    ours = relevance(as_zennit_leaves_it(golden_model(name)), *inputs(case), rule, epsilon, box=False).sum(1)
+    assert_maps(ours.numpy(), case[f"{name}__{stored}__onehot"])

@@ -1,0 +1,91 @@
+"""What tests of methods share: a method's answer with all its channels, and a network whose ReLUs are written in many ways."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import heatproof as hp
+from heatproof.methods import METHODS
+from heatproof.models import nets
+
+
+@pytest.fixture(scope="session")
+def spread():
+    """Normal numbers of a shape."""
+    return lambda shape, seed=0: torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="session")
+def raw():
+    """All channels of a map, where the layer is."""
+
+    def explain(model, x, target, name, layer="input", **arguments):
+        return METHODS[name].function(model.tail(layer), model.activation(x, layer), target, rng=None, **arguments)
+
+    return explain
+
+
+@pytest.fixture(scope="session")
+def shipped(spread):
+    """An untrained net of ours, with norms that do something and nothing that starts at zero."""
+
+    def build(name):
+        torch.manual_seed(0)
+        net = nets.build(name)
+        with torch.no_grad():
+            for p in (p for p in net.parameters() if not p.any()):
+                p.normal_(0, 0.1)
+            net.train()(spread((8, 3, 64, 64)))
+        return hp.Model(net.eval(), size=64, name=name)
+
+    return build
+
+
+class Written(nn.Module):
+    """Two convolutions and a head with the ReLU of your choice."""
+
+    def __init__(self, relu):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv1, self.conv2, self.fc, self.relu = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3), nn.Linear(6, 4), relu
+
+    def forward(self, x):
+        return self.fc(self.relu(self.conv2(self.relu(self.conv1(x)))).mean((2, 3)))
+
+
+class Statement(nn.Module):
+    """In place, and the result is not even looked at."""
+
+    def forward(self, x):
+        x.relu_()
+        return x
+
+
+WRITTEN = {
+    "module": nn.ReLU(),
+    "in place": nn.ReLU(inplace=True),
+    "F.relu": F.relu,
+    "F.relu in place": lambda x: F.relu(x, inplace=True),
+    "F.relu in place by position": lambda x: F.relu(x, True),
+    "torch.relu": torch.relu,
+    "method": lambda x: x.relu(),
+    "method in place": lambda x: x.relu_(),
+    "statement": Statement(),
+    "clamp": lambda x: x.clamp(min=0),
+    "clamp_min": lambda x: torch.clamp_min(x, 0),
+    "threshold": lambda x: F.threshold(x, 0, 0),
+    "maximum": lambda x: torch.maximum(x, torch.zeros_like(x)),
+    "relu6": lambda x: 6 * F.relu6(x / 6),
+}
+
+
+@pytest.fixture(params=WRITTEN)
+def written(request):
+    """(how, the network)."""
+    return request.param, Written(WRITTEN[request.param])
+
+
+@pytest.fixture(scope="session")
+def with_relu():
+    return Written
