@@ -1,9 +1,12 @@
 """How it is explained: one file a family."""
 
 from heatproof.methods import cams as cams
+from heatproof.methods import cells as cells
 from heatproof.methods import controls as controls
+from heatproof.methods import extremal as extremal
 from heatproof.methods import gradients as gradients
 from heatproof.methods import intrinsic as intrinsic
+from heatproof.methods import perturbation as perturbation
 from heatproof.methods import transforms as transforms
 from heatproof.methods.base import GROUPS as GROUPS
 from heatproof.methods.base import METHODS as METHODS
