@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -26,3 +26,8 @@ def rows(x: Tensor, size: int) -> tuple[Tensor, ...]:
     """At most `size` rows at a time."""
     parts: tuple[Tensor, ...] = torch.split(x, size)
     return parts
+
+
+def each(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Row by row, where a matrix product of all rows at once would round each by how many there are."""
+    return torch.stack([function(row) for row in x])

@@ -1,0 +1,86 @@
+"""What perturbation methods cost beyond their bare passes, and occlusion beside Captum's. Prints ratios, and the peak of memory."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+from collections.abc import Callable
+
+import captum.attr
+import torch
+from overhead import large, ratio
+from torch import Tensor
+
+import heatproof as hp
+from heatproof.methods import Expression
+
+
+def methods(masks: int) -> list[str]:
+    """All with about as many passes."""
+    return [
+        "occlusion(32, 32, compat=xplique)",
+        "occlusion(48)",
+        f"rise(masks={masks})",
+        f"rise-u(masks={masks})",
+        f"lime(masks={masks})",
+        f"kernelshap(masks={max(masks, 32)}, cells=4)",
+        f"sobol(designs={max(2, masks // 17)}, cells=4)",
+        f"hsic(masks={masks})",
+        f"extremal(steps={1 + masks // 12})",
+    ]
+
+
+def bare(model: hp.Model, x: Tensor, target: Tensor, forwards: int, backwards: int) -> Callable[[], None]:
+    """The same number of passes in batches of the same size, and nothing else."""
+    each = x.repeat_interleave(-(-model.batch_size // len(x)), 0)[: model.batch_size]
+
+    def passes() -> None:
+        for size in [model.batch_size] * (forwards // model.batch_size) + [forwards % model.batch_size]:
+            if size:
+                model.logits(each[:size])
+        for _ in range(backwards // len(x)):
+            model.gradient(x, target)
+
+    return passes
+
+
+def compare_with_captum(model: hp.Model, x: Tensor, target: Tensor, repeats: int) -> None:
+    theirs, text = captum.attr.Occlusion(model.module), "occlusion(32, 32, compat=xplique)"
+
+    def captums(at_once: int) -> Tensor:
+        return theirs.attribute(x, (3, 32, 32), (3, 32, 32), target=target, perturbations_per_eval=at_once)[:, 0]
+
+    ours = hp.explain(model, x, target, text)
+    assert (ours - captums(8)).abs().max() <= 1e-4 * ours.abs().max()
+    found = {n: ratio(lambda: hp.explain(model, x, target, text), lambda n=n: captums(n), repeats) for n in (1, 4, 16, 49)}
+    told = ", ".join(f"{n} at once {r:.2f}" for n, r in found.items())
+    print(f"  {text} / Captum's, the same maps: {max(found.values()):.2f} of its best ({told})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, choices=[64, 224], default=224)
+    parser.add_argument("--images", type=int, default=2)
+    parser.add_argument("--masks", type=int, default=48)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--methods", nargs="*")
+    options = parser.parse_args()
+    model = hp.load_model("paperbirds/resnet") if options.size == 64 else large()
+    model.batch_size = options.batch_size
+    x = torch.randn(options.images, 3, options.size, options.size, generator=torch.Generator().manual_seed(0))
+    target = torch.zeros(options.images, dtype=torch.long)
+    print(f"{model.name}, {options.size} px, {options.images} images, batches of {options.batch_size}; time / bare passes")
+    for text in options.methods or methods(options.masks):
+        before = model.passes.copy()
+        hp.explain(model, x, target, text)
+        forwards, backwards = (model.passes[kind] - before[kind] for kind in ("forward", "backward"))
+        cost = ratio(lambda text=text: hp.explain(model, x, target, text), bare(model, x, target, forwards, backwards), options.repeats)
+        told = " + ".join(f"{n} {kind}" for n, kind in ((forwards, "forwards"), (backwards, "backwards")) if n)
+        print(f"  {Expression.parse(text).label:<44} {cost:.2f}   ({told})", flush=True)
+    compare_with_captum(model, x[:1], target[:1], options.repeats)
+    print(f"  peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GB")
+
+
+if __name__ == "__main__":
+    main()

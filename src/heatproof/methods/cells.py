@@ -1,0 +1,245 @@
+"""What each cell of a grid is worth, from scores with cells removed: linear surrogates, Shapley values, shares of variance, dependence."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from scipy.stats import qmc
+from torch import Tensor
+
+from heatproof.baselines import BaselineName
+from heatproof.errors import HeatproofError
+from heatproof.methods.perturbation import Compat, Count, Keep, clean_scores, fill_of, masked_scores, perturbation
+from heatproof.models.model import Model
+from heatproof.tensor.batching import each
+from heatproof.tensor.noise import Rng
+from heatproof.tensor.resample import cubic, nearest
+from heatproof.tensor.scores import ScoreName
+
+CELLS = 8
+Cells = Annotated[int, Field(ge=2, le=64)] | None  # along a side; None: 8, or as many as the map has places
+
+
+def side_of(x: Tensor, cells: int | None) -> int:
+    smallest = min(x.shape[2:])
+    if cells and cells > smallest:
+        raise HeatproofError(f"cells={cells}: a map of {x.shape[2]}×{x.shape[3]} has at most {smallest} along a side")
+    if smallest < 2:
+        raise HeatproofError(f"a map of {x.shape[2]}×{x.shape[3]} cannot be divided into cells; choose an earlier layer")
+    return cells or min(CELLS, smallest)
+
+
+def spread(values: Tensor, x: Tensor) -> Tensor:  # (n, cells²) -> (n, H, W)
+    """Every place gets the value of its cell."""
+    cells = round(values.shape[1] ** 0.5)
+    down, along = (nearest(length, cells).to(values.device) for length in x.shape[2:])
+    return values.reshape(-1, cells, cells)[:, down[:, None], along]
+
+
+def _keep(masks: Tensor, x: Tensor) -> Keep:  # (N, cells²)
+    masks = masks.to(x)
+    return lambda mask: spread(masks[mask], x)
+
+
+# Linear surrogates
+
+
+@perturbation("lime", paper="Ribeiro et al. 2016", cost=lambda arguments: (arguments["masks"], 0))
+def lime(
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    masks: Count = 1000,
+    cells: Cells = None,
+    alpha: Annotated[float, Field(ge=0)] = 1.0,
+    width: Annotated[float, Field(gt=0)] = 0.25,
+    baseline: BaselineName = "zero",
+    score: ScoreName = "logit",
+) -> Tensor:
+    """Coefficients of a linear model of the score, fitted around the image on random cells; the same masks for all samples.
+
+    As its authors' code for images: half of the cells are kept, the image itself is the first sample; a mask's weight is √exp(−d²/width²)
+    with its cosine distance d from all ones; ridge regression, the intercept free.
+    """
+    kept = rng.once("lime", (masks, side_of(x, cells) ** 2)).to(x.device) < 0.5
+    kept[0] = True
+    scores = masked_scores(model, x, target, masks, _keep(kept, x), score=score, fill=fill_of(model, x, baseline, rng))
+    distance = 1 - kept.double().mean(1).sqrt()
+    return spread(ridge(kept, scores, torch.exp(-((distance / width) ** 2) / 2), alpha), x)
+
+
+def ridge(masks: Tensor, scores: Tensor, weights: Tensor, alpha: float) -> Tensor:  # (N, d), (B, N), (N,) -> (B, d)
+    """Weighted least squares with a free intercept, in double precision, solved once for all samples."""
+    z, share = masks.double(), weights / weights.sum()
+    z = z - share @ z
+    weighted = z.T * weights
+    penalty = alpha * torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
+    solution = torch.linalg.pinv(weighted @ z + penalty, hermitian=True) @ weighted
+    return each(lambda y: solution @ (y - share @ y), scores)
+
+
+def _coalitions(arguments: Mapping[str, Any]) -> tuple[int, int]:
+    return min(arguments["masks"], 2 ** ((arguments["cells"] or CELLS) ** 2) - 2) + 2, 0
+
+
+@perturbation("kernelshap", paper="Lundberg & Lee 2017", cost=_coalitions)
+def kernelshap(
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    masks: Count = 1000,
+    cells: Cells = None,
+    baseline: BaselineName = "zero",
+    score: ScoreName = "logit",
+) -> Tensor:
+    """Shapley values of cells by weighted least squares; they sum to the score less that of the baseline. The same masks for all samples.
+
+    Coalitions are drawn by the Shapley kernel, each with its complement; where `masks` are enough for all there are, all are taken, and the
+    values are exact.
+    """
+    players = side_of(x, cells) ** 2
+    every = players < 32 and 2**players - 2 <= masks
+    if not every and masks < 2 * players:
+        raise HeatproofError(f"kernelshap: {players} cells need at least {2 * players} masks; got masks={masks}")
+    coalitions, weights = all_coalitions(players) if every else drawn_coalitions(rng, players, masks)
+    coalitions = torch.cat([coalitions, torch.zeros(1, players, dtype=torch.bool)]).to(x.device)
+    fill = fill_of(model, x, baseline, rng)
+    scores = masked_scores(model, x, target, len(coalitions), _keep(coalitions, x), score=score, fill=fill)
+    empty = scores[:, -1:]
+    total = clean_scores(model, x, target, score)[:, None] - empty
+    return spread(efficient(coalitions[:-1], scores[:, :-1] - empty, weights.to(x.device), total), x)
+
+
+def shapley_kernel(players: int) -> Tensor:  # (players − 1,) float64: by size from 1, the weight of all coalitions of that size
+    sizes = torch.arange(1, players, dtype=torch.float64)
+    weight = 1 / (sizes * (players - sizes))
+    return weight / weight.sum()
+
+
+def all_coalitions(players: int) -> tuple[Tensor, Tensor]:  # (2^d − 2, d) bool, (2^d − 2,)
+    coalitions = (torch.arange(1, 2**players - 1)[:, None] >> torch.arange(players)) % 2 == 1
+    sizes = coalitions.sum(1)
+    return coalitions, (shapley_kernel(players) / torch.bincount(sizes)[1:])[sizes - 1]
+
+
+def drawn_coalitions(rng: Rng, players: int, count: int) -> tuple[Tensor, Tensor]:  # (N, d) bool, (N,)
+    """Sizes by the kernel, members at random; every second one is the complement of the one before."""
+    pairs = -(-count // 2)
+    borders = shapley_kernel(players).cumsum(0)[:-1]
+    sizes = 1 + torch.searchsorted(borders, rng.once("kernelshap sizes", (pairs,)).cpu().double(), right=True)
+    places = rng.once("kernelshap members", (pairs, players)).cpu().argsort(1).argsort(1)
+    half = places < sizes[:, None]
+    return torch.stack([half, ~half], 1).flatten(0, 1)[:count], torch.ones(count, dtype=torch.float64)
+
+
+def efficient(masks: Tensor, gains: Tensor, weights: Tensor, total: Tensor) -> Tensor:  # (N, d), (B, N), (N,), (B, 1) -> (B, d)
+    """Weighted least squares without intercept, under the constraint that the coefficients sum to `total`."""
+    z = masks.double()
+    weighted = z.T * weights
+    inverse = torch.linalg.pinv(weighted @ z, hermitian=True)
+    solution, toward = inverse @ weighted, inverse.sum(1)
+    free = each(lambda y: solution @ y, gains)
+    return free + (total - free.sum(1, keepdim=True)) * toward / toward.sum()
+
+
+# Sensitivity
+
+
+def _designs(arguments: Mapping[str, Any]) -> tuple[int, int]:
+    return arguments["designs"] * ((arguments["cells"] or CELLS) ** 2 + 1), 0
+
+
+@perturbation("sobol", paper="Fel et al. 2021", signed=False, cost=_designs)
+def sobol(
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    designs: Annotated[int, Field(ge=2)] = 32,
+    cells: Cells = None,
+    baseline: BaselineName = "zero",
+    score: ScoreName = "logit",
+    compat: Compat = None,
+) -> Tensor:
+    """The share of the score's variance that a cell takes part in: Jansen's total index over a Sobol sequence of masks in [0, 1].
+
+    Bicubic to the map, below zero cut off; `compat=xplique` leaves what bicubic puts below zero.
+    """
+    masks = replicated_designs(side_of(x, cells) ** 2, designs)
+    scores = masked_scores(model, x, target, len(masks), _keep(masks, x), score=score, fill=fill_of(model, x, baseline, rng))
+    return enlarged(total_indices(scores, designs), x, compat)
+
+
+def sobol_sequence(count: int, dimensions: int) -> Tensor:  # (count, dimensions) in (0, 1)
+    """Not scrambled, without its first point, the origin."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that a power of two were better balanced
+        return torch.from_numpy(qmc.Sobol(dimensions, scramble=False).fast_forward(1).random(count))
+
+
+def replicated_designs(dimensions: int, designs: int) -> Tensor:  # ((d + 1) · designs, d)
+    """A, then for every i a copy of A with the i-th column of B; B by itself is not needed."""
+    a, b = sobol_sequence(designs, 2 * dimensions).chunk(2, 1)
+    return torch.cat([a, torch.where(torch.eye(dimensions, dtype=torch.bool)[:, None], b, a).flatten(0, 1)])
+
+
+def total_indices(scores: Tensor, designs: int) -> Tensor:  # (B, (d + 1) · designs) -> (B, d)
+    """Σ (f_A − f_Ci)² / (2 N var f_A)."""
+    whole, changed = scores[:, None, :designs], scores[:, designs:].reshape(len(scores), -1, designs)
+    return ((whole - changed) ** 2).mean(2) / (2 * whole.var(2))
+
+
+@perturbation("hsic", paper="Novello et al. 2022", signed=False, cost=lambda arguments: (arguments["masks"], 0))
+def hsic(
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    masks: Annotated[int, Field(ge=2)] = 1000,
+    cells: Cells = None,
+    baseline: BaselineName = "zero",
+    score: ScoreName = "logit",
+    compat: Compat = None,
+) -> Tensor:
+    """How far the score depends on whether a cell is kept (Hilbert–Schmidt independence criterion), over a binary Sobol sequence of masks.
+
+    The output kernel's width is the median distance between two different scores. Bicubic to the map, below zero cut off. `compat=xplique`:
+    the width is the median score, whatever a logit's zero is (there is no map where it is 0), and nothing is cut off.
+    """
+    kept = sobol_sequence(masks, side_of(x, cells) ** 2) > 0.5
+    scores = masked_scores(model, x, target, masks, _keep(kept, x), score=score, fill=fill_of(model, x, baseline, rng))
+    return enlarged(dependence(kept.to(x.device), scores, compat), x, compat)
+
+
+def dependence(masks: Tensor, scores: Tensor, compat: str | None = None) -> Tensor:  # (N, d) bool, (B, N) -> (B, d)
+    """tr(K H L H) / N. The kernel of a cell is 3/2 where two masks agree and 1/2 elsewhere, that is 1 + s sᵀ/2 with s = ±1; H takes away
+    constants, so they are left out."""
+    sign = 2 * masks.double() - 1
+    sign = sign - sign.mean(0)
+    return each(lambda y: (sign * (output_kernel(y, compat) @ sign)).sum(0) / (2 * len(sign)), scores)
+
+
+def output_kernel(scores: Tensor, compat: str | None = None) -> Tensor:  # (N,) -> (N, N)
+    """exp(−d²/2w²) − 1: exactly 0 where scores are equal."""
+    distances = (scores[:, None] - scores).abs()
+    if not distances.any():
+        return distances
+    width = scores.quantile(0.5) if compat == "xplique" else distances[distances > 0].median()
+    return torch.expm1(-((distances / width) ** 2) / 2)
+
+
+def enlarged(values: Tensor, x: Tensor, compat: str | None) -> Tensor:  # (B, cells²) -> (B, H, W)
+    cells = round(values.shape[1] ** 0.5)
+    down, along = (cubic(length, cells).to(values) for length in x.shape[2:])
+    maps = each(lambda grid: down @ grid @ along.T, values.reshape(-1, cells, cells))
+    return maps if compat == "xplique" else maps.clamp(min=0)

@@ -1,0 +1,171 @@
+"""Cases 3, 4, 12, 14 and 15: occlusion, RISE, Sobol, HSIC and extremal perturbations of the papers' code."""
+
+import numpy as np
+import pytest
+import torch
+
+from heatproof.methods import Explainer, Expression, extremal
+from heatproof.methods.cells import dependence, enlarged, replicated_designs, sobol_sequence, total_indices
+from heatproof.methods.extremal import Bumps, blurred
+from heatproof.methods.perturbation import SoftMasks, rise_maps
+from heatproof.tensor.noise import Rng
+
+LAYERS = {
+    "vgg": {"Input": "input", "Middle": "features.6", "Final": "features.8"},
+    "resnet": {"Input": "input", "Middle": "layer2", "Final": "layer4"},
+}
+
+
+def native(model, x, target, text):
+    return Explainer(model, x, target, Rng(0, [str(i) for i in range(len(x))])).native(Expression.parse(text)).numpy()
+
+
+def inputs(case):
+    return torch.from_numpy(case["images"]), torch.from_numpy(case["labels"])
+
+
+def nhwc(case):
+    return torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(case["targets"])
+
+
+def assert_maps(ours, stored, rounding=1e-5):
+    np.testing.assert_allclose(ours, stored, rtol=1e-4, atol=rounding * np.abs(stored).max())
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+@pytest.mark.parametrize(
+    ("layer", "size", "stride"),
+    [("Input", 16, 8), ("Input", 8, 4), ("Input", 5, 2), ("Middle", 5, 2), ("Middle", 4, 2), ("Final", 5, 2), ("Final", 4, 2)],
+)
+def test_occlusion_of_the_grid_paper(golden, golden_model, name, layer, size, stride):
+    case = golden("case04_rao_methods")
+    ours = native(golden_model(name), *inputs(case), f"occlusion({size}, {stride})@{LAYERS[name][layer]}")
+    assert_maps(ours, case[f"{name}__{layer}__Occlusion_Occ{size}_{stride}"])
+
+
+@pytest.mark.parametrize(("size", "stride"), [(7, 7), (4, 2), (3, 3)])
+def test_occlusion_of_xplique(golden, golden_model, size, stride):
+    case = golden("case12_xplique_methods")
+    ours = native(golden_model("vgg"), *nhwc(case), f"occlusion({size}, {stride}, compat=xplique)")
+    assert_maps(ours, case[f"occlusion_{size}_{stride}"][..., 0])
+
+
+def stored_masks(case, prefix, side):
+    return SoftMasks.of(torch.from_numpy(case[f"{prefix}grid_bits"]).float(), torch.from_numpy(case[f"{prefix}offsets_xy"]), side, side)
+
+
+@pytest.mark.parametrize(("prefix", "side"), [("", 32), ("vgg__rao__Middle__", 16), ("resnet__rao__Middle__", 8)])
+def test_rise_masks_from_grids_and_offsets(golden, prefix, side):
+    case = golden("case03_rise")
+    masks = stored_masks(case, prefix, side)
+    np.testing.assert_allclose(masks(torch.arange(200)), case[f"{prefix}masks"], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+@pytest.mark.parametrize("fill", ["zero", "U"])
+def test_rise_of_idsds(golden, golden_model, name, fill):
+    case = golden("case03_rise")
+    x, target = inputs(case)
+    noise = torch.from_numpy(case["baseline_U"]).expand_as(x) if fill == "U" else None
+    ours = rise_maps(golden_model(name), x, target, stored_masks(case, "", 32), 0.1, "softmax", noise)
+    assert_maps(ours, case[f"{name}__idsds__{fill}__map"])
+    if fill == "zero":
+        assert_maps(ours, case[f"{name}__rao__Input__map"])
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+def test_rise_at_a_middle_layer(golden, golden_model, name):
+    case = golden("case03_rise")
+    x, target = inputs(case)
+    before, part = golden_model(name).cut(LAYERS[name]["Middle"])
+    h = before(x)
+    ours = rise_maps(part, h, target, stored_masks(case, f"{name}__rao__Middle__", h.shape[-1]), 0.1, "softmax", None)
+    assert_maps(ours, case[f"{name}__rao__Middle__map"])
+
+
+@pytest.mark.parametrize(("side", "cells"), [(32, 8), (32, 6), (28, 6), (16, 6)])
+def test_rise_masks_have_the_statistics_of_the_generator(golden, side, cells):
+    """Six thousand masks on either side: three standard errors."""
+    case = golden("case03_rise")
+    count, mean, std, *_, none, _ = case[f"stat__h{side}_s{cells}__summary"]
+    masks = SoftMasks.drawn(Rng(0, ["0"]), torch.zeros(1, 3, side, side), int(count), cells, 0.1, None)(torch.arange(int(count))).numpy()
+    error = 3 * np.sqrt(2 * 0.09 / cells**2 / count)
+    assert abs(masks.mean() - mean) < error
+    assert abs(masks.std() - std) < 2 * error
+    assert abs((masks == 0).mean() - none) < 4 * error
+    per_pixel = masks.mean(0) - case[f"stat__h{side}_s{cells}__meanmask"]
+    assert np.abs(per_pixel).max() < 5 * np.sqrt(2 / count) * case[f"stat__h{side}_s{cells}__stdmask"].max()
+
+
+@pytest.mark.parametrize(("cells", "designs"), [(8, 32), (4, 16)])
+def test_sobol(golden, golden_model, cells, designs):
+    """The stored masks have the design B too, whose scores the index does not use."""
+    case, prefix = golden("case14_sobol_hsic"), f"sobol_g{cells}_d{designs}__"
+    used = np.r_[:designs, 2 * designs : designs * (cells**2 + 2)]
+    np.testing.assert_array_equal(replicated_designs(cells**2, designs), case[f"{prefix}masks"][used].reshape(len(used), -1))
+    indices = total_indices(torch.from_numpy(case[f"{prefix}outputs"][:, used]).double(), designs)
+    assert_maps(indices, case[f"{prefix}grid_scores"].reshape(3, -1))
+    x, target = nhwc(case)
+    assert_maps(enlarged(torch.from_numpy(case[f"{prefix}grid_scores"]).reshape(3, -1), x, "xplique"), case[f"{prefix}map"][..., 0])
+    for compat, stored in {"xplique": case[f"{prefix}map"], "None": case[f"{prefix}map"].clip(0)}.items():
+        ours = native(golden_model("vgg"), x, target, f"sobol(designs={designs}, cells={cells}, compat={compat})")
+        assert_maps(ours, stored[..., 0])
+
+
+@pytest.mark.parametrize(("cells", "masks"), [(8, 256), (4, 128)])
+def test_hsic(golden, golden_model, cells, masks):
+    case, prefix = golden("case14_sobol_hsic"), f"hsic_g{cells}_d{masks}__"
+    kept = sobol_sequence(masks, cells**2) > 0.5
+    np.testing.assert_array_equal(kept, case[f"{prefix}masks"].reshape(masks, -1))
+    found = dependence(kept, torch.from_numpy(case[f"{prefix}outputs"]).double(), "xplique")
+    assert_maps(found, case[f"{prefix}grid_scores"].reshape(3, -1))
+    ours = native(golden_model("vgg"), *nhwc(case), f"hsic(masks={masks}, cells={cells}, compat=xplique)")
+    assert_maps(ours, case[f"{prefix}map"][..., 0])
+
+
+def test_the_parts_of_extremal_perturbations(golden):
+    case = golden("case15_bonus_deeplift_extremal")
+    bumps = Bumps((32, 32), 4, 8)
+    masks, _ = bumps.masks(torch.from_numpy(case["maskgen_in"])[:, 0])
+    assert_maps(masks, case["maskgen_out_padded"][:, 0])
+    assert_maps(bumps.inner(masks), case["maskgen_out"][:, 0])
+    assert_maps(blurred(torch.from_numpy(case["images"][:1]), 20.0)[0], case["blur_pyramid_first_image"])
+
+
+TIED = [(4, 10), (4, 34), (10, 4), (10, 40), (34, 4), (34, 40), (40, 10), (40, 34)]  # in the first mask; three belong to the area
+THEIRS = [(4, 10), (10, 4), (34, 4)]
+
+
+def as_they_broke_the_tie(monkeypatch):
+    """The first mask, of equal bumps, has eight equal places for the last three of the area: rounding chose for them, ours share."""
+    share, calls = extremal.largest, []
+
+    def largest(masks, areas):
+        if not calls:
+            masks = masks.clone()
+            for place in TIED:
+                masks[:, *place] += 1e-4 if place in THEIRS else -1e-4
+        calls.append(1)
+        return share(masks, areas)
+
+    monkeypatch.setattr(extremal, "largest", largest)
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+@pytest.mark.parametrize("steps", [1, 2, 10])
+def test_extremal_perturbations(golden, golden_model, monkeypatch, name, steps):
+    as_they_broke_the_tie(monkeypatch)
+    case = golden("case15_bonus_deeplift_extremal")
+    x, target = inputs(case)
+    ours = native(golden_model(name), x[:2], target[:2], f"extremal(steps={steps}, step=4, sigma=8, blur=20)")
+    assert_maps(ours, case[f"{name}__ep_iter{steps}"][:, 0])
+
+
+@pytest.mark.parametrize(("name", "within"), [("vgg", 2e-4), ("resnet", 0.05)])
+def test_extremal_perturbations_in_the_long_run(golden, golden_model, name, within):
+    """A hundred steps amplify the first tie."""
+    case = golden("case15_bonus_deeplift_extremal")
+    x, target = inputs(case)
+    for area, stored in zip((0.1, 0.25), case[f"{name}__ep_iter100"].swapaxes(0, 1), strict=True):
+        ours = native(golden_model(name), x[:2], target[:2], f"extremal(steps=100, areas=[{area}], step=4, sigma=8, blur=20)")
+        assert_maps(ours, stored, within)
