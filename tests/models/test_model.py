@@ -328,3 +328,33 @@ def test_kinds(golden_model):
     vgg, resnet = golden_model("vgg"), golden_model("resnet")
     assert [vgg.kind(layer) for layer in ("features.3", "features", "flatten", "classifier.0")] == ["features", "features", "pool", "head"]
     assert [resnet.kind(layer) for layer in ("layer1", "layer4", "avgpool", "flatten")] == ["features", "features", "pool", "pool"]
+
+
+class Steep(torch.autograd.Function):
+    """The identity, with a gradient of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 50 * gradient
+
+
+class OwnBackward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(Steep.apply(self.conv(x)).relu().mean((2, 3)))
+
+
+def test_a_backward_of_its_own_is_not_lost():
+    torch.manual_seed(0)
+    net = OwnBackward().eval()
+    model = hp.Model(net, size=16)
+    x = photos(model).requires_grad_()
+    (expected,) = torch.autograd.grad(net(x)[:, 1].sum(), x)
+    torch.testing.assert_close(model.gradient(x.detach(), torch.ones(3, dtype=torch.long)).gradient, expected)

@@ -235,16 +235,17 @@ class Expression:
 
     @property
     def cost(self) -> tuple[int, int] | None:
-        """(forwards, backwards) an image, alone (a channel, where it goes through them); None where a method of one's own does not say."""
-        return self.cost_of(1)
+        """(forwards, backwards) an image of 224 px, alone (a channel, where it goes through them); None where its author does not say."""
+        return self._cost(1, 224)
 
     def cost_on(self, model: Model) -> tuple[int, int] | None:
-        return self.cost_of(model.channels(self.layer) if "channels" in self.entry.needs else 1)
+        channels, *sides = model.shape(self.layer)
+        return self._cost(channels, sides[-1] if sides else 1)
 
-    def cost_of(self, channels: int) -> tuple[int, int] | None:
+    def _cost(self, channels: int, side: int) -> tuple[int, int] | None:
         if self.entry.cost is None:
             return None
-        forwards, backwards = self.entry.cost({**self.arguments, "channels": channels})
+        forwards, backwards = self.entry.cost({**self.arguments, "channels": channels, "side": side})
         copies = self.noise.n if self.noise else 1
         return copies * forwards, copies * backwards
 

@@ -64,8 +64,7 @@ def _window(size: int | None, stride: int | None, at_input: bool = True) -> tupl
 
 
 def _occlusions(arguments: Mapping[str, Any]) -> tuple[int, int]:
-    """For an image of 224 px."""
-    return len(windows(224, *_window(arguments["size"], arguments["stride"]), arguments["compat"])) ** 2 + 1, 0
+    return len(windows(arguments["side"], *_window(arguments["size"], arguments["stride"]), arguments["compat"])) ** 2 + 1, 0
 
 
 @perturbation("occlusion", paper="Zeiler & Fergus 2014", cost=_occlusions)

@@ -125,10 +125,23 @@ def make_body(module: nn.Module, layers: Sequence[str] | None, example: Tensor) 
         body = _trace(module, layers, example)
     except Exception:  # whatever a network does that a trace cannot follow: hooks work for all, and say what they cannot do
         return Hooked(module, layers or (), example)
-    with torch.no_grad():
-        if not torch.equal(body.run(example, 0)[0], module(example)):  # tracing can bake in a branch
-            return Hooked(module, layers or (), example)
+    x = example.clone().requires_grad_()
+    with torch.enable_grad():
+        ours, theirs = body.run(x, 0)[0], module(x)
+    if not torch.equal(ours, theirs) or _own_backwards(ours) != _own_backwards(theirs):  # tracing can bake in a branch, or lose a backward
+        return Hooked(module, layers or (), example)
     return body
+
+
+def _own_backwards(out: Tensor) -> int:
+    """How many operations behind it have a backward of their author's own (torch.autograd.Function)."""
+    seen, ahead = set[Any](), [out.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            ahead += [following for following, _ in node.next_functions]
+    return sum(isinstance(node, torch.autograd.function.BackwardCFunction) for node in seen)
 
 
 class _NotAChain(Exception):

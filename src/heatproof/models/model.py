@@ -165,11 +165,9 @@ class Model:
     def _kind(self, index: int) -> str:
         return "features" if index <= self._aliases.get("cam", 0) else "pool" if index <= self._head else "head"
 
-    def channels(self, layer: str) -> int:
-        """How many a layer has."""
-        blank = torch.zeros(1, len(self.mean), self.size, self.size, device=self.device, dtype=self.dtype)
-        with torch.no_grad(), inspecting(self.module):
-            return self.body.run(blank, 0, self._index(layer))[0].shape[1]
+    def shape(self, layer: str) -> tuple[int, ...]:
+        """Of one image's activation there, such as (channels, height, width)."""
+        return tuple(self.tail(layer).blank().shape[1:])
 
     @property
     def root(self) -> Model:
