@@ -23,6 +23,7 @@ methods: .venv/installed-dev
 	$(BIN)/python -m pytest tests/golden tests/methods --deviations .deviations.json
 	$(BIN)/python docs/make_methods.py .deviations.json docs/methods.md
 	rm .deviations.json
+	$(BIN)/python docs/make_gallery.py docs/img/methods.png
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -10,6 +10,8 @@ from heatproof.methods import METHODS, Expression
 
 HEAD = """# Methods
 
+![Two birds, explained by every method and control](img/methods.png)
+
 Made by `make methods` from the registry and a run of the tests. The deviation is the largest absolute difference of a value of a map
 from the other source's, over all networks and layers compared, as a share of that source's largest value. Where no other source has
 the method, or none that is right, tests check what is true of it by construction (closed forms on linear models, conservation, order

@@ -186,3 +186,22 @@ def test_scorecam_where_every_channel_varies(golden, golden_model):
     for layer in ("Middle", "Final"):
         for text in ("scorecam", "scorecam(compat=rao)"):  # the same where no channel is constant
             assert_maps(native(model, *inputs(case), f"{text}@{LAYERS['vgg'][layer]}"), case[f"vggalive__{layer}__ScoreCam"], 2e-5)
+
+
+XPLIQUE = {
+    "saliency": "saliency(reduce=max_abs)",
+    "gradient_input": "ixg(reduce=mean)",
+    "integrated_gradients_50": "ig(steps=50, rule=trapezoid, reduce=mean)",
+    "integrated_gradients_20": "ig(steps=20, rule=trapezoid, reduce=mean)",
+}
+
+
+@pytest.mark.parametrize("stored", XPLIQUE)
+def test_xplique(golden, golden_model, deviation, stored):
+    case = golden("case12_xplique_methods")
+    x, target = torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(case["targets"])
+    ours, theirs = native(golden_model("vgg"), x, target, XPLIQUE[stored]), case[stored][..., 0]
+    if stored == "gradient_input":
+        ours, theirs = np.abs(ours), np.abs(theirs)  # it is stored after the absolute value
+    deviation(XPLIQUE[stored].partition("(")[0], "Xplique 2.0", ours, theirs)
+    assert_maps(ours, theirs, 1e-4 if stored.startswith("integrated") else 1e-5)

@@ -37,16 +37,18 @@ def assert_maps(ours, stored, rounding=1e-5):
     ("layer", "size", "stride"),
     [("Input", 16, 8), ("Input", 8, 4), ("Input", 5, 2), ("Middle", 5, 2), ("Middle", 4, 2), ("Final", 5, 2), ("Final", 4, 2)],
 )
-def test_occlusion_of_the_grid_paper(golden, golden_model, name, layer, size, stride):
+def test_occlusion_of_the_grid_paper(golden, golden_model, name, layer, size, stride, deviation):
     case = golden("case04_rao_methods")
     ours = native(golden_model(name), *inputs(case), f"occlusion({size}, {stride})@{LAYERS[name][layer]}")
+    deviation("occlusion", "the grid paper's code", ours, case[f"{name}__{layer}__Occlusion_Occ{size}_{stride}"])
     assert_maps(ours, case[f"{name}__{layer}__Occlusion_Occ{size}_{stride}"])
 
 
 @pytest.mark.parametrize(("size", "stride"), [(7, 7), (4, 2), (3, 3)])
-def test_occlusion_of_xplique(golden, golden_model, size, stride):
+def test_occlusion_of_xplique(golden, golden_model, size, stride, deviation):
     case = golden("case12_xplique_methods")
     ours = native(golden_model("vgg"), *nhwc(case), f"occlusion({size}, {stride}, compat=xplique)")
+    deviation("occlusion", "Xplique 2.0", ours, case[f"occlusion_{size}_{stride}"][..., 0])
     assert_maps(ours, case[f"occlusion_{size}_{stride}"][..., 0])
 
 
@@ -63,23 +65,26 @@ def test_rise_masks_from_grids_and_offsets(golden, prefix, side):
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("fill", ["zero", "U"])
-def test_rise_of_idsds(golden, golden_model, name, fill):
+def test_rise_of_idsds(golden, golden_model, name, fill, deviation):
     case = golden("case03_rise")
     x, target = inputs(case)
     noise = torch.from_numpy(case["baseline_U"]).expand_as(x) if fill == "U" else None
     ours = rise_maps(golden_model(name), x, target, stored_masks(case, "", 32), 0.1, "softmax", noise)
+    deviation("rise" if fill == "zero" else "rise-u", "the IDSDS code", ours, case[f"{name}__idsds__{fill}__map"])
     assert_maps(ours, case[f"{name}__idsds__{fill}__map"])
     if fill == "zero":
+        deviation("rise" if fill == "zero" else "rise-u", "the IDSDS code", ours, case[f"{name}__rao__Input__map"])
         assert_maps(ours, case[f"{name}__rao__Input__map"])
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
-def test_rise_at_a_middle_layer(golden, golden_model, name):
+def test_rise_at_a_middle_layer(golden, golden_model, name, deviation):
     case = golden("case03_rise")
     x, target = inputs(case)
     before, part = golden_model(name).cut(LAYERS[name]["Middle"])
     h = before(x)
     ours = rise_maps(part, h, target, stored_masks(case, f"{name}__rao__Middle__", h.shape[-1]), 0.1, "softmax", None)
+    deviation("rise", "the grid paper's code", ours, case[f"{name}__rao__Middle__map"])
     assert_maps(ours, case[f"{name}__rao__Middle__map"])
 
 
@@ -98,28 +103,38 @@ def test_rise_masks_have_the_statistics_of_the_generator(golden, side, cells):
 
 
 @pytest.mark.parametrize(("cells", "designs"), [(8, 32), (4, 16)])
-def test_sobol(golden, golden_model, cells, designs):
+def test_sobol(golden, golden_model, cells, designs, deviation):
     """The stored masks have the design B too, whose scores the index does not use."""
     case, prefix = golden("case14_sobol_hsic"), f"sobol_g{cells}_d{designs}__"
     used = np.r_[:designs, 2 * designs : designs * (cells**2 + 2)]
     np.testing.assert_array_equal(replicated_designs(cells**2, designs), case[f"{prefix}masks"][used].reshape(len(used), -1))
     indices = total_indices(torch.from_numpy(case[f"{prefix}outputs"][:, used]).double(), designs)
+    deviation("sobol", "Xplique 2.0", indices, case[f"{prefix}grid_scores"].reshape(3, -1))
     assert_maps(indices, case[f"{prefix}grid_scores"].reshape(3, -1))
     x, target = nhwc(case)
+    deviation(
+        "sobol",
+        "Xplique 2.0",
+        enlarged(torch.from_numpy(case[f"{prefix}grid_scores"]).reshape(3, -1), x, "xplique"),
+        case[f"{prefix}map"][..., 0],
+    )
     assert_maps(enlarged(torch.from_numpy(case[f"{prefix}grid_scores"]).reshape(3, -1), x, "xplique"), case[f"{prefix}map"][..., 0])
     for compat, stored in {"xplique": case[f"{prefix}map"], "None": case[f"{prefix}map"].clip(0)}.items():
         ours = native(golden_model("vgg"), x, target, f"sobol(designs={designs}, cells={cells}, compat={compat})")
+        deviation("sobol", "Xplique 2.0", ours, stored[..., 0])
         assert_maps(ours, stored[..., 0])
 
 
 @pytest.mark.parametrize(("cells", "masks"), [(8, 256), (4, 128)])
-def test_hsic(golden, golden_model, cells, masks):
+def test_hsic(golden, golden_model, cells, masks, deviation):
     case, prefix = golden("case14_sobol_hsic"), f"hsic_g{cells}_d{masks}__"
     kept = sobol_sequence(masks, cells**2) > 0.5
     np.testing.assert_array_equal(kept, case[f"{prefix}masks"].reshape(masks, -1))
     found = dependence(kept, torch.from_numpy(case[f"{prefix}outputs"]).double(), "xplique")
+    deviation("hsic", "Xplique 2.0", found, case[f"{prefix}grid_scores"].reshape(3, -1))
     assert_maps(found, case[f"{prefix}grid_scores"].reshape(3, -1))
     ours = native(golden_model("vgg"), *nhwc(case), f"hsic(masks={masks}, cells={cells}, compat=xplique)")
+    deviation("hsic", "Xplique 2.0", ours, case[f"{prefix}map"][..., 0])
     assert_maps(ours, case[f"{prefix}map"][..., 0])
 
 
@@ -153,11 +168,12 @@ def as_they_broke_the_tie(monkeypatch):
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("steps", [1, 2, 10])
-def test_extremal_perturbations(golden, golden_model, monkeypatch, name, steps):
+def test_extremal_perturbations(golden, golden_model, monkeypatch, name, steps, deviation):
     as_they_broke_the_tie(monkeypatch)
     case = golden("case15_bonus_deeplift_extremal")
     x, target = inputs(case)
     ours = native(golden_model(name), x[:2], target[:2], f"extremal(steps={steps}, step=4, sigma=8, blur=20)")
+    deviation("extremal", "TorchRay, up to 10 steps", ours, case[f"{name}__ep_iter{steps}"][:, 0])
     assert_maps(ours, case[f"{name}__ep_iter{steps}"][:, 0])
 
 
