@@ -18,22 +18,22 @@ class Recipe:
     decay: float = 1e-2
     clip: float = 1.0  # largest norm of a gradient
     loss: str = "cross_entropy"  # or binary_cross_entropy: every class for itself
-    minutes: float = field(default=3.0, compare=False)  # about, on two cores
+    minutes: float = field(default=3.0, compare=False)  # about, of the steps on two cores
 
 
 RECIPES: dict[str, Recipe] = {
-    "resnet": Recipe("resnet"),
-    "vgg": Recipe("vgg", steps=3000, mosaic=0.5),
-    "vgg-bn": Recipe("vgg-bn", steps=2000, mosaic=0.5),
-    "resnet-nobn": Recipe("resnet-nobn", steps=1800),
-    "vgg-nobias": Recipe("vgg-nobias", steps=3000, mosaic=0.5),
-    "resnet-nobias": Recipe("resnet-nobias", steps=1800),
-    "bagnet": Recipe("bagnet", steps=750, batch=32, rate=0.004),
-    "bcos": Recipe("bcos", steps=1600, batch=32, decay=0.0, loss="binary_cross_entropy"),
-    "vit": Recipe("vit", steps=6000, images=48_000, rate=1e-3),
-    "resnet18": Recipe("resnet18", steps=1800),
-    "resnet26": Recipe("resnet26", steps=1800),
-    "resnet-narrow": Recipe("resnet-narrow"),
-    "vgg7": Recipe("vgg7", steps=3000, mosaic=0.5),
-    "vgg11": Recipe("vgg11", steps=3000, mosaic=0.5),
+    "resnet": Recipe("resnet", minutes=4.3),
+    "vgg": Recipe("vgg", steps=3000, mosaic=0.5, minutes=3.9),
+    "vgg-bn": Recipe("vgg-bn", steps=2000, mosaic=0.5, minutes=2.4),
+    "resnet-nobn": Recipe("resnet-nobn", steps=1800, minutes=2.7),
+    "vgg-nobias": Recipe("vgg-nobias", steps=3000, mosaic=0.5, minutes=2.9),
+    "resnet-nobias": Recipe("resnet-nobias", steps=1800, minutes=2.5),
+    "bagnet": Recipe("bagnet", steps=750, batch=32, rate=0.004, minutes=1.9),
+    "bcos": Recipe("bcos", steps=1600, batch=32, decay=0.0, loss="binary_cross_entropy", minutes=2.5),
+    "vit": Recipe("vit", steps=6000, images=48_000, rate=1e-3, minutes=7),
+    "resnet18": Recipe("resnet18", steps=1800, minutes=4.9),
+    "resnet26": Recipe("resnet26", steps=1800, minutes=7.6),
+    "resnet-narrow": Recipe("resnet-narrow", minutes=1.6),
+    "vgg7": Recipe("vgg7", steps=3000, mosaic=0.5, minutes=2.4),
+    "vgg11": Recipe("vgg11", steps=3000, mosaic=0.5, minutes=5.5),
 }
