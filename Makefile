@@ -12,7 +12,7 @@ quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
 
 test: .venv/installed-dev check
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: .venv/installed-dev
 	$(BIN)/ruff check .
