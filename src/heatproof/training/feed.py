@@ -60,8 +60,12 @@ class Feed:
         self._image(self.indices[0], 0)
 
     def batches(self, groups: Sequence[Sequence[int]], epoch: int = 0, deletion: Deletion | None = None) -> Iterator[Rows]:
-        """Groups of indices as tensors, in order; what cannot be read is left out and named in `unreadable`."""
-        readers, maker = ThreadPoolExecutor(self.workers), ThreadPoolExecutor(1)
+        """Groups of indices as tensors, in order; what cannot be read is left out and named in `unreadable`.
+
+        Each thread keeps to one core: torch would start a team for it, whose idle spinning takes the network's.
+        """
+        threads = torch.get_num_threads()
+        readers, maker = (ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) for count in (self.workers, 1))
         waiting: deque[Future[Rows]] = deque()
         try:
             for group in groups:
@@ -73,6 +77,7 @@ class Feed:
         finally:
             maker.shutdown(cancel_futures=True)
             readers.shutdown(cancel_futures=True)
+            torch.set_num_threads(threads)
 
     def _rows(self, readers: ThreadPoolExecutor, group: Sequence[int], epoch: int, deletion: Deletion | None) -> Rows:
         shares = [group[worker :: self.workers] for worker in range(self.workers)]
