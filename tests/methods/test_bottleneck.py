@@ -92,7 +92,7 @@ def test_a_run_prepares_once(model, tmp_path, monkeypatch):
     try:
         arguments = {"limit": 70, "out": tmp_path / "run"}
         hp.evaluate(model, "paperbirds:test", ["iba(steps=1, copies=1)", "iba(steps=1, copies=1)|abs"], ["sds"], **arguments)
-        assert calls == ["conv4"] or len(calls) == 1
+        assert len(calls) == 1
         hp.evaluate(model, "paperbirds:test", ["iba(steps=1, copies=1)", "iba(steps=1, copies=1)|abs"], ["sds"], **arguments)
         assert len(calls) == 1
         assert len(list((tmp_path / "run" / "prepared").iterdir())) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from heatproof.bench.spec import ModelSpec, Spec
@@ -12,7 +12,7 @@ from heatproof.protocols import Protocol
 from heatproof.training import cache
 from heatproof.training.recipes import RECIPES
 
-Making = Callable[[str, int, int], None]  # what is made, how far, of how much
+Making = cache.Progress
 
 
 def open_model(told: ModelSpec, protocols: Sequence[Protocol], device: str, train: bool, progress: Making | None) -> Model:
@@ -34,7 +34,7 @@ def _made(told: ModelSpec, protocols: Sequence[Protocol], device: str, train: bo
     assert told.train is not None
     net, seed = told.train.removeprefix("paperbirds/"), told.seed or 0
     weights = cache.trained(net, seed, progress) if train else cache.place(net, seed)
-    model = load_model(told.train, weights, device) if weights.is_file() else untrained(told.train)
+    model = load_model(told.train, weights, device) if weights.is_file() else untrained(told.train, device)
     model.name += f" seed {told.seed}" if told.seed is not None else ""
     for to in _alignments(told, protocols):
         path = cache.aligned(model, weights, to, seed, progress) if train else cache.aligned_place(weights, to)

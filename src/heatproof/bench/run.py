@@ -104,6 +104,7 @@ class _Work:
         self.seconds: dict[str, float] = {}
         self._kept: dict[str, list[Tensor]] = {}
         self._whole: set[str] = set()
+        self._ready: dict[str, Mapping[str, Tensor]] = {}
         self._done = 0
 
     def do(self, batch: Batch, size: int) -> None:
@@ -152,11 +153,13 @@ class _Work:
                 self._method([c for c in live if c.expression.map_key == map_key], judged, shared, explainer)
 
     def _prepared(self, expression: Expression) -> Mapping[str, Tensor]:
-        """Once a run for every (model view, reference, method and its arguments)."""
+        """Once a run for every (model view, reference, method and its arguments), read once a task."""
         reference = self.task.reference
         assert reference is not None
-        key = hashlib.sha256(repr([self.model.fingerprint(), reference.fingerprint, expression.map_key]).encode()).hexdigest()[:24]
-        return self.store.prepared(key, lambda: prepare(expression, self.model, reference))
+        if expression.map_key not in self._ready:
+            key = hashlib.sha256(repr([self.model.fingerprint(), reference.fingerprint, expression.map_key]).encode()).hexdigest()[:24]
+            self._ready[expression.map_key] = self.store.prepared(key, lambda: prepare(expression, self.model, reference))
+        return self._ready[expression.map_key]
 
     def _share(self, protocol: Protocol, judged: Judged) -> Shared | str:
         found = self._timed(f"protocol {protocol.canonical}", protocol.share, self.model, judged)

@@ -71,9 +71,9 @@ def _open(name: str | nn.Module | Model, weights: str | Path | None) -> Model:
     return _KINDS[kind](name, weights)
 
 
-def untrained(name: str) -> Model:
+def untrained(name: str, device: str) -> Model:
     """An embedded model with random weights."""
-    return _embedded(name.removeprefix("paperbirds/"), pretrained=False)
+    return _embedded(name.removeprefix("paperbirds/"), pretrained=False).to(pick_device(device))
 
 
 def pick_device(device: str) -> str:
