@@ -7,7 +7,8 @@ from pathlib import Path
 
 from heatproof.bench.spec import ModelSpec, Spec
 from heatproof.models.model import Model
-from heatproof.models.zoo import align, load_model, untrained
+from heatproof.models.vision import RANDOM
+from heatproof.models.zoo import align, load_model
 from heatproof.protocols import Protocol
 from heatproof.training import cache
 from heatproof.training.recipes import RECIPES
@@ -34,7 +35,7 @@ def _made(told: ModelSpec, protocols: Sequence[Protocol], device: str, train: bo
     assert told.train is not None
     net, seed = told.train.removeprefix("paperbirds/"), told.seed or 0
     weights = cache.trained(net, seed, progress) if train else cache.place(net, seed)
-    model = load_model(told.train, weights, device) if weights.is_file() else untrained(told.train, device)
+    model = load_model(told.train, weights if weights.is_file() else RANDOM, device)
     model.name += f" seed {told.seed}" if told.seed is not None else ""
     for to in _alignments(told, protocols):
         path = cache.aligned(model, weights, to, seed, progress) if train else cache.aligned_place(weights, to)

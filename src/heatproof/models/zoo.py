@@ -71,11 +71,6 @@ def _open(name: str | nn.Module | Model, weights: str | Path | None) -> Model:
     return _KINDS[kind](name, weights)
 
 
-def untrained(name: str, device: str) -> Model:
-    """An embedded model with random weights."""
-    return _embedded(name.removeprefix("paperbirds/"), pretrained=False).to(pick_device(device))
-
-
 def pick_device(device: str) -> str:
     if device != "auto":
         try:
