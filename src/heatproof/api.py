@@ -247,7 +247,9 @@ def _judges(plan: Plan) -> list[dict[str, Any]]:
             "setting": p.setting,
             "baseline": p.removal,
             "settings": p.model_dump(),
-            "forwards": p.forwards(),
+            "forwards": sum(p.shared_passes().values()),
+            "each": sum(p.passes().values()),
+            "explanations": p.explanations(),
         }
         for p in found.values()
     ]

@@ -39,10 +39,10 @@ def test_an_oracle_that_paints_the_drops_on_the_parts_scores_one(judged):
     area = masks.sum((2, 3)).clamp(min=1)
     oracle = torch.einsum("bp,bphw->bhw", shared["drops"].double() / area, masks)
     seen = (masks.sum((2, 3)) > 0).all(1)
-    value, _ = protocol.measure(model, batch, shared, oracle.float())
+    value = protocol.measure(model, batch, shared, oracle.float()).value
     assert seen.any()
     torch.testing.assert_close(value[seen], torch.ones(int(seen.sum()), dtype=torch.float64))
-    value, _ = protocol.measure(model, batch, shared, -oracle.float())
+    value = protocol.measure(model, batch, shared, -oracle.float()).value
     torch.testing.assert_close(value[seen], -torch.ones(int(seen.sum()), dtype=torch.float64))
 
 

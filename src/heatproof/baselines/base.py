@@ -1,9 +1,12 @@
-"""A baseline takes pixels out of an image. Most paint a whole image once per sample, from which the removed pixels are taken."""
+"""A baseline takes pixels out of an image. Most paint a whole image once per sample, from which the removed pixels are taken.
+
+Some impute: what they put in depends on which pixels are left. Some need to know the data or the model beforehand: they prepare.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -11,35 +14,47 @@ import torch
 from pydantic import AfterValidator
 from torch import Tensor
 
+from heatproof.errors import HeatproofError
 from heatproof.expressions import call_label, options, parse_call
 from heatproof.models.model import Model
 from heatproof.registry import Registry
 from heatproof.tensor.noise import Rng
 
-Fill = Callable[..., Tensor]  # (x (B, C, H, W) in the model's input space, *, model, rng, …) -> image, broadcastable to x
+# (x (B, C, H, W) in the model's input space[, removed (B, H, W)], *, model, rng, …) -> image, broadcastable to x
+Fill = Callable[..., Tensor]
+Prepare = Callable[..., Mapping[str, Tensor]]  # (model, batches of reference images in its input space, …) -> tensors
+Remove = Callable[[Tensor, Tensor], Tensor]  # samples (n,), removed (n, H, W) bool -> (n, C, H, W)
 
 
 @dataclass(frozen=True)
 class BaselineEntry:
     id: str
-    fill: Fill
+    function: Fill
     summary: str
     version: int = 1
+    prepare: Prepare | None = None
+    imputes: bool = False
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
-        return options(self.fill, "x", "model", "rng")
+        return options(self.function, "x", "removed", "model", "rng", "prepared")
 
 
 BASELINES: Registry[BaselineEntry] = Registry("baseline")
 
 
-def baseline(id: str, *, version: int = 1) -> Callable[[Fill], Fill]:
-    """Register a function `(x, *, model, rng, …) -> image`."""
+def baseline(id: str, *, version: int = 1, prepare: Prepare | None = None, imputes: bool = False) -> Callable[[Fill], Fill]:
+    """Register a function `(x, *, model, rng, …) -> image`, which paints what removed pixels become.
 
-    def register(fill: Fill) -> Fill:
-        BASELINES.add(BaselineEntry(id, fill, inspect.getdoc(fill) or "", version))
-        return fill
+    prepare: `(model, batches, …) -> tensors` from reference images, once; the function takes them as `prepared`. It may have arguments of
+        the baseline's own, by their names.
+    imputes: the function is `(x, removed, *, model, rng, …) -> image`, once for every set of removed pixels; `rng` has the samples' ids,
+        row by row, and the rows of one sample come in the order of their sets, which are nested.
+    """
+
+    def register(function: Fill) -> Fill:
+        BASELINES.add(BaselineEntry(id, function, inspect.getdoc(function) or "", version, prepare, imputes))
+        return function
 
     return register
 
@@ -59,17 +74,40 @@ class Baseline:
         arguments = call.bind(entry.parameters, "baseline")
         return cls(entry, arguments, call_label(call, arguments, entry.parameters))
 
-    def fill(self, x: Tensor, model: Model | None, rng: Rng) -> Tensor:  # (B, C, H, W)
-        return self.entry.fill(x, model=model, rng=rng, **self.arguments).expand_as(x)
+    def prepare(self, model: Model, batches: Iterator[Tensor]) -> Mapping[str, Tensor]:
+        """What it needs to know of the model and the data beforehand."""
+        assert self.entry.prepare is not None
+        taken = inspect.signature(self.entry.prepare).parameters
+        return self.entry.prepare(model, batches, **{k: v for k, v in self.arguments.items() if k in taken})
 
-    def remover(self, x: Tensor, model: Model | None, rng: Rng) -> Callable[[Tensor, Tensor], Tensor]:
-        """remove(samples (n,), removed (n, H, W) bool) -> (n, C, H, W); the fill is painted once."""
+    def fill(self, x: Tensor, model: Model | None, rng: Rng) -> Tensor:  # (B, C, H, W)
+        """What is left when every pixel is removed."""
+        everything = (torch.ones_like(x[:, 0], dtype=torch.bool),) if self.entry.imputes else ()
+        return self.entry.function(x, *everything, model=model, rng=rng, **self._given(model)).expand_as(x)
+
+    def remover(self, x: Tensor, model: Model | None, rng: Rng) -> Remove:
+        """Takes pixels out of some of these samples; a baseline that paints does so once."""
+        if self.entry.imputes:
+            given = self._given(model)
+
+            def impute(samples: Tensor, removed: Tensor) -> Tensor:
+                rows = Rng(rng.seed, [rng.ids[i] for i in samples.tolist()], rng.device)
+                return self.entry.function(x[samples], removed, model=model, rng=rows, **given)
+
+            return impute
         painted = self.fill(x, model, rng)
 
         def remove(samples: Tensor, removed: Tensor) -> Tensor:
             return torch.where(removed[:, None], painted[samples], x[samples])
 
         return remove
+
+    def _given(self, model: Model | None) -> dict[str, Any]:
+        if not self.entry.prepare:
+            return self.arguments
+        if model is None:
+            raise HeatproofError(f"baseline {self.label} knows the model or the data beforehand; pass an hp.Model")
+        return {"prepared": model.prepared(self), **self.arguments}
 
 
 BaselineName = Annotated[str, AfterValidator(lambda text: Baseline.parse(text).label)]  # as an argument of a method or a protocol

@@ -6,7 +6,7 @@ import hashlib
 import json
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,7 @@ class Task:
     data: Data
     indices: range
     cells: tuple[Cell, ...]
-    reference: Reference | None = None  # where a method needs one
+    reference: Reference | None = None  # where something needs one
 
     @property
     def title(self) -> str:
@@ -80,11 +80,19 @@ class Plan:
 def task_cost(task: Task) -> tuple[int, int]:
     """(forwards, backwards) an image through the whole network; what methods share is counted once, what starts at a later layer not."""
     live = [c for c in task.cells if not c.not_applicable]
-    forwards = 1 + sum(p.forwards() for p in {c.protocol.canonical: c.protocol for c in live}.values())
-    backwards, drawn = 0, set[str]()
+    shared: dict[Hashable, int] = {}
+    each: dict[Hashable, int] = {}
+    again: dict[str, int] = {}  # how often a method explains anew, by its maps
+    for cell in live:
+        shared |= cell.protocol.shared_passes()
+        each |= {(cell.expression.label, what): n for what, n in cell.protocol.passes().items()}
+        again[cell.expression.map_key] = again.get(cell.expression.map_key, 0) + cell.protocol.explanations()
+    forwards, backwards, drawn = 1 + sum(shared.values()) + sum(each.values()), 0, set[str]()
     expressions = {c.expression.map_key: c.expression for c in live}.values()
     layers = {e.map_key: task.model.layer_name(e.layer) for e in expressions}
     for expression in expressions:
+        f, b = expression.cost_on(task.model) or (0, 0) if again[expression.map_key] else (0, 0)
+        forwards, backwards = forwards + again[expression.map_key] * f, backwards + again[expression.map_key] * b
         whole = layers[expression.map_key] == "input" or "image" in expression.entry.needs
         if whole and not expression.shares_gradient and not (expression.drawn and expression.drawn in drawn):
             drawn.add(expression.drawn)
@@ -118,7 +126,7 @@ def make_plan(
     for original, originals, told in zip(models, data, references or [None] * len(models), strict=True):
         _check_data(originals, original)
         for pose, judges in _posed(original, originals, protocols):
-            tasks += _tasks(original.name, pose, judges, expressions, _reference(pose, told, seed, expressions), [backend, seed])
+            tasks += _tasks(original.name, pose, judges, expressions, _reference(pose, told, seed, expressions, judges), [backend, seed])
     smallest = min(batch_size, *(len(t.data.ids) for t in tasks))
     return Plan(tuple(tasks), seed, smallest, keep_maps)
 
@@ -145,22 +153,22 @@ def _tasks(
 ) -> Iterator[Task]:
     view, model, data = pose
     lacking = reference if isinstance(reference, str) else ""
-    not_applicable = {e.canonical: (lacking if e.entry.prepare else "") or _reason(e, model, data.has_silhouettes) for e in expressions}
+    not_applicable = {e.canonical: (lacking if e.knows else "") or _reason(e, model, data.has_silhouettes) for e in expressions}
     partless = "" if isinstance(data, PartData) else f"{data.name} has no parts; use paperbirds or funnybirds:…"
     layers = {e.canonical: "" if not_applicable[e.canonical] else model.layer_name(e.layer) for e in expressions}
     weights = model.fingerprint()
     bank = None if isinstance(reference, str) else reference
-    known = {e.canonical: bank.fingerprint if bank and e.entry.prepare else "" for e in expressions}
+    known = bank.fingerprint if bank else ""
     for start in range(0, len(data.ids), SHARD):
         indices = range(start, min(start + SHARD, len(data.ids)))
         shard = [(data.ids[i], data.fingerprints[i], data.labels[i]) for i in indices]
         block = [data.name, shard, weights, *common]
         cells = tuple(
             Cell(
-                _hash([*block, p.canonical, p.target, _baseline_version(p), e.canonical, layers[e.canonical], known[e.canonical]]),
+                _hash([*block, p.canonical, p.target, _baseline_version(p), e.canonical, layers[e.canonical], _told(known, p, e)]),
                 p,
                 e,
-                (partless if "parts" in p.needs else "") or not_applicable[e.canonical],
+                (partless if "parts" in p.needs else "") or (lacking if p.knows else "") or not_applicable[e.canonical],
             )
             for p in protocols
             for e in expressions
@@ -169,9 +177,11 @@ def _tasks(
         yield Task(name, owner, view, model, data, indices, cells, bank)
 
 
-def _reference(pose: Pose, told: Data | None, seed: int, expressions: Sequence[Expression]) -> Reference | str:
-    """Where a method needs one; or why there is none."""
-    if not any(e.entry.prepare for e in expressions):
+def _reference(
+    pose: Pose, told: Data | None, seed: int, expressions: Sequence[Expression], protocols: Sequence[Protocol]
+) -> Reference | str:
+    """Where a method, a protocol or a baseline needs one; or why there is none."""
+    if not _told("some", *expressions, *protocols):
         return ""
     try:
         return reference_for(pose.data, pose.model, told, seed)
@@ -198,6 +208,10 @@ def _reason(expression: Expression, model: Model, has_silhouettes: bool) -> str:
     except NotApplicable as error:
         return str(error)
     return ""
+
+
+def _told(reference: str, *users: Protocol | Expression) -> str:
+    return reference if any(user.knows for user in users) else ""
 
 
 def _baseline_version(protocol: Protocol) -> int:

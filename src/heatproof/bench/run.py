@@ -12,8 +12,10 @@ import subprocess
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,11 @@ import torch
 from torch import Tensor
 
 import heatproof
+from heatproof.baselines import Baseline
 from heatproof.bench.plan import Cell, Plan, Task
 from heatproof.bench.store import Store
 from heatproof.data.catalog import Batch
+from heatproof.data.reference import Reference
 from heatproof.errors import told
 from heatproof.methods import Explainer, Expression
 from heatproof.methods.explain import finite, prepare, transformed
@@ -72,7 +76,7 @@ def _commit(plan: Plan, store: Store, task: Task, batch: Batch, done: list[dict[
     while True:
         try:
             work = _Work(plan, task, cells, store)
-            with task.model.batches_of(size):
+            with task.model.batches_of(size), task.model.preparing(work.prepared_baseline):
                 work.do(batch, size)
             break
         except torch.OutOfMemoryError:
@@ -108,7 +112,7 @@ class _Work:
         self._done = 0
 
     def do(self, batch: Batch, size: int) -> None:
-        self.rows += [self._row(c, s, None, "", "skipped", why) for c in self.cells for s, why in batch.unreadable.items()]
+        self.rows += [self._row(c, s, None, None, "skipped", why) for c in self.cells for s, why in batch.unreadable.items()]
         for start in range(0, len(batch.ids), size):
             part = batch.part(slice(start, start + size))
             spatial = "cam" in self.model.landmarks
@@ -117,8 +121,9 @@ class _Work:
             if spatial:
                 self._keep("peaks", peaks(last), every=True)
             self._keep("images", (self.model.denormalize(part.x) * 255).round().clamp(0, 255).byte())
-            for policy in sorted({c.protocol.target for c in self.cells}):
-                self._judge(part, [c for c in self.cells if c.protocol.target == policy], policy, clean)
+            self._shown = set[str]()
+            for targets, cells in self._by_target(part, clean).items():
+                self._judge(part, cells, targets, clean)
             self._done += len(part.ids)
 
     def kept(self) -> dict[str, Tensor]:
@@ -133,14 +138,20 @@ class _Work:
         count = len(rows) if every else max(0, min(self.wanted - self._done, len(rows)))
         self._kept.setdefault(name, []).append(rows[:count].cpu())
 
-    def _judge(self, batch: Batch, cells: Sequence[Cell], policy: str, clean: Tensor) -> None:
+    def _by_target(self, batch: Batch, clean: Tensor) -> dict[tuple[int, ...], list[Cell]]:
+        """Which cells explain what: the label where there is one, or the model's prediction. Where the two agree, maps are shared."""
         predicted = clean.argmax(1).tolist()
-        by_label = [policy == "label" and label is not None for label in batch.labels]
-        labels = [label if by else p for by, label, p in zip(by_label, batch.labels, predicted, strict=True)]
-        target = torch.tensor(labels, device=clean.device)
+        self._by_label = [label is not None for label in batch.labels]
+        labels = [p if label is None else label for p, label in zip(predicted, batch.labels, strict=True)]
+        found: dict[tuple[int, ...], list[Cell]] = {}
+        for cell in self.cells:
+            found.setdefault(tuple(labels if cell.protocol.target == "label" else predicted), []).append(cell)
+        return found
+
+    def _judge(self, batch: Batch, cells: Sequence[Cell], targets: tuple[int, ...], clean: Tensor) -> None:
+        target = torch.tensor(targets, device=clean.device)
         rng = Rng(self.seed, batch.ids, self.model.device)
         judged = Judged(batch.ids, batch.x, target, clean, rng, batch.parts)
-        self._policies = ["label" if by else "prediction" for by in by_label]
         explainer = Explainer(self.model, batch.x, target, rng, batch.silhouette, self._prepared)
         for cell in cells:
             if cell.not_applicable:
@@ -153,22 +164,39 @@ class _Work:
                 self._method([c for c in live if c.expression.map_key == map_key], judged, shared, explainer)
 
     def _prepared(self, expression: Expression) -> Mapping[str, Tensor]:
-        """Once a run for every (model view, reference, method and its arguments), read once a task."""
+        return self._ready_for(expression.map_key, lambda reference: prepare(expression, self.model, reference))
+
+    def prepared_baseline(self, baseline: Baseline) -> Mapping[str, Tensor]:
+        what = f"baseline {baseline.label} of version {baseline.entry.version}"
+        return self._ready_for(what, lambda reference: baseline.prepare(self.model, reference.batches(self.model)))
+
+    def _prepared_protocol(self, protocol: Protocol) -> Mapping[str, Tensor]:
+        return self._ready_for(protocol.prepares, lambda reference: protocol.prepare(self.model, reference.batches(self.model)))
+
+    def _ready_for(self, what: str, make: Callable[[Reference], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        """Once a run for every (model view, reference, what is made of them), read once a task."""
         reference = self.task.reference
         assert reference is not None
-        if expression.map_key not in self._ready:
-            key = hashlib.sha256(repr([self.model.fingerprint(), reference.fingerprint, expression.map_key]).encode()).hexdigest()[:24]
-            self._ready[expression.map_key] = self.store.prepared(key, lambda: prepare(expression, self.model, reference))
-        return self._ready[expression.map_key]
+        if what not in self._ready:
+            key = hashlib.sha256(repr([self.model.fingerprint(), reference.fingerprint, what]).encode()).hexdigest()[:24]
+            found = self.store.prepared(key, lambda: make(reference))
+            self._ready[what] = {name: t.to(self.model.device) for name, t in found.items()}
+        return self._ready[what]
 
-    def _share(self, protocol: Protocol, judged: Judged) -> Shared | str:
-        found = self._timed(f"protocol {protocol.canonical}", protocol.share, self.model, judged)
+    def _share(self, protocol: Protocol, judged: Judged) -> tuple[Judged, Shared] | str:
+        def share() -> tuple[Judged, Shared]:
+            given = replace(judged, prepared=self._prepared_protocol(protocol)) if protocol.prepares else judged
+            return given, protocol.share(self.model, given)
+
+        found = self._timed(f"protocol {protocol.canonical}", share)
         if not isinstance(found, str):
-            for name, values in found.items():
+            for name, values in found[1].items():
                 self._keep(f"{protocol.canonical} {name}", values.float(), every=True)
         return found
 
-    def _method(self, cells: Sequence[Cell], judged: Judged, shared: dict[str, Shared | str], explainer: Explainer) -> None:
+    def _method(
+        self, cells: Sequence[Cell], judged: Judged, shared: Mapping[str, tuple[Judged, Shared] | str], explainer: Explainer
+    ) -> None:
         """All cells of one method, which differ in their transforms and protocols."""
         native = self._timed(f"method {cells[0].expression.map_key}", explainer.native, cells[0].expression)
         for label in dict.fromkeys(c.expression.label for c in cells):
@@ -183,16 +211,24 @@ class _Work:
             flat = small.flatten(1)
             varies = flat.amax(1) > flat.amin(1)
             maps = explainer.resized(torch.where(fine[:, None, None], small, 0))
+            own: dict[Hashable, Any] = {}
             for cell in same:
-                self._measure(cell, judged, shared[cell.protocol.canonical], maps, fine.tolist(), varies.tolist())
+                given = shared[cell.protocol.canonical]
+                if isinstance(given, str):
+                    self._each(cell, judged, "failed", given)
+                else:
+                    batch = replace(given[0], own=own, explain=partial(explainer.again, cell.expression))
+                    self._measure(cell, batch, given[1], maps, fine.tolist(), varies.tolist())
 
-    def _measure(
-        self, cell: Cell, judged: Judged, shared: Shared | str, maps: Tensor, fine: Sequence[bool], varies: Sequence[bool]
-    ) -> None:
-        measured = shared if isinstance(shared, str) else self._timed(None, cell.protocol.measure, self.model, judged, shared, maps)
+    def _measure(self, cell: Cell, judged: Judged, shared: Shared, maps: Tensor, fine: Sequence[bool], varies: Sequence[bool]) -> None:
+        what = f"{cell.protocol.canonical} {cell.expression.label}"
+        measured = self._timed(f"cell {what}", cell.protocol.measure, self.model, judged, shared, maps)
         if isinstance(measured, str):
             self._each(cell, judged, "failed", measured)
             return
+        for name, curve in measured.curves.items():
+            lost = ~torch.tensor(fine)[:, None]
+            self._keep(f"{what} {name}", curve.float().cpu().masked_fill(lost, torch.nan), every=True)
         for i, (sample, target) in enumerate(zip(judged.ids, judged.target.tolist(), strict=True)):
             value, why = measured.value[i].item(), measured.why[i]
             status, message = ("undefined", why) if why else ("ok", "")
@@ -201,10 +237,16 @@ class _Work:
             elif not varies[i]:
                 status, message = "undefined", "the map is the same everywhere"
             value = value if status == "ok" else float("nan")
-            self.rows.append(self._row(cell, sample, target, self._policies[i], status, message, value))
+            self.rows.append(self._row(cell, sample, target, i, status, message, value))
 
     def _keep_map(self, label: str, maps: Tensor) -> None:
-        """Half precision, each map scaled to a largest value of 1, so that small ones do not vanish; the scale beside it."""
+        """Half precision, each map scaled to a largest value of 1, so that small ones do not vanish; the scale beside it.
+
+        Where some protocols explain the label and others a prediction that differs, those that come first in the spec are shown.
+        """
+        if label in self._shown:
+            return
+        self._shown.add(label)
         scale = maps.abs().flatten(1).amax(1).nan_to_num(1.0, 1.0)
         scale = torch.where(scale > 0, scale, 1.0)
         self._keep(f"map {label}", (maps / scale[:, None, None]).half())
@@ -224,12 +266,13 @@ class _Work:
                 self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - begin
 
     def _each(self, cell: Cell, judged: Judged, status: str, message: str) -> None:
-        for sample, target, policy in zip(judged.ids, judged.target.tolist(), self._policies, strict=True):
-            self.rows.append(self._row(cell, sample, target, policy, status, message))
+        for i, (sample, target) in enumerate(zip(judged.ids, judged.target.tolist(), strict=True)):
+            self.rows.append(self._row(cell, sample, target, i, status, message))
 
     def _row(
-        self, cell: Cell, sample: str, target: int | None, policy: str, status: str, message: str, value: float = float("nan")
+        self, cell: Cell, sample: str, target: int | None, place: int | None, status: str, message: str, value: float = float("nan")
     ) -> dict[str, Any]:
+        by_label = place is not None and cell.protocol.target == "label" and self._by_label[place]
         return {
             "cell": cell.key,
             "model": self.owner,
@@ -240,7 +283,7 @@ class _Work:
             "baseline": cell.protocol.removal,
             "sample": sample,
             "target": target,
-            "target_is": policy,
+            "target_is": "" if place is None else "label" if by_label else "prediction",
             "value": value,
             "status": status,
             "message": message,

@@ -17,6 +17,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
 from heatproof.methods.brought import attribution, is_map_file, maps_of
@@ -248,6 +249,12 @@ class Expression:
         forwards, backwards = self.entry.cost({**self.arguments, "channels": channels, "side": side})
         copies = self.noise.n if self.noise else 1
         return copies * forwards, copies * backwards
+
+    @property
+    def knows(self) -> bool:
+        """Whether it needs images that are not explained, for itself or for its baseline."""
+        removal = self.arguments.get("baseline")
+        return self.entry.prepare is not None or (isinstance(removal, str) and Baseline.parse(removal).entry.prepare is not None)
 
     @property
     def shares_gradient(self) -> bool:

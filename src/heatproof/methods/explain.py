@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,6 +105,12 @@ class Explainer:
         if spoilt:
             raise MapError(f"{expression.label} changed its input in place; work on x.clone()")
 
+    def again(self, expression: Expression, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, H, W)
+        """Maps of other images of the same samples, for the same targets. They may hold nan."""
+        other = replace(self, x=x, _moments={})
+        with self.model.sharing(x, self.target, [expression.layer]):
+            return other.resized(transformed(expression, other.native(expression)))
+
     def resized(self, maps: Tensor) -> Tensor:  # (B, h, w) -> (B, H, W)
         return resize(maps, *self.x.shape[2:])
 
@@ -171,8 +178,10 @@ def explain(
     if target.is_floating_point() or len(target) != len(x) or target.min() < 0 or target.max() >= model.n_classes:
         raise HeatproofError(f"targets must be {len(x)} class indices from 0 to {model.n_classes - 1}; got {targets}")
     rng = Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], model.device)
-    explainer = Explainer(model, x, target, rng, silhouette, _preparing(model, reference) if reference is not None else no_reference)
-    with model.sharing(x, target, [expression.layer]):
+    known = _known(model, reference) if reference is not None else None
+    explainer = Explainer(model, x, target, rng, silhouette, partial(prepare, model=model, reference=known) if known else no_reference)
+    beforehand = (lambda baseline: baseline.prepare(model, known.batches(model))) if known else model.prepared
+    with model.preparing(beforehand), model.sharing(x, target, [expression.layer]):
         maps = explainer.resized(transformed(expression, explainer.native(expression)))
     bad = (~finite(maps)).nonzero().flatten().tolist()
     if bad:
@@ -180,6 +189,6 @@ def explain(
     return maps
 
 
-def _preparing(model: Model, reference: Data | str | Tensor) -> Callable[[Expression], Mapping[str, Tensor]]:
+def _known(model: Model, reference: Data | str | Tensor) -> Reference:
     data = TensorData(reference) if isinstance(reference, Tensor) else load_data(reference, model)
-    return lambda expression: prepare(expression, model, Reference(data, range(len(data.ids))))
+    return Reference(data, range(len(data.ids)))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +90,7 @@ class Model:
         self.backend = "eager"
         self.aligned = ""  # the cells and baseline its weights were fine-tuned for, such as 16/zero
         self.tuned: dict[str, Path | None] = {}  # weights fine-tuned from these, by what for; None: yet to be made
+        self.prepared: Callable[[Any], Mapping[str, Tensor]] = _unprepared  # what a baseline knows of this model and its data beforehand
         self.passes: Counter[str] = Counter()
         self._start = 0
         self._root = self
@@ -279,6 +280,15 @@ class Model:
             self.batch_size, self.fill_batches = before
 
     @contextmanager
+    def preparing(self, prepared: Callable[[Any], Mapping[str, Tensor]]) -> Iterator[None]:
+        """While this lasts, baselines that need to know the model or the data beforehand find what they need here."""
+        before, self.prepared = self.prepared, prepared
+        try:
+            yield
+        finally:
+            self.prepared = before
+
+    @contextmanager
     def sharing(self, x: Tensor, target: Tensor, layers: Sequence[str] = ("input",)) -> Iterator[None]:
         """While this lasts, gradients and activations of this very batch are computed once; `layers`: where gradients will be asked for."""
         before = self._root._shared
@@ -367,6 +377,10 @@ class Model:
             digest.update(key.encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
+
+
+def _unprepared(baseline: Any) -> Mapping[str, Tensor]:
+    raise HeatproofError(f"baseline {baseline.label} needs reference images: give some with reference=…")
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -28,11 +28,16 @@ class Judged:
     clean: Tensor  # (B, K) logits of x
     rng: Rng
     parts: PartViews | None = None  # where the protocol needs them
+    prepared: Mapping[str, Tensor] = field(default_factory=dict)  # what the protocol's `prepare` found
+    explain: Callable[[Tensor], Tensor] | None = None  # the maps of other images of these samples, by the method that is judged
+    common: dict[Hashable, Any] = field(default_factory=dict)  # work that protocols share, for all methods
+    own: dict[Hashable, Any] = field(default_factory=dict)  # work that protocols share, for the maps that are judged
 
 
 class Measured(NamedTuple):
     value: Tensor  # (B,) float64; nan where undefined
     why: list[str]  # the reason, where it is undefined; else empty
+    curves: Mapping[str, Tensor] = {}  # (B, S) each; kept with the run
 
 
 Shared = Mapping[str, Tensor]  # per-sample arrays, first axis B; kept with the run
@@ -55,8 +60,8 @@ class Protocol(BaseModel):
     version: ClassVar[int]
     summary: ClassVar[str]
     higher_is_better: ClassVar[bool]
-    range: ClassVar[tuple[float, float]]
-    random_score: ClassVar[float]  # what a map that knows nothing scores
+    range: ClassVar[tuple[float, float] | None]  # None: as the model's logits
+    random_score: ClassVar[float | None]  # what a map that knows nothing scores; None: it depends on the model
     target: ClassVar[Literal["label", "prediction"]]
     citation: ClassVar[str]
     needs: ClassVar[frozenset[str]] = frozenset()  # `parts`: data whose objects have parts
@@ -76,16 +81,39 @@ class Protocol(BaseModel):
 
     def check(self, model: Model) -> None:
         """Raises where the settings do not fit the model: before anything runs."""
-        if self.removal:
+        if self.removal and not (removal := Baseline.parse(self.removal)).entry.prepare:
             blank = torch.zeros(1, len(model.mean), model.size, model.size, device=model.device, dtype=model.dtype)
-            Baseline.parse(self.removal).fill(blank, model, Rng(0, [""], model.device))
+            removal.fill(blank, model, Rng(0, [""], model.device))
 
-    def forwards(self) -> int:
-        """Passes an image for what all methods share, besides the clean one."""
-        raise NotImplementedError
+    def shared_passes(self) -> Mapping[Hashable, int]:
+        """Forwards an image for what all methods share, besides the clean one, by what they are: protocols may have some in common."""
+        return {}
+
+    def passes(self) -> Mapping[Hashable, int]:
+        """Forwards an image for every method, by what they are."""
+        return {}
+
+    def explanations(self) -> int:
+        """How often every method explains an image anew."""
+        return 0
+
+    @property
+    def knows(self) -> bool:
+        """Whether it needs images that are not judged, for itself or for its baseline."""
+        return bool(self.prepares or (self.removal and Baseline.parse(self.removal).entry.prepare))
+
+    def prepare(self, model: Model, batches: Iterator[Tensor]) -> Mapping[str, Tensor]:
+        """Once a run, from images that are not judged, where `prepares`."""
+        return {}
+
+    @property
+    def prepares(self) -> str:
+        """What its preparation is called; protocols that call theirs alike share it. Empty: it has none."""
+        return ""
 
     def share(self, model: Model, batch: Judged) -> Shared:
-        raise NotImplementedError
+        """What all methods need, once a batch; kept with the run."""
+        return {}
 
     def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
         raise NotImplementedError

@@ -5,6 +5,7 @@ The parts are really taken off, in the scene: nothing is painted over, so the pi
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -31,8 +32,8 @@ class PartDeletion(Protocol):
     version: ClassVar[int] = 1
     summary: ClassVar[str] = "rank correlation of the attribution per part with the drop of the target's score when that part is taken off"
     higher_is_better: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-    random_score: ClassVar[float] = 0.0
+    range: ClassVar[tuple[float, float] | None] = (-1.0, 1.0)
+    random_score: ClassVar[float | None] = 0.0
     target: ClassVar[Literal["label", "prediction"]] = "label"
     citation: ClassVar[str] = (
         "Hesse, Schaub-Meyer, Roth: FunnyBirds: A Synthetic Vision Dataset for a Part-Based Analysis of Explainable AI Methods. ICCV 2023"
@@ -45,8 +46,8 @@ class PartDeletion(Protocol):
     def facts(self) -> dict[str, Any]:
         return super().facts() | ({"range": (0.0, 1.0), "random_score": 0.5} if self.compat else {})
 
-    def forwards(self) -> int:
-        return 5
+    def shared_passes(self) -> Mapping[Hashable, int]:
+        return {"parts": 5}
 
     def share(self, model: Model, batch: Judged) -> Shared:
         """(B, P): f_t(x) − f_t(x without the part)."""

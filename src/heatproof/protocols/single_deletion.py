@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -79,8 +79,8 @@ class SingleDeletion(Protocol):
     version: ClassVar[int] = 1
     summary: ClassVar[str] = "rank correlation of the attribution per patch with the drop of the target's score when that patch is deleted"
     higher_is_better: ClassVar[bool] = True
-    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-    random_score: ClassVar[float] = 0.0
+    range: ClassVar[tuple[float, float] | None] = (-1.0, 1.0)
+    random_score: ClassVar[float | None] = 0.0
     target: ClassVar[Literal["label", "prediction"]] = "label"
     citation: ClassVar[str] = "Hesse, Schaub-Meyer, Roth: Benchmarking the Attribution Quality of Vision Models. NeurIPS 2024"
 
@@ -98,8 +98,8 @@ class SingleDeletion(Protocol):
         super().check(model)
         grid_side(self.patches, model.size, model.size)
 
-    def forwards(self) -> int:
-        return self.patches
+    def shared_passes(self) -> Mapping[Hashable, int]:
+        return {("patches", self.patches, self.baseline): self.patches}
 
     def share(self, model: Model, batch: Judged) -> Shared:
         """(B, P): how far the score drops; whether the target is still the answer, and its log-probability, without each patch."""

@@ -119,19 +119,20 @@ def symbol(family: str, x: float, y: float, size: float = 4.6) -> Markup:
     return tag("circle", class_="dot hollow" if family == "control" else "dot", cx=x, cy=y, r=size - 0.5 if family == "control" else size)
 
 
-def ranking(marks: Sequence[Mark], axis: Axis, random_score: float, title: str, room: float = 196) -> Markup:
-    """Dot and whisker, best first; the dashed line is what a map that knows nothing scores."""
+def ranking(marks: Sequence[Mark], axis: Axis, random_score: float | None, title: str, room: float = 196) -> Markup:
+    """Dot and whisker, best first; the dashed line is what a map that knows nothing scores, where that is known."""
     row, top, bottom = 24.0, 26.0, 30.0
     left = 36 + min(LONGEST, max([11, *(len(m.label) for m in marks)])) * CHARACTER
     right = left + room
     width, height = right + 52, top + row * len(marks) + bottom
     floor = height - bottom
     parts = _ticks(axis, left, right, top, floor)
-    x = axis.place(random_score, left, right)
-    parts += [
-        tag("line", class_="random", x1=x, x2=x, y1=top, y2=floor + 6),
-        tag("text", "random map", class_="tick", x=min(max(x, left + 20), right - 30), y=floor + 20, text_anchor="middle"),
-    ]
+    if random_score is not None:
+        x = axis.place(random_score, left, right)
+        parts += [
+            tag("line", class_="random", x1=x, x2=x, y1=top, y2=floor + 6),
+            tag("text", "random map", class_="tick", x=min(max(x, left + 20), right - 30), y=floor + 20, text_anchor="middle"),
+        ]
     for i, mark in enumerate(marks):
         parts.append(_ranked(mark, axis, left, right, width, top + row * (i + 0.5), row))
     return svg(width, height, title, *parts, kind="ranking")

@@ -41,7 +41,7 @@ def content(run: Run, site: Site) -> dict[str, Any]:
 def _axis(run: Run, protocol: str) -> Axis:
     """One for all models and settings of a protocol, so that panels can be compared by eye."""
     part = run.summary[run.summary["protocol"] == protocol]
-    random = [j["random_score"] for key, j in run.judges.items() if key[0] == protocol]
+    random = [j["random_score"] for key, j in run.judges.items() if key[0] == protocol and j["random_score"] is not None]
     return Axis.around([*part["low"], *part["high"], *random])
 
 

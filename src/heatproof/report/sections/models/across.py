@@ -47,7 +47,7 @@ def _compare(run: Run, site: Site, label: str, columns: list[Column]) -> dict[st
     if not any(lines):
         return None
     ends = [line[end] for found in lines for line in found.values() for end in ("low", "high", "mean")]
-    axis = Axis.around([*ends, judge["random_score"]], most=4)
+    axis = Axis.around([*ends, *([judge["random_score"]] if judge["random_score"] is not None else [])], most=4)
     methods = _order(lines, judge["higher_is_better"])
     panels = [Panel(column.title, axis, judge["random_score"]) for column in columns]
     rows = [Row(m, run.family(m), tuple(_spot(c, found.get(m)) for c, found in zip(columns, lines, strict=True))) for m in methods]
