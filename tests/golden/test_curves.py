@@ -1,0 +1,101 @@
+"""Cases 2, 10 (ROAD) and 12: curves of incremental deletion, ROAD, deletion and insertion."""
+
+import numpy as np
+import pytest
+import torch
+
+import heatproof as hp
+import heatproof.functional as F
+from heatproof.protocols import Judged, make_protocol
+from heatproof.tensor.noise import Rng
+
+ORDERS = {"ascending": "least", "descending": "most"}
+BASELINES = {"zero": "zero", "mean": "image-mean", "median": "image-median", "local_mean": "local-mean(compat=xplique)"}
+
+
+def judged(model, x, target):
+    ids = [str(i) for i in range(len(x))]
+    return Judged(ids, x, target, model.logits(x), Rng(0, ids))
+
+
+def close(ours, stored):
+    np.testing.assert_allclose(ours, stored, rtol=1e-4, atol=1e-5 * max(1, np.abs(stored).max()))
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("label", ["ixg_resnet", "random_normal", "smooth"])
+def test_incremental_deletion(golden, golden_model, name, order, label):
+    case, model = golden("case02_incremental_deletion"), golden_model(name)
+    batch = judged(model, torch.from_numpy(case["images"]), torch.from_numpy(case["labels"]))
+    maps = torch.from_numpy(case[f"map__{label}"])[:, 0]
+    protocol = make_protocol("ids", {"order": ORDERS[order]})
+    found = protocol.measure(model, batch, {}, maps)
+    stored = case[f"{name}__fixed__{order}__{label}__curve"]
+    close(found.curves["score"], stored)
+    score = case[f"{name}__fixed__{order}__{label}__score"]
+    np.testing.assert_allclose(found.value, score if order == "ascending" else stored[:, 0] - score, atol=1e-4)
+    plain = F.removal_curve(model, batch.x, batch.target, maps, [k / 32 for k in range(32)], ORDERS[order], score="softmax")
+    torch.testing.assert_close(plain, found.curves["score"])
+
+
+@pytest.mark.parametrize("name", ["vgg", "resnet"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_updated_incremental_deletion(golden, golden_model, name, order):
+    """A near-tie of two pixels may swap at some step, and everything after it differs: one image in eight may."""
+    case, model = golden("case02_incremental_deletion"), golden_model(name)
+    x, target = torch.from_numpy(case["images"]), torch.from_numpy(case["labels"])
+    curve = F.updated_curve(
+        model, x, target, lambda now: hp.explain(model, now, target, "ixg"), [k / 32 for k in range(32)], ORDERS[order], score="softmax"
+    )
+    off = np.abs(curve.numpy() - case[f"{name}__updated_ixg__{order}__curve"]).max(1)
+    assert (off > 1e-4).sum() <= 1
+    np.testing.assert_allclose(np.median(off), 0, atol=1e-5)
+
+
+STORED = [
+    *((baseline, label, 10, "logit") for baseline in BASELINES for label in ("smooth", "ixg_absmean")),
+    *(("zero", "smooth", steps, score) for steps, score in [(10, "sigmoid"), (10, "softmax"), (5, "sigmoid"), (7, "logit")]),
+]
+
+
+@pytest.mark.parametrize(("baseline", "label", "steps", "score"), STORED)
+def test_deletion_and_insertion(golden, golden_model, baseline, label, steps, score):
+    case, model = golden("case12_deletion_insertion"), golden_model("vgg")
+    prefix = f"{baseline}__{label}__steps{steps}__{score}__"
+    x = torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2)
+    batch = judged(model, x, torch.from_numpy(case["targets"]))
+    maps = torch.from_numpy(case[f"map__{label}"])
+    settings = {"steps": steps, "score": score, "baseline": BASELINES[baseline]}
+    for name in ("deletion", "insertion"):
+        found = make_protocol(name, settings).measure(model, batch, {}, maps)
+        close(found.curves["score"], case[f"{prefix}{name}__curves"])
+        np.testing.assert_allclose(found.value, case[f"{prefix}{name}__auc"], rtol=1e-4, atol=1e-4)
+    gain = make_protocol("srg", settings).measure(model, batch, {}, maps)
+    np.testing.assert_allclose(gain.value, case[prefix + "srg"], rtol=1e-4, atol=2e-4)
+
+
+def test_every_pixel_a_step(golden, golden_model):
+    case, model = golden("case12_deletion_insertion"), golden_model("vgg")
+    x = torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2)[:1]
+    batch = judged(model, x, torch.from_numpy(case["targets"])[:1])
+    for name in ("deletion", "insertion"):
+        found = make_protocol(name, {"steps": 1024}).measure(model, batch, {}, torch.from_numpy(case["map__smooth"])[:1])
+        close(found.curves["score"], case[f"zero__smooth__steps-1__logit__{name}__curves"])
+
+
+@pytest.mark.parametrize(("stored", "baseline"), [("zero", "zero"), ("channelmean", "image-mean"), ("linear", "linear(noise=0)")])
+@pytest.mark.parametrize("way", ["morf", "lerf"])
+def test_road(golden, golden_model, stored, baseline, way):
+    """Their share is what is removed (MoRF), or what is kept (LeRF)."""
+    case, model = golden("case10_road_evaluation"), golden_model("resnet")
+    x, target = torch.from_numpy(case["images_f16"]).float(), torch.from_numpy(case["labels"])
+    maps = torch.from_numpy(case["explanations_hwc"]).double().sum(-1)
+    shares = case["percentages"] if way == "morf" else 1 - np.floor(1024 * case["percentages"]) / 1024
+    order = {"morf": "most", "lerf": "least"}[way]
+    logits = F.removal_curve(model, x, target, maps, shares.tolist(), order, baseline)
+    close(logits.T, case[f"{stored}__{way}__logits_target"])
+    right = F.removal_curve(model, x, target, maps, shares.tolist(), order, baseline, score="correct")
+    flips = (right.T.numpy() != (case[f"{stored}__{way}__pred"] == case["labels"])).sum()
+    assert flips <= 1
+    np.testing.assert_allclose(right.mean(0), case[f"{stored}__{way}__acc"], atol=1 / 30 + 1e-6)
