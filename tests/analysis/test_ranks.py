@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
 from heatproof.analysis.intervals import summarize
-from heatproof.analysis.ranks import agreement, standings
+from heatproof.analysis.ranks import agreement, flipped_pairs, kendall_w, rank_spread, standings
 
 
 def scores(values: dict[str, np.ndarray], model: str = "net") -> pd.DataFrame:
@@ -124,3 +126,19 @@ def test_scores_are_the_means_and_those_of_two_protocols_are_not_mixed():
     assert overall.value == pytest.approx(0.4)
     rows.loc[rows["baseline"] == "blur", "protocol"] = "idsds"
     assert standings(rows)[0].mean_score("b") is None
+
+
+def test_stability_of_rankings_counted_by_hand():
+    """Kendall's W from the correlations of all pairs, flips pair by pair; ties are no flips."""
+    ranks = np.array([[1, 2, 3, 4, 5], [2, 1, 3, 5, 4], [1, 2, 2, 5, 4], [5, 4, 3, 2, 1]], dtype=float)
+    pairs = [spearmanr(a, b).statistic for a, b in itertools.combinations(ranks, 2)]
+    assert kendall_w(ranks[[0, 1, 3]]) == pytest.approx((1 + 2 * np.mean([pairs[0], pairs[2], pairs[4]])) / 3)
+    flips = [(a[i] - a[j]) * (b[i] - b[j]) < 0 for a, b in itertools.combinations(ranks, 2) for i, j in itertools.combinations(range(5), 2)]
+    assert flipped_pairs(ranks) == pytest.approx(np.mean(flips))
+    assert rank_spread(ranks[[0, 1, 3]]) == pytest.approx(np.mean([np.std(column) for column in ranks[[0, 1, 3]].T]))
+    same = np.stack([ranks[2]] * 3)
+    assert (kendall_w(same), flipped_pairs(same), rank_spread(same)) == (pytest.approx(1), 0, 0)
+    assert np.isnan(kendall_w(np.ones((3, 4))))
+    stacked = np.stack([ranks, ranks[::-1], ranks])
+    for how in (kendall_w, flipped_pairs, rank_spread):
+        np.testing.assert_allclose(how(stacked), [how(r) for r in stacked])

@@ -109,13 +109,16 @@ def standings(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0) -> 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Spearman correlation between rankings of the same methods."""
+    """How far rankings of the same methods agree."""
 
     methods: list[str]
-    pairs: dict[tuple[int, int], Estimate]  # which two rankings
+    pairs: dict[tuple[int, int], Estimate]  # Spearman correlation of which two rankings
     mean: Estimate
     least: Estimate
     least_pair: tuple[int, int]
+    spread: Estimate  # standard deviation of a method's rank from ranking to ranking, averaged over the methods
+    flipped: Estimate  # share of (two methods, two rankings) that one ranking orders one way and the other the other way
+    concordance: Estimate  # Kendall's W: 1 where all rankings are the same, 0 where nothing is left of them on average
 
 
 def agreement(rankings: Sequence[tuple[Sequence[str], np.ndarray, np.ndarray]], leave_out: Sequence[str] = ()) -> Agreement | None:
@@ -136,6 +139,8 @@ def agreement(rankings: Sequence[tuple[Sequence[str], np.ndarray, np.ndarray]], 
     values = np.array([_product(point[a], point[b]) for a, b in which])
     draws = np.stack([_product(drawn[a], drawn[b]) for a, b in which])  # (pairs, R)
     known = draws[:, np.isfinite(draws).all(0)]
+    told = np.stack([ranks[c] for (_, ranks, _), c in zip(rankings, columns, strict=True)])  # (rankings, M)
+    told_draws = np.stack([d[:, c] for (_, _, d), c in zip(rankings, columns, strict=True)], 1)  # (R, rankings, M)
     least = int(np.argmin(np.where(np.isfinite(values), values, np.inf)))
     return Agreement(
         common,
@@ -143,7 +148,33 @@ def agreement(rankings: Sequence[tuple[Sequence[str], np.ndarray, np.ndarray]], 
         Estimate.of(values.mean(), known.mean(0)),
         Estimate.of(values[least], known.min(0)),
         which[least],
+        *(Estimate.of(float(how(told)), how(told_draws)) for how in (rank_spread, flipped_pairs, kendall_w)),
     )
+
+
+def rank_spread(ranks: np.ndarray) -> np.ndarray:  # (..., K rankings, M methods) -> (...,)
+    """The standard deviation of a method's rank over the rankings, averaged over the methods."""
+    return rankdata(ranks, axis=-1, nan_policy="propagate").std(-2).mean(-1)
+
+
+def flipped_pairs(ranks: np.ndarray) -> np.ndarray:  # (..., K, M) -> (...,)
+    """Of all pairs of methods and pairs of rankings, the share that the two rankings order in opposite ways. Ties are not flips."""
+    rankings, methods = ranks.shape[-2:]
+    above, below = np.triu_indices(methods, 1)
+    ways = np.sign(ranks[..., above] - ranks[..., below])  # (..., K, pairs)
+    up, down = (ways > 0).sum(-2), (ways < 0).sum(-2)
+    return (up * down).mean(-1) / (rankings * (rankings - 1) / 2)
+
+
+def kendall_w(ranks: np.ndarray) -> np.ndarray:  # (..., K, M) -> (...,)
+    """Kendall's coefficient of concordance, corrected for ties; nan where every ranking is one tie."""
+    rankings, methods = ranks.shape[-2:]
+    average = rankdata(ranks, axis=-1, nan_policy="propagate")
+    sums = average.sum(-2)
+    apart = ((sums - sums.mean(-1, keepdims=True)) ** 2).sum(-1)
+    ties = methods * (methods**2 - 1) - 12 * ((average - (methods + 1) / 2) ** 2).sum(-1)  # Σ(t³ − t) of every ranking
+    most = rankings**2 * methods * (methods**2 - 1) - rankings * ties.sum(-1)
+    return np.divide(12 * apart, most, out=np.full_like(apart, np.nan), where=most > 0)
 
 
 def _standardized(ranks: np.ndarray) -> np.ndarray:  # (..., M) -> same
