@@ -3,7 +3,23 @@
 from heatproof.protocols.curves import removal_curve, updated_curve
 from heatproof.protocols.single_deletion import patch_drops
 from heatproof.tensor.curves import auc, removal_order
+from heatproof.tensor.information import area_beyond, area_reached, energy, mean_sigmoid, negentropy
+from heatproof.tensor.neighbours import knn_distance
 from heatproof.tensor.patches import patch_sums
 from heatproof.tensor.rank import spearman
 
-__all__ = ["auc", "patch_drops", "patch_sums", "removal_curve", "removal_order", "spearman", "updated_curve"]
+__all__ = [
+    "area_beyond",
+    "area_reached",
+    "auc",
+    "energy",
+    "knn_distance",
+    "mean_sigmoid",
+    "negentropy",
+    "patch_drops",
+    "patch_sums",
+    "removal_curve",
+    "removal_order",
+    "spearman",
+    "updated_curve",
+]

@@ -1,5 +1,6 @@
 import pytest
 import scipy.ndimage
+import scipy.stats
 import torch
 from torch import nn
 
@@ -21,14 +22,49 @@ def fill(text, x, model, ids=None, seed=0):
     return Baseline.parse(text).fill(x, model, Rng(seed, ids or [str(i) for i in range(len(x))]))
 
 
-@pytest.mark.parametrize("name", [e.id for e in BASELINES])
-def test_only_what_is_removed_changes(model, name):
+PAINTED = [e.id for e in BASELINES if not e.imputes and e.id != "featurevis"]  # which is optimised for a network that has features
+COMPAT = ["random-color", "local-mean", "permutation", "local-permutation", "scramble-magnitude", "scramble-phase"]
+
+
+@pytest.fixture(scope="module")
+def knowing(model):
+    """The model with reference images, for baselines that need some."""
+    reference = model.normalize(torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(7)))
+    with model.preparing(lambda baseline: baseline.prepare(model, iter([reference]))):
+        yield model
+
+
+@pytest.mark.parametrize("name", PAINTED)
+def test_only_what_is_removed_changes(knowing, name):
     x = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     removed = torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(1)) < 0.3
-    without = Baseline.parse(name).remover(x, model, Rng(0, "abc"))(torch.arange(3), removed)
+    without = Baseline.parse(name).remover(x, knowing, Rng(0, "abc"))(torch.arange(3), removed)
     kept = ~removed[:, None].expand_as(x)
     assert torch.equal(without[kept], x[kept])
-    assert (without[~kept] != x[~kept]).float().mean() > 0.99
+    stays = 1 / 16 if name == "local-permutation" else 0  # by chance a pixel of a 4×4 cell takes its own place
+    assert abs((without[~kept] == x[~kept]).float().mean() - stays) < 0.01
+
+
+@pytest.mark.parametrize("text", PAINTED + [f"{name}(compat=xplique)" for name in COMPAT])
+@pytest.mark.parametrize("size", [32, 29])
+def test_a_sample_does_not_know_its_neighbours(knowing, text, size):
+    """Byte by byte: alone, in another order, among others."""
+    x = torch.randn(5, 3, size, size, generator=torch.Generator().manual_seed(0))
+    whole = fill(text, x, knowing, list("abcde"))
+    assert torch.isfinite(whole).all() and whole.dtype == x.dtype
+    assert torch.equal(whole, fill(text, x, knowing, list("abcde")))
+    for rows in ([2], [4, 0, 3], [1, 2]):
+        assert torch.equal(whole[rows], fill(text, x[rows], knowing, ["abcde"[i] for i in rows]))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_any_number_of_channels(channels):
+    module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 2))
+    model = hp.Model(module, size=8, mean=(0.5,) * channels, std=(0.25,) * channels)
+    x = torch.randn(3, channels, 8, 8, generator=torch.Generator().manual_seed(0))
+    with model.preparing(lambda baseline: baseline.prepare(model, iter([x]))):
+        for text in [*PAINTED, *(f"{name}(compat=xplique)" for name in COMPAT)]:
+            assert torch.isfinite(fill(text, x, model)).all(), text
 
 
 def test_uniform_covers_the_models_input_range(model):
@@ -40,6 +76,38 @@ def test_uniform_covers_the_models_input_range(model):
         assert high[channel] - 0.01 * (high - low)[channel] < values.max() <= high[channel]
     painted = fill("uniform(-1, 1)", torch.zeros(20, 3, 32, 32), None)
     assert -1 <= painted.min() < -0.99 < 0.99 < painted.max() <= 1
+
+
+def test_normal_noise_stays_in_the_models_input_range(model):
+    painted = fill("normal", torch.zeros(40, 3, 32, 32), model)
+    plain = Rng(0, [str(i) for i in range(40)]).normal("baseline normal", (3, 32, 32))
+    low, high = model.input_range
+    for channel in range(3):
+        inside = (plain[:, channel] > low[channel]) & (plain[:, channel] < high[channel])
+        assert painted[:, channel].min() == low[channel] and painted[:, channel].max() == high[channel]
+        assert torch.equal(painted[:, channel][inside], plain[:, channel][inside])
+        assert abs(inside.float().mean() - scipy.stats.norm.cdf([*low[channel, 0], *high[channel, 0]]) @ [-1, 1]) < 0.01
+    assert fill("normal(-1, 1)", torch.zeros(4, 3, 32, 32), None).abs().max() == 1
+
+
+@pytest.mark.parametrize(("height", "width", "cells"), [(32, 32, 8), (24, 16, 8), (29, 13, 8), (5, 40, 8), (9, 9, 2)])
+def test_local_mean_is_the_mean_of_every_cell(height, width, cells):
+    x = torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(0))
+    painted = fill(f"local-mean(cells={cells})", x, None)
+    sizes = [set(), set()]
+    for i in range(height):
+        for j in range(width):
+            own = [
+                [p for p in range(side) if p * min(cells, side) // side == at * min(cells, side) // side]
+                for at, side in ((i, height), (j, width))
+            ]
+            theirs = x[:, :, own[0]][..., own[1]].double().mean((2, 3))
+            torch.testing.assert_close(painted[:, :, i, j].double(), theirs, rtol=1e-5, atol=1e-6)
+            sizes[0].add(len(own[0])), sizes[1].add(len(own[1]))
+    assert all(max(s) - min(s) <= 1 for s in sizes)
+    if height % cells == width % cells == 0:
+        pooled = nn.functional.avg_pool2d(x, (height // cells, width // cells))
+        torch.testing.assert_close(painted[:, :, :: height // cells, :: width // cells], pooled, rtol=1e-5, atol=1e-6)
 
 
 def test_noise_belongs_to_the_sample(model):
@@ -71,6 +139,9 @@ def test_blur_leaves_a_constant_image_as_it_is():
         ("blur(compat=rao)", "compat: found rao; input should be 'idsds'"),
         ("blur(size=4)", "must be odd"),
         ("uniform(1)", "both ends or none"),
+        ("random-color(1)", "both ends or none"),
+        ("local-mean(cells=0)", "greater than or equal to 1"),
+        ("permutation(compat=idsds)", "input should be 'xplique'"),
         ("zero(1)", "zero takes: no arguments"),
     ],
 )

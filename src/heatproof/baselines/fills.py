@@ -1,37 +1,37 @@
-"""Baselines that replace pixels by values of their own."""
+"""Baselines of noise, and those that leave what is coarse in the image."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
 from heatproof.baselines.base import baseline
+from heatproof.baselines.colours import ends
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.filters import Odd, gaussian, separable
 from heatproof.tensor.noise import Rng
+from heatproof.tensor.resample import nearest
 
-
-@baseline("zero")
-def zero(x: Tensor, *, model: Model | None, rng: Rng) -> Tensor:
-    """Zero in the model's input space: the mean colour for most CNNs, mid-grey or black for others."""
-    return x.new_zeros(())
+Cells = Annotated[int, Field(ge=1)]  # along a side; never more than there are pixels
 
 
 @baseline("uniform")
 def uniform(x: Tensor, *, model: Model | None, rng: Rng, low: float | None = None, high: float | None = None) -> Tensor:
     """Noise over the model's input range, per pixel and channel; `uniform(-1, 1)` is the IDSDS paper's."""
-    if low is not None and high is not None:
-        bottom, top = x.new_tensor(low), x.new_tensor(high)
-    elif low is not None or high is not None:
-        raise HeatproofError("uniform takes both ends or none, such as uniform(-1, 1)")
-    elif model is None:
-        raise HeatproofError("baseline uniform without ends is the model's input range; pass an hp.Model, or say uniform(-1, 1)")
-    else:
-        bottom, top = model.input_range
+    bottom, top = ends("uniform", x, model, low, high)
     return bottom + (top - bottom) * rng.uniform("baseline uniform", x.shape[1:]).to(x)
+
+
+@baseline("normal")
+def normal(x: Tensor, *, model: Model | None, rng: Rng, low: float | None = None, high: float | None = None) -> Tensor:
+    """Standard normal noise in the input space, cut off at the ends of the model's input range; `normal(-1, 1)` is the baseline paper's."""
+    bottom, top = ends("normal", x, model, low, high)
+    return rng.normal("baseline normal", x.shape[1:]).to(x).clamp(bottom, top)
 
 
 @baseline("blur")
@@ -57,3 +57,28 @@ def blur(
 def _blur_idsds(x: Tensor, size: int, sigma: float) -> Tensor:
     """Absolute size, σ wider by √2, zeros beyond the border."""
     return separable(x, gaussian(size, sigma * 2**0.5), "constant")
+
+
+@baseline("local-mean")
+def local_mean(x: Tensor, *, model: Model | None, rng: Rng, cells: Cells = 8, compat: Literal["xplique"] | None = None) -> Tensor:
+    """A mosaic of 8×8 cells, each the mean of its pixels; `compat=xplique`: its value between the pixels in its middle."""
+    return enlarged(cell_middles(x, cells), *x.shape[2:]) if compat == "xplique" else mosaic(x, cells)
+
+
+def mosaic(x: Tensor, cells: int) -> Tensor:  # (B, C, H, W) -> same
+    """The mean of every cell over all of it; where the cells do not divide a side, their sizes differ by a pixel."""
+    means = x.double()
+    for axis in (2, 3):
+        cell = nearest(x.shape[axis], min(cells, x.shape[axis])).to(x.device)
+        parts: tuple[Tensor, ...] = torch.split(means, cell.bincount().tolist(), axis)
+        means = torch.stack([part.mean(axis) for part in parts], axis).index_select(axis, cell)
+    return means.to(x)
+
+
+def cell_middles(x: Tensor, cells: int) -> Tensor:  # (B, C, H, W) -> (B, C, cells, cells)
+    """Bilinear at the middle of every cell, with no regard to the rest of it."""
+    return F.interpolate(x, (cells, cells), mode="bilinear", align_corners=False)
+
+
+def enlarged(grid: Tensor, height: int, width: int) -> Tensor:  # (B, C, cells, cells) -> (B, C, height, width)
+    return F.interpolate(grid, (height, width), mode="nearest-exact")

@@ -149,7 +149,7 @@ def _scores(score: Score, logits: Tensor, target: Tensor) -> Tensor:  # (B, S, K
 
 
 def _by_sample(found: Tensor, samples: int) -> Tensor:  # (B·S, …) -> (B, S, …)
-    return found.reshape(samples, -1, *found.shape[1:])
+    return found.reshape(samples, len(found) // samples, *found.shape[1:])
 
 
 def _check_shape(maps: Tensor, x: Tensor) -> None:

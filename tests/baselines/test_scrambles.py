@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+import torch
+
+from heatproof.baselines import Baseline
+from heatproof.baselines.scrambles import mirrored_order, order_within, permuted
+from heatproof.tensor.noise import Rng
+
+SIZES = [(1, 32, 32), (3, 31, 33), (4, 12, 20), (2, 5, 6), (3, 1, 7)]  # channels, height, width
+
+
+def image(shape, n=3):
+    return torch.randn(n, *shape, generator=torch.Generator().manual_seed(0))
+
+
+def fill(text, x, seed=0):
+    return Baseline.parse(text).fill(x, None, Rng(seed, [str(i) for i in range(len(x))]))
+
+
+def pixels(x):  # sorted, each with all its channels
+    return [sorted(map(tuple, sample.reshape(len(sample), -1).T.tolist())) for sample in x]
+
+
+@pytest.mark.parametrize("shape", SIZES)
+def test_permutation_keeps_every_pixel(shape):
+    x = image(shape)
+    assert pixels(fill("permutation", x)) == pixels(x)
+    assert pixels(fill("permutation(compat=xplique)", x)) == pixels(x)
+
+
+def test_every_image_has_an_order_of_its_own():
+    x = image((3, 16, 16), 1).expand(3, -1, -1, -1)
+    ours, theirs = fill("permutation", x), fill("permutation(compat=xplique)", x)
+    assert not torch.equal(ours[0], ours[1])
+    assert torch.equal(theirs[0], theirs[1])
+    assert not torch.equal(ours, fill("permutation", x, seed=1))
+
+
+@pytest.mark.parametrize("shape", SIZES)
+@pytest.mark.parametrize("cells", [8, 2])
+def test_local_permutation_keeps_the_pixels_of_every_cell(shape, cells):
+    x = image(shape)
+    painted = fill(f"local-permutation(cells={cells})", x)
+    _, height, width = shape
+    across, along = min(cells, height), min(cells, width)
+    for i in range(across):
+        for j in range(along):  # the cell of a pixel is where its place, as a share of the side, falls
+            cell = (
+                slice(-(-i * height // across), -(-(i + 1) * height // across)),
+                slice(-(-j * width // along), -(-(j + 1) * width // along)),
+            )
+            assert pixels(painted[:, :, *cell]) == pixels(x[:, :, *cell])
+    assert not torch.equal(painted, x) or (height <= cells and width <= cells)
+
+
+def test_every_order_within_a_group_is_as_likely():
+    group = torch.tensor([0, 1, 0, 1, 0])
+    orders = order_within(group, Rng(0, [str(i) for i in range(3000)]).uniform("test", (5,)))
+    found, counts = np.unique(orders.numpy(), axis=0, return_counts=True)
+    assert len(found) == 12  # 3! · 2!
+    assert (group[torch.from_numpy(found)] == group).all()
+    assert np.abs(counts - 250).max() < 5 * np.sqrt(250)
+
+
+@pytest.mark.parametrize("shape", SIZES)
+def test_mirrored_frequencies_stay_mirrored(shape):
+    height, width = shape[1:]
+    for order in mirrored_order(Rng(0, "abcd").uniform("test", (height, width))).tolist():
+        assert sorted(order) == list(range(height * width))
+        for k, taken in enumerate(order):
+            mirror = -(k // width) % height * width + -(k % width) % width
+            assert order[mirror] == -(taken // width) % height * width + -(taken % width) % width
+
+
+def test_every_mirrored_order_is_as_likely():
+    """2 × 3 frequencies: two of their own mirror, two pairs that change places and sides: 2! · 2! · 2² orders."""
+    orders = mirrored_order(Rng(0, [str(i) for i in range(3200)]).uniform("test", (2, 3)))
+    found, counts = np.unique(orders.numpy(), axis=0, return_counts=True)
+    assert len(found) == 16
+    assert np.abs(counts - 200).max() < 5 * np.sqrt(200)
+
+
+@pytest.mark.parametrize("shape", SIZES)
+def test_scrambled_phases_keep_the_magnitudes(shape):
+    x = image(shape)
+    painted = fill("scramble-phase", x)
+    theirs, ours = (np.abs(np.fft.fft2(v.double().numpy())) for v in (x, painted))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(painted.square().sum((1, 2, 3)), x.square().sum((1, 2, 3)), rtol=1e-5)
+    assert not torch.allclose(painted, x)
+
+
+@pytest.mark.parametrize("shape", SIZES)
+def test_scrambled_magnitudes_keep_the_phases(shape):
+    x = image(shape)
+    painted = fill("scramble-magnitude", x)
+    theirs, ours = (np.fft.fft2(v.double().numpy()) for v in (x, painted))
+    assert np.abs(ours / np.abs(ours) - theirs / np.abs(theirs)).max() < 1e-4
+    for a, b in zip(np.abs(ours).reshape(-1, shape[1] * shape[2]), np.abs(theirs).reshape(-1, shape[1] * shape[2]), strict=True):
+        np.testing.assert_allclose(np.sort(a), np.sort(b), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(painted, x)
+
+
+@pytest.mark.parametrize("what", ["magnitude", "phase"])
+def test_channels_are_scrambled_alike(what):
+    x = image((1, 16, 16)).expand(-1, 3, -1, -1)
+    painted = fill(f"scramble-{what}", x)
+    torch.testing.assert_close(painted[:, 0], painted[:, 2])
+
+
+def test_a_place_takes_what_is_at_its_number():
+    x = torch.arange(12.0).reshape(1, 2, 2, 3)
+    assert permuted(x, torch.tensor([5, 4, 3, 2, 1, 0])).tolist() == [[[[5, 4, 3], [2, 1, 0]], [[11, 10, 9], [8, 7, 6]]]]

@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+import torch
+
+import heatproof.functional as F
+from heatproof.tensor.information import INFORMATION
+
+
+def draw(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_measures_by_numpy():
+    logits = 3 * draw(4, 6, 10)
+    values = logits.double().numpy()
+    p = scipy.special.softmax(values, -1)
+    theirs = {
+        "mean-sigmoid": scipy.special.expit(values).mean(-1),
+        "negentropy": np.log(10) - scipy.stats.entropy(p, axis=-1),
+        "energy": ((values - values.mean(-1, keepdims=True)) ** 2).mean(-1),
+    }
+    assert theirs.keys() == INFORMATION.keys()
+    for name, measure in INFORMATION.items():
+        np.testing.assert_allclose(measure(logits), theirs[name], rtol=1e-12)
+    np.testing.assert_allclose(F.negentropy(logits), scipy.special.rel_entr(p, 0.1).sum(-1), rtol=1e-10)  # KL from uniform
+
+
+@pytest.mark.parametrize("shift", [-7.0, 0.5, 100.0])
+def test_a_constant_on_all_logits_says_nothing(shift):
+    logits = draw(5, 10).double()
+    for measure in (F.negentropy, F.energy):
+        torch.testing.assert_close(measure(logits + shift), measure(logits), rtol=1e-10, atol=1e-10)
+    assert ((F.mean_sigmoid(logits + shift) - F.mean_sigmoid(logits)) * np.sign(shift) > 0.05).all()
+
+
+def test_nothing_and_certainty():
+    alike, certain = torch.full((10,), 3.0), torch.tensor([0.0] + [-torch.inf] * 9)
+    assert F.negentropy(alike) == pytest.approx(0, abs=1e-12) and F.negentropy(alike) >= 0
+    assert F.energy(alike) == 0
+    assert F.mean_sigmoid(torch.zeros(10)) == 0.5
+    assert F.negentropy(certain) == pytest.approx(np.log(10))
+
+
+ramp = torch.linspace(0, 1, 11)
+
+
+@pytest.mark.parametrize(
+    ("curve", "place"),
+    [
+        (ramp, 9 / 11),  # 0.8 of 5.5 is 4.4; the sums are 0, .1, .3, .6, 1, 1.5, 2.1, 2.8, 3.6, 4.5, 5.5
+        (5 + 3 * ramp, 9 / 11),  # stretched
+        (1 - torch.exp(-5 * ramp), 9 / 11),
+        (1 - ramp, 5 / 11),  # 1, 1.9, 2.7, 3.4, 4, 4.5
+        ((ramp < 0.05).float(), 0),
+        ((ramp > 0.95).float(), 10 / 11),
+        (torch.tensor([1.0] * 10 + [0.0]), 7 / 11),  # 8 of 10
+        (torch.full((11,), 2.0), np.nan),
+        (ramp.where(ramp != 1, np.nan), np.nan),
+    ],
+)
+def test_where_four_fifths_of_the_area_are_reached(curve, place):
+    assert F.area_reached(curve) == pytest.approx(place, nan_ok=True)
+    assert F.area_reached(torch.stack([curve, ramp])).tolist() == pytest.approx([place, 9 / 11], nan_ok=True)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+def test_for_curves_that_only_rise_or_fall_it_says_nothing_else(share):
+    """The last point reached is at least that share of the points of any rising curve, and at most of any falling one."""
+    steps = torch.rand(500, 20, generator=torch.Generator().manual_seed(0)) ** 8
+    rising = steps.cumsum(1)
+    last = F.area_reached(rising, share) + 1 / 20
+    assert (last >= share).all()
+    assert (F.area_reached(rising.flip(1), share) <= share).all()
+
+
+def test_the_share_of_the_area_that_is_out_of_domain():
+    distance = ramp.expand(3, -1)
+    curves = torch.stack([torch.ones(11), ramp, 1 - ramp])
+    found = F.area_beyond(curves, distance, 0.45)
+    # trapezoids, weights 1 … 1 ½: of the points from .5 on 5.5 of 10, .5 + … + .9 + ½ = 4 of 5, .5 + … + .1 = 1.5 of 5
+    assert found.tolist() == pytest.approx([0.55, 0.8, 0.3])
+    assert F.area_beyond(curves, distance, -1.0).tolist() == pytest.approx([1, 1, 1])
+    assert F.area_beyond(curves, distance, 1.0).tolist() == [0, 0, 0]  # beyond, not at
+    assert F.area_beyond(curves, distance, torch.tensor([[0.45], [2.0], [-1.0]])).tolist() == pytest.approx([0.55, 0, 1])
+    assert F.area_beyond(7 * curves, distance, 0.45).tolist() == pytest.approx(found.tolist())
+    assert F.area_beyond(torch.zeros(11), ramp, 0.5).isnan()
+    assert F.area_beyond(torch.tensor([1.0, 0.0, -1.0]), torch.tensor([0.0, 0.5, 1.0]), 0.7).isnan()
