@@ -74,7 +74,13 @@ class Plan:
             row["images"] += len(task.indices)
             row["forwards"] += forwards * len(task.indices)
             row["backwards"] += backwards * len(task.indices)
+        for title, images in {t.title: len(t.reference.indices) for t in self.tasks if _bank(t) and t.reference}.items():
+            total[title]["forwards"] += images
         return total
+
+
+def _bank(task: Task) -> bool:
+    return any(c.protocol.prepares for c in task.cells if not c.not_applicable)
 
 
 def task_cost(task: Task) -> tuple[int, int]:

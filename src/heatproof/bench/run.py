@@ -33,9 +33,10 @@ from heatproof.methods import Explainer, Expression
 from heatproof.methods.explain import finite, prepare, transformed
 from heatproof.models.model import Model
 from heatproof.protocols import Judged, Protocol
-from heatproof.protocols.base import Shared
+from heatproof.protocols.base import PICTURES, Shared
 from heatproof.tensor.noise import Rng, generator
 
+EVERY = 2**62
 CHANNELS = 6  # of the last spatial layer that are watched
 Progress = Callable[[Task, bool], None]  # a task is done; True where it was there already
 
@@ -107,7 +108,7 @@ class _Work:
         self.rows: list[dict[str, Any]] = []
         self.seconds: dict[str, float] = {}
         self._kept: dict[str, list[Tensor]] = {}
-        self._whole: set[str] = set()
+        self._most: dict[str, int] = {}
         self._ready: dict[str, Mapping[str, Tensor]] = {}
         self._done = 0
 
@@ -117,10 +118,10 @@ class _Work:
             part = batch.part(slice(start, start + size))
             spatial = "cam" in self.model.landmarks
             clean, last = self.model.observe(part.x, "cam" if spatial else "input")
-            self._keep("logits", clean, every=True)
+            self._keep("logits", clean, EVERY)
             if spatial:
-                self._keep("peaks", peaks(last), every=True)
-            self._keep("images", (self.model.denormalize(part.x) * 255).round().clamp(0, 255).byte())
+                self._keep("peaks", peaks(last), EVERY)
+            self._keep("images", (self.model.denormalize(part.x) * 255).round().clamp(0, 255).byte(), self.wanted)
             self._shown = set[str]()
             for targets, cells in self._by_target(part, clean).items():
                 self._judge(part, cells, targets, clean)
@@ -129,14 +130,12 @@ class _Work:
     def kept(self) -> dict[str, Tensor]:
         """What every batch of the task had; a map that failed for some has no place among the others."""
         found = {name: torch.cat(parts) for name, parts in self._kept.items()}
-        return {name: t for name, t in found.items() if len(t) == (self._done if name in self._whole else min(self._done, self.wanted))}
+        return {name: t for name, t in found.items() if len(t) == min(self._done, self._most[name])}
 
-    def _keep(self, name: str, rows: Tensor, every: bool = False) -> None:
-        """Of every sample what is small, else of the first ones."""
-        if every:
-            self._whole.add(name)
-        count = len(rows) if every else max(0, min(self.wanted - self._done, len(rows)))
-        self._kept.setdefault(name, []).append(rows[:count].cpu())
+    def _keep(self, name: str, rows: Tensor, most: int) -> None:
+        """Of the first samples of the task: of all what is small, of some what is large."""
+        self._most[name] = most
+        self._kept.setdefault(name, []).append(rows[: max(0, most - self._done)].cpu())
 
     def _by_target(self, batch: Batch, clean: Tensor) -> dict[tuple[int, ...], list[Cell]]:
         """Which cells explain what: the label where there is one, or the model's prediction. Where the two agree, maps are shared."""
@@ -191,7 +190,9 @@ class _Work:
         found = self._timed(f"protocol {protocol.canonical}", share)
         if not isinstance(found, str):
             for name, values in found[1].items():
-                self._keep(f"{protocol.canonical} {name}", values.float(), every=True)
+                few = name == "picture"
+                most = min(PICTURES - self.task.indices.start, self.wanted) if few else EVERY
+                self._keep(f"{protocol.canonical} {name}", values if few else values.float(), max(0, most))
         return found
 
     def _method(
@@ -228,7 +229,7 @@ class _Work:
             return
         for name, curve in measured.curves.items():
             lost = ~torch.tensor(fine)[:, None]
-            self._keep(f"{what} {name}", curve.float().cpu().masked_fill(lost, torch.nan), every=True)
+            self._keep(f"{what} {name}", curve.float().cpu().masked_fill(lost, torch.nan), EVERY)
         for i, (sample, target) in enumerate(zip(judged.ids, judged.target.tolist(), strict=True)):
             value, why = measured.value[i].item(), measured.why[i]
             status, message = ("undefined", why) if why else ("ok", "")
@@ -249,8 +250,8 @@ class _Work:
         self._shown.add(label)
         scale = maps.abs().flatten(1).amax(1).nan_to_num(1.0, 1.0)
         scale = torch.where(scale > 0, scale, 1.0)
-        self._keep(f"map {label}", (maps / scale[:, None, None]).half())
-        self._keep(f"scale {label}", scale)
+        self._keep(f"map {label}", (maps / scale[:, None, None]).half(), self.wanted)
+        self._keep(f"scale {label}", scale, self.wanted)
 
     def _timed(self, what: str | None, call: Callable[..., Any], *arguments: Any) -> Any:
         """The result, or what went wrong as text: for the rows of this cell, while the others go on."""

@@ -40,7 +40,8 @@ class Measured(NamedTuple):
     curves: Mapping[str, Tensor] = {}  # (B, S) each; kept with the run
 
 
-Shared = Mapping[str, Tensor]  # per-sample arrays, first axis B; kept with the run
+Shared = Mapping[str, Tensor]  # per-sample arrays, first axis B; kept with the run; `picture` of the first samples only
+PICTURES = 4  # samples of which pictures are kept for every setting
 
 
 class Pose(NamedTuple):

@@ -7,7 +7,7 @@ same images of the same maps share their passes, and the two ends of a curve are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -18,9 +18,11 @@ from heatproof.baselines import Baseline, BaselineName
 from heatproof.baselines.base import Remove
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
-from heatproof.protocols.base import Judged, Measured, Protocol, Shared, protocol
+from heatproof.protocols.base import PICTURES, Judged, Measured, Protocol, Shared, protocol
 from heatproof.tensor.batching import chunks, rows
 from heatproof.tensor.curves import auc, ranks_of, removal_order, tie_order
+from heatproof.tensor.information import INFORMATION
+from heatproof.tensor.neighbours import knn_distance
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.scores import Score, score_function
 
@@ -28,6 +30,7 @@ Side = Literal["most", "least"]  # which pixels go first
 Steps = Annotated[int, Field(ge=1)]
 Some = Annotated[int, Field(ge=2)]
 Watched = Literal["logit", "softmax", "logprob", "sigmoid", "correct"]
+DISTANCES = {"ood": True, "ood-raw": False}  # of embeddings of length 1, and as they are
 BOUNDED = ("softmax", "sigmoid", "correct")
 
 
@@ -197,7 +200,16 @@ class Curve(Protocol):
 
     def share(self, model: Model, batch: Judged) -> Shared:
         """The logits of images of which nothing is left."""
-        return {"end": self._end(model, batch).logits[:, 0]} if self.ends else {}
+        if not self.ends:
+            return {}
+        end = self._end(model, batch)
+        return {"end": end.logits[:, 0], "norm": end.embedding[:, 0].norm(dim=1), "picture": self._empty(model, batch)}
+
+    def _empty(self, model: Model, batch: Judged) -> Tensor:  # (n, C, H, W) uint8
+        """What is left of the first images when everything is removed, to be looked at."""
+        first = torch.arange(min(PICTURES, len(batch.x)), device=batch.x.device)
+        images = self._remover(model, batch)(first, torch.ones_like(batch.x[first, 0], dtype=torch.bool))
+        return (model.denormalize(images) * 255).round().clamp(0, 255).byte()
 
     def _end(self, model: Model, batch: Judged) -> Seen:
         def look() -> Seen:
@@ -240,18 +252,55 @@ class _Stepped(Curve):
     target: ClassVar[Literal["label", "prediction"]] = "prediction"
     citation: ClassVar[str] = "Petsiuk, Das, Saenko: RISE. BMVC 2018; Picard, Boissin, Subhash, Cadène, Fel: Back to the Baseline. 2024"
 
+    ood: bool = False  # also watch how far out of domain the images on the way are, and how much the model still says of them
+
+    @property
+    def prepares(self) -> str:
+        return "bank of embeddings" if self.ood else ""
+
+    def prepare(self, model: Model, batches: Iterator[Tensor]) -> Mapping[str, Tensor]:
+        """The embeddings of images that are not judged, and how far 95 % of them are at most from the nearest other one."""
+        bank = torch.cat([model.forward(x)[1] for x in batches])
+        if len(bank) < 2:
+            raise HeatproofError(f"{self.id}: one reference image has no neighbours; name a reference with more")
+        far = [knn_distance(bank, bank, 2, normalize).quantile(0.95) for normalize in DISTANCES.values()]
+        return {"bank": bank, "far": torch.stack(far)}
+
+    def shared_passes(self) -> Mapping[Hashable, int]:
+        return {**super().shared_passes(), **({"clean embedding": 1} if self.ood else {})}
+
+    def share(self, model: Model, batch: Judged) -> Shared:
+        """The logits of images of which nothing is left, and from which distance on an image is far out of domain."""
+        far = batch.prepared["far"].expand(len(batch.x), -1) if self.ood else None
+        return {**super().share(model, batch), **({"far": far} if far is not None else {})}
+
+    def _watched(self, model: Model, batch: Judged, logits: Tensor, embedding: Tensor) -> dict[str, Tensor]:
+        """(B, S) each: the distance to the nearest image of the bank, and measures of what the logits still say."""
+        flat = embedding.flatten(0, 1)
+        bank = batch.prepared["bank"]
+        distances = {name: _by_sample(knn_distance(flat, bank, 1, unit), len(embedding)) for name, unit in DISTANCES.items()}
+        return distances | {name: measure(logits) for name, measure in INFORMATION.items()}
+
     def deleting(self) -> Work:
         return Work(self.baseline, "most", self._inner())
 
     def inserting(self) -> Work:
         return Work(self.baseline, "least", self._inner(), kept=True)
 
-    def curve(self, model: Model, batch: Judged, maps: Tensor, work: Work) -> Tensor:  # (B, steps + 1)
+    def curve(self, model: Model, batch: Judged, maps: Tensor, work: Work) -> dict[str, Tensor]:  # (B, steps + 1) each
         """The score from the image to nothing (most relevant pixels go first), or from nothing to the image (they come first)."""
-        ends = [batch.clean[:, None], self._end(model, batch).logits]
-        first, last = ends if work.side == "most" else reversed(ends)
-        inner = [self.seen(model, batch, maps, work).logits] if work.shares else []
-        return self.scores(torch.cat([first, *inner, last], 1), batch.target)
+        inner = [self.seen(model, batch, maps, work)] if work.shares else []
+        ends = [self._clean(model, batch), self._end(model, batch)]
+        parts = [ends[0], *inner, ends[1]] if work.side == "most" else [ends[1], *inner, ends[0]]
+        logits = torch.cat([seen.logits for seen in parts], 1)
+        found = {"score": self.scores(logits, batch.target)}
+        return found | (self._watched(model, batch, logits, torch.cat([seen.embedding for seen in parts], 1)) if self.ood else {})
+
+    def _clean(self, model: Model, batch: Judged) -> Seen:
+        """Its logits are known; a pass for the embedding only where that is watched."""
+        if not self.ood:
+            return Seen(batch.clean[:, None], batch.clean.new_empty(len(batch.clean), 1, 0))
+        return _once(batch.common, "clean embedding", lambda: Seen(batch.clean[:, None], model.forward(batch.x)[1][:, None]))
 
 
 @protocol
@@ -265,8 +314,8 @@ class Deletion(_Stepped):
         return (self.deleting(),)
 
     def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
-        curve = self.curve(model, batch, maps, self.deleting())
-        return _measured(auc(curve), {"score": curve})
+        curves = self.curve(model, batch, maps, self.deleting())
+        return _measured(auc(curves["score"]), curves)
 
 
 @protocol
@@ -280,8 +329,8 @@ class Insertion(_Stepped):
         return (self.inserting(),)
 
     def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
-        curve = self.curve(model, batch, maps, self.inserting())
-        return _measured(auc(curve), {"score": curve})
+        curves = self.curve(model, batch, maps, self.inserting())
+        return _measured(auc(curves["score"]), curves)
 
 
 @protocol
@@ -301,7 +350,9 @@ class RelevanceGain(_Stepped):
 
     def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
         deleted, inserted = (self.curve(model, batch, maps, work) for work in self.work())
-        return _measured(auc(inserted) - auc(deleted), {"deletion": deleted, "insertion": inserted})
+        ways = {"deletion": deleted, "insertion": inserted}
+        both = {f"{way} {name}": curve for way, curves in ways.items() for name, curve in curves.items()}
+        return _measured(auc(inserted["score"]) - auc(deleted["score"]), both)
 
 
 class _Ordered(Curve):
