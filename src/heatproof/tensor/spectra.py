@@ -11,7 +11,7 @@ COLOURS = (
     (0.19482528, 0.0, -0.19482528),
     (0.04329450, -0.10823626, 0.06494176),
 )
-EPSILON = 1e-10  # added to a variance, so that what is constant stays so
+EPSILON = 1e-8  # added to a variance, so that what is constant stays so
 
 
 def recorrelated(independent: Tensor) -> Tensor:  # (..., 3, H, W) -> same
