@@ -122,7 +122,7 @@ def featurevis(
 
     objective: l2 (squared), l1, or inverse (the mean of −1/(a² + 0.1)). parametrisation: maco, or fourier, whose spectrum is free and
     starts as 1/f^decay. learn_magnitude: maco with a free factor for every magnitude. crops: in a step; whole: the share of them that is
-    the whole image (0 is MaCo's own). scale: the side of the optimised image in that of the model's.
+    the whole image (0 is MaCo's own; crops=1, whole=1 is cheapest). scale: the side of the optimised image in that of the model's.
     """
     return prepared["image"].to(x)
 
