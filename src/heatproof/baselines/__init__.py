@@ -1,6 +1,7 @@
 """How pixels are removed."""
 
 from heatproof.baselines import colours as colours
+from heatproof.baselines import featurevis as featurevis
 from heatproof.baselines import fills as fills
 from heatproof.baselines import scrambles as scrambles
 from heatproof.baselines.base import BASELINES as BASELINES

@@ -211,6 +211,11 @@ class Model:
         logits, embedding = self._observed(x, self._embedding)
         return logits, embedding.flatten(1)
 
+    def embed(self, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, D)
+        """The embedding, with gradients if they are enabled."""
+        with inspecting(self.module):
+            return self.body.run(x, self._start, self._embedding)[0].flatten(1)
+
     def observe(self, x: Tensor, layer: str) -> tuple[Tensor, Tensor]:
         """Logits and a layer's activation in one pass, without gradients."""
         return self._observed(x, self._index(layer))
