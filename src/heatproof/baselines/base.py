@@ -34,6 +34,7 @@ class BaselineEntry:
     version: int = 1
     prepare: Prepare | None = None
     imputes: bool = False
+    group: str = "other"  # colour, noise, local, spectral, imputed, model
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -43,7 +44,9 @@ class BaselineEntry:
 BASELINES: Registry[BaselineEntry] = Registry("baseline")
 
 
-def baseline(id: str, *, version: int = 1, prepare: Prepare | None = None, imputes: bool = False) -> Callable[[Fill], Fill]:
+def baseline(
+    id: str, *, group: str = "other", version: int = 1, prepare: Prepare | None = None, imputes: bool = False
+) -> Callable[[Fill], Fill]:
     """Register a function `(x, *, model, rng, …) -> image`, which paints what removed pixels become.
 
     prepare: `(model, batches, …) -> tensors` from reference images, once; the function takes them as `prepared`. It may have arguments of
@@ -53,7 +56,7 @@ def baseline(id: str, *, version: int = 1, prepare: Prepare | None = None, imput
     """
 
     def register(function: Fill) -> Fill:
-        BASELINES.add(BaselineEntry(id, function, inspect.getdoc(function) or "", version, prepare, imputes))
+        BASELINES.add(BaselineEntry(id, function, inspect.getdoc(function) or "", version, prepare, imputes, group))
         return function
 
     return register

@@ -16,13 +16,13 @@ from heatproof.tensor.noise import Rng
 LEVELS = 65535  # of 16-bit images; every level of an 8-bit image is one of them
 
 
-@baseline("zero")
+@baseline("zero", group="colour")
 def zero(x: Tensor, *, model: Model | None, rng: Rng) -> Tensor:
     """Zero in the model's input space: the mean colour for most CNNs, mid-grey or black for others."""
     return x.new_zeros(())
 
 
-@baseline("black")
+@baseline("black", group="colour")
 def black(x: Tensor, *, model: Model | None, rng: Rng) -> Tensor:
     """Black, whatever it is in the model's input space."""
     if model is None:
@@ -41,7 +41,7 @@ def ends(name: str, x: Tensor, model: Model | None, low: float | None, high: flo
     return model.input_range
 
 
-@baseline("random-color")
+@baseline("random-color", group="colour")
 def random_color(
     x: Tensor,
     *,
@@ -59,13 +59,13 @@ def random_color(
     return bottom + (top - bottom) * rng.uniform("baseline random-color", shape).to(x)
 
 
-@baseline("image-mean")
+@baseline("image-mean", group="colour")
 def image_mean(x: Tensor, *, model: Model | None, rng: Rng) -> Tensor:
     """The mean colour of each image; the baseline paper's notebooks call it mean."""
     return x.flatten(2).double().mean(2)[..., None, None].to(x)
 
 
-@baseline("image-median")
+@baseline("image-median", group="colour")
 def image_median(x: Tensor, *, model: Model | None, rng: Rng) -> Tensor:
     """The median of each image, channel by channel; the baseline paper's notebooks call it median."""
     places = x.shape[2] * x.shape[3]
@@ -96,13 +96,13 @@ def reference_median(model: Model, batches: Iterator[Tensor]) -> dict[str, Tenso
     return {"colour": model.normalize((middle.double().mean(1) / LEVELS).reshape(-1, 1, 1)).float()}
 
 
-@baseline("mean", prepare=reference_mean)
+@baseline("mean", group="colour", prepare=reference_mean)
 def mean(x: Tensor, *, model: Model | None, rng: Rng, prepared: Mapping[str, Tensor]) -> Tensor:
     """The mean colour of the reference images."""
     return prepared["colour"].to(x)
 
 
-@baseline("median", prepare=reference_median)
+@baseline("median", group="colour", prepare=reference_median)
 def median(x: Tensor, *, model: Model | None, rng: Rng, prepared: Mapping[str, Tensor]) -> Tensor:
     """The median of the reference images, channel by channel."""
     return prepared["colour"].to(x)

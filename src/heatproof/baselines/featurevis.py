@@ -101,7 +101,7 @@ def blankest(
     }
 
 
-@baseline("featurevis", prepare=blankest)
+@baseline("featurevis", group="model", prepare=blankest)
 def featurevis(
     x: Tensor,
     *,

@@ -20,21 +20,21 @@ from heatproof.tensor.resample import nearest
 Cells = Annotated[int, Field(ge=1)]  # along a side; never more than there are pixels
 
 
-@baseline("uniform")
+@baseline("uniform", group="noise")
 def uniform(x: Tensor, *, model: Model | None, rng: Rng, low: float | None = None, high: float | None = None) -> Tensor:
     """Noise over the model's input range, per pixel and channel; `uniform(-1, 1)` is the IDSDS paper's."""
     bottom, top = ends("uniform", x, model, low, high)
     return bottom + (top - bottom) * rng.uniform("baseline uniform", x.shape[1:]).to(x)
 
 
-@baseline("normal")
+@baseline("normal", group="noise")
 def normal(x: Tensor, *, model: Model | None, rng: Rng, low: float | None = None, high: float | None = None) -> Tensor:
     """Standard normal noise in the input space, cut off at the ends of the model's input range; `normal(-1, 1)` is the baseline paper's."""
     bottom, top = ends("normal", x, model, low, high)
     return rng.normal("baseline normal", x.shape[1:]).to(x).clamp(bottom, top)
 
 
-@baseline("blur")
+@baseline("blur", group="local")
 def blur(
     x: Tensor,
     *,
@@ -59,7 +59,7 @@ def _blur_idsds(x: Tensor, size: int, sigma: float) -> Tensor:
     return separable(x, gaussian(size, sigma * 2**0.5), "constant")
 
 
-@baseline("local-mean")
+@baseline("local-mean", group="local")
 def local_mean(x: Tensor, *, model: Model | None, rng: Rng, cells: Cells = 8, compat: Literal["xplique"] | None = None) -> Tensor:
     """A mosaic of 8×8 cells, each the mean of its pixels; `compat=xplique`: its value between the pixels in its middle."""
     return enlarged(cell_middles(x, cells), *x.shape[2:]) if compat == "xplique" else mosaic(x, cells)

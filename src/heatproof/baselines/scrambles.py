@@ -16,13 +16,13 @@ from heatproof.tensor.resample import nearest
 Compat = Literal["xplique"] | None
 
 
-@baseline("permutation")
+@baseline("permutation", group="local")
 def permutation(x: Tensor, *, model: Model | None, rng: Rng, compat: Compat = None) -> Tensor:
     """The pixels of each image in random order; `compat=xplique`: in the same order for all images."""
     return permuted(x, _drawn(rng, "permutation", x.shape[2:].numel(), compat).argsort(stable=True))
 
 
-@baseline("local-permutation")
+@baseline("local-permutation", group="local")
 def local_permutation(x: Tensor, *, model: Model | None, rng: Rng, cells: Cells = 8, compat: Compat = None) -> Tensor:
     """Pixels in random order within each cell of an 8×8 grid; `compat=xplique`: one value a cell, and the cells in one random order."""
     if compat == "xplique":
@@ -32,13 +32,13 @@ def local_permutation(x: Tensor, *, model: Model | None, rng: Rng, cells: Cells 
     return permuted(x, order_within((rows[:, None] * cells + columns).flatten(), _drawn(rng, "local-permutation", x.shape[2:].numel())))
 
 
-@baseline("scramble-magnitude")
+@baseline("scramble-magnitude", group="spectral")
 def scramble_magnitude(x: Tensor, *, model: Model | None, rng: Rng, compat: Compat = None) -> Tensor:
     """The image with the magnitudes of its spectrum in random order; `compat=xplique`: over width and channels, in one order, positive."""
     return scrambled(x, "magnitude", _spectral_order(x, rng, "scramble-magnitude", compat), compat)
 
 
-@baseline("scramble-phase")
+@baseline("scramble-phase", group="spectral")
 def scramble_phase(x: Tensor, *, model: Model | None, rng: Rng, compat: Compat = None) -> Tensor:
     """The image with the phases of its spectrum in random order; `compat=xplique`: over width and channels, in one order, positive."""
     return scrambled(x, "phase", _spectral_order(x, rng, "scramble-phase", compat), compat)

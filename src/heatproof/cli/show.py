@@ -31,6 +31,7 @@ from heatproof.training import cache
 from heatproof.training.recipes import RECIPES
 from heatproof.training.train import train
 
+FEW = 4  # baselines of a protocol whose scores are printed one by one
 console = Console()
 BACKWARD = 3  # a backward pass costs about two forwards, and comes with one
 
@@ -85,31 +86,49 @@ def print_summary(result: Result) -> None:
             console.print(f"{model} classifies {correct} of {labelled} correctly", markup=False)
         if correct < labelled / 2:
             console.print("  check its classes and its preprocessing (size, mean, std) before you trust what follows", style="bold yellow")
-    for key, group in result.summary().groupby(["model", "protocol", "setting", "baseline"], sort=False):
-        model, protocol, setting, baseline = key
-        direction = "higher" if PROTOCOLS[protocol].cls.higher_is_better else "lower"
-        told = ", ".join(t for t in (setting, f"baseline={baseline}" if baseline else "") if t)
-        title = f"{escape(model)} · {protocol}{f' ({told})' if told else ''}: {direction} is better"
-        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-        for column, style in {
-            "rank (95 %)": "right",
-            "method": "left",
-            "mean": "right",
-            "95 % interval": "right",
-            "n": "right",
-            "note": "left",
-        }.items():
-            table.add_column(column, justify=style)  # type: ignore[arg-type]
-        for _, line in group.sort_values("rank", na_position="last").iterrows():
-            notes = [f"{line[s]} {s}" for s in ("undefined", "failed", "n/a", "skipped") if line[s]]
-            known = pd.notna(line["mean"])
-            sure = pd.notna(line["low"])
-            ranks = f"{line['rank']:.0f}" + (f" ({line['rank_low']:.0f}–{line['rank_high']:.0f})" if sure else "") if known else "–"
-            interval = f"{line['low']:.3f} … {line['high']:.3f}" if sure else "–"
-            table.add_row(
-                ranks, escape(line["method"]), f"{line['mean']:.3f}" if known else "–", interval, str(line["n"]), ", ".join(notes)
-            )
-        console.print(table)
+    for (model, protocol, setting), group in result.summary().groupby(["model", "protocol", "setting"], sort=False):
+        baselines = group["baseline"].nunique()
+        if baselines > FEW:
+            _print_ranks(model, protocol, setting, group, baselines)
+        else:
+            for baseline, part in group.groupby("baseline", sort=False):
+                _print_scores(model, protocol, setting, part, str(baseline))
+
+
+def _print_scores(model: str, protocol: str, setting: str, lines: pd.DataFrame, baseline: str) -> None:
+    direction = "higher" if PROTOCOLS[protocol].cls.higher_is_better else "lower"
+    told = ", ".join(t for t in (setting, f"baseline={baseline}" if baseline else "") if t)
+    title = f"{escape(model)} · {protocol}{f' ({told})' if told else ''}: {direction} is better"
+    table = _table(
+        title, {"rank (95 %)": "right", "method": "left", "mean": "right", "95 % interval": "right", "n": "right", "note": "left"}
+    )
+    for _, line in lines.sort_values("rank", na_position="last").iterrows():
+        notes = [f"{line[s]} {s}" for s in ("undefined", "failed", "n/a", "skipped") if line[s]]
+        known = pd.notna(line["mean"])
+        sure = pd.notna(line["low"])
+        ranks = f"{line['rank']:.0f}" + (f" ({line['rank_low']:.0f}–{line['rank_high']:.0f})" if sure else "") if known else "–"
+        interval = f"{line['low']:.3f} … {line['high']:.3f}" if sure else "–"
+        table.add_row(ranks, escape(line["method"]), f"{line['mean']:.3f}" if known else "–", interval, str(line["n"]), ", ".join(notes))
+    console.print(table)
+
+
+def _print_ranks(model: str, protocol: str, setting: str, lines: pd.DataFrame, baselines: int) -> None:
+    """Over many baselines: a line a method. The scores of each are in the report."""
+    title = f"{escape(model)} · {protocol} ({setting}): ranks over {baselines} baselines"
+    table = _table(title, {"mean rank": "right", "method": "left", "best": "right", "worst": "right", "worst under": "left"})
+    ranks = lines.pivot(index="method", columns="baseline", values="rank")
+    for method, row in ranks.loc[ranks.mean(axis=1).sort_values(na_position="last").index].iterrows():
+        known = row.dropna()
+        told = (f"{known.mean():.1f}", f"{known.min():.0f}", f"{known.max():.0f}", str(known.idxmax())) if len(known) else ("–",) * 4
+        table.add_row(told[0], escape(str(method)), *told[1:])
+    console.print(table)
+
+
+def _table(title: str, columns: dict[str, str]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for column, side in columns.items():
+        table.add_column(column, justify=side)  # type: ignore[arg-type]
+    return table
 
 
 def print_plan(plan: Plan, expected: Forecast, first: Sequence[str] = ()) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -334,8 +334,16 @@ class Point:
     large: bool
 
 
-def scatter(points: Sequence[Point], across: Axis, up: Axis, titles: tuple[str, str], title: str) -> Markup:
-    """Points of one series are joined, from small to large."""
+def scatter(
+    points: Sequence[Point],
+    across: Axis,
+    up: Axis,
+    titles: tuple[str, str],
+    title: str,
+    unit: str = "",
+    fit: Callable[[float], float] | None = None,
+) -> Markup:
+    """Points of one series are joined, from small to large; `fit` is a straight line."""
     left, right, top, floor, width = 52.0, 470.0, 22.0, 330.0, 640.0
     place = {p: (across.place(p.x, left, right), up.place(p.spot.value, floor, top)) for p in points}
     parts = [
@@ -344,8 +352,13 @@ def scatter(points: Sequence[Point], across: Axis, up: Axis, titles: tuple[str, 
     ]
     for tick in across.ticks:
         x = across.place(tick, left, right)
-        parts.append(tag("text", f"{number(tick, across.digits)} %", class_="tick", x=x, y=floor + 18, text_anchor="middle"))
+        parts.append(tag("text", f"{number(tick, across.digits)}{unit}", class_="tick", x=x, y=floor + 18, text_anchor="middle"))
         parts.append(tag("line", class_="grid", x1=x, x2=x, y1=top, y2=floor))
+    if fit:
+        begin, end = (_within(fit, x, across, up) for x in (across.low, across.high))
+        x1, x2 = (across.place(x, left, right) for x in (begin, end))
+        y1, y2 = (up.place(fit(x), floor, top) for x in (begin, end))
+        parts.append(tag("line", class_="random", x1=x1, y1=y1, x2=x2, y2=y2))
     for tick in up.ticks:
         y = up.place(tick, floor, top)
         parts.append(tag("text", number(tick, up.digits), class_="tick", x=left - 8, y=y + 4, text_anchor="end"))
@@ -366,6 +379,56 @@ def scatter(points: Sequence[Point], across: Axis, up: Axis, titles: tuple[str, 
             inside.append(tag("text", shortened(point.label, 24), class_="name", x=right + 10, y=at + 4))
         parts.append(tag("g", *inside, class_=f"mark {family_class(point.family)}", data_tip=point.spot.tip))
     return svg(width, floor + 44, title, *parts, kind="scatter-plot")
+
+
+def _within(line: Callable[[float], float], x: float, across: Axis, up: Axis) -> float:
+    """The nearest place to x at which the line is inside the figure."""
+    inside = [at for at in (across.low + (across.high - across.low) * k / 200 for k in range(201)) if up.low <= line(at) <= up.high]
+    return min(inside, key=lambda at: abs(at - x), default=x)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A curve with a name."""
+
+    label: str
+    family: str
+    values: tuple[float, ...]  # at evenly spaced places from 0 to 1
+
+
+def traces(lines: Sequence[Trace], up: Axis, titles: tuple[str, str], title: str, level: float | None = None) -> Markup:
+    """Curves over the share of pixels, each named at its right end; `level` is a dashed line across."""
+    left, right, top, floor, width = 52.0, 300.0, 22.0, 250.0, 452.0
+    parts = [
+        tag("text", f"↑ {titles[1]}", class_="tick", x=8, y=12),
+        tag("text", f"{titles[0]} →", class_="tick", x=right, y=floor + 36, text_anchor="end"),
+    ]
+    for share in (0, 25, 50, 75, 100):
+        x = left + (right - left) * share / 100
+        parts.append(tag("text", f"{share} %", class_="tick", x=x, y=floor + 18, text_anchor="middle"))
+        parts.append(tag("line", class_="grid", x1=x, x2=x, y1=top, y2=floor))
+    for tick in up.ticks:
+        y = up.place(tick, floor, top)
+        parts.append(tag("text", number(tick, up.digits), class_="tick", x=left - 8, y=y + 4, text_anchor="end"))
+        parts.append(tag("line", class_="grid", x1=left, x2=right, y1=y, y2=y))
+    if level is not None:
+        y = up.place(level, floor, top)
+        parts.append(tag("line", class_="random", x1=left, x2=right, y1=y, y2=y))
+    named = sorted(lines, key=lambda line: -line.values[-1])
+    heights = _spread([up.place(line.values[-1], floor, top) for line in named], 12.5, top, floor + 30)
+    for line, height in zip(named, heights, strict=True):
+        xs = [left + (right - left) * k / (len(line.values) - 1) for k in range(len(line.values))]
+        ys = [up.place(v, floor, top) for v in line.values]
+        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in zip(xs, ys, strict=True))
+        tip = f"{line.label}\n" + "\n".join(f"{100 * k / (len(line.values) - 1):.0f} %: {number(v, 2)}" for k, v in enumerate(line.values))
+        inside = [
+            tag("path", class_="halo", d=path),
+            tag("path", class_="line thin", d=path),
+            tag("path", class_="leader", d=f"M{right:.1f} {ys[-1]:.1f}L{right + 10:.1f} {height:.1f}"),
+            tag("text", shortened(line.label, 22), class_="name small", x=right + 13, y=height + 4),
+        ]
+        parts.append(tag("g", *inside, class_=f"mark {family_class(line.family)}", data_tip=tip, data_twin=line.label))
+    return svg(width, floor + 44, title, *parts, kind="traces")
 
 
 def _spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:

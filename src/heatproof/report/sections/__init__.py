@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from heatproof.report.gather import Run
-from heatproof.report.sections import example, failures, gallery, headline, making, models, ranking, stability
+from heatproof.report.sections import curves, example, failures, gallery, headline, making, models, ranking, stability
 from heatproof.report.site import Site
 
 
@@ -23,6 +23,7 @@ SECTIONS = [
     Section("ranking", "Ranking", "How do all methods score, and what do they cost?", ranking.content),
     Section("models", "Models", "Which model is easier to explain, and what did fine-tuning change?", models.content),
     Section("stability", "Stability", "Does the ranking survive another baseline or another model?", stability.content),
+    Section("curves", "Curves", "What happens while pixels are removed?", curves.content),
     Section("gallery", "Gallery", "What do the maps look like, and what are they judged against?", gallery.content),
     Section("failures", "Failures", "Where does it fail?", failures.content),
     Section("making", "How it was made", "How was this made, and how do I repeat it?", making.content),

@@ -18,20 +18,50 @@ LARGEST_TABLE = 12  # rankings
 
 
 def content(run: Run, site: Site) -> dict[str, Any]:
-    comparisons = []
-    for standing in run.standings:
-        labels = [run.setting_labels[key] for key in standing.settings]
-        rankings = [(standing.methods, standing.ranks[s], standing.drawn_ranks[s]) for s in range(len(labels))]
-        comparisons.append(_compare(run, site, f"On {standing.model}, from setting to setting", standing.model, labels, rankings))
-    models = [(s.methods, _places(s), s.drawn_mean_ranks) for s in run.standings]
+    comparisons = [c for standing in run.standings for c in _of_model(run, site, standing)]
+    models = [(s.methods, _places(s.mean_ranks), s.drawn_mean_ranks) for s in run.standings]
     comparisons.append(_compare(run, site, "From model to model", "", [s.model for s in run.standings], models))
     return {
         "comparisons": [c for c in comparisons if c],
+        "by_model": {s.model: [c for c in comparisons if c and c["model"] == s.model] for s in run.standings},
+        "baselines": [c for c in comparisons if c and c.get("over") and c["found"]],
         "settings": len(run.judges),
         "models": len(run.standings),
         "controls": run.controls(list(run.methods)),
         "twins": [twin for standing in run.standings for twin in _twins(run, standing)],
     }
+
+
+def _of_model(run: Run, site: Site, standing: Standings) -> list[dict[str, Any] | None]:
+    """From setting to setting; or, where protocols have several baselines, from baseline to baseline and from protocol to protocol."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for s, (protocol, setting, _) in enumerate(standing.settings):
+        groups.setdefault((protocol, setting), []).append(s)
+    if len(groups) == len(standing.settings) or len(groups) == 1:
+        labels = [run.setting_labels[key] for key in standing.settings]
+        rankings = [_ranking(standing, [s]) for s in range(len(labels))]
+        whole = _compare(run, site, f"On {standing.model}, from setting to setting", standing.model, labels, rankings)
+        return [{**whole, "over": _over(run, standing, range(len(labels)))} if whole and len(groups) == 1 else whole]
+    found: list[dict[str, Any] | None] = []
+    for members in groups.values():
+        labels, over = [standing.settings[s][2] for s in members], _over(run, standing, members)
+        title = f"On {standing.model}, {over}: from baseline to baseline"
+        one = _compare(run, site, title, standing.model, labels, [_ranking(standing, [s]) for s in members])
+        found.append({**one, "over": over} if one else None)
+    labels = [_over(run, standing, members) for members in groups.values()]
+    title = f"On {standing.model}, from protocol to protocol (mean rank over the baselines of each)"
+    return [*found, _compare(run, site, title, standing.model, labels, [_ranking(standing, members) for members in groups.values()])]
+
+
+def _over(run: Run, standing: Standings, members: Sequence[int]) -> str:
+    """What the settings of a group have in common, in few words."""
+    told = [run.setting_labels[standing.settings[s]].split(" · ") for s in members]
+    return " · ".join(t for t in told[0] if all(t in other for other in told)) or standing.settings[members[0]][0]
+
+
+def _ranking(standing: Standings, members: Sequence[int]) -> Ranking:
+    means = standing.ranks[members].mean(0)
+    return standing.methods, _places(means), standing.drawn_ranks[members].mean(0)
 
 
 def _twins(run: Run, standing: Standings) -> list[dict[str, Any]]:
@@ -50,10 +80,9 @@ def _twins(run: Run, standing: Standings) -> list[dict[str, Any]]:
     return found
 
 
-def _places(standing: Standings) -> np.ndarray:  # (M,)
-    """The rank of the mean ranks: 1, 2, 3; equal ones share the better place."""
-    means = standing.mean_ranks
-    return np.where(np.isfinite(means), 1.0 + (means[None, :] < means[:, None]).sum(1), np.nan)
+def _places(ranks: np.ndarray) -> np.ndarray:  # (M,)
+    """The rank of (mean) ranks: 1, 2, 3; equal ones share the better place."""
+    return np.where(np.isfinite(ranks), 1.0 + (ranks[None, :] < ranks[:, None]).sum(1), np.nan)
 
 
 def _compare(run: Run, site: Site, title: str, model: str, labels: list[str], rankings: Sequence[Ranking]) -> dict[str, Any] | None:

@@ -46,7 +46,7 @@ def content(run: Run, site: Site) -> dict[str, Any] | None:
     varied = len({p.x for p in points}) > 1
     across, up = Axis.around([p.x for p in points], most=6), Axis.around([v for b in found for v in b.score])
     return {
-        "figure": site.figure(charts.scatter(points, across, up, labels, title)) if varied else None,
+        "figure": site.figure(charts.scatter(points, across, up, labels, title, " %")) if varied else None,
         "rows": [
             {
                 "best": b,
