@@ -1,7 +1,8 @@
 """Linear imputation of a batch beside a sparse LU for each image: the same pixels, and the ratio of times (theirs / ours).
 
 Theirs is scipy's `spsolve`, once with a matrix put together by arrays, once with one filled in neighbour by neighbour as a `lil_matrix`, as
-implementations of ROAD do. `OMP_NUM_THREADS=2 python benchmarks/imputation.py`; where other work keeps the cores busy, one thread and `--clock cpu`.
+implementations of ROAD do. `OMP_NUM_THREADS=2 python benchmarks/imputation.py`; where other work keeps the cores busy, take one thread and
+`--clock cpu`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ def linear_impute(
 ) -> Tensor:  # (B, C, H, W), (B, H, W) bool -> like x
     """Removed pixels as weighted means of their neighbours, plus N(0, noise²); the rest as it is. Without `rng`, rows are numbered.
 
-    The noise is one image a sample: rows of the same id have the same. Where all pixels are removed, a channel becomes its mean over the image.
+    The noise is one image a sample: rows of the same id have the same. Where all pixels are removed, a channel becomes its mean over
+    the image.
     """
     if not (math.isfinite(noise) and noise >= 0):
         raise HeatproofError(f"noise is a standard deviation, zero or more; found {noise}")

@@ -1,8 +1,8 @@
 """Removed pixels as weighted means of their neighbours (1/6 beside, 1/12 across the corner): linear systems, solved for a batch at once.
 
 Conjugate gradients, preconditioned by a multigrid cycle. The stencil is [1 2 1]⊗[1 2 1] but for its centre, and beyond the border there is
-nothing; times twelve, the equation of a removed pixel is own·u − (S u) = 0, where S adds neighbours in pairs, twice along rows and twice along
-columns, and `own` is S of ones.
+nothing; times twelve, the equation of a removed pixel is own·u − S u = 0, where S adds neighbours in pairs, twice along rows and twice
+along columns, and `own` is S of ones.
 
 A plane is kept flat, with a zero after each row, so that a neighbour is a shift and a shift is a slice: much faster than a convolution.
 All arithmetic is elementwise or sums rows of one image, so a sample's bytes do not depend on the rest of the batch.
@@ -47,15 +47,18 @@ class Grid(NamedTuple):
         """Every other pixel of every other row."""
         return Grid((self.height + 1) // 2, (self.width + 1) // 2)
 
-    def room(self, batch: int, channels: int, like: Tensor) -> Tensor:
-        """Planes of zeros with a margin for the neighbours of the outermost pixels."""
-        return like.new_zeros(batch, channels, self.size + 2 * self.pitch + 2)
+    def room(self, like: Tensor, channels: int | None = None) -> Tensor:
+        """As many planes of zeros, with a margin for the neighbours of the outermost pixels."""
+        return like.new_zeros(len(like), channels or like.shape[1], self.size + 2 * self.pitch + 2)
 
     def inside(self, room: Tensor) -> Tensor:  # (B, C, size), a view
         return room[..., self.pitch + 1 : self.pitch + 1 + self.size]
 
+    def lines(self, planes: Tensor) -> Tensor:  # (B, C, H, pitch), a view
+        return planes.view(len(planes), -1, self.height, self.pitch)
+
     def image(self, planes: Tensor) -> Tensor:  # (B, C, H, W), a view
-        return planes.unflatten(-1, (self.height, self.pitch))[..., : self.width]
+        return self.lines(planes)[..., : self.width]
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class Multigrid:
         if depth == len(self.levels) - 1:
             return (self.inverse * right[:, :, None]).sum(-1)
         level = self.levels[depth]
-        room = level.grid.room(*right.shape[:2], right)
+        room = level.grid.room(right)
         found = level.grid.inside(room)
         torch.mul(level.relax, right, out=found)
         left = level.spread(room).mul_(level.free).addcmul_(level.rest, right)
@@ -114,7 +117,7 @@ class Multigrid:
         if depth == len(self.levels) - 1:
             return self.cycle(right, depth)
         level = self.levels[depth]
-        room = level.grid.room(*right.shape[:2], right)
+        room = level.grid.room(right)
         found = level.grid.inside(room)
         torch.mul(level.free, widen(self.guess(narrow(right, level.grid), depth + 1), level.grid), out=found)
         return found.add_(self.cycle(level.pull(room).add_(right), depth))
@@ -167,7 +170,7 @@ def finest(removed: Tensor, dtype: torch.dtype) -> Level:
     """The pixels themselves."""
     grid = Grid(*removed.shape[1:])
     free = pad(removed[:, None].to(dtype), (0, 1)).flatten(2)
-    ones = grid.room(1, 1, free)
+    ones = grid.room(free[:1])
     grid.image(grid.inside(ones)).fill_(1)
     own = free * Level(grid, free, free, free, free, None).spread(ones)
     relax = free / (own - 4).clamp(min=1)
@@ -197,15 +200,13 @@ def in_turn(planes: Sequence[Tensor], turns: Tensor) -> list[Tensor]:
 def coarsened(level: Level) -> Level:
     """The same equations for corrections that are bilinear between every other pixel, and zero where nothing is free."""
     grid, coarse = level.grid, level.grid.coarser
-    room = grid.room(len(level.free), 3, level.free)
+    room = grid.room(level.free, 3)
     answers = []
-    for three in combs(grid, room.dtype, room.device).split(3, 1):
+    for three in combs(grid, room.dtype, room.device).chunk(3, 1):
         torch.mul(level.free, three, out=grid.inside(room))
-        answers.append(narrow(level.pull(room), grid).unflatten(-1, (coarse.height, coarse.pitch)))
-    along = [in_turn(answer.unbind(1), turns(coarse.pitch, room)) for answer in answers]
-    weights = (
-        torch.stack(in_turn([torch.stack(three, 1) for three in along], turns(coarse.height, room)[..., None]), 1).flatten(1, 2).flatten(2)
-    )
+        answers.append(coarse.lines(narrow(level.pull(room), grid)))
+    along = [torch.stack(in_turn(answer.unbind(1), turns(coarse.pitch, room)), 1) for answer in answers]
+    weights = torch.stack(in_turn(along, turns(coarse.height, room)[..., None]), 1).view(len(room), 9, coarse.size)
     own = -weights[:, 4:5]
     free = (own > 0).to(own)
     relax = free / torch.maximum(own, 0.55 * weights.abs().sum(1, keepdim=True)).clamp(min=1e-30)  # by Gershgorin the step never overshoots
@@ -226,26 +227,25 @@ def multigrid(removed: Tensor, dtype: torch.dtype) -> Multigrid:
 
 def dot(a: Tensor, b: Tensor, grid: Grid) -> Tensor:  # (B, C, size), (B, C, size) -> (B, C, 1)
     """Row by row: the order of summation is that of the image, whatever else is in the batch."""
-    return (a * b).unflatten(-1, (grid.height, grid.pitch)).sum(-1).sum(-1, keepdim=True)
+    return grid.lines(a * b).sum(-1).sum(-1, keepdim=True)
 
 
 @torch.no_grad()
-def impute(
-    x: Tensor, removed: Tensor, start: Tensor | None = None
-) -> tuple[Tensor, Tensor]:  # (B, C, H, W), (B, H, W) -> (B, C, H, W), (B,)
+def impute(x: Tensor, removed: Tensor, start: Tensor | None = None) -> tuple[Tensor, Tensor]:  # (B, C, H, W), (B, H, W) -> like x, (B,)
     """The image with its removed pixels filled in, and the number of cycles that it took.
 
-    Where nothing is known, a channel becomes its mean over the image. `start` (B, C, H, W) is a guess to begin with, such as the result for a
-    mask a little smaller or larger; the guess made from coarse to fine is as good, so it seldom saves a cycle.
+    Where nothing is known, a channel becomes its mean over the image. `start` (B, C, H, W) is a guess to begin with, such as the result
+    for a mask a little smaller or larger; the guess made from coarse to fine is as good, so it seldom saves a cycle.
     """
     check(x, removed, start)
     filled = x.detach().clone() if x.dtype in (torch.float32, torch.float64) else x.float()
     gone, cycles = removed.flatten(1).all(1), torch.zeros(len(x), dtype=torch.int64, device=x.device)
     filled[gone] = filled[gone].mean((2, 3), keepdim=True).expand_as(filled[gone])
     partly = torch.nonzero(removed.flatten(1).any(1) & ~gone)[:, 0]
-    size = max(1, AT_ONCE // x[0].numel()) if len(partly) and x.device.type == "cpu" else max(1, len(partly))
-    for part in rows(partly, size) if len(partly) else ():
-        filled[part], cycles[part] = _solve(filled[part], removed[part], None if start is None else start[part])
+    at_once = AT_ONCE // max(1, x[:1].numel()) if x.device.type == "cpu" else len(x)
+    for part in rows(partly, max(1, at_once)):
+        if len(part):
+            filled[part], cycles[part] = _solve(filled[part], removed[part], None if start is None else start[part])
     return filled.to(x.dtype), cycles
 
 
@@ -268,7 +268,7 @@ def _solve(x: Tensor, removed: Tensor, start: Tensor | None) -> tuple[Tensor, Te
     hierarchy = multigrid(removed, x.dtype)
     fine = hierarchy.levels[0]
     level = x.flatten(2)[torch.arange(len(x)), :, known.flatten(1).int().argmax(1)][:, :, None, None]  # of one known pixel, as zero
-    base = grid.room(*x.shape[:2], x)
+    base = grid.room(x)
     planes = grid.image(grid.inside(base))
     if start is None:
         torch.mul(x - level, known, out=planes)
@@ -287,7 +287,7 @@ def _conjugate_gradients(hierarchy: Multigrid, right: Tensor, enough: Tensor) ->
     grid, batch = hierarchy.levels[0].grid, len(right)
     found, cycles = torch.empty_like(right), torch.zeros(batch, dtype=torch.int64, device=right.device)
     going = torch.arange(batch, device=right.device)
-    solution, along = torch.zeros_like(right), grid.room(*right.shape[:2], right)
+    solution, along = torch.zeros_like(right), grid.room(right)
     before, larger = right.new_zeros(*right.shape[:2], 1), torch.full_like(enough, 1e-30)
     for cycle in range(1, MOST_CYCLES + 1):
         correction = hierarchy.cycle(right)
