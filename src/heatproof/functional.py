@@ -1,5 +1,6 @@
 """The arithmetic alone, on tensors. `model` is any function from images to logits, or an hp.Model."""
 
+from heatproof.baselines.linear import linear_impute
 from heatproof.protocols.curves import removal_curve, updated_curve
 from heatproof.protocols.single_deletion import patch_drops
 from heatproof.tensor.curves import auc, removal_order
@@ -14,6 +15,7 @@ __all__ = [
     "auc",
     "energy",
     "knn_distance",
+    "linear_impute",
     "mean_sigmoid",
     "negentropy",
     "patch_drops",

@@ -1,0 +1,234 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import lil_matrix
+from scipy.sparse.linalg import spsolve
+
+import heatproof.functional as F
+from heatproof.baselines import Baseline
+from heatproof.errors import HeatproofError
+from heatproof.tensor import stencil
+from heatproof.tensor.noise import Rng
+from heatproof.tensor.stencil import impute
+
+
+def by_lu(image, removed):
+    """One equation after another, as they are written: every removed pixel is the weighted mean of the neighbours it has."""
+    channels, height, width = image.shape
+    places = [tuple(place) for place in np.argwhere(removed.numpy())]
+    number = {place: k for k, place in enumerate(places)}
+    matrix, right = lil_matrix((len(places), len(places))), np.zeros((len(places), channels))
+    for k, (i, j) in enumerate(places):
+        for a in (-1, 0, 1):
+            for b in (-1, 0, 1):
+                other = (i + a, j + b)
+                if (a or b) and 0 <= other[0] < height and 0 <= other[1] < width:
+                    weight = 1 / 6 if a * b == 0 else 1 / 12
+                    matrix[k, k] += weight
+                    if other in number:
+                        matrix[k, number[other]] = -weight
+                    else:
+                        right[k] += weight * image[:, other[0], other[1]].double().numpy()
+    filled = image.double().clone()
+    filled[:, removed] = torch.from_numpy(spsolve(matrix.tocsc(), right).reshape(right.shape).T.copy())
+    return filled
+
+
+def draw(batch, height, width, share, seed=0, channels=3):
+    noise = torch.Generator().manual_seed(seed)
+    x = torch.randn(batch, channels, height, width, generator=noise)
+    removed = torch.rand(batch, height, width, generator=noise) < share
+    return x, removed
+
+
+def disc(size, share):
+    lines = torch.arange(size) - size * 0.45
+    distance = lines[:, None] ** 2 + lines**2
+    return distance <= distance.flatten().kthvalue(max(1, int(share * size**2))).values
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.98])
+@pytest.mark.parametrize("size", [16, 45, 64])
+def test_equals_a_sparse_lu(share, size):
+    x, removed = draw(2, size, size, share, seed=size)
+    removed[1] = disc(size, share)
+    ours, cycles = impute(x, removed)
+    for image, mask, found in zip(x, removed, ours, strict=True):
+        torch.testing.assert_close(found.double(), by_lu(image, mask), rtol=0, atol=1e-5)
+    assert cycles.max() <= 12
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 21), st.integers(1, 21), st.floats(0, 1), st.integers(1, 4), st.integers(0, 2**31))
+def test_equals_a_sparse_lu_on_any_shape_and_mask(height, width, share, channels, seed):
+    x, removed = draw(1, height, width, share, seed, channels)
+    if removed.any():
+        removed[0, seed % height, seed % width] = False
+    ours = impute(x, removed)[0]
+    torch.testing.assert_close(ours[0].double(), by_lu(x[0], removed[0]) if removed.any() else x[0].double(), rtol=0, atol=1e-5)
+
+
+def test_double_precision_is_kept():
+    x, removed = draw(2, 40, 33, 0.8)
+    double = impute(x.double(), removed)[0]
+    assert double.dtype == torch.float64
+    torch.testing.assert_close(double[0], by_lu(x[0], removed[0]), rtol=0, atol=1e-5)
+    half = impute(x.half(), removed)[0]
+    assert half.dtype == torch.float16 and torch.equal(half[~removed[:, None].expand_as(x)], x.half()[~removed[:, None].expand_as(x)])
+
+
+def test_coarse_grids_are_the_same_equations():
+    """PᵀAP, with both matrices written out; P is bilinear between every other pixel, and zero on known pixels."""
+    removed = draw(1, 13, 18, 0.7)[1]
+    fine = stencil.finest(removed, torch.float64)
+    coarse = stencil.coarsened(fine)
+
+    def matrix(level):
+        unit = torch.eye(level.grid.size, dtype=torch.float64)[None]
+        return -level.pull(torch.nn.functional.pad(level.free * unit, (level.grid.pitch + 1,) * 2))[0]
+
+    hats = coarse.grid.image(torch.eye(coarse.grid.size, dtype=torch.float64)[None])
+    grown = torch.zeros(coarse.grid.size, *fine.grid, dtype=torch.float64)
+    for i in range(fine.grid.height):
+        for j in range(fine.grid.width):
+            above, left = i // 2, j // 2
+            below, right = min((i + 1) // 2, coarse.grid.height - 1), min((j + 1) // 2, coarse.grid.width - 1)
+            grown[:, i, j] = (hats[0, :, above, left] + hats[0, :, above, right] + hats[0, :, below, left] + hats[0, :, below, right]) / 4
+    wide = torch.nn.functional.pad(grown, (0, 1)).flatten(1) * fine.free[0]
+    torch.testing.assert_close(matrix(coarse), wide @ matrix(fine) @ wide.T)
+
+    torch.testing.assert_close(matrix(coarse), matrix(coarse).T)
+
+
+def test_a_constant_image_comes_back_exactly():
+    for share in (0.3, 0.9, 0.99):
+        removed = draw(4, 50, 61, share)[1]
+        removed[3] = disc(61, share)[:50]
+        x = torch.tensor([0.1, -2.117904, 0.0]).view(3, 1, 1).expand(4, 3, 50, 61)
+        assert torch.equal(impute(x, removed)[0], x)
+
+
+def test_a_ramp_comes_back_away_from_the_border():
+    ramp = (torch.arange(40)[:, None] * 0.1 - torch.arange(48) * 0.05)[None, None]
+    removed = torch.zeros(1, 40, 48, dtype=torch.bool)
+    removed[:, 1:-1, 1:-1] = draw(1, 38, 46, 0.9)[1]
+    torch.testing.assert_close(impute(ramp, removed)[0], ramp, rtol=0, atol=1e-5)
+
+
+def test_filled_pixels_stay_between_the_known_ones():
+    x, removed = draw(3, 64, 64, 0.95)
+    found = impute(x, removed)[0]
+    for image, mask, ours in zip(x, removed, found, strict=True):
+        low, high = image[:, ~mask].amin(1, keepdim=True), image[:, ~mask].amax(1, keepdim=True)
+        assert (ours[:, mask] > low - 1e-5).all() and (ours[:, mask] < high + 1e-5).all()
+
+
+def test_one_known_pixel_is_everywhere():
+    x, removed = draw(2, 33, 20, 1.1)
+    removed[0, 32, 19] = removed[1, 7, 4] = False
+    found, cycles = impute(x, removed)
+    assert torch.equal(found[0], x[0, :, 32, 19, None, None].expand(3, 33, 20))
+    assert torch.equal(found[1], x[1, :, 7, 4, None, None].expand(3, 33, 20))
+    assert cycles.tolist() == [1, 1]
+
+
+def test_nothing_removed_and_everything_removed_need_no_solver():
+    x, removed = draw(3, 12, 12, 0.5)
+    removed[0], removed[2] = False, True
+    found, cycles = impute(x, removed)
+    assert torch.equal(found[0], x[0])
+    torch.testing.assert_close(found[2], x[2].mean((1, 2), keepdim=True).expand_as(x[2]))
+    assert cycles[0] == cycles[2] == 0 < cycles[1]
+    assert impute(x[:0], removed[:0])[0].shape == (0, 3, 12, 12)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_sample_does_not_depend_on_its_neighbours(threads, monkeypatch):
+    monkeypatch.setattr(stencil, "AT_ONCE", 3 * 90 * 97 * 4)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        x, removed = draw(9, 90, 97, 0.5)
+        removed[1:4] = torch.stack([torch.nn.functional.pad(disc(90, share), (0, 7)) for share in (0.2, 0.6, 0.95)])
+        removed[5], removed[6], x[7, 0] = False, draw(1, 90, 97, 0.98)[1][0], 0.5
+        together, cycles = impute(x, removed)
+        assert len(set(cycles.tolist())) > 2
+        for order in ([4], [8, 2], [7, 3, 1, 0, 5], [6, 6, 6, 6, 1]):
+            found, own = impute(x[order], removed[order])
+            assert torch.equal(found, together[order]) and torch.equal(own, cycles[order])
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("growing", [True, False])
+def test_a_start_from_a_nested_mask_ends_at_the_same_image(growing):
+    x = draw(2, 60, 60, 0)[0]
+    shares = [0.1, 0.3, 0.5, 0.7, 0.9]
+    found = None
+    for share in shares if growing else shares[::-1]:
+        removed = torch.stack([disc(60, share), draw(1, 60, 60, share)[1][0]])
+        found = impute(x, removed, start=found)[0]
+        torch.testing.assert_close(found, impute(x, removed)[0], rtol=0, atol=1e-5)
+
+
+def test_known_pixels_are_untouched_and_the_noise_is_where_it_belongs():
+    x, removed = draw(4, 64, 64, 0.5)
+    rng = Rng(3, ["a", "b", "c", "a"])
+    plain, noisy = F.linear_impute(x, removed, 0, rng), F.linear_impute(x, removed, 0.01, rng)
+    known = ~removed[:, None].expand_as(x)
+    assert torch.equal(plain[known].view(torch.int32), x[known].view(torch.int32))
+    assert torch.equal(noisy[known].view(torch.int32), x[known].view(torch.int32))
+    noise = (noisy - plain)[~known]
+    assert noise.std().item() == pytest.approx(0.01, rel=0.03) and abs(noise.mean()) < 3e-4
+    both = removed[0] & removed[3]
+    torch.testing.assert_close((noisy - plain)[0][:, both], (noisy - plain)[3][:, both], rtol=0, atol=1e-6)
+    assert torch.equal(F.linear_impute(x[1:2], removed[1:2], 0.01, Rng(3, ["b"])), noisy[1:2])
+    assert not torch.equal(F.linear_impute(x, removed, 0.01, Rng(4, rng.ids)), noisy)
+    assert torch.equal(F.linear_impute(x, removed), F.linear_impute(x, removed, rng=Rng(0, "0123")))
+
+
+def test_the_baseline_gives_every_step_of_a_sample_its_own_image():
+    x, removed = draw(2, 32, 32, 0.4)
+    remove = Baseline.parse("linear(noise=0)").remover(x, None, Rng(0, "ab"))
+    samples, masks = torch.tensor([0, 0, 1]), torch.stack([removed[0], removed[0] | removed[1], removed[1]])
+    assert torch.equal(remove(samples, masks), F.linear_impute(x[samples], masks, 0))
+    assert Baseline.parse("linear").arguments == {"noise": 0.01}
+
+
+def test_the_caller_keeps_what_is_theirs():
+    x, removed = draw(2, 20, 20, 0.6)
+    x.requires_grad_()
+    copies = x.detach().clone(), removed.clone()
+    state = torch.get_rng_state()
+    assert not F.linear_impute(x, removed).requires_grad
+    assert torch.equal(x, copies[0]) and torch.equal(removed, copies[1]) and torch.equal(torch.get_rng_state(), state)
+
+
+def unfit(x):
+    x = x.clone()
+    x[1, 0, 2, 3] = torch.nan
+    return x
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x, m: F.linear_impute(x[0], m), r"floats \(B, C, H, W\); found torch.float32 \(3, 8, 9\)"),
+        (lambda x, m: F.linear_impute(x.int(), m), "found torch.int32"),
+        (lambda x, m: F.linear_impute(x, m.float()), r"bool mask \(2, 8, 9\) for these images; found torch.float32 \(2, 8, 9\)"),
+        (lambda x, m: F.linear_impute(x, m[:1]), r"bool mask \(2, 8, 9\) for these images; found torch.bool \(1, 8, 9\)"),
+        (lambda x, m: F.linear_impute(x, m[:, None]), r"found torch.bool \(2, 1, 8, 9\)"),
+        (lambda x, m: F.linear_impute(unfit(x), m), r"images to impute must be finite; rows \[1\] are not"),
+        (lambda x, m: impute(x, m, unfit(x)), r"start to impute must be finite; rows \[1\]"),
+        (lambda x, m: impute(x, m, x[:1]), r"start has the shape of the images"),
+        (lambda x, m: F.linear_impute(x, m, -1), "standard deviation, zero or more; found -1"),
+        (lambda x, m: F.linear_impute(x, m, rng=Rng(0, "a")), "rng has 1 ids for 2 images"),
+        (lambda x, m: Baseline.parse("linear(noise=-1)"), "noise"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    x, removed = draw(2, 8, 9, 0.5)
+    with pytest.raises(HeatproofError, match=message):
+        call(x, removed)
