@@ -23,6 +23,7 @@ from heatproof.tensor.noise import Rng
 # (x (B, C, H, W) in the model's input space[, removed (B, H, W)], *, model, rng, …) -> image, broadcastable to x
 Fill = Callable[..., Tensor]
 Prepare = Callable[..., Mapping[str, Tensor]]  # (model, batches of reference images in its input space, …) -> tensors
+Cost = Callable[[Mapping[str, Any]], tuple[int, int]]  # its arguments -> forwards and backwards of its preparation
 Remove = Callable[[Tensor, Tensor], Tensor]  # samples (n,), removed (n, H, W) bool -> (n, C, H, W)
 
 
@@ -35,6 +36,7 @@ class BaselineEntry:
     prepare: Prepare | None = None
     imputes: bool = False
     group: str = "other"  # colour, noise, local, spectral, imputed, model
+    cost: Cost | None = None
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -45,18 +47,24 @@ BASELINES: Registry[BaselineEntry] = Registry("baseline")
 
 
 def baseline(
-    id: str, *, group: str = "other", version: int = 1, prepare: Prepare | None = None, imputes: bool = False
+    id: str,
+    *,
+    group: str = "other",
+    version: int = 1,
+    prepare: Prepare | None = None,
+    cost: Cost | None = None,
+    imputes: bool = False,
 ) -> Callable[[Fill], Fill]:
     """Register a function `(x, *, model, rng, …) -> image`, which paints what removed pixels become.
 
     prepare: `(model, batches, …) -> tensors` from reference images, once; the function takes them as `prepared`. It may have arguments of
-        the baseline's own, by their names.
+        the baseline's own, by their names. `cost`: the passes it takes, where it takes any.
     imputes: the function is `(x, removed, *, model, rng, …) -> image`, once for every set of removed pixels; `rng` has the samples' ids,
         row by row, and the rows of one sample come in the order of their sets, which are nested.
     """
 
     def register(function: Fill) -> Fill:
-        BASELINES.add(BaselineEntry(id, function, inspect.getdoc(function) or "", version, prepare, imputes, group))
+        BASELINES.add(BaselineEntry(id, function, inspect.getdoc(function) or "", version, prepare, imputes, group, cost))
         return function
 
     return register
@@ -82,6 +90,10 @@ class Baseline:
         assert self.entry.prepare is not None
         taken = inspect.signature(self.entry.prepare).parameters
         return self.entry.prepare(model, batches, **{k: v for k, v in self.arguments.items() if k in taken})
+
+    def preparation(self) -> tuple[int, int]:
+        """Forwards and backwards that it takes beforehand, whatever the number of samples."""
+        return self.entry.cost(self.arguments) if self.entry.cost else (0, 0)
 
     def fill(self, x: Tensor, model: Model | None, rng: Rng) -> Tensor:  # (B, C, H, W)
         """What is left when every pixel is removed."""

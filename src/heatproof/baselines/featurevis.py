@@ -101,7 +101,7 @@ def blankest(
     }
 
 
-@baseline("featurevis", group="model", prepare=blankest)
+@baseline("featurevis", group="model", prepare=blankest, cost=lambda told: (2, told["steps"] * told["crops"]))
 def featurevis(
     x: Tensor,
     *,

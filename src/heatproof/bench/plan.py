@@ -74,13 +74,20 @@ class Plan:
             row["images"] += len(task.indices)
             row["forwards"] += forwards * len(task.indices)
             row["backwards"] += backwards * len(task.indices)
-        for title, images in {t.title: len(t.reference.indices) for t in self.tasks if _bank(t) and t.reference}.items():
-            total[title]["forwards"] += images
+        for title, task in {t.title: t for t in self.tasks if t.reference}.items():
+            forwards, backwards = _preparation(task)
+            total[title]["forwards"] += forwards
+            total[title]["backwards"] += backwards
         return total
 
 
-def _bank(task: Task) -> bool:
-    return any(c.protocol.prepares for c in task.cells if not c.not_applicable)
+def _preparation(task: Task) -> tuple[int, int]:
+    """(forwards, backwards) before anything is judged."""
+    live = [c for c in task.cells if not c.not_applicable]
+    banks = {c.protocol.prepares for c in live if c.protocol.prepares}
+    named = {name for c in live for name in (c.protocol.removal, c.expression.arguments.get("baseline")) if isinstance(name, str) and name}
+    costs = [Baseline.parse(name).preparation() for name in named]
+    return len(banks) * len(task.reference.indices if task.reference else ()) + sum(f for f, _ in costs), sum(b for _, b in costs)
 
 
 def task_cost(task: Task) -> tuple[int, int]:
