@@ -45,6 +45,11 @@ def reference_for(judged: Data, model: Model, told: Data | None = None, seed: in
     data = told or _default(judged, model, seed)
     taken = set(zip(judged.ids, judged.fingerprints, strict=True))
     rest = [i for i in range(len(data.ids)) if (data.ids[i], data.fingerprints[i]) not in taken]
+    if told and len(rest) < len(data.ids):
+        raise HeatproofError(
+            f"{len(data.ids) - len(rest)} of the {len(data.ids)} reference images of {data.name} are judged; name images that are not, "
+            "or leave the reference out"
+        )
     if not rest:
         raise HeatproofError(f"all images of {data.name} are judged, and none is left as a reference; lower the limit or name a reference")
     return Reference(data, rest if told else rest[:SIZE])
