@@ -33,7 +33,8 @@ def apart(ours: Tensor, theirs: Tensor) -> float:
 
 
 def quantus_curve(model: hp.Model, x: Tensor, target: Tensor, maps: Tensor, steps: int) -> Callable[[], Tensor]:
-    """Pixel flipping by Quantus: the same pixels (it counts every channel for itself) replaced by zero, logits."""
+    """Pixel flipping by Quantus: the same pixels replaced by zero, logits. It counts every channel for itself, and a step has to divide the
+    pixels of one channel: after every third step it has replaced whole pixels."""
     import quantus
 
     options = {"abs": False, "normalise": False, "perturb_baseline": 0.0, "disable_warnings": True}
@@ -54,7 +55,7 @@ def gradcam_road(model: hp.Model, x: Tensor, target: Tensor, maps: Tensor) -> Ca
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=14, help="a divisor of 50176, the pixels of an image")
+    parser.add_argument("--steps", type=int, default=12, help="3 · a divisor of the 50176 pixels of an image")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--backends", nargs="*", choices=NAMES, default=["eager", "fused", "openvino"])
     parser.add_argument("--no-quantus", action="store_true")
@@ -90,7 +91,7 @@ def main() -> None:
         )
         assert difference <= 1e-3, f"{backend} is another curve"
     if theirs:
-        difference = apart(theirs(), known)
+        difference = apart(theirs()[:, 2::3], known[:, 2::3])
         print(f"  Quantus   {passes / peer:5.1f} passes/s, difference {difference:.0e}")
         assert difference <= 1e-4, "Quantus has another curve"
     if options.road:
