@@ -6,7 +6,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import captum.attr
@@ -24,15 +24,21 @@ from heatproof.models.nets import resnet
 SHARED = ["saliency", "ixg", "ixg|abs", "gradcam", "gradcam++", "xgradcam", "layercam"]
 
 
-def ratio(one: Callable[[], object], other: Callable[[], object], repeats: int) -> float:
-    """Median time of one over that of the other, taken in turn."""
-    spent: tuple[list[float], list[float]] = ([], [])
+def medians(calls: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+    """Median time of each, taken in turn."""
+    spent: list[list[float]] = [[] for _ in calls]
     for _ in range(repeats + 1):
-        for call, times in zip((one, other), spent, strict=True):
+        for call, times in zip(calls, spent, strict=True):
             begin = time.perf_counter()
             call()
             times.append(time.perf_counter() - begin)
-    return statistics.median(spent[0][1:]) / statistics.median(spent[1][1:])
+    return [statistics.median(times[1:]) for times in spent]
+
+
+def ratio(one: Callable[[], object], other: Callable[[], object], repeats: int) -> float:
+    """Median time of one over that of the other, taken in turn."""
+    mine, others = medians([one, other], repeats)
+    return mine / others
 
 
 def large() -> hp.Model:

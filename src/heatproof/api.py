@@ -173,7 +173,7 @@ def open_spec(spec: Spec, device: str = "auto", *, train: bool = True, progress:
     train: False takes untrained weights in place of those that are not made yet; the plan costs the same.
     """
     protocols = spec.judges()
-    models = [open_model(m, protocols, device, train, progress) for m in spec.models]
+    models = [open_model(m, protocols, device, spec.backend, train, progress) for m in spec.models]
 
     def opened(told: DataSpec, model: Model) -> Data:
         return load_data(told.name, model, split=told.split, limit=told.limit, seed=spec.seed)
@@ -187,7 +187,6 @@ def open_spec(spec: Spec, device: str = "auto", *, train: bool = True, progress:
         protocols,
         seed=spec.seed,
         batch_size=spec.batch_size,
-        backend=spec.backend,
         keep_maps=spec.keep_maps,
         references=references,
     )

@@ -46,7 +46,7 @@ backend: eager
         ({"models": []}, "models: found"),
         ({"seed": "x"}, "seed: found 'x'"),
         ({"version": 2}, "version: found 2; input should be 1"),
-        ({"backend": "turbo"}, "backend: found 'turbo'; input should be 'eager'"),
+        ({"backend": "turbo"}, "backend: found 'turbo'; input should be 'eager', 'fused', 'compile' or 'openvino'"),
         ({"methods": ["ixg", "gradcm"]}, 'methods: unknown method "gradcm"; did you mean gradcam'),
         ({"protocols": ["sdss"]}, 'protocols: unknown protocol "sdss"; there are: sds|did you mean sds'),
         ({"protocols": [{"patches": 4}]}, "has no name; write"),

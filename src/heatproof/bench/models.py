@@ -16,13 +16,13 @@ from heatproof.training.recipes import RECIPES
 Making = cache.Progress
 
 
-def open_model(told: ModelSpec, protocols: Sequence[Protocol], device: str, train: bool, progress: Making | None) -> Model:
+def open_model(told: ModelSpec, protocols: Sequence[Protocol], device: str, backend: str, train: bool, progress: Making | None) -> Model:
     """`train`: whether what is missing is made; if not, untrained weights stand in."""
     if told.name is not None:
         model = load_model(told.name, told.weights, device, tuned=told.tuned, aligned=told.aligned)
     else:
         model = _made(told, protocols, device, train, progress)
-    model.name = told.alias or model.name
+    model.name, model.backend = told.alias or model.name, backend
     return model
 
 

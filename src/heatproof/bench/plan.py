@@ -127,7 +127,6 @@ def make_plan(
     *,
     seed: int = 0,
     batch_size: int = 64,
-    backend: str = "eager",
     keep_maps: int = 64,
     references: Sequence[Data | None] | None = None,
 ) -> Plan:
@@ -139,7 +138,8 @@ def make_plan(
     for original, originals, told in zip(models, data, references or [None] * len(models), strict=True):
         _check_data(originals, original)
         for pose, judges in _posed(original, originals, protocols):
-            tasks += _tasks(original.name, pose, judges, expressions, _reference(pose, told, seed, expressions, judges), [backend, seed])
+            known = _reference(pose, told, seed, expressions, judges)
+            tasks += _tasks(original.name, pose, judges, expressions, known, [pose.model.backend, seed])
     smallest = min(batch_size, *(len(t.data.ids) for t in tasks))
     return Plan(tuple(tasks), seed, smallest, keep_maps)
 

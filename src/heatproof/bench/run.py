@@ -177,7 +177,8 @@ class _Work:
         reference = self.task.reference
         assert reference is not None
         if what not in self._ready:
-            key = hashlib.sha256(repr([self.model.fingerprint(), reference.fingerprint, what]).encode()).hexdigest()[:24]
+            of = [self.model.fingerprint(), self.model.backend, reference.fingerprint, what]
+            key = hashlib.sha256(repr(of).encode()).hexdigest()[:24]
             found = self.store.prepared(key, lambda: make(reference))
             self._ready[what] = {name: t.to(self.model.device) for name, t in found.items()}
         return self._ready[what]
@@ -313,6 +314,7 @@ def provenance(spec: dict[str, Any], models: Mapping[str, Model]) -> dict[str, A
             title: {
                 "fingerprint": m.fingerprint(),
                 "aligned": m.aligned,
+                "backend": m.backend,
                 "parameters": sum(p.numel() for p in m.module.parameters()),
                 "size": m.size,
                 "classes": m.n_classes,

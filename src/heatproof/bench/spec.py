@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import parse_call
 from heatproof.methods import Expression, parse_methods
+from heatproof.models.backends import BackendName
 from heatproof.protocols import Protocol, make_protocol
 from heatproof.training.recipes import RECIPES
 
@@ -65,7 +66,7 @@ class Spec(_Strict):
     methods: tuple[str, ...] = Field(min_length=1)
     protocols: tuple[str | dict[str, Any], ...] = Field(min_length=1)
     batch_size: int = Field(default=64, ge=1)
-    backend: Literal["eager"] = "eager"
+    backend: BackendName = Field(default="eager", description="what computes whole passes without gradients")
     keep_maps: int = Field(default=64, ge=0, description="for how many samples of each model the maps are kept for the report's gallery")
 
     @field_validator("models", mode="before")

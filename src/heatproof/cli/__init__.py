@@ -68,7 +68,7 @@ def _spec_options(function: Any) -> Any:
         [
             click.option("--limit", type=click.IntRange(min=1), help="Judge only the first N samples."),
             click.option("--batch-size", type=click.IntRange(min=1), help="Images in one pass; bounds the memory."),
-            click.option("--backend", help="How forward passes run: eager."),
+            click.option("--backend", help="What computes passes without gradients: eager, fused, compile, openvino."),
             click.option("--seed", type=click.IntRange(min=0), help="Of all noise and of the samples' order."),
             click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, mps, or auto."),
         ]

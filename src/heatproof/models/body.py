@@ -7,11 +7,13 @@ gives exactly what the network gives.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils.hooks import RemovableHandle
 
 from heatproof.errors import HeatproofError, unknown
 
@@ -72,11 +74,10 @@ class Hooked:
         with torch.no_grad():
             calls = _calls(module, example)
             layers = sorted(layers, key=lambda layer: calls.index(named[layer]) if named[layer] in calls else -1)
-            self._hooks = [named[layer].register_forward_hook for layer in layers]
+            self._hooks: list[Callable[..., RemovableHandle]] = [named[layer].register_forward_hook for layer in layers]
             linear = [m for m in calls if isinstance(m, nn.Linear) or (isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1))]
             if linear:
-                before = linear[-1].register_forward_pre_hook
-                self._hooks.append(lambda hook: before(lambda m, a: _as_input(hook(m, a, a[0]))))
+                self._hooks.append(partial(_at_input, linear[-1].register_forward_pre_hook))
             self.layers = ["input", *layers, *(["embedding"] if linear else [])]
             logits = module(example)
             if not torch.equal(module(example), logits):
@@ -115,8 +116,14 @@ def _calls(module: nn.Module, example: Tensor) -> list[nn.Module]:
     return called
 
 
-def _as_input(replaced: Tensor | None) -> tuple[Tensor] | None:
-    return None if replaced is None else (replaced,)
+def _at_input(register: Callable[..., RemovableHandle], hook: Callable[..., Tensor | None]) -> RemovableHandle:
+    """A hook for outputs, put where the module's input arrives."""
+
+    def before(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor] | None:
+        replaced = hook(module, inputs, inputs[0])
+        return None if replaced is None else (replaced,)
+
+    return register(before)
 
 
 def make_body(module: nn.Module, layers: Sequence[str] | None, example: Tensor) -> Body:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError, NotApplicable, unknown
+from heatproof.models import backends
 from heatproof.models.body import Body, Staged, landmarks, make_body
 from heatproof.models.convert import as_canonical
 from heatproof.models.guard import inspecting
@@ -124,6 +125,17 @@ class Model:
     def __repr__(self) -> str:
         return f"Model({self.name}, {self.size} px, {self.n_classes} classes, layers: {', '.join(self.layers)})"
 
+    @property
+    def backend(self) -> str:
+        """What computes whole passes without gradients: eager, fused, compile or openvino (see models/backends.py)."""
+        return self._backend
+
+    @backend.setter
+    def backend(self, name: str) -> None:
+        if name not in backends.NAMES:
+            raise unknown("backend", name, backends.NAMES)
+        self._backend = name
+
     def to(self, device: str | torch.device) -> Model:
         self.module.to(device)
         self.device, self.mean, self.std = torch.device(device), self.mean.to(device), self.std.to(device)
@@ -208,6 +220,8 @@ class Model:
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # (B, C, H, W) -> (B, K), (B, D)
         """Logits and the embedding (the input of the last layer with weights), without gradients."""
+        if self._elsewhere:
+            return self._forward_elsewhere(x)
         logits, embedding = self._observed(x, self._embedding)
         return logits, embedding.flatten(1)
 
@@ -217,7 +231,9 @@ class Model:
             return self.body.run(x, self._start, self._embedding)[0].flatten(1)
 
     def observe(self, x: Tensor, layer: str) -> tuple[Tensor, Tensor]:
-        """Logits and a layer's activation in one pass, without gradients."""
+        """Logits and a layer's activation, without gradients; in one pass, unless the logits come from another backend."""
+        if self._elsewhere:
+            return self.logits(x), self.activation(x, layer)
         return self._observed(x, self._index(layer))
 
     def _observed(self, x: Tensor, at: int) -> tuple[Tensor, Tensor]:
@@ -228,8 +244,25 @@ class Model:
                 batch = self._filled(part).contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.preserve_format)
                 out, seen = self.body.run(batch, self._start, watch=(at,))
                 logits.append(out[: len(part)])
-                activations.append(seen.get(at, out)[: len(part)])
+                activations.append(seen[at][: len(part)])
         return torch.cat(logits), torch.cat(activations)
+
+    @property
+    def _elsewhere(self) -> bool:
+        return self.backend != "eager" and self._start == 0
+
+    def _forward_elsewhere(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Always with `batch_size` rows."""
+        self._count("forward", len(x))
+        whole = backends.Whole(self.name, self.module, self.body, self._embedding)
+        found = []
+        with torch.no_grad():
+            for part in rows(x, self.batch_size):
+                batch = pad(part, self.batch_size).contiguous(memory_format=torch.channels_last)
+                forward = backends.forward_by(self.backend, whole, batch, self.input_range)
+                found.append([out[: len(part)] for out in forward(batch)])
+        logits, embedding = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return logits, embedding
 
     def chunks(self, samples: int, variants: int) -> Iterator[tuple[Tensor, Tensor]]:
         """(sample, variant) indices over all variants of a batch, at most `batch_size` at a time."""

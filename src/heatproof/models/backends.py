@@ -1,0 +1,192 @@
+"""Other ways to compute the same forward pass: without gradients, whole, in batches of one shape, logits and embedding at once.
+
+Each begins with the same graph of the network (torch.export), which shares its weights, and is compared with the network when it is made.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable
+from itertools import chain
+from math import prod
+from typing import Any, Literal, get_args
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
+from torch.nn.functional import interpolate
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+
+from heatproof.errors import HeatproofError
+from heatproof.models.body import Body
+from heatproof.models.guard import inspecting, unchanged
+from heatproof.tensor.batching import pad
+from heatproof.tensor.noise import generator
+
+BackendName = Literal["eager", "fused", "compile", "openvino"]
+NAMES: tuple[str, ...] = get_args(BackendName)
+TOLERANCE = 1e-3  # of the range of the logits, and of the embedding
+CHECKED = 8  # images that are compared
+
+Forward = Callable[[Tensor], tuple[Tensor, Tensor]]  # (B, C, H, W) -> logits (B, K), embedding (B, D)
+aten = torch.ops.aten
+
+
+class Whole(nn.Module):
+    """The network as a function from an image to its logits and its embedding."""
+
+    def __init__(self, name: str, module: nn.Module, body: Body, embedding: int):
+        super().__init__()
+        self.name, self.module, self.body, self.embedding = name, module, body, embedding
+        self.stages = nn.ModuleList(stage.module for stage in getattr(body, "stages", ()))  # so that their weights are found
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits, seen = self.body.run(x, 0, watch=(self.embedding,))
+        return logits, seen[self.embedding].flatten(1)
+
+
+def forward_by(backend: str, whole: Whole, batch: Tensor, span: tuple[Tensor, Tensor]) -> Forward:
+    """The backend's forward for batches like this one; made once, and again where the weights have changed (a write through `.data`, which
+    torch keeps no count of, goes unseen). span: the images' range."""
+    made = _made.setdefault(whole.body, {})
+    weights = [(t.data_ptr(), t._version) for t in chain(whole.module.parameters(), whole.module.buffers())]
+    key = (backend, batch.shape, batch.dtype)
+    if key not in made or made[key][0] != weights:
+        made[key] = weights, _make(backend, whole, batch, span)
+    return made[key][1]
+
+
+_made: WeakKeyDictionary[Body, dict[Any, tuple[Any, Forward]]] = WeakKeyDictionary()
+
+
+def _make(backend: str, whole: Whole, batch: Tensor, span: tuple[Tensor, Tensor]) -> Forward:
+    cannot, way_out = f"{whole.name} cannot run on the backend {backend}", "The backend eager runs it"
+    with unchanged(whole.module), inspecting(whole.module), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            program = torch.export.export(whole, (batch,))
+        except Exception as error:  # whatever a network does that the export cannot follow
+            raise HeatproofError(f"{cannot}: torch.export cannot follow the network ({_told(error)}). {way_out}") from error
+        images = _noise(batch[:CHECKED], span)
+        try:
+            forward = _MAKERS[backend](program)
+            found = [out[: len(images)] for out in forward(pad(images, len(batch)).contiguous(memory_format=torch.channels_last))]
+        except HeatproofError as error:
+            raise HeatproofError(f"{cannot}: {error}. {way_out}") from error
+        except Exception as error:
+            raise HeatproofError(f"{cannot}: {_told(error)}. {way_out}") from error
+        for what, ours, theirs in zip(("logits", "embedding"), found, whole(images), strict=True):
+            apart = float((ours - theirs).abs().max() / (theirs.max() - theirs.min()).clamp(min=1e-30))
+            if not apart <= TOLERANCE:
+                raise HeatproofError(
+                    f"{cannot}: its {what} of noise are {apart:.0e} of their range away from the network's, "
+                    f"more than the {TOLERANCE:.0e} that are allowed. {way_out}"
+                )
+    return forward
+
+
+def _noise(like: Tensor, span: tuple[Tensor, Tensor]) -> Tensor:
+    """Always the same images in the range, every other one of large blots."""
+    low, high = span
+    fine = torch.from_numpy(generator(0, "backends").random(like.shape)).to(like)
+    blots = interpolate(fine[..., ::8, ::8], like.shape[-2:], mode="bilinear", align_corners=False)
+    even = torch.arange(len(like), device=like.device).reshape(-1, 1, 1, 1) % 2 == 0
+    return low + (high - low) * torch.where(even, fine, blots)
+
+
+def _told(error: Exception) -> str:
+    if "InvalidCxxCompiler" in str(error):
+        return "torch.compile finds no C++ compiler; install g++, or name one in the environment variable CXX"
+    return textwrap.shorten(f"{type(error).__name__}: {error}", 400, placeholder=" …")
+
+
+def _graph(program: ExportedProgram) -> tuple[fx.Graph, dict[str, Any]]:
+    """The exported operations as a graph with the image as its only input, and what it holds by name."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(program.graph, {}))
+    signature, stored = program.graph_signature, {**program.state_dict, **program.constants}
+    places = {**signature.inputs_to_parameters, **signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+    held = {str(n.target): getattr(program.graph_module, str(n.target)) for n in graph.nodes if n.op == "get_attr"}
+    for node in graph.find_nodes(op="placeholder"):
+        if node.target in places:
+            held[node.target] = stored[places[node.target]]
+            with graph.inserting_before(node):
+                node.replace_all_uses_with(graph.get_attr(node.target))
+            graph.erase_node(node)
+    return graph, held
+
+
+def _fused(program: ExportedProgram) -> Forward:
+    """Batch norms folded into the convolutions before them, in channels_last."""
+    graph, held = _graph(program)
+    for norm in graph.find_nodes(op="call_function", target=aten.batch_norm.default):
+        conv, scale, shift, mean, variance, training, _, eps, _ = norm.args
+        if conv.target not in (aten.conv2d.default, aten.conv2d.padding) or len(conv.users) > 1 or training:
+            continue
+        x, weight, bias, *others = (*conv.args, None) if len(conv.args) == 2 else conv.args
+        w, b, m, v, gamma, beta = (node and held.get(node.target) for node in (weight, bias, mean, variance, scale, shift))
+        if w is None or m is None or v is None:  # a weight that is computed, a norm by the batch's own statistics
+            continue
+        names = f"{norm.name}_weight", f"{norm.name}_bias"
+        held |= zip(names, fuse_conv_bn_weights(w, b, m, v, eps, gamma, beta), strict=True)
+        with graph.inserting_before(conv):
+            conv.args = (x, *map(graph.get_attr, names), *others)
+        norm.replace_all_uses_with(conv)
+        graph.erase_node(norm)
+    graph.eliminate_dead_code()
+    return fx.GraphModule(
+        {k: v.contiguous(memory_format=torch.channels_last) if isinstance(v, Tensor) and v.ndim == 4 else v for k, v in held.items()}, graph
+    )
+
+
+def _compiled(program: ExportedProgram) -> Forward:
+    """By torch.compile, the weights held fixed."""
+    graph, held = _graph(program)
+    compiled: Forward = torch.compile(fx.GraphModule(held, graph), fullgraph=True, dynamic=False, options={"freezing": True})
+    return compiled
+
+
+def _openvino(program: ExportedProgram) -> Forward:
+    """In single precision, on as many threads as torch has."""
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # OpenVINO reports its use over the network where it can
+    try:
+        import openvino
+    except ModuleNotFoundError as error:
+        raise HeatproofError(f"openvino cannot be imported ({error}). Install it: pip install 'heatproof[openvino]'") from None
+    tensors = [*program.state_dict.values(), *program.constants.values()]
+    if any(isinstance(t, Tensor) and t.device.type != "cpu" for t in tensors):
+        raise HeatproofError("openvino runs on the CPU, and the network is elsewhere; load it with device=cpu")
+    for pool in program.graph.find_nodes(op="call_function", target=aten.avg_pool2d.default):
+        _without_divisor(program.graph, pool)
+    options = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "NUM_STREAMS": 1,
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    compiled = openvino.Core().compile_model(openvino.convert_model(program), "CPU", options)
+
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        logits, embedding = compiled([x.contiguous().numpy()], share_inputs=True).values()
+        return torch.from_numpy(logits).to(x), torch.from_numpy(embedding).to(x)
+
+    return forward
+
+
+def _without_divisor(graph: fx.Graph, pool: fx.Node) -> None:
+    """OpenVINO knows no pooling with a divisor of its own: the mean is scaled instead."""
+    args: Any = pool.args
+    *others, ceil, _, divisor = args if len(args) == 7 else (True, None, None)
+    if ceil or divisor is None:
+        return
+    with graph.inserting_after(pool):
+        scaled = graph.call_function(aten.mul.Tensor, (pool, prod(others[1]) / divisor))
+    scaled.meta = dict(pool.meta)
+    pool.replace_all_uses_with(scaled, delete_user_cb=lambda user: user is not scaled)
+    pool.args = (*others, False, True)
+
+
+_MAKERS: dict[str, Callable[[ExportedProgram], Forward]] = {"fused": _fused, "compile": _compiled, "openvino": _openvino}

@@ -1,0 +1,240 @@
+"""Every backend gives what the network itself gives, whoever is next in the batch, and leaves the network as it was found."""
+
+import copy
+import importlib.util
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
+
+import heatproof as hp
+import heatproof.functional as F
+from heatproof.data.catalog import load_batch
+from heatproof.errors import HeatproofError
+from heatproof.models import backends
+from heatproof.models.guard import unchanged
+
+NETS = ("resnet", "vgg-bn", "vit", "bagnet", "bcos", "resnet-nobn")
+ROWS = 16
+compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+installed = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="needs openvino")
+CASES = [
+    *(pytest.param(net, "fused", id=f"{net}-fused") for net in NETS),
+    *(pytest.param(net, "openvino", id=f"{net}-openvino", marks=installed) for net in NETS),
+    pytest.param("resnet", "compile", id="resnet-compile", marks=[compiler, pytest.mark.slow]),  # half a minute of C++ for every network
+]
+each = pytest.mark.parametrize("backend", ["fused", pytest.param("openvino", marks=installed)])
+
+
+@pytest.fixture(scope="module")
+def models():
+    """By name, with two batches of images."""
+
+    def opened(net: str) -> tuple[hp.Model, Tensor, Tensor]:
+        if net not in found:
+            model = hp.load_model(f"paperbirds/{net}")
+            model.batch_size = ROWS
+            batch = load_batch(hp.load_data("paperbirds:test", model, limit=2 * ROWS), range(2 * ROWS), model)
+            found[net] = model, batch.x, torch.tensor(batch.labels)
+        found[net][0].backend = "eager"
+        return found[net]
+
+    found: dict[str, tuple[hp.Model, Tensor, Tensor]] = {}
+    return opened
+
+
+def share_of_range(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours - theirs).abs().max() / (theirs.max() - theirs.min()))
+
+
+def small() -> hp.Model:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)
+    )
+    net[1].running_mean.normal_()
+    net[1].running_var.uniform_(0.5, 2)
+    return hp.Model(net, size=16, batch_size=4)
+
+
+@pytest.mark.parametrize(("net", "backend"), CASES)
+def test_a_backend_gives_what_the_network_gives(models, net, backend):
+    """Logits and embeddings, the drops that protocols rank, and the same bytes for an image in any place and company."""
+    model, x, target = models(net)
+    expected, drops = model.forward(x), F.patch_drops(model, x[:3], target[:3], patches=16)
+    model.backend = backend
+    with unchanged(model.module):
+        found = model.forward(x)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == theirs.shape and share_of_range(ours, theirs) <= 1e-3
+    other = F.patch_drops(model, x[:3], target[:3], patches=16)
+    assert F.spearman(other.double(), drops.double()).min() >= 0.999
+    for rows in ([3], [20, 3, 30], list(range(ROWS, 0, -1))):
+        for ours, theirs in zip(model.forward(x[rows]), found, strict=True):
+            assert torch.equal(ours, theirs[rows])
+    crowd = x[:ROWS].flip(1).contiguous() * 3
+    crowd[3] = x[3]
+    assert torch.equal(model.logits(crowd)[3], found[0][3])
+
+
+def test_scores_of_a_run_keep_their_order(models, tmp_path):
+    """Per-sample scores of sds with each backend and without, over 64 images; none takes up what another has done."""
+    model, _, _ = models("resnet")
+    methods = ["ixg", "rise(masks=4)"]
+    found, reused = {}, []
+    for backend in ("eager", "fused", "fused", *(["openvino"] if importlib.util.find_spec("openvino") else [])):
+        model.backend = backend
+        result = hp.evaluate(
+            model, "paperbirds:test", methods, limit=64, batch_size=ROWS, keep_maps=0, out=tmp_path, progress=lambda _, r: reused.append(r)
+        )
+        found[backend] = torch.tensor(result.scores["value"].to_numpy()).reshape(len(methods), 64)
+    assert reused[:4] == [False, False, True, False][: len(reused)]
+    for scores in found.values():
+        assert F.spearman(scores, found["eager"]).min() >= 0.999
+
+
+def test_only_whole_passes_without_gradients_leave_the_network(models):
+    model, x, target = models("resnet")
+    x, target = x[:ROWS], target[:ROWS]
+    tail, h = model.tail("layer2"), model.activation(x, "layer2")
+    expected = [tail.logits(h), model.gradient(x, target).gradient, model(x).detach(), h]
+    model.backend = "fused"
+    tail = model.tail("layer2")
+    found = [tail.logits(h), model.gradient(x, target).gradient, model(x).detach(), model.observe(x, "layer2")[1]]
+    assert all(map(torch.equal, found, expected))
+    assert torch.equal(model.observe(x, "layer2")[0], model.forward(x)[0])
+    before = model.passes.copy()
+    model.tail("input").logits(x)
+    assert (model.passes - before) == {"forward": ROWS}
+
+
+def test_norms_are_folded_into_convolutions():
+    """By hand: w·γ/√(σ² + ε), and no norm is left in the graph."""
+    model = small()
+    conv, norm = model.module[0], model.module[1]
+    program = torch.export.export(backends.Whole("small", model.module.eval(), model.body, model._embedding), (torch.zeros(4, 3, 16, 16),))
+    graph = backends._fused(program)
+    assert not graph.graph.find_nodes(op="call_function", target=torch.ops.aten.batch_norm.default)
+    scale = norm.weight / (norm.running_var + norm.eps).sqrt()
+    (folded,) = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.conv2d.default)
+    weight, bias = (getattr(graph, node.target) for node in folded.args[1:3])
+    torch.testing.assert_close(weight, conv.weight * scale[:, None, None, None])
+    torch.testing.assert_close(bias, norm.bias - norm.running_mean * scale)
+    x = torch.randn(4, 3, 16, 16)
+    torch.testing.assert_close(conv2d(x, weight, bias), norm.eval()(conv(x)))
+
+
+@each
+def test_the_network_is_left_as_it_was_found(backend):
+    model = small()
+    model.module.train()
+    model.module[1].eval()
+    model.backend = backend
+    before, drawn, x = copy.deepcopy(model.module), torch.get_rng_state(), torch.zeros(3, 3, 16, 16)
+    with unchanged(model.module):
+        model.logits(x)
+    assert [m.training for m in model.module.modules()] == [m.training for m in before.modules()]
+    assert model.module[2].inplace
+    assert torch.get_rng_state().equal(drawn)
+
+
+@each
+def test_other_weights_and_other_shapes_are_seen(backend):
+    model = small()
+    x = torch.randn(6, 3, 16, 16)
+
+    def compare(image: Tensor) -> None:
+        model.backend = "eager"
+        expected = model.logits(image)
+        model.backend = backend
+        torch.testing.assert_close(model.logits(image), expected)
+
+    compare(x)
+    with torch.no_grad():
+        model.module[5].weight.mul_(2)
+        compare(x)
+        model.module[1].running_var.mul_(3)
+        compare(x)
+    compare(torch.randn(2, 3, 24, 24))
+    model.batch_size = 2
+    compare(x)
+    again = copy.deepcopy(model)
+    nn.init.zeros_(again.module[5].weight)
+    assert not torch.equal(again.logits(x), model.logits(x))
+
+
+class Branch(nn.Module):
+    """What it computes depends on what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        means = x.mean((2, 3))
+        return self.linear(means * 2 if means.sum() > 0 else means)
+
+
+class ByShape(Branch):
+    """Cannot be cut, but its branch is the same for all images of a size."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        means = x.mean((2, 3))
+        return self.linear(means * 2 if x.shape[-1] > 8 else means)
+
+
+def test_a_network_that_cannot_be_followed_is_refused():
+    model = hp.Model(Branch().eval(), size=16, batch_size=2)
+    model.backend = "fused"
+    with pytest.raises(HeatproofError, match="Branch cannot run on the backend fused: torch.export cannot follow .* eager runs it"):
+        model.logits(torch.zeros(2, 3, 16, 16))
+
+
+@each
+def test_a_network_that_cannot_be_cut_runs_nevertheless(backend):
+    model = hp.Model(ByShape().eval(), size=16, batch_size=2)
+    x = torch.randn(3, 3, 16, 16)
+    expected = model.forward(x)
+    torch.testing.assert_close(expected[1], 2 * x.mean((2, 3)))
+    model.backend = backend
+    for ours, theirs in zip(model.forward(x), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    for ours, theirs in zip(copy.deepcopy(model).forward(x), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_backend_that_is_wrong_is_refused(monkeypatch):
+    model = small()
+
+    def wrong(program):
+        right = backends._fused(program)
+        return lambda x: (right(x)[0], right(x)[1] * 1.01)
+
+    monkeypatch.setitem(backends._MAKERS, "fused", wrong)
+    model.backend = "fused"
+    with pytest.raises(HeatproofError, match="its embedding of noise are .* of their range away"):
+        model.logits(torch.zeros(2, 3, 16, 16))
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    model = small()
+    with pytest.raises(HeatproofError, match='unknown backend "openvin"; did you mean openvino'):
+        model.backend = "openvin"
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    model.backend = "openvino"
+    with pytest.raises(HeatproofError, match=r"pip install 'heatproof\[openvino\]'"):
+        model.logits(torch.zeros(2, 3, 16, 16))
+
+
+@pytest.mark.slow
+def test_without_a_compiler_the_message_says_so(tmp_path):
+    code = (
+        "import torch, heatproof as hp; model = hp.load_model('paperbirds/vgg', backend='compile'); model.logits(torch.zeros(1, 3, 64, 64))"
+    )
+    environment = {"PATH": "", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "torch.compile finds no C++ compiler; install g++" in done.stderr
