@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import captum.attr
 import torch
@@ -24,15 +25,29 @@ from heatproof.models.nets import resnet
 SHARED = ["saliency", "ixg", "ixg|abs", "gradcam", "gradcam++", "xgradcam", "layercam"]
 
 
+class Timed(NamedTuple):
+    wall: float  # seconds
+    cpu: float  # seconds of this process, whatever else runs beside it
+    value: Any  # what the last call gave
+
+
+def in_turn(*calls: Callable[[], object], repeats: int) -> list[Timed]:
+    """Median times of each, taken in turn; a first round is not counted."""
+    spent: list[list[tuple[float, float]]] = [[] for _ in calls]
+    values: list[Any] = [None] * len(calls)
+    for _ in range(repeats + 1):
+        for i, call in enumerate(calls):
+            begin = time.perf_counter(), time.process_time()
+            values[i] = call()
+            spent[i].append((time.perf_counter() - begin[0], time.process_time() - begin[1]))
+    medians = ([statistics.median(times) for times in zip(*each[1:], strict=True)] for each in spent)
+    return [Timed(wall, cpu, value) for (wall, cpu), value in zip(medians, values, strict=True)]
+
+
 def ratio(one: Callable[[], object], other: Callable[[], object], repeats: int) -> float:
     """Median time of one over that of the other, taken in turn."""
-    spent: tuple[list[float], list[float]] = ([], [])
-    for _ in range(repeats + 1):
-        for call, times in zip((one, other), spent, strict=True):
-            begin = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - begin)
-    return statistics.median(spent[0][1:]) / statistics.median(spent[1][1:])
+    first, second = in_turn(one, other, repeats=repeats)
+    return first.wall / second.wall
 
 
 def large() -> hp.Model:
