@@ -180,7 +180,7 @@ class Bumps:
             torch.mul(COLDNESS * profile[:, None], bump, out=height)
             torch.addcmul(base, height, given, out=slope).mul_(height.exp_())
             torch.mv(slope.T, profile, out=pull)
-        size = [side + 2 * self.padding for side in self.grid]
+        size = (self.grid[0] + 2 * self.padding, self.grid[1] + 2 * self.padding)
         back = F.fold(pulls, size, 2 * self.around + 1)[0]
         return back[self.padding : -self.padding, self.padding : -self.padding]
 
