@@ -130,7 +130,7 @@ def start(logits: Tensor, target: Tensor, score: str) -> Tensor:  # (B + 1, K), 
     return of_log * slope(log, log0, log.exp(), log0.exp(), log.exp())
 
 
-@method("deepshap", family="relevance", paper="Lundberg & Lee 2017", cost=(0, 1), applies=_no_rule)
+@method("deepshap", family="relevance", paper="Lundberg & Lee 2017", needs=("rules",), cost=(0, 1), applies=_no_rule)
 def deepshap(
     model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit", compat: Literal["captum"] | None = None
 ) -> Tensor:

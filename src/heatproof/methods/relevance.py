@@ -293,7 +293,9 @@ def relevance(model: Model, x: Tensor, target: Tensor, convolution: Share, epsil
         logits = Propagation(model, rules).logits(leaf)
         return torch.autograd.grad(logits, leaf, F.one_hot(goal, logits.shape[1]).to(logits))[0]
 
-    return model.attribute(x, target, attribute)
+    part = model.tail("input")
+    part.batch_size = -(-model.batch_size // 2)  # it keeps about twice as much as a gradient does
+    return part.attribute(x, target, attribute)
 
 
 @remembered
@@ -311,13 +313,13 @@ Epsilon = Annotated[float, Field(gt=0)]
 Gamma = Annotated[float, Field(ge=0)]
 
 
-@method("lrp-focus", family="relevance", paper="Rao et al. 2024", cost=(0, 1), applies=_no_rule)
+@method("lrp-focus", family="relevance", paper="Rao et al. 2024", needs=("rules",), cost=(0, 1), applies=_no_rule)
 def lrp_focus(model: Model, x: Tensor, target: Tensor, *, rng: Rng, epsilon: Epsilon = 0.25) -> Tensor:
     """LRP: z⁺ in convolutions, ε where fully connected, z^B at the image."""
     return relevance(model, x, target, z_plus, epsilon)
 
 
-@method("lrp-composite", family="relevance", paper="Rao et al. 2024", cost=(0, 1), applies=_no_rule)
+@method("lrp-composite", family="relevance", paper="Rao et al. 2024", needs=("rules",), cost=(0, 1), applies=_no_rule)
 def lrp_composite(model: Model, x: Tensor, target: Tensor, *, rng: Rng, gamma: Gamma = 0.25, epsilon: Epsilon = 0.25) -> Tensor:
     """LRP: γ in convolutions (gamma=inf: z⁺), ε where fully connected, z^B at the image."""
     return relevance(model, x, target, gamma_rule(gamma), epsilon)
