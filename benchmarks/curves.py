@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 
 import torch
-from overhead import medians, ratio
+from overhead import in_turn, ratio
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -81,7 +81,7 @@ def main() -> None:
     calls: list[Callable[[], object]] = [call for b in options.backends for call in (lambda b=b: curve(b), lambda b=b: bare(b))]
     theirs = None if options.no_quantus else quantus_curve(model, x, target, maps, options.steps)
     print(f"{model.name}, random weights, {options.images} images, {options.steps} steps, {torch.get_num_threads()} threads", flush=True)
-    *spent, peer = medians([*calls, theirs or (lambda: None)], options.repeats)
+    *spent, peer = (t.wall for t in in_turn(*calls, theirs or (lambda: None), repeats=options.repeats))
     known = curve("eager")
     for backend, mine, passing in zip(options.backends, spent[::2], spent[1::2], strict=True):
         difference = apart(curve(backend), known)

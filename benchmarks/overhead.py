@@ -6,8 +6,9 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import captum.attr
 import torch
@@ -24,21 +25,34 @@ from heatproof.models.nets import resnet
 SHARED = ["saliency", "ixg", "ixg|abs", "gradcam", "gradcam++", "xgradcam", "layercam"]
 
 
-def medians(calls: Sequence[Callable[[], object]], repeats: int) -> list[float]:
-    """Median time of each, taken in turn."""
-    spent: list[list[float]] = [[] for _ in calls]
+class Timed(NamedTuple):
+    wall: float  # seconds
+    cpu: float  # seconds of this process, whatever else runs beside it
+    value: Any  # what the last call gave
+
+
+def in_turn(*calls: Callable[[], object], repeats: int) -> list[Timed]:
+    """Median times of each, taken in turn; a first round is not counted."""
+    spent: list[list[tuple[float, float]]] = [[] for _ in calls]
+    values: list[Any] = [None] * len(calls)
     for _ in range(repeats + 1):
-        for call, times in zip(calls, spent, strict=True):
-            begin = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - begin)
-    return [statistics.median(times[1:]) for times in spent]
+        for i, call in enumerate(calls):
+            begin = time.perf_counter(), time.process_time()
+            values[i] = call()
+            spent[i].append((time.perf_counter() - begin[0], time.process_time() - begin[1]))
+    medians = ([statistics.median(times) for times in zip(*each[1:], strict=True)] for each in spent)
+    return [Timed(wall, cpu, value) for (wall, cpu), value in zip(medians, values, strict=True)]
+
+
+def fastest(calls: Mapping[str, Callable[[], object]], repeats: int = 1) -> str:
+    """The name of the call that takes least of the CPU's time, which neighbours on the machine disturb less than the clock's."""
+    return min(zip(in_turn(*calls.values(), repeats=repeats), calls, strict=True), key=lambda pair: pair[0].cpu)[1]
 
 
 def ratio(one: Callable[[], object], other: Callable[[], object], repeats: int) -> float:
     """Median time of one over that of the other, taken in turn."""
-    mine, others = medians([one, other], repeats)
-    return mine / others
+    first, second = in_turn(one, other, repeats=repeats)
+    return first.wall / second.wall
 
 
 def large() -> hp.Model:

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 import warnings
 from collections.abc import Callable
 
 import captum.attr
 import torch
+from overhead import in_turn
 from torch import Tensor, nn
 
 import heatproof as hp
 from heatproof.methods import METHODS
 from heatproof.models.nets import resnet, vgg
 from heatproof.models.operations import Sum
+from heatproof.models.vision import import_torchvision
 
 CAPTUM = {"guided-backprop": captum.attr.GuidedBackprop, "deconvnet": captum.attr.Deconvolution, "deepshap": captum.attr.DeepLift}
 # In double precision LRP agrees with Zennit to 1e-10 (nets of 64 px). In single precision, on the VGG of 224 px, Zennit's lrp-focus is
 # up to 3e-3 of the largest value away from the map in double precision, ours 6e-7; probably max pools behind rounded weights.
 AGREE = {True: 1e-5, False: 1e-2}
-
-
-def compared(ours: Callable[[], Tensor], theirs: Callable[[], Tensor], repeats: int) -> tuple[float, float, float]:
-    """Median time of ours, of theirs, taken in turn, and the largest difference as a share of the largest value."""
-    spent: tuple[list[float], list[float]] = ([], [])
-    found: list[Tensor] = []
-    for _ in range(repeats + 1):
-        found = []
-        for call, times in zip((ours, theirs), spent, strict=True):
-            begin = time.perf_counter()
-            found.append(call().detach())
-            times.append(time.perf_counter() - begin)
-    difference = float((found[0] - found[1]).abs().max() / found[1].abs().max())
-    return statistics.median(spent[0][1:]), statistics.median(spent[1][1:]), difference
 
 
 def settled(net: nn.Module, size: int, name: str, batch_size: int) -> hp.Model:
@@ -58,7 +44,7 @@ def models(size: int, batch_size: int) -> list[hp.Model]:
 
 def zennit_attribution(model: hp.Model, x: Tensor, target: Tensor, gamma: float | None) -> Callable[[], Tensor]:
     """LRP by Zennit: the same rules, norms merged by its canonizer; built anew in each call, as a user's code does."""
-    prepare_torchvision()
+    import_torchvision()  # Zennit imports it, which may fail beside a CPU torch
     from zennit.attribution import Gradient
     from zennit.canonizers import SequentialMergeBatchNorm
     from zennit.composites import SpecialFirstLayerMapComposite
@@ -93,20 +79,6 @@ def zennit_attribution(model: hp.Model, x: Tensor, target: Tensor, gamma: float 
     return attribute
 
 
-def prepare_torchvision() -> None:
-    """Zennit imports torchvision, whose import fails beside a CPU torch unless two operators are known."""
-    try:
-        import torchvision  # noqa: F401
-    except RuntimeError:
-        operators = torch.library.Library("torchvision", "FRAGMENT")
-        for name in ("nms", "qnms"):
-            operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _kept.append(operators)
-
-
-_kept: list[torch.library.Library] = []
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, choices=[64, 224], default=64)
@@ -119,7 +91,7 @@ def main() -> None:
     target = torch.arange(count) % 32
     for model, other in zip(models(options.size, count), models(options.size, count), strict=True):
         x = model.normalize(images)
-        print(f"{model.name}, {options.size} px, {count} images          ours / theirs   largest difference")
+        print(f"{model.name}, {options.size} px, {count} images          ours / theirs, by clock and CPU   largest difference")
 
         def ours(name: str, model: hp.Model = model, x: Tensor = x, **arguments: object) -> Callable[[], Tensor]:
             return lambda: METHODS[name].function(model, x, target, rng=None, **arguments)
@@ -131,8 +103,9 @@ def main() -> None:
         pairs["lrp-focus"] = (ours("lrp-focus"), zennit_attribution(other, x, target, None))
         pairs["lrp-composite"] = (ours("lrp-composite"), zennit_attribution(other, x, target, 0.25))
         for name, pair in pairs.items():
-            mine, others, difference = compared(*pair, options.repeats)
-            print(f"  {name:16} {mine:7.3f} s / {others:7.3f} s   {mine / others:5.2f}          {difference:.0e}")
+            mine, others = in_turn(*pair, repeats=options.repeats)
+            difference = float((mine.value - others.value).detach().abs().max() / others.value.detach().abs().max())
+            print(f"  {name:16} {mine.wall / others.wall:5.2f} {mine.cpu / others.cpu:5.2f}          {difference:.0e}", flush=True)
             assert difference < AGREE[name in CAPTUM], f"{name} disagrees"
 
 

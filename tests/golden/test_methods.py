@@ -11,10 +11,6 @@ from heatproof.methods import Explainer, Expression
 from heatproof.methods.gradients import integrated_gradients
 from heatproof.tensor.noise import Rng
 
-LAYERS = {
-    "vgg": {"Input": "input", "Middle": "features.6", "Final": "features.8"},
-    "resnet": {"Input": "input", "Middle": "layer2", "Final": "layer4"},
-}
 FORWARDS = {"AblationCam": "ablationcam", "ScoreCam": "scorecam(compat=rao)"}
 RAO = {"Grad": "saliency(reduce=sum_abs)", "IxG": "ixg", "IntGrad": "ig(steps=20)", "GradCam": "gradcam", "LayerCam": "layercam"}
 TORCHCAM = {"gradcam": "gradcam", "gradcampp": "gradcam++(compat=torchcam)", "xgradcam": "xgradcam", "layercam": "layercam"}
@@ -23,37 +19,25 @@ TORCHCAM = {"gradcam": "gradcam", "gradcampp": "gradcam++(compat=torchcam)", "xg
 GRID = "the grid paper's code"
 
 
-def native(model, x, target, text):
-    return Explainer(model, x, target, Rng(0, [str(i) for i in range(len(x))])).native(Expression.parse(text)).numpy()
-
-
-def inputs(case):
-    return torch.from_numpy(case["images"]), torch.from_numpy(case["labels"])
-
-
 # What single precision costs, measured against the same maps in double precision, as shares of the largest value: a ReLU at its kink
 # flips at one node of the path (stored IG: 4e-5; ours from a noise image: 1.9e-4), a denominator near zero (stored Grad-CAM++ at the
 # image: 7e-4). All other pixels agree to 1e-6.
 ROUNDING = {"IntGrad": 1e-4, "ig": 1e-4, "ig-u": 3e-4, "GradCamPlusPlus@Input": 1e-3}
 
 
-def assert_maps(ours, stored, rounding=1e-5):
-    np.testing.assert_allclose(ours, stored, rtol=1e-4, atol=rounding * np.abs(stored).max())
-
-
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("layer", ["Input", "Middle", "Final"])
 @pytest.mark.parametrize("method", RAO)
-def test_maps_at_every_layer(golden, golden_model, deviation, name, layer, method):
+def test_maps_at_every_layer(golden, golden_model, deviation, name, layer, method, native, inputs, assert_maps, layers):
     case = golden("case04_rao_methods")
-    ours = native(golden_model(name), *inputs(case), f"{RAO[method]}@{LAYERS[name][layer]}")
+    ours = native(golden_model(name), *inputs(case), f"{RAO[method]}@{layers[name][layer]}")
     deviation(RAO[method].partition("(")[0], GRID, ours, case[f"{name}__{layer}__{method}"])
     assert_maps(ours, case[f"{name}__{layer}__{method}"], ROUNDING.get(method, 1e-5))
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("method", ["ig(steps=20)", "ig", "ixg"])
-def test_single_precision_is_enough(golden, golden_model, name, method):
+def test_single_precision_is_enough(golden, golden_model, name, method, native, inputs, assert_maps):
     x, target = inputs(golden("case04_rao_methods"))
     double = hp.Model(copy.deepcopy(golden_model(name).module).double(), size=32)
     assert_maps(native(golden_model(name), x, target, method), native(double, x.double(), target, method))
@@ -61,10 +45,10 @@ def test_single_precision_is_enough(golden, golden_model, name, method):
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("layer", ["Input", "Middle", "Final"])
-def test_gradcam_plus_plus_up_to_its_scale(golden, golden_model, deviation, name, layer):
+def test_gradcam_plus_plus_up_to_its_scale(golden, golden_model, deviation, name, layer, native, inputs, assert_maps, layers):
     """The stored maps carry exp(logit), a factor common to all pixels of an image."""
     case = golden("case04_rao_methods")
-    ours = native(golden_model(name), *inputs(case), f"gradcam++@{LAYERS[name][layer]}")
+    ours = native(golden_model(name), *inputs(case), f"gradcam++@{layers[name][layer]}")
     stored = case[f"{name}__{layer}__GradCamPlusPlus"].astype(np.float64)
     peak = stored.max((1, 2), keepdims=True)
     np.testing.assert_array_equal(peak > 0, ours.max((1, 2), keepdims=True) > 0)
@@ -77,7 +61,7 @@ def test_gradcam_plus_plus_up_to_its_scale(golden, golden_model, deviation, name
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("method", TORCHCAM)
-def test_torchcam(golden, golden_model, deviation, name, method):
+def test_torchcam(golden, golden_model, deviation, name, method, native, inputs, assert_maps):
     """The library rescales to [0, 1]; compared after the same rescaling."""
     case, model = golden("case06_torchcam_captum"), golden_model(name)
     ours = native(model, *inputs(case), f"{TORCHCAM[method]}@{'features' if name == 'vgg' else 'layer4'}")
@@ -89,7 +73,7 @@ def test_torchcam(golden, golden_model, deviation, name, method):
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
-def test_resizing_to_the_image(golden, name):
+def test_resizing_to_the_image(golden, name, assert_maps):
     from heatproof.tensor.filters import resize
 
     case = golden("case06_torchcam_captum")
@@ -99,7 +83,7 @@ def test_resizing_to_the_image(golden, name):
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize(("method", "stored"), [("ixg", "ixg__raw"), ("saliency(reduce=sum)", "gradient__raw"), ("ig", "ig__raw")])
-def test_captum(golden, golden_model, deviation, name, method, stored):
+def test_captum(golden, golden_model, deviation, name, method, stored, inputs, assert_maps):
     case = golden("case06_torchcam_captum")
     ours = hp.explain(golden_model(name), *inputs(case), method)
     deviation(method.partition("(")[0], "Captum 0.7", ours, case[f"{name}__{stored}"][:, 0])
@@ -108,7 +92,7 @@ def test_captum(golden, golden_model, deviation, name, method, stored):
 
 @pytest.mark.parametrize("method", ["ixg", "ig", "saliency(reduce=sum)"])
 @pytest.mark.parametrize("transform", ["abs", "relu"])
-def test_transforms_act_after_the_channel_sum(golden, golden_model, method, transform):
+def test_transforms_act_after_the_channel_sum(golden, golden_model, method, transform, inputs, assert_maps):
     case = golden("case06_torchcam_captum")
     name = {"saliency(reduce=sum)": "gradient"}.get(method, method)
     ours = hp.explain(golden_model("resnet"), *inputs(case), f"{method}|{transform}")
@@ -116,7 +100,7 @@ def test_transforms_act_after_the_channel_sum(golden, golden_model, method, tran
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
-def test_ig_from_a_noise_image(golden, golden_model, deviation, name):
+def test_ig_from_a_noise_image(golden, golden_model, deviation, name, inputs, assert_maps):
     case = golden("case06_torchcam_captum")
     x, target = inputs(case)
     start = torch.from_numpy(case["baseline_U"]).expand_as(x)
@@ -137,7 +121,7 @@ class Recorded(Rng):
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
-def test_smooth_gradcam_plus_plus(golden, golden_model, deviation, name):
+def test_smooth_gradcam_plus_plus(golden, golden_model, deviation, name, inputs, assert_maps):
     case, model = golden("case06_torchcam_captum"), golden_model(name)
     noise = torch.from_numpy(case[f"{name}__sgcampp__noise"]) / 0.3  # as it was added, σ = 0.3
     x, target = (v[: len(noise)] for v in inputs(case))
@@ -152,7 +136,7 @@ def test_smooth_gradcam_plus_plus(golden, golden_model, deviation, name):
 @pytest.mark.parametrize(
     ("method", "stored"), [("ixg-sg", "ixg_sg"), ("ig-sg", "ig_sg"), ("ig-sq", "ig_sg_sq"), ("ig|noise(kind=var)", "ig_sg_vg")]
 )
-def test_noise(golden, golden_model, deviation, name, method, stored):
+def test_noise(golden, golden_model, deviation, name, method, stored, inputs, assert_maps):
     case, model = golden("case06_torchcam_captum"), golden_model(name)
     noise = torch.from_numpy(case["noisetunnel_noise"]).reshape(4, 4, 3, 32, 32)
     x, target = (v[:4] for v in inputs(case))
@@ -164,11 +148,11 @@ def test_noise(golden, golden_model, deviation, name, method, stored):
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("layer", ["Input", "Middle", "Final"])
 @pytest.mark.parametrize("method", FORWARDS)
-def test_cams_by_forward_passes(golden, golden_model, deviation, name, layer, method):
+def test_cams_by_forward_passes(golden, golden_model, deviation, name, layer, method, native, inputs, assert_maps, layers):
     """A constant channel makes every stored Score-CAM nan; ours leaves it out by default."""
     case, model = golden("case04_rao_methods"), golden_model(name)
     stored = case[f"{name}__{layer}__{method}"]
-    text = f"{FORWARDS[method]}@{LAYERS[name][layer]}"
+    text = f"{FORWARDS[method]}@{layers[name][layer]}"
     ours = native(model, *inputs(case), text)
     np.testing.assert_array_equal(np.isnan(ours), np.isnan(stored))
     finite = np.isfinite(stored)
@@ -178,14 +162,14 @@ def test_cams_by_forward_passes(golden, golden_model, deviation, name, layer, me
     assert np.isfinite(native(model, *inputs(case), text.replace("compat=rao", ""))).all()
 
 
-def test_scorecam_where_every_channel_varies(golden, golden_model):
+def test_scorecam_where_every_channel_varies(golden, golden_model, native, inputs, assert_maps, layers):
     case, module = golden("case04_rao_methods"), copy.deepcopy(golden_model("vgg").module)
     for layer in (5, 7):
         module.features[layer].bias.data = torch.from_numpy(case[f"vggalive__features{layer}_bias"])
     model = hp.Model(module, size=32)
     for layer in ("Middle", "Final"):
         for text in ("scorecam", "scorecam(compat=rao)"):  # the same where no channel is constant
-            assert_maps(native(model, *inputs(case), f"{text}@{LAYERS['vgg'][layer]}"), case[f"vggalive__{layer}__ScoreCam"], 2e-5)
+            assert_maps(native(model, *inputs(case), f"{text}@{layers['vgg'][layer]}"), case[f"vggalive__{layer}__ScoreCam"], 2e-5)
 
 
 XPLIQUE = {
@@ -197,7 +181,7 @@ XPLIQUE = {
 
 
 @pytest.mark.parametrize("stored", XPLIQUE)
-def test_xplique(golden, golden_model, deviation, stored):
+def test_xplique(golden, golden_model, deviation, stored, native, assert_maps):
     case = golden("case12_xplique_methods")
     x, target = torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(case["targets"])
     ours, theirs = native(golden_model("vgg"), x, target, XPLIQUE[stored]), case[stored][..., 0]

@@ -4,32 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from heatproof.methods import Explainer, Expression, extremal
+from heatproof.methods import extremal
 from heatproof.methods.cells import dependence, enlarged, replicated_designs, sobol_sequence, total_indices
 from heatproof.methods.extremal import Bumps, blurred
 from heatproof.methods.perturbation import SoftMasks, rise_maps
 from heatproof.tensor.noise import Rng
 
-LAYERS = {
-    "vgg": {"Input": "input", "Middle": "features.6", "Final": "features.8"},
-    "resnet": {"Input": "input", "Middle": "layer2", "Final": "layer4"},
-}
-
-
-def native(model, x, target, text):
-    return Explainer(model, x, target, Rng(0, [str(i) for i in range(len(x))])).native(Expression.parse(text)).numpy()
-
-
-def inputs(case):
-    return torch.from_numpy(case["images"]), torch.from_numpy(case["labels"])
-
 
 def nhwc(case):
     return torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(case["targets"])
-
-
-def assert_maps(ours, stored, rounding=1e-5):
-    np.testing.assert_allclose(ours, stored, rtol=1e-4, atol=rounding * np.abs(stored).max())
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
@@ -37,15 +20,15 @@ def assert_maps(ours, stored, rounding=1e-5):
     ("layer", "size", "stride"),
     [("Input", 16, 8), ("Input", 8, 4), ("Input", 5, 2), ("Middle", 5, 2), ("Middle", 4, 2), ("Final", 5, 2), ("Final", 4, 2)],
 )
-def test_occlusion_of_the_grid_paper(golden, golden_model, name, layer, size, stride, deviation):
+def test_occlusion_of_the_grid_paper(golden, golden_model, name, layer, size, stride, deviation, native, inputs, assert_maps, layers):
     case = golden("case04_rao_methods")
-    ours = native(golden_model(name), *inputs(case), f"occlusion({size}, {stride})@{LAYERS[name][layer]}")
+    ours = native(golden_model(name), *inputs(case), f"occlusion({size}, {stride})@{layers[name][layer]}")
     deviation("occlusion", "the grid paper's code", ours, case[f"{name}__{layer}__Occlusion_Occ{size}_{stride}"])
     assert_maps(ours, case[f"{name}__{layer}__Occlusion_Occ{size}_{stride}"])
 
 
 @pytest.mark.parametrize(("size", "stride"), [(7, 7), (4, 2), (3, 3)])
-def test_occlusion_of_xplique(golden, golden_model, size, stride, deviation):
+def test_occlusion_of_xplique(golden, golden_model, size, stride, deviation, native, assert_maps):
     case = golden("case12_xplique_methods")
     ours = native(golden_model("vgg"), *nhwc(case), f"occlusion({size}, {stride}, compat=xplique)")
     deviation("occlusion", "Xplique 2.0", ours, case[f"occlusion_{size}_{stride}"][..., 0])
@@ -65,7 +48,7 @@ def test_rise_masks_from_grids_and_offsets(golden, prefix, side):
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("fill", ["zero", "U"])
-def test_rise_of_idsds(golden, golden_model, name, fill, deviation):
+def test_rise_of_idsds(golden, golden_model, name, fill, deviation, inputs, assert_maps):
     case = golden("case03_rise")
     x, target = inputs(case)
     noise = torch.from_numpy(case["baseline_U"]).expand_as(x) if fill == "U" else None
@@ -78,10 +61,10 @@ def test_rise_of_idsds(golden, golden_model, name, fill, deviation):
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
-def test_rise_at_a_middle_layer(golden, golden_model, name, deviation):
+def test_rise_at_a_middle_layer(golden, golden_model, name, deviation, inputs, assert_maps, layers):
     case = golden("case03_rise")
     x, target = inputs(case)
-    before, part = golden_model(name).cut(LAYERS[name]["Middle"])
+    before, part = golden_model(name).cut(layers[name]["Middle"])
     h = before(x)
     ours = rise_maps(part, h, target, stored_masks(case, f"{name}__rao__Middle__", h.shape[-1]), 0.1, "softmax", None)
     deviation("rise", "the grid paper's code", ours, case[f"{name}__rao__Middle__map"])
@@ -103,7 +86,7 @@ def test_rise_masks_have_the_statistics_of_the_generator(golden, side, cells):
 
 
 @pytest.mark.parametrize(("cells", "designs"), [(8, 32), (4, 16)])
-def test_sobol(golden, golden_model, cells, designs, deviation):
+def test_sobol(golden, golden_model, cells, designs, deviation, native, assert_maps):
     """The stored masks have the design B too, whose scores the index does not use."""
     case, prefix = golden("case14_sobol_hsic"), f"sobol_g{cells}_d{designs}__"
     used = np.r_[:designs, 2 * designs : designs * (cells**2 + 2)]
@@ -126,7 +109,7 @@ def test_sobol(golden, golden_model, cells, designs, deviation):
 
 
 @pytest.mark.parametrize(("cells", "masks"), [(8, 256), (4, 128)])
-def test_hsic(golden, golden_model, cells, masks, deviation):
+def test_hsic(golden, golden_model, cells, masks, deviation, native, assert_maps):
     case, prefix = golden("case14_sobol_hsic"), f"hsic_g{cells}_d{masks}__"
     kept = sobol_sequence(masks, cells**2) > 0.5
     np.testing.assert_array_equal(kept, case[f"{prefix}masks"].reshape(masks, -1))
@@ -138,7 +121,7 @@ def test_hsic(golden, golden_model, cells, masks, deviation):
     assert_maps(ours, case[f"{prefix}map"][..., 0])
 
 
-def test_the_parts_of_extremal_perturbations(golden):
+def test_the_parts_of_extremal_perturbations(golden, assert_maps):
     case = golden("case15_bonus_deeplift_extremal")
     bumps = Bumps((32, 32), 4, 8)
     masks, _ = bumps.masks(torch.from_numpy(case["maskgen_in"])[:, 0])
@@ -168,7 +151,7 @@ def as_they_broke_the_tie(monkeypatch):
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("steps", [1, 2, 10])
-def test_extremal_perturbations(golden, golden_model, monkeypatch, name, steps, deviation):
+def test_extremal_perturbations(golden, golden_model, monkeypatch, name, steps, deviation, native, inputs, assert_maps):
     as_they_broke_the_tie(monkeypatch)
     case = golden("case15_bonus_deeplift_extremal")
     x, target = inputs(case)
@@ -178,7 +161,7 @@ def test_extremal_perturbations(golden, golden_model, monkeypatch, name, steps, 
 
 
 @pytest.mark.parametrize(("name", "within"), [("vgg", 2e-4), ("resnet", 0.05)])
-def test_extremal_perturbations_in_the_long_run(golden, golden_model, name, within):
+def test_extremal_perturbations_in_the_long_run(golden, golden_model, name, within, native, inputs, assert_maps):
     """A hundred steps amplify the first tie."""
     case = golden("case15_bonus_deeplift_extremal")
     x, target = inputs(case)

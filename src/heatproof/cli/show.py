@@ -23,6 +23,7 @@ from heatproof.data.catalog import DATA
 from heatproof.data.folder import fit, read_image
 from heatproof.errors import HeatproofError, told, unknown
 from heatproof.methods import METHODS, TRANSFORMS, Expression, explain, parse_methods
+from heatproof.methods.base import NEEDS
 from heatproof.models.nets import NETS, ON_DEMAND
 from heatproof.protocols import PROTOCOLS
 from heatproof.report.gather import Run
@@ -160,7 +161,7 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
     """Objects with `id` and the registry's facts."""
 
     def methods() -> Iterator[dict[str, Any]]:
-        for e in METHODS:
+        for e in sorted(METHODS, key=lambda e: e.family):
             defaults = {k: p.default for k, p in e.parameters.items()}
             forwards, backwards = Expression.parse(e.id).cost or (None, None)
             each = " a channel" if "channels" in e.needs else ""
@@ -172,7 +173,8 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
                 "signed": e.signed,
                 "layer": e.layer,
                 "needs": sorted(e.needs),
-                "cost": "?" if forwards is None else f"{forwards} f + {backwards} b{each}",
+                "layers": e.layers,
+                "cost": _price(forwards, backwards) + each,
                 "forwards": forwards,
                 "backwards": backwards,
                 "arguments": defaults,
@@ -219,10 +221,24 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
 
 
 SHOWN = {
-    "methods": ("id", "family", "layer", "signed", "cost", "summary", "paper"),
+    "methods": ("id", "family", "paper", "signed", "needs", "cost", "layers"),
     "protocols": ("id", "summary", "range", "random_score", "target"),
     "studies": ("id", "about"),
 }
+
+
+NOTES = {
+    "methods": [
+        "cost: forward and backward passes an image, alone, at 224 px; layers: where it is defined (and is, without @layer)",
+        "needs: " + "; ".join(f"{word}: {meaning}" for word, meaning in NEEDS.items()),
+        "what each computes, and its arguments: heatproof list methods --json",
+    ]
+}
+
+
+def _price(forwards: int | None, backwards: int | None) -> str:
+    passes = [f"{count} {kind}" for count, kind in ((forwards, "fwd"), (backwards, "bwd")) if count]
+    return "?" if forwards is None else " + ".join(passes) or "none"
 
 
 def print_catalogue(kind: str) -> None:
@@ -232,8 +248,10 @@ def print_catalogue(kind: str) -> None:
     for column in columns:
         table.add_column(column.replace("_", " "), no_wrap=column == "id", justify="right" if column.endswith("wards") else "left")
     for row in rows:
-        table.add_row(*(_cell(row[c]) for c in columns))
+        table.add_row(*(_cell(f"any ({row['layer']})" if row[c] == "any" else row[c]) for c in columns))
     console.print(table)
+    for note in NOTES.get(kind, ()):
+        console.print(note, markup=False, highlight=False)
 
 
 def _cell(value: Any) -> str:

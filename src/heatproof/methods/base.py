@@ -70,7 +70,7 @@ class MethodEntry:
     signed: bool = True
     layer: str = "input"
     reduce: str = "sum"
-    needs: frozenset[str] = frozenset()
+    needs: frozenset[str] = frozenset()  # words of NEEDS
     cost: Cost | None = None  # None: its author does not say
     version: int = 1
     source: str | None = None  # hash of a user's code; None for what ships with the package
@@ -78,6 +78,7 @@ class MethodEntry:
     prepare: Prepare | None = None  # what it needs to know of the model beforehand, given to it as `prepared`
     noise: Noise | None = None  # an entry of its own for a method with noise
     of: str = ""  # the entry that it adds noise to
+    layers: str = "any"  # where it is defined: any, or input
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -112,6 +113,18 @@ class TransformEntry:
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
 
+NEEDS = {
+    "gradient": "the score's gradient, which methods of a batch share",
+    "image": "the image beside the layer's features",
+    "channels": "a pass for each channel",
+    "silhouette": "data with silhouettes of the object",
+    "reference": "images that are not explained",
+    "relus": "a network with ReLUs",
+    "rules": "a network of operations that it has rules for",
+    "ViT": "a plain vision transformer",
+    "BagNet": "a BagNet",
+    "B-cos": "a B-cos network",
+}
 KINDS = {"mean": "The mean of", "sq": "The mean square of", "var": "The variance of"}
 METHODS: Registry[MethodEntry] = Registry("method")
 TRANSFORMS: Registry[TransformEntry] = Registry("transform")
@@ -135,6 +148,7 @@ def method(
     version: int = 1,
     applies: Applies | None = None,
     prepare: Prepare | None = None,
+    layers: Literal["any", "input"] = "any",
 ) -> Callable[[Function], Function]:
     """Register a function `(model, x, target, *, rng, …) -> (B, C, h, w) or (B, h, w)`, of the size of x or smaller.
 
@@ -158,6 +172,7 @@ def method(
                 None if own else source_hash(function),
                 applies,
                 prepare,
+                layers=layers,
             ),
             replace=id in METHODS and METHODS[id].source is not None,
         )

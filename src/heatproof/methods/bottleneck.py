@@ -37,6 +37,7 @@ def statistics(model: Model, images: Iterator[Tensor]) -> dict[str, Tensor]:
     paper="Schulz et al. 2020",
     signed=False,
     layer="middle",
+    needs=("reference",),
     cost=lambda arguments: (0, arguments["steps"] * arguments["copies"]),
     prepare=statistics,
 )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from heatproof.baselines import BaselineName
 from heatproof.errors import HeatproofError
-from heatproof.methods.perturbation import Compat, Count, Keep, clean_scores, fill_of, masked_scores, perturbation
+from heatproof.methods.perturbation import Compat, Count, clean_scores, fill_of, masked_scores, perturbation
 from heatproof.models.model import Model
 from heatproof.tensor.batching import each
 from heatproof.tensor.noise import Rng
@@ -40,9 +40,12 @@ def spread(values: Tensor, x: Tensor) -> Tensor:  # (n, cells²) -> (n, H, W)
     return values.reshape(-1, cells, cells)[:, down[:, None], along]
 
 
-def _keep(masks: Tensor, x: Tensor) -> Keep:  # (N, cells²)
-    masks = masks.to(x)
-    return lambda mask: spread(masks[mask], x)
+def cell_scores(
+    model: Model, x: Tensor, target: Tensor, masks: Tensor, rng: Rng, baseline: str, score: str
+) -> Tensor:  # (N, cells²) in [0, 1] -> (B, N) float64
+    """The score of every sample with the cells that each mask keeps."""
+    kept, fill = masks.to(x), fill_of(model, x, baseline, rng)
+    return masked_scores(model, x, target, len(masks), lambda mask: spread(kept[mask], x), score=score, fill=fill)
 
 
 # Linear surrogates
@@ -69,7 +72,7 @@ def lime(
     """
     kept = rng.once("lime", (masks, side_of(x, cells) ** 2)).to(x.device) < 0.5
     kept[0] = True
-    scores = masked_scores(model, x, target, masks, _keep(kept, x), score=score, fill=fill_of(model, x, baseline, rng))
+    scores = cell_scores(model, x, target, kept, rng, baseline, score)
     distance = 1 - kept.double().mean(1).sqrt()
     return spread(ridge(kept, scores, torch.exp(-((distance / width) ** 2) / 2), alpha), x)
 
@@ -111,8 +114,7 @@ def kernelshap(
         raise HeatproofError(f"kernelshap: {players} cells need at least {2 * players} masks; got masks={masks}")
     coalitions, weights = all_coalitions(players) if every else drawn_coalitions(rng, players, masks)
     coalitions = torch.cat([coalitions, torch.zeros(1, players, dtype=torch.bool)]).to(x.device)
-    fill = fill_of(model, x, baseline, rng)
-    scores = masked_scores(model, x, target, len(coalitions), _keep(coalitions, x), score=score, fill=fill)
+    scores = cell_scores(model, x, target, coalitions, rng, baseline, score)
     empty = scores[:, -1:]
     total = clean_scores(model, x, target, score)[:, None] - empty
     return spread(efficient(coalitions[:-1], scores[:, :-1] - empty, weights.to(x.device), total), x)
@@ -174,8 +176,8 @@ def sobol(
 
     Bicubic to the map, below zero cut off; `compat=xplique` leaves what bicubic puts below zero.
     """
-    masks = replicated_designs(side_of(x, cells) ** 2, designs)
-    scores = masked_scores(model, x, target, len(masks), _keep(masks, x), score=score, fill=fill_of(model, x, baseline, rng))
+    designed = replicated_designs(side_of(x, cells) ** 2, designs)
+    scores = cell_scores(model, x, target, designed, rng, baseline, score)
     return enlarged(total_indices(scores, designs), x, compat)
 
 
@@ -217,7 +219,7 @@ def hsic(
     the width is the median score, whatever a logit's zero is (there is no map where it is 0), and nothing is cut off.
     """
     kept = sobol_sequence(masks, side_of(x, cells) ** 2) > 0.5
-    scores = masked_scores(model, x, target, masks, _keep(kept, x), score=score, fill=fill_of(model, x, baseline, rng))
+    scores = cell_scores(model, x, target, kept, rng, baseline, score)
     return enlarged(dependence(kept.to(x.device), scores, compat), x, compat)
 
 

@@ -28,7 +28,7 @@ def constant(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
     return torch.ones_like(x[:, 0])
 
 
-@control("edges", signed=False)
+@control("edges", signed=False, layers="input")
 def edges(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
     """Sobel magnitude of the image's luminance."""
     luminance = (model.denormalize(x) * x.new_tensor([0.299, 0.587, 0.114]).reshape(3, 1, 1)).sum(1, keepdim=True)
@@ -44,7 +44,7 @@ def center(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
     return torch.outer(gaussian(height, height / 4), gaussian(width, height / 4)).to(x).expand(len(x), -1, -1)
 
 
-@control("object", signed=False, needs=("silhouette",))
+@control("object", signed=False, needs=("silhouette",), layers="input")
 def silhouette_of_the_object(model: Model, x: Tensor, target: Tensor, *, rng: Rng, silhouette: Tensor) -> Tensor:
     """The object's silhouette, whatever its class; where the data has one."""
     return silhouette.to(x)

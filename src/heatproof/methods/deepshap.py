@@ -11,6 +11,7 @@ from torch import Tensor
 
 from heatproof.errors import NotApplicable
 from heatproof.methods.base import method, remembered
+from heatproof.methods.relevance import norm_factors
 from heatproof.models.intercept import ACTIVATIONS, MOVES, Call, Intercept, NoRule, Rule, plainly, refusing, step
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
@@ -58,6 +59,15 @@ def _scattered(x: Tensor, *parts: tuple[Tensor, Tensor]) -> Tensor:
     return flat.view_as(x)
 
 
+def norm(call: Call) -> Any:
+    """A factor for each channel; torch's own backward would keep the input as well."""
+    found = norm_factors(call)
+    if found is None:
+        return call.run()
+    factor = found[0].reshape(-1, *[1] * (call.args[0].ndim - 2))
+    return step(call.value(), lambda arrived: (arrived * factor,), (), call.args[0])
+
+
 def product(call: Call) -> Any:
     """Linear where only one factor depends on the image."""
     if all(isinstance(factor, Tensor) and factor.requires_grad for factor in call.args[:2]):
@@ -72,13 +82,14 @@ def quotient(call: Call) -> Any:
 
 
 _LINEAR = frozenset(
-    ("conv2d", "linear", "batch_norm", "avg_pool2d", "adaptive_avg_pool2d", "mean", "sum", "add", "sub", "__rsub__", "neg", "interpolate")
+    ("conv2d", "linear", "avg_pool2d", "adaptive_avg_pool2d", "mean", "sum", "add", "sub", "__rsub__", "neg", "interpolate")
 )
 _MAX_POOLS = ("max_pool2d", "adaptive_max_pool2d")
 RULES: dict[str, Rule] = {
     **dict.fromkeys(MOVES | _LINEAR, plainly),
     **dict.fromkeys(ACTIVATIONS | {"exp", "log", "sqrt", "square"}, activation),
     **dict.fromkeys(_MAX_POOLS, max_pool),
+    "batch_norm": norm,
     **dict.fromkeys(["mul", "multiply", "matmul", "mm", "bmm", "addmm"], product),
     **dict.fromkeys(["div", "true_divide"], quotient),
 }
@@ -119,7 +130,7 @@ def start(logits: Tensor, target: Tensor, score: str) -> Tensor:  # (B + 1, K), 
     return of_log * slope(log, log0, log.exp(), log0.exp(), log.exp())
 
 
-@method("deepshap", family="relevance", paper="Lundberg & Lee 2017", cost=(0, 1), applies=_no_rule)
+@method("deepshap", family="relevance", paper="Lundberg & Lee 2017", needs=("rules",), cost=(0, 1), applies=_no_rule)
 def deepshap(
     model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit", compat: Literal["captum"] | None = None
 ) -> Tensor:

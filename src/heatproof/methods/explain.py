@@ -21,6 +21,7 @@ from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods.base import REDUCTIONS, Expression
 from heatproof.models.guard import unchanged
 from heatproof.models.model import Model
+from heatproof.models.vit import is_vit
 from heatproof.tensor.filters import resize
 from heatproof.tensor.noise import Rng
 
@@ -123,7 +124,13 @@ def transformed(expression: Expression, maps: Tensor) -> Tensor:  # (B, h, w) ->
 
 def check_applicable(expression: Expression, model: Model, has_silhouettes: bool) -> None:
     """Raises NotApplicable, or an error that names the layers there are."""
-    model.layer_name(expression.layer)
+    try:
+        at = model.layer_name(expression.layer)
+    except NotApplicable as error:
+        instead = "; vit-gradcam and chefer are for vision transformers, ixg works on any model" if is_vit(model.module) else ""
+        raise NotApplicable(f"{expression.label} does not apply: {error}{instead}") from None
+    if expression.entry.layers == "input" and at != "input":
+        raise NotApplicable(f"{expression.label} does not apply: it is defined at the input only; write {expression.entry.id}")
     if expression.entry.applies and (reason := expression.entry.applies(model.tail(expression.layer))):
         raise NotApplicable(f"{expression.label} does not apply: {reason}")
     if "silhouette" in expression.entry.needs and not has_silhouettes:
@@ -174,13 +181,15 @@ def explain(
         raise HeatproofError(
             f"{model.name} takes images of shape (B, {len(model.mean)}, {model.size}, {model.size}); got {tuple(images.shape)}"
         )
-    target = model.logits(x).argmax(1) if targets is None else torch.as_tensor(targets, device=model.device).reshape(-1).expand(len(x))
+    target = model.logits(x).argmax(1) if targets is None else torch.as_tensor(targets, device=model.device).reshape(-1)
+    target = target.expand(len(x)) if len(target) == 1 else target
     if target.is_floating_point() or len(target) != len(x) or target.min() < 0 or target.max() >= model.n_classes:
         raise HeatproofError(f"targets must be {len(x)} class indices from 0 to {model.n_classes - 1}; got {targets}")
     rng = Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], model.device)
     known = _known(model, reference) if reference is not None else None
     explainer = Explainer(model, x, target, rng, silhouette, partial(prepare, model=model, reference=known) if known else no_reference)
     beforehand = (lambda baseline: baseline.prepare(model, known.batches(model))) if known else model.prepared
+    check_applicable(expression, model, silhouette is not None)
     with model.preparing(beforehand), model.sharing(x, target, [expression.layer]):
         maps = explainer.resized(transformed(expression, explainer.native(expression)))
     bad = (~finite(maps)).nonzero().flatten().tolist()

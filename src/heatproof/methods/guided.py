@@ -78,7 +78,7 @@ def without_relus(model: Model) -> str:
     return "" if found else f"{model.name} has no ReLUs, so it would be the plain gradient; use saliency(reduce=sum_abs)"
 
 
-guided = partial(method, family="gradient", signed=False, reduce="sum_abs", cost=(0, 1), applies=without_relus)
+guided = partial(method, family="gradient", signed=False, reduce="sum_abs", cost=(0, 1), needs=("relus",), applies=without_relus)
 
 
 @guided("guided-backprop", paper="Springenberg et al. 2015")

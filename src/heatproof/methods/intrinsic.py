@@ -22,12 +22,12 @@ def _is_bcos(model: Model) -> str:
     return "" if is_bcos(model.module) else f"{model.name} has no B-cos layers, as paperbirds/bcos has; ixg works on any model"
 
 
-@method("bagnet", family="intrinsic", paper="Brendel & Bethge 2019", cost=(16, 0), applies=_is_bagnet)
+@method("bagnet", family="intrinsic", paper="Brendel & Bethge 2019", needs=("BagNet",), cost=(16, 0), applies=_is_bagnet, layers="input")
 def bagnet(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
     """The target's logit of the patch around each pixel; for BagNets."""
     net = model.module
-    if not isinstance(net, BagNet) or model.start_layer != "input":
-        raise NotApplicable(_is_bagnet(model) or "bagnet looks at patches of the image: use it at the input")
+    if not isinstance(net, BagNet):
+        raise NotApplicable(_is_bagnet(model))
     return stitched(model, net, x, target)
 
 
@@ -57,7 +57,7 @@ def features(model: Model, x: Tensor) -> Tensor:
     return model.activation(x, model.landmarks["cam"])
 
 
-@method("bcos", family="intrinsic", paper="Böhle et al. 2022", needs=("gradient",), cost=(1, 1), applies=_is_bcos)
+@method("bcos", family="intrinsic", paper="Böhle et al. 2022", needs=("gradient", "B-cos"), cost=(1, 1), applies=_is_bcos)
 def bcos(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
     """Input × weight of the linear map that the network is for this image, over all six channels; for B-cos networks."""
     if reason := _is_bcos(model):

@@ -190,12 +190,10 @@ class Propagation:
         return self.rules.convolution if convolves and self.kind != "head" else self.rules.connected
 
     def norm(self, call: Call) -> Tensor:
-        mean, variance, weight, bias = (call.argument(i, n) for i, n in enumerate(("running_mean", "running_var", "weight", "bias"), 1))
-        if mean is None or call.argument(5, "training", False):
+        found = norm_factors(call)
+        if found is None:
             raise NoRule("batch_norm with the statistics of the batch")
-        scale = (variance + call.argument(7, "eps", 1e-5)).rsqrt() * (1 if weight is None else weight)
-        shift = (0 if bias is None else bias) - mean * scale
-        return self.merged(call, lambda layer: (scale, shift) if layer.options or call.args[0].ndim == 2 else None, self.norm_alone)
+        return self.merged(call, lambda layer: found if layer.options or call.args[0].ndim == 2 else None, self.norm_alone)
 
     def norm_alone(self, call: Call) -> Tensor:
         """Where the explained layer lies between a convolution and its norm, its relevance is that of the two together."""
@@ -222,6 +220,15 @@ class Propagation:
         if depends:
             raise NoRule("mul")
         return self.merged(call, lambda layer: _factor_and_shift(layer, other, 0), passed)
+
+
+def norm_factors(call: Call) -> tuple[Tensor, Tensor] | None:
+    """The factor and the shift of each channel, (outputs,), of a batch norm; None where they are the batch's own."""
+    mean, variance, weight, bias = (call.argument(i, n) for i, n in enumerate(("running_mean", "running_var", "weight", "bias"), 1))
+    if mean is None or call.argument(5, "training", False):
+        return None
+    scale: Tensor = (variance + call.argument(7, "eps", 1e-5)).rsqrt() * (1 if weight is None else weight)
+    return scale, (0 if bias is None else bias) - mean * scale
 
 
 def _operands(call: Call) -> tuple[Call, Any, bool]:
@@ -271,11 +278,11 @@ def in_proportions(a: Tensor, b: Tensor, z: Tensor) -> Tensor:
     if a.shape != b.shape:
         raise NoRule("add of different shapes")
 
-    def back(relevance: Tensor, a: Tensor, b: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        s = relevance / stable(z)
+    def back(relevance: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        s = relevance / stable(a + b)  # added again, so that it need not be kept
         return a * s, b * s
 
-    return step(z, back, (a, b, z), a, b)
+    return step(z, back, (a, b), a, b)
 
 
 def relevance(model: Model, x: Tensor, target: Tensor, convolution: Share, epsilon: float, box: bool = True) -> Tensor:
@@ -286,7 +293,9 @@ def relevance(model: Model, x: Tensor, target: Tensor, convolution: Share, epsil
         logits = Propagation(model, rules).logits(leaf)
         return torch.autograd.grad(logits, leaf, F.one_hot(goal, logits.shape[1]).to(logits))[0]
 
-    return model.attribute(x, target, attribute)
+    part = model.tail("input")
+    part.batch_size = -(-model.batch_size // 2)  # it keeps about twice as much as a gradient does
+    return part.attribute(x, target, attribute)
 
 
 @remembered
@@ -304,13 +313,13 @@ Epsilon = Annotated[float, Field(gt=0)]
 Gamma = Annotated[float, Field(ge=0)]
 
 
-@method("lrp-focus", family="relevance", paper="Rao et al. 2024", cost=(0, 1), applies=_no_rule)
+@method("lrp-focus", family="relevance", paper="Rao et al. 2024", needs=("rules",), cost=(0, 1), applies=_no_rule)
 def lrp_focus(model: Model, x: Tensor, target: Tensor, *, rng: Rng, epsilon: Epsilon = 0.25) -> Tensor:
     """LRP: z⁺ in convolutions, ε where fully connected, z^B at the image."""
     return relevance(model, x, target, z_plus, epsilon)
 
 
-@method("lrp-composite", family="relevance", paper="Rao et al. 2024", cost=(0, 1), applies=_no_rule)
+@method("lrp-composite", family="relevance", paper="Rao et al. 2024", needs=("rules",), cost=(0, 1), applies=_no_rule)
 def lrp_composite(model: Model, x: Tensor, target: Tensor, *, rng: Rng, gamma: Gamma = 0.25, epsilon: Epsilon = 0.25) -> Tensor:
     """LRP: γ in convolutions (gamma=inf: z⁺), ε where fully connected, z^B at the image."""
     return relevance(model, x, target, gamma_rule(gamma), epsilon)

@@ -32,7 +32,7 @@ def _is_plain_vit(model: Model) -> str:
     return f"{model.name} is not a plain vision transformer, as paperbirds/vit is{why}; ixg works on any model, gradcam on convolutions"
 
 
-attending = partial(method, family="attention", signed=False, applies=_is_plain_vit)
+attending = partial(method, family="attention", signed=False, needs=("ViT",), applies=_is_plain_vit, layers="input")
 
 
 @attending("rollout", paper="Abnar & Zuidema 2020", cost=(1, 0))
@@ -79,8 +79,6 @@ def _blocks(model: Model, start: int) -> list[Block]:
     """From `start` on."""
     if reason := _is_plain_vit(model):
         raise NotApplicable(reason)
-    if model.start_layer != "input":
-        raise NotApplicable("attention is followed back to the patches of the image: use it at the input")
     blocks = [stage for stage in model.module.children() if isinstance(stage, Block)]
     if start >= len(blocks):
         raise HeatproofError(f"start={start}: {model.name} has {len(blocks)} blocks, counted from 0")
