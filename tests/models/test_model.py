@@ -358,3 +358,21 @@ def test_a_backward_of_its_own_is_not_lost():
     x = photos(model).requires_grad_()
     (expected,) = torch.autograd.grad(net(x)[:, 1].sum(), x)
     torch.testing.assert_close(model.gradient(x.detach(), torch.ones(3, dtype=torch.long)).gradient, expected)
+
+
+def test_a_network_that_views_its_features_as_rows_runs():
+    """`x.view(len(x), -1)` takes no channels-last features."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.fc = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.Linear(4 * 64, 5)
+
+        def forward(self, x):
+            h = torch.relu(self.conv(x))
+            return self.fc(h.view(len(h), -1))
+
+    model = hp.Model(Net(), size=8)
+    x = torch.randn(3, 3, 8, 8)
+    torch.testing.assert_close(model.logits(x), model.module(x))
+    torch.testing.assert_close(model.observe(x, model.layers[1])[0], model.module(x))

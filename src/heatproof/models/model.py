@@ -100,8 +100,7 @@ class Model:
         example = (example - self.mean) / self.std
         with inspecting(module):
             try:
-                with torch.no_grad():
-                    logits = module(example)
+                self._layout, logits = _layout_of(module, example)
             except Exception as error:
                 raise HeatproofError(
                     f"{self.name} does not run on images of shape {tuple(example.shape)}: {error}. Is size={size} right?"
@@ -241,7 +240,7 @@ class Model:
         logits, activations = [], []
         with torch.no_grad(), inspecting(self.module):
             for part in rows(x, self.batch_size):
-                batch = self._filled(part).contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.preserve_format)
+                batch = self._filled(part).contiguous(memory_format=self._layout if x.ndim == 4 else torch.preserve_format)
                 out, seen = self.body.run(batch, self._start, watch=(at,))
                 logits.append(out[: len(part)])
                 activations.append(seen[at][: len(part)])
@@ -415,6 +414,15 @@ class Model:
             digest.update(key.encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
+
+
+def _layout_of(module: nn.Module, example: Tensor) -> tuple[torch.memory_format, Tensor]:
+    """How images lie in memory for passes without gradients: channels last is faster, but some networks take no such view of them."""
+    with torch.no_grad():
+        try:
+            return torch.channels_last, module(example.contiguous(memory_format=torch.channels_last))
+        except RuntimeError:
+            return torch.contiguous_format, module(example)
 
 
 def _unprepared(baseline: Any) -> Mapping[str, Tensor]:
