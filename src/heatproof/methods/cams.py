@@ -93,11 +93,14 @@ def ablationcam(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: Sco
     """Features weighted by the share of the target's score that goes when they are set to zero; a pass a channel from that layer on."""
     scored = score_function(score)
     whole = scored(model.logits(x), target)
-    places, without = x.permute(0, 2, 3, 1).contiguous(), []  # rows that are copied whole, in the layout that passes are computed in
-    for sample, channel in model.chunks(len(x), x.shape[1]):
-        ablated = places.index_select(0, sample.to(x.device))
-        ablated[torch.arange(len(sample)), :, :, channel] = 0
+    places, without = x.permute(0, 2, 3, 1).contiguous(), []  # in the layout that passes are computed in
+    held = torch.empty(0, dtype=torch.long)
+    for sample, channel in model.chunks(len(x), x.shape[1]):  # rows of the sample before stay, with their channel put back
+        if not torch.equal(sample, held):
+            held, ablated, row = sample, places[sample], torch.arange(len(sample))
+        ablated[row, :, :, channel] = 0
         without.append(scored(model.logits(ablated.permute(0, 3, 1, 2)), target[sample]))
+        ablated[row, :, :, channel] = places[sample, :, :, channel]
     drops = whole[:, None] - torch.cat(without).reshape(len(x), -1)
     return _weighted(x, drops / whole[:, None])
 
