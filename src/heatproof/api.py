@@ -20,6 +20,7 @@ from heatproof.bench.spec import DataSpec, Spec, parse_protocols
 from heatproof.bench.store import Store
 from heatproof.data.base import Data, TensorData
 from heatproof.data.catalog import load_data
+from heatproof.data.grids import Grids
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression, method, parse_methods
 from heatproof.methods import explain as _explain
@@ -213,9 +214,9 @@ def _run(plan: Plan, store: Store, identity: dict[str, Any], told: dict[str, Any
             t.name: {"model": t.owner, "view": t.view, "protocols": list(dict.fromkeys(c.protocol.canonical for c in t.cells))}
             for t in plan.tasks
         }
-        store.write_json(
-            "plan.json", {"tasks": cells, "about": about, "methods": _facts(plan), "protocols": _judges(plan), "cost": plan.cost()}
-        )
+        pools = {t.title: {label: len(own) for label, own in t.data.pool.items()} for t in plan.tasks if isinstance(t.data, Grids)}
+        facts = {"methods": _facts(plan), "protocols": _judges(plan), "cost": plan.cost(), "pools": pools}
+        store.write_json("plan.json", {"tasks": cells, "about": about, **facts})
         store.write_json("provenance.json", provenance(told, models))
         execute(plan, store, progress or (lambda task, reused: None))
 

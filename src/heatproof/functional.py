@@ -5,17 +5,20 @@ from heatproof.protocols.curves import removal_curve, updated_curve
 from heatproof.protocols.single_deletion import patch_drops
 from heatproof.tensor.curves import auc, removal_order
 from heatproof.tensor.information import area_beyond, area_reached, energy, mean_sigmoid, negentropy
+from heatproof.tensor.localization import aggregate_maps, localization
 from heatproof.tensor.neighbours import knn_distance
 from heatproof.tensor.patches import patch_sums
 from heatproof.tensor.rank import spearman
 
 __all__ = [
+    "aggregate_maps",
     "area_beyond",
     "area_reached",
     "auc",
     "energy",
     "knn_distance",
     "linear_impute",
+    "localization",
     "mean_sigmoid",
     "negentropy",
     "patch_drops",

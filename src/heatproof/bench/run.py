@@ -236,7 +236,7 @@ class _Work:
             status, message = ("undefined", why) if why else ("ok", "")
             if not fine[i]:
                 status, message = "failed", f"{cell.expression.label}: the map is not finite"
-            elif not varies[i]:
+            elif not varies[i] and not cell.protocol.constant_maps:
                 status, message = "undefined", "the map is the same everywhere"
             value = value if status == "ok" else float("nan")
             self.rows.append(self._row(cell, sample, target, i, status, message, value))

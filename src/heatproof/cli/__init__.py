@@ -236,7 +236,8 @@ def explain(
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="The weights file.  [default: kept in the cache]")
 @click.option("--steps", type=click.IntRange(min=1), help="Another number of training steps than the recipe's.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def train(name: str, out: Path | None, steps: int | None, seed: int) -> None:
+@click.option("--data", help="For cifar10/vgg11: where CIFAR-10 is, such as cifar10:/data/cifar10.npz.")
+def train(name: str, out: Path | None, steps: int | None, seed: int, data: str | None) -> None:
     """Train an embedded model with its recipe: some minutes on two cores.
 
     Without -o the weights are kept in the cache ($HEATPROOF_CACHE, by default
@@ -246,10 +247,14 @@ def train(name: str, out: Path | None, steps: int | None, seed: int) -> None:
       heatproof train paperbirds/resnet18
       heatproof train paperbirds/resnet --seed 1
       heatproof train paperbirds/resnet -o resnet.safetensors
+      heatproof train cifar10/vgg11 --data cifar10:/data/cifar10.npz -o vgg11.safetensors
     """
-    from heatproof.cli.show import train_embedded
+    from heatproof.cli.show import train_embedded, train_on_cifar10
 
-    train_embedded(name, out, steps, seed)
+    if name.startswith("cifar10/"):
+        train_on_cifar10(name, data, out, steps, seed)
+    else:
+        train_embedded(name, out, steps, seed)
 
 
 from heatproof.cli import finetune as _finetune  # noqa: E402, F401 (a command of its own file, which needs `main`)

@@ -24,11 +24,12 @@ from heatproof.data.folder import fit, read_image
 from heatproof.errors import HeatproofError, told, unknown
 from heatproof.methods import METHODS, TRANSFORMS, Expression, explain, parse_methods
 from heatproof.methods.base import NEEDS
-from heatproof.models.nets import NETS, ON_DEMAND
+from heatproof.models.nets import CIFAR10_NETS, NETS, ON_DEMAND
 from heatproof.protocols import PROTOCOLS
 from heatproof.report.gather import Run
 from heatproof.report.panel import panel
 from heatproof.training import cache
+from heatproof.training.cifar10 import train_cifar10
 from heatproof.training.recipes import RECIPES
 from heatproof.training.train import train
 
@@ -285,6 +286,26 @@ def draw_maps(
     return f"{out}: {', '.join(f'{p.name}: {c}' for p, c in zip(images, captions, strict=True))}"
 
 
+@contextmanager
+def _steps() -> Iterator[Callable[[int, int, float], None]]:
+    """A bar of training steps and the loss."""
+    columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
+    with Progress(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console) as bar:
+        shown = bar.add_task("", total=None, loss=float("nan"))
+        yield lambda step, total, loss: bar.update(shown, completed=step, total=total, loss=loss)
+
+
+def train_on_cifar10(name: str, data: str | None, out: Path | None, steps: int | None, seed: int) -> None:
+    if name.removeprefix("cifar10/") not in CIFAR10_NETS:
+        raise unknown("model", name, [f"cifar10/{n}" for n in CIFAR10_NETS])
+    if data is None or out is None:
+        raise HeatproofError(f"say where CIFAR-10 is and where the weights go: heatproof train {name} --data cifar10:/path -o FILE")
+    with _steps() as progress:
+        found = train_cifar10(data, out, steps=steps, seed=seed, progress=progress)
+    console.print(f"accuracy {found['accuracy']:.2%}, right with confidence ≥ 0.99: {found['confident']:.0%}")
+    console.print(f"weights: {out}; in a spec: {{name: {name}, weights: {out}}}", soft_wrap=True)
+
+
 def train_embedded(name: str, out: Path | None, steps: int | None, seed: int) -> None:
     """Into the cache, unless told where."""
     net = name.removeprefix("paperbirds/")
@@ -294,16 +315,8 @@ def train_embedded(name: str, out: Path | None, steps: int | None, seed: int) ->
     if out is None and path.is_file():
         console.print(f"trained before: {path}", soft_wrap=True)
         return
-    columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
-    with Progress(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console) as bar:
-        shown = bar.add_task("", total=None, loss=float("nan"))
-        found = train(
-            net,
-            steps=steps,
-            seed=seed,
-            out=path,
-            progress=lambda step, total, loss: bar.update(shown, completed=step, total=total, loss=loss),
-        )
+    with _steps() as progress:
+        found = train(net, steps=steps, seed=seed, out=path, progress=progress)
     table = Table("part removed", "mean drop of the logit", "images where it drops", box=box.SIMPLE_HEAD)
     for part, drop in found["drops"].items():
         table.add_row(part, f"{drop['mean']:.2f}", f"{drop['share']:.0%}")

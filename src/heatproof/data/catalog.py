@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from heatproof.data.base import Data, PartData, PartViews, Sample, UnreadableImage
+from heatproof.data.cifar10 import Cifar10, place_and_split
 from heatproof.data.folder import ImageFolder
 from heatproof.data.funnybirds import FunnyBirds
 from heatproof.data.paperbirds import Paperbirds
@@ -21,6 +22,7 @@ DATA = {
     "paperbirds": "paper-cut birds, drawn by code; splits train, val, test",
     "folder": "folder:/path, one subfolder a class",
     "funnybirds": "funnybirds:/path, the published FunnyBirds folder",
+    "cifar10": "cifar10:/path[:train], an .npz file or the folder of python batches; splits train, test",
 }
 
 
@@ -60,6 +62,10 @@ def load_data(name: str | Data, model: Model | None = None, *, split: str | None
         )
     if kind == "funnybirds":
         return FunnyBirds(Path(rest), size=model.size if model else 256, split=split or "test", limit=limit)
+    if kind == "cifar10":
+        path, part = place_and_split(rest, split)
+        size, resize, names = (model.size, model.resize, model.classes) if model else (32, 32, None)
+        return Cifar10(path, part, size=size, resize=resize, names=names, limit=limit)
     raise unknown("data", name, DATA)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from heatproof.data.base import Data
 from heatproof.data.catalog import load_batch, load_data
 from heatproof.data.folder import ImageFolder
+from heatproof.data.grids import Grids
 from heatproof.data.paperbirds import Paperbirds
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
@@ -42,6 +43,8 @@ class Reference:
 
 def reference_for(judged: Data, model: Model, told: Data | None = None, seed: int = 0) -> Reference:
     """What is told, or else the training split of paperbirds, or what a folder has besides the judged images. Never a judged image."""
+    if isinstance(judged, Grids):
+        raise HeatproofError("There are none for grids")
     data = told or _default(judged, model, seed)
     taken = set(zip(judged.ids, judged.fingerprints, strict=True))
     rest = [i for i in range(len(data.ids)) if (data.ids[i], data.fingerprints[i]) not in taken]

@@ -1,8 +1,9 @@
 """Layer-wise relevance propagation (Bach et al. 2015; Montavon et al. 2019), for networks of convolutions, ReLUs, pools and residual sums.
 
-The relevance of the target's logit is 1, whatever the logit: a negative logit does not turn the map around. Every operation shares what
-arrives at its outputs among its inputs. Convolutions follow one rule and fully connected layers another, by what they do: a fully
-connected layer that slides as a convolution is still one. Biases keep their share, so sums shrink or grow.
+The relevance of the target's logit is 1, or the logit itself (`start=logit`). From 1, a negative logit turns the map around: what has made
+it negative comes out positive. On a grid of images, where a class's mean logit is often negative, `start=logit` is what is meant. Every
+operation shares what arrives at its outputs among its inputs. Convolutions follow one rule and fully connected layers another, by what they
+do: a fully connected layer that slides as a convolution is still one. Biases keep their share, so sums shrink or grow.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -151,6 +152,7 @@ class Propagation:
             for kind, run in self.model.steps():
                 self.kind = kind
                 x = seen.current(run(x))
+                self.start = x if kind == "crop" else self.start  # a part of the image is the image
             x = seen.result(x)
         self.start = self.last = None
         return x
@@ -285,13 +287,14 @@ def in_proportions(a: Tensor, b: Tensor, z: Tensor) -> Tensor:
     return step(z, back, (a, b), a, b)
 
 
-def relevance(model: Model, x: Tensor, target: Tensor, convolution: Share, epsilon: float, box: bool = True) -> Tensor:
+def relevance(model: Model, x: Tensor, target: Tensor, convolution: Share, epsilon: float, box: bool = True, start: str = "one") -> Tensor:
     """Of each value of x for the target's logit. z^B at convolutions of the image, if `box`."""
     rules = Rules(convolution, epsilon_rule(epsilon), box_rule(*model.input_range) if box and model.start_layer == "input" else None)
 
     def attribute(leaf: Tensor, goal: Tensor) -> Tensor:
         logits = Propagation(model, rules).logits(leaf)
-        return torch.autograd.grad(logits, leaf, F.one_hot(goal, logits.shape[1]).to(logits))[0]
+        chosen = F.one_hot(goal, logits.shape[1]).to(logits)
+        return torch.autograd.grad(logits, leaf, chosen * logits.detach() if start == "logit" else chosen)[0]
 
     part = model.tail("input")
     part.batch_size = -(-model.batch_size // 2)  # it keeps about twice as much as a gradient does
@@ -311,15 +314,18 @@ def _no_rule(model: Model) -> str:
 
 Epsilon = Annotated[float, Field(gt=0)]
 Gamma = Annotated[float, Field(ge=0)]
+Start = Literal["one", "logit"]
 
 
 @method("lrp-focus", family="relevance", paper="Rao et al. 2024", needs=("rules",), cost=(0, 1), applies=_no_rule)
-def lrp_focus(model: Model, x: Tensor, target: Tensor, *, rng: Rng, epsilon: Epsilon = 0.25) -> Tensor:
+def lrp_focus(model: Model, x: Tensor, target: Tensor, *, rng: Rng, epsilon: Epsilon = 0.25, start: Start = "one") -> Tensor:
     """LRP: z⁺ in convolutions, ε where fully connected, z^B at the image."""
-    return relevance(model, x, target, z_plus, epsilon)
+    return relevance(model, x, target, z_plus, epsilon, start=start)
 
 
 @method("lrp-composite", family="relevance", paper="Rao et al. 2024", needs=("rules",), cost=(0, 1), applies=_no_rule)
-def lrp_composite(model: Model, x: Tensor, target: Tensor, *, rng: Rng, gamma: Gamma = 0.25, epsilon: Epsilon = 0.25) -> Tensor:
+def lrp_composite(
+    model: Model, x: Tensor, target: Tensor, *, rng: Rng, gamma: Gamma = 0.25, epsilon: Epsilon = 0.25, start: Start = "one"
+) -> Tensor:
     """LRP: γ in convolutions (gamma=inf: z⁺), ε where fully connected, z^B at the image."""
-    return relevance(model, x, target, gamma_rule(gamma), epsilon)
+    return relevance(model, x, target, gamma_rule(gamma), epsilon, start=start)

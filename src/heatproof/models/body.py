@@ -17,6 +17,8 @@ from torch.utils.hooks import RemovableHandle
 
 from heatproof.errors import HeatproofError, unknown
 
+Steps = list[tuple[int | str, Callable[[Tensor], Tensor]]]  # (the layer it leads to, or `crop` or `head`; function)
+
 
 class Body(Protocol):
     layers: list[str]  # layers[0] is "input"
@@ -24,6 +26,10 @@ class Body(Protocol):
 
     def run(self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
         """From layer `start` to layer `stop` (None: the logits), and the activations of the watched layers on the way."""
+        ...
+
+    def steps(self, start: int) -> Steps | None:
+        """From that layer to the logits, one after the other; None where it cannot be cut."""
         ...
 
     def module_after(self, layer: int) -> nn.Module | None:
@@ -53,6 +59,13 @@ class Staged:
             if i + 1 in watch:
                 seen[i + 1] = h
         return h, seen
+
+    def steps(self, start: int) -> Steps:
+        last = len(self.stages) - 1
+        return [("head" if at == last else at + 1, partial(self._step, at)) for at in range(start, last + 1)]
+
+    def _step(self, at: int, h: Tensor) -> Tensor:
+        return self.run(h, at, at + 1)[0]
 
     def module_after(self, layer: int) -> nn.Module | None:
         return self.stages[layer].module
@@ -99,6 +112,9 @@ class Hooked:
         if stop is not None:
             return (h if stop == start else seen[stop]), seen
         return logits, seen
+
+    def steps(self, start: int) -> None:
+        return None
 
     def module_after(self, layer: int) -> nn.Module | None:
         return None

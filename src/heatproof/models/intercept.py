@@ -63,7 +63,7 @@ _ACTIVATIONS = """
 """
 _MOVES = """
     flatten unflatten view view_as reshape squeeze unsqueeze permute transpose mT movedim contiguous clone to float double requires_grad_
-    __getitem__ select narrow split chunk unbind cat concat concatenate stack pad flip pixel_shuffle channel_shuffle
+    __getitem__ select narrow unfold split chunk unbind cat concat concatenate stack pad flip pixel_shuffle channel_shuffle
     dropout dropout2d feature_dropout alpha_dropout
 """
 ACTIVATIONS = frozenset(_ACTIVATIONS.split())  # element by element

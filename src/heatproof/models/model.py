@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError, NotApplicable, unknown
 from heatproof.models import backends
-from heatproof.models.body import Body, Staged, landmarks, make_body
+from heatproof.models.body import Body, landmarks, make_body
 from heatproof.models.convert import as_canonical
 from heatproof.models.guard import inspecting
 from heatproof.tensor.batching import chunks, pad, rows
@@ -92,6 +91,7 @@ class Model:
         self.aligned = ""  # the cells and baseline its weights were fine-tuned for, such as 16/zero
         self.tuned: dict[str, Path | None] = {}  # weights fine-tuned from these, by what for; None: yet to be made
         self.prepared: Callable[[Any], Mapping[str, Tensor]] = _unprepared  # what a baseline knows of this model and its data beforehand
+        self.view = ""  # how a grid of images is seen, such as difull 2×2, cell 3
         self.passes: Counter[str] = Counter()
         self._start = 0
         self._root = self
@@ -187,14 +187,12 @@ class Model:
         return self._root
 
     def steps(self) -> list[tuple[str, Callable[[Tensor], Tensor]]]:
-        """The network from here on in (kind, function), one after the other; a single one of no kind where it cannot be cut."""
-        if not isinstance(self.body, Staged):
-            return [("", self)]
-        last = len(self.body.layers) - 1
-        return [("head" if at == last else self._kind(at + 1), partial(self._step, at)) for at in range(self._start, last + 1)]
+        """The network from here on in (kind, function), one after the other; a single one of no kind where it cannot be cut.
 
-    def _step(self, at: int, h: Tensor) -> Tensor:
-        return self.body.run(h, at, at + 1)[0]
+        Besides features, pool and head a kind may be `crop`: what follows is computed from a part of the image alone.
+        """
+        steps = self.body.steps(self._start)
+        return [("", self)] if steps is None else [(to if isinstance(to, str) else self._kind(to), run) for to, run in steps]
 
     def tail(self, layer: str) -> Model:
         """The network from that layer on, itself a model: its images are the layer's activations."""
@@ -205,6 +203,14 @@ class Model:
     def cut(self, layer: str) -> tuple[Callable[[Tensor], Tensor], Model]:
         """(pre, explain) with explain(pre(x)) == model(x), exactly."""
         return (lambda x: self.activation(x, layer)), self.tail(layer)
+
+    def viewed(self, view: str, scale: int, body: Body) -> Model:
+        """The same weights behind another body, for images `scale` times as large. Layers that the body does not show are gone."""
+        part = copy.copy(self)
+        part.view, part.body, part.size, part.resize = view, body, scale * self.size, scale * self.resize
+        part.passes, part._root, part._shared = Counter(), part, None
+        part._aliases = {name: at for name, at in self._aliases.items() if at < len(body.layers)}
+        return part
 
     # Passes
 
@@ -406,7 +412,7 @@ class Model:
     def fingerprint(self) -> str:
         """Hash of everything that changes a number: structure, weights, preprocessing."""
         told = (str(self.module), self.size, self.resize, self.mean.tolist(), self.std.tolist(), str(self.dtype))
-        digest = hashlib.sha256(repr(told).encode())
+        digest = hashlib.sha256((repr(told) + self.view).encode())
         for kind in sorted({type(m) for m in self.module.modules()}, key=lambda t: t.__qualname__):
             if kind.__module__.split(".")[0] != "torch":
                 digest.update(source_of(kind).encode())

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models.convert import renamed
 from heatproof.models.model import Model
-from heatproof.models.nets import ASSETS, NETS, ON_DEMAND, build, load_state, weights_path
+from heatproof.models.nets import ASSETS, CIFAR10_NETS, NETS, ON_DEMAND, build, build_cifar10, load_state, weights_path
 from heatproof.models.vision import OPEN, RANDOM, library_model
 from heatproof.models.vit import is_vit
 from heatproof.userfile import from_file
@@ -176,6 +176,22 @@ def _embedded(net: str, pretrained: bool) -> Model:
     return model
 
 
+def _cifar10(name: str, pretrained: bool) -> Model:
+    net = name.removeprefix("cifar10/")
+    if net not in CIFAR10_NETS:
+        raise unknown("model", name, [f"cifar10/{n}" for n in CIFAR10_NETS])
+    if pretrained:
+        raise HeatproofError(
+            f"the weights of {name} do not ship; train them with: heatproof train {name} --data cifar10:/path -o {net}.safetensors, "
+            "and give them as weights"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        module = build_cifar10(net)
+    told = CIFAR10_NETS[net]
+    return Model(module.eval(), name=name, size=told.size, mean=told.mean, std=told.std)
+
+
 def _from_file(name: str) -> Model:
     """The named function returns a torch module or an hp.Model."""
     build = from_file(name)
@@ -194,6 +210,7 @@ def _from_file(name: str) -> Model:
 
 _KINDS: dict[str, Callable[[str, str | Path | None], Model]] = {  # by how the name begins
     "file:": lambda name, weights: _from_file(name),
+    "cifar10/": lambda name, weights: _cifar10(name, pretrained=weights is None),
     "paperbirds/": lambda name, weights: _embedded(name.removeprefix("paperbirds/"), pretrained=weights is None),
     **{f"{package}:": library_model for package in OPEN},
 }

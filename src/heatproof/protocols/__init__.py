@@ -1,6 +1,7 @@
 """How maps are judged: one file a family."""
 
 from heatproof.protocols import curves as curves
+from heatproof.protocols import grids as grids
 from heatproof.protocols import parts as parts
 from heatproof.protocols import single_deletion as single_deletion
 from heatproof.protocols.base import PROTOCOLS as PROTOCOLS

@@ -66,6 +66,7 @@ class Protocol(BaseModel):
     target: ClassVar[Literal["label", "prediction"]]
     citation: ClassVar[str]
     needs: ClassVar[frozenset[str]] = frozenset()  # `parts`: data whose objects have parts
+    constant_maps: ClassVar[bool] = False  # whether a map that is the same everywhere has a score too
 
     def facts(self) -> dict[str, Any]:
         names = ("id", "version", "summary", "higher_is_better", "range", "random_score", "target", "citation")

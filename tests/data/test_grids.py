@@ -1,0 +1,143 @@
+"""Grids: which images meet, and where they come from."""
+
+import pytest
+import torch
+from torch import nn
+
+import heatproof as hp
+from heatproof.data.grids import Grids, draw, judged_cell, make_grids, own_confidence, pool_of
+from heatproof.errors import HeatproofError
+
+POOL = {label: list(range(100 * label, 100 * label + 20 + label)) for label in range(6)}
+
+
+def class_of(image):
+    return image // 100
+
+
+@pytest.mark.parametrize("grid", [2])
+def test_cells_have_classes_of_their_own_and_images_are_judged_once(grid):
+    found = draw(POOL, grid, False, 25)
+    assert len(found) == 25
+    for cells in found:
+        assert len({class_of(i) for i in cells}) == grid**2
+    judged = [i for cells in found for i in cells]
+    assert len(set(judged)) == len(judged)
+
+
+@pytest.mark.parametrize("grid", [2])
+def test_the_last_cell_repeats_the_class_of_the_first_with_another_image(grid):
+    found = draw(POOL, grid, True, 40)
+    assert len(found) == 40
+    for cells in found:
+        assert class_of(cells[0]) == class_of(cells[-1]) and len(set(cells)) == grid**2
+        assert len({class_of(i) for i in cells}) == grid**2 - 1
+    judged = [i for cells in found for i in (cells[0], cells[-1])]
+    assert len(set(judged)) == len(judged)
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_more_grids_begin_with_those_of_fewer_and_another_seed_draws_others(repeated):
+    assert draw(POOL, 2, repeated, 20)[:7] == draw(POOL, 2, repeated, 7)
+    assert draw(POOL, 2, repeated, 20, seed=1) != draw(POOL, 2, repeated, 20)
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_pool_that_runs_out_gives_what_it_has(repeated):
+    found = draw({label: own[:3] for label, own in POOL.items()}, 2, repeated, 100)
+    assert 0 < len(found) < 100
+    assert draw({0: [1, 2], 1: [3]}, 2, repeated, 5) == []
+
+
+def test_classes_are_drawn_uniformly():
+    """However many images they have: 4 of 6 classes a grid."""
+    large = {label: list(range(10_000 * label, 10_000 * label + 1000 * (label + 1))) for label in range(6)}
+    found = draw(large, 2, False, 900)
+    counts = torch.bincount(torch.tensor([i // 10_000 for cells in found for i in cells]), minlength=6)
+    assert (counts - 600).abs().max() < 5 * (900 * 4 / 6 * 2 / 6) ** 0.5
+
+
+class Brightness(nn.Module):
+    """Sure of class ⌊4 · brightness⌋, the more the nearer to its middle."""
+
+    def forward(self, x):
+        return -400 * (x.mean((1, 2, 3))[:, None] - (torch.arange(4) + 0.5) / 4) ** 2
+
+
+@pytest.fixture(scope="module")
+def bright():
+    model = hp.Model(Brightness(), size=8, mean=(0, 0, 0), std=(1, 1, 1), name="bright")
+    values = (torch.arange(48) + 0.5) / 48
+    labels = (4 * values).long()
+    labels[5] = 3  # a wrong one
+    return model, hp.TensorData(values[:, None, None, None].expand(-1, 3, 8, 8).clone(), labels)
+
+
+def test_the_pool_is_what_the_model_is_right_and_sure_about(bright):
+    model, data = bright
+    softmax = model.logits(data.images).double().softmax(1)
+    for threshold in (0.0, 0.6, 0.99):
+        expected: dict[int, list[int]] = {}
+        for i, label in enumerate(data.labels):
+            if softmax[i].argmax() == label and softmax[i, label] >= threshold:
+                expected.setdefault(label, []).append(i)
+        assert pool_of(model, data, threshold) == dict(sorted(expected.items()))
+    assert own_confidence(model, data)[5] == -1
+
+
+def test_the_pool_is_found_once(bright):
+    model, data = bright
+    own_confidence(model, data)
+    before = model.passes.copy()
+    pool_of(model, data, 0.3)
+    assert model.passes == before
+
+
+def test_a_grid_is_its_images_side_by_side(bright):
+    _, data = bright
+    grids = Grids(data, [(1, 13, 25, 37), (2, 14, 26, 38)], 2, 2, POOL)
+    sample = grids.load(1)
+    assert sample.id == "2+14+26+38#2" and sample.label == 2 == grids.labels[1] and judged_cell(sample.id) == 2
+    assert sample.image.shape == (3, 16, 16)
+    for cell, (row, column) in zip((2, 14, 26, 38), ((0, 0), (0, 8), (8, 0), (8, 8)), strict=True):
+        assert torch.equal(sample.image[:, row : row + 8, column : column + 8], data.images[cell])
+    assert len(set(grids.fingerprints)) == 2
+
+
+def test_silhouettes_of_all_cells_are_shown():
+    data = hp.load_data("paperbirds:test", limit=8)
+    mask = Grids(data, [(4, 5, 6, 7)], 2, 0, POOL).load(0).silhouette
+    assert torch.equal(mask[64:, :64], data.load(6).silhouette)
+
+
+def made(model, data, **changes):
+    return make_grids(model, data, 2, **{"repeated": False, "confidence": 0.99, "count": None, "most": 500, **changes})
+
+
+def test_too_few_images_are_told_with_the_threshold_that_would_do(bright):
+    model, data = bright
+    found, pool = made(model, data)
+    assert len(found) == min(map(len, pool.values()))
+    count = len(found) + 1
+    images = sum(map(len, pool.values()))
+    with pytest.raises(
+        HeatproofError, match=rf"bright gives {images} images in 4 classes .* at least 0.99: enough for {count - 1} grids"
+    ) as told:
+        made(model, data, count=count)
+    offered = float(str(told.value).partition("Confidence=")[2].split()[0])
+    assert len(made(model, data, count=count, confidence=offered)[0]) == count
+    with pytest.raises(HeatproofError, match="Even confidence=0 gives 47 images in 4 classes, and 11 grids. Give more data"):
+        made(model, data, count=100)
+
+
+def test_an_empty_pool_is_told(bright):
+    model, data = bright
+    wrong = hp.TensorData(data.images, [(label + 1) % 4 for label in data.labels])
+    with pytest.raises(HeatproofError, match="gives 1 image in 1 class .*: not enough for a grid of 2×2. Even confidence=0"):
+        made(model, wrong)
+
+
+def test_images_without_labels_are_told(bright):
+    model, data = bright
+    with pytest.raises(HeatproofError, match="images without a label"):
+        made(model, hp.TensorData(data.images))
