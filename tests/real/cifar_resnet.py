@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
@@ -11,7 +10,7 @@ from torch import nn
 import heatproof as hp
 
 ROOT = Path(os.environ["HEATPROOF_REAL_DATA"])
-CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
+CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
 
 class Block(nn.Module):

@@ -397,10 +397,13 @@ class Trace:
 
 
 def traces(lines: Sequence[Trace], up: Axis, titles: tuple[str, str], title: str, level: float | None = None) -> Markup:
-    """Curves over the share of pixels, each named at its right end; `level` is a dashed line across."""
-    left, right, top, floor, width = 52.0, 300.0, 22.0, 250.0, 452.0
+    """Curves over the share of pixels, each named at the end where they are furthest apart; `level` is a dashed line across."""
+    ends = [[line.values[end] for line in lines] for end in (0, -1)]
+    early = max(ends[0]) - min(ends[0]) > max(ends[1]) - min(ends[1])  # names on the left
+    left, top, floor, width = 172.0 if early else 52.0, 22.0, 250.0, 452.0
+    right = left + 248
     parts = [
-        tag("text", f"↑ {titles[1]}", class_="tick", x=8, y=12),
+        tag("text", f"↑ {titles[1]}", class_="tick", x=left - 44, y=12),
         tag("text", f"{titles[0]} →", class_="tick", x=right, y=floor + 36, text_anchor="end"),
     ]
     for share in (0, 25, 50, 75, 100):
@@ -409,23 +412,26 @@ def traces(lines: Sequence[Trace], up: Axis, titles: tuple[str, str], title: str
         parts.append(tag("line", class_="grid", x1=x, x2=x, y1=top, y2=floor))
     for tick in up.ticks:
         y = up.place(tick, floor, top)
-        parts.append(tag("text", number(tick, up.digits), class_="tick", x=left - 8, y=y + 4, text_anchor="end"))
+        at = (right + 8, "start") if early else (left - 8, "end")
+        parts.append(tag("text", number(tick, up.digits), class_="tick", x=at[0], y=y + 4, text_anchor=at[1]))
         parts.append(tag("line", class_="grid", x1=left, x2=right, y1=y, y2=y))
     if level is not None:
         y = up.place(level, floor, top)
         parts.append(tag("line", class_="random", x1=left, x2=right, y1=y, y2=y))
-    named = sorted(lines, key=lambda line: -line.values[-1])
-    heights = _spread([up.place(line.values[-1], floor, top) for line in named], 12.5, top, floor + 30)
+    end, edge, away = (0, left, -1) if early else (-1, right, 1)
+    named = sorted(lines, key=lambda line: -line.values[end])
+    heights = _spread([up.place(line.values[end], floor, top) for line in named], 12.5, top, floor + 30)
     for line, height in zip(named, heights, strict=True):
-        xs = [left + (right - left) * k / (len(line.values) - 1) for k in range(len(line.values))]
-        ys = [up.place(v, floor, top) for v in line.values]
-        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in zip(xs, ys, strict=True))
-        tip = f"{line.label}\n" + "\n".join(f"{100 * k / (len(line.values) - 1):.0f} %: {number(v, 2)}" for k, v in enumerate(line.values))
+        last = len(line.values) - 1
+        places = [(left + (right - left) * k / last, up.place(v, floor, top)) for k, v in enumerate(line.values)]
+        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+        tip = f"{line.label}\n" + "\n".join(f"{100 * k / last:.0f} %: {number(v, 2)}" for k, v in enumerate(line.values))
+        anchor = "end" if early else "start"
         inside = [
             tag("path", class_="halo", d=path),
             tag("path", class_="line thin", d=path),
-            tag("path", class_="leader", d=f"M{right:.1f} {ys[-1]:.1f}L{right + 10:.1f} {height:.1f}"),
-            tag("text", shortened(line.label, 22), class_="name small", x=right + 13, y=height + 4),
+            tag("path", class_="leader", d=f"M{edge:.1f} {places[end][1]:.1f}L{edge + 10 * away:.1f} {height:.1f}"),
+            tag("text", shortened(line.label, 22), class_="name small", x=edge + 13 * away, y=height + 4, text_anchor=anchor),
         ]
         parts.append(tag("g", *inside, class_=f"mark {family_class(line.family)}", data_tip=tip, data_twin=line.label))
     return svg(width, floor + 44, title, *parts, kind="traces")
