@@ -184,11 +184,14 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
 
     def protocols() -> Iterator[dict[str, Any]]:
         for entry in PROTOCOLS:
-            yield {**entry.cls().facts(), "settings": entry.cls().model_dump()}
+            facts = entry.cls().facts()
+            yield {**facts, "better": "higher" if facts["higher_is_better"] else "lower", "settings": entry.cls().model_dump()}
 
     def baselines() -> Iterator[dict[str, Any]]:
         for e in BASELINES:
-            yield {"id": e.id, "summary": e.summary, "arguments": {k: p.default for k, p in e.parameters.items()}, "version": e.version}
+            given = {k: p.default for k, p in e.parameters.items()}
+            facts = {"group": e.group, "summary": e.summary, "knows": "reference images" if e.prepare else ""}
+            yield {"id": e.id, **facts, "arguments": given, "version": e.version}
 
     def models() -> Iterator[dict[str, Any]]:
         for name, net in NETS.items():
@@ -223,7 +226,8 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
 
 SHOWN = {
     "methods": ("id", "family", "paper", "signed", "needs", "cost", "layers"),
-    "protocols": ("id", "summary", "range", "random_score", "target"),
+    "protocols": ("id", "summary", "better", "range", "random_score", "target"),
+    "baselines": ("id", "group", "summary", "knows"),
     "studies": ("id", "about"),
 }
 
@@ -233,7 +237,9 @@ NOTES = {
         "cost: forward and backward passes an image, alone, at 224 px; layers: where it is defined (and is, without @layer)",
         "needs: " + "; ".join(f"{word}: {meaning}" for word, meaning in NEEDS.items()),
         "what each computes, and its arguments: heatproof list methods --json",
-    ]
+    ],
+    "baselines": ["knows: what it needs beforehand; arguments: heatproof list baselines --json"],
+    "protocols": ["settings and their defaults: heatproof list protocols --json"],
 }
 
 
@@ -260,7 +266,9 @@ def _cell(value: Any) -> str:
         return ", ".join(f"{k}={v}" for k, v in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    if isinstance(value, str):
+        return value.partition("\n\n")[0]
+    return "–" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 def draw_maps(
