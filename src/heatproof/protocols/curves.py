@@ -296,6 +296,10 @@ class _Stepped(Curve):
         found = {"score": self.scores(logits, batch.target)}
         return found | (self._watched(model, batch, logits, torch.cat([seen.embedding for seen in parts], 1)) if self.ood else {})
 
+    def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
+        curves = self.curve(model, batch, maps, self.work()[0])
+        return _measured(auc(curves["score"]), curves)
+
     def _clean(self, model: Model, batch: Judged) -> Seen:
         """Its logits are known; a pass for the embedding only where that is watched."""
         if not self.ood:
@@ -313,10 +317,6 @@ class Deletion(_Stepped):
     def work(self) -> tuple[Work, ...]:
         return (self.deleting(),)
 
-    def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
-        curves = self.curve(model, batch, maps, self.deleting())
-        return _measured(auc(curves["score"]), curves)
-
 
 @protocol
 class Insertion(_Stepped):
@@ -327,10 +327,6 @@ class Insertion(_Stepped):
 
     def work(self) -> tuple[Work, ...]:
         return (self.inserting(),)
-
-    def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
-        curves = self.curve(model, batch, maps, self.inserting())
-        return _measured(auc(curves["score"]), curves)
 
 
 @protocol
