@@ -250,6 +250,7 @@ def _judges(plan: Plan) -> list[dict[str, Any]]:
             "forwards": sum(p.shared_passes().values()),
             "each": sum(p.passes().values()),
             "explanations": p.explanations(),
+            "concludes": list(p.concludes),
         }
         for p in found.values()
     ]

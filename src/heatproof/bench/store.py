@@ -13,7 +13,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from heatproof.errors import HeatproofError
+from heatproof.protocols import make_protocol
 
 SCHEMA = pa.schema(
     [
@@ -105,7 +107,45 @@ class Store:
         parts = [pq.read_table(p, schema=SCHEMA) for t in plan["tasks"] if (p := self.root / "rows" / f"{t}.parquet").is_file()]
         frame = pa.concat_tables(parts or [SCHEMA.empty_table()]).to_pandas()
         frame = frame[frame["cell"].isin(wanted)]
-        return frame.sort_values("cell", key=lambda c: c.map(wanted), kind="stable").reset_index(drop=True)[COLUMNS]
+        frame = frame.sort_values("cell", key=lambda c: c.map(wanted), kind="stable").reset_index(drop=True)[COLUMNS]
+        for told in plan["protocols"]:
+            if told.get("concludes"):
+                self._conclude(frame, plan, told)
+        return frame
+
+    def _conclude(self, frame: pd.DataFrame, plan: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+        """Fill in the values of a protocol that only all samples together can tell, for each model and method."""
+        protocol = make_protocol(told["id"], told["settings"])
+        of_it = (frame["protocol"] == protocol.id) & (frame["setting"] == protocol.setting) & (frame["baseline"] == protocol.removal)
+        for (model, method), rows in frame[of_it & (frame["status"] == "ok")].groupby(["model", "method"], sort=False):
+            curves = self.curves(plan, model, told["canonical"], method, told["concludes"])
+            there = rows.index[rows["sample"].isin(curves)]
+            lost = rows.index.difference(there)
+            frame.loc[lost, ["status", "message"]] = "undefined", "its curve is not kept, since others of its batch failed"
+            if not len(there):
+                continue
+            of_each = [curves[sample] for sample in frame.loc[there, "sample"]]
+            found = protocol.conclude({name: torch.stack([c[name] for c in of_each]) for name in told["concludes"]})
+            frame.loc[there, "value"] = found.value.numpy()
+            frame.loc[there, "message"] = found.why
+            frame.loc[there, "status"] = ["undefined" if why else "ok" for why in found.why]
+
+    def curves(
+        self, plan: Mapping[str, Any], model: str, canonical: str, method: str, names: Sequence[str]
+    ) -> dict[str, dict[str, Tensor]]:  # sample -> name -> (S,)
+        """What a protocol kept of every sample of a model."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for task, about in plan["about"].items():
+            path = self.root / "kept" / f"{task}.safetensors"
+            if about["model"] != model or canonical not in about["protocols"] or not path.is_file():
+                continue
+            with safe_open(path, "pt") as file:
+                keys = {name: f"{canonical} {method} {name}" for name in names}
+                if all(key in file.keys() for key in keys.values()):  # noqa: SIM118 (not a dict)
+                    kept = {name: file.get_tensor(key) for name, key in keys.items()}
+                    for i, sample in enumerate(json.loads(file.metadata()["ids"])):
+                        found[sample] = {name: curve[i] for name, curve in kept.items()}
+        return found
 
     def kept(self, task: str) -> tuple[dict[str, Tensor], dict[str, str]]:
         path = self.root / "kept" / f"{task}.safetensors"
