@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from heatproof.errors import HeatproofError
-from heatproof.protocols import make_protocol
+from heatproof.protocols import Protocol, make_protocol
 
 SCHEMA = pa.schema(
     [
@@ -41,6 +41,17 @@ SCHEMA = pa.schema(
     ]
 )
 COLUMNS = [f.name for f in SCHEMA if f.name != "cell"]
+
+
+class Undecided(NamedTuple):
+    """The samples of one (model, method) that a protocol has measured, and has yet to conclude from."""
+
+    protocol: Protocol
+    model: str
+    method: str
+    rows: pd.Index  # (N,) of the frame
+    lost: pd.Index  # of which nothing is kept
+    curves: dict[str, Tensor]  # (N, S) each
 
 
 class Store:
@@ -98,6 +109,52 @@ class Store:
 
     def rows(self) -> pd.DataFrame:
         """Everything the latest plan asks for and is there, in the plan's order."""
+        frame = self._written()
+        for part in self.undecided(frame):
+            frame.loc[part.lost, ["status", "message"]] = "undefined", "its curves are not kept, since others of its task failed"
+            found = part.protocol.conclude(part.curves)
+            frame.loc[part.rows, "value"] = found.value.numpy()
+            frame.loc[part.rows, "message"] = found.why
+            frame.loc[part.rows, "status"] = ["undefined" if why else "ok" for why in found.why]
+        return frame
+
+    def undecided(self, frame: pd.DataFrame | None = None) -> Iterator[Undecided]:
+        """What protocols have kept of all samples of a model to conclude from, method by method."""
+        frame = self._written() if frame is None else frame
+        plan = self.read_json("plan.json")
+        for told in plan["protocols"]:
+            if not told.get("concludes"):
+                continue
+            of_it = (frame["protocol"] == told["id"]) & (frame["setting"] == told["setting"]) & (frame["baseline"] == told["baseline"])
+            for (model, method), rows in frame[of_it & (frame["status"] == "ok")].groupby(["model", "method"], sort=False):
+                tasks = [t for t, about in plan["about"].items() if about["model"] == model and told["canonical"] in about["protocols"]]
+                keys = {name: f"{told['canonical']} {method} {name}" for name in told["concludes"]}
+                ids, curves = self._stacked(tasks, keys)
+                place = {sample: i for i, sample in enumerate(ids)}
+                there = rows["sample"].isin(place)
+                if there.any():
+                    order = [place[sample] for sample in rows.loc[there, "sample"]]
+                    found = {name: curve[order] for name, curve in curves.items()}
+                    protocol = make_protocol(told["id"], told["settings"])
+                    yield Undecided(protocol, model, method, rows.index[there], rows.index[~there], found)
+
+    def _stacked(self, tasks: Sequence[str], keys: Mapping[str, str]) -> tuple[list[str], dict[str, Tensor]]:
+        """The samples of some tasks, and what was kept of them under some keys; tasks that lack some are left out."""
+        ids: list[str] = []
+        found: dict[str, list[Tensor]] = {name: [] for name in keys}
+        for task in tasks:
+            path = self.root / "kept" / f"{task}.safetensors"
+            if not path.is_file():
+                continue
+            with safe_open(path, "pt") as file:
+                if set(keys.values()) <= set(file.keys()):
+                    ids += json.loads(file.metadata()["ids"])
+                    for name, key in keys.items():
+                        found[name].append(file.get_tensor(key))
+        return ids, {name: torch.cat(parts) for name, parts in found.items() if parts}
+
+    def _written(self) -> pd.DataFrame:
+        """As tasks have written it: what only all samples together can tell is open."""
         plan = self.read_json("plan.json")
         if plan is None:
             raise HeatproofError(f"{self.root} is not a run of heatproof (it has no plan.json)")
@@ -107,45 +164,7 @@ class Store:
         parts = [pq.read_table(p, schema=SCHEMA) for t in plan["tasks"] if (p := self.root / "rows" / f"{t}.parquet").is_file()]
         frame = pa.concat_tables(parts or [SCHEMA.empty_table()]).to_pandas()
         frame = frame[frame["cell"].isin(wanted)]
-        frame = frame.sort_values("cell", key=lambda c: c.map(wanted), kind="stable").reset_index(drop=True)[COLUMNS]
-        for told in plan["protocols"]:
-            if told.get("concludes"):
-                self._conclude(frame, plan, told)
-        return frame
-
-    def _conclude(self, frame: pd.DataFrame, plan: Mapping[str, Any], told: Mapping[str, Any]) -> None:
-        """Fill in the values of a protocol that only all samples together can tell, for each model and method."""
-        protocol = make_protocol(told["id"], told["settings"])
-        of_it = (frame["protocol"] == protocol.id) & (frame["setting"] == protocol.setting) & (frame["baseline"] == protocol.removal)
-        for (model, method), rows in frame[of_it & (frame["status"] == "ok")].groupby(["model", "method"], sort=False):
-            curves = self.curves(plan, model, told["canonical"], method, told["concludes"])
-            there = rows.index[rows["sample"].isin(curves)]
-            lost = rows.index.difference(there)
-            frame.loc[lost, ["status", "message"]] = "undefined", "its curve is not kept, since others of its batch failed"
-            if not len(there):
-                continue
-            of_each = [curves[sample] for sample in frame.loc[there, "sample"]]
-            found = protocol.conclude({name: torch.stack([c[name] for c in of_each]) for name in told["concludes"]})
-            frame.loc[there, "value"] = found.value.numpy()
-            frame.loc[there, "message"] = found.why
-            frame.loc[there, "status"] = ["undefined" if why else "ok" for why in found.why]
-
-    def curves(
-        self, plan: Mapping[str, Any], model: str, canonical: str, method: str, names: Sequence[str]
-    ) -> dict[str, dict[str, Tensor]]:  # sample -> name -> (S,)
-        """What a protocol kept of every sample of a model."""
-        found: dict[str, dict[str, Tensor]] = {}
-        for task, about in plan["about"].items():
-            path = self.root / "kept" / f"{task}.safetensors"
-            if about["model"] != model or canonical not in about["protocols"] or not path.is_file():
-                continue
-            with safe_open(path, "pt") as file:
-                keys = {name: f"{canonical} {method} {name}" for name in names}
-                if all(key in file.keys() for key in keys.values()):  # noqa: SIM118 (not a dict)
-                    kept = {name: file.get_tensor(key) for name, key in keys.items()}
-                    for i, sample in enumerate(json.loads(file.metadata()["ids"])):
-                        found[sample] = {name: curve[i] for name, curve in kept.items()}
-        return found
+        return frame.sort_values("cell", key=lambda c: c.map(wanted), kind="stable").reset_index(drop=True)[COLUMNS]
 
     def kept(self, task: str) -> tuple[dict[str, Tensor], dict[str, str]]:
         path = self.root / "kept" / f"{task}.safetensors"
