@@ -37,7 +37,7 @@ def table(store: Store, levels: Sequence[float] = LEVELS, resamples: int = RESAM
     """One line a (model, setting, baseline, method, level) of a run: soundness at that level, its 95 % interval, and how many samples."""
     lines = []
     for part in store.undecided():
-        if isinstance(protocol := part.protocol, Soundness):
+        if isinstance(protocol := part.protocol, Soundness) and len(part.rows):
             score, mass = (part.curves[name].numpy() for name in protocol.concludes)
             found = at_levels(protocol, score, mass, levels, resamples, seed)
             key = (part.model, protocol.setting, protocol.removal, part.method)

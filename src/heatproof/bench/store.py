@@ -112,6 +112,8 @@ class Store:
         frame = self._written()
         for part in self.undecided(frame):
             frame.loc[part.lost, ["status", "message"]] = "undefined", "its curves are not kept, since others of its task failed"
+            if not len(part.rows):
+                continue
             found = part.protocol.conclude(part.curves)
             frame.loc[part.rows, "value"] = found.value.numpy()
             frame.loc[part.rows, "message"] = found.why
@@ -132,11 +134,10 @@ class Store:
                 ids, curves = self._stacked(tasks, keys)
                 place = {sample: i for i, sample in enumerate(ids)}
                 there = rows["sample"].isin(place)
-                if there.any():
-                    order = [place[sample] for sample in rows.loc[there, "sample"]]
-                    found = {name: curve[order] for name, curve in curves.items()}
-                    protocol = make_protocol(told["id"], told["settings"])
-                    yield Undecided(protocol, model, method, rows.index[there], rows.index[~there], found)
+                order = [place[sample] for sample in rows.loc[there, "sample"]]
+                found = {name: curve[order] for name, curve in curves.items()}
+                protocol = make_protocol(told["id"], told["settings"])
+                yield Undecided(protocol, model, method, rows.index[there], rows.index[~there], found)
 
     def _stacked(self, tasks: Sequence[str], keys: Mapping[str, str]) -> tuple[list[str], dict[str, Tensor]]:
         """The samples of some tasks, and what was kept of them under some keys; tasks that lack some are left out."""

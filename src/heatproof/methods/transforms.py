@@ -37,7 +37,7 @@ def smooth(maps: Tensor, size: Odd) -> Tensor:
 
 @transform("remove", removes_sign=True)
 def remove(maps: Tensor, scheme: Scheme, *, rng: Rng) -> Tensor:
-    """Less of the positive part over its maximum: all by 0.6, each pixel by U(0, 0.6), or those of ranks 60–80 % to 0 (Li et al. 2024)."""
+    """The positive part over its maximum, less 0.6, less U(0, 0.6) a pixel, or with zeros from rank 60 to 80 % (Li et al. 2024)."""
     values = relative(maps)
     if scheme == "partial":
         return values.masked_fill(_ascending(values, rng, 0.6, 0.8), 0)
@@ -46,7 +46,7 @@ def remove(maps: Tensor, scheme: Scheme, *, rng: Rng) -> Tensor:
 
 @transform("introduce", removes_sign=True)
 def introduce(maps: Tensor, scheme: Scheme, *, rng: Rng) -> Tensor:
-    """More of the positive part over its maximum: all by 0.6, each pixel by U(0, 0.6), or those of ranks 0–40 % to the 80 % quantile (Li et al. 2024)."""
+    """The positive part over its maximum, plus 0.6, plus U(0, 0.6) a pixel, or with its 80 % quantile up to rank 40 % (Li et al. 2024)."""
     values = relative(maps)
     if scheme == "partial":
         high = values.flatten(1).quantile(0.8, dim=1)[:, None, None]

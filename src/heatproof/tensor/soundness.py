@@ -11,7 +11,7 @@ from torch import Tensor
 Compat = Literal["soco"]
 GATE = 0.04  # soco decides nothing up to this accuracy
 TINY = 1e-6  # soco adds it to denominators
-ROUNDING = 1e-9  # of a difference of accuracies: a gain of one sample in a hundred is 0.01
+ROUNDING = 1e-6  # of accuracies: one more sample of a hundred is a gain of 0.01, whatever its last digit
 
 
 def relative(maps: Tensor) -> Tensor:  # (B, H, W) -> same, in [0, 1]
@@ -36,8 +36,8 @@ def false_steps(score: Tensor, eps: float = 0.01, compat: Compat | None = None, 
     score = score.double()
     gain = score.diff(dim=-1, prepend=torch.zeros_like(score[..., :1]))
     if compat == "soco":
-        return (gain <= eps + ROUNDING) & (score > (GATE if gate is None else gate))
-    return (gain < eps - ROUNDING) & (score > (-torch.inf if gate is None else gate))
+        return (gain <= eps + ROUNDING) & (score > (GATE if gate is None else gate) + ROUNDING)
+    return (gain < eps - ROUNDING) & (score > (-torch.inf if gate is None else gate) + ROUNDING)
 
 
 def soundness(accuracy: Tensor, mass: Tensor, eps: float = 0.01, compat: Compat | None = None, *, gate: float | None = None) -> Tensor:
