@@ -254,12 +254,15 @@ def test_a_run_concludes_from_all_its_shards(tmp_path):
         "test-00007": "the map is the same everywhere",
     }
     assert set(by_method["constant"]["message"]) == {"the map is the same everywhere"}
-    summary = whole.summary().set_index(["protocol", "method"])
-    levels = table(Store(tmp_path / "grown"), (0.3, 1.01), resamples=20).set_index(["method", "level"])
+    summary = whole.summary(resamples=50).set_index(["protocol", "method"])
+    levels = table(Store(tmp_path / "grown"), (0.3, 1.01), resamples=50).set_index(["method", "level"])
     for method, n in {"saliency": 70, "negative_at_times": 67}.items():
         assert levels.loc[(method, 0.3), "soundness"] == pytest.approx(summary.loc[("soundness", method), "mean"])
         assert levels.loc[(method, 0.3), "n"] == summary.loc[("soundness", method), "n"] == n
         assert np.isnan(levels.loc[(method, 1.01), "soundness"])
+    drawn = [frame.loc[at, ["low", "high"]].tolist() for frame, at in ((levels, ("saliency", 0.3)), (summary, ("soundness", "saliency")))]
+    assert drawn[0] == pytest.approx(drawn[1])
+    assert drawn[0][0] < summary.loc[("soundness", "saliency"), "mean"]
     assert whole.scores["value"].notna().sum() == (whole.scores["status"] == "ok").sum()
 
 

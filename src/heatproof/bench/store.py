@@ -49,6 +49,7 @@ class Undecided(NamedTuple):
     protocol: Protocol
     model: str
     method: str
+    samples: list[str]  # (N,)
     rows: pd.Index  # (N,) of the frame
     lost: pd.Index  # of which nothing is kept
     curves: dict[str, Tensor]  # (N, S) each
@@ -112,7 +113,7 @@ class Store:
         frame = self._written()
         for part in self.undecided(frame):
             frame.loc[part.lost, ["status", "message"]] = "undefined", "its curves are not kept, since others of its task failed"
-            if not len(part.rows):
+            if not part.samples:
                 continue
             found = part.protocol.conclude(part.curves)
             frame.loc[part.rows, "value"] = found.value.numpy()
@@ -134,10 +135,10 @@ class Store:
                 ids, curves = self._stacked(tasks, keys)
                 place = {sample: i for i, sample in enumerate(ids)}
                 there = rows["sample"].isin(place)
-                order = [place[sample] for sample in rows.loc[there, "sample"]]
-                found = {name: curve[order] for name, curve in curves.items()}
+                samples = rows.loc[there, "sample"].tolist()
+                found = {name: curve[[place[sample] for sample in samples]] for name, curve in curves.items()}
                 protocol = make_protocol(told["id"], told["settings"])
-                yield Undecided(protocol, model, method, rows.index[there], rows.index[~there], found)
+                yield Undecided(protocol, model, method, samples, rows.index[there], rows.index[~there], found)
 
     def _stacked(self, tasks: Sequence[str], keys: Mapping[str, str]) -> tuple[list[str], dict[str, Tensor]]:
         """The samples of some tasks, and what was kept of them under some keys; tasks that lack some are left out."""

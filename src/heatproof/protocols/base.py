@@ -125,6 +125,10 @@ class Protocol(BaseModel):
         """Values from the curves (N, S) of all samples that could be measured, whenever they are read, where it `concludes`."""
         raise NotImplementedError
 
+    def redraw(self, curves: Mapping[str, Tensor], weights: Tensor) -> Tensor:  # (N, S) each, (R, N) -> (R,)
+        """The mean value of samples drawn with these weights, concluded from anew; nan where a draw has none."""
+        raise NotImplementedError
+
     @property
     def removal(self) -> str:
         """Its baseline, where it has one."""

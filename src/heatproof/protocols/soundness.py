@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -19,7 +19,7 @@ from heatproof.baselines import BaselineName
 from heatproof.models.model import Model
 from heatproof.protocols.base import Judged, Measured, Shared, protocol
 from heatproof.protocols.curves import BOUNDED, Curve, Removal, Some, Watched, Work, measured, once, without
-from heatproof.tensor.soundness import Compat, first_reached, included_mass, relative, soundness
+from heatproof.tensor.soundness import Compat, drawn_soundness, first_reached, included_mass, relative, soundness
 
 CITATION = "Li, Zhang, Kawaguchi, Khakzar, Bischl, Rezaei: A Dual-Perspective Approach to Evaluating Feature Attribution Methods. TMLR 2024"
 NOTHING = "nothing in the map is positive"
@@ -133,6 +133,13 @@ class Soundness(Removal):
             why = f"the {'accuracy' if self.score == 'correct' else 'score'} is {level.max():.3g} at most and never reaches {self.level:g}"
             return Measured(torch.full((len(score),), torch.nan, dtype=torch.float64), [why] * len(score))
         return measured(self.quality(score, mass)[:, at], {})
+
+    def redraw(self, curves: Mapping[str, Tensor], weights: Tensor) -> Tensor:
+        return self.at_levels((self.level,), curves["score"], curves["mass"], weights)[:, 0]
+
+    def at_levels(self, levels: Sequence[float], score: Tensor, mass: Tensor, weights: Tensor) -> Tensor:  # weights (R, N) -> (R, L)
+        """The mean q at the first step that reaches each level, for every draw of samples."""
+        return drawn_soundness(score, mass, weights, levels, self.eps, self.compat, self.gate, each=self.score != "correct")
 
     def quality(self, score: Tensor, mass: Tensor) -> Tensor:  # (N, S), (N, S) -> (N, S) float64
         """q after every step."""

@@ -62,3 +62,37 @@ def first_reached(accuracy: Tensor, level: float) -> Tensor:  # (..., S) -> (...
     """The first step at which the accuracy is at least the level; -1 where it never is."""
     reached = accuracy.double() >= level - ROUNDING
     return torch.where(reached.any(-1), reached.to(torch.uint8).argmax(-1), -1)
+
+
+def drawn_soundness(
+    score: Tensor,
+    mass: Tensor,
+    weights: Tensor,
+    levels: Sequence[float],
+    eps: float = 0.01,
+    compat: Compat | None = None,
+    gate: float | None = None,
+    *,
+    each: bool = False,
+) -> Tensor:  # (N, S), (N, S), (R, N) -> (R, L)
+    """Soundness at levels for every draw of weighted samples, with all decisions made anew; nan where a draw does not reach the level.
+
+    each: every sample decides for itself, rather than the accuracy for all.
+
+    The mean of q after step k is 1 − Σ_j≤k false_j · mean(mass_j / included_k): a product of matrices for every k that some draw stops at.
+    """
+    score, mass, weights = score.double(), mass.double(), weights.double() / weights.double().sum(1, keepdim=True)
+    accuracy = weights @ score
+    at = torch.stack([first_reached(accuracy, level) for level in levels], 1)
+    if each:
+        q = weights @ soundness(score, mass, eps, compat, gate=gate)
+        return torch.where(at >= 0, q.gather(1, at.clamp(min=0)), torch.nan)
+    found = torch.full(at.shape, torch.nan, dtype=torch.float64)
+    false, included = false_steps(accuracy, eps, compat, gate).double(), mass.cumsum(1)
+    for k in sorted(set(at[at >= 0].tolist())):
+        draws = (at == k).any(1).nonzero()[:, 0]
+        until, total = (k, included[:, k] + TINY) if compat else (k + 1, included[:, k])
+        lost = (weights[draws] @ (mass[:, :until] / total[:, None]) * false[draws, :until]).sum(1)
+        q = weights[draws] @ (included[:, k] / total) - lost
+        found[draws] = torch.where(at[draws] == k, q[:, None], found[draws])
+    return found
