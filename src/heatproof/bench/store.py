@@ -1,7 +1,7 @@
 """A run's directory. Parts are written whole or not at all, so a killed run loses only the task it was in.
 
 spec.json         what the directory belongs to          rows/<task>.parquet       one row a sample, protocol and method
-plan.json         the cells of the latest plan           kept/<task>.safetensors   logits; images, maps and drops of the first samples
+plan.json         the cells of the latest plan           kept/<task>.safetensors   logits, curves; images, maps and drops of the first samples
 provenance.json   versions, hardware, spec               timings/<task>.json       seconds and passes
                                                          prepared/<key>.safetensors   what methods need to know of a model beforehand
 """
@@ -130,7 +130,8 @@ class Store:
                 continue
             of_it = (frame["protocol"] == told["id"]) & (frame["setting"] == told["setting"]) & (frame["baseline"] == told["baseline"])
             for (model, method), rows in frame[of_it & (frame["status"] == "ok")].groupby(["model", "method"], sort=False):
-                tasks = [t for t, about in plan["about"].items() if about["model"] == model and told["canonical"] in about["protocols"]]
+                about = {task: plan["about"][task] for task in plan["tasks"]}
+                tasks = [task for task, a in about.items() if a["model"] == model and told["canonical"] in a["protocols"]]
                 keys = {name: f"{told['canonical']} {method} {name}" for name in told["concludes"]}
                 ids, curves = self._stacked(tasks, keys)
                 place = {sample: i for i, sample in enumerate(ids)}
