@@ -185,6 +185,22 @@ def test_a_map_that_lacks_something_is_less_complete(model, truth, absolute):
     assert (whole[:, -1] == 1).float().mean() > 0.99
 
 
+@pytest.mark.parametrize("name", ["completeness", "soundness"])
+def test_a_sample_does_not_notice_its_neighbours(name):
+    """Not even whether theirs is the only map with negative values."""
+    net = hp.load_model("paperbirds/vgg")
+    settings = {"completeness": {}, "soundness": {"step": 0.2}}[name] | {"score": "logit"}
+    x, maps, target = draw(3, 3, 64, 64), draw(3, 64, 64, seed=1).round(decimals=1), torch.tensor([1, 2, 3])
+    maps[0] = maps[0].abs()
+    protocol = make_protocol(name, settings)
+    with net.batches_of(4):
+        together = protocol.measure(net, judged(net, x, target, list("abc")), {}, maps).curves
+        for i in range(3):
+            alone = judged(net, x[i : i + 1], target[i : i + 1], ["abc"[i]])
+            for key, curve in protocol.measure(net, alone, {}, maps[i : i + 1]).curves.items():
+                assert torch.equal(curve[0], together[key][i])
+
+
 def test_maps_without_anything_positive_are_left_out(model):
     x, target = draw(3, 1, SIDE, SIDE), torch.tensor([0, 1, 0])
     maps = torch.stack([draw(SIDE, SIDE), -draw(SIDE, SIDE).abs(), torch.zeros(SIDE, SIDE)])

@@ -1,7 +1,7 @@
 """A run's directory. Parts are written whole or not at all, so a killed run loses only the task it was in.
 
 spec.json         what the directory belongs to          rows/<task>.parquet       one row a sample, protocol and method
-plan.json         the cells of the latest plan           kept/<task>.safetensors   logits, curves; images, maps and drops of the first samples
+plan.json         the cells of the latest plan           kept/<task>.safetensors   logits, curves, drops; images and maps of the first
 provenance.json   versions, hardware, spec               timings/<task>.json       seconds and passes
                                                          prepared/<key>.safetensors   what methods need to know of a model beforehand
 """
