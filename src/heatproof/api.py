@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from torch import Tensor, nn
 
-from heatproof.analysis.intervals import summarize
+from heatproof.analysis.intervals import redrawn, summarize
 from heatproof.bench.models import Making, open_model
 from heatproof.bench.plan import Plan, Task, make_plan
 from heatproof.bench.run import execute, provenance
@@ -85,7 +85,7 @@ class Result:
 
     def summary(self, resamples: int = 2000) -> pd.DataFrame:
         """Mean, 95 % interval, rank and rank interval, n, failures; one line a model, protocol setting and method."""
-        return summarize(self.scores, resamples)
+        return summarize(self.scores, resamples, again=redrawn(self.store, self.scores, resamples))
 
     @property
     def failures(self) -> pd.DataFrame:
@@ -250,6 +250,7 @@ def _judges(plan: Plan) -> list[dict[str, Any]]:
             "forwards": sum(p.shared_passes().values()),
             "each": sum(p.passes().values()),
             "explanations": p.explanations(),
+            "concludes": list(p.concludes),
         }
         for p in found.values()
     ]

@@ -9,6 +9,7 @@ from heatproof.tensor.localization import aggregate_maps, localization
 from heatproof.tensor.neighbours import knn_distance
 from heatproof.tensor.patches import patch_sums
 from heatproof.tensor.rank import spearman
+from heatproof.tensor.soundness import soundness
 
 __all__ = [
     "aggregate_maps",
@@ -25,6 +26,7 @@ __all__ = [
     "patch_sums",
     "removal_curve",
     "removal_order",
+    "soundness",
     "spearman",
     "updated_curve",
 ]

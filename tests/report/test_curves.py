@@ -87,3 +87,13 @@ def test_rankings_are_compared_baseline_by_baseline(run: Run, tmp_path):
     pair = spearmanr(table.loc["zero", ["ixg", "gradcam", "saliency"]], table.loc["uniform", ["ixg", "gradcam", "saliency"]]).statistic
     assert found["baselines"][0]["found"].pairs[0, 1].value == pytest.approx(pair)
     assert "protocol to protocol" in found["by_model"]["paperbirds/vgg"][-1]["title"]
+
+
+def test_curves_along_which_nothing_else_is_watched(tmp_path):
+    protocols = [
+        "deletion(steps=3)",
+        "soundness(baseline=zero, first=0.8, last=0.2, step=0.3, eps=0.1)",
+        "completeness(baseline=zero, steps=3)",
+    ]
+    page = hp.evaluate("paperbirds/vgg", "paperbirds:test", ["saliency", "random"], protocols, limit=10, out=tmp_path).report()
+    assert "Where the area lies" in page.read_text()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 
+from heatproof.bench.store import Store
 from heatproof.protocols import PROTOCOLS
 from heatproof.tensor.noise import generator
 
 GROUP = ["model", "protocol", "setting", "baseline"]
 RESAMPLES = 2000
+AT_ONCE = 2**22  # weights of a bootstrap in memory together
+Redrawn = Mapping[tuple[str, ...], np.ndarray]  # (*GROUP, method) -> (R,)
 
 
 class Estimate(NamedTuple):
@@ -40,8 +45,11 @@ class Estimate(NamedTuple):
         return int(self.low > 0) - int(self.high < 0)
 
 
-def summarize(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
-    """One line a (model, protocol, setting, baseline, method): mean, 95 % interval, rank, rank interval, n, and what went wrong."""
+def summarize(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0, again: Redrawn | None = None) -> pd.DataFrame:
+    """One line a (model, protocol, setting, baseline, method): mean, 95 % interval, rank, rank interval, n, and what went wrong.
+
+    again: the draws of protocols that conclude from all samples together (`redrawn`).
+    """
     keys = [*GROUP, "method", "layer"]
     lines = []
     for key, group in rows.groupby(GROUP, sort=False):
@@ -49,6 +57,7 @@ def summarize(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0) -> 
         table = group.pivot(index="sample", columns=["method", "layer"], values="value")
         table = table[list(dict.fromkeys(zip(group["method"], group["layer"], strict=True)))]
         means, draws = table.mean().to_numpy(), bootstrap_means(table.to_numpy(), resamples, seed)
+        put_in(draws, [method for method, _ in table.columns], key, again)
         counts = group.pivot_table(index=["method", "layer"], columns="status", values="sample", aggfunc="count", fill_value=0)
         ranks, drawn_ranks = rank(means, higher), rank(draws, higher)
         samples = table.notna().sum().to_numpy()
@@ -75,14 +84,43 @@ def summarize(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0) -> 
     return pd.DataFrame(lines, columns=columns)
 
 
+def put_in(draws: np.ndarray, methods: Sequence[str], key: tuple[str, ...], again: Redrawn | None) -> None:  # (R, M)
+    """What was drawn of a group with every conclusion made anew, in place of means of its values."""
+    for i, method in enumerate(methods):
+        if again and (*key, method) in again:
+            draws[:, i] = again[*key, method]
+
+
+def bootstrap_weights(n: int, resamples: int, seed: int = 0) -> Iterator[np.ndarray]:  # (r, n), some draws at a time
+    """How often each of n samples is drawn."""
+    draw, most = generator(seed, "bootstrap", n), max(1, AT_ONCE // max(1, n))
+    for begin in range(0, resamples, most):
+        yield draw.multinomial(n, np.full(n, 1 / n), size=min(most, resamples - begin)).astype(np.float64)
+
+
 def bootstrap_means(values: np.ndarray, resamples: int, seed: int = 0) -> np.ndarray:  # (N, M) -> (R, M)
     """Means of resampled rows; nan values are left out of a mean, as they are out of the table."""
-    n = len(values)
-    weights = generator(seed, "bootstrap", n).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
     known = np.isfinite(values)
-    total, count = weights @ np.where(known, values, 0), weights @ known
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(count > 0, total / count, np.nan)
+    filled, found = np.where(known, values, 0), []
+    for weights in bootstrap_weights(len(values), resamples, seed):
+        total, count = weights @ filled, weights @ known
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found.append(np.where(count > 0, total / count, np.nan))
+    return np.concatenate(found)
+
+
+def redrawn(store: Store, rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0) -> Redrawn:
+    """Bootstrap means of a run's protocols that conclude from all samples together: concluded anew in every draw."""
+    found: dict[tuple[str, ...], np.ndarray] = {}
+    for part in store.undecided():
+        key = (part.model, part.protocol.id, part.protocol.setting, part.protocol.removal)
+        group = np.logical_and.reduce([rows[column] == value for column, value in zip(GROUP, key, strict=True)])
+        samples = {sample: i for i, sample in enumerate(sorted(rows.loc[group, "sample"].unique()))}
+        own = [samples[sample] for sample in part.samples]
+        if own:
+            draws = (torch.from_numpy(weights[:, own]) for weights in bootstrap_weights(len(samples), resamples, seed))
+            found[*key, part.method] = torch.cat([part.protocol.redraw(part.curves, weights) for weights in draws]).numpy()
+    return found
 
 
 def rank(means: np.ndarray, higher_is_better: bool) -> np.ndarray:  # (..., M) -> (..., M)

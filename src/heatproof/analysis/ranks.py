@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means, rank
+from heatproof.analysis.intervals import RESAMPLES, Estimate, Redrawn, bootstrap_means, put_in, rank
 from heatproof.protocols import PROTOCOLS
 
 Key = tuple[str, str, str]  # protocol, setting, baseline
@@ -89,8 +89,8 @@ class Standings:
             return float(np.mean(drawn[:, list(among).index(method)] <= best))
 
 
-def standings(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0) -> list[Standings]:
-    """One a model, in the order of the rows."""
+def standings(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0, again: Redrawn | None = None) -> list[Standings]:
+    """One a model, in the order of the rows; `again` as in `summarize`."""
     found = []
     for model, group in rows.groupby("model", sort=False):
         methods = list(dict.fromkeys(group["method"]))
@@ -100,6 +100,7 @@ def standings(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0) -> 
             keys.append(key)
             means.append(table.mean().to_numpy())
             drawn.append(bootstrap_means(table.to_numpy(), resamples, seed))
+            put_in(drawn[-1], methods, (model, *key), again)
         higher = [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in keys]
         ranks = np.stack([rank(m, h) for m, h in zip(means, higher, strict=True)])
         drawn_ranks = np.stack([rank(d, h) for d, h in zip(drawn, higher, strict=True)])

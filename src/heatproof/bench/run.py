@@ -203,7 +203,7 @@ class _Work:
         native = self._timed(f"method {cells[0].expression.map_key}", explainer.native, cells[0].expression)
         for label in dict.fromkeys(c.expression.label for c in cells):
             same = [c for c in cells if c.expression.label == label]
-            small = native if isinstance(native, str) else self._timed(None, transformed, same[0].expression, native)
+            small = native if isinstance(native, str) else self._timed(None, transformed, same[0].expression, native, judged.rng)
             if isinstance(small, str):
                 for cell in same:
                     self._each(cell, judged, "failed", small)

@@ -1,7 +1,7 @@
 """A run's directory. Parts are written whole or not at all, so a killed run loses only the task it was in.
 
 spec.json         what the directory belongs to          rows/<task>.parquet       one row a sample, protocol and method
-plan.json         the cells of the latest plan           kept/<task>.safetensors   logits; images, maps and drops of the first samples
+plan.json         the cells of the latest plan           kept/<task>.safetensors   logits, curves, drops; images and maps of the first
 provenance.json   versions, hardware, spec               timings/<task>.json       seconds and passes
                                                          prepared/<key>.safetensors   what methods need to know of a model beforehand
 """
@@ -13,19 +13,21 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from heatproof.errors import HeatproofError
+from heatproof.protocols import Protocol, make_protocol
 
 SCHEMA = pa.schema(
     [
@@ -39,6 +41,18 @@ SCHEMA = pa.schema(
     ]
 )
 COLUMNS = [f.name for f in SCHEMA if f.name != "cell"]
+
+
+class Undecided(NamedTuple):
+    """The samples of one (model, method) that a protocol has measured, and has yet to conclude from."""
+
+    protocol: Protocol
+    model: str
+    method: str
+    samples: list[str]  # (N,)
+    rows: pd.Index  # (N,) of the frame
+    lost: pd.Index  # of which nothing is kept
+    curves: dict[str, Tensor]  # (N, S) each
 
 
 class Store:
@@ -96,6 +110,54 @@ class Store:
 
     def rows(self) -> pd.DataFrame:
         """Everything the latest plan asks for and is there, in the plan's order."""
+        frame = self._written()
+        for part in self.undecided(frame):
+            frame.loc[part.lost, ["status", "message"]] = "undefined", "its curves are not kept, since others of its task failed"
+            if not part.samples:
+                continue
+            found = part.protocol.conclude(part.curves)
+            frame.loc[part.rows, "value"] = found.value.numpy()
+            frame.loc[part.rows, "message"] = found.why
+            frame.loc[part.rows, "status"] = ["undefined" if why else "ok" for why in found.why]
+        return frame
+
+    def undecided(self, frame: pd.DataFrame | None = None) -> Iterator[Undecided]:
+        """What protocols have kept of all samples of a model to conclude from, method by method."""
+        frame = self._written() if frame is None else frame
+        plan = self.read_json("plan.json")
+        for told in plan["protocols"]:
+            if not told.get("concludes"):
+                continue
+            of_it = (frame["protocol"] == told["id"]) & (frame["setting"] == told["setting"]) & (frame["baseline"] == told["baseline"])
+            for (model, method), rows in frame[of_it & (frame["status"] == "ok")].groupby(["model", "method"], sort=False):
+                about = {task: plan["about"][task] for task in plan["tasks"]}
+                tasks = [task for task, a in about.items() if a["model"] == model and told["canonical"] in a["protocols"]]
+                keys = {name: f"{told['canonical']} {method} {name}" for name in told["concludes"]}
+                ids, curves = self._stacked(tasks, keys)
+                place = {sample: i for i, sample in enumerate(ids)}
+                there = rows["sample"].isin(place)
+                samples = rows.loc[there, "sample"].tolist()
+                found = {name: curve[[place[sample] for sample in samples]] for name, curve in curves.items()}
+                protocol = make_protocol(told["id"], told["settings"])
+                yield Undecided(protocol, model, method, samples, rows.index[there], rows.index[~there], found)
+
+    def _stacked(self, tasks: Sequence[str], keys: Mapping[str, str]) -> tuple[list[str], dict[str, Tensor]]:
+        """The samples of some tasks, and what was kept of them under some keys; tasks that lack some are left out."""
+        ids: list[str] = []
+        found: dict[str, list[Tensor]] = {name: [] for name in keys}
+        for task in tasks:
+            path = self.root / "kept" / f"{task}.safetensors"
+            if not path.is_file():
+                continue
+            with safe_open(path, "pt") as file:
+                if set(keys.values()) <= set(file.keys()):
+                    ids += json.loads(file.metadata()["ids"])
+                    for name, key in keys.items():
+                        found[name].append(file.get_tensor(key))
+        return ids, {name: torch.cat(parts) for name, parts in found.items() if parts}
+
+    def _written(self) -> pd.DataFrame:
+        """As tasks have written it: what only all samples together can tell is open."""
         plan = self.read_json("plan.json")
         if plan is None:
             raise HeatproofError(f"{self.root} is not a run of heatproof (it has no plan.json)")

@@ -24,6 +24,7 @@ from heatproof.methods.brought import attribution, is_map_file, maps_of
 from heatproof.models.body import Body
 from heatproof.models.model import Model
 from heatproof.registry import Registry
+from heatproof.tensor.noise import Rng
 from heatproof.userfile import from_file, source_of
 
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {  # (B, C, h, w) -> (B, h, w)
@@ -101,12 +102,16 @@ class MethodEntry:
 @dataclass(frozen=True)
 class TransformEntry:
     id: str
-    function: Function  # (maps (B, h, w), …) -> (B, h, w)
+    function: Function  # (maps (B, h, w), …[, rng]) -> (B, h, w)
     removes_sign: bool = False
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
-        return options(self.function, "maps")
+        return options(self.function, "maps", "rng")
+
+    def apply(self, maps: Tensor, arguments: Mapping[str, Any], rng: Rng) -> Tensor:
+        given = {"rng": rng} if "rng" in inspect.signature(self.function).parameters else {}
+        return self.function(maps, **arguments, **given)
 
     @property
     def summary(self) -> str:
@@ -213,7 +218,7 @@ def remembered(applies: Applies) -> Applies:
 
 
 def transform(id: str, *, removes_sign: bool = False) -> Callable[[Function], Function]:
-    """Register a function `(maps, …) -> maps` on (B, h, w) at the layer's own resolution."""
+    """Register a function `(maps, …) -> maps` on (B, h, w) at the layer's own resolution; one that takes `rng` is given it."""
 
     def register(function: Function) -> Function:
         TRANSFORMS.add(TransformEntry(id, function, removes_sign))
@@ -241,7 +246,7 @@ class Expression:
     entry: MethodEntry
     arguments: dict[str, Any] = field(hash=False)
     layer: str
-    transforms: tuple[tuple[Function, Any], ...] = field(hash=False)
+    transforms: tuple[tuple[TransformEntry, dict[str, Any]], ...] = field(hash=False)
     signed: bool
     label: str
     canonical: str  # with every default, the version, and the transforms
@@ -311,8 +316,8 @@ class Expression:
                 raise HeatproofError(f"noise stands directly after the method: {entry.id}|noise(n=4, std=0.3)|…")
             found = TRANSFORMS[piece.name]
             bound = piece.bind(found.parameters, "transform")
-            found.function(torch.zeros(1, 2, 2), **bound)  # a bad argument is told now, not after the first batch
-            transforms.append((found.function, bound))
+            found.apply(torch.zeros(1, 2, 2), bound, Rng(0, [""]))  # a bad argument is told now, not after the first batch
+            transforms.append((found, bound))
             signed = signed and not found.removes_sign
             labels.append(str(Call(piece.name, tuple(bound.values()))))
             canonical.append(str(Call(piece.name, (), bound)))

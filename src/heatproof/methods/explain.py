@@ -110,15 +110,15 @@ class Explainer:
         """Maps of other images of the same samples, for the same targets. They may hold nan."""
         other = replace(self, x=x, _moments={})
         with self.model.sharing(x, self.target, [expression.layer]):
-            return other.resized(transformed(expression, other.native(expression)))
+            return other.resized(transformed(expression, other.native(expression), self.rng))
 
     def resized(self, maps: Tensor) -> Tensor:  # (B, h, w) -> (B, H, W)
         return resize(maps, *self.x.shape[2:])
 
 
-def transformed(expression: Expression, maps: Tensor) -> Tensor:  # (B, h, w) -> same
-    for function, arguments in expression.transforms:
-        maps = function(maps, **arguments)
+def transformed(expression: Expression, maps: Tensor, rng: Rng) -> Tensor:  # (B, h, w) -> same
+    for transform, arguments in expression.transforms:
+        maps = transform.apply(maps, arguments, rng)
     return maps
 
 
@@ -191,7 +191,7 @@ def explain(
     beforehand = (lambda baseline: baseline.prepare(model, known.batches(model))) if known else model.prepared
     check_applicable(expression, model, silhouette is not None)
     with model.preparing(beforehand), model.sharing(x, target, [expression.layer]):
-        maps = explainer.resized(transformed(expression, explainer.native(expression)))
+        maps = explainer.resized(transformed(expression, explainer.native(expression), rng))
     bad = (~finite(maps)).nonzero().flatten().tolist()
     if bad:
         raise MapError(f"{expression.label}: the map of image {', '.join(map(str, bad))} is not finite")

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import torch
 from torch import Tensor
 
 from heatproof.methods.base import transform
+from heatproof.tensor.curves import removal_order
 from heatproof.tensor.filters import Odd, gaussian, separable
+from heatproof.tensor.noise import Rng
+from heatproof.tensor.soundness import relative
+
+Scheme = Literal["constant", "random", "partial"]
+SHIFT = 0.6  # of a map in [0, 1]
 
 
 @transform("abs", removes_sign=True)
@@ -24,3 +33,33 @@ def positive_part(maps: Tensor) -> Tensor:
 def smooth(maps: Tensor, size: Odd) -> Tensor:
     """Gaussian of K×K px, σ = K/4, zeros beyond the border (Rao et al. 2024)."""
     return separable(maps[:, None], gaussian(size, size / 4), "constant")[:, 0]
+
+
+@transform("remove", removes_sign=True)
+def remove(maps: Tensor, scheme: Scheme, *, rng: Rng) -> Tensor:
+    """The positive part over its maximum, less 0.6, less U(0, 0.6) a pixel, or with zeros from rank 60 to 80 % (Li et al. 2024)."""
+    values = relative(maps)
+    if scheme == "partial":
+        return values.masked_fill(_ascending(values, rng, 0.6, 0.8), 0)
+    return (values - _shift("remove", scheme, values, rng)).clamp(min=0)
+
+
+@transform("introduce", removes_sign=True)
+def introduce(maps: Tensor, scheme: Scheme, *, rng: Rng) -> Tensor:
+    """The positive part over its maximum, plus 0.6, plus U(0, 0.6) a pixel, or with its 80 % quantile up to rank 40 % (Li et al. 2024)."""
+    values = relative(maps)
+    if scheme == "partial":
+        high = values.flatten(1).quantile(0.8, dim=1)[:, None, None]
+        return torch.where(_ascending(values, rng, 0, 0.4), high, values)
+    return (values + _shift("introduce", scheme, values, rng)).clamp(max=1)
+
+
+def _shift(what: str, scheme: Scheme, values: Tensor, rng: Rng) -> Tensor | float:
+    return SHIFT if scheme == "constant" else SHIFT * rng.uniform(what, values.shape[1:]).to(values)
+
+
+def _ascending(values: Tensor, rng: Rng, begin: float, end: float) -> Tensor:  # (B, h, w) -> bool
+    """The pixels between two shares of all, in ascending order; ties have the order of their sample."""
+    pixels = values[0].numel()
+    places = pixels - 1 - removal_order(values, rng.ids, rng.seed)
+    return (places >= int(begin * pixels + 1e-6)) & (places < int(end * pixels + 1e-6))

@@ -4,6 +4,7 @@ from heatproof.protocols import curves as curves
 from heatproof.protocols import grids as grids
 from heatproof.protocols import parts as parts
 from heatproof.protocols import single_deletion as single_deletion
+from heatproof.protocols import soundness as soundness
 from heatproof.protocols.base import PROTOCOLS as PROTOCOLS
 from heatproof.protocols.base import Judged as Judged
 from heatproof.protocols.base import Pose as Pose

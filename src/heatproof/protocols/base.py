@@ -67,6 +67,7 @@ class Protocol(BaseModel):
     citation: ClassVar[str]
     needs: ClassVar[frozenset[str]] = frozenset()  # `parts`: data whose objects have parts
     constant_maps: ClassVar[bool] = False  # whether a map that is the same everywhere has a score too
+    concludes: ClassVar[tuple[str, ...]] = ()  # curves of all samples without which none has a value; `measure` then leaves it open
 
     def facts(self) -> dict[str, Any]:
         names = ("id", "version", "summary", "higher_is_better", "range", "random_score", "target", "citation")
@@ -118,6 +119,14 @@ class Protocol(BaseModel):
         return {}
 
     def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
+        raise NotImplementedError
+
+    def conclude(self, curves: Mapping[str, Tensor]) -> Measured:
+        """Values from the curves (N, S) of all samples that could be measured, whenever they are read, where it `concludes`."""
+        raise NotImplementedError
+
+    def redraw(self, curves: Mapping[str, Tensor], weights: Tensor) -> Tensor:  # (N, S) each, (R, N) -> (R,)
+        """The mean value of samples drawn with these weights, concluded from anew; nan where a draw has none."""
         raise NotImplementedError
 
     @property

@@ -46,6 +46,7 @@ class Work(NamedTuple):
     side: Side
     shares: tuple[float, ...]  # of the pixels that are removed
     kept: bool = False  # of the pixels that are kept, rather: the two round to whole pixels at the other end
+    positive: bool = False  # in the order of the map's positive part: what is not above zero is tied
 
     def bounds(self, pixels: int) -> list[int]:
         """Removed are the ranks below (side most) or from there on (side least)."""
@@ -54,14 +55,20 @@ class Work(NamedTuple):
 
 
 def without(
-    forward: Callable[[Tensor], tuple[Tensor, Tensor]], remove: Remove, ranks: Tensor, bounds: Sequence[int], side: Side, size: int
+    forward: Callable[[Tensor], tuple[Tensor, Tensor]],
+    remove: Remove,
+    ranks: Tensor,
+    bounds: Sequence[int] | Tensor,  # (S,), or (B, S) where samples have their own
+    side: Side,
+    size: int,
 ) -> Seen:
     """What a network says of every sample without the pixels of some ranks, all steps of all samples batched."""
-    limits, found = torch.tensor(bounds, device=ranks.device), []
+    limits, found = torch.as_tensor(bounds, device=ranks.device), []
+    limits = limits.expand(len(ranks), limits.shape[-1])
     with torch.no_grad():
-        for sample, step in chunks(len(ranks), len(bounds), size):
+        for sample, step in chunks(len(limits), limits.shape[1], size):
             sample, step = sample.to(ranks.device), step.to(ranks.device)
-            below = ranks[sample] < limits[step][:, None, None]
+            below = ranks[sample] < limits[sample, step][:, None, None]
             found.append(forward(remove(sample, below if side == "most" else ~below)))
     logits, embedding = (_by_sample(torch.cat(parts), len(ranks)) for parts in zip(*found, strict=True))
     return Seen(logits, embedding)
@@ -166,15 +173,53 @@ def _check_maps(maps: Tensor, x: Tensor) -> None:
         raise HeatproofError("a map is not finite, so its pixels have no order")
 
 
-class Curve(Protocol):
-    """What curve protocols share: a subclass says which images it needs of a map (`work`), and whether the ends belong to its curve."""
+class Removal(Protocol):
+    """What protocols share that look at images without some of their pixels: a subclass says which images it needs of a map (`work`)."""
 
     range: ClassVar[tuple[float, float] | None] = None
     random_score: ClassVar[float | None] = None
-    ends: ClassVar[bool] = True  # whether images of which nothing is left are looked at
 
     baseline: BaselineName = "zero"
     score: Watched = "logit"
+
+    def work(self) -> tuple[Work, ...]:
+        """Without the clean image and the empty one, which are the same for all maps."""
+        raise NotImplementedError
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | ({"range": (0.0, 1.0)} if self.score in BOUNDED else {})
+
+    def passes(self) -> Mapping[Hashable, int]:
+        return {work: len(work.shares) for work in self.work()}
+
+    def _remover(self, model: Model, batch: Judged) -> Remove:
+        make = Baseline.parse(self.baseline).remover
+        return once(batch.common, ("remover", self.baseline), lambda: make(batch.x, model, batch.rng))
+
+    def _ranks(self, batch: Judged, maps: Tensor, positive: bool = False) -> Tensor:
+        ties = once(batch.common, "ties", lambda: tie_order(batch.ids, batch.rng.seed, maps[0].numel(), maps.device))
+        positive = positive and bool((maps < 0).any())  # else the two orders are the same
+        return once(batch.own, ("ranks", positive), lambda: ranks_of(maps.clamp(min=0) if positive else maps, ties))
+
+    def seen(self, model: Model, batch: Judged, maps: Tensor, work: Work) -> Seen:
+        """What this or another protocol has asked of these maps before, or asks now."""
+        work = work._replace(positive=work.positive and bool((maps < 0).any()))
+
+        def look() -> Seen:
+            ranks = self._ranks(batch, maps, work.positive)
+            return without(model.forward, self._remover(model, batch), ranks, work.bounds(ranks[0].numel()), work.side, model.batch_size)
+
+        return once(batch.own, work, look)
+
+    def scores(self, logits: Tensor, target: Tensor) -> Tensor:  # (B, S, K), (B,) -> (B, S)
+        return _scores(score_function(self.score), logits, target)
+
+
+class Curve(Removal):
+    """Evenly spaced steps; `ends` says whether images of which nothing is left are looked at."""
+
+    ends: ClassVar[bool] = True
+
     steps: Steps = 10
 
     def check(self, model: Model) -> None:
@@ -185,18 +230,8 @@ class Curve(Protocol):
     def _inner(self) -> tuple[float, ...]:
         return tuple(k / self.steps for k in range(1, self.steps))
 
-    def work(self) -> tuple[Work, ...]:
-        """Without the clean image and the empty one, which are the same for all maps."""
-        raise NotImplementedError
-
-    def facts(self) -> dict[str, Any]:
-        return super().facts() | ({"range": (0.0, 1.0)} if self.score in BOUNDED else {})
-
     def shared_passes(self) -> Mapping[Hashable, int]:
         return {("all removed", self.baseline): 1} if self.ends else {}
-
-    def passes(self) -> Mapping[Hashable, int]:
-        return {work: len(work.shares) for work in self.work()}
 
     def share(self, model: Model, batch: Judged) -> Shared:
         """The logits of images of which nothing is left."""
@@ -217,30 +252,10 @@ class Curve(Protocol):
             logits, embedding = model.forward(self._remover(model, batch)(torch.arange(len(batch.x), device=batch.x.device), everything))
             return Seen(logits[:, None], embedding[:, None])
 
-        return _once(batch.common, ("all removed", self.baseline), look)
-
-    def _remover(self, model: Model, batch: Judged) -> Remove:
-        make = Baseline.parse(self.baseline).remover
-        return _once(batch.common, ("remover", self.baseline), lambda: make(batch.x, model, batch.rng))
-
-    def _ranks(self, batch: Judged, maps: Tensor) -> Tensor:
-        ties = _once(batch.common, "ties", lambda: tie_order(batch.ids, batch.rng.seed, maps[0].numel(), maps.device))
-        return _once(batch.own, "ranks", lambda: ranks_of(maps, ties))
-
-    def seen(self, model: Model, batch: Judged, maps: Tensor, work: Work) -> Seen:
-        """What this or another protocol has asked of these maps before, or asks now."""
-
-        def look() -> Seen:
-            ranks = self._ranks(batch, maps)
-            return without(model.forward, self._remover(model, batch), ranks, work.bounds(ranks[0].numel()), work.side, model.batch_size)
-
-        return _once(batch.own, work, look)
-
-    def scores(self, logits: Tensor, target: Tensor) -> Tensor:  # (B, S, K), (B,) -> (B, S)
-        return _scores(score_function(self.score), logits, target)
+        return once(batch.common, ("all removed", self.baseline), look)
 
 
-def _once(memo: dict[Hashable, Any], key: Hashable, make: Callable[[], Any]) -> Any:
+def once(memo: dict[Hashable, Any], key: Hashable, make: Callable[[], Any]) -> Any:
     if key not in memo:
         memo[key] = make()
     return memo[key]
@@ -298,13 +313,13 @@ class _Stepped(Curve):
 
     def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
         curves = self.curve(model, batch, maps, self.work()[0])
-        return _measured(auc(curves["score"]), curves)
+        return measured(auc(curves["score"]), curves)
 
     def _clean(self, model: Model, batch: Judged) -> Seen:
         """Its logits are known; a pass for the embedding only where that is watched."""
         if not self.ood:
             return Seen(batch.clean[:, None], batch.clean.new_empty(len(batch.clean), 1, 0))
-        return _once(batch.common, "clean embedding", lambda: Seen(batch.clean[:, None], model.forward(batch.x)[1][:, None]))
+        return once(batch.common, "clean embedding", lambda: Seen(batch.clean[:, None], model.forward(batch.x)[1][:, None]))
 
 
 @protocol
@@ -348,7 +363,7 @@ class RelevanceGain(_Stepped):
         deleted, inserted = (self.curve(model, batch, maps, work) for work in self.work())
         ways = {"deletion": deleted, "insertion": inserted}
         both = {f"{way} {name}": curve for way, curves in ways.items() for name, curve in curves.items()}
-        return _measured(auc(inserted["score"]) - auc(deleted["score"]), both)
+        return measured(auc(inserted["score"]) - auc(deleted["score"]), both)
 
 
 class _Ordered(Curve):
@@ -411,7 +426,7 @@ class IncrementalDeletion(_Ordered):
         else:
             rest = self.scores(self.seen(model, batch, maps, self.work()[0]).logits, batch.target)
         curve = torch.cat([clean, rest], 1)
-        return _measured(self.verdict(clean[:, 0], curve), {"score": curve})
+        return measured(self.verdict(clean[:, 0], curve), {"score": curve})
 
 
 @protocol
@@ -435,9 +450,9 @@ class Road(_Ordered):
     def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
         curve = self.scores(self.seen(model, batch, maps, self.work()[0]).logits, batch.target)
         clean = self.scores(batch.clean[:, None], batch.target)[:, 0]
-        return _measured(self.verdict(clean, curve), {"score": curve})
+        return measured(self.verdict(clean, curve), {"score": curve})
 
 
-def _measured(value: Tensor, curves: Mapping[str, Tensor]) -> Measured:
+def measured(value: Tensor, curves: Mapping[str, Tensor]) -> Measured:
     fine = torch.isfinite(value)
     return Measured(value, ["" if f else "the model's score or a map on the way is not finite" for f in fine.tolist()], curves)

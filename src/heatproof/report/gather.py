@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from heatproof.analysis.intervals import summarize
+from heatproof.analysis.intervals import Redrawn, redrawn, summarize
 from heatproof.analysis.ranks import Key, Standings, standings
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
@@ -74,12 +74,16 @@ class Run:
         return str(data["name"]) if temporary and "name" in data else root.name
 
     @cached_property
+    def _redrawn(self) -> Redrawn:
+        return redrawn(self.store, self.rows)
+
+    @cached_property
     def summary(self) -> pd.DataFrame:
-        return summarize(self.rows)
+        return summarize(self.rows, again=self._redrawn)
 
     @cached_property
     def standings(self) -> list[Standings]:
-        return standings(self.rows) if len(self.rows) else []
+        return standings(self.rows, again=self._redrawn) if len(self.rows) else []
 
     @cached_property
     def accuracy(self) -> dict[str, tuple[int, int]]:

@@ -1,0 +1,87 @@
+"""Maps with attribution taken out and put in, as Table 3 of Li et al. 2024 has it."""
+
+import numpy as np
+import pytest
+import torch
+
+import heatproof as hp
+from heatproof.errors import HeatproofError
+from heatproof.methods import TRANSFORMS, Expression
+from heatproof.tensor.noise import Rng
+
+IDS = ["a", "b", "c"]
+
+
+@pytest.fixture
+def maps():
+    """Signed; one of few levels, one without anything positive."""
+    found = torch.randn(3, 8, 10, generator=torch.Generator().manual_seed(0))
+    found[1] = (2 * found[1]).round()
+    found[2] = -found[2].abs()
+    return found
+
+
+def modified(name, scheme, maps, ids=IDS):
+    return TRANSFORMS[name].apply(maps, {"scheme": scheme}, Rng(7, ids))
+
+
+def unit(maps):
+    positive = maps.clamp(min=0).numpy().astype(np.float64)
+    return positive / np.maximum(positive.max((1, 2), keepdims=True), 1e-300)
+
+
+def test_constant(maps):
+    np.testing.assert_allclose(modified("remove", "constant", maps), np.clip(unit(maps) - 0.6, 0, 1), atol=1e-6)
+    np.testing.assert_allclose(modified("introduce", "constant", maps), np.clip(unit(maps) + 0.6, 0, 1), atol=1e-6)
+
+
+def test_random(maps):
+    lost, won = unit(maps) - modified("remove", "random", maps).numpy(), modified("introduce", "random", maps).numpy() - unit(maps)
+    for shift in (lost, won):
+        assert shift.min() >= -1e-6
+        assert shift.max() <= 0.6 + 1e-6
+    free = won[unit(maps) < 0.4]  # not cut off at 1
+    assert abs(free.mean() - 0.3) < 0.05
+    assert len(np.unique(free)) == len(free)
+
+
+def test_partial_without_ties(maps):
+    maps = maps[:1].abs()
+    order = np.argsort(unit(maps)[0].ravel())
+    expected = unit(maps)[0].ravel()
+    expected[order[48:64]] = 0
+    np.testing.assert_allclose(modified("remove", "partial", maps, ["a"])[0].flatten(), expected, atol=1e-6)
+    expected = unit(maps)[0].ravel()
+    expected[order[:32]] = np.quantile(expected, 0.8)
+    np.testing.assert_allclose(modified("introduce", "partial", maps, ["a"])[0].flatten(), expected, atol=1e-6)
+
+
+def test_partial_with_ties_changes_as_many_pixels(maps):
+    """Where pixels are tied, as many are taken as the shares say, each of the next smallest value."""
+    found, before = modified("remove", "partial", maps)[1].flatten().numpy(), unit(maps)[1].ravel()
+    ranked = np.sort(before)
+    ranked[48:64] = 0
+    np.testing.assert_allclose(np.sort(found), np.sort(ranked), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["remove", "introduce"])
+@pytest.mark.parametrize("scheme", ["constant", "random", "partial"])
+def test_a_map_does_not_notice_its_neighbours_and_stays_in_range(maps, name, scheme):
+    together = modified(name, scheme, maps)
+    assert together.min() >= 0
+    assert together.max() <= 1
+    for i, sample in enumerate(IDS):
+        assert torch.equal(modified(name, scheme, maps[i : i + 1], [sample])[0], together[i])
+
+
+def test_in_an_expression(golden_model, images):
+    """At the layer's own resolution, with noise that belongs to the sample and the seed."""
+    model, (x, target) = golden_model("vgg"), images
+    assert Expression.parse("gradcam|remove(random)").label == "gradcam|remove(random)"
+    assert not Expression.parse("ixg|introduce(constant)").signed
+    maps = hp.explain(model, x, target, "saliency|remove(random)", ids=list("abcdefgh"), seed=3)
+    alone = hp.explain(model, x[2:3], target[2:3], "saliency|remove(random)", ids=["c"], seed=3)
+    torch.testing.assert_close(alone[0], maps[2], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(hp.explain(model, x, target, "saliency|remove(random)", ids=list("abcdefgh"), seed=4), maps)
+    with pytest.raises(HeatproofError, match="'constant', 'random' or 'partial'"):
+        Expression.parse("ixg|remove(some)")
