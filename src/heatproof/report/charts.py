@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from markupsafe import Markup, escape
 
 from heatproof.report.palette import FAMILIES, diverging_colour, family_class
@@ -478,3 +479,150 @@ def patches(values: Sequence[float], scale: float, title: str) -> Markup:
                 )
             )
     return svg(160, 160, title, *parts, kind="patches")
+
+
+@dataclass(frozen=True)
+class Box:
+    """The quartiles, and whiskers to the last values within one and a half boxes of them."""
+
+    whiskers: tuple[float, float]
+    quartiles: tuple[float, float, float]
+    mean: float
+    tip: str
+
+    @classmethod
+    def of(cls, values: Sequence[float], says: str) -> Box:
+        known = np.asarray(values, dtype=np.float64)
+        low, middle, high = (float(q) for q in np.quantile(known, [0.25, 0.5, 0.75]))
+        reach = 1.5 * (high - low)
+        inside = known[(known >= low - reach) & (known <= high + reach)]
+        mean = float(known.mean())
+        told = f"{says}\nmean {number(mean)}\nmedian {number(middle)}\nmiddle half {interval(low, high)}\n{len(known)} maps"
+        return cls((float(inside.min()), float(inside.max())), (low, middle, high), mean, told)
+
+
+@dataclass(frozen=True)
+class BoxRow:
+    group: str
+    label: str
+    method: str
+    family: str
+    cells: tuple[Box | str, ...]  # one a panel; a word where there is no number
+
+
+def boxes(panels: Sequence[Panel], rows: Sequence[BoxRow], title: str) -> Markup:
+    """Box plots through several panels; rows of one group stand together under its name. The number is the mean."""
+    row, top, bottom, gap, value = 19.0, 50.0, 8.0, 26.0, 36.0
+    names = 16 + min(LONGEST, max(len(r.group) for r in rows)) * CHARACTER
+    begin = names + 12 + min(12, max(len(r.label) for r in rows)) * CHARACTER
+    room = max(140.0, min(260.0, 780 / len(panels)))
+    lefts = [begin + 12 + i * (room + value + gap) for i in range(len(panels))]
+    first = [i == 0 or rows[i - 1].group != line.group for i, line in enumerate(rows)]
+    tops = [top + row * i + 9 * sum(first[1 : i + 1]) for i in range(len(rows))]
+    width, height = lefts[-1] + room + value + 4, tops[-1] + row + bottom
+    parts = []
+    for panel, left in zip(panels, lefts, strict=True):
+        parts.append(tag("text", shortened(panel.title, int((room + value) / CHARACTER)), class_="column", x=left, y=18))
+        parts += _ticks(panel.axis, left, left + room, top, height - bottom)
+        if panel.line is not None:
+            x = panel.axis.place(panel.line, left, left + room)
+            parts.append(tag("line", class_="random", x1=x, x2=x, y1=top, y2=height - bottom))
+    for line, begins, at in zip(rows, first, tops, strict=True):
+        y = at + row / 2
+        inside = [
+            tag("rect", class_="row", x=0, y=at, width=width, height=row, rx=4),
+            *([tag("text", shortened(line.group), class_="name", x=8, y=y + 4)] if begins else []),
+            tag("text", shortened(line.label, 12), class_="tick", x=names, y=y + 4),
+        ]
+        for panel, left, cell in zip(panels, lefts, line.cells, strict=True):
+            inside.append(_box(cell, panel.axis, left, left + room, y))
+        parts.append(tag("g", *inside, class_=f"mark {family_class(line.family)}", data_method=line.method))
+    return svg(width, height, title, *parts, kind="boxes")
+
+
+def _box(cell: Box | str, axis: Axis, left: float, right: float, y: float) -> Markup:
+    if isinstance(cell, str):
+        return tag("text", cell, class_="note", x=left + 4, y=y + 4)
+    from_, to = (axis.place(v, left, right) for v in cell.whiskers)
+    low, middle, high = (axis.place(v, left, right) for v in cell.quartiles)
+    return tag(
+        "g",
+        tag("rect", class_="row", x=left - 8, y=y - 9, width=right - left + 44, height=18),
+        tag("line", class_="whisker stem", x1=from_, x2=to, y1=y, y2=y),
+        tag("rect", class_="dot box", x=low, y=y - 5.5, width=high - low, height=11.0),
+        tag("line", class_="whisker median", x1=middle, x2=middle, y1=y - 5.5, y2=y + 5.5),
+        tag("text", number(cell.mean, 2), class_="value", x=right + 36, y=y + 4, text_anchor="end"),
+        data_tip=cell.tip,
+    )
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How a map is shared out between the cells of a grid, row by row; one of them is judged."""
+
+    values: tuple[float, ...]
+    judged: int
+
+
+def shared_out(
+    rows: Sequence[tuple[str, str]], groups: Sequence[str], table: Sequence[Sequence[Sequence[Shares]]], grid_side: int, title: str
+) -> Markup:
+    """A small grid for every judged cell; rows are (name, family), groups stand side by side; what is judged has a border."""
+    side, top, gap, between = 60.0, 34.0, 8.0, 26.0
+    cell = side / grid_side
+    begin = 16 + min(LONGEST, max(len(name) for name, _ in rows)) * CHARACTER
+    most = [max(len(line[g]) for line in table) for g in range(len(groups))]
+    lefts = [begin + sum(n * (side + gap) + between for n in most[:g]) for g in range(len(groups))]
+    parts = [tag("text", name, class_="column", x=left, y=18) for name, left in zip(groups, lefts, strict=True)]
+    for i, ((name, family), line) in enumerate(zip(rows, table, strict=True)):
+        y = top + i * (side + gap)
+        inside = [tag("text", shortened(name), class_="name", x=8, y=y + side / 2 + 4)]
+        for group, left, found in zip(groups, lefts, line, strict=True):
+            if not found:
+                inside.append(tag("text", "–", class_="note", x=left, y=y + side / 2 + 4))
+            for k, shares in enumerate(found):
+                inside += _grid_of(shares, left + k * (side + gap), y, cell, grid_side, f"{name}, {group}")
+        parts.append(tag("g", *inside, class_=f"mark {family_class(family)}"))
+    width = lefts[-1] + most[-1] * (side + gap) + 4
+    return svg(width, top + len(rows) * (side + gap), title, *parts, kind="shared-out")
+
+
+def _grid_of(shares: Shares, left: float, top: float, cell: float, side: int, says: str) -> list[Markup]:
+    parts = []
+    for i, value in enumerate(shares.values):
+        x, y = left + cell * (i % side), top + cell * (i // side)
+        tip = f"{says}\ncell {i // side + 1}, {i % side + 1}{' (judged)' * (i == shares.judged)}: {number(value)}"
+        parts.append(tag("rect", class_="patch", x=x, y=y, width=cell, height=cell, fill=diverging_colour(value, 1), data_tip=tip))
+        if cell >= 28:
+            kind = "in-patch on-dark" if value > 0.6 else "in-patch"
+            parts.append(tag("text", number(value, 2), class_=kind, x=x + cell / 2, y=y + cell / 2 + 4, text_anchor="middle"))
+    x, y = left + cell * (shares.judged % side), top + cell * (shares.judged // side)
+    return [*parts, tag("rect", class_="judged", x=x + 1, y=y + 1, width=cell - 2, height=cell - 2)]
+
+
+def judged_frame(side: int, cell: int) -> Markup:
+    """A border around one cell of a grid, to lie over a picture."""
+    row, column = divmod(cell, side)
+    border = tag("path", d=f"M{column} {row}h1v1h-1z", vector_effect="non-scaling-stroke")
+    return tag("svg", border, class_="judged-frame", viewBox=f"0 0 {side} {side}", preserveAspectRatio="none", aria_hidden="true")
+
+
+def matrix(names: Sequence[tuple[str, str]], values: Sequence[Sequence[float]], title: str) -> Markup:
+    """Correlations of everything with everything in the diverging colours; a column has the number of its row. Names are (name, family)."""
+    cell, top = 29.0, 24.0
+    begin = 40 + min(30, max(len(name) for name, _ in names)) * CHARACTER
+    parts = []
+    for i, ((name, family), line) in enumerate(zip(names, values, strict=True)):
+        y = top + cell * i
+        parts.append(tag("text", str(i + 1), class_="tick", x=begin + cell * (i + 0.5), y=16, text_anchor="middle"))
+        inside = [
+            tag("text", str(i + 1), class_="place", x=20, y=y + cell / 2 + 4, text_anchor="end"),
+            tag("text", shortened(name, 30), class_="name", x=28, y=y + cell / 2 + 4),
+        ]
+        for j, value in enumerate(line):
+            tip, x = f"{name} and {names[j][0]}: {number(value, 2)}", begin + cell * j
+            inside.append(tag("rect", class_="patch", x=x, y=y, width=cell, height=cell, fill=diverging_colour(value, 1), data_tip=tip))
+            kind = "in-patch small on-dark" if abs(value) > 0.6 else "in-patch small"
+            inside.append(tag("text", number(value, 2), class_=kind, x=x + cell / 2, y=y + cell / 2 + 4, text_anchor="middle"))
+        parts.append(tag("g", *inside, class_=f"mark {family_class(family)}", data_method=name))
+    return svg(begin + cell * len(names) + 4, top + cell * len(names) + 4, title, *parts, kind="matrix-plot")

@@ -20,10 +20,10 @@ def photo(image: Tensor) -> bytes:  # (C, H, W) uint8
     return _png(Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0]))
 
 
-def heatmap(values: Tensor, size: tuple[int, int], signed: bool) -> bytes:  # (h, w)
-    """Resized as the protocols see it; white is zero, symmetric where there are signs."""
+def heatmap(values: Tensor, size: tuple[int, int], signed: bool, scale: float | None = None) -> bytes:  # (h, w)
+    """Resized as the protocols see it; white is zero, symmetric where there are signs. Without a scale, each map has its own."""
     large = resized(values, size).numpy()
-    scale = float(np.quantile(np.abs(large), PERCENTILE)) or float(np.abs(large).max())
+    scale = scale or float(np.quantile(np.abs(large), PERCENTILE)) or float(np.abs(large).max())
     shares = np.clip(large / scale, -1, 1) if scale > 0 else np.zeros_like(large)
     indices = np.round(127 + 127 * shares if signed else 255 * shares.clip(0)).astype(np.uint8)
     picture = Image.fromarray(indices)
