@@ -515,7 +515,7 @@ def boxes(panels: Sequence[Panel], rows: Sequence[BoxRow], title: str) -> Markup
     row, top, bottom, gap, value = 19.0, 50.0, 8.0, 26.0, 36.0
     names = 16 + min(LONGEST, max(len(r.group) for r in rows)) * CHARACTER
     begin = names + 12 + min(12, max(len(r.label) for r in rows)) * CHARACTER
-    room = max(140.0, min(260.0, 780 / len(panels)))
+    room = max(140.0, min(260.0, 660 / len(panels)))
     lefts = [begin + 12 + i * (room + value + gap) for i in range(len(panels))]
     first = [i == 0 or rows[i - 1].group != line.group for i, line in enumerate(rows)]
     tops = [top + row * i + 9 * sum(first[1 : i + 1]) for i in range(len(rows))]
@@ -568,7 +568,7 @@ def shared_out(
     rows: Sequence[tuple[str, str]], groups: Sequence[str], table: Sequence[Sequence[Sequence[Shares]]], grid_side: int, title: str
 ) -> Markup:
     """A small grid for every judged cell; rows are (name, family), groups stand side by side; what is judged has a border."""
-    side, top, gap, between = 60.0, 34.0, 8.0, 26.0
+    side, top, gap, between = 60.0, 34.0, 12.0, 22.0
     cell = side / grid_side
     begin = 16 + min(LONGEST, max(len(name) for name, _ in rows)) * CHARACTER
     most = [max(len(line[g]) for line in table) for g in range(len(groups))]
@@ -610,14 +610,14 @@ def judged_frame(side: int, cell: int) -> Markup:
 def matrix(names: Sequence[tuple[str, str]], values: Sequence[Sequence[float]], title: str) -> Markup:
     """Correlations of everything with everything in the diverging colours; a column has the number of its row. Names are (name, family)."""
     cell, top = 29.0, 24.0
-    begin = 40 + min(30, max(len(name) for name, _ in names)) * CHARACTER
+    begin = 40 + min(36, max(len(name) for name, _ in names)) * CHARACTER
     parts = []
     for i, ((name, family), line) in enumerate(zip(names, values, strict=True)):
         y = top + cell * i
         parts.append(tag("text", str(i + 1), class_="tick", x=begin + cell * (i + 0.5), y=16, text_anchor="middle"))
         inside = [
             tag("text", str(i + 1), class_="place", x=20, y=y + cell / 2 + 4, text_anchor="end"),
-            tag("text", shortened(name, 30), class_="name", x=28, y=y + cell / 2 + 4),
+            tag("text", shortened(name, 36), class_="name", x=28, y=y + cell / 2 + 4),
         ]
         for j, value in enumerate(line):
             tip, x = f"{name} and {names[j][0]}: {number(value, 2)}", begin + cell * j

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from heatproof.protocols.grids import Localization
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Box, BoxRow, Panel, Shares
 from heatproof.report.gather import CONTROL, CRISP_BELOW, Kept, Run
-from heatproof.report.site import Site
+from heatproof.report.site import Figure, Site
 from heatproof.tensor.filters import resize
 from heatproof.tensor.localization import EDGES, aggregate_maps, bin_slices, share_of
 
@@ -51,12 +52,12 @@ def _model(run: Run, site: Site, model: str, keys: list[Key]) -> dict[str, Any]:
     places = _places(run, list(dict.fromkeys(label for scores in tables.values() for label in scores.columns)))
     settings = []
     for key in keys:
-        cells, bins = _looked_at(run, site, model, key, places, tables[key])
+        shares, bins = _looked_at(run, site, model, key, places, tables[key])
         settings.append(
             {
                 "label": run.setting_labels[key],
-                "says": run.judges[key]["summary"],
-                "cells": cells,
+                "shares": shares,
+                "cells": _cells(site, model, key, places, shares, run.judges[key]["settings"]["grid"]) if shares else None,
                 "aggregated": bins,
                 "correlation": _correlation(site, model, key, places, tables[key]),
             }
@@ -65,7 +66,6 @@ def _model(run: Run, site: Site, model: str, keys: list[Key]) -> dict[str, Any]:
         "model": model,
         "boxes": _boxes(run, site, model, keys, tables, places),
         "maps": {run.setting_labels[key]: len(tables[key]) for key in keys},
-        "pointless": sorted({run.judges[key]["random_score"] for key in keys}),
         "settings": settings,
         "crisp": run.facts(model).get("size", CRISP_BELOW) < CRISP_BELOW,
     }
@@ -78,10 +78,14 @@ def _places(run: Run, labels: list[str]) -> list[Place]:
         layer = str(run.methods.get(label, {}).get("layer", ""))
         found.append(Place(label, label.replace(f"@{layer}", "", 1) if layer else label, layer, run.family(label)))
     methods = list(dict.fromkeys(p.method for p in found))
-    return sorted(found, key=lambda p: (methods.index(p.method), LAYERS.index(p.layer) if p.layer in LAYERS else len(LAYERS)))
+    return sorted(found, key=lambda p: (methods.index(p.method), _depth(p.layer)))
 
 
-def _boxes(run: Run, site: Site, model: str, keys: list[Key], tables: dict[Key, Any], places: list[Place]) -> Any:
+def _depth(layer: str) -> int:
+    return LAYERS.index(layer) if layer in LAYERS else len(LAYERS)
+
+
+def _boxes(run: Run, site: Site, model: str, keys: list[Key], tables: dict[Key, pd.DataFrame], places: list[Place]) -> Figure:
     def box(key: Key, place: Place) -> Box | str:
         values = tables[key][place.label].dropna() if place.label in tables[key] else []
         return Box.of(list(values), f"{place.label} at {place.layer}, {run.setting_labels[key]}") if len(values) else "no score"
@@ -94,8 +98,8 @@ def _boxes(run: Run, site: Site, model: str, keys: list[Key], tables: dict[Key, 
 
 
 def _looked_at(
-    run: Run, site: Site, model: str, key: Key, places: list[Place], scores: Any
-) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    run: Run, site: Site, model: str, key: Key, places: list[Place], scores: pd.DataFrame
+) -> tuple[dict[str, list[Shares]], dict[str, Any] | None]:
     """What the maps of one setting share out to the cells, and the maps of the first judged cell laid over each other."""
     canonical, side = run.judges[key]["canonical"], run.judges[key]["settings"]["grid"]
     shares: dict[str, list[Shares]] = {}
@@ -112,22 +116,20 @@ def _looked_at(
                 mean = (known / known.sum(1, keepdim=True)).mean(0)
                 shares.setdefault(place.label, []).append(Shares(tuple(mean.tolist()), cell))
         bins = bins or _aggregated(site, kept, _chosen(list(sums), scores), sums, cell, side)
-    return _cells(site, model, run.setting_labels[key], places, shares, side), bins
+    return shares, bins
 
 
-def _cells(site: Site, model: str, label: str, places: list[Place], shares: dict[str, list[Shares]], side: int) -> dict[str, Any] | None:
+def _cells(site: Site, model: str, key: Key, places: list[Place], shares: dict[str, list[Shares]], side: int) -> Figure:
     shown = [p for p in places if p.label in shares]
-    if not shown:
-        return None
     rows = list(dict.fromkeys((p.method, p.family) for p in shown))
-    layers = sorted({p.layer for p in shown}, key=lambda name: LAYERS.index(name) if name in LAYERS else len(LAYERS))
+    layers = sorted({p.layer for p in shown}, key=_depth)
     at = {(p.method, p.family, p.layer): shares[p.label] for p in shown}
     found = [[at.get((*row, layer), []) for layer in layers] for row in rows]
-    title = f"{model}, {label}: mean share of the positive attribution in every cell, for each judged cell"
-    return {"figure": site.figure(charts.shared_out(rows, layers, found, side, title))}
+    title = f"{model}, {key[0]}: mean share of the positive attribution in every cell, for each judged cell"
+    return site.figure(charts.shared_out(rows, layers, found, side, title))
 
 
-def _chosen(places: list[Place], scores: Any) -> list[Place]:
+def _chosen(places: list[Place], scores: pd.DataFrame) -> list[Place]:
     """All but controls; where that is too many, each method at the layer where it localises best."""
     real = [p for p in places if p.family != CONTROL]
     if len(real) <= MOST_ROWS:
@@ -208,7 +210,7 @@ def _maps(kept: Kept, samples: list[str], label: str) -> Iterator[tuple[str, Ten
             yield sample, small.float() * scale.float()
 
 
-def _correlation(site: Site, model: str, key: Key, places: list[Place], scores: Any) -> dict[str, Any] | None:
+def _correlation(site: Site, model: str, key: Key, places: list[Place], scores: pd.DataFrame) -> dict[str, Any] | None:
     """Spearman's, over the samples that both have; nan where a method scores the same everywhere."""
     shown = [p for p in places if p.label in scores and scores[p.label].notna().sum() > 2]
     if len(shown) < 2:
