@@ -608,18 +608,18 @@ def judged_frame(side: int, cell: int) -> Markup:
 
 
 def matrix(names: Sequence[tuple[str, str]], values: Sequence[Sequence[float]], title: str) -> Markup:
-    """Correlations of everything with everything in the diverging colours; a column has the number of its row. Names are (name, family)."""
-    cell, top = 29.0, 24.0
+    """Correlations of all pairs in the diverging colours, each once; a column has the number of its row. Names are (name, family)."""
+    cell, top = 32.0, 24.0
     begin = 40 + min(36, max(len(name) for name, _ in names)) * CHARACTER
     parts = []
     for i, ((name, family), line) in enumerate(zip(names, values, strict=True)):
         y = top + cell * i
-        parts.append(tag("text", str(i + 1), class_="tick", x=begin + cell * (i + 0.5), y=16, text_anchor="middle"))
+        parts.append(tag("text", str(i + 1), class_="tick", x=begin + cell * (i + 0.5), y=y - 6, text_anchor="middle"))
         inside = [
             tag("text", str(i + 1), class_="place", x=20, y=y + cell / 2 + 4, text_anchor="end"),
             tag("text", shortened(name, 36), class_="name", x=28, y=y + cell / 2 + 4),
         ]
-        for j, value in enumerate(line):
+        for j, value in enumerate(line[: i + 1]):
             tip, x = f"{name} and {names[j][0]}: {number(value, 2)}", begin + cell * j
             inside.append(tag("rect", class_="patch", x=x, y=y, width=cell, height=cell, fill=diverging_colour(value, 1), data_tip=tip))
             kind = "in-patch small on-dark" if abs(value) > 0.6 else "in-patch small"
