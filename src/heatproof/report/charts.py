@@ -16,6 +16,7 @@ from heatproof.report.palette import FAMILIES, diverging_colour, family_class
 STYLE = (Path(__file__).parent / "assets" / "chart.css").read_text(encoding="utf-8")
 CHARACTER = 6.9  # width of one at 12 px
 LONGEST = 24  # characters of a label; the rest is in the tip
+LONG = 40  # where methods differ in their arguments and layers
 
 
 def tag(name: str, *children: str, **attributes: object) -> Markup:
@@ -513,9 +514,9 @@ class BoxRow:
 def boxes(panels: Sequence[Panel], rows: Sequence[BoxRow], title: str) -> Markup:
     """Box plots through several panels; rows of one group stand together under its name. The number is the mean."""
     row, top, bottom, gap, value = 19.0, 50.0, 8.0, 26.0, 36.0
-    names = 16 + min(LONGEST, max(len(r.group) for r in rows)) * CHARACTER
+    names = 16 + min(LONG, max(len(r.group) for r in rows)) * CHARACTER
     begin = names + 12 + min(12, max(len(r.label) for r in rows)) * CHARACTER
-    room = max(140.0, min(260.0, 660 / len(panels)))
+    room = max(140.0, min(260.0, (1110 - begin) / len(panels) - value - gap))
     lefts = [begin + 12 + i * (room + value + gap) for i in range(len(panels))]
     first = [i == 0 or rows[i - 1].group != line.group for i, line in enumerate(rows)]
     tops = [top + row * i + 9 * sum(first[1 : i + 1]) for i in range(len(rows))]
@@ -531,7 +532,7 @@ def boxes(panels: Sequence[Panel], rows: Sequence[BoxRow], title: str) -> Markup
         y = at + row / 2
         inside = [
             tag("rect", class_="row", x=0, y=at, width=width, height=row, rx=4),
-            *([tag("text", shortened(line.group), class_="name", x=8, y=y + 4)] if begins else []),
+            *([tag("text", shortened(line.group, LONG), class_="name", x=8, y=y + 4)] if begins else []),
             tag("text", shortened(line.label, 12), class_="tick", x=names, y=y + 4),
         ]
         for panel, left, cell in zip(panels, lefts, line.cells, strict=True):
@@ -570,13 +571,13 @@ def shared_out(
     """A small grid for every judged cell; rows are (name, family), groups stand side by side; what is judged has a border."""
     side, top, gap, between = 60.0, 34.0, 12.0, 22.0
     cell = side / grid_side
-    begin = 16 + min(LONGEST, max(len(name) for name, _ in rows)) * CHARACTER
+    begin = 16 + min(LONG, max(len(name) for name, _ in rows)) * CHARACTER
     most = [max(len(line[g]) for line in table) for g in range(len(groups))]
     lefts = [begin + sum(n * (side + gap) + between for n in most[:g]) for g in range(len(groups))]
     parts = [tag("text", name, class_="column", x=left, y=18) for name, left in zip(groups, lefts, strict=True)]
     for i, ((name, family), line) in enumerate(zip(rows, table, strict=True)):
         y = top + i * (side + gap)
-        inside = [tag("text", shortened(name), class_="name", x=8, y=y + side / 2 + 4)]
+        inside = [tag("text", shortened(name, LONG), class_="name", x=8, y=y + side / 2 + 4)]
         for group, left, found in zip(groups, lefts, line, strict=True):
             if not found:
                 inside.append(tag("text", "–", class_="note", x=left, y=y + side / 2 + 4))
@@ -610,14 +611,14 @@ def judged_frame(side: int, cell: int) -> Markup:
 def matrix(names: Sequence[tuple[str, str]], values: Sequence[Sequence[float]], title: str) -> Markup:
     """Correlations of all pairs in the diverging colours, each once; a column has the number of its row. Names are (name, family)."""
     cell, top = 32.0, 24.0
-    begin = 40 + min(36, max(len(name) for name, _ in names)) * CHARACTER
+    begin = 40 + min(LONG + 10, max(len(name) for name, _ in names)) * CHARACTER
     parts = []
     for i, ((name, family), line) in enumerate(zip(names, values, strict=True)):
         y = top + cell * i
         parts.append(tag("text", str(i + 1), class_="tick", x=begin + cell * (i + 0.5), y=y - 6, text_anchor="middle"))
         inside = [
             tag("text", str(i + 1), class_="place", x=20, y=y + cell / 2 + 4, text_anchor="end"),
-            tag("text", shortened(name, 36), class_="name", x=28, y=y + cell / 2 + 4),
+            tag("text", shortened(name, LONG + 10), class_="name", x=28, y=y + cell / 2 + 4),
         ]
         for j, value in enumerate(line[: i + 1]):
             tip, x = f"{name} and {names[j][0]}: {number(value, 2)}", begin + cell * j
