@@ -569,7 +569,7 @@ def shared_out(
     rows: Sequence[tuple[str, str]], groups: Sequence[str], table: Sequence[Sequence[Sequence[Shares]]], grid_side: int, title: str
 ) -> Markup:
     """A small grid for every judged cell; rows are (name, family), groups stand side by side; what is judged has a border."""
-    side, top, gap, between = 60.0, 34.0, 12.0, 22.0
+    side, top, gap, between = 56.0, 34.0, 9.0, 20.0
     cell = side / grid_side
     begin = 16 + min(LONG, max(len(name) for name, _ in rows)) * CHARACTER
     most = [max(len(line[g]) for line in table) for g in range(len(groups))]
