@@ -18,6 +18,7 @@ from heatproof.report.charts import Box, number
 from heatproof.report.gather import Run
 from heatproof.report.sections import grids
 from heatproof.report.site import Site
+from heatproof.tensor.localization import EDGES
 
 METHODS = ["ixg@final", "ixg", "gradcam@final", "iba", "random"]
 COUNT = 12
@@ -184,6 +185,14 @@ def test_a_run_without_grids_has_no_such_section(golden_model, tmp_path: Path):
     images = hp.TensorData(torch.zeros(2, 3, 32, 32), [0, 1])
     made = hp.evaluate(golden_model("vgg"), images, ["ixg"], ["sds"], out=tmp_path / "run")
     assert grids.content(Run(made.store), Site(tmp_path / "site")) is None
+
+
+def test_few_maps_have_wide_bins_and_none_is_empty():
+    chosen = {n: next((edges for edges in grids.COARSER if grids._fill(n, edges)), None) for n in range(1, 201)}
+    assert chosen[1] is None
+    assert {chosen[n] for n in range(2, 10)} == {(0, 50, 100)}
+    assert {chosen[n] for n in range(10, 50)} == {(0, 10, 50, 90, 100)}
+    assert {chosen[n] for n in range(50, 201)} == {EDGES}
 
 
 def test_a_frame_lies_around_its_cell():
