@@ -256,7 +256,7 @@ def bump(columns: Sequence[str], lines: Sequence[Line], title: str) -> Markup:
     """Ranks from column to column. Equal ranks are drawn one below the other; the number in the dot is the rank."""
     row, top = 25.0, 44.0
     gutter = 36 + min(LONGEST, max(len(line.label) for line in lines)) * CHARACTER
-    gap = max(120.0, min(240.0, (840 - 2 * gutter) / max(1, len(columns) - 1)))
+    gap = max(120.0 if len(columns) <= 8 else 84.0, min(240.0, (840 - 2 * gutter) / max(1, len(columns) - 1)))
     width, height = 2 * gutter + gap * (len(columns) - 1), top + row * len(lines) + 6
     order = [sorted(range(len(lines)), key=lambda i: (lines[i].ranks[c], *(lines[i].ranks), i)) for c in range(len(columns))]
     y = [{line: top + row * (place + 0.5) for place, line in enumerate(column)} for column in order]
@@ -301,7 +301,8 @@ def rank_text(rank: float) -> str:
 def _two_lines(text: str, gap: float) -> list[str]:
     if len(text) * CHARACTER < gap - 10:
         return [text]
-    head, _, tail = text.rpartition(" · ") if " · " in text else text.rpartition("/") if "/" in text else ("", "", text)
+    mark = next((mark for mark in (" · ", "/", "-") if mark in text), "")
+    head, _, tail = text.rpartition(mark) if mark else ("", "", text)
     return [shortened(p, 22) for p in (head, tail) if p]
 
 

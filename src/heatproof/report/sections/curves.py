@@ -32,7 +32,7 @@ GROUPS = {  # of baselines: the colour of a family of methods, and what it says
 }
 LEFT = {"negentropy": "information left (nats)", "energy": "energy of the logits", "mean-sigmoid": "mean sigmoid of the logits"}
 STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of a strip
-TOP = 3  # predictions of a bare baseline
+TOP = 5  # predictions of a bare baseline
 
 
 class Watched(NamedTuple):
@@ -174,7 +174,19 @@ def _strips(run: Run, site: Site, kept: Kept, model: str, method: str, watched: 
         shares = torch.softmax(end.double(), 0).topk(min(TOP, len(end)))
         top = [(run.class_name(model, int(i)), float(p)) for p, i in zip(*shares, strict=True)]
         length = float(norm) if norm is not None else None
-        rows.append({"baseline": w.baseline, "family": _family(w.baseline), "images": images, "top": top, "norm": length})
+        entropy = float(torch.special.entr(torch.softmax(end.double(), 0)).sum())
+        distance = float(w.others["ood"][kept.ids.index(sample), -1]) if "ood" in w.others and w.key[0] == "deletion" else None
+        rows.append(
+            {
+                "baseline": w.baseline,
+                "family": _family(w.baseline),
+                "images": images,
+                "top": top,
+                "norm": length,
+                "entropy": entropy,
+                "far": distance,
+            }
+        )
     predicted, sure = confidence(kept.logits[kept.ids.index(sample)])
     facts = {"sample": sample, "label": run.class_name(model, predicted), "sure": sure}
     return {**facts, "rows": rows, "shares": [f"{100 * s:.0f} %" for s in STEPS]} if rows else None
