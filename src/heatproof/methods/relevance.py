@@ -296,9 +296,7 @@ def relevance(model: Model, x: Tensor, target: Tensor, convolution: Share, epsil
         chosen = F.one_hot(goal, logits.shape[1]).to(logits)
         return torch.autograd.grad(logits, leaf, chosen * logits.detach() if start == "logit" else chosen)[0]
 
-    part = model.tail("input")
-    part.batch_size = -(-model.batch_size // 2)  # it keeps about twice as much as a gradient does
-    return part.attribute(x, target, attribute)
+    return model.halved().attribute(x, target, attribute)
 
 
 @remembered

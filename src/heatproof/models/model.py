@@ -200,6 +200,12 @@ class Model:
         part._start = self._index(layer)
         return part
 
+    def halved(self) -> Model:
+        """The same in batches of half the size, for what keeps more than a gradient does."""
+        part = self.tail("input")
+        part.batch_size = -(-self.batch_size // 2)
+        return part
+
     def cut(self, layer: str) -> tuple[Callable[[Tensor], Tensor], Model]:
         """(pre, explain) with explain(pre(x)) == model(x), exactly."""
         return (lambda x: self.activation(x, layer)), self.tail(layer)
