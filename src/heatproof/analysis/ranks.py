@@ -178,6 +178,11 @@ def kendall_w(ranks: np.ndarray) -> np.ndarray:  # (..., K, M) -> (...,)
     return np.divide(12 * apart, most, out=np.full_like(apart, np.nan), where=most > 0)
 
 
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:  # (..., M), (..., M) -> (...,)
+    """Spearman's; nan where all values of one are equal, or one is missing."""
+    return _product(_standardized(a), _standardized(b))
+
+
 def _standardized(ranks: np.ndarray) -> np.ndarray:  # (..., M) -> same
     """Average ranks with mean 0 and norm 1; nan where all are equal, or one is missing."""
     again = rankdata(ranks, axis=-1, nan_policy="propagate")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
 
 from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
+from heatproof.analysis.ranks import rank_correlation
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,5 @@ def tradeoff(distance: np.ndarray, left: np.ndarray, resamples: int = RESAMPLES,
         return None
     slope, intercept = np.polyfit(x, y, 1)
     drawn = (bootstrap_means(values, resamples, seed) for values in (distance, left))
-    correlation = Estimate.of(float(_spearman(x, y)), _spearman(*drawn))
+    correlation = Estimate.of(float(rank_correlation(x, y)), rank_correlation(*drawn))
     return Tradeoff(correlation, float(slope), float(intercept), y - (intercept + slope * x))
-
-
-def _spearman(a: np.ndarray, b: np.ndarray) -> np.ndarray:  # (..., K), (..., K) -> (...,)
-    ranks = [rankdata(v, axis=-1) for v in (a, b)]
-    centred = [r - r.mean(-1, keepdims=True) for r in ranks]
-    norm = np.sqrt((centred[0] ** 2).sum(-1) * (centred[1] ** 2).sum(-1))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(norm > 0, (centred[0] * centred[1]).sum(-1) / norm, np.nan)

@@ -208,13 +208,7 @@ def lattice(panels: Sequence[Panel], rows: Sequence[Row], title: str, digits: in
     room, value = max(100.0, min(240.0, 960 / len(panels) - 140)), 40 + (4 + 5.3 * (2 * digits + 10)) * spans
     lefts = [begin + 12 + i * (room + value + gap) for i in range(len(panels))]
     width, height = lefts[-1] + room + value + 4, top + row * len(rows) + bottom
-    parts = []
-    for panel, left in zip(panels, lefts, strict=True):
-        parts.append(tag("text", shortened(panel.title, int((room + value) / CHARACTER)), class_="column", x=left, y=18))
-        parts += _ticks(panel.axis, left, left + room, top, height - bottom)
-        if panel.line is not None:
-            x = panel.axis.place(panel.line, left, left + room)
-            parts.append(tag("line", class_="random", x1=x, x2=x, y1=top, y2=height - bottom))
+    parts = _columns(panels, lefts, room, value, top, height - bottom)
     for i, line in enumerate(rows):
         y = top + row * (i + 0.5)
         inside = [
@@ -225,6 +219,18 @@ def lattice(panels: Sequence[Panel], rows: Sequence[Row], title: str, digits: in
             inside += _cell(line.family, cell, panel.axis, left, left + room, value, y, digits, spans)
         parts.append(tag("g", *inside, class_=f"mark {family_class(line.family)}", data_method=line.label))
     return svg(width, height, title, *parts, kind="lattice")
+
+
+def _columns(panels: Sequence[Panel], lefts: Sequence[float], room: float, value: float, top: float, floor: float) -> list[Markup]:
+    """The title, the axis and the dashed line of each panel."""
+    parts = []
+    for panel, left in zip(panels, lefts, strict=True):
+        parts.append(tag("text", shortened(panel.title, int((room + value) / CHARACTER)), class_="column", x=left, y=18))
+        parts += _ticks(panel.axis, left, left + room, top, floor)
+        if panel.line is not None:
+            x = panel.axis.place(panel.line, left, left + room)
+            parts.append(tag("line", class_="random", x1=x, x2=x, y1=top, y2=floor))
+    return parts
 
 
 def _cell(
@@ -522,13 +528,7 @@ def boxes(panels: Sequence[Panel], rows: Sequence[BoxRow], title: str) -> Markup
     first = [i == 0 or rows[i - 1].group != line.group for i, line in enumerate(rows)]
     tops = [top + row * i + 9 * sum(first[1 : i + 1]) for i in range(len(rows))]
     width, height = lefts[-1] + room + value + 4, tops[-1] + row + bottom
-    parts = []
-    for panel, left in zip(panels, lefts, strict=True):
-        parts.append(tag("text", shortened(panel.title, int((room + value) / CHARACTER)), class_="column", x=left, y=18))
-        parts += _ticks(panel.axis, left, left + room, top, height - bottom)
-        if panel.line is not None:
-            x = panel.axis.place(panel.line, left, left + room)
-            parts.append(tag("line", class_="random", x1=x, x2=x, y1=top, y2=height - bottom))
+    parts = _columns(panels, lefts, room, value, top, height - bottom)
     for line, begins, at in zip(rows, first, tops, strict=True):
         y = at + row / 2
         inside = [
