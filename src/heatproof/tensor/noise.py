@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.random.bit_generator import ISeedSequence
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -39,5 +42,14 @@ def generator(*key: object) -> np.random.Generator:
 
 
 def generator_of(text: str) -> np.random.Generator:
-    digest = hashlib.sha256(text.encode()).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+    return np.random.Generator(np.random.Philox(_Key(hashlib.sha256(text.encode()).digest()[:16])))  # type: ignore[arg-type]
+
+
+class _Key(ISeedSequence):
+    """`Philox(key=…)`, without the entropy that numpy asks the machine for beside it: that is most of its time."""
+
+    def __init__(self, key: bytes):
+        self.key = key
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> NDArray[np.uint64]:
+        return np.frombuffer(self.key, "<u8")

@@ -36,7 +36,7 @@ class Rows:
 
 @dataclass
 class Feed:
-    """Some samples of a data set, in batches. Images that are never cropped at random are decoded once and kept, up to `memory` bytes."""
+    """Some samples of a data set, in batches. Images that are never cropped at random are made once and kept, up to `memory` bytes."""
 
     data: Data
     indices: Sequence[int]
@@ -80,48 +80,44 @@ class Feed:
             torch.set_num_threads(threads)
 
     def _rows(self, readers: ThreadPoolExecutor, group: Sequence[int], epoch: int, deletion: Deletion | None) -> Rows:
-        shares = [group[worker :: self.workers] for worker in range(self.workers)]
-        found: dict[int, Tensor | None] = {}
-        for part in readers.map(lambda share: [(i, self._image(i, epoch)) for i in share], shares):
-            found.update(part)
+        missing = [i for i in group if i not in self._kept]
+        found: dict[int, Tensor | None] = {i: self._kept[i] for i in group if i in self._kept}
+        if missing:
+            shares = [missing[worker :: self.workers] for worker in range(self.workers)]
+            for part in readers.map(lambda share: [(i, self._image(i, epoch)) for i in share], shares):
+                found.update(part)
         good = [(i, image) for i in group if (image := found[i]) is not None]
         ids = [self.data.ids[i] for i, _ in good]
-        shape = (len(self.model.mean), self.model.size, self.model.size)
-        x = (stacked([image for _, image in good]) if good else torch.empty(0, *shape)).to(self.model.device, self.model.dtype)
-        x.sub_(self.model.mean).div_(self.model.std)  # model.normalize without its copies, which cost more than the sums
+        shape = (0, self.model.size, self.model.size, len(self.model.mean))
+        x = (torch.stack([image for _, image in good]) if good else torch.empty(shape)).permute(0, 3, 1, 2)  # channels last
+        x = x.to(self.model.device, self.model.dtype)
         if deletion is not None and good:
             x = deletion(x, ids, self.model, self.seed, epoch)
         return Rows(ids, x, torch.tensor([self.data.labels[i] for i, _ in good], device=x.device, dtype=torch.long))
 
-    def _image(self, index: int, epoch: int) -> Tensor | None:  # (3, H, W): bytes, or floats in [0, 1]
-        sample = self.data.ids[index]
-        if index in self._kept:
-            return self._kept[index]
+    def _image(self, index: int, epoch: int) -> Tensor | None:  # (H, W, 3) in the model's input space
+        sample, mean = self.data.ids[index], self.model.mean
         try:
             if self.augment:
                 assert isinstance(self.data, ImageFolder)
-                return random_crop(read_image(self.data.files[index]), self.model.size, generator(self.seed, "crop", epoch, sample))
+                crop = random_crop(read_image(self.data.files[index]), self.model.size, generator(self.seed, "crop", epoch, sample))
+                return self._normal(crop)
             image = self.data.load(index).image
         except UnreadableImage as error:
             self.unreadable[sample] = str(error)
             return None
-        wanted = (len(self.model.mean), self.model.size, self.model.size)
+        wanted = (len(mean), self.model.size, self.model.size)
         if image.shape != wanted:
             shapes = ["×".join(map(str, shape)) for shape in (image.shape, wanted)]
             raise HeatproofError(f"{self.data.name} gives images of {shapes[0]}, but {self.model.name} takes {shapes[1]}")
-        pixels = (image * 255).round().byte()
-        if self._spent + pixels.numel() <= self.memory and torch.equal(pixels.float() / 255, image):
-            self._kept[index] = pixels
-            self._spent += pixels.numel()
-        return image
+        made = self._normal(image)
+        if self._spent + made.nbytes <= self.memory:
+            self._kept[index] = made
+            self._spent += made.nbytes
+        return made
 
-
-def stacked(images: Sequence[Tensor]) -> Tensor:  # (B, 3, H, W) in [0, 1]
-    """As a tensor of its own, channels last."""
-    if all(image.dtype == torch.uint8 for image in images):
-        return torch.stack(list(images)).contiguous(memory_format=torch.channels_last).float().div_(255)
-    floats = [image.float() / 255 if image.dtype == torch.uint8 else image for image in images]
-    return torch.stack(floats).contiguous(memory_format=torch.channels_last)
+    def _normal(self, image: Tensor) -> Tensor:  # (3, H, W) in [0, 1] -> (H, W, 3)
+        return self.model.normalize(image[None].to(self.model.device, self.model.dtype))[0].permute(1, 2, 0).contiguous()
 
 
 @dataclass(frozen=True)
