@@ -40,8 +40,9 @@ def load_model(
     device: "cpu", "cuda", "cuda:1", "mps", or "auto"; by default where it is.
     tuned: files of weights that were fine-tuned from these, by cells and baseline: {"16/zero": "aligned.safetensors"}. `idsds` takes them.
     aligned: "16/zero" gives the model with those weights, the embedded ones or one of `tuned`.
-    backend: what computes whole passes without gradients: "eager", "fused" (convolutions and norms in one), "compile" (torch.compile) or
-        "openvino"; by default eager. Each agrees with eager to 1e-3 of the logits' range, and always runs `batch_size` images at once.
+    backend: what computes passes from the image without gradients: "eager", "fused" (convolutions and norms in one), "compile"
+        (torch.compile) or "openvino"; by default eager. Each agrees with eager to 1e-3 of the logits' range, and always runs
+        `batch_size` images at once.
     """
     place = pick_device(device) if device is not None else None
     model = _open(name, weights)
