@@ -69,6 +69,11 @@ def test_cutting_a_module_of_ones_own_is_exact_at_every_layer(golden_model, name
     assert_cuts_are_exact(golden_model(name))
 
 
+def test_images_may_be_laid_out_either_way(golden_model, images):
+    model, (x, _) = golden_model("vgg"), images
+    torch.testing.assert_close(model.activation(x.contiguous(memory_format=torch.channels_last), "final"), model.activation(x, "final"))
+
+
 def test_operations_in_place_do_not_spoil_a_cut(golden_model, images):
     """As in most published networks: a ReLU that overwrites the activation before it."""
     module, (x, target) = copy.deepcopy(golden_model("vgg").module), images

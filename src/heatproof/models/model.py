@@ -258,7 +258,9 @@ class Model:
             batch = pad(x, self.batch_size).contiguous(memory_format=torch.channels_last)
             way = backends.Way(self.name, self.module, self.body, stop, watch)
             return backends.forward_by(self.backend, way, batch, self.input_range)(batch)
-        batch = self._filled(x).contiguous(memory_format=self._layout if stop is None and x.ndim == 4 else torch.preserve_format)
+        batch = self._filled(x)
+        if stop is None and x.ndim == 4:
+            batch = batch.contiguous(memory_format=self._layout)
         end, seen = self.body.run(batch, self._start, stop, watch)
         return [end, *(seen[at] for at in watch)]
 
