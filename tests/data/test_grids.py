@@ -81,15 +81,33 @@ def test_the_pool_is_what_the_model_is_right_and_sure_about(bright):
         for i, label in enumerate(data.labels):
             if softmax[i].argmax() == label and softmax[i, label] >= threshold:
                 expected.setdefault(label, []).append(i)
-        assert pool_of(model, data, threshold) == dict(sorted(expected.items()))
+        assert pool_of([(model, data)], threshold) == dict(sorted(expected.items()))
     assert own_confidence(model, data)[5] == -1
+
+
+def test_a_common_pool_is_what_all_are_sure_about(bright):
+    """Images are told by their ids, whatever their order; one that a model does not have is out."""
+    model, data = bright
+    class Softer(Brightness):
+        def forward(self, x):
+            return super().forward(x) / 3
+
+    other = hp.Model(Softer(), size=8, mean=(0, 0, 0), std=(1, 1, 1), name="softer")
+    order = list(range(47, 3, -1))
+    turned = hp.TensorData(data.images[order], [data.labels[i] for i in order], ids=[data.ids[i] for i in order])
+    found = pool_of([(model, data), (other, turned)], 0.9)
+    own, theirs = ({i for part in pool_of([(m, data)], 0.9).values() for i in part} for m in (model, other))
+    assert {i for part in found.values() for i in part} == (own & theirs) - {0, 1, 2, 3}
+    assert theirs < own
+    with pytest.raises(HeatproofError, match="bright and softer all give .* Confidence=0.* would give"):
+        make_grids([(model, data), (other, turned)], 2, repeated=False, confidence=0.99, count=5, most=5)
 
 
 def test_the_pool_is_found_once(bright):
     model, data = bright
     own_confidence(model, data)
     before = model.passes.copy()
-    pool_of(model, data, 0.3)
+    pool_of([(model, data)], 0.3)
     assert model.passes == before
 
 
@@ -111,7 +129,7 @@ def test_silhouettes_of_all_cells_are_shown():
 
 
 def made(model, data, **changes):
-    return make_grids(model, data, 2, **{"repeated": False, "confidence": 0.99, "count": None, "most": 500, **changes})
+    return make_grids([(model, data)], 2, **{"repeated": False, "confidence": 0.99, "count": None, "most": 500, **changes})
 
 
 def test_too_few_images_are_told_with_the_threshold_that_would_do(bright):

@@ -7,9 +7,10 @@ from torch import nn
 import heatproof as hp
 import heatproof.functional as F
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.methods import METHODS, Explainer, Expression
+from heatproof.methods import METHODS, Explainer, Expression, at_their_layers, parse_methods
 from heatproof.models import views
 from heatproof.models.nets import bagnet
+from heatproof.models.vision import MIDDLE
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.patches import patch_masks
 
@@ -262,15 +263,56 @@ def test_explanations_that_are_part_of_the_model(name, method):
 # Other networks
 
 
+FAMILIES = {  # the last layer before the last pool, and how many layers there are besides the input
+    **{"vgg11": ("features.19", 8), "vgg16": ("features.29", 13), "vgg19": ("features.35", 16)},
+    **{"vgg11_bn": ("features.27", 8), "vgg16_bn": ("features.42", 13), "vgg19_bn": ("features.51", 16)},
+    **dict.fromkeys(["resnet18", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "wide_resnet50_2"], ("layer4", 5)),
+    "googlenet": ("inception5b", 12),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_layer_of_the_papers_networks_in_every_view(torchvision, name):
+    """Untrained: shapes, the layers' order, and one backward for all."""
+    final, count = FAMILIES[name]
+    model, x, target = untrained(torchvision, name), noise(1, 3, 128, 128), torch.tensor([3])
+    layers = model.all_layers
+    assert (layers[0], layers[-1], len(layers)) == ("input", final, count + 1)
+    assert name not in MIDDLE or MIDDLE[name] in layers
+    for kind in VIEWS.values():
+        view = kind(model, 2, 1)
+        sides = []
+        before = view.passes.copy()
+        with view.sharing(x, target, layers):
+            for expression in at_their_layers(parse_methods(["ixg@all", "gradcam@all"]), model):
+                maps = Explainer(view, x, target, Rng(0, ["a"])).native(expression)
+                assert torch.isfinite(maps).all() and maps.shape[1:] == view.activation(x, expression.layer).shape[2:]
+                sides.append(maps.shape[-1])
+        assert sides == sorted(sides[: count + 1], reverse=True) * 2 and sides[0] == 128
+        assert (view.passes - before)["backward"] == 1
+
+
+def untrained(torchvision, name):
+    """A VGG's head is narrower than torchvision's, whose first layer alone has 100 million weights."""
+    torch.manual_seed(0)
+    options = {"init_weights": False} if name == "googlenet" or "vgg" in name else {}  # they take a while
+    with torch.device("meta"):
+        net = getattr(torchvision.models, name)(weights=None, num_classes=7, **options).eval()
+        if "vgg" in name:
+            net.classifier = nn.Sequential(nn.Linear(512 * 49, 16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 7))
+    net = net.to_empty(device="cpu").eval()
+    for module in net.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    return hp.Model(net, size=64, name=name)
+
+
 @pytest.mark.parametrize("name", ["resnet18", "googlenet"])
 def test_torchvision(torchvision, name):
-    torch.manual_seed(0)
-    options = {} if name == "resnet18" else {"init_weights": False}  # it takes a while
-    net = getattr(torchvision.models, name)(weights=None, num_classes=7, **options).eval()
-    model, x = hp.Model(net, size=64, name=name), noise(1, 3, 128, 128)
+    model, x = untrained(torchvision, name), noise(1, 3, 128, 128)
     with torch.no_grad():
         assert torch.equal(views.difull(model, 2, 3)(x), model(crop(x, 3)))
-        torch.testing.assert_close(views.gridpg(model, 2)(x), net(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(views.gridpg(model, 2)(x), model.module(x), rtol=1e-4, atol=1e-5)
 
 
 def test_a_pool_that_changes_nothing_does_not_shrink_the_grid():

@@ -116,6 +116,35 @@ def test_a_vision_transformer_is_refused_before_anything_runs(name):
         hp.evaluate("paperbirds/vit", "paperbirds:test", ["ixg"], [name], limit=8)
 
 
+def test_a_model_without_grids_does_not_stop_the_others(tmp_path):
+    """Its rows say why; what else is asked of it is judged."""
+    found = hp.evaluate(
+        ["paperbirds/vit", "paperbirds/vgg"],
+        "paperbirds:test",
+        ["ixg", "random"],
+        ["sds(patches=4)", "gridpg(grids=2)", "difull(grids=2)"],
+        limit=64,
+        out=tmp_path / "run",
+    )
+    status = found.scores.groupby(["model", "protocol"])["status"].agg(set)
+    assert status["paperbirds/vit"].to_dict() == {"sds": {"ok"}, "gridpg": {"n/a"}, "difull": {"n/a"}}
+    assert status["paperbirds/vgg"].to_dict() == {"sds": {"ok"}, "gridpg": {"ok"}, "difull": {"ok"}}
+    refused = found.scores[found.scores["status"] == "n/a"]
+    assert refused["message"].str.contains("grids are for convolutional networks").all()
+    assert "grids are for convolutional networks" in found.report().read_text()
+
+
+def test_a_common_pool_shows_all_models_the_same_grids():
+    models = ["paperbirds/vgg", "paperbirds/resnet", "paperbirds/vit"]  # the last has no grids, and no vote
+    own, common = (
+        hp.evaluate(models, "paperbirds:test", ["random"], [f"gridpg(grids=4{pool})"], limit=128).scores for pool in ("", ", pool=common")
+    )
+    shown = {len(rows): rows.groupby("model")["sample"].agg(set) for rows in (own[own["status"] == "ok"],)}
+    assert shown[32]["paperbirds/vgg"] != shown[32]["paperbirds/resnet"]
+    same = common[common["status"] == "ok"].groupby("model")["sample"].agg(set)
+    assert same["paperbirds/vgg"] == same["paperbirds/resnet"] and len(same["paperbirds/vgg"]) == 16
+
+
 def test_settings_that_make_no_sense():
     for settings in ({"grid": 1}, {"confidence": 1.5}, {"grids": 0}, {"cells": 3}):
         with pytest.raises(HeatproofError, match=f"protocol gridpg.*{next(iter(settings))}"):

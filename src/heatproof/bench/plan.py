@@ -6,7 +6,7 @@ import hashlib
 import json
 import resource
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from heatproof.data.base import Data, PartData
 from heatproof.data.catalog import Batch, load_batch
 from heatproof.data.reference import Reference, reference_for
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.methods import Expression
+from heatproof.methods import Expression, at_their_layers
 from heatproof.methods.explain import check_applicable
 from heatproof.models.model import Model
 from heatproof.protocols import Pose, Protocol
@@ -135,22 +135,41 @@ def make_plan(
     names = [m.name for m in models]
     if len(set(names)) != len(names):
         raise HeatproofError(f"two models are called {next(n for n in names if names.count(n) > 1)}; give one another name")
-    for original, originals, told in zip(models, data, references or [None] * len(models), strict=True):
+    given = list(zip(models, data, strict=True))
+    for original, originals in given:
         _check_data(originals, original)
-        for pose, judges in _posed(original, originals, protocols):
-            known = _reference(pose, told, seed, expressions, judges)
-            tasks += _tasks(original.name, pose, judges, expressions, known, [pose.model.backend, seed])
+    refusals = {(m.name, p.canonical): _refusal(p, m) for m in models for p in protocols}
+    if all(refusals.values()):
+        raise NotApplicable("there is nothing to judge: " + "; ".join(dict.fromkeys(refusals.values())))
+    among = {p.canonical: [pair for pair in given if not refusals[pair[0].name, p.canonical]] for p in protocols}
+    for (original, originals), told in zip(given, references or [None] * len(models), strict=True):
+        refused = {p.canonical: refusals[original.name, p.canonical] for p in protocols}
+        asked = at_their_layers(expressions, original)
+        for pose, judges in _posed(original, originals, protocols, refused, among):
+            known = _reference(pose, told, seed, asked, judges)
+            tasks += _tasks(original.name, pose, judges, asked, known, refused, [pose.model.backend, seed])
     smallest = min(batch_size, *(len(t.data.ids) for t in tasks))
     return Plan(tuple(tasks), seed, smallest, keep_maps)
 
 
-def _posed(model: Model, data: Data, protocols: Sequence[Protocol]) -> list[tuple[Pose, list[Protocol]]]:
-    """The views that are judged, each once, and by which protocols."""
+def _refusal(protocol: Protocol, model: Model) -> str:
+    """Why a protocol is not defined for a model; "" where it is."""
+    try:
+        protocol.check(model)
+    except NotApplicable as error:
+        return str(error)
+    return ""
+
+
+def _posed(
+    model: Model, data: Data, protocols: Sequence[Protocol], refused: Mapping[str, str], among: Mapping[str, Sequence[tuple[Model, Data]]]
+) -> list[tuple[Pose, list[Protocol]]]:
+    """The views that are judged, each once, and by which protocols; one that is refused stands with the model as it is."""
     poses: dict[str, Pose] = {}
     judges: dict[str, list[Protocol]] = {}
     for protocol in protocols:
-        protocol.check(model)
-        for pose in protocol.pose(model, data):
+        own = protocol.canonical
+        for pose in [Pose("", model, data)] if refused[own] else protocol.pose(model, data, among[own]):
             poses.setdefault(pose.view, pose)
             judges.setdefault(pose.view, []).append(protocol)
     return [(poses[view], judges[view]) for view in poses]
@@ -162,6 +181,7 @@ def _tasks(
     protocols: Sequence[Protocol],
     expressions: Sequence[Expression],
     reference: Reference | str,
+    refused: Mapping[str, str],
     common: Sequence[Any],
 ) -> Iterator[Task]:
     view, model, data = pose
@@ -181,7 +201,7 @@ def _tasks(
                 _hash([*block, p.canonical, p.target, _baseline_version(p), e.canonical, layers[e.canonical], _told(known, p, e)]),
                 p,
                 e,
-                (partless if "parts" in p.needs else "") or (lacking if p.knows else "") or not_applicable[e.canonical],
+                refused[p.canonical] or (partless if "parts" in p.needs else "") or (lacking if p.knows else "") or not_applicable[e.canonical],
             )
             for p in protocols
             for e in expressions

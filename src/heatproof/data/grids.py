@@ -52,9 +52,14 @@ def judged_cell(sample: str) -> int:
     return int(sample.rpartition("#")[2])
 
 
-def pool_of(model: Model, data: Data, confidence: float) -> dict[int, list[int]]:
-    """Per class, the images that the model gives their own label with at least that softmax."""
-    sure, pool = own_confidence(model, data), dict[int, list[int]]()
+Voters = Sequence[tuple[Model, Data]]  # whose word counts, each with its images; indices are those of the first one's
+
+
+def pool_of(voters: Voters, confidence: float) -> dict[int, list[int]]:
+    """Per class, the images that every model gives their own label with at least that softmax; one that a model does not have is out."""
+    (_, data), pool = voters[0], dict[int, list[int]]()
+    each = [dict(zip(own.ids, own_confidence(model, own).tolist(), strict=True)) for model, own in voters]
+    sure = torch.tensor([min(known.get(name, -1.0) for known in each) for name in data.ids], dtype=torch.float64)
     for i in ((sure >= confidence) & (sure >= 0)).nonzero().flatten().tolist():
         pool.setdefault(int(data.labels[i] or 0), []).append(i)
     return dict(sorted(pool.items()))
@@ -114,22 +119,24 @@ def draw(pool: Pool, grid: int, repeated: bool, count: int, seed: int = 0) -> li
 
 
 def make_grids(
-    model: Model, data: Data, grid: int, *, repeated: bool, confidence: float, count: int | None, most: int, seed: int = 0
+    voters: Voters, grid: int, *, repeated: bool, confidence: float, count: int | None, most: int, seed: int = 0
 ) -> tuple[list[tuple[int, ...]], Pool]:
     """(grids, the pool they are from). count=None: as many as the pool gives, at most `most`."""
-    pool = pool_of(model, data, confidence)
+    pool = pool_of(voters, confidence)
     found = draw(pool, grid, repeated, count or most, seed)
     if len(found) < (count or 1):
-        raise HeatproofError(_too_few(model, data, grid, repeated, confidence, count or 1, pool, len(found), seed))
+        raise HeatproofError(_too_few(voters, grid, repeated, confidence, count or 1, pool, len(found), seed))
     return found, pool
 
 
-def _too_few(model: Model, data: Data, grid: int, repeated: bool, confidence: float, count: int, pool: Pool, found: int, seed: int) -> str:
+def _too_few(voters: Voters, grid: int, repeated: bool, confidence: float, count: int, pool: Pool, found: int, seed: int) -> str:
     """What is there, and what a lower threshold would give."""
-    told = f"{model.name} gives {_told(pool)} of {data.name} their label with a softmax of at least {confidence:g}"
+    names = [model.name for model, _ in voters]
+    who = f"{names[0]} gives" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} all give"
+    told = f"{who} {_told(pool)} of {voters[0][1].name} their label with a softmax of at least {confidence:g}"
     told += f": enough for {found} grids of {grid}×{grid}, not {count}" if found else f": not enough for a grid of {grid}×{grid}"
     for lower in (offer for offer in OFFERS if offer < confidence):
-        other = pool_of(model, data, lower)
+        other = pool_of(voters, lower)
         enough = len(draw(other, grid, repeated, count, seed))
         if enough >= count or not lower:
             verb = f"confidence={lower:g} would give" if enough >= count else "even confidence=0 gives"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
@@ -39,6 +39,7 @@ Cost = Callable[[Mapping[str, Any]], tuple[int, int]]
 Function = Callable[..., Tensor]
 Applies = Callable[[Model], str]  # why it does not apply to a model; "" where it does
 Prepare = Callable[[Model, Iterator[Tensor]], dict[str, Tensor]]  # from the network from its layer on, and images of the reference
+EVERY = "all"  # the layers of a model from its input to `final`
 _GIVEN = ("model", "x", "target", "rng", "silhouette", "image", "prepared")
 
 
@@ -253,6 +254,7 @@ class Expression:
     map_key: str  # the same without transforms: what is stored
     noise: Noise | None = None
     drawn: str = ""  # the noisy maps it is made of, which expressions that differ only in kind or reduction share
+    calls: tuple[Call, ...] = field(default=(), hash=False)  # method and transforms as they were written
 
     @property
     def cost(self) -> tuple[int, int] | None:
@@ -281,6 +283,11 @@ class Expression:
         """One gradient at its layer is all it needs, so one backward can serve it along with others."""
         return "gradient" in self.entry.needs and self.cost == (0, 1) and self.noise is None
 
+    def at(self, layer: str) -> Expression:
+        """The same at another layer."""
+        head, *tail = self.calls
+        return self._build(self.entry, head, layer, tail)
+
     @classmethod
     def parse(cls, text: str | Function) -> Expression:
         if callable(text) or hasattr(text, "attribute"):
@@ -301,6 +308,7 @@ class Expression:
     @classmethod
     def _build(cls, entry: MethodEntry, call: Call, layer: str, tail: list[Call]) -> Expression:
         call = Call(entry.id, call.args, call.kwargs)
+        calls = (call, *tail)
         arguments = call.bind(entry.parameters, "method")
         if arguments["reduce"] not in REDUCTIONS:
             raise unknown("reduction", arguments["reduce"], REDUCTIONS)
@@ -326,7 +334,7 @@ class Expression:
             own = {k: v for k, v in sorted(arguments.items()) if k != "reduce"}
             drawn = f"{Call(entry.of or entry.id, (), own)}@{layer}{code} {noise.model_dump(exclude={'kind'})}"
         return cls(
-            entry, arguments, layer, tuple(transforms), signed, "|".join([label, *labels]), "|".join(canonical), map_key, noise, drawn
+            entry, arguments, layer, tuple(transforms), signed, "|".join([label, *labels]), "|".join(canonical), map_key, noise, drawn, calls
         )
 
 
@@ -376,6 +384,12 @@ def _partition_layer(head: str) -> tuple[str, str, str]:
         if character == "@" and not depth:
             return head[:i], "@", head[i + 1 :]
     return head, "", ""
+
+
+def at_their_layers(expressions: Sequence[Expression], model: Model) -> list[Expression]:
+    """What stands at `all` at every layer that the model shows, each once."""
+    found = [e.at(layer) for e in expressions for layer in (model.all_layers if e.layer == EVERY else [e.layer])]
+    return list({e.label: e for e in found}.values())
 
 
 def parse_methods(texts: list[str | Function]) -> list[Expression]:

@@ -285,6 +285,7 @@ class Landmarks(NamedTuple):
     cam: int | None
     embedding: int
     head: int  # the first layer whose next step belongs to the head
+    units: tuple[int, ...] = ()  # the ends of convolutions and blocks up to `final`
 
 
 def landmarks(body: Body, example: Tensor) -> Landmarks:
@@ -300,8 +301,8 @@ def landmarks(body: Body, example: Tensor) -> Landmarks:
     if not spatial:
         return Landmarks(None, None, None, embedding, embedding)
     cam = spatial[-1]
-    while cam > 1 and area[cam] == area[cam - 1] and isinstance(modules[cam - 1], (*_POOLS, nn.Dropout, nn.Identity)):
-        cam -= 1  # an adaptive pool that changes nothing is not a layer of its own
+    while cam > 1 and area[cam] >= area[cam - 1] and isinstance(modules[cam - 1], (*_POOLS, nn.Dropout, nn.Identity)):
+        cam -= 1  # an adaptive pool that changes nothing, or repeats values, is not a layer of its own
     pools = [i for i in spatial if _pools(body, modules, area, i)]
     final = pools[-1] if pools else cam
     weights = [_convolutions(m) for m in modules]
@@ -310,7 +311,27 @@ def landmarks(body: Body, example: Tensor) -> Landmarks:
     while halfway > 1 and area[halfway] < area[halfway - 1] and not weights[halfway - 1]:
         halfway -= 1  # before a pool, not after it
     head = next((i for i in range(cam, len(modules)) if has_weights[i]), embedding)
-    return Landmarks(halfway, final, cam, embedding, head)
+    shapes = [tuple(seen[i].shape[1:]) for i in range(final + 1)]
+    return Landmarks(halfway, final, cam, embedding, head, _units(body, modules, weights, shapes))
+
+
+def _units(body: Body, modules: Sequence[nn.Module | None], weights: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """A convolution ends behind its norm and ReLU; of blocks of one shape in a container the last counts (Rao et al. 2024)."""
+    final = len(shapes) - 1
+    ends = [i + 1 for i in range(final) if weights[i]]
+    if not ends:
+        return tuple(range(1, final + 1))  # a network that is not cut: the layers that were named
+    for k, end in enumerate(ends):
+        while end < final and not weights[end] and shapes[end + 1] == shapes[end] and not isinstance(modules[end], _POOLS):
+            end += 1
+        ends[k] = end
+
+    def goes_on(end: int, following: int) -> bool:
+        around, then = body.layers[end].rpartition(".")[0], body.layers[following]
+        same = bool(around) and around in (then, then.rpartition(".")[0]) and shapes[end] == shapes[following]
+        return same and not isinstance(modules[end - 1], nn.ReLU | nn.Conv2d | nn.BatchNorm2d)
+
+    return tuple(end for end, following in zip(ends, [*ends[1:], 0], strict=True) if not following or not goes_on(end, following))
 
 
 def _pools(body: Body, modules: Sequence[nn.Module | None], area: Sequence[int], layer: int) -> bool:

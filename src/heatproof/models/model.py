@@ -115,7 +115,7 @@ class Model:
         if classes is not None and len(classes) != self.n_classes:
             raise HeatproofError(f"{self.name} gives {self.n_classes} logits, but {len(classes)} class names were given")
         self.classes = tuple(classes) if classes is not None else None
-        self._embedding, self._head = found.embedding, found.head
+        self._embedding, self._head, self._units = found.embedding, found.head, found.units
         known = {"middle": found.middle, "final": found.final, "cam": found.cam}
         self._aliases = {**self.body.aliases, **{name: at for name, at in known.items() if at is not None}}
         for alias, layer in (aliases or {}).items():
@@ -169,6 +169,11 @@ class Model:
     def landmarks(self) -> dict[str, str]:
         """What `middle`, `final` and `cam` mean here, where they mean anything."""
         return {name: self.body.layers[self._aliases[name]] for name in LANDMARKS if name in self._aliases}
+
+    @property
+    def all_layers(self) -> list[str]:
+        """`input`, and behind every convolution with its norm and ReLU, or every block, up to `final`."""
+        return [self.start_layer, *(self.body.layers[at] for at in self._units if at > self._start)]
 
     def kind(self, layer: str) -> str:
         """What the step to that layer belongs to: features (up to `cam`), pool, or head."""

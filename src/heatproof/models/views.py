@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.errors import NotApplicable
 from heatproof.models.body import Body, Steps
 from heatproof.models.guard import inspecting
 from heatproof.models.model import Model
@@ -145,7 +145,7 @@ def _cut(model: Model) -> int:
             "off that sees one cell alone; grids are for convolutional networks"
         )
     if "cam" not in model.landmarks:
-        raise HeatproofError(
+        raise NotApplicable(
             f"{model.name} does not show where its features end and its head begins; name the last spatial layer before the last pooling "
             'or flattening, such as hp.Model(…, layers=["layer3", "layer4"], aliases={"cam": "layer4"})'
         )
@@ -158,13 +158,13 @@ def _split(model: Model, grid: int) -> _Split:
     try:
         whole = _features(model, cut, grid).shape[2:]
     except Exception as error:  # whatever a network says of an image that is larger than it is used to
-        raise HeatproofError(
+        raise NotApplicable(
             f"{model.name} cannot run up to {model.body.layers[cut]} on a grid of {grid * model.size} px: {error}. Name layers that it can "
             "be cut at: hp.Model(…, layers=[…])"
         ) from error
     steps = [side - own for side, own in zip(whole, (height, width), strict=True)]
     if any(step % (grid - 1) or step < (grid - 1) * own for step, own in zip(steps, (height, width), strict=True)):
-        raise HeatproofError(
+        raise NotApplicable(
             f"{model.name} has features of {height}×{width} for a cell of {model.size} px, but of {whole[0]}×{whole[1]} for a grid of "
             f"{grid}×{grid}: its stride does not divide the cell, so cells have no features of their own; choose another size for the model"
         )

@@ -51,6 +51,14 @@ def _imported(package: str) -> Any:
         raise HeatproofError(f"{package} cannot be imported ({error}). Install it: pip install 'heatproof[vision]'") from None
 
 
+RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "resnext101_32x8d", "wide_resnet50_2")
+MIDDLE = {  # of torchvision's networks, as Rao et al. 2024 have it; else it is half of the weight layers
+    **{"vgg11": "features.12", "vgg11_bn": "features.17", "vgg19": "features.20", "vgg19_bn": "features.29"},
+    **dict.fromkeys(RESNETS, "layer2"),
+    "googlenet": "inception4a",
+}
+
+
 class Input(NamedTuple):
     size: int
     resize: int
@@ -74,7 +82,8 @@ def library_model(name: str, weights: str | Path | None) -> Model:
                 f"or weights={RANDOM} for an untrained network"
             )
         module, image = build()
-    return Model(module.eval(), name=name, **image._asdict())
+    middle = {"middle": MIDDLE[net]} if package == "torchvision" and net in MIDDLE else None
+    return Model(module.eval(), name=name, aliases=middle, **image._asdict())
 
 
 Build = Callable[[], tuple[nn.Module, Input]]

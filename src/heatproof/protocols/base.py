@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -73,8 +73,8 @@ class Protocol(BaseModel):
         names = ("id", "version", "summary", "higher_is_better", "range", "random_score", "target", "citation")
         return {name: getattr(self, name) for name in names}
 
-    def pose(self, model: Model, data: Data) -> list[Pose]:
-        """Before anything is divided into shards."""
+    def pose(self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()) -> list[Pose]:
+        """Before anything is divided into shards. among: all models of the plan that it can judge, each with its data."""
         return [Pose("", model, data)]
 
     @property

@@ -5,6 +5,7 @@ In `gridpg` the network sees the grid as one image, in `difull` it cannot see be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -39,6 +40,7 @@ class Localization(Protocol):
     confidence: Annotated[float, Field(ge=0, le=1)] = 0.99  # the least softmax of the label, for an image to be put into a grid
     grids: Annotated[int, Field(ge=1)] | None = None  # None: as many as the images give, at most `most`
     seed: Annotated[int, Field(ge=0)] = 0  # of which images meet
+    pool: Literal["common"] | None = None  # common: of images that all models of the run are sure of; None: each model its own
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"random_score": 1 / self.grid**2}
@@ -57,10 +59,10 @@ class Localization(Protocol):
             )
         self.looks(model)
 
-    def pose(self, model: Model, data: Data) -> list[Pose]:
+    def pose(self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()) -> list[Pose]:
+        others = [(other, own) for other, own in among if other is not model] if self.pool == "common" else []
         cells, pool = make_grids(
-            model,
-            data,
+            [(model, data), *others],
             self.grid,
             repeated=self.repeated,
             confidence=self.confidence,

@@ -136,5 +136,5 @@ class InDomainSingleDeletion(SingleDeletion):
     def alignment(self) -> str:
         return f"{self.patches}/{self.baseline}"
 
-    def pose(self, model: Model, data: Data) -> list[Pose]:
+    def pose(self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()) -> list[Pose]:
         return [Pose(f"aligned {self.alignment}", align(model, self.alignment), data)]
