@@ -88,6 +88,7 @@ def test_the_pool_is_what_the_model_is_right_and_sure_about(bright):
 def test_a_common_pool_is_what_all_are_sure_about(bright):
     """Images are told by their ids, whatever their order; one that a model does not have is out."""
     model, data = bright
+
     class Softer(Brightness):
         def forward(self, x):
             return super().forward(x) / 3

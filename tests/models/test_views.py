@@ -264,8 +264,12 @@ def test_explanations_that_are_part_of_the_model(name, method):
 
 
 FAMILIES = {  # the last layer before the last pool, and how many layers there are besides the input
-    **{"vgg11": ("features.19", 8), "vgg16": ("features.29", 13), "vgg19": ("features.35", 16)},
-    **{"vgg11_bn": ("features.27", 8), "vgg16_bn": ("features.42", 13), "vgg19_bn": ("features.51", 16)},
+    "vgg11": ("features.19", 8),
+    "vgg16": ("features.29", 13),
+    "vgg19": ("features.35", 16),
+    "vgg11_bn": ("features.27", 8),
+    "vgg16_bn": ("features.42", 13),
+    "vgg19_bn": ("features.51", 16),
     **dict.fromkeys(["resnet18", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "wide_resnet50_2"], ("layer4", 5)),
     "googlenet": ("inception5b", 12),
 }

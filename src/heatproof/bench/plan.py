@@ -201,7 +201,10 @@ def _tasks(
                 _hash([*block, p.canonical, p.target, _baseline_version(p), e.canonical, layers[e.canonical], _told(known, p, e)]),
                 p,
                 e,
-                refused[p.canonical] or (partless if "parts" in p.needs else "") or (lacking if p.knows else "") or not_applicable[e.canonical],
+                refused[p.canonical]
+                or (partless if "parts" in p.needs else "")
+                or (lacking if p.knows else "")
+                or not_applicable[e.canonical],
             )
             for p in protocols
             for e in expressions

@@ -320,6 +320,7 @@ def provenance(spec: dict[str, Any], models: Mapping[str, Model]) -> dict[str, A
                 "classes": m.n_classes,
                 "class_names": m.classes,
                 "layers": m.landmarks,
+                "all_layers": m.all_layers,
             }
             for title, m in models.items()
         },

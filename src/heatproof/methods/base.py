@@ -334,7 +334,17 @@ class Expression:
             own = {k: v for k, v in sorted(arguments.items()) if k != "reduce"}
             drawn = f"{Call(entry.of or entry.id, (), own)}@{layer}{code} {noise.model_dump(exclude={'kind'})}"
         return cls(
-            entry, arguments, layer, tuple(transforms), signed, "|".join([label, *labels]), "|".join(canonical), map_key, noise, drawn, calls
+            entry,
+            arguments,
+            layer,
+            tuple(transforms),
+            signed,
+            "|".join([label, *labels]),
+            "|".join(canonical),
+            map_key,
+            noise,
+            drawn,
+            calls,
         )
 
 

@@ -53,7 +53,10 @@ def _imported(package: str) -> Any:
 
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "resnext101_32x8d", "wide_resnet50_2")
 MIDDLE = {  # of torchvision's networks, as Rao et al. 2024 have it; else it is half of the weight layers
-    **{"vgg11": "features.12", "vgg11_bn": "features.17", "vgg19": "features.20", "vgg19_bn": "features.29"},
+    "vgg11": "features.12",
+    "vgg11_bn": "features.17",
+    "vgg19": "features.20",
+    "vgg19_bn": "features.29",
     **dict.fromkeys(RESNETS, "layer2"),
     "googlenet": "inception4a",
 }

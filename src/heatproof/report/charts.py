@@ -403,6 +403,7 @@ class Trace:
     label: str
     family: str
     values: tuple[float, ...]  # at evenly spaced places from 0 to 1
+    band: tuple[tuple[float, float], ...] = ()  # (low, high) at the same places
 
 
 def traces(lines: Sequence[Trace], up: Axis, titles: tuple[str, str], title: str, level: float | None = None) -> Markup:
@@ -436,7 +437,9 @@ def traces(lines: Sequence[Trace], up: Axis, titles: tuple[str, str], title: str
         path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
         tip = f"{line.label}\n" + "\n".join(f"{100 * k / last:.0f} %: {number(v, 2)}" for k, v in enumerate(line.values))
         anchor = "end" if early else "start"
+        around = [(x, up.place(v if math.isfinite(v) else 0.0, floor, top)) for k in (0, 1) for (x, _), v in _edge(places, line.band, k)]
         inside = [
+            *([tag("path", class_="dot band", d="M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in around) + "Z")] if around else []),
             tag("path", class_="halo", d=path),
             tag("path", class_="line thin", d=path),
             tag("path", class_="leader", d=f"M{edge:.1f} {places[end][1]:.1f}L{edge + 10 * away:.1f} {height:.1f}"),
@@ -444,6 +447,14 @@ def traces(lines: Sequence[Trace], up: Axis, titles: tuple[str, str], title: str
         ]
         parts.append(tag("g", *inside, class_=f"mark {family_class(line.family)}", data_tip=tip, data_twin=line.label))
     return svg(width, floor + 44, title, *parts, kind="traces")
+
+
+def _edge(
+    places: Sequence[tuple[float, float]], band: Sequence[tuple[float, float]], upper: int
+) -> list[tuple[tuple[float, float], float]]:
+    """One edge of a band, the upper one backwards, so that the two close."""
+    edge = [(place, ends[upper]) for place, ends in zip(places, band, strict=bool(band))]
+    return edge[::-1] if upper else edge
 
 
 def _spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,8 @@ from heatproof.protocols.grids import Localization
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Box, BoxRow, Panel, Shares
 from heatproof.report.gather import CONTROL, CRISP_BELOW, Kept, Run
+from heatproof.report.sections import grid_facts
+from heatproof.report.sections.grid_facts import Place
 from heatproof.report.site import Figure, Site
 from heatproof.tensor.filters import resize
 from heatproof.tensor.localization import EDGES, aggregate_maps, bin_slices, share_of
@@ -27,39 +29,37 @@ from heatproof.tensor.localization import EDGES, aggregate_maps, bin_slices, sha
 LAYERS = ("input", "middle", "final", "cam")  # the names of layers in the order of depth; others come after them
 COARSER = (EDGES, (0, 10, 50, 90, 100), (0, 50, 100))  # bins, for fewer and fewer maps
 MOST_MAPS = 200  # that are laid over each other; more would be a matter of gigabytes
+MOST_PLACES = 24  # methods at layers in one figure of pairs
 MOST_ROWS = 12  # of aggregated maps; beyond, each method is shown at its best layer
 WHOLE = Axis(-0.02, 1.02, (0.0, 0.25, 0.5, 0.75, 1.0))
 
 
-class Place(NamedTuple):
-    """A method at a layer."""
-
-    label: str
-    method: str  # without its layer
-    layer: str
-    family: str
-
-
 def content(run: Run, site: Site) -> dict[str, Any] | None:
     keys = [key for key in run.judges if issubclass(PROTOCOLS[key[0]].cls, Localization)]
-    own = {standing.model: [key for key in keys if key in standing.settings] for standing in run.standings}
+    own = {
+        s.model: [k for k, means in zip(s.settings, s.means, strict=True) if k in keys and np.isfinite(means).any()] for s in run.standings
+    }
     found = [_model(run, site, model, judged) for model, judged in own.items() if judged]
     return {"models": found, "bar": site.picture(pictures.scale_bar(False))} if found else None
 
 
 def _model(run: Run, site: Site, model: str, keys: list[Key]) -> dict[str, Any]:
     tables = {key: table(run.rows, model, key) for key in keys}
-    places = _places(run, list(dict.fromkeys(label for scores in tables.values() for label in scores.columns)))
-    settings = []
+    layers = [str(layer) for layer in run.facts(model).get("all_layers", [])]
+    places = _places(run, list(dict.fromkeys(label for scores in tables.values() for label in scores.columns)), layers)
+    few, settings = _few(places), []
     for key in keys:
         shares, bins = _looked_at(run, site, model, key, places, tables[key])
+        over = f"{model}, {run.setting_labels[key]}: mean localization of each method over the depth of the layer, with 95 % intervals"
         settings.append(
             {
                 "label": run.setting_labels[key],
                 "shares": shares,
-                "cells": _cells(site, model, key, places, shares, run.judges[key]["settings"]["grid"]) if shares else None,
+                "cells": _cells(site, model, key, few, shares, run.judges[key]["settings"]["grid"]) if shares else None,
                 "aggregated": bins,
-                "correlation": _correlation(site, model, key, places, tables[key]),
+                "correlation": _correlation(site, model, key, few, tables[key]),
+                "depth": grid_facts.over_depth(site, over, places, layers, tables[key], run.judges[key]["random_score"]),
+                "smoothed": grid_facts.smoothed(places, tables[key]),
             }
         )
     return {
@@ -67,22 +67,32 @@ def _model(run: Run, site: Site, model: str, keys: list[Key]) -> dict[str, Any]:
         "boxes": _boxes(run, site, model, keys, tables, places),
         "maps": {run.setting_labels[key]: len(tables[key]) for key in keys},
         "settings": settings,
+        "images": grid_facts.in_every_setting(run, site, model, keys, few),
+        "pools": grid_facts.pools(run, model),
+        "costs": grid_facts.costs(run, model, keys),
+        "left_out": len(places) - len(few),
         "crisp": run.facts(model).get("size", CRISP_BELOW) < CRISP_BELOW,
     }
 
 
-def _places(run: Run, labels: list[str]) -> list[Place]:
+def _places(run: Run, labels: list[str], layers: list[str]) -> list[Place]:
     """Methods in the order of the run, each from its first layer to its last."""
+    order = {layer: i for i, layer in enumerate(dict.fromkeys([*LAYERS[:1], *layers, *LAYERS[1:]]))}
     found = []
     for label in labels:
         layer = str(run.methods.get(label, {}).get("layer", ""))
-        found.append(Place(label, label.replace(f"@{layer}", "", 1) if layer else label, layer, run.family(label)))
+        bare = label.replace(f"@{layer}", "", 1) if layer else label
+        found.append(Place(label, bare, layer, run.family(label), order.get(layer, len(order))))
     methods = list(dict.fromkeys(p.method for p in found))
-    return sorted(found, key=lambda p: (methods.index(p.method), _depth(p.layer)))
+    return sorted(found, key=lambda p: (methods.index(p.method), p.depth))
 
 
-def _depth(layer: str) -> int:
-    return LAYERS.index(layer) if layer in LAYERS else len(LAYERS)
+def _few(places: list[Place]) -> list[Place]:
+    """What fits a figure of pairs or of pictures: where there are too many, each method at its first, middle and last layer."""
+    if len(places) <= MOST_PLACES:
+        return places
+    own = {method: [p for p in places if p.method == method] for method in dict.fromkeys(p.method for p in places)}
+    return [p for at in own.values() for k, p in enumerate(at) if k in (0, len(at) // 2, len(at) - 1)]
 
 
 def _boxes(run: Run, site: Site, model: str, keys: list[Key], tables: dict[Key, pd.DataFrame], places: list[Place]) -> Figure:
@@ -122,7 +132,7 @@ def _looked_at(
 def _cells(site: Site, model: str, key: Key, places: list[Place], shares: dict[str, list[Shares]], side: int) -> Figure:
     shown = [p for p in places if p.label in shares]
     rows = list(dict.fromkeys((p.method, p.family) for p in shown))
-    layers = sorted({p.layer for p in shown}, key=_depth)
+    layers = list(dict.fromkeys(p.layer for p in sorted(shown, key=lambda p: p.depth)))
     at = {(p.method, p.family, p.layer): shares[p.label] for p in shown}
     found = [[at.get((*row, layer), []) for layer in layers] for row in rows]
     title = f"{model}, {key[0]}: mean share of the positive attribution in every cell, for each judged cell"
