@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models.convert import renamed
+from heatproof.models.invariance import invariance
 from heatproof.models.model import Model
 from heatproof.models.nets import ASSETS, CIFAR10_NETS, NETS, ON_DEMAND, build, build_cifar10, load_state, weights_path
 from heatproof.models.vision import OPEN, RANDOM, library_model
@@ -213,5 +214,6 @@ _KINDS: dict[str, Callable[[str, str | Path | None], Model]] = {  # by how the n
     "file:": lambda name, weights: _from_file(name),
     "cifar10/": lambda name, weights: _cifar10(name, pretrained=weights is None),
     "paperbirds/": lambda name, weights: _embedded(name.removeprefix("paperbirds/"), pretrained=weights is None),
+    "rao2024/": lambda name, weights: invariance(name),
     **{f"{package}:": library_model for package in OPEN},
 }
