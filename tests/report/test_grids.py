@@ -132,7 +132,7 @@ def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(run: Run, site: S
     for mean, bin_ in zip(means, row["bins"], strict=True):
         with Image.open(site.root / bin_["map"]) as picture:
             indices = np.asarray(picture).astype(int)
-        assert np.abs(indices - 255 * np.clip(mean / scale, 0, 1)).max() <= 0.51
+        assert np.abs(indices - 255 * np.clip(mean / scale, 0, 1)).max() <= 255 / pictures.SHADES / 2 + 0.51
 
 
 def test_signs_are_shown_where_there_are_some(shown: dict):
@@ -150,6 +150,60 @@ def test_correlations_are_spearmans(result: hp.Result, shown: dict):
             assert found["values"][i, j] == pytest.approx(spearmanr(scores[first], scores[second]).statistic)
     constant = shown["settings"][1]["correlation"]  # all that is cut off has no gradient: 1 everywhere
     assert np.isnan(constant["values"][constant["labels"].index("ixg")]).all()
+
+
+@pytest.fixture(scope="module")
+def layered(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
+    """At all layers, alone as well, and smoothed."""
+    methods = ["ixg@all", "gradcam@all", "ixg|smooth(3)", "ixg|smooth(9)", "gradcam@final"]
+    out = tmp_path_factory.mktemp("layers") / "run"
+    return hp.evaluate(
+        "paperbirds/vgg", "paperbirds:test", methods, ["sds(patches=4)", "gridpg(grids=5)", "difull(grids=5)"], limit=64, out=out
+    )
+
+
+@pytest.fixture(scope="module")
+def deep(layered: hp.Result, site: Site) -> dict:
+    return grids.content(Run(layered.store), site)["models"][0]
+
+
+def test_all_layers_stand_over_their_depth_with_intervals(layered: hp.Result, deep: dict):
+    layers = ["input", "conv1", "conv2", "conv3", "conv4", "conv5", "conv6"]
+    rows = layered.scores[layered.scores["protocol"] == "gridpg"]
+    chart = str(deep["settings"][0]["depth"].svg)
+    assert re.findall(r'data-twin="([^"]*)"', chart) and chart.count('class="dot band"') == 2
+    for method in ("ixg", "gradcam"):
+        own = {"input": "ixg" if method == "ixg" else "gradcam@input"}
+        means = [rows[rows["method"] == own.get(layer, f"{method}@{layer}")]["value"].mean() for layer in layers]
+        told = "&#10;".join(f"{100 * k / 6:.0f} %: {number(v, 2)}" for k, v in enumerate(means)).replace("&#10;", "\n")
+        assert f"{method}\n{told}" in chart
+
+
+def test_smoothing_stands_beside_gradcam(layered: hp.Result, deep: dict):
+    found = deep["settings"][0]["smoothed"]
+    scores = layered.scores[layered.scores["protocol"] == "gridpg"].pivot(index="sample", columns="method", values="value")
+    assert (found["widths"], found["beside"]) == ([0, 3, 9], "gradcam@final")
+    (row,) = found["rows"]
+    for label, (mean, rho) in zip(["ixg", "ixg|smooth(3)", "ixg|smooth(9)"], row["cells"], strict=True):
+        assert mean.value == pytest.approx(scores[label].mean())
+        assert rho == pytest.approx(spearmanr(scores[label], scores["gradcam@final"]).statistic)
+
+
+def test_an_image_stands_alone_and_in_grids(layered: hp.Result, deep: dict):
+    (image,) = deep["images"]
+    assert image["titles"] == ["alone", "gridpg", "difull"] and all(image["photos"])
+    assert all(all(row["cells"]) for row in image["rows"])
+    assert layered.report().is_file()
+
+
+def test_costs_are_what_was_counted(layered: hp.Result, deep: dict):
+    """One backward a map for all that share it, and the clean pass."""
+    assert [(row["label"], row["maps"], row["whole"]) for row in deep["costs"]] == [
+        ("gridpg", 20, {"forward": 20, "backward": 20}),
+        ("difull", 10, {"forward": 10, "backward": 10}),
+    ]
+    (pool,) = deep["pools"]
+    assert pool["images"] == sum(pool["classes"].values()) <= 64
 
 
 def test_the_page_has_all_of_it(page: str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from heatproof.tensor.patches import patch_sums
 
 FIRST, BEST, WORST = 6, 3, 3
 ENDS = ("best for most methods", "worst for most methods")
-BYTES = 6_000_000  # for all maps
+BYTES = 3_000_000  # for all maps
 
 
 def content(run: Run, site: Site) -> dict[str, Any]:
@@ -35,11 +36,16 @@ def _model(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any]
     rows = run.rows[run.rows["model"] == model]
     methods = [*order, *(m for m in dict.fromkeys(rows["method"]) if m not in order)]
     size = run.facts(model).get("size", 64)
-    room = BYTES // int(sum(len(run.views(m)) for m in run.models) * (len(methods) + 1) * 0.6 * size**2)
+    room = BYTES // int(sum(len(_apart(run.views(m))) for m in run.models) * (len(methods) + 1) * 0.25 * size**2)
     real = [m for m in order if not run.is_control(m)] or order
     best_first, count = [str(s) for s in mean_scores(rows, real).index], max(3, min(FIRST + BEST + WORST, room))
-    views = [v for view in run.views(model) if (v := _view(run, site, model, view, methods, best_first, count))]
+    views = [v for view in _apart(run.views(model)) if (v := _view(run, site, model, view, methods, best_first, count))]
     return {"name": model, "views": views, "crisp": size < CRISP_BELOW} if views else None
+
+
+def _apart(views: Iterable[str]) -> list[str]:
+    """Of grids that are judged cell by cell, the first."""
+    return list({view.partition(", cell ")[0]: view for view in reversed(list(views))}.values())[::-1]
 
 
 def _view(run: Run, site: Site, model: str, view: str, methods: list[str], best_first: list[str], count: int) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from heatproof.report.gather import CONTROL, Kept, Run
 from heatproof.report.site import Figure, Site
 
 ALONE = "alone"
-MOST_IMAGES = 2  # that are shown in every setting
+MOST_IMAGES = 1  # that are shown in every setting
 DEPTH = ("relative depth of the layer", "mean localization")
 
 

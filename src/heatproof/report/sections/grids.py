@@ -200,11 +200,11 @@ def _binned(
         bins.append(
             {
                 "map": site.picture(pictures.heatmap(plain.bins[i], size, False, plain.scale)),
-                "signed": site.picture(pictures.heatmap(signed.bins[i], size, True, signed.scale)) if signed else None,
+                "signed": site.picture(pictures.heatmap(signed.bins[i], size, True, signed.scale, small=True)) if signed else None,
                 "score": float(scores[plain.order[part]].mean()),
                 "count": part.stop - part.start,
-                "photo": site.picture(pictures.photo(photo)),
-                "example": site.picture(pictures.heatmap(maps[middle], size, signed is not None)),
+                "photo": site.picture(pictures.photo(photo, small=True)),
+                "example": site.picture(pictures.heatmap(maps[middle], size, signed is not None, small=True)),
                 "example_score": float(scores[middle]),
                 "sample": known[middle],
             }

@@ -87,5 +87,11 @@ def _baseline_summary(name: str) -> str:
 
 
 def _model(run: Run, name: str, view: str) -> dict[str, Any]:
-    correct, labelled = run.kept(name, view).accuracy
-    return {"name": titled(name, view), **run.facts(name, view), "correct": correct, "labelled": labelled}
+    correct, labelled = run.right(name, view)
+    return {
+        "name": titled(name, view),
+        **run.facts(name, view),
+        "correct": correct,
+        "labelled": labelled,
+        "on_grid": view not in run.networks(name),
+    }

@@ -15,7 +15,7 @@ from heatproof.report.palette import FAMILIES
 from heatproof.report.site import Site
 
 ROOM = {1: 480.0, 2: 330.0}  # px for the marks, by the number of panels side by side
-GZIP_ABOVE = 200_000  # rows: a plain file would be some 20 MB
+GZIP_ABOVE = 15_000  # rows: a plain file would be some 2 MB
 
 
 def content(run: Run, site: Site) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def best(run: Run, model: str, key: Key) -> Best | None:
     for column, value in zip(("protocol", "setting", "baseline"), key, strict=True):
         lines = lines[lines[column] == value]
     lines = lines[lines["mean"].notna()].sort_values("mean", ascending=not judge["higher_is_better"], kind="stable")
-    correct, labelled = run.kept(model, view).accuracy
+    correct, labelled = run.right(model, view)
     if not len(lines) or not labelled:
         return None
     line = lines.iloc[0]
