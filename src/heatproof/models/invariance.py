@@ -32,8 +32,8 @@ def invariance(name: str) -> Model:
     else:
         others = torch.ones(1, CHANNELS, WINDOW, WINDOW)
         others[..., :SEEN, :SEEN] = 0
-        both = torch.cat([torch.eye(CLASSES), torch.ones(CLASSES, 2)], 1)
-        stages += [_convolution(torch.cat([weight, others, -others])), _convolution(both[:, :, None, None])]
+        both = torch.cat([torch.ones(CLASSES, 2), torch.eye(CLASSES)], 1)  # the sums first: they cancel before anything is rounded
+        stages += [_convolution(torch.cat([others, -others, weight])), _convolution(both[:, :, None, None])]
     net = nn.Sequential(*stages, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     return Model(net, name=name, size=SIZE, mean=(0.5,) * 3, std=(0.5,) * 3)
 
