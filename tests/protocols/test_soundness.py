@@ -312,7 +312,13 @@ def test_order_based_metrics_of_the_label_share_maps_and_images():
     images = torch.rand(10, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     wrong = (net.logits(net.normalize(images)).argmax(1) + 1) % net.n_classes
     by_value, by_area = "completeness(baseline=zero, steps=5)", "road(baseline=zero, steps=5, {})"
-    protocols = [QUICK, by_value, by_area.format("order=least, of=label"), by_area.format("of=label"), "deletion(score=correct, steps=5, of=label)"]
+    protocols = [
+        QUICK,
+        by_value,
+        by_area.format("order=least, of=label"),
+        by_area.format("of=label"),
+        "deletion(score=correct, steps=5, of=label)",
+    ]
     net.passes.clear()
     rows = hp.evaluate(net, (images, wrong), ["saliency"], protocols).scores
     assert net.passes["forward"] == 10 * (1 + 1 + 3 * 4)  # clean, empty; by area from either end, by value

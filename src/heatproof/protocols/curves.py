@@ -266,7 +266,9 @@ class _Predicted(Curve):
 
     target: ClassVar[Literal["label", "prediction"]] = "prediction"
 
-    of: Literal["label"] | None = None  # label: maps of it and its score, as `soundness` and `completeness` have, which then share the passes
+    of: Literal["label"] | None = (
+        None  # label: maps of it and its score, as `soundness` and `completeness` have, which then share the passes
+    )
 
     @property
     def explained(self) -> Literal["label", "prediction"]:

@@ -66,7 +66,7 @@ def traces(lines: Sequence[Trace], up: Axis, titles: tuple[str, str], title: str
         parts.append(tag("line", class_="random", x1=left, x2=right, y1=y, y2=y))
     end, edge, away = (0, left, -1) if early else (-1, right, 1)
     named = sorted(lines, key=lambda line: -line.values[line.known[end]])
-    heights = spread([up.place(line.values[line.known[end]], floor, top) for line in named], 12.5, top, floor + 30)
+    heights = spread([up.place(line.values[line.known[end]], floor, top) for line in named], 12.5, top, floor + 4)
     for line, height in zip(named, heights, strict=True):
         across = [left + (right - left) * line.place(k) for k in line.known]
         path = _path(across, [up.place(line.values[k], floor, top) for k in line.known])
@@ -79,7 +79,7 @@ def traces(lines: Sequence[Trace], up: Axis, titles: tuple[str, str], title: str
             tag("path", class_="leader", d=f"M{begin[0]:.1f} {begin[1]:.1f}L{edge + 10 * away:.1f} {height:.1f}"),
             tag("text", shortened(line.label, 22), class_="name small", x=edge + 13 * away, y=height + 4, text_anchor=anchor),
         ]
-        parts.append(tag("g", *inside, class_=f"mark {family_class(line.family)}", data_tip=line.tip(), data_twin=line.label))
+        parts.append(tag("g", *inside, class_=f"mark {family_class(line.family)}", data_tip=line.tip(), data_method=line.label))
     return svg(width, floor + 44, title, *parts, kind="traces")
 
 
