@@ -25,6 +25,9 @@ methods: .venv/installed-dev
 	rm .deviations.json
 	$(BIN)/python docs/make_gallery.py docs/img/methods.png
 
+truth: .venv/installed-dev
+	$(BIN)/python docs/make_truth.py docs/img
+
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
