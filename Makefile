@@ -6,7 +6,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test check methods clean
+.PHONY: quickstart test check methods truth clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
