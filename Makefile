@@ -6,7 +6,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test check methods clean
+.PHONY: quickstart test check methods truth clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
@@ -24,6 +24,9 @@ methods: .venv/installed-dev
 	$(BIN)/python docs/make_methods.py .deviations.json docs/methods.md
 	rm .deviations.json
 	$(BIN)/python docs/make_gallery.py docs/img/methods.png
+
+truth: .venv/installed-dev
+	$(BIN)/python docs/make_truth.py docs/img
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

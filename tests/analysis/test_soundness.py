@@ -7,6 +7,7 @@ from scipy.spatial.distance import directed_hausdorff
 
 import heatproof.functional as F
 from heatproof.analysis.distance import hausdorff, least_distance
+from heatproof.analysis.distinctness import Trio, distinct, trios
 from heatproof.analysis.soundness import at_levels, points
 from heatproof.errors import HeatproofError
 from heatproof.protocols import make_protocol
@@ -47,6 +48,17 @@ def test_decisions_are_made_anew_in_every_draw(curves, settings):
         np.testing.assert_allclose(estimate[1:], np.quantile(known, [0.025, 0.975]), rtol=1e-9)
 
 
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_points_of_samples_drawn_again(curves, settings):
+    protocol = make_protocol("soundness", {"eps": 0.05, **settings})
+    score, mass = curves
+    counts = np.random.default_rng(1).multinomial(40, np.full(40, 1 / 40), size=5)
+    found = protocol.drawn_points(torch.from_numpy(score), torch.from_numpy(mass), torch.from_numpy(counts))
+    for draw, weights in zip(found.numpy(), counts, strict=True):
+        rows = np.repeat(np.arange(40), weights)
+        np.testing.assert_allclose(draw, points(protocol, score[rows], mass[rows]).xy, rtol=1e-9)
+
+
 def test_samples_without_a_curve_or_a_positive_value_are_left_out(curves):
     protocol = make_protocol("soundness", {"eps": 0.05})
     score, mass = (np.concatenate([c, np.zeros((1, 12), np.float32), np.full((1, 12), np.nan, np.float32)]) for c in curves)
@@ -83,3 +95,33 @@ def test_the_two_nearest_curves_tell_the_distance():
         hausdorff(line * np.nan, line)
     with pytest.raises(HeatproofError, match="got 1"):
         least_distance([line])
+
+
+def test_maps_of_a_run_that_belong_together():
+    labels = [
+        "a|unit",
+        "a|remove(partial)",
+        "a|introduce(partial)",
+        "a|remove(random)",
+        "b|relu",
+        "b|introduce(x)",
+        "b|remove(x)",
+        "c|remove(x)",
+    ]
+    assert trios(labels) == [
+        Trio("a", "partial", "a|unit", "a|remove(partial)", "a|introduce(partial)"),
+        Trio("b", "x", "b|relu", "b|remove(x)", "b|introduce(x)"),
+    ]
+
+
+def test_distances_of_several_maps():
+    """Two trios of parallel lines; drawn again, the curve of the first moves up by 0.1, that of the second not at all."""
+    line = np.stack([np.linspace(0, 1, 9), np.zeros(9)], 1)
+    apart = {"a": 0, "b": 0.2, "c": 0.5, "d": 0, "e": 1, "f": 2}
+    curves = {name: line + np.array([0, up]) for name, up in apart.items()}
+    found = distinct(
+        [Trio("", "", *"abc"), Trio("", "", *"def")], curves, {"a": curves["a"] + np.array([[[0, 0.1]]]), "d": curves["d"][None]}
+    )
+    np.testing.assert_allclose(found.each, [(0.2, 0.1), (1, 0)], atol=1e-12)
+    np.testing.assert_allclose(found.mean, (0.6, 0.05))
+    assert found.spread == pytest.approx(np.std([0.2, 1], ddof=1))

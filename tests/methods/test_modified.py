@@ -35,6 +35,10 @@ def test_constant(maps):
     np.testing.assert_allclose(modified("introduce", "constant", maps), np.clip(unit(maps) + 0.6, 0, 1), atol=1e-6)
 
 
+def test_unit(maps):
+    np.testing.assert_allclose(TRANSFORMS["unit"].apply(maps, {}, Rng(7, IDS)), unit(maps), atol=1e-6)
+
+
 def test_random(maps):
     lost, won = unit(maps) - modified("remove", "random", maps).numpy(), modified("introduce", "random", maps).numpy() - unit(maps)
     for shift in (lost, won):

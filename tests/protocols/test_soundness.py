@@ -304,3 +304,28 @@ def test_order_based_metrics_share_the_images():
     for part in alone:
         same = both[both["protocol"] == part["protocol"].iloc[0]].reset_index(drop=True)
         assert same.equals(part)
+
+
+def test_order_based_metrics_of_the_label_share_maps_and_images():
+    """Where the model is wrong as well: one map, and one look at each image without some of its pixels."""
+    net = hp.load_model("paperbirds/vgg")
+    images = torch.rand(10, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    wrong = (net.logits(net.normalize(images)).argmax(1) + 1) % net.n_classes
+    by_value, by_area = "completeness(baseline=zero, steps=5)", "road(baseline=zero, steps=5, {})"
+    protocols = [
+        QUICK,
+        by_value,
+        by_area.format("order=least, of=label"),
+        by_area.format("of=label"),
+        "deletion(score=correct, steps=5, of=label)",
+    ]
+    net.passes.clear()
+    rows = hp.evaluate(net, (images, wrong), ["saliency"], protocols).scores
+    assert net.passes["forward"] == 10 * (1 + 1 + 3 * 4)  # clean, empty; by area from either end, by value
+    assert net.passes["backward"] == 10
+    assert set(rows["target_is"]) == {"label"}
+    assert (rows.groupby("sample")["target"].nunique() == 1).all()
+    net.passes.clear()
+    asked = hp.evaluate(net, (images, wrong), ["saliency"], [QUICK, by_area.format("order=least")]).scores
+    assert net.passes["backward"] == 20
+    assert asked.groupby("protocol")["target_is"].unique().map(list).to_dict() == {"soundness": ["label"], "road": ["prediction"]}

@@ -44,14 +44,14 @@ def test_distances_and_what_is_left_are_those_of_the_images(run: Run, shown: dic
     for images, step in ((x, 0), (torch.zeros_like(x), -1)):
         logits, embedding = model.forward(images)
         nearest = torch.cdist(torch.nn.functional.normalize(embedding.double()), bank).amin(1)
-        name = "deletion@1(baseline=zero, ood=True, score=logit, steps=5) gradcam"
+        name = "deletion@1(baseline=zero, of=None, ood=True, score=logit, steps=5) gradcam"
         kept = run.kept("paperbirds/vgg")
         torch.testing.assert_close(kept.every(f"{name} ood")[:, step].double(), nearest, rtol=1e-4, atol=1e-5)
         p = logits.double().softmax(1)
         left = np.log(32) + (p * p.clamp(min=1e-300).log()).sum(1)
         torch.testing.assert_close(kept.every(f"{name} negentropy")[:, step].double(), left, rtol=1e-4, atol=1e-5)
     row = next(r for r in shown["rows"] if (r["protocol"], r["baseline"]) == ("deletion", "blur"))
-    kept_curve = kept.every(f"deletion@1(baseline=blur, ood=True, score=logit, steps=5) {shown['method']} ood")
+    kept_curve = kept.every(f"deletion@1(baseline=blur, of=None, ood=True, score=logit, steps=5) {shown['method']} ood")
     assert row["means"]["ood"].value == pytest.approx(kept_curve.double().mean().item())
 
 

@@ -198,7 +198,7 @@ def _tasks(
         block = [data.name, shard, weights, *common]
         cells = tuple(
             Cell(
-                _hash([*block, p.canonical, p.target, _baseline_version(p), e.canonical, layers[e.canonical], _told(known, p, e)]),
+                _hash([*block, p.canonical, p.explained, _baseline_version(p), e.canonical, layers[e.canonical], _told(known, p, e)]),
                 p,
                 e,
                 refused[p.canonical]

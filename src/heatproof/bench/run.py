@@ -144,7 +144,7 @@ class _Work:
         labels = [p if label is None else label for p, label in zip(predicted, batch.labels, strict=True)]
         found: dict[tuple[int, ...], list[Cell]] = {}
         for cell in self.cells:
-            found.setdefault(tuple(labels if cell.protocol.target == "label" else predicted), []).append(cell)
+            found.setdefault(tuple(labels if cell.protocol.explained == "label" else predicted), []).append(cell)
         return found
 
     def _judge(self, batch: Batch, cells: Sequence[Cell], targets: tuple[int, ...], clean: Tensor) -> None:
@@ -274,7 +274,7 @@ class _Work:
     def _row(
         self, cell: Cell, sample: str, target: int | None, place: int | None, status: str, message: str, value: float = float("nan")
     ) -> dict[str, Any]:
-        by_label = place is not None and cell.protocol.target == "label" and self._by_label[place]
+        by_label = place is not None and cell.protocol.explained == "label" and self._by_label[place]
         return {
             "cell": cell.key,
             "model": self.owner,

@@ -35,6 +35,12 @@ def smooth(maps: Tensor, size: Odd) -> Tensor:
     return separable(maps[:, None], gaussian(size, size / 4), "constant")[:, 0]
 
 
+@transform("unit", removes_sign=True)
+def unit(maps: Tensor) -> Tensor:
+    """The positive part over its maximum."""
+    return relative(maps)
+
+
 @transform("remove", removes_sign=True)
 def remove(maps: Tensor, scheme: Scheme, *, rng: Rng) -> Tensor:
     """The positive part over its maximum, less 0.6, less U(0, 0.6) a pixel, or with zeros from rank 60 to 80 % (Li et al. 2024)."""

@@ -70,8 +70,13 @@ class Protocol(BaseModel):
     concludes: ClassVar[tuple[str, ...]] = ()  # curves of all samples without which none has a value; `measure` then leaves it open
 
     def facts(self) -> dict[str, Any]:
-        names = ("id", "version", "summary", "higher_is_better", "range", "random_score", "target", "citation")
-        return {name: getattr(self, name) for name in names}
+        names = ("id", "version", "summary", "higher_is_better", "range", "random_score", "citation")
+        return {**{name: getattr(self, name) for name in names}, "target": self.explained}
+
+    @property
+    def explained(self) -> Literal["label", "prediction"]:
+        """What its maps explain: the target, where no setting says otherwise."""
+        return self.target
 
     def pose(self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()) -> list[Pose]:
         """Before anything is divided into shards. among: all models of the plan that it can judge, each with its data."""

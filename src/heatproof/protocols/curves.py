@@ -261,10 +261,23 @@ def once(memo: dict[Hashable, Any], key: Hashable, make: Callable[[], Any]) -> A
     return memo[key]
 
 
-class _Stepped(Curve):
-    """Evenly spaced steps from the image to nothing, or back."""
+class _Predicted(Curve):
+    """Of what the model predicts, where the label is not asked for."""
 
     target: ClassVar[Literal["label", "prediction"]] = "prediction"
+
+    of: Literal["label"] | None = (
+        None  # label: maps of it and its score, as `soundness` and `completeness` have, which then share the passes
+    )
+
+    @property
+    def explained(self) -> Literal["label", "prediction"]:
+        return self.of or self.target
+
+
+class _Stepped(_Predicted):
+    """Evenly spaced steps from the image to nothing, or back."""
+
     citation: ClassVar[str] = "Petsiuk, Das, Saenko: RISE. BMVC 2018; Picard, Boissin, Subhash, Cadène, Fel: Back to the Baseline. 2024"
 
     ood: bool = False  # also watch how far out of domain the images on the way are, and how much the model still says of them
@@ -430,13 +443,12 @@ class IncrementalDeletion(_Ordered):
 
 
 @protocol
-class Road(_Ordered):
+class Road(_Ordered, _Predicted):
     id: ClassVar[str] = "road"
     version: ClassVar[int] = 1
     summary: ClassVar[str] = (
         "remove and debias: how often the model changes its mind while pixels give way to a linear imputation, most relevant first"
     )
-    target: ClassVar[Literal["label", "prediction"]] = "prediction"
     citation: ClassVar[str] = "Rong et al.: A Consistent and Efficient Evaluation Strategy for Attribution Methods. ICML 2022"
 
     baseline: BaselineName = "linear"

@@ -19,7 +19,7 @@ from heatproof.baselines import BaselineName
 from heatproof.models.model import Model
 from heatproof.protocols.base import Judged, Measured, Shared, protocol
 from heatproof.protocols.curves import BOUNDED, Curve, Removal, Some, Watched, Work, measured, once, without
-from heatproof.tensor.soundness import Compat, drawn_soundness, first_reached, included_mass, relative, soundness
+from heatproof.tensor.soundness import Compat, drawn_points, drawn_soundness, first_reached, included_mass, relative, soundness
 
 CITATION = "Li, Zhang, Kawaguchi, Khakzar, Bischl, Rezaei: A Dual-Perspective Approach to Evaluating Feature Attribution Methods. TMLR 2024"
 NOTHING = "nothing in the map is positive"
@@ -140,6 +140,10 @@ class Soundness(Removal):
     def at_levels(self, levels: Sequence[float], score: Tensor, mass: Tensor, weights: Tensor) -> Tensor:  # weights (R, N) -> (R, L)
         """The mean q at the first step that reaches each level, for every draw of samples."""
         return drawn_soundness(score, mass, weights, levels, self.eps, self.compat, self.gate, each=self.score != "correct")
+
+    def drawn_points(self, score: Tensor, mass: Tensor, weights: Tensor) -> Tensor:  # weights (R, N) -> (R, S, 2)
+        """(accuracy, mean q) after every step, for every draw of samples."""
+        return drawn_points(score, mass, weights, self.eps, self.compat, self.gate, each=self.score != "correct")
 
     def quality(self, score: Tensor, mass: Tensor) -> Tensor:  # (N, S), (N, S) -> (N, S) float64
         """q after every step."""

@@ -377,7 +377,7 @@ def scatter(
             (x1, y1), (x2, y2) = place[small], place[large]
             parts.append(tag("line", class_="join", x1=x1, y1=y1, x2=x2, y2=y2))
     named = sorted((p for p in points if p.label), key=lambda p: place[p][1])
-    heights = _spread([place[p][1] for p in named], 15.0, top + 4, floor)
+    heights = spread([place[p][1] for p in named], 15.0, top + 4, floor)
     for point in points:
         x, y = place[point]
         low, high = (up.place(v if math.isfinite(v) else point.spot.value, floor, top) for v in (point.spot.low, point.spot.high))
@@ -396,68 +396,7 @@ def _within(line: Callable[[float], float], x: float, across: Axis, up: Axis) ->
     return min(inside, key=lambda at: abs(at - x), default=x)
 
 
-@dataclass(frozen=True)
-class Trace:
-    """A curve with a name."""
-
-    label: str
-    family: str
-    values: tuple[float, ...]  # at evenly spaced places from 0 to 1
-    band: tuple[tuple[float, float], ...] = ()  # (low, high) at the same places
-
-
-def traces(lines: Sequence[Trace], up: Axis, titles: tuple[str, str], title: str, level: float | None = None) -> Markup:
-    """Curves over the share of pixels, each named at the end where they are furthest apart; `level` is a dashed line across."""
-    ends = [[line.values[end] for line in lines] for end in (0, -1)]
-    early = max(ends[0]) - min(ends[0]) > max(ends[1]) - min(ends[1])  # names on the left
-    left, top, floor, width = 172.0 if early else 52.0, 22.0, 250.0, 452.0
-    right = left + 248
-    parts = [
-        tag("text", f"↑ {titles[1]}", class_="tick", x=left - 44, y=12),
-        tag("text", f"{titles[0]} →", class_="tick", x=right, y=floor + 36, text_anchor="end"),
-    ]
-    for share in (0, 25, 50, 75, 100):
-        x = left + (right - left) * share / 100
-        parts.append(tag("text", f"{share} %", class_="tick", x=x, y=floor + 18, text_anchor="middle"))
-        parts.append(tag("line", class_="grid", x1=x, x2=x, y1=top, y2=floor))
-    for tick in up.ticks:
-        y = up.place(tick, floor, top)
-        at = (right + 8, "start") if early else (left - 8, "end")
-        parts.append(tag("text", number(tick, up.digits), class_="tick", x=at[0], y=y + 4, text_anchor=at[1]))
-        parts.append(tag("line", class_="grid", x1=left, x2=right, y1=y, y2=y))
-    if level is not None:
-        y = up.place(level, floor, top)
-        parts.append(tag("line", class_="random", x1=left, x2=right, y1=y, y2=y))
-    end, edge, away = (0, left, -1) if early else (-1, right, 1)
-    named = sorted(lines, key=lambda line: -line.values[end])
-    heights = _spread([up.place(line.values[end], floor, top) for line in named], 12.5, top, floor + 30)
-    for line, height in zip(named, heights, strict=True):
-        last = len(line.values) - 1
-        places = [(left + (right - left) * k / last, up.place(v, floor, top)) for k, v in enumerate(line.values)]
-        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-        tip = f"{line.label}\n" + "\n".join(f"{100 * k / last:.0f} %: {number(v, 2)}" for k, v in enumerate(line.values))
-        anchor = "end" if early else "start"
-        around = [(x, up.place(v if math.isfinite(v) else 0.0, floor, top)) for k in (0, 1) for (x, _), v in _edge(places, line.band, k)]
-        inside = [
-            *([tag("path", class_="dot band", d="M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in around) + "Z")] if around else []),
-            tag("path", class_="halo", d=path),
-            tag("path", class_="line thin", d=path),
-            tag("path", class_="leader", d=f"M{edge:.1f} {places[end][1]:.1f}L{edge + 10 * away:.1f} {height:.1f}"),
-            tag("text", shortened(line.label, 22), class_="name small", x=edge + 13 * away, y=height + 4, text_anchor=anchor),
-        ]
-        parts.append(tag("g", *inside, class_=f"mark {family_class(line.family)}", data_tip=tip, data_twin=line.label))
-    return svg(width, floor + 44, title, *parts, kind="traces")
-
-
-def _edge(
-    places: Sequence[tuple[float, float]], band: Sequence[tuple[float, float]], upper: int
-) -> list[tuple[tuple[float, float], float]]:
-    """One edge of a band, the upper one backwards, so that the two close."""
-    edge = [(place, ends[upper]) for place, ends in zip(places, band, strict=bool(band))]
-    return edge[::-1] if upper else edge
-
-
-def _spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Sorted places pushed apart until they are `gap` from each other, within the ends as far as there is room."""
     found: list[float] = []
     for place in places:

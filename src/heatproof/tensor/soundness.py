@@ -88,11 +88,36 @@ def drawn_soundness(
         q = weights @ soundness(score, mass, eps, compat, gate=gate)
         return torch.where(at >= 0, q.gather(1, at.clamp(min=0)), torch.nan)
     found = torch.full(at.shape, torch.nan, dtype=torch.float64)
-    false, included = false_steps(accuracy, eps, compat, gate).double(), mass.cumsum(1)
+    false = false_steps(accuracy, eps, compat, gate).double()
     for k in sorted(set(at[at >= 0].tolist())):
         draws = (at == k).any(1).nonzero()[:, 0]
-        until, total = (k, included[:, k] + TINY) if compat else (k + 1, included[:, k])
-        lost = (weights[draws] @ (mass[:, :until] / total[:, None]) * false[draws, :until]).sum(1)
-        q = weights[draws] @ (included[:, k] / total) - lost
+        q = _drawn_after(k, mass, weights[draws], false[draws], compat)
         found[draws] = torch.where(at[draws] == k, q[:, None], found[draws])
     return found
+
+
+def drawn_points(
+    score: Tensor,
+    mass: Tensor,
+    weights: Tensor,
+    eps: float = 0.01,
+    compat: Compat | None = None,
+    gate: float | None = None,
+    *,
+    each: bool = False,
+) -> Tensor:  # (N, S), (N, S), (R, N) -> (R, S, 2)
+    """The accuracy (or the mean score) and the mean q after every step, for every draw of samples, with all decisions made anew."""
+    score, mass, weights = score.double(), mass.double(), weights.double() / weights.double().sum(1, keepdim=True)
+    accuracy = weights @ score
+    if each:
+        return torch.stack([accuracy, weights @ soundness(score, mass, eps, compat, gate=gate)], 2)
+    false = false_steps(accuracy, eps, compat, gate).double()
+    return torch.stack([accuracy, torch.stack([_drawn_after(k, mass, weights, false, compat) for k in range(mass.shape[1])], 1)], 2)
+
+
+def _drawn_after(k: int, mass: Tensor, weights: Tensor, false: Tensor, compat: Compat | None) -> Tensor:  # (N, S), (R, N), (R, S) -> (R,)
+    """The mean q after step k; weights sum to 1."""
+    included = mass[:, : k + 1].sum(1)
+    until, total = (k, included + TINY) if compat else (k + 1, included)
+    lost = (weights @ (mass[:, :until] / total[:, None]) * false[:, :until]).sum(1)
+    return weights @ (included / total) - lost

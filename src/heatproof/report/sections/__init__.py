@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from heatproof.report.gather import Run
-from heatproof.report.sections import curves, example, failures, gallery, grids, headline, making, models, ranking, stability
+from heatproof.report.sections import curves, example, failures, gallery, grids, headline, making, models, ranking, soundness, stability
 from heatproof.report.site import Site
 
 
@@ -24,6 +24,7 @@ SECTIONS = [
     Section("models", "Models", "Which model is easier to explain, and what did fine-tuning change?", models.content),
     Section("stability", "Stability", "Does the ranking survive another baseline or another model?", stability.content),
     Section("curves", "Curves", "What happens while pixels are removed?", curves.content),
+    Section("soundness", "Values", "Are the values right, and not only their order?", soundness.content),
     Section("grids", "Grids", "Does the map point at the right cell?", grids.content),
     Section("gallery", "Gallery", "What do the maps look like, and what are they judged against?", gallery.content),
     Section("failures", "Failures", "Where does it fail?", failures.content),

@@ -14,8 +14,9 @@ from heatproof.analysis.tradeoff import tradeoff
 from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError
 from heatproof.report import charts, pictures
-from heatproof.report.charts import Axis, Point, Spot, Trace
+from heatproof.report.charts import Axis, Point, Spot
 from heatproof.report.gather import CRISP_BELOW, Kept, Run, confidence
+from heatproof.report.lines import Trace, traces
 from heatproof.report.site import Site
 from heatproof.tensor.curves import removal_order
 from heatproof.tensor.information import INFORMATION, area_beyond, area_reached
@@ -107,7 +108,7 @@ def _figures(site: Site, protocol: str, method: str, watched: list[Watched]) -> 
         lines = [Trace(w.baseline, _family(w.baseline), _mean(w.score if name == "score" else w.others[name])) for w in watched]
         ends = [v for line in lines for v in line.values] + ([level] if level is not None else [])
         title = f"{protocol}, {method}: {says}, mean over the samples, for each baseline"
-        found.append(site.figure(charts.traces(lines, Axis.around(ends, most=5), (across, says), title, level)))
+        found.append(site.figure(traces(lines, Axis.around(ends, most=5), (across, says), title, level)))
     return found
 
 

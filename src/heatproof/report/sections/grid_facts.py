@@ -14,8 +14,9 @@ from heatproof.analysis.ranks import Key
 from heatproof.data.grids import judged_cell
 from heatproof.expressions import parse_call, split
 from heatproof.report import charts, pictures
-from heatproof.report.charts import Axis, Trace
+from heatproof.report.charts import Axis
 from heatproof.report.gather import CONTROL, Kept, Run
+from heatproof.report.lines import Trace, traces
 from heatproof.report.site import Figure, Site
 
 ALONE = "alone"
@@ -43,8 +44,9 @@ def over_depth(
         if len(layers) > 2 and all(layer in at for layer in layers):
             means = [Estimate.mean(scores[at[layer]].to_numpy(float)) for layer in layers]
             if all(np.isfinite(m.value) for m in means):
-                lines.append(Trace(method, family, tuple(m.value for m in means), tuple((m.low, m.high) for m in means)))
-    return site.figure(charts.traces(lines, Axis(0.0, 1.02, (0.0, 0.25, 0.5, 0.75, 1.0)), DEPTH, title, random)) if lines else None
+                values, low, high = zip(*means, strict=True)
+                lines.append(Trace(method, family, values, low=low, high=high))
+    return site.figure(traces(lines, Axis(0.0, 1.02, (0.0, 0.25, 0.5, 0.75, 1.0)), DEPTH, title, random)) if lines else None
 
 
 def smoothed(places: Sequence[Place], scores: pd.DataFrame) -> dict[str, Any] | None:

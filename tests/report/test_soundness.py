@@ -1,0 +1,122 @@
+"""The section on values: what it shows is what a slow second look at the run finds."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import directed_hausdorff
+
+import heatproof as hp
+import heatproof.functional as F
+from heatproof.report.charts import Axis
+from heatproof.report.gather import Run
+from heatproof.report.lines import Trace, traces
+from heatproof.report.sections import soundness
+from heatproof.report.site import Site
+
+CHANGED = ["saliency|unit", "saliency|remove(constant)", "saliency|introduce(constant)"]
+SOUNDNESS = "soundness(baseline=zero, first=0.8, last=0.2, step=0.2, eps=0.05)"
+PROTOCOLS = [
+    SOUNDNESS,
+    "completeness(baseline=zero, steps=4, absolute=true)",
+    "road(baseline=zero, steps=4, of=label)",
+    "deletion(steps=4)",
+]
+
+
+def negative_at_times(model, x, target, *, rng):
+    """Nothing positive for one sample."""
+    maps = x[:, 0].abs()
+    for i, sample in enumerate(rng.ids):
+        maps[i] *= -1.0 if sample == "test-00003" else 1.0
+    return maps
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("values") / "run"
+    methods = [*CHANGED, negative_at_times, "constant"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Run(hp.evaluate("paperbirds/vgg", "paperbirds:test", methods, PROTOCOLS, limit=12, out=out).store)
+
+
+@pytest.fixture(scope="module")
+def shown(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    found = soundness.content(run, Site(tmp_path_factory.mktemp("site")))
+    assert found
+    return found["models"][0]
+
+
+def curve(run: Run, protocol: str, method: str, name: str) -> np.ndarray:
+    canonical = next(j["canonical"] for key, j in run.judges.items() if key[0] == protocol)
+    return run.kept("paperbirds/vgg").every(f"{canonical} {method} {name}").double()
+
+
+def test_soundness_at_levels(run: Run, shown: dict):
+    rows = {r["method"]: r for r in shown["levels"][0]["rows"]}
+    assert {m: r["n"] for m, r in rows.items()} == {**dict.fromkeys(CHANGED, 12), "negative_at_times": 11}
+    for method, row in rows.items():
+        keep = [i for i in range(12) if not (method == "negative_at_times" and i == 3)]
+        score, mass = (curve(run, "soundness", method, name)[keep] for name in ("score", "mass"))
+        q = F.soundness(score.mean(0), mass, eps=0.05).mean(0)
+        assert row["highest"] == pytest.approx(score.mean(0).max().item())
+        for level, found in zip(soundness.LEVELS, row["at"], strict=True):
+            reached = (score.mean(0) >= level - 1e-9).nonzero()
+            assert found.value == pytest.approx(q[reached[0, 0]].item() if len(reached) else np.nan, nan_ok=True)
+
+
+def test_completeness_over_thresholds(run: Run, shown: dict):
+    table = shown["thresholds"][0]
+    assert table["places"] == [0.75, 0.5, 0.25]
+    rows = {r["method"]: r for r in table["rows"]}
+    for method in CHANGED:
+        drop = curve(run, "completeness", method, "drop")
+        assert [e.value for e in rows[method]["at"]] == pytest.approx(drop.mean(0).tolist())
+        assert rows[method]["mean"].value == pytest.approx(drop.mean().item())
+    assert rows["negative_at_times"]["n"] == 11
+
+
+def test_what_is_left_out_is_said(shown: dict):
+    told = {(w["setting"].split(" ")[0], w["method"]): (w["count"], w.get("why")) for w in shown["warnings"]}
+    for protocol in ("soundness", "completeness"):
+        assert told[protocol, "negative_at_times"] == (1, "nothing in the map is positive")
+        assert told[protocol, "constant"] == (12, "the map is the same everywhere")
+    few = next(w for w in shown["warnings"] if not w["method"])
+    assert (few["count"], few["need"]) == (12, 20)
+
+
+def test_a_metric_that_is_not_measured_in_accuracy_is_not_drawn(shown: dict):
+    assert [f["label"].split(" ")[0] for f in shown["by_value"]] == ["soundness", "completeness"]
+    assert [f["label"].split(" ")[0] for f in shown["by_order"]] == ["road"]
+
+
+def test_distances_between_changed_maps(run: Run, shown: dict):
+    assert [(t["base"], t["scheme"]) for t in shown["distinct"]["trios"]] == [("saliency", "constant")]
+    found = {c["label"].split(" ")[0]: c["found"] for c in shown["distinct"]["columns"]}
+    assert set(found) == {"soundness", "completeness", "road"}
+    for protocol, name, places in (("completeness", "drop", [0.75, 0.5, 0.25]), ("road", "score", [0.25, 0.5, 0.75])):
+        xy = [np.stack([places, curve(run, protocol, m, name).mean(0)], 1) for m in CHANGED]
+        pairs = [max(directed_hausdorff(xy[a], xy[b])[0], directed_hausdorff(xy[b], xy[a])[0]) for a, b in ((0, 1), (0, 2), (1, 2))]
+        assert found[protocol].each[0].value == pytest.approx(min(pairs))
+        assert found[protocol].mean.value == pytest.approx(min(pairs))
+    panel = shown["distinct"]["panels"][0]["rows"][0]["maps"]
+    assert len(set(panel)) == len(panel) == 3
+
+
+def test_the_page_says_all_of_it(run: Run, tmp_path):
+    with pytest.warns(UserWarning, match="take 20 or more"):
+        text = hp.Result.load(run.store.root).report(tmp_path / "site").read_text()
+    assert "1 sample left out (nothing in the map is positive)" in text
+    assert "12 samples cannot tell a gain of 0.05 in accuracy" in text
+
+
+def test_a_curve_ends_where_it_is_not_known():
+    nan = float("nan")
+    lines = [Trace("a", "cam", (0.2, 0.4, nan), (0.1, 0.5, 0.9), (0.1, 0.3, nan), (0.3, 0.5, nan)), Trace("b", "cam", (nan, nan, nan))]
+    drawn = traces(lines, Axis(0, 1, (0.0, 1.0)), ("x", "y"), "t")
+    assert "nan" not in drawn
+    assert 'data-method="b"' not in drawn
+    assert "10 %: 0.20 (0.10 to 0.30)\n50 %: 0.40 (0.30 to 0.50)" in drawn
