@@ -167,7 +167,10 @@ def _tasks(
     view, model, data = pose
     lacking = reference if isinstance(reference, str) else ""
     not_applicable = {e.canonical: (lacking if e.knows else "") or _reason(e, model, data.has_silhouettes) for e in expressions}
-    partless = "" if isinstance(data, PartData) else f"{data.name} has no parts; use paperbirds or funnybirds:…"
+    lacks = {
+        "parts": "" if isinstance(data, PartData) else f"{data.name} has no parts; use paperbirds or funnybirds:…",
+        "silhouette": "" if data.has_silhouettes else f"{data.name} does not tell which pixels matter; use watermark:… or paperbirds",
+    }
     layers = {e.canonical: "" if not_applicable[e.canonical] else model.layer_name(e.layer) for e in expressions}
     weights = model.fingerprint()
     bank = None if isinstance(reference, str) else reference
@@ -181,7 +184,7 @@ def _tasks(
                 _hash([*block, p.canonical, p.target, _baseline_version(p), e.canonical, layers[e.canonical], _told(known, p, e)]),
                 p,
                 e,
-                (partless if "parts" in p.needs else "") or (lacking if p.knows else "") or not_applicable[e.canonical],
+                "; ".join(filter(None, (lacks[need] for need in p.needs))) or (lacking if p.knows else "") or not_applicable[e.canonical],
             )
             for p in protocols
             for e in expressions
