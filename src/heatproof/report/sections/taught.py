@@ -9,11 +9,12 @@ import torch
 
 from heatproof.analysis.accuracy import share
 from heatproof.analysis.intervals import Estimate
+from heatproof.bench.spec import PLAIN
 from heatproof.report import charts, pictures
 from heatproof.report.gather import CRISP_BELOW, Kept, Run
 from heatproof.report.site import Site
 
-PLAIN, MASS = "plain", "attr-mass"
+MASS = "attr-mass"
 
 
 def content(run: Run, site: Site) -> dict[str, Any] | None:
