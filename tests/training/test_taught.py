@@ -9,7 +9,7 @@ import torch
 import heatproof as hp
 from heatproof.api import open_spec
 from heatproof.bench.models import to_make
-from heatproof.bench.spec import make_spec
+from heatproof.bench.spec import DataSpec, make_spec
 from heatproof.data.altered import ALTERATIONS
 from heatproof.models.nets import net_named
 from heatproof.training import cache
@@ -133,5 +133,8 @@ def test_too_few_images_are_told(tmp_path: Path) -> None:
         open_spec(spec_of({**SMALL, "images": 30_000, "taught": "watermark"}), "cpu")
     with pytest.raises(hp.HeatproofError, match="take 64 to as many"):
         open_spec(spec_of({**SMALL, "images": 10, "taught": "watermark"}), "cpu")
+    for data in ({"name": "paperbirds:train", "limit": 6}, {"name": "paperbirds", "split": "train", "limit": 6}):
+        with pytest.raises(hp.HeatproofError, match="cannot be judged on it"):
+            open_spec(spec_of({**SMALL, "taught": "watermark"}).model_copy(update={"data": DataSpec(**data)}), "cpu")
     with pytest.raises(hp.HeatproofError, match="no split to train on"):
         open_spec(spec_of({**SMALL, "taught": "watermark"}, data="folder:/images"), "cpu")

@@ -9,6 +9,7 @@ from heatproof.bench.spec import PLAIN, ModelSpec, Spec
 from heatproof.data.altered import ALTERATIONS
 from heatproof.data.base import Data
 from heatproof.data.catalog import load_data, training_split
+from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.models.vision import RANDOM
 from heatproof.models.zoo import align, load_model
@@ -67,7 +68,9 @@ def _lesson(told: ModelSpec, spec: Spec) -> tuple[Lesson, Data]:
     """How it is taught, and on what: the training split of what it is judged on."""
     assert told.train is not None and told.taught is not None
     lesson = Lesson(told.train, **{key: value for key in ("images", "epochs") if (value := getattr(told, key)) is not None})
-    name = training_split(spec.data.changed(told.taught).name)
+    name = training_split(judged := spec.data.changed(told.taught).name)
+    if name == judged or spec.data.split == "train":
+        raise HeatproofError(f"{told.train} is taught on {name}, so it cannot be judged on it; judge it on another split")
     return lesson, load_data(name, load_model(told.train, RANDOM), limit=lesson.images)
 
 
