@@ -38,7 +38,7 @@ def smooth(maps: Tensor, size: Odd) -> Tensor:
 
 
 @transform("rect", removes_sign=True)
-def rect(maps: Tensor, share: Annotated[float, Field(gt=0, le=1)] = 60 / 224) -> Tensor:
+def rect(maps: Tensor, share: Annotated[float, Field(gt=0, le=1)] = 0.268) -> Tensor:
     """A square of ones, that share of the height, about the centre of the map's mass; nothing where it has none (Li et al. 2024)."""
     mass, side = maps.abs().double(), max(1, round(share * maps.shape[1]))
     total = mass.sum((1, 2))
