@@ -174,12 +174,12 @@ def open_spec(spec: Spec, device: str = "auto", *, train: bool = True, progress:
     train: False takes untrained weights in place of those that are not made yet; the plan costs the same.
     """
     protocols = spec.judges()
-    models = [open_model(m, protocols, device, spec.backend, train, progress) for m in spec.models]
+    models = [open_model(m, spec, device, train, progress) for m in spec.models]
 
     def opened(told: DataSpec, model: Model) -> Data:
         return load_data(told.name, model, split=told.split, limit=told.limit, seed=spec.seed)
 
-    sets = [opened(spec.data, m) for m in models]
+    sets = [opened(spec.data.changed(told.change), m) for told, m in zip(spec.models, models, strict=True)]
     references = [opened(spec.reference, m) for m in models] if spec.reference else None
     return make_plan(
         models,

@@ -38,6 +38,13 @@ def test_a_few_steps_give_weights_that_load_and_can_be_judged_on_grids(place, tm
     assert found["accuracy"] == pytest.approx(right.item() / 12)
 
 
+def test_another_network_can_be_trained_in_the_same_way(place, tmp_path):
+    train_cifar10(f"cifar10:{place}", tmp_path / "r.safetensors", net="resnet20", steps=1)
+    model = hp.load_model("cifar10/resnet20", weights=tmp_path / "r.safetensors")
+    assert sum(isinstance(m, torch.nn.Conv2d | torch.nn.Linear) and m.weight.shape[-1] != 1 for m in model.module.modules()) == 20
+    assert model.shape("cam") == (64, 8, 8)
+
+
 def test_pictures_are_mirrored_and_shifted():
     images = torch.arange(64 * 3 * 8 * 8).reshape(64, 3, 8, 8) + 1
     found = varied(images, 2, torch.Generator().manual_seed(0))

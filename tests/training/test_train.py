@@ -9,6 +9,7 @@ from safetensors import safe_open
 from heatproof.data.paperbirds import CLASSES, PARTS, Paperbirds, compatible
 from heatproof.models.nets import NETS, SHIPPED, build, load_state, weights_path
 from heatproof.training import train as training
+from heatproof.training.loop import pace
 from heatproof.training.recipes import RECIPES, Recipe
 from heatproof.training.train import normalised
 
@@ -48,7 +49,7 @@ def test_an_unknown_recipe_is_named_with_those_there_are() -> None:
 
 
 def test_the_rate_rises_then_falls_to_nothing() -> None:
-    assert [training.pace(done, 0.25) for done in (0, 0.125, 0.25, 0.625, 1)] == pytest.approx([0, 0.5, 1, 0.5, 0])
+    assert [pace(done, 0.25) for done in (0, 0.125, 0.25, 0.625, 1)] == pytest.approx([0, 0.5, 1, 0.5, 0])
 
 
 def test_targets_are_uniform_over_the_classes_that_fit() -> None:

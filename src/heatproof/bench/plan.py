@@ -187,7 +187,10 @@ def _tasks(
     view, model, data = pose
     lacking = reference if isinstance(reference, str) else ""
     not_applicable = {e.canonical: (lacking if e.knows else "") or _reason(e, model, data.has_silhouettes) for e in expressions}
-    partless = "" if isinstance(data, PartData) else f"{data.name} has no parts; use paperbirds or funnybirds:…"
+    lacks = {
+        "parts": "" if isinstance(data, PartData) else f"{data.name} has no parts; use paperbirds or funnybirds:…",
+        "silhouette": "" if data.has_silhouettes else f"{data.name} does not tell which pixels matter; use watermark:… or paperbirds",
+    }
     layers = {e.canonical: "" if not_applicable[e.canonical] else model.layer_name(e.layer) for e in expressions}
     weights = model.fingerprint()
     bank = None if isinstance(reference, str) else reference
@@ -202,7 +205,7 @@ def _tasks(
                 p,
                 e,
                 refused[p.canonical]
-                or (partless if "parts" in p.needs else "")
+                or "; ".join(filter(None, (lacks[need] for need in p.needs)))
                 or (lacking if p.knows else "")
                 or not_applicable[e.canonical],
             )

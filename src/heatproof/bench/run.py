@@ -150,7 +150,7 @@ class _Work:
     def _judge(self, batch: Batch, cells: Sequence[Cell], targets: tuple[int, ...], clean: Tensor) -> None:
         target = torch.tensor(targets, device=clean.device)
         rng = Rng(self.seed, batch.ids, self.model.device)
-        judged = Judged(batch.ids, batch.x, target, clean, rng, batch.parts)
+        judged = Judged(batch.ids, batch.x, target, clean, rng, batch.parts, batch.silhouette)
         explainer = Explainer(self.model, batch.x, target, rng, batch.silhouette, self._prepared)
         for cell in cells:
             if cell.not_applicable:

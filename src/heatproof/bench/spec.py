@@ -10,13 +10,16 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from heatproof.data.altered import ALTERATIONS
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import parse_call
 from heatproof.methods import Expression, parse_methods
 from heatproof.models.backends import BackendName
+from heatproof.models.nets import net_named
 from heatproof.protocols import Protocol, make_protocol
 from heatproof.training.recipes import RECIPES
 
+PLAIN = "plain"  # nothing is done to the data
 STUDIES = Path(__file__).parent.parent / "studies"
 
 
@@ -33,9 +36,18 @@ class ModelSpec(_Strict):
     train: str | None = Field(default=None, description="a recipe, such as paperbirds/resnet18")
     seed: int | None = Field(default=None, ge=0, description="of the training")
     weights: str | None = None
+    taught: str | None = Field(default=None, description="train it on the data changed so: plain, watermark, disc; a list is a model each")
+    shown: str | None = Field(default=None, description="judge it on the data changed so; by default as it was taught")
+    images: int | None = Field(default=None, ge=1, description="that it is taught on")
+    epochs: int | None = Field(default=None, ge=1)
     tuned: dict[str, str] | None = Field(default=None, description="files fine-tuned from these weights: {16/zero: aligned.safetensors}")
     aligned: str | None = Field(default=None, description="take the weights fine-tuned for so many cells and this baseline: 16/zero")
     alias: str | None = Field(default=None, alias="as", description="another name, where one model stands twice")
+
+    @property
+    def change(self) -> str:
+        """What is done to the data that it is judged on."""
+        return self.shown or self.taught or PLAIN
 
     @model_validator(mode="after")
     def _one_origin(self) -> ModelSpec:
@@ -45,15 +57,35 @@ class ModelSpec(_Strict):
             raise ValueError("seed goes with train: {train: paperbirds/resnet, seed: 1}")
         if self.train is not None and (self.weights or self.tuned):
             raise ValueError("a model that is trained takes no weights or tuned")
-        if self.train is not None and self.train not in (recipes := [f"paperbirds/{name}" for name in RECIPES]):
+        if self.taught is None and (self.images or self.epochs):
+            raise ValueError("images and epochs go with taught: {train: paperbirds/resnet, taught: plain, epochs: 8}")
+        for change in (self.taught, self.shown):
+            if change is not None and change not in (changes := [PLAIN, *ALTERATIONS]):
+                raise ValueError(str(unknown("change of the data", change, changes)))
+        if self.taught is not None:
+            if self.train is None or self.aligned:
+                raise ValueError("taught goes with train, and without aligned: {train: paperbirds/resnet, taught: watermark}")
+            try:
+                net_named(self.train)
+            except HeatproofError as error:
+                raise ValueError(str(error)) from None
+        elif self.train is not None and self.train not in (recipes := [f"paperbirds/{name}" for name in RECIPES]):
             raise ValueError(str(unknown("recipe", self.train, recipes)))
         return self
+
+
+def _each_taught(model: dict[str, Any]) -> list[dict[str, Any]]:
+    changes = model.get("taught")
+    return [{**model, "taught": change} for change in changes] if isinstance(changes, list) else [model]
 
 
 class DataSpec(_Strict):
     name: str
     split: str | None = None
     limit: int | None = Field(default=None, ge=1)
+
+    def changed(self, change: str) -> DataSpec:
+        return self if change == PLAIN else self.model_copy(update={"name": f"{change}:{self.name}"})
 
 
 class Spec(_Strict):
@@ -72,7 +104,10 @@ class Spec(_Strict):
     @field_validator("models", mode="before")
     @classmethod
     def _model_names(cls, value: Any) -> Any:
-        return [{"name": v} if isinstance(v, str) else v for v in value] if isinstance(value, list | tuple) else value
+        if not isinstance(value, list | tuple):
+            return value
+        told = [{"name": v} if isinstance(v, str) else v for v in value]
+        return [one for v in told for one in (_each_taught(v) if isinstance(v, dict) else [v])]
 
     @field_validator("data", "reference", mode="before")
     @classmethod

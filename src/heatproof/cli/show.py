@@ -309,7 +309,7 @@ def train_on_cifar10(name: str, data: str | None, out: Path | None, steps: int |
     if data is None or out is None:
         raise HeatproofError(f"say where CIFAR-10 is and where the weights go: heatproof train {name} --data cifar10:/path -o FILE")
     with _steps() as progress:
-        found = train_cifar10(data, out, steps=steps, seed=seed, progress=progress)
+        found = train_cifar10(data, out, net=name.removeprefix("cifar10/"), steps=steps, seed=seed, progress=progress)
     console.print(f"accuracy {found['accuracy']:.2%}, right with confidence ≥ 0.99: {found['confident']:.0%}")
     console.print(f"weights: {out}; in a spec: {{name: {name}, weights: {out}}}", soft_wrap=True)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from heatproof.data.altered import ALTERATIONS, Altered
 from heatproof.data.base import Data, PartData, PartViews, Sample, UnreadableImage
 from heatproof.data.cifar10 import Cifar10, place_and_split
 from heatproof.data.folder import ImageFolder
@@ -23,6 +24,7 @@ DATA = {
     "folder": "folder:/path, one subfolder a class",
     "funnybirds": "funnybirds:/path, the published FunnyBirds folder",
     "cifar10": "cifar10:/path[:train], an .npz file or the folder of python batches; splits train, test",
+    **{kind: f"{kind}:paperbirds or {kind}:cifar10:/path, {how.summary}" for kind, how in ALTERATIONS.items()},
 }
 
 
@@ -44,12 +46,16 @@ class Batch:
 
 
 def load_data(name: str | Data, model: Model | None = None, *, split: str | None = None, limit: int | None = None, seed: int = 0) -> Data:
-    """`paperbirds:test` or `folder:/path/to/images`. The model tells the size and the classes."""
+    """`paperbirds:test`, `folder:/path/to/images`, `watermark:paperbirds:test`. The model tells the size and the classes."""
     if not isinstance(name, str):
         return name
     if limit is not None and limit < 1:
         raise HeatproofError(f"limit must be at least 1; got {limit}")
     kind, _, rest = name.partition(":")
+    if kind in ALTERATIONS:
+        if not rest:
+            raise HeatproofError(f"{kind} is put on other data: write {kind}:paperbirds:test or {kind}:cifar10:/path")
+        return Altered(load_data(rest, model, split=split, limit=limit, seed=seed), kind, seed)
     if kind == "paperbirds" and rest and split and rest != split:
         raise HeatproofError(f"{name} names a split, and split={split} another")
     if kind == "paperbirds":
@@ -67,6 +73,18 @@ def load_data(name: str | Data, model: Model | None = None, *, split: str | None
         size, resize, names = (model.size, model.resize, model.classes) if model else (32, 32, None)
         return Cifar10(path, part, size=size, resize=resize, names=names, limit=limit)
     raise unknown("data", name, DATA)
+
+
+def training_split(name: str) -> str:
+    """What belongs to it and is not judged."""
+    kind, _, rest = name.partition(":")
+    if kind in ALTERATIONS:
+        return f"{kind}:{training_split(rest)}"
+    if kind == "paperbirds":
+        return "paperbirds:train"
+    if kind == "cifar10":
+        return f"cifar10:{place_and_split(rest, None)[0]}:train"
+    raise HeatproofError(f"{name} has no split to train on; models are taught on paperbirds or cifar10:/path")
 
 
 def load_batch(data: Data, indices: Sequence[int], model: Model, with_parts: bool = False) -> Batch:

@@ -28,6 +28,7 @@ Labels = npt.NDArray[np.int64]
 class Cifar10:
     """A split in its own order; an image's id is its number. size, resize: of the model, where it takes other images than 32 px."""
 
+    classes = CLASSES
     has_silhouettes = False
 
     def __init__(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from heatproof.data.altered import Altered
 from heatproof.data.base import Data
 from heatproof.data.catalog import load_batch, load_data
 from heatproof.data.folder import ImageFolder
@@ -59,6 +60,8 @@ def reference_for(judged: Data, model: Model, told: Data | None = None, seed: in
 
 
 def _default(judged: Data, model: Model, seed: int) -> Data:
+    if isinstance(judged, Altered):
+        return Altered(_default(judged.images, model, seed), judged.kind, judged.seed)
     if isinstance(judged, Paperbirds):
         return load_data("paperbirds:train", model, limit=SIZE)
     if isinstance(judged, ImageFolder):

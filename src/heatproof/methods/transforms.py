@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from heatproof.methods.base import transform
 from heatproof.tensor.curves import removal_order
 from heatproof.tensor.filters import Odd, gaussian, separable
 from heatproof.tensor.noise import Rng
+from heatproof.tensor.patches import bands_of
 from heatproof.tensor.soundness import relative
 
 Scheme = Literal["constant", "random", "partial"]
@@ -39,6 +41,29 @@ def smooth(maps: Tensor, size: Odd) -> Tensor:
 def unit(maps: Tensor) -> Tensor:
     """The positive part over its maximum."""
     return relative(maps)
+
+
+@transform("rect", removes_sign=True)
+def rect(maps: Tensor, share: Annotated[float, Field(gt=0, le=1)] = 0.268) -> Tensor:
+    """A square of ones, that share of the height, about the centre of the map's mass; nothing where it has none (Li et al. 2024)."""
+    mass, side = maps.abs().double(), max(1, round(share * maps.shape[1]))
+    total = mass.sum((1, 2))
+    inside = torch.ones_like(maps, dtype=torch.bool)
+    for axis in (1, 2):
+        places = torch.arange(maps.shape[axis], device=maps.device)
+        centre = mass.sum(3 - axis) @ places.double() / torch.where(total > 0, total, 1)
+        begin = (centre - (side - 1) / 2).round().clamp(0, maps.shape[axis] - side)[:, None]
+        inside &= ((places >= begin) & (places < begin + side)).unsqueeze(3 - axis)
+    return (inside & (total > 0)[:, None, None]).to(maps)
+
+
+@transform("pooling")
+def pooling(maps: Tensor, bands: Annotated[int, Field(ge=1)] = 7) -> Tensor:
+    """The mean of each of so many bands of rows, everywhere in the band (Li et al. 2024)."""
+    band = bands_of(maps.shape[1], bands).to(maps.device)
+    sums = maps.new_zeros(len(maps), bands, dtype=torch.float64).index_add_(1, band, maps.double().mean(2))
+    means = sums / band.bincount(minlength=bands).clamp(min=1)
+    return means[:, band, None].expand(maps.shape).to(maps.dtype)
 
 
 @transform("remove", removes_sign=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, unknown
 from heatproof.models.bagnet import bagnet
 from heatproof.models.bcos import bcos
 from heatproof.models.operations import Sum as Sum
@@ -119,11 +119,12 @@ def resnet(
     widths: Sequence[int] = (24, 32, 56, 88),
     blocks: Sequence[int] = (1, 1, 1, 1),
     strides: Sequence[int] = (1, 2, 2, 1),
+    stem: int = 2,
     norm: bool = True,
     bias: bool = True,
 ) -> nn.Sequential:
     """stem, layer1…, pool, head. At 64 px the maps are 32, 32, 16, 8, 8 wide."""
-    parts = OrderedDict[str, nn.Module](stem=convolution(3, widths[0], stride=2, norm=norm, bias=bias))
+    parts = OrderedDict[str, nn.Module](stem=convolution(3, widths[0], stride=stem, norm=norm, bias=bias))
     inputs = widths[0]
     for number, (width, depth, stride) in enumerate(zip(widths, blocks, strides, strict=True), start=1):
         first = residual(inputs, width, stride=stride, norm=norm, bias=bias)
@@ -211,12 +212,23 @@ CIFAR10 = Net(
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2470, 0.2435, 0.2616),
 )
-CIFAR10_NETS = {"vgg11": CIFAR10}  # of the grid paper, on request: no weights ship
+CIFAR10_NETS = {  # on request: no weights ship
+    "vgg11": CIFAR10,  # of the grid paper
+    "resnet20": replace(CIFAR10, build=resnet, options={"widths": (16, 32, 64), "blocks": (3, 3, 3), "strides": (1, 2, 2), "stem": 1}),
+}
 
 
 def build_cifar10(name: str) -> nn.Sequential:
     """An untrained net for CIFAR-10, drawn as in `build`."""
     return CIFAR10_NETS[name].build(CIFAR10_NETS[name].classes, **CIFAR10_NETS[name].options)
+
+
+def net_named(name: str) -> Net:
+    """`paperbirds/resnet` or `cifar10/resnet20`."""
+    known = {f"paperbirds/{net}": row for net, row in NETS.items()} | {f"cifar10/{net}": row for net, row in CIFAR10_NETS.items()}
+    if name not in known:
+        raise unknown("network", name, known)
+    return known[name]
 
 
 ASSETS = Path(__file__).parent.parent / "assets"

@@ -1,5 +1,6 @@
 """How maps are judged: one file a family."""
 
+from heatproof.protocols import attr_mass as attr_mass
 from heatproof.protocols import curves as curves
 from heatproof.protocols import grids as grids
 from heatproof.protocols import parts as parts

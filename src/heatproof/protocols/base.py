@@ -28,6 +28,7 @@ class Judged:
     clean: Tensor  # (B, K) logits of x
     rng: Rng
     parts: PartViews | None = None  # where the protocol needs them
+    silhouette: Tensor | None = None  # (B, H, W) bool, where the data has them
     prepared: Mapping[str, Tensor] = field(default_factory=dict)  # what the protocol's `prepare` found
     explain: Callable[[Tensor], Tensor] | None = None  # the maps of other images of these samples, by the method that is judged
     common: dict[Hashable, Any] = field(default_factory=dict)  # work that protocols share, for all methods
@@ -65,7 +66,7 @@ class Protocol(BaseModel):
     random_score: ClassVar[float | None]  # what a map that knows nothing scores; None: it depends on the model
     target: ClassVar[Literal["label", "prediction"]]
     citation: ClassVar[str]
-    needs: ClassVar[frozenset[str]] = frozenset()  # `parts`: data whose objects have parts
+    needs: ClassVar[frozenset[str]] = frozenset()  # `parts`: data whose objects have parts; `silhouette`: with masks
     constant_maps: ClassVar[bool] = False  # whether a map that is the same everywhere has a score too
     concludes: ClassVar[tuple[str, ...]] = ()  # curves of all samples without which none has a value; `measure` then leaves it open
 

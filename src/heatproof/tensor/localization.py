@@ -31,6 +31,14 @@ def share_of(sums: Tensor, cell: int | Tensor) -> Tensor:  # (B, grid²), one ce
     return torch.where(total > 0, inside / torch.where(total > 0, total, 1), 0)
 
 
+def mass_share(maps: Tensor, inside: Tensor) -> Tensor:  # (B, H, W), (B, H, W) bool -> (B,) float64
+    """The share of a map's absolute values that lies inside; 0 where it has none."""
+    scale = maps.abs().flatten(1).amax(1)
+    mass = (maps.double() / torch.where(scale > 0, scale, 1).double()[:, None, None]).abs()
+    total = mass.sum((1, 2))
+    return torch.where(total > 0, (mass * inside).sum((1, 2)) / torch.where(total > 0, total, 1), 0)
+
+
 class Aggregate(NamedTuple):
     bins: Tensor  # (bins, H, W): the mean map of each, best first
     order: Tensor  # (N,): which map stands where

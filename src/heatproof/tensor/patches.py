@@ -20,6 +20,11 @@ def grid_side(patches: int, height: int, width: int) -> int:
     return side
 
 
+def bands_of(height: int, bands: int) -> Tensor:  # (H,)
+    """The band that each row of pixels lies in, of so many of the same height, or as nearly as whole pixels allow."""
+    return torch.arange(height) * bands // height
+
+
 def patch_sums(maps: Tensor, patches: int = 16) -> Tensor:  # (B, H, W) -> (B, P) float64
     """Attribution per patch: the sum over its pixels, in double precision."""
     batch, height, width = maps.shape

@@ -14,12 +14,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from heatproof.data.base import Data
 from heatproof.models.model import Model
-from heatproof.models.nets import NETS, load_state, stored
+from heatproof.models.nets import NETS, load_state, net_named, stored
 from heatproof.models.zoo import metadata
 from heatproof.training.checkpoint import write_weights
 from heatproof.training.finetune import Step, finetune
 from heatproof.training.schedule import SCHEDULES
+from heatproof.training.taught import Lesson, digest, teach
 from heatproof.training.train import recipe_of, train
 
 ALIGNING_MINUTES = 1.5  # about, on two cores, with the short schedule
@@ -36,6 +38,21 @@ def place(net: str, seed: int = 0, steps: int | None = None) -> Path:
     """Where the weights of that recipe and seed are, or will be."""
     told = {key: value for key, value in asdict(recipe_of(net, steps)).items() if key != "minutes"}
     return home() / f"paperbirds-{net}-{_hash(told, seed, NETS[net].options, NETS[net].mean, NETS[net].std)}.safetensors"
+
+
+def taught_place(lesson: Lesson, data: Data, seed: int = 0) -> Path:
+    """Where the weights are, or will be, of a network taught on that data."""
+    net = net_named(lesson.net)
+    key = _hash(asdict(lesson), seed, net.options, net.mean, net.std, digest(data))
+    return home() / f"{lesson.net.replace('/', '-')}-{key}-taught.safetensors"
+
+
+def taught(lesson: Lesson, data: Data, seed: int = 0, progress: Progress | None = None) -> Path:
+    path = taught_place(lesson, data, seed)
+    if not path.is_file():
+        what = f"teaching {lesson.net} on {data.name}"
+        teach(lesson, data, path, seed, progress and (lambda step, steps, loss: progress(what, step, steps)))
+    return path
 
 
 def aligned_place(weights: Path, to: str) -> Path:

@@ -19,7 +19,8 @@ from heatproof.data.cifar10 import CLASSES, Cifar10, place_and_split
 from heatproof.errors import HeatproofError
 from heatproof.models.nets import CIFAR10, build_cifar10, stored
 from heatproof.training.checkpoint import write_weights
-from heatproof.training.train import Progress, logits_of, normalised, pace
+from heatproof.training.loop import Progress, descend, untrained
+from heatproof.training.train import logits_of, normalised
 
 
 @dataclass(frozen=True)
@@ -34,20 +35,27 @@ class Cifar10Recipe:
 
 
 def train_cifar10(
-    data: str, out: Path, *, steps: int | None = None, seed: int = 0, progress: Progress | None = None, limit: int | None = None
+    data: str,
+    out: Path,
+    *,
+    net: str = "vgg11",
+    steps: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    limit: int | None = None,
 ) -> dict[str, float]:
     """Train, write the weights, and say how good they are on the test split. data: `cifar10:/path`."""
     if not data.startswith("cifar10:"):
-        raise HeatproofError(f"cifar10/vgg11 is trained on CIFAR-10, named like cifar10:/path/cifar10.npz; got {data}")
+        raise HeatproofError(f"cifar10/{net} is trained on CIFAR-10, named like cifar10:/path/cifar10.npz; got {data}")
     path, _ = place_and_split(data.removeprefix("cifar10:"), "train")
     recipe = Cifar10Recipe() if steps is None else Cifar10Recipe(steps=steps)
     (images, labels), held_out = (_tensors(Cifar10(path, split, limit=limit)) for split in ("train", "test"))
-    net = _fit(recipe, images, labels, seed, progress)
-    net.load_state_dict({key: value.float() for key, value in stored(net.state_dict()).items()})
-    found = _judged(net, *held_out)
-    told: dict[str, Any] = {"net": "vgg11", "recipe": json.dumps(asdict(recipe)), "seed": str(seed), "classes": json.dumps(CLASSES)}
+    trained = _fit(net, recipe, images, labels, seed, progress)
+    trained.load_state_dict({key: value.to(trained.state_dict()[key].dtype) for key, value in stored(trained.state_dict()).items()})
+    found = _judged(trained, *held_out)
+    told: dict[str, Any] = {"net": net, "recipe": json.dumps(asdict(recipe)), "seed": str(seed), "classes": json.dumps(CLASSES)}
     told |= {"accuracy": f"{found['accuracy']:.4f}", "heatproof": heatproof.__version__}
-    write_weights(out, stored(net.state_dict()), told)
+    write_weights(out, stored(trained.state_dict()), told)
     return found
 
 
@@ -55,26 +63,16 @@ def _tensors(data: Cifar10) -> tuple[Tensor, Tensor]:  # (N, 3, 32, 32) uint8, (
     return torch.from_numpy(data.pixels).permute(0, 3, 1, 2).contiguous(), torch.tensor(data.labels)
 
 
-def _fit(recipe: Cifar10Recipe, images: Tensor, labels: Tensor, seed: int, progress: Progress | None) -> nn.Sequential:
+def _fit(name: str, recipe: Cifar10Recipe, images: Tensor, labels: Tensor, seed: int, progress: Progress | None) -> nn.Sequential:
     generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(seed)
-        net = build_cifar10("vgg11").to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimiser = torch.optim.AdamW(net.parameters(), lr=recipe.rate, weight_decay=recipe.decay)
-    net.train()
-    for step in range(recipe.steps):
-        for group in optimiser.param_groups:
-            group["lr"] = recipe.rate * pace(step / recipe.steps, recipe.warmup)
+    net = untrained(lambda: build_cifar10(name), seed)
+
+    def loss_of_next() -> Tensor:
         picks = torch.randint(len(images), (recipe.batch,), generator=generator)
         batch = varied(images[picks], recipe.shift, generator)
-        loss = cross_entropy(net(normalised(batch, CIFAR10.mean, CIFAR10.std)), labels[picks])
-        optimiser.zero_grad()
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(net.parameters(), recipe.clip)
-        optimiser.step()
-        if progress:
-            progress(step + 1, recipe.steps, loss.item())
-    return net.eval()
+        return cross_entropy(net(normalised(batch, CIFAR10.mean, CIFAR10.std)), labels[picks])
+
+    return descend(net, recipe, loss_of_next, progress)
 
 
 def varied(images: Tensor, shift: int, generator: torch.Generator) -> Tensor:  # (B, 3, H, W) -> same

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from math import cos, pi
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,9 @@ from heatproof.data.paperbirds import CLASSES, MEAN, NAMES, PARTS, SPLITS, STD, 
 from heatproof.errors import HeatproofError
 from heatproof.models.nets import NETS, build, stored, weights_path
 from heatproof.training.checkpoint import write_weights
+from heatproof.training.loop import Progress, descend, untrained
 from heatproof.training.recipes import RECIPES, Recipe
 
-Progress = Callable[[int, int, float], None]  # step, steps, loss
 Logits = Callable[[Tensor], Tensor]  # normalised images (B, 3, H, W) -> (B, classes)
 Prepare = Callable[[Tensor], Tensor]  # pictures (B, 3, H, W) uint8 -> normalised images
 
@@ -60,30 +59,15 @@ def recipe_of(name: str, steps: int | None = None) -> Recipe:
 
 def fit(recipe: Recipe, seed: int, progress: Progress | None = None) -> nn.Sequential:
     generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(seed)
-        net = build(recipe.net).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = untrained(partial(build, recipe.net), seed)
     images, targets = training_set(recipe, generator)
-    optimiser = torch.optim.AdamW(net.parameters(), lr=recipe.rate, weight_decay=recipe.decay)
     prepare, loss_of = preparation(recipe.net), LOSSES[recipe.loss]
-    net.train()
-    for step in range(recipe.steps):
-        for group in optimiser.param_groups:
-            group["lr"] = recipe.rate * pace(step / recipe.steps, recipe.warmup)
+
+    def loss_of_next() -> Tensor:
         batch, target = draw_batch(images, targets, recipe, generator)
-        loss = loss_of(net(prepare(batch)), target)
-        optimiser.zero_grad()
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(net.parameters(), recipe.clip)
-        optimiser.step()
-        if progress:
-            progress(step + 1, recipe.steps, loss.item())
-    return net.eval()
+        return loss_of(net(prepare(batch)), target)
 
-
-def pace(done: float, warmup: float) -> float:
-    """The learning rate over its highest value: up in a line, down in half a cosine."""
-    return min(done / warmup, 1.0) * (1 + cos(pi * max(0.0, done - warmup) / (1 - warmup))) / 2
+    return descend(net, recipe, loss_of_next, progress)
 
 
 def training_set(recipe: Recipe, generator: torch.Generator) -> tuple[Tensor, Tensor]:

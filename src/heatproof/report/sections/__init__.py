@@ -6,7 +6,20 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from heatproof.report.gather import Run
-from heatproof.report.sections import curves, example, failures, gallery, grids, headline, making, models, ranking, soundness, stability
+from heatproof.report.sections import (
+    curves,
+    example,
+    failures,
+    gallery,
+    grids,
+    headline,
+    making,
+    models,
+    ranking,
+    soundness,
+    stability,
+    taught,
+)
 from heatproof.report.site import Site
 
 
@@ -22,6 +35,7 @@ SECTIONS = [
     Section("example", "Example", "How is a score made?", example.content),
     Section("ranking", "Ranking", "How do all methods score, and what do they cost?", ranking.content),
     Section("models", "Models", "Which model is easier to explain, and what did fine-tuning change?", models.content),
+    Section("taught", "Changed images", "What does a network learn from changed images, and do maps find it?", taught.content),
     Section("stability", "Stability", "Does the ranking survive another baseline or another model?", stability.content),
     Section("curves", "Curves", "What happens while pixels are removed?", curves.content),
     Section("soundness", "Values", "Are the values right, and not only their order?", soundness.content),

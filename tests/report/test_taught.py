@@ -1,0 +1,77 @@
+"""The section on changed images: what it shows is what a slow second look at the run finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import heatproof as hp
+from heatproof.analysis.accuracy import wilson
+from heatproof.api import open_spec
+from heatproof.bench.spec import make_spec
+from heatproof.report.gather import Run
+from heatproof.report.sections import taught
+from heatproof.report.site import Site
+
+NET = {"train": "paperbirds/resnet-narrow", "images": 64, "epochs": 1}
+SPEC = make_spec(
+    {
+        "models": [{**NET, "taught": ["stripes", "disc"]}, {**NET, "taught": "disc", "shown": "notch"}, "paperbirds/resnet"],
+        "data": {"name": "paperbirds", "limit": 40},
+        "methods": ["ixg", "constant", "object"],
+        "protocols": ["attr-mass"],
+        "keep_maps": 4,
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEATPROOF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return hp.run(SPEC, tmp_path_factory.mktemp("taught") / "run", "cpu", plan=open_spec(SPEC, "cpu"))
+
+
+@pytest.fixture(scope="module")
+def shown(result: hp.Result, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    found = taught.content(Run(result.store), Site(tmp_path_factory.mktemp("site")))
+    assert found
+    return found
+
+
+def test_accuracy_stands_beside_what_was_taught_and_shown(result: hp.Result, shown: dict) -> None:
+    told = [(row["taught"], row["shown"]) for row in shown["rows"]]
+    assert told == [("stripes", "stripes"), ("disc", "disc"), ("disc", "notch")]
+    for row, change in zip(shown["rows"], ("stripes", "disc", "notch"), strict=True):
+        labels = hp.load_data(f"{change}:paperbirds:test", limit=40).labels
+        logits = torch.stack(Run(result.store).kept(row["model"]).logits)
+        right = sum(int(p) == label for p, label in zip(logits.argmax(1), labels, strict=True)) / 40
+        assert row["accuracy"].value == pytest.approx(right) and row["n"] == 40
+        assert (row["accuracy"].low, row["accuracy"].high) == pytest.approx(wilson(right, 40))
+
+
+def test_masses_are_the_means_of_the_rows(result: hp.Result, shown: dict) -> None:
+    mass = shown["mass"]
+    assert mass["models"] == ["resnet-narrow taught stripes", "resnet-narrow taught disc shown notch"]  # a disc tells nothing
+    rows = result.scores[result.scores["status"] == "ok"].groupby(["model", "method"])["value"].mean()
+    for line in mass["methods"]:
+        for model, cell in zip(mass["models"], line["cells"], strict=True):
+            assert cell.value == pytest.approx(rows[f"paperbirds/{model}", line["name"]])
+    (oracle,) = (line for line in mass["methods"] if line["name"] == "object")
+    assert [cell.value for cell in oracle["cells"]] == [1, 1]
+
+
+def test_every_model_has_a_picture_with_its_maps(result: hp.Result, shown: dict) -> None:
+    first, second, third = shown["pictures"]["rows"]
+    assert [tile["method"] for tile in first["tiles"]] == ["ixg", "constant", "object"]
+    assert all(tile["file"] for row in (first, third) for tile in row["tiles"])
+    assert [tile["score"] for tile in second["tiles"]] == ["", "", ""]
+    page = result.report().read_text(encoding="utf-8")
+    assert "What does a network learn from changed images" in page and "taught on" in page
+
+
+def test_a_run_of_models_as_they_came_has_no_such_section(tmp_path: Path) -> None:
+    found = hp.evaluate("paperbirds/resnet", "paperbirds:test", ["random"], ["attr-mass"], limit=2)
+    assert taught.content(Run(found.store), Site(tmp_path)) is None
