@@ -73,7 +73,9 @@ def bagnet(
     parts = OrderedDict[str, nn.Module](conv1=nn.Conv2d(3, stem, 1, bias=False), conv2=nn.Conv2d(stem, stem, 3, bias=False))
     parts |= {"bn1": nn.BatchNorm2d(stem, momentum=momentum), "relu": nn.ReLU()}
     inputs = stem
-    for number, (width, kernel, stride, depth) in enumerate(zip(planes, kernels, strides, blocks or [1] * len(planes), strict=True), start=1):
+    for number, (width, kernel, stride, depth) in enumerate(
+        zip(planes, kernels, strides, blocks or [1] * len(planes), strict=True), start=1
+    ):
         others = (Bottleneck(4 * width, width, 1, 1) for _ in range(depth - 1))
         parts[f"layer{number}"] = nn.Sequential(Bottleneck(inputs, width, kernel, stride), *others)
         inputs = 4 * width

@@ -131,8 +131,8 @@ def bcos(
     if pool:
         parts["pool"] = nn.AvgPool2d(3, 2, 1)
     block = partial(BcosBlock, bottleneck=bottleneck, centred=centred)
-    inputs = widths[0]
-    for number, (width, stride, depth) in enumerate(zip(widths, strides, blocks or [1] * len(widths), strict=True), start=1):
+    inputs, depths = widths[0], blocks or [1] * len(widths)
+    for number, (width, stride, depth) in enumerate(zip(widths, strides, depths, strict=True), start=1):
         outputs = 4 * width if bottleneck else width
         parts[f"layer{number}"] = nn.Sequential(block(inputs, width, stride), *(block(outputs, width, 1) for _ in range(depth - 1)))
         inputs = outputs

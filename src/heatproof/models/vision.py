@@ -6,6 +6,7 @@ import importlib
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from torch import nn
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models.download import Source
 from heatproof.models.model import Model
+from heatproof.models.nets import ASSETS
 from heatproof.models.papers import NETWORKS
 
 RANDOM = "random"  # as weights: an untrained network, always the same one
@@ -95,12 +97,18 @@ def bare(name: str) -> nn.Module | None:
         return None
 
 
-def imagenet_names() -> tuple[str, ...] | None:
-    """Of ImageNet's 1000 classes, as torchvision has them; None where it is not installed."""
+@cache
+def imagenet_wnids() -> tuple[str, ...]:
+    """WordNet's ids of ImageNet's 1000 classes, in their order, which is sorted."""
+    return tuple((ASSETS / "imagenet-wnids.txt").read_text().split())
+
+
+def imagenet_names() -> tuple[str, ...]:
+    """Of ImageNet's 1000 classes, as torchvision has them; their ids where it is not installed."""
     try:
         return tuple(import_torchvision().models.ResNet50_Weights.IMAGENET1K_V1.meta["categories"])
     except HeatproofError:
-        return None
+        return imagenet_wnids()
 
 
 def _offer(name: str, weights: Path | None) -> Offer:
