@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def _some(names: Iterable[str]) -> str:
 def looks_like(state: Mapping[str, Tensor]) -> str:
     """The network of the zoo whose names and shapes these are, all or nearly all; a library's only where it is there."""
     best, found = ALIKE, ""
-    for name, own in _zoo():
+    for name, own in _zoo().items():
         fitted = _fitted(state, own)
         share = sum(k in own and own[k].shape == v.shape for k, v in fitted.items()) / max(len(own), len(fitted))
         if share > best:
@@ -123,12 +124,10 @@ def looks_like(state: Mapping[str, Tensor]) -> str:
     return found
 
 
-def _zoo() -> Iterator[tuple[str, Mapping[str, Tensor]]]:
+@cache
+def _zoo() -> dict[str, dict[str, Tensor]]:
     """Names and shapes, without memory."""
     with torch.device("meta"):
-        for name, net in NETS.items():
-            yield f"paperbirds/{name}", net.build(net.classes, **net.options).state_dict()
-        for name, network in NETWORKS.items():
-            module = network.module() if network.build else bare(name)
-            if module is not None:
-                yield name, module.state_dict()
+        built: dict[str, nn.Module | None] = {f"paperbirds/{name}": net.build(net.classes, **net.options) for name, net in NETS.items()}
+        built |= {name: network.module() if network.build else bare(name) for name, network in NETWORKS.items()}
+    return {name: module.state_dict() for name, module in built.items() if module is not None}

@@ -16,7 +16,7 @@ from heatproof.models.bcos import bcos
 from heatproof.models.model import IMAGENET_MEAN, IMAGENET_STD
 from heatproof.models.published import fixup_resnet, x_vgg
 
-IDSDS, GRIDS = "Hesse et al. 2024", "Rao et al. 2024"
+IDSDS, GRIDS, BOTH = "hesse2024", "rao2024", "hesse2024, rao2024"
 RESNET = {"middle": "layer2", "final": "layer4", "cam": "layer4"}
 HALF, NONE, ONE = (0.5, 0.5, 0.5), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 COLOURS = {NONE: "black", HALF: "mid-grey", IMAGENET_MEAN: "mean colour"}
@@ -72,7 +72,6 @@ def _x(build: Callable[..., nn.Module], options: Mapping[str, Any], file: str) -
 
 
 VIT = Network({}, resize=248, mean=HALF, std=HALF)  # of timm
-BOTH = f"{IDSDS}; {GRIDS}"
 
 NETWORKS: dict[str, Network] = {
     "torchvision:resnet18": Network(papers=BOTH),
@@ -84,7 +83,7 @@ NETWORKS: dict[str, Network] = {
     "torchvision:resnext50_32x4d": Network(papers=GRIDS),
     "torchvision:vgg11": _vgg(12, 19, BOTH),
     "torchvision:vgg13": _vgg(16, 23),
-    "torchvision:vgg16": _vgg(18, 29),
+    "torchvision:vgg16": _vgg(18, 29, "hesse2024, li2024"),
     "torchvision:vgg19": _vgg(20, 35, BOTH),
     "torchvision:vgg11_bn": _vgg(17, 27, ""),
     "torchvision:vgg13_bn": _vgg(23, 33, ""),
