@@ -175,9 +175,10 @@ def test_published_weights_give_what_is_published(name, x, tmp_path):
 
 def check(model: Model, x: Tensor) -> None:
     """Every layer cuts the network exactly, and maps can be made where the table says."""
-    logits, seen = model.body.run(x, 0, watch=range(len(model.layers)))
-    for at, layer in enumerate(model.layers):
-        assert torch.equal(model.tail(layer)(seen[at]), logits), layer
+    with torch.no_grad():
+        logits, seen = model.body.run(x, 0, watch=range(len(model.layers)))
+        for at, layer in enumerate(model.layers):
+            assert torch.equal(model.tail(layer)(seen[at]), logits), layer
     target = logits.argmax(1)
     methods = ["ixg@input", *(f"ixg@{name}" for name in ("middle", "final")), "gradcam@cam"] if model.landmarks else ["ixg", "rollout"]
     for expression in methods:
@@ -216,6 +217,12 @@ def test_every_layer_of_a_librarys(name, x, timm, torchvision):
     model = Model(module, name=name, size=64, mean=network.mean, std=network.std, aliases=dict(network.layers))
     assert model.landmarks == network.layers
     check(model, model.normalize(x))
+    if network.layers:  # the grid paper's places: 56 px of 448 in the middle, 28 px of GoogLeNet
+        channels, side, _ = model.shape("middle")
+        assert side == (4 if "googlenet" in name else 8)
+        assert channels == 512 or "vgg" not in name
+        assert model.shape("final")[1] == (4 if "vgg" in name else 2)
+        assert model.shape("cam")[1] == 2
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name not in OURS])

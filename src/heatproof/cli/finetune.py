@@ -84,7 +84,7 @@ def followed(model: Any, data: str, out: Path, options: dict[str, Any]) -> FineT
         return tune(model, data, out=out, progress=advance, **options)
 
 
-def show(found: FineTuned, model: str, base: Path | None, aligned: str) -> None:
+def show(found: FineTuned, model: str, base: str | None, aligned: str) -> None:
     from rich import box
     from rich.table import Table
 
@@ -107,5 +107,5 @@ def show(found: FineTuned, model: str, base: Path | None, aligned: str) -> None:
             more = ", …" if len(names) > MOST_NAMED else ""
             console.print(f"{len(names)} {what}: {', '.join(names[:MOST_NAMED])}{more}", markup=False, soft_wrap=True)
     console.print("accuracies on the validation images; for idsds, in a spec:", markup=False)
-    told = f"name: {model!r}, " + (f"weights: {str(base)!r}, " if base else "") + f"tuned: {{{aligned}: {str(found.weights)!r}}}"
+    told = f"name: {model!r}, " + (f"weights: {base!r}, " if base else "") + f"tuned: {{{aligned}: {str(found.weights)!r}}}"
     console.print(f"  models: [{{{told}}}]", markup=False, soft_wrap=True, highlight=False)

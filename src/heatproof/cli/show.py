@@ -247,7 +247,7 @@ NOTES = {
     "baselines": ["knows: what it needs beforehand; arguments: heatproof list baselines --json"],
     "protocols": ["settings and their defaults: heatproof list protocols --json"],
     "models": [
-        "weights: those that ship; those that a spec trains on demand; those you give: {name: bagnet33, weights: FILE}, or weights: download",
+        "weights: they ship, a spec trains them on demand, or you give them: {name: bagnet33, weights: FILE}, or weights: download",
         "zero: the colour of the zero baseline; layers, preprocessing, addresses: heatproof list models --json, docs/models.md",
         "others: any torchvision:NAME and timm:NAME (extra vision), and file:my_model.py:build",
     ],
