@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, some
 from heatproof.models.vision import imagenet_wnids
 
 SUFFIXES = (".csv", ".tsv", ".txt")
@@ -30,7 +30,6 @@ LABEL_COLUMNS = frozenset(
         "predictionstring",
     }
 )
-SHOWN = 5
 
 
 def place_and_labels(rest: str) -> tuple[Path, Path | None]:
@@ -50,7 +49,7 @@ def class_index(texts: Iterable[str], classes: Sequence[str] | None, n_classes: 
     named = f"named like {', '.join(classes[:3])}" if classes else f"{n_classes or 'some'} without names"
     hint = " or ImageNet's ids, such as n01440764" if n_classes == 1000 else ""
     raise HeatproofError(
-        f"{len(strange)} of {len(texts)} {where} are not classes of the model: {_some(strange)}; its classes are {named}. "
+        f"{len(strange)} of {len(texts)} {where} are not classes of the model: {some(strange)}; its classes are {named}. "
         f"Write those names, numbers from 0{hint}; or give the model its class names: hp.Model(…, classes=[…])"
     )
 
@@ -89,8 +88,8 @@ def labels_of(path: Path, ids: Sequence[str], root: Path) -> list[str]:
             raise HeatproofError(f"{path} has two labels for {image}: {found[image]} and {text}")
     bare = [image for image in ids if not found.get(image)]
     if homeless or bare:
-        told = [f"{len(bare)} of {len(ids)} images have no label ({_some(bare)})"] if bare else []
-        told += [f"{len(homeless)} labels have no image ({_some(homeless)})"] if homeless else []
+        told = [f"{len(bare)} of {len(ids)} images have no label ({some(bare)})"] if bare else []
+        told += [f"{len(homeless)} labels have no image ({some(homeless)})"] if homeless else []
         raise HeatproofError(f"{path} does not match {root}: {'; '.join(told)}. Images are named by their path below the folder")
     return [found[image] for image in ids]
 
@@ -119,7 +118,3 @@ def _rows(path: Path) -> Iterable[tuple[str, str]]:
             raise HeatproofError(f"{path}, line {number}: expected a file's name and its label, found {' '.join(row)!r}")
         text = row[at[1]].strip()
         yield row[at[0]], text.split()[0] if text and WNID.fullmatch(text.split()[0]) else text
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

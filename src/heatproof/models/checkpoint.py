@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, some
 from heatproof.models.convert import renamed
 from heatproof.models.nets import NETS, load_state
 from heatproof.models.papers import NETWORKS
@@ -28,7 +28,6 @@ NAMES = (  # (pattern, ours); taken where it leads to a name of the network
     (r"(^|\.)(bias\d[ab]?)$", r"\1\2.bias"),  # Fixup
     (r"(^|\.)scale$", r"\1scale.scale"),
 )
-SHOWN = 5
 ALIKE = 0.9  # the share of names and shapes from which on weights look like a network's
 
 
@@ -59,7 +58,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
         found = inside
     strange = [str(key) for key, value in found.items() if not isinstance(value, Tensor)] if isinstance(found, Mapping) else ["no names"]
     if strange or not found:
-        raise HeatproofError(f"{path.name} holds no weights by name, but {', '.join(strange[:SHOWN]) or 'nothing'}")
+        raise HeatproofError(f"{path.name} holds no weights by name, but {some(strange) or 'nothing'}")
     return dict(found)
 
 
@@ -105,12 +104,7 @@ def _variance(key: str) -> str:
 def _differences(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
     shapes = (f"{k} is {tuple(state[k].shape)}, not {tuple(own[k].shape)}" for k in own if k in state and state[k].shape != own[k].shape)
     kinds = {"": shapes, "missing ": (k for k in own if k not in state), "unexpected ": (k for k in state if k not in own)}
-    return [word + told for word, names in kinds.items() if (told := _some(names))]
-
-
-def _some(names: Iterable[str]) -> str:
-    told = list(names)
-    return ", ".join(told[:SHOWN]) + (f" and {len(told) - SHOWN} more" if len(told) > SHOWN else "")
+    return [word + told for word, names in kinds.items() if (told := some(names))]
 
 
 def looks_like(state: Mapping[str, Tensor]) -> str:
