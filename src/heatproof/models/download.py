@@ -67,6 +67,7 @@ def fetch(source: Source) -> Path:
 
 def _check(source: Source, part: Path) -> None:
     wanted = re.search(r"-([0-9a-f]{8,})\.", source.file)
-    found = hashlib.file_digest(part.open("rb"), "sha256").hexdigest()
+    with part.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
     if wanted and not found.startswith(wanted[1]):
         raise HeatproofError(f"{source.url} gave another file than it should: its SHA-256 begins with {found[:10]}, not {wanted[1]}")
