@@ -1,12 +1,13 @@
 # make quickstart   a first run on the embedded data and models, and its report
 # make test         all checks and tests
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
+# make models       docs/models.md: the networks of the papers
 # Each sets up what it needs in .venv, once.
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test check methods truth clean
+.PHONY: quickstart test check methods truth models clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
@@ -27,6 +28,9 @@ methods: .venv/installed-dev
 
 truth: .venv/installed-dev
 	$(BIN)/python docs/make_truth.py docs/img
+
+models: .venv/installed
+	$(BIN)/python docs/make_models.py docs/models.md
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -22,6 +22,12 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
+def some(names: Iterable[str], most: int = 5) -> str:
+    """«a, b, c, d, e and 7 more»."""
+    told = list(names)
+    return ", ".join(told[:most]) + (f" and {len(told) - most} more" if len(told) > most else "")
+
+
 MOST_NAMES = 60
 
 
@@ -29,6 +35,5 @@ def unknown(kind: str, name: object, known: Iterable[str], hint: str = "") -> He
     """«unknown method "gradcm"; did you mean gradcam, gradcam++?» or, with nothing close, all there are (of very many, some)."""
     names = sorted(set(known))
     close = get_close_matches(str(name), names, n=3, cutoff=0.6)
-    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    help_ = f"did you mean {', '.join(close)}?" if close else f"there are: {', '.join(names[:MOST_NAMES])}{rest}"
+    help_ = f"did you mean {', '.join(close)}?" if close else f"there are: {some(names, MOST_NAMES)}"
     return HeatproofError(f'unknown {kind} "{name}"; {help_}{" " + hint if hint else ""}')

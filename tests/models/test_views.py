@@ -10,7 +10,7 @@ from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods import METHODS, Explainer, Expression, at_their_layers, parse_methods
 from heatproof.models import views
 from heatproof.models.nets import bagnet
-from heatproof.models.vision import MIDDLE
+from heatproof.models.papers import NETWORKS
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.patches import patch_masks
 
@@ -282,7 +282,7 @@ def test_every_layer_of_the_papers_networks_in_every_view(torchvision, name):
     model, x, target = untrained(torchvision, name), noise(1, 3, 128, 128), torch.tensor([3])
     layers = model.all_layers
     assert (layers[0], layers[-1], len(layers)) == ("input", final, count + 1)
-    assert name not in MIDDLE or MIDDLE[name] in layers
+    assert set(NETWORKS[f"torchvision:{name}"].layers.values()) <= {*layers, "features"}
     for kind in VIEWS.values():
         view = kind(model, 2, 1)
         sides = []

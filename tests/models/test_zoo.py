@@ -6,8 +6,9 @@ from safetensors.torch import save_file
 
 import heatproof as hp
 from heatproof.errors import HeatproofError
+from heatproof.models.checkpoint import metadata
 from heatproof.models.nets import SHIPPED
-from heatproof.models.zoo import align, metadata
+from heatproof.models.zoo import align
 
 FILE = """
 import torch

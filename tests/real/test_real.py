@@ -33,6 +33,13 @@ def test_labels_and_preprocessing_fit_the_network(model, data):
     assert (model.logits(batch.x).argmax(1) == torch.tensor(batch.labels)).float().mean() >= 0.75
 
 
+def test_the_folders_of_imagenet_have_their_places_among_all_classes():
+    order = [line.split("\t")[1] for line in (ROOT / "imagenet-classes.tsv").read_text().splitlines()]
+    nameless = hp.Model(torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 1000)))
+    found = hp.load_data(f"folder:{ROOT / 'imagenet-sample'}", nameless)
+    assert [order[label] for label in found.labels] == [image.partition("/")[0] for image in found.ids]
+
+
 def test_cuts_are_exact(model, data):
     x = load_batch(data, range(2), model).x
     with torch.no_grad():

@@ -10,7 +10,7 @@ import heatproof as hp
 from heatproof.api import open_spec
 from heatproof.bench.models import to_make
 from heatproof.bench.spec import make_spec
-from heatproof.models.zoo import metadata
+from heatproof.models.checkpoint import metadata
 from heatproof.training import cache, recipes, schedule
 from heatproof.training import train as training
 

@@ -96,8 +96,8 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
       heatproof run spec.yaml -o runs/mine --limit 64 --batch-size 16
 
     A spec:
-      models: [paperbirds/resnet, "file:net.py:build"]
-      data: {name: "folder:/data/images", limit: 1000}
+      models: [paperbirds/resnet, "file:net.py:build", {name: bagnet33, weights: bagnet33.pth.tar}]
+      data: {name: "folder:/data/images", limit: 1000}    # or folder:/data/images:labels.csv
       methods: [ixg, ig, "ig|abs", gradcam, "ixg@middle|smooth(9)", "file:mine.py:my_method"]
       protocols: [sds, {name: sds, patches: 64, baseline: blur}]
     """
@@ -209,7 +209,7 @@ def list_(kind: str, as_json: bool) -> None:
 @main.command(**command)
 @click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("-m", "--model", required=True, help="A model's name, such as torchvision:resnet50, or file:my_model.py:build.")
-@click.option("--weights", help="A local .safetensors or .pth file, or random.")
+@click.option("--weights", help="A local .safetensors or .pth file, download (the published ones), or random.")
 @click.option(
     "--method", "methods", multiple=True, default=("gradcam",), show_default=True, help="An expression; may be given several times."
 )

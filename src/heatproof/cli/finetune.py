@@ -29,11 +29,11 @@ MOST_NAMED = 5
 @click.option("--batch-size", type=click.IntRange(min=2), help="Images in a step, over all processes.")
 @click.option("--limit", type=click.IntRange(min=1), help="Train on the first N images only.")
 @click.option("--val", help="Validation data.  [default: paperbirds:val, or a tenth held out]")
-@click.option("--weights", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Start from a local .safetensors or .pth.")
+@click.option("--weights", help="Start from a local .safetensors or .pth, from random, or download the published ones.")
 @click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Threads that read images.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, mps, or auto.")
-def finetune(model: str, data: str, out: Path, weights: Path | None, device: str, **options: Any) -> None:
+def finetune(model: str, data: str, out: Path, weights: str | None, device: str, **options: Any) -> None:
     """Fine-tune a model for IDSDS: one cell of the grid is deleted in half of its images.
 
     Keeps the epoch with the best accuracy on images that are neither trained on
@@ -45,6 +45,7 @@ def finetune(model: str, data: str, out: Path, weights: Path | None, device: str
     Examples:
       heatproof finetune paperbirds/vgg paperbirds:train -o aligned/vgg --schedule short
       heatproof finetune file:net.py:build folder:/data/train -o aligned/net --patches 64 --baseline blur
+      heatproof finetune bagnet33 folder:/data/imagenet/train -o aligned/bagnet33 --weights bagnet32-2ddd53ed.pth.tar
       torchrun --nproc_per_node 2 $(which heatproof) finetune paperbirds/vgg paperbirds:train -o aligned/vgg
     """
     from heatproof.api import finetune as tune
@@ -83,7 +84,7 @@ def followed(model: Any, data: str, out: Path, options: dict[str, Any]) -> FineT
         return tune(model, data, out=out, progress=advance, **options)
 
 
-def show(found: FineTuned, model: str, base: Path | None, aligned: str) -> None:
+def show(found: FineTuned, model: str, base: str | None, aligned: str) -> None:
     from rich import box
     from rich.table import Table
 
@@ -106,5 +107,5 @@ def show(found: FineTuned, model: str, base: Path | None, aligned: str) -> None:
             more = ", …" if len(names) > MOST_NAMED else ""
             console.print(f"{len(names)} {what}: {', '.join(names[:MOST_NAMED])}{more}", markup=False, soft_wrap=True)
     console.print("accuracies on the validation images; for idsds, in a spec:", markup=False)
-    told = f"name: {model!r}, " + (f"weights: {str(base)!r}, " if base else "") + f"tuned: {{{aligned}: {str(found.weights)!r}}}"
+    told = f"name: {model!r}, " + (f"weights: {base!r}, " if base else "") + f"tuned: {{{aligned}: {str(found.weights)!r}}}"
     console.print(f"  models: [{{{told}}}]", markup=False, soft_wrap=True, highlight=False)

@@ -25,6 +25,7 @@ from heatproof.errors import HeatproofError, told, unknown
 from heatproof.methods import METHODS, TRANSFORMS, Expression, explain, parse_methods
 from heatproof.methods.base import NEEDS
 from heatproof.models.nets import CIFAR10_NETS, NETS, ON_DEMAND
+from heatproof.models.papers import NETWORKS
 from heatproof.protocols import PROTOCOLS
 from heatproof.report.gather import Run
 from heatproof.report.panel import panel
@@ -204,6 +205,10 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
                 "aligned": list(load_model(f"paperbirds/{name}").tuned) if ships else [],
                 "training_minutes": RECIPES[name].minutes,
             }
+        for name, network in NETWORKS.items():
+            told = {"layers": dict(network.layers), "zero": network.zero, "papers": network.papers, "url": network.url or None}
+            preprocessing = {"resize": network.resize, "mean": network.mean, "std": network.std}
+            yield {"id": name, "size": network.size, "classes": network.classes, "weights": "a file, or download", **told, **preprocessing}
 
     def studies() -> Iterator[dict[str, Any]]:
         for name in study_names():
@@ -229,6 +234,7 @@ SHOWN = {
     "protocols": ("id", "summary", "better", "range", "random_score", "target"),
     "baselines": ("id", "group", "summary", "knows"),
     "studies": ("id", "about"),
+    "models": ("id", "size", "classes", "weights", "aligned", "zero", "papers"),
 }
 
 
@@ -240,6 +246,11 @@ NOTES = {
     ],
     "baselines": ["knows: what it needs beforehand; arguments: heatproof list baselines --json"],
     "protocols": ["settings and their defaults: heatproof list protocols --json"],
+    "models": [
+        "weights: they ship, a spec trains them on demand, or you give them: {name: bagnet33, weights: FILE}, or weights: download",
+        "zero: the colour of the zero baseline; layers, preprocessing, addresses: heatproof list models --json, docs/models.md",
+        "others: any torchvision:NAME and timm:NAME (extra vision), and file:my_model.py:build",
+    ],
 }
 
 
@@ -255,7 +266,7 @@ def print_catalogue(kind: str) -> None:
     for column in columns:
         table.add_column(column.replace("_", " "), no_wrap=column == "id", justify="right" if column.endswith("wards") else "left")
     for row in rows:
-        table.add_row(*(_cell(f"any ({row['layer']})" if row[c] == "any" else row[c]) for c in columns))
+        table.add_row(*(_cell(f"any ({row['layer']})" if row.get(c) == "any" else row.get(c)) for c in columns))
     console.print(table)
     for note in NOTES.get(kind, ()):
         console.print(note, markup=False, highlight=False)

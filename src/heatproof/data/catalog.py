@@ -15,13 +15,14 @@ from heatproof.data.base import Data, PartData, PartViews, Sample, UnreadableIma
 from heatproof.data.cifar10 import Cifar10, place_and_split
 from heatproof.data.folder import ImageFolder
 from heatproof.data.funnybirds import FunnyBirds
+from heatproof.data.labels import place_and_labels
 from heatproof.data.paperbirds import Paperbirds
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models.model import Model
 
 DATA = {
     "paperbirds": "paper-cut birds, drawn by code; splits train, val, test",
-    "folder": "folder:/path, one subfolder a class",
+    "folder": "folder:/path, one subfolder a class (its name, ImageNet's wnid or its number) or no labels; folder:/path:labels.csv",
     "funnybirds": "funnybirds:/path, the published FunnyBirds folder",
     "cifar10": "cifar10:/path[:train], an .npz file or the folder of python batches; splits train, test",
     **{kind: f"{kind}:paperbirds or {kind}:cifar10:/path, {how.summary}" for kind, how in ALTERATIONS.items()},
@@ -46,7 +47,10 @@ class Batch:
 
 
 def load_data(name: str | Data, model: Model | None = None, *, split: str | None = None, limit: int | None = None, seed: int = 0) -> Data:
-    """`paperbirds:test`, `folder:/path/to/images`, `watermark:paperbirds:test`. The model tells the size and the classes."""
+    """`paperbirds:test`, `folder:/path/to/images`, `folder:/path/to/images:labels.csv`, `watermark:paperbirds:test`.
+
+    The model tells the size and the classes.
+    """
     if not isinstance(name, str):
         return name
     if limit is not None and limit < 1:
@@ -63,9 +67,9 @@ def load_data(name: str | Data, model: Model | None = None, *, split: str | None
     if kind == "folder":
         if model is None:
             raise HeatproofError(f"{name}: an image folder is fitted to a model; call load_data({name!r}, model=model)")
-        return ImageFolder(
-            Path(rest), size=model.size, resize=model.resize, classes=model.classes, n_classes=model.n_classes, limit=limit, seed=seed
-        )
+        root, labels = place_and_labels(rest)
+        told = {"size": model.size, "resize": model.resize, "n_classes": model.n_classes}
+        return ImageFolder(root, labels=labels, classes=model.classes, limit=limit, seed=seed, **told)
     if kind == "funnybirds":
         return FunnyBirds(Path(rest), size=model.size if model else 256, split=split or "test", limit=limit)
     if kind == "cifar10":

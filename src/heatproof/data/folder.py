@@ -1,8 +1,10 @@
-"""A folder of images: one subfolder a class, or no labels at all."""
+"""A folder of images: one subfolder a class, a file of labels, or no labels at all."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from PIL import Image
 
 from heatproof.data.base import Sample, UnreadableImage
+from heatproof.data.labels import WNID, class_index, labels_of
 from heatproof.errors import HeatproofError
 from heatproof.tensor.noise import generator
 
@@ -17,11 +20,14 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff",
 
 
 class ImageFolder:
-    """Images below `root` in a seeded random order, so that a smaller limit is a part of a larger one.
+    """Images below `root` in a seeded random order, so that a smaller limit is a part of a larger one. An image's id is its path there.
 
-    Subfolders are classes: matched by name with `classes` where the model has names, else by sorted order. Images that lie in
-    `root` itself have no label. An image's id is its path below `root`.
+    labels: a CSV or TSV file with a line for each image: its name, and its class. Without one, subfolders are classes, and images that lie
+    in `root` itself have no label. What a label or a subfolder's name means is told by `class_index`; subfolders of a model without
+    class names may have names of any kind, in sorted order.
     """
+
+    has_silhouettes = False
 
     def __init__(
         self,
@@ -29,6 +35,7 @@ class ImageFolder:
         *,
         size: int,
         resize: int,
+        labels: Path | None = None,
         classes: Sequence[str] | None = None,
         n_classes: int | None = None,
         limit: int | None = None,
@@ -36,44 +43,76 @@ class ImageFolder:
     ):
         if not root.is_dir():
             raise HeatproofError(f"there is no folder {root.absolute()}")
-        files = sorted(p for p in root.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-        if not files:
+        every = listed(root)
+        if not every:
             raise HeatproofError(f"there are no images in {root} (looked for {', '.join(sorted(SUFFIXES))})")
-        self.name, self.root, self.size, self.resize, self.has_silhouettes = f"folder:{root}", root, size, resize, False
-        index = _class_index(root, files, classes, n_classes)
-        order = generator(seed, "folder order").permutation(len(files))[:limit]
-        self.files = [files[i] for i in order]
-        self.ids = [f.relative_to(root).as_posix() for f in self.files]
-        self.labels = [index.get(f.relative_to(root).parts[0]) for f in self.files]
-        self.fingerprints = [f"{s.st_size} {s.st_mtime_ns}" for s in (f.stat() for f in self.files)]
+        self.name, self.root, self.size, self.resize = f"folder:{root}" + (f":{labels}" if labels else ""), root, size, resize
+        order = generator(seed, "folder order").permutation(len(every))[:limit]
+        self.ids: list[str] = [every[i] for i in order]
+        if labels is not None:
+            texts = labels_of(labels, every, root)
+            index = class_index(texts, classes, n_classes, f"labels of {labels}")
+            self.labels: list[int | None] = [index[texts[i]] for i in order]
+        else:
+            folders = _folder_index(root, every, classes, n_classes)
+            self.labels = [folders.get(image.partition("/")[0]) for image in self.ids]
 
     def __len__(self) -> int:
         return len(self.ids)
 
+    @cached_property
+    def files(self) -> list[Path]:
+        return [self.root / image for image in self.ids]
+
+    @cached_property
+    def fingerprints(self) -> list[str]:
+        return [_stamp(f"{self.root}/{image}") for image in self.ids]
+
     def load(self, index: int) -> Sample:
-        image = read_image(self.files[index])
+        image = read_image(self.root / self.ids[index])
         return Sample(self.ids[index], fit(image, self.size, self.resize), self.labels[index])
 
 
-def _class_index(root: Path, files: Sequence[Path], classes: Sequence[str] | None, n_classes: int | None) -> dict[str, int]:
-    folders = sorted({parts[0] for f in files if len(parts := f.relative_to(root).parts) > 1})
-    if not folders:
-        return {}
-    if classes is not None:
-        known = {name: i for i, name in enumerate(classes)}
-        strange = [f for f in folders if f not in known]
-        if strange:
-            raise HeatproofError(
-                f"{len(strange)} of {len(folders)} subfolders of {root} are not classes of the model: {', '.join(strange[:5])}…; "
-                f"its classes are named like {', '.join(classes[:3])}"
-            )
-        return {f: known[f] for f in folders}
+def listed(root: Path) -> list[str]:
+    """Paths of all images below, sorted folder by folder. Nothing is opened; links to folders are followed, but not in circles."""
+    found: list[str] = []
+    ahead: list[tuple[str, frozenset[str]]] = [("", frozenset())]
+    while ahead:
+        below, above = ahead.pop()
+        here = os.path.realpath(root / below)
+        if here in above:
+            continue
+        try:
+            with os.scandir(here) as entries:
+                for entry in entries:
+                    if entry.is_dir():
+                        ahead.append((f"{below}{entry.name}/", above | {here}))
+                    elif entry.name[entry.name.rfind(".") :].lower() in SUFFIXES:
+                        found.append(below + entry.name)
+        except OSError as error:
+            raise HeatproofError(f"cannot look into {root / below}: {error.strerror}") from None
+    return sorted(found, key=lambda image: image.split("/"))
+
+
+def _stamp(path: str) -> str:
+    try:
+        told = os.stat(path)
+    except OSError as error:  # a link to nowhere: it is named when it is read
+        return str(error.strerror)
+    return f"{told.st_size} {told.st_mtime_ns}"
+
+
+def _folder_index(root: Path, images: Sequence[str], classes: Sequence[str] | None, n_classes: int | None) -> dict[str, int]:
+    folders = sorted({first for first, slash, _ in (image.partition("/") for image in images) if slash})
+    told = classes is not None or all(folder.isdigit() for folder in folders) or (n_classes == 1000 and any(map(WNID.fullmatch, folders)))
+    if not folders or told:
+        return class_index(folders, classes, n_classes, f"subfolders of {root}") if folders else {}
     if n_classes is not None and len(folders) != n_classes:
         raise HeatproofError(
             f"{root} has {len(folders)} subfolders and the model {n_classes} classes without names, so labels cannot be matched; "
             "give the model its class names: hp.Model(…, classes=[…])"
         )
-    return {f: i for i, f in enumerate(folders)}
+    return {folder: i for i, folder in enumerate(folders)}
 
 
 def read_image(path: Path) -> Image.Image:

@@ -66,13 +66,18 @@ def bagnet(
     planes: Sequence[int] = (16, 24, 40, 48),
     kernels: Sequence[int] = (3, 3, 3, 1),
     strides: Sequence[int] = (2, 2, 1, 1),
+    blocks: Sequence[int] = (),
+    momentum: float = 0.1,
 ) -> BagNet:
-    """conv1, conv2, bn1, relu, layer1…, pool, fc."""
+    """conv1, conv2, bn1, relu, layer1…, pool, fc. Kernel and stride are those of a layer's first block; its others see single places."""
     parts = OrderedDict[str, nn.Module](conv1=nn.Conv2d(3, stem, 1, bias=False), conv2=nn.Conv2d(stem, stem, 3, bias=False))
-    parts |= {"bn1": nn.BatchNorm2d(stem), "relu": nn.ReLU()}
+    parts |= {"bn1": nn.BatchNorm2d(stem, momentum=momentum), "relu": nn.ReLU()}
     inputs = stem
-    for number, (width, kernel, stride) in enumerate(zip(planes, kernels, strides, strict=True), start=1):
-        parts[f"layer{number}"] = nn.Sequential(Bottleneck(inputs, width, kernel, stride))
+    for number, (width, kernel, stride, depth) in enumerate(
+        zip(planes, kernels, strides, blocks or [1] * len(planes), strict=True), start=1
+    ):
+        others = (Bottleneck(4 * width, width, 1, 1) for _ in range(depth - 1))
+        parts[f"layer{number}"] = nn.Sequential(Bottleneck(inputs, width, kernel, stride), *others)
         inputs = 4 * width
     parts["pool"] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     parts["fc"] = nn.Linear(inputs, classes)

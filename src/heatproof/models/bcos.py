@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import log
 
 import torch
@@ -51,20 +52,23 @@ class BcosConv(nn.Conv2d):
 
 
 class Uncentred(nn.Module):
-    """Batch norm about zero: it divides by the root mean square, so a linear network stays linear."""
+    """Batch norm that takes no mean away: it divides by the root mean square, so a linear network stays linear.
+
+    centred: by the standard deviation, as the published networks do.
+    """
 
     running_var: Tensor
 
-    def __init__(self, channels: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
+    def __init__(self, channels: int, momentum: float = 0.1, eps: float = 1e-5, *, centred: bool = False) -> None:
         super().__init__()
-        self.momentum, self.eps = momentum, eps
+        self.momentum, self.eps, self.centred = momentum, eps, centred
         self.weight = nn.Parameter(torch.ones(channels))
         self.register_buffer("running_var", torch.ones(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         variance = self.running_var
         if self.training:
-            variance = x.square().mean((0, 2, 3))
+            variance = x.var((0, 2, 3), correction=0) if self.centred else x.square().mean((0, 2, 3))
             self.running_var.lerp_(variance.detach(), self.momentum)
         return x * (self.weight / (variance + self.eps).sqrt()).view(-1, 1, 1)
 
@@ -84,20 +88,28 @@ class BcosHead(BcosConv):
 
 
 class BcosBlock(nn.Module):
-    """norm(B-cos(norm(B-cos(x)))) + x; the shortcut is a B-cos layer where stride or width change."""
+    """norm(B-cos(norm(B-cos(x)))) + x; the shortcut is a B-cos layer where stride or width change. A bottleneck has three layers."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, planes: int, stride: int, *, bottleneck: bool = False, centred: bool = False) -> None:
         super().__init__()
-        self.conv1, self.bn1 = BcosConv(inputs, outputs, stride=stride), Uncentred(outputs)
-        self.conv2, self.bn2 = BcosConv(outputs, outputs), Uncentred(outputs)
+        widths = (planes, planes, 4 * planes) if bottleneck else (planes, planes)
+        kernels, strides = ((1, 3, 1), (1, stride, 1)) if bottleneck else ((3, 3), (stride, 1))
+        self.depth, before = len(widths), inputs
+        for number, (width, kernel, step) in enumerate(zip(widths, kernels, strides, strict=True), start=1):
+            self.add_module(f"conv{number}", BcosConv(before, width, kernel, stride=step))
+            self.add_module(f"bn{number}", Uncentred(width, centred=centred))
+            before = width
         self.sum = Sum()
-        changes = inputs != outputs or stride > 1
-        shortcut = nn.Sequential(BcosConv(inputs, outputs, 1, stride=stride), Uncentred(outputs))
+        changes = inputs != before or stride > 1
+        shortcut = nn.Sequential(BcosConv(inputs, before, 1, stride=stride), Uncentred(before, centred=centred))
         self.downsample: nn.Module = shortcut if changes else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.sum(self.bn2(self.conv2(self.bn1(self.conv1(x)))), self.downsample(x))
-        return out
+        out = x
+        for number in range(1, self.depth + 1):
+            out = self.get_submodule(f"bn{number}")(self.get_submodule(f"conv{number}")(out))
+        total: Tensor = self.sum(out, self.downsample(x))
+        return total
 
 
 def bcos(
@@ -105,15 +117,25 @@ def bcos(
     *,
     widths: Sequence[int] = (24, 32, 56, 88),
     strides: Sequence[int] = (1, 2, 2, 1),
+    blocks: Sequence[int] = (),
     stem: int = 2,
+    kernel: int = 3,
+    pool: bool = False,
+    bottleneck: bool = False,
+    centred: bool = False,
     temperature: float = 1.0,
 ) -> nn.Sequential:
-    """encode, conv1, bn1, layer1…, fc; `stem`: the first layer's stride."""
-    parts = OrderedDict[str, nn.Module](encode=Encode(), conv1=BcosConv(6, widths[0], stride=stem), bn1=Uncentred(widths[0]))
-    inputs = widths[0]
-    for number, (width, stride) in enumerate(zip(widths, strides, strict=True), start=1):
-        parts[f"layer{number}"] = nn.Sequential(BcosBlock(inputs, width, stride))
-        inputs = width
+    """encode, conv1, bn1, [pool,] layer1…, fc; `stem` and `kernel`: the first layer's stride and kernel."""
+    parts = OrderedDict[str, nn.Module](encode=Encode(), conv1=BcosConv(6, widths[0], kernel, stride=stem))
+    parts["bn1"] = Uncentred(widths[0], centred=centred)
+    if pool:
+        parts["pool"] = nn.AvgPool2d(3, 2, 1)
+    block = partial(BcosBlock, bottleneck=bottleneck, centred=centred)
+    inputs, depths = widths[0], blocks or [1] * len(widths)
+    for number, (width, stride, depth) in enumerate(zip(widths, strides, depths, strict=True), start=1):
+        outputs = 4 * width if bottleneck else width
+        parts[f"layer{number}"] = nn.Sequential(block(inputs, width, stride), *(block(outputs, width, 1) for _ in range(depth - 1)))
+        inputs = outputs
     parts["fc"] = BcosHead(inputs, classes, logit_bias=log(1 / (classes - 1)), temperature=temperature)
     return nn.Sequential(parts)
 

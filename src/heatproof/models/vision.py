@@ -1,4 +1,4 @@
-"""Models of timm and torchvision, which are extras: imported when asked for, by the functions here only. Nothing is downloaded."""
+"""Models of timm and torchvision, which are extras: imported when asked for, by the functions here only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,10 @@ import torch
 from torch import nn
 
 from heatproof.errors import HeatproofError, unknown
+from heatproof.models.download import Source
 from heatproof.models.model import Model
+from heatproof.models.nets import ASSETS
+from heatproof.models.papers import NETWORKS
 
 RANDOM = "random"  # as weights: an untrained network, always the same one
 
@@ -51,59 +55,80 @@ def _imported(package: str) -> Any:
         raise HeatproofError(f"{package} cannot be imported ({error}). Install it: pip install 'heatproof[vision]'") from None
 
 
-RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "resnext101_32x8d", "wide_resnet50_2")
-MIDDLE = {  # of torchvision's networks, as Rao et al. 2024 have it; else it is half of the weight layers
-    "vgg11": "features.12",
-    "vgg11_bn": "features.17",
-    "vgg19": "features.20",
-    "vgg19_bn": "features.29",
-    **dict.fromkeys(RESNETS, "layer2"),
-    "googlenet": "inception4a",
-}
-
-
 class Input(NamedTuple):
     size: int
     resize: int
     mean: Sequence[float]
     std: Sequence[float]
+    classes: Sequence[str] | None
 
 
-def library_model(name: str, weights: str | Path | None) -> Model:
+class Offer(NamedTuple):
+    """A network of a library: how it is built, and the weights that go with it."""
+
+    build: Callable[[], tuple[nn.Module, Input]]
+    source: Source
+
+
+def library_model(name: str, weights: Path | None) -> Model:
     """`torchvision:resnet50`, `timm:vit_base_patch16_224`: built with random weights, into which a file's are yet to be loaded.
 
     The preprocessing is the library's, but for the interpolation, which is bilinear here.
     """
-    package, _, net = name.partition(":")
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.default_generator.manual_seed(0)
-        build = OPEN[package](net, weights)
-        if weights is None:
-            raise HeatproofError(
-                f"{name} needs weights, and nothing is downloaded: give a local .safetensors or .pth file, "
-                f"or weights={RANDOM} for an untrained network"
-            )
-        module, image = build()
-    middle = {"middle": MIDDLE[net]} if package == "torchvision" and net in MIDDLE else None
-    return Model(module.eval(), name=name, aliases=middle, **image._asdict())
+        module, image = _offer(name, weights).build()
+    return Model(module.eval(), name=name, aliases=dict(NETWORKS[name].layers) if name in NETWORKS else None, **image._asdict())
 
 
-Build = Callable[[], tuple[nn.Module, Input]]
+def library_source(name: str) -> Source:
+    """The published weights of a library's network: the first that it names."""
+    return _offer(name, None).source
 
 
-def _torchvision(name: str, weights: str | Path | None) -> Build:
+def bare(name: str) -> nn.Module | None:
+    """A library's network alone; None where the library is not installed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _offer(name, None).build()[0]
+    except HeatproofError:
+        return None
+
+
+@cache
+def imagenet_wnids() -> tuple[str, ...]:
+    """WordNet's ids of ImageNet's 1000 classes, in their order, which is sorted."""
+    return tuple((ASSETS / "imagenet-wnids.txt").read_text().split())
+
+
+def imagenet_names() -> tuple[str, ...]:
+    """Of ImageNet's 1000 classes, as torchvision has them; their ids where it is not installed."""
+    try:
+        return tuple(import_torchvision().models.ResNet50_Weights.IMAGENET1K_V1.meta["categories"])
+    except HeatproofError:
+        return imagenet_wnids()
+
+
+def _offer(name: str, weights: Path | None) -> Offer:
+    package, _, net = name.partition(":")
+    return OPEN[package](net, weights)
+
+
+def _torchvision(name: str, weights: Path | None) -> Offer:
     models = import_torchvision().models
     known = models.list_models(module=models)
     if name not in known:
         raise unknown("torchvision model", name, known)
+    entry = _entry(models.get_model_weights(name), weights or Path())
 
     def build() -> tuple[nn.Module, Input]:
-        told = _entry(models.get_model_weights(name), Path(weights or "")).transforms()
-        image = Input(told.crop_size[0], told.resize_size[0], told.mean, told.std)
+        told = entry.transforms()
+        image = Input(told.crop_size[0], told.resize_size[0], told.mean, told.std, entry.meta["categories"])
         return models.get_model(name, weights=None, **_options(name, image)), image
 
-    return build
+    return Offer(build, Source.at(entry.url))
 
 
 def _entry(entries: Any, file: Path) -> Any:
@@ -119,7 +144,7 @@ def _options(name: str, image: Input) -> dict[str, Any]:
     return {"transform_input": True, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
 
 
-def _timm(name: str, weights: str | Path | None) -> Build:
+def _timm(name: str, weights: Path | None) -> Offer:
     timm = import_timm()
     net, _, tag = name.partition(".")
     known = timm.list_models() if not timm.is_model(net) else timm.list_pretrained(f"{net}.*") if tag else [net]
@@ -131,10 +156,12 @@ def _timm(name: str, weights: str | Path | None) -> Build:
         if not module.num_classes:
             raise HeatproofError(f"timm:{name} has no classifier; name weights that have one, such as {net}, or use hp.Model")
         told = timm.data.resolve_model_data_config(module)
-        size = told["input_size"][-1]
-        return module, Input(size, math.floor(size / told["crop_pct"]), told["mean"], told["std"])
+        size, names = told["input_size"][-1], imagenet_names() if module.num_classes == 1000 else None
+        return module, Input(size, math.floor(size / told["crop_pct"]), told["mean"], told["std"], names)
 
-    return build
+    place = getattr(timm.get_pretrained_cfg(name), "hf_hub_id", None) or ""
+    url = place and f"https://huggingface.co/{place}/resolve/main/model.safetensors"
+    return Offer(build, Source(url, place and f"{place.rpartition('/')[2]}.safetensors"))
 
 
-OPEN: dict[str, Callable[[str, str | Path | None], Build]] = {"torchvision": _torchvision, "timm": _timm}
+OPEN: dict[str, Callable[[str, Path | None], Offer]] = {"torchvision": _torchvision, "timm": _timm}

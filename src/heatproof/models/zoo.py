@@ -1,4 +1,4 @@
-"""Models by name: `paperbirds/resnet`, `torchvision:resnet50`, `timm:vit_base_patch16_224`, `file:my_model.py:build`."""
+"""Models by name: `paperbirds/resnet`, `bagnet33`, `torchvision:resnet50`, `timm:vit_base_patch16_224`, `file:my_model.py:build`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from torch import Tensor, nn
+from torch import nn
 
 from heatproof.errors import HeatproofError, unknown
-from heatproof.models.convert import renamed
+from heatproof.models import download
+from heatproof.models.checkpoint import load_weights, metadata
 from heatproof.models.invariance import invariance
 from heatproof.models.model import Model
-from heatproof.models.nets import ASSETS, CIFAR10_NETS, NETS, ON_DEMAND, build, build_cifar10, load_state, weights_path
-from heatproof.models.vision import OPEN, RANDOM, library_model
-from heatproof.models.vit import is_vit
+from heatproof.models.nets import ASSETS, CIFAR10_NETS, NETS, ON_DEMAND, build, build_cifar10, weights_path
+from heatproof.models.papers import NETWORKS, OURS
+from heatproof.models.vision import OPEN, RANDOM, Input, imagenet_names, library_model, library_source
 from heatproof.userfile import from_file
+
+DOWNLOAD = "download"  # as weights: the published ones, from the network if they are not kept yet
 
 ALIGNMENT = re.compile(r"(\d+)/(.+)")
 
@@ -36,8 +38,8 @@ def load_model(
 ) -> Model:
     """A model by name, from a file of one's own, or from any torch module.
 
-    weights: a local .safetensors or .pth file of tensors (never an arbitrary pickle), or "random" for an untrained network. Those of
-        paperbirds ship; those of timm and torchvision have to be named.
+    weights: a local .safetensors or .pth file of tensors (never an arbitrary pickle), "random" for an untrained network, or "download" for
+        the published ones. Those of paperbirds ship; others are downloaded only when asked, and then kept.
     device: "cpu", "cuda", "cuda:1", "mps", or "auto"; by default where it is.
     tuned: files of weights that were fine-tuned from these, by cells and baseline: {"16/zero": "aligned.safetensors"}. `idsds` takes them.
     aligned: "16/zero" gives the model with those weights, the embedded ones or one of `tuned`.
@@ -46,16 +48,37 @@ def load_model(
         `batch_size` images at once.
     """
     place = pick_device(device) if device is not None else None
-    model = _open(name, weights)
-    if weights is not None and weights != RANDOM:
-        load_weights(model.module, Path(weights))
-        model.aligned, model.tuned = metadata(Path(weights)).get("aligned", ""), {}
+    file = _file(name, weights)
+    model = _open(name, file if weights != RANDOM else RANDOM)
+    if file is not None:
+        load_weights(model.module, file, model.name)
+        model.aligned, model.tuned = metadata(file).get("aligned", ""), {}
     for to, path in (tuned or {}).items():
         model.tuned[_checked(model, to, Path(path))] = Path(path)
     if aligned is not None:
         model = align(model, aligned)
     model.backend = backend or model.backend
     return model if place is None or model.device == torch.device(place) else model.to(place)
+
+
+def _file(name: str | nn.Module | Model, weights: str | Path | None) -> Path | None:
+    """The file that weights are to be read from, if there is one."""
+    published = isinstance(name, str) and (name in OURS or name.partition(":")[0] in OPEN)
+    if weights not in (None, DOWNLOAD) or not published:
+        if weights == DOWNLOAD:
+            raise HeatproofError(f"weights={DOWNLOAD} is for published networks: {', '.join(OURS)}, and those of timm and torchvision")
+        return None if weights in (None, RANDOM) else Path(str(weights))
+    source = download.Source.at(NETWORKS[str(name)].url) if name in OURS else library_source(str(name))
+    path = download.kept(source)
+    if path is not None:
+        return path
+    if weights == DOWNLOAD and source.url:
+        return download.fetch(source)
+    looked = f" (looked for {' and '.join(str(p) for p in download.places(source.file))})" if source.file else ", and none are published"
+    raise HeatproofError(
+        f"{name} needs weights, and nothing is downloaded unless asked{looked}: give a local .safetensors or .pth file, "
+        f"weights={DOWNLOAD} to get {source.url or 'them'}, or weights={RANDOM} for an untrained network"
+    )
 
 
 def _open(name: str | nn.Module | Model, weights: str | Path | None) -> Model:
@@ -70,10 +93,12 @@ def _open(name: str | nn.Module | Model, weights: str | Path | None) -> Model:
         return Model(name)
     if not isinstance(name, str):
         raise HeatproofError(f"a model is a name, a torch.nn.Module or an hp.Model; got {type(name).__name__}")
+    if name in OURS:
+        return _published(name)
     kind = next((kind for kind in _KINDS if name.startswith(kind)), None)
     if kind is None:
         others = "Others are named like torchvision:resnet50, timm:vit_base_patch16_224, and your own file:my_model.py:build"
-        raise unknown("model", name, [f"paperbirds/{n}" for n in NETS], others)
+        raise unknown("model", name, [*(f"paperbirds/{n}" for n in NETS), *OURS], others)
     return _KINDS[kind](name, weights)
 
 
@@ -87,37 +112,6 @@ def pick_device(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def load_weights(module: nn.Module, path: Path) -> None:
-    """Into the module, by name; what is missing, unexpected or of another shape is listed."""
-    if not path.is_file():
-        raise HeatproofError(f"there is no weights file {path}")
-    if path.suffix not in (".safetensors", ".pth", ".pt"):
-        raise HeatproofError(f"weights must be .safetensors, .pth or .pt; got {path.name}")
-    try:
-        state: Mapping[str, Tensor] = (
-            load_state(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
-        )
-    except Exception as error:  # whatever the reader makes of a broken or hostile file, the user needs its name
-        raise HeatproofError(f"cannot read weights from {path}: {error}") from error
-    own, state = module.state_dict(), renamed(state) if is_vit(module) else state
-    wrong = [f"missing {k}" for k in own.keys() - state.keys()] + [f"unexpected {k}" for k in state.keys() - own.keys()]
-    wrong += [
-        f"{k} is {tuple(state[k].shape)}, not {tuple(own[k].shape)}" for k in own.keys() & state.keys() if state[k].shape != own[k].shape
-    ]
-    if wrong:
-        shown = "; ".join(sorted(wrong)[:8]) + (f"; and {len(wrong) - 8} more" if len(wrong) > 8 else "")
-        raise HeatproofError(f"{path.name} does not fit {type(module).__name__}: {shown}")
-    module.load_state_dict(state)
-
-
-def metadata(path: Path) -> dict[str, str]:
-    """What a .safetensors file tells about itself."""
-    if path.suffix != ".safetensors":
-        return {}
-    with safe_open(path, "pt") as file:
-        return file.metadata() or {}
-
-
 def align(model: Model, to: str) -> Model:
     """The model with the weights that were fine-tuned for these cells and this baseline."""
     if model.aligned == to:
@@ -128,7 +122,7 @@ def align(model: Model, to: str) -> Model:
         raise HeatproofError(_not_aligned(model, to))
     view, path = copy.deepcopy(model), model.tuned[to]
     if path is not None:
-        load_weights(view.module, path)
+        load_weights(view.module, path, model.name)
     view.name, view.aligned, view.passes = f"{model.name} {to}", to, Counter()
     return view
 
@@ -150,7 +144,7 @@ def _checked(model: Model, to: str, path: Path) -> str:
     """The file is there, says nothing else, and fits."""
     if not ALIGNMENT.fullmatch(to):
         raise HeatproofError(f'tuned: "{to}" must be the number of cells and the baseline, such as 16/zero')
-    load_weights(copy.deepcopy(model.module), path)
+    load_weights(copy.deepcopy(model.module), path, model.name)
     told = metadata(path).get("aligned", to)
     if told != to:
         raise HeatproofError(f"tuned: {path} was fine-tuned for {told}, not {to}")
@@ -194,6 +188,16 @@ def _cifar10(name: str, pretrained: bool) -> Model:
     return Model(module.eval(), name=name, size=told.size, mean=told.mean, std=told.std)
 
 
+def _published(name: str) -> Model:
+    """A network of a paper that no library has."""
+    network = NETWORKS[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        module = network.module()
+    image = Input(network.size, network.resize, network.mean, network.std, imagenet_names())
+    return Model(module.eval(), name=name, aliases=dict(network.layers), **image._asdict())
+
+
 def _from_file(name: str) -> Model:
     """The named function returns a torch module or an hp.Model."""
     build = from_file(name)
@@ -215,5 +219,5 @@ _KINDS: dict[str, Callable[[str, str | Path | None], Model]] = {  # by how the n
     "cifar10/": lambda name, weights: _cifar10(name, pretrained=weights is None),
     "paperbirds/": lambda name, weights: _embedded(name.removeprefix("paperbirds/"), pretrained=weights is None),
     "rao2024/": lambda name, weights: invariance(name),
-    **{f"{package}:": library_model for package in OPEN},
+    **{f"{package}:": lambda name, weights: library_model(name, None if weights == RANDOM else Path(str(weights))) for package in OPEN},
 }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.data.base import Data
+from heatproof.models.checkpoint import metadata
+from heatproof.models.download import home
 from heatproof.models.model import Model
 from heatproof.models.nets import NETS, load_state, net_named, stored
-from heatproof.models.zoo import metadata
 from heatproof.training.checkpoint import write_weights
 from heatproof.training.finetune import Step, finetune
 from heatproof.training.schedule import SCHEDULES
@@ -27,11 +27,6 @@ from heatproof.training.train import recipe_of, train
 ALIGNING_MINUTES = 1.5  # about, on two cores, with the short schedule
 VERSION = 1  # of what training does, besides its recipe
 Progress = Callable[[str, int, int], None]  # what is made, how far, of how much
-
-
-def home() -> Path:
-    told = os.environ.get("HEATPROOF_CACHE")
-    return Path(told) if told else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heatproof"
 
 
 def place(net: str, seed: int = 0, steps: int | None = None) -> Path:

@@ -1,0 +1,108 @@
+"""The networks that the papers ran on, by name: one table of their layers, their preprocessing and their published weights.
+
+Nothing of a library is imported here; what its networks are is told, and a test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from heatproof.models.bagnet import bagnet
+from heatproof.models.bcos import bcos
+from heatproof.models.model import IMAGENET_MEAN, IMAGENET_STD
+from heatproof.models.published import fixup_resnet, x_vgg
+
+IDSDS, GRIDS, BOTH = "hesse2024", "rao2024", "hesse2024, rao2024"
+RESNET = {"middle": "layer2", "final": "layer4", "cam": "layer4"}
+HALF, NONE, ONE = (0.5, 0.5, 0.5), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+COLOURS = {NONE: "black", HALF: "mid-grey", IMAGENET_MEAN: "mean colour"}
+
+
+@dataclass(frozen=True)
+class Network:
+    """A row. `layers` are empty for transformers, which are explained at their input; `build` is of ours, a library's has none."""
+
+    layers: Mapping[str, str] = field(default_factory=lambda: RESNET)
+    papers: str = IDSDS
+    size: int = 224
+    resize: int = 256
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+    classes: int = 1000
+    build: Callable[..., nn.Module] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    url: str = ""  # of the published weights; a library knows its own
+
+    @property
+    def zero(self) -> str:
+        """The colour of a pixel that is 0 in input space."""
+        return COLOURS[self.mean]
+
+    def module(self) -> nn.Module:
+        """Of ours, untrained; drawn from torch's global generator."""
+        assert self.build is not None
+        return self.build(self.classes, **self.options)
+
+
+def _vgg(middle: int, final: int, papers: str = IDSDS) -> Network:
+    """middle: behind the ReLU of conv4_1, the first with 512 channels; final: behind the last ReLU; cam: behind the last pooling."""
+    return Network({"middle": f"features.{middle}", "final": f"features.{final}", "cam": "features"}, papers)
+
+
+def _bagnet(kernels: tuple[int, ...], file: str) -> Network:
+    place = "https://bitbucket.org/wielandbrendel/bag-of-feature-pretrained-models/raw/249e8fa82c0913623a807d9d35eeab9da7dcc2a8/"
+    options = {"stem": 64, "planes": (64, 128, 256, 512), "strides": (2, 2, 2, 1), "blocks": (3, 4, 6, 3), "momentum": 0.001}
+    return Network(build=bagnet, options={**options, "kernels": kernels}, url=place + file)
+
+
+def _bcos(blocks: tuple[int, ...], bottleneck: bool, file: str) -> Network:
+    shape = {"widths": (64, 128, 256, 512), "strides": (1, 2, 2, 2), "blocks": blocks, "bottleneck": bottleneck}
+    options = {**shape, "kernel": 7, "pool": True, "centred": True}
+    url = f"https://github.com/B-cos/B-cos-v2/releases/download/v0.0.1-weights/{file}"
+    return Network(mean=NONE, std=ONE, build=bcos, options=options, url=url)
+
+
+def _x(build: Callable[..., nn.Module], options: Mapping[str, Any], file: str) -> Network:
+    place = "https://download.visinf.tu-darmstadt.de/data/2021-neurips-fast-axiomatic-attribution/models/"
+    return Network(build=build, options=options, url=place + file)
+
+
+VIT = Network({}, resize=248, mean=HALF, std=HALF)  # of timm
+
+NETWORKS: dict[str, Network] = {
+    "torchvision:resnet18": Network(papers=BOTH),
+    "torchvision:resnet34": Network(papers=""),
+    "torchvision:resnet50": Network(),
+    "torchvision:resnet101": Network(),
+    "torchvision:resnet152": Network(papers=BOTH),
+    "torchvision:wide_resnet50_2": Network(papers=BOTH),
+    "torchvision:resnext50_32x4d": Network(papers=GRIDS),
+    "torchvision:vgg11": _vgg(12, 19, BOTH),
+    "torchvision:vgg13": _vgg(16, 23),
+    "torchvision:vgg16": _vgg(18, 29, "hesse2024, li2024"),
+    "torchvision:vgg19": _vgg(20, 35, BOTH),
+    "torchvision:vgg11_bn": _vgg(17, 27, ""),
+    "torchvision:vgg13_bn": _vgg(23, 33, ""),
+    "torchvision:vgg16_bn": _vgg(26, 42),
+    "torchvision:vgg19_bn": _vgg(29, 51, GRIDS),
+    "torchvision:googlenet": Network({"middle": "inception4a", "final": "inception5b", "cam": "inception5b"}, GRIDS),
+    "torchvision:vit_b_16": Network({}, papers=""),
+    "torchvision:vit_b_32": Network({}, papers=""),
+    "timm:vit_base_patch16_224": VIT,
+    "timm:vit_small_patch16_224": replace(VIT, papers=""),
+    "timm:vit_tiny_patch16_224": replace(VIT, papers=""),
+    "timm:deit_base_patch16_224": replace(VIT, papers="", mean=IMAGENET_MEAN, std=IMAGENET_STD),
+    "fixup-resnet50": _x(fixup_resnet, {}, "fixup_resnet50_model_best.pth.tar"),
+    "x-resnet50": _x(fixup_resnet, {"scalars": False}, "xfixup_resnet50_model_best.pth.tar"),
+    "x-vgg16": replace(_x(x_vgg, {}, "xvgg16_model_best.pth.tar"), layers=_vgg(18, 29).layers),
+    "bagnet9": _bagnet((3, 3, 1, 1), "bagnet8-34f4ccd2.pth.tar"),
+    "bagnet17": _bagnet((3, 3, 3, 1), "bagnet16-105524de.pth.tar"),
+    "bagnet33": _bagnet((3, 3, 3, 3), "bagnet32-2ddd53ed.pth.tar"),
+    "bcos-resnet18": _bcos((2, 2, 2, 2), False, "resnet_18-68b4160fff.pth"),
+    "bcos-resnet50": _bcos((3, 4, 6, 3), True, "resnet_50-ead259efe4.pth"),
+}
+OURS = tuple(name for name, network in NETWORKS.items() if network.build)

@@ -1,0 +1,176 @@
+"""Labels as people have them: ImageNet's folders, label files of several makes, numbers; and what does not match."""
+
+import os
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import heatproof as hp
+from heatproof.data.catalog import load_batch
+from heatproof.data.folder import listed
+from heatproof.data.labels import class_index, place_and_labels
+from heatproof.errors import HeatproofError
+from heatproof.models.vision import imagenet_wnids
+
+
+def network(classes, names=None):
+    return hp.Model(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, classes)), size=16, classes=names)
+
+
+def put(root, *names):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (40, 90, 200)).save(root / name)
+
+
+def labels(name, model):
+    data = hp.load_data(name, model)
+    return dict(zip(data.ids, data.labels, strict=True))
+
+
+@pytest.fixture
+def images(tmp_path):
+    put(tmp_path / "images", "a.png", "b.jpg", "sub/c.png")
+    return tmp_path / "images"
+
+
+def test_the_ids_of_imagenet_are_the_librarys(timm):
+    from timm.data import ImageNetInfo
+
+    assert list(imagenet_wnids()) == ImageNetInfo().label_names() == sorted(imagenet_wnids())
+
+
+@pytest.mark.parametrize("names", [None, [f"name {i}" for i in range(1000)]])
+def test_some_of_imagenets_folders_have_their_places_among_all(tmp_path, names):
+    wnids = imagenet_wnids()
+    put(tmp_path, *(f"{wnids[i]}/x.png" for i in (3, 500, 999)))
+    assert labels(f"folder:{tmp_path}", network(1000, names)) == {f"{wnids[i]}/x.png": i for i in (3, 500, 999)}
+
+
+def test_folders_by_number_are_not_sorted_as_words(tmp_path):
+    put(tmp_path, *(f"{i}/x.png" for i in range(12)))
+    assert labels(f"folder:{tmp_path}", network(12)) == {f"{i}/x.png": i for i in range(12)}
+    put(tmp_path, "12/x.png")
+    with pytest.raises(HeatproofError, match=r"1 of 13 subfolders .* are not classes of the model: 12; its classes are 12 without names"):
+        hp.load_data(f"folder:{tmp_path}", network(12))
+
+
+def test_names_in_other_spelling(tmp_path):
+    put(tmp_path, "Great_White_Shark/x.png", "tench/y.png")
+    model = network(3, ["tench", "goldfish", "great white shark"])
+    assert labels(f"folder:{tmp_path}", model) == {"Great_White_Shark/x.png": 2, "tench/y.png": 0}
+    assert class_index(["Crane", "x"], ["crane", "x"], 2, "") == {"Crane": 0, "x": 1}
+    with pytest.raises(HeatproofError, match="not classes of the model: Crane"):  # which of the two?
+        class_index(["Crane", "x"], ["crane", "x", "CRANE"], 3, "labels")
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("l.csv", "a.png,0\nb.jpg,2\nsub/c.png,1\n"),
+        ("l.csv", "filename,label\na.png,0\nb.jpg,2\nsub/c.png,1\n"),
+        ("l.csv", "\ufefflabel;size;image\n0;9;a.png\n2;9;b.jpg\n1;9;sub/c.png\n"),  # a spreadsheet's: other order, byte order mark
+        ("l.tsv", "a.png\tred cat\nb.jpg\tfox\nsub/c.png\tdog\n"),
+        ("l.csv", 'a.png,"red cat"\nb.jpg,fox\nsub/c.png,dog\n'),
+        ("val.txt", "a.png 0\nb.jpg 2\n\nsub/c.png 1\n"),  # Caffe's
+        ("l.csv", "./a.png,0\r\nb,2\r\nsub/c,1\r\n"),  # without endings
+    ],
+)
+def test_a_label_file(images, tmp_path, file, content):
+    (tmp_path / file).write_text(content, encoding="utf-8")
+    expected = {"a.png": 0, "b.jpg": 2, "sub/c.png": 1}
+    assert labels(f"folder:{images}:{tmp_path / file}", network(3, ["red cat", "dog", "fox"])) == expected
+
+
+def test_a_label_file_with_wnids_and_boxes(tmp_path):
+    put(tmp_path / "val", "v1.png", "v2.png")
+    wnids = imagenet_wnids()
+    (tmp_path / "l.csv").write_text(f"ImageId,PredictionString\nv1,{wnids[7]} 1 2 30 40\nv2,{wnids[990]} 1 2 3 4 {wnids[990]} 5 6 7 8\n")
+    assert labels(f"folder:{tmp_path / 'val'}:{tmp_path / 'l.csv'}", network(1000)) == {"v1.png": 7, "v2.png": 990}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a.png,0\nb.jpg,1\n", r"1 of 3 images have no label \(sub/c.png\)"),
+        ("a.png,0\nb.jpg,1\nc.png,1\nd.png,2\n", r"1 of 3 images have no label \(sub/c.png\); 2 labels have no image \(c.png, d.png\)"),
+        ("a.png,0\nb.jpg,\nsub/c.png,1\n", r"no label \(b.jpg\)"),
+        ("picture,what\na.png,0\nb.jpg,1\nsub/c.png,1\n", r"1 labels have no image \(picture\)"),
+        ("a.png,0\na.png,1\nb.jpg,1\nsub/c.png,1\n", "two labels for a.png: 0 and 1"),
+        ("a.png,0\nb.jpg,3\nsub/c.png,1\n", r"1 of 3 labels of .* are not classes of the model: 3"),
+        ("a.png,cat\nb.jpg,dog\nsub/c.png,fish\n", r"are not classes of the model: fish; its classes are named like cat, dog, fox"),
+        ("a.png,n01440764\nb.jpg,dog\nsub/c.png,fox\n", "are not classes of the model: n01440764"),
+        ("a.png,0\nb.jpg\n", "line 2: expected a file's name and its label, found 'b.jpg'"),
+        ("", "3 of 3 images have no label"),
+    ],
+)
+def test_a_label_file_that_does_not_match_says_what(images, tmp_path, content, message):
+    (tmp_path / "l.csv").write_text(content)
+    with pytest.raises(HeatproofError, match=message):
+        hp.load_data(f"folder:{images}:{tmp_path / 'l.csv'}", network(3, ["cat", "dog", "fox"]))
+
+
+def test_a_label_file_that_cannot_be_read(images, tmp_path):
+    with pytest.raises(HeatproofError, match="cannot read labels from .*nowhere.csv"):
+        hp.load_data(f"folder:{images}:{tmp_path / 'nowhere.csv'}", network(3))
+    (tmp_path / "l.csv").write_bytes(b"a.png,caf\xe9\n")
+    with pytest.raises(HeatproofError, match="cannot read labels"):
+        hp.load_data(f"folder:{images}:{tmp_path / 'l.csv'}", network(3))
+
+
+def test_the_name_of_a_folder_may_have_colons():
+    assert [str(p) for p in place_and_labels("C:/my:images:l.csv")] == ["C:/my:images", "l.csv"]
+    assert place_and_labels("C:/my:images")[1] is None
+
+
+def test_without_labels_the_prediction_is_the_target(tmp_path):
+    put(tmp_path, "a.png", "b.png")
+    model = network(3)
+    with torch.no_grad():
+        model.module[2].bias.copy_(torch.tensor([0.0, 9.0, 0.0]))
+    assert set(labels(f"folder:{tmp_path}", model).values()) == {None}
+    assert set(hp.evaluate(model, f"folder:{tmp_path}", ["ixg"], ["sds(patches=4)"]).scores["target"]) == {1}
+
+
+def test_links_are_followed_but_not_in_circles(tmp_path):
+    put(tmp_path / "store", "a.png")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "cat").symlink_to(tmp_path / "store")
+    (tmp_path / "store" / "again").symlink_to(tmp_path / "root")
+    (tmp_path / "root" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    assert listed(tmp_path / "root") == ["cat/a.png", "gone.png"]
+    data = hp.load_data(f"folder:{tmp_path / 'root'}", network(1, ["cat"]))
+    batch = load_batch(data, range(2), network(1))
+    assert (batch.ids, list(batch.unreadable)) == (["cat/a.png"], ["gone.png"])
+
+
+def test_a_folder_that_cannot_be_looked_into_is_named(tmp_path, monkeypatch):
+    put(tmp_path, "a.png", "closed/b.png")
+    look = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied")
+        return look(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(HeatproofError, match="cannot look into .*closed: Permission denied"):
+        listed(tmp_path)
+
+
+def test_many_files_are_listed_without_being_opened(tmp_path, monkeypatch):
+    """The order is that of sorted paths; nothing but the images that are asked for is looked at."""
+    names = [f"{folder}/{i}.png" for folder in ("a", "a-b", "b") for i in range(300)]
+    for folder in ("a", "a-b", "b"):
+        (tmp_path / folder).mkdir()
+    for name in names:
+        (tmp_path / name).touch()
+    assert listed(tmp_path) == [p.relative_to(tmp_path).as_posix() for p in sorted(tmp_path.rglob("*.png"))]
+    asked = []
+    state = os.stat
+    monkeypatch.setattr(os, "stat", lambda path, *rest, **more: asked.append(str(path)) or state(path, *rest, **more))
+    data = hp.load_data(f"folder:{tmp_path}", network(3, ["a", "a-b", "b"]), limit=5)
+    assert len(data.fingerprints) == 5
+    assert len([path for path in asked if path.endswith(".png")]) == 5
