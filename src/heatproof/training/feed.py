@@ -117,7 +117,9 @@ class Feed:
         return made
 
     def _normal(self, image: Tensor) -> Tensor:  # (3, H, W) in [0, 1] -> (H, W, 3)
-        return self.model.normalize(image[None].to(self.model.device, self.model.dtype))[0].permute(1, 2, 0).contiguous()
+        """Beside the other images in the machine's memory, wherever the model is."""
+        mean, std = self.model.mean.cpu(), self.model.std.cpu()
+        return ((image.to(self.model.dtype) - mean) / std).permute(1, 2, 0).contiguous()
 
 
 @dataclass(frozen=True)
