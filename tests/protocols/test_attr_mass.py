@@ -9,7 +9,6 @@ from heatproof.errors import HeatproofError
 from heatproof.tensor.localization import mass_share
 
 
-@hp.method("one-corner", family="control")
 def one_corner(model, x, target, *, rng):
     """−3 in the first pixel, 1 in the last."""
     maps = torch.zeros_like(x[:, 0])
@@ -17,7 +16,6 @@ def one_corner(model, x, target, *, rng):
     return maps
 
 
-@hp.method("nothing", family="control")
 def nothing(model, x, target, *, rng):
     """Zero everywhere."""
     return torch.zeros_like(x[:, 0])
@@ -29,14 +27,14 @@ def scores(data: str, methods: list, limit: int = 40):
 
 
 def test_known_maps_have_known_shares():
-    rows, data = scores("watermark:paperbirds:test", ["object", "constant", "one-corner", "nothing", "random"])
+    rows, data = scores("watermark:paperbirds:test", ["object", "constant", one_corner, nothing, "random"])
     assert rows["status"].eq("ok").all()
     for i, sample in enumerate(data.ids):
         inside = data.load(i).silhouette
         value = rows["value"].xs(sample, level="sample")
         assert value["object"] == 1
         assert value["constant"] == pytest.approx(17**2 / 64**2, rel=1e-12)
-        assert value["one-corner"] == (3 * int(inside[0, 0]) + int(inside[-1, -1])) / 4
+        assert value["one_corner"] == (3 * int(inside[0, 0]) + int(inside[-1, -1])) / 4
         assert value["nothing"] == 0
     assert rows["value"]["random"].mean() == pytest.approx(17**2 / 64**2, abs=0.005)
 

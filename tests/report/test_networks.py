@@ -15,7 +15,7 @@ from torch import Tensor
 import heatproof as hp
 from heatproof.analysis.intervals import Estimate
 from heatproof.models.zoo import align
-from heatproof.report.charts import Axis, Panel, Row, Spot, _spread, lattice
+from heatproof.report.charts import Axis, Panel, Row, Spot, lattice, spread
 from heatproof.report.gather import Run, view_words
 from heatproof.report.sections import example, failures, gallery, making, models, stability
 from heatproof.report.sections.models import accuracy, across, best, channels, likeness
@@ -288,10 +288,10 @@ def test_one_model_as_it_is_has_nothing_to_be_compared_with(data: hp.TensorData,
 
 
 def test_labels_of_a_scatter_do_not_overlap():
-    found = _spread([10.0, 11.0, 12.0, 300.0], 15.0, 0.0, 300.0)
+    found = spread([10.0, 11.0, 12.0, 300.0], 15.0, 0.0, 300.0)
     assert all(b - a >= 15 for a, b in pairwise(found))
     assert max(found) <= 300
-    assert _spread([], 15.0, 0.0, 300.0) == []
+    assert spread([], 15.0, 0.0, 300.0) == []
 
 
 def test_a_lattice_has_a_mark_or_a_word_in_every_cell():
