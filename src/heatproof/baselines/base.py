@@ -110,10 +110,11 @@ class Baseline:
                 return self.entry.function(x[samples], removed, model=model, rng=rows, **given)
 
             return impute
-        painted = self.fill(x, model, rng)
+        painted = self.entry.function(x, model=model, rng=rng, **self._given(model))
+        each = painted.ndim == x.ndim and len(painted) == len(x)
 
         def remove(samples: Tensor, removed: Tensor) -> Tensor:
-            return torch.where(removed[:, None], painted[samples], x[samples])
+            return torch.where(removed[:, None], painted[samples] if each else painted, x[samples])
 
         return remove
 

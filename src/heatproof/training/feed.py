@@ -62,8 +62,13 @@ class Feed:
     def batches(self, groups: Sequence[Sequence[int]], epoch: int = 0, deletion: Deletion | None = None) -> Iterator[Rows]:
         """Groups of indices as tensors, in order; what cannot be read is left out and named in `unreadable`.
 
-        Each thread keeps to one core: torch would start a team for it, whose idle spinning takes the network's.
+        Each thread keeps to one core: torch would start a team for it, whose idle spinning takes the network's. Where nothing is left to
+        read and the network has the same cores, threads would only stand in its way.
         """
+        if self.model.device.type == "cpu" and all(i in self._kept for group in groups for i in group):
+            for group in groups:
+                yield self._rows(None, group, epoch, deletion)
+            return
         threads = torch.get_num_threads()
         readers, maker = (ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) for count in (self.workers, 1))
         waiting: deque[Future[Rows]] = deque()
@@ -79,29 +84,28 @@ class Feed:
             readers.shutdown(cancel_futures=True)
             torch.set_num_threads(threads)
 
-    def _rows(self, readers: ThreadPoolExecutor, group: Sequence[int], epoch: int, deletion: Deletion | None) -> Rows:
+    def _rows(self, readers: ThreadPoolExecutor | None, group: Sequence[int], epoch: int, deletion: Deletion | None) -> Rows:
         missing = [i for i in group if i not in self._kept]
         found: dict[int, Tensor | None] = {i: self._kept[i] for i in group if i in self._kept}
-        if missing:
+        if readers and missing:
             shares = [missing[worker :: self.workers] for worker in range(self.workers)]
             for part in readers.map(lambda share: [(i, self._image(i, epoch)) for i in share], shares):
                 found.update(part)
         good = [(i, image) for i in group if (image := found[i]) is not None]
         ids = [self.data.ids[i] for i, _ in good]
         shape = (0, self.model.size, self.model.size, len(self.model.mean))
-        x = (torch.stack([image for _, image in good]) if good else torch.empty(shape)).permute(0, 3, 1, 2)  # channels last
-        x = x.to(self.model.device, self.model.dtype)
+        x = torch.stack([image for _, image in good]) if good else torch.empty(shape)
+        x = (self._normal(x) if self.augment else x).permute(0, 3, 1, 2).to(self.model.device, self.model.dtype)  # channels last
         if deletion is not None and good:
             x = deletion(x, ids, self.model, self.seed, epoch)
         return Rows(ids, x, torch.tensor([self.data.labels[i] for i, _ in good], device=x.device, dtype=torch.long))
 
-    def _image(self, index: int, epoch: int) -> Tensor | None:  # (H, W, 3) in the model's input space
+    def _image(self, index: int, epoch: int) -> Tensor | None:  # (H, W, 3): bytes of a random crop, or in the model's input space
         sample, mean = self.data.ids[index], self.model.mean
         try:
             if self.augment:
                 assert isinstance(self.data, ImageFolder)
-                crop = random_crop(read_image(self.data.files[index]), self.model.size, generator(self.seed, "crop", epoch, sample))
-                return self._normal(crop)
+                return random_crop(read_image(self.data.files[index]), self.model.size, generator(self.seed, "crop", epoch, sample))
             image = self.data.load(index).image
         except UnreadableImage as error:
             self.unreadable[sample] = str(error)
@@ -110,16 +114,17 @@ class Feed:
         if image.shape != wanted:
             shapes = ["×".join(map(str, shape)) for shape in (image.shape, wanted)]
             raise HeatproofError(f"{self.data.name} gives images of {shapes[0]}, but {self.model.name} takes {shapes[1]}")
-        made = self._normal(image)
+        made = self._normal(image.permute(1, 2, 0).contiguous())
         if self._spent + made.nbytes <= self.memory:
             self._kept[index] = made
             self._spent += made.nbytes
         return made
 
-    def _normal(self, image: Tensor) -> Tensor:  # (3, H, W) in [0, 1] -> (H, W, 3)
-        """Beside the other images in the machine's memory, wherever the model is."""
-        mean, std = self.model.mean.cpu(), self.model.std.cpu()
-        return ((image.to(self.model.dtype) - mean) / std).permute(1, 2, 0).contiguous()
+    def _normal(self, images: Tensor) -> Tensor:  # (…, H, W, 3) bytes, or in [0, 1] -> in the model's input space
+        """As `Model.normalize`, without its copies, and in the machine's memory wherever the model is."""
+        mean, std = (of.cpu().flatten() for of in (self.model.mean, self.model.std))
+        x = images.to(self.model.dtype, copy=True)
+        return (x.div_(255) if images.dtype == torch.uint8 else x).sub_(mean).div_(std)
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,7 @@ class Deletion:
         return x
 
 
-def random_crop(image: Image.Image, size: int, chance: np.random.Generator) -> Tensor:  # (3, size, size) in [0, 1]
+def random_crop(image: Image.Image, size: int, chance: np.random.Generator) -> Tensor:  # (size, size, 3) bytes
     """8 to 100 % of the area, sides 3:4 to 4:3, mirrored in half of the cases: torchvision's RandomResizedCrop and flip."""
     width, height = image.size
     for _ in range(10):
@@ -156,5 +161,5 @@ def random_crop(image: Image.Image, size: int, chance: np.random.Generator) -> T
         w, h = min(width, max(1, round(height * 4 / 3))), min(height, max(1, round(width * 4 / 3)))
         left, top = (width - w) // 2, (height - h) // 2
     cropped = image.crop((left, top, left + w, top + h)).resize((size, size), Image.Resampling.BILINEAR)
-    pixels = torch.from_numpy(np.asarray(cropped).copy()).permute(2, 0, 1).float() / 255
-    return pixels.flip(-1) if chance.random() < 0.5 else pixels
+    pixels = torch.from_numpy(np.array(cropped))
+    return pixels.flip(1) if chance.random() < 0.5 else pixels
