@@ -201,14 +201,14 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
                 "id": f"paperbirds/{name}",
                 "size": net.size,
                 "classes": net.classes,
-                "weights": "ship" if ships else f"{{train: paperbirds/{name}}}",
+                "weights": "ship" if ships else "train",
                 "aligned": list(load_model(f"paperbirds/{name}").tuned) if ships else [],
                 "training_minutes": RECIPES[name].minutes,
             }
         for name, network in NETWORKS.items():
             told = {"layers": dict(network.layers), "zero": network.zero, "papers": network.papers, "url": network.url or None}
             preprocessing = {"resize": network.resize, "mean": network.mean, "std": network.std}
-            yield {"id": name, "size": network.size, "classes": network.classes, "weights": "a file, or download", **told, **preprocessing}
+            yield {"id": name, "size": network.size, "classes": network.classes, "weights": "give", **told, **preprocessing}
 
     def studies() -> Iterator[dict[str, Any]]:
         for name in study_names():
@@ -234,7 +234,7 @@ SHOWN = {
     "protocols": ("id", "summary", "better", "range", "random_score", "target"),
     "baselines": ("id", "group", "summary", "knows"),
     "studies": ("id", "about"),
-    "models": ("id", "size", "classes", "weights", "aligned", "zero", "papers"),
+    "models": ("id", "size", "weights", "zero", "papers"),
 }
 
 
@@ -247,7 +247,8 @@ NOTES = {
     "baselines": ["knows: what it needs beforehand; arguments: heatproof list baselines --json"],
     "protocols": ["settings and their defaults: heatproof list protocols --json"],
     "models": [
-        "weights: they ship, a spec trains them on demand, or you give them: {name: bagnet33, weights: FILE}, or weights: download",
+        "weights: they ship; a spec trains them on demand, {train: paperbirds/resnet18}; or you give them, "
+        "{name: bagnet33, weights: FILE}, or weights: download",
         "zero: the colour of the zero baseline; layers, preprocessing, addresses: heatproof list models --json, docs/models.md",
         "others: any torchvision:NAME and timm:NAME (extra vision), and file:my_model.py:build",
     ],
