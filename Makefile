@@ -2,6 +2,7 @@
 # make test         all checks and tests
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # make models       docs/models.md: the networks of the papers
+# make truth        docs/img/known-truth-*.svg: soundness and completeness where the truth is known
 # Each sets up what it needs in .venv, once.
 
 PYTHON ?= python3

@@ -42,7 +42,7 @@ models:
 
 `weights:` is a local file (`.safetensors`, or `.pth`, `.pt`, `.tar`, `.bin`, `.ckpt` without pickled code), `download`, or `random`.
 Without it the published file is looked for in `$HEATPROOF_CACHE/weights` (by default `~/.cache/heatproof/weights`) and where torch keeps
-its own; if it is in neither, the message names it. Nothing is downloaded unless asked. A file whose name tells its hash is checked.
+its own; if it is in neither, the message names it. Nothing is downloaded unless asked. A download whose name tells its hash is checked.
 
 Checkpoints are read under the names they were published with: what lies around them (`state_dict`, `model`) and before their names
 (`module.`, `model.`) is taken off, B-cos' `….linear.weight` and Fixup's `bias1a` have their places. What is missing, unexpected or of

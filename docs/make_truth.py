@@ -1,4 +1,4 @@
-"""Draws docs/img/known-truth-*.svg: soundness and completeness of maps whose truth is known, over a thousand trials."""
+"""Draws docs/img/known-truth-*.svg: soundness and completeness of maps whose truth is known, over random trials."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ def main(out: Path, count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1000)
+    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 200)

@@ -1,4 +1,4 @@
-"""Known truth: a slow second look at one trial, and what must be so whatever is drawn."""
+"""Known truth: a slow second look at completeness in one trial, and what must be so whatever is drawn."""
 
 import numpy as np
 import pytest

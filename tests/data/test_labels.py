@@ -171,6 +171,7 @@ def test_many_files_are_listed_without_being_opened(tmp_path, monkeypatch):
     asked = []
     state = os.stat
     monkeypatch.setattr(os, "stat", lambda path, *rest, **more: asked.append(str(path)) or state(path, *rest, **more))
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
     data = hp.load_data(f"folder:{tmp_path}", network(3, ["a", "a-b", "b"]), limit=5)
     assert len(data.fingerprints) == 5
     assert len([path for path in asked if path.endswith(".png")]) == 5

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import heatproof as hp
+from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError
 from heatproof.models import download
 from heatproof.models.bagnet import BagNet
@@ -16,6 +17,7 @@ from heatproof.models.checkpoint import load_weights, looks_like
 from heatproof.models.model import Model
 from heatproof.models.papers import NETWORKS, OURS
 from heatproof.models.zoo import load_model
+from heatproof.tensor.noise import Rng
 
 DEPTHS = (3, 4, 6, 3)
 
@@ -245,12 +247,14 @@ def test_the_table_tells_what_the_libraries_do(name, timm, torchvision):
 
 
 def test_what_zero_is(x):
-    """The zero baseline's colour: what a pixel of zeros in input space looks like."""
+    """The zero baseline's colour, as an image."""
     colours = {"bcos-resnet18": (0.0, 0.0, 0.0), "timm:vit_base_patch16_224": (0.5, 0.5, 0.5), "bagnet33": (0.485, 0.456, 0.406)}
     words = {"bcos-resnet18": "black", "timm:vit_base_patch16_224": "mid-grey", "bagnet33": "mean colour"}
     for name, colour in colours.items():
         network = NETWORKS[name]
-        assert tuple(0 * std + mean for std, mean in zip(network.std, network.mean, strict=True)) == colour
+        model = Model(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 2)), size=64, mean=network.mean, std=network.std)
+        blank = model.denormalize(Baseline.parse("zero").fill(model.normalize(x), model, Rng(0, ["a"])))
+        torch.testing.assert_close(blank, torch.tensor(colour).reshape(1, 3, 1, 1).expand_as(x))
         assert network.zero == words[name]
 
 

