@@ -101,18 +101,16 @@ def main() -> None:
     parser.add_argument("--model", default="torchvision:resnet18")
     parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--backend", default="eager", help="Of ours; the CAMs' passes up to the layer have no gradients.")
     parser.add_argument("--only", choices=["gradient", "ablationcam", "scorecam"])
     options = parser.parse_args()
     model = hp.load_model(options.model, "random")
     model.batch_size = 32
-    model.backend = options.backend
     net = model.module.to(memory_format=torch.channels_last)
     with torch.no_grad():
         next(iter(reversed(list(net.modules())))).weight.mul_(1000)  # gradients beside which pytorch-grad-cam's ε of 1e-6 is nothing
     images = torch.rand(options.images, 3, model.size, model.size, generator=torch.Generator().manual_seed(0))
     x, target = model.normalize(images).contiguous(memory_format=torch.channels_last), torch.arange(options.images)
-    print(f"{model.name}, {model.size} px, {model.backend}; by the clock and by CPU")
+    print(f"{model.name}, {model.size} px; by the clock and by CPU")
     if options.only in (None, "gradient"):
         run = partial(ours, model, x, target, list(CAMS))
         for name, peer in (("TorchCAM", by_torchcam), ("pytorch-grad-cam", by_grad_cam)):

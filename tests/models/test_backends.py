@@ -14,8 +14,9 @@ from torch.nn.functional import conv2d
 import heatproof as hp
 import heatproof.functional as F
 from heatproof.data.catalog import load_batch
+from heatproof.data.grids import tiled
 from heatproof.errors import HeatproofError
-from heatproof.models import backends
+from heatproof.models import backends, views
 from heatproof.models.guard import unchanged
 
 NETS = ("resnet", "vgg-bn", "vit", "bagnet", "bcos", "resnet-nobn")
@@ -97,40 +98,38 @@ def test_scores_of_a_run_keep_their_order(models, tmp_path):
         assert F.spearman(scores, found["eager"]).min() >= 0.999
 
 
-def test_what_has_gradients_or_begins_at_a_layer_stays_in_the_network(models):
+def test_only_whole_passes_without_gradients_leave_the_network(models):
     model, x, target = models("resnet")
     x, target = x[:ROWS], target[:ROWS]
-    h = model.activation(x, "layer2")
-    expected = [model.tail("layer2").logits(h), model.gradient(x, target).gradient, model(x).detach()]
+    tail, h = model.tail("layer2"), model.activation(x, "layer2")
+    expected = [tail.logits(h), model.gradient(x, target).gradient, model(x).detach(), h]
     model.backend = "fused"
-    found = [model.tail("layer2").logits(h), model.gradient(x, target).gradient, model(x).detach()]
+    tail = model.tail("layer2")
+    found = [tail.logits(h), model.gradient(x, target).gradient, model(x).detach(), model.observe(x, "layer2")[1]]
     assert all(map(torch.equal, found, expected))
+    assert torch.equal(model.observe(x, "layer2")[0], model.forward(x)[0])
     before = model.passes.copy()
     model.tail("input").logits(x)
     assert (model.passes - before) == {"forward": ROWS}
 
 
 @each
-@pytest.mark.parametrize("layer", ["layer2", "final"])
-def test_a_layer_is_reached_by_the_backend_too(models, backend, layer, monkeypatch):
-    """Alone and beside the logits; maps that begin there keep their values."""
-    model, x, target = models("resnet")
-    x, target = x[:ROWS], target[:ROWS]
-    expected, maps = model.observe(x, layer), model.gradient(x, target, layer).gradient
-    model.backend, asked, by = backend, [], backends.forward_by
-    monkeypatch.setattr(backends, "forward_by", lambda name, way, *rest: asked.append((way.stop, way.watch)) or by(name, way, *rest))
-    for ours, theirs in zip((*model.observe(x, layer), model.activation(x, layer)), (*expected, expected[1]), strict=True):
-        assert ours.shape == theirs.shape and share_of_range(ours, theirs) <= 1e-3
-    assert share_of_range(model.gradient(x, target, layer).gradient, maps) <= 1e-2
-    at = model.body.layers.index(model.layer_name(layer))
-    assert asked == [(None, (at,)), (at, ()), (at, ())]
+@pytest.mark.parametrize("net", ["vgg", "resnet"])
+@pytest.mark.parametrize("view", [lambda m: views.gridpg(m, 2), lambda m: views.difull(m, 2, 1), lambda m: views.dipart(m, 2, 3)])
+def test_views_of_a_network_run_too(models, net, backend, view):
+    model, x, _ = models(net)
+    seen, grids = view(model), torch.stack([tiled(list(x[:4]), 2), tiled(list(x[4:8]), 2)])
+    seen.batch_size, expected = 2, seen.forward(grids)
+    seen.backend = backend
+    for ours, theirs in zip(seen.forward(grids), expected, strict=True):
+        assert share_of_range(ours, theirs) <= 1e-3
 
 
 def test_norms_are_folded_into_convolutions():
     """By hand: w·γ/√(σ² + ε), and no norm is left in the graph."""
     model = small()
     conv, norm = model.module[0], model.module[1]
-    program = torch.export.export(backends.Way("small", model.module.eval(), model.body), (torch.zeros(4, 3, 16, 16),))
+    program = torch.export.export(backends.Whole("small", model.module.eval(), model.body, model._embedding), (torch.zeros(4, 3, 16, 16),))
     graph = backends._fused(program)
     assert not graph.graph.find_nodes(op="call_function", target=torch.ops.aten.batch_norm.default)
     scale = norm.weight / (norm.running_var + norm.eps).sqrt()
@@ -230,7 +229,7 @@ def test_a_backend_that_is_wrong_is_refused(monkeypatch):
 
     monkeypatch.setitem(backends._MAKERS, "fused", wrong)
     model.backend = "fused"
-    with pytest.raises(HeatproofError, match="its activations at 4 of noise are .* of their range away"):
+    with pytest.raises(HeatproofError, match="its embedding of noise are .* of their range away"):
         model.logits(torch.zeros(2, 3, 16, 16))
 
 

@@ -2,6 +2,7 @@
 
 import io
 from math import log, prod
+from typing import ClassVar
 
 import pytest
 import torch
@@ -378,14 +379,19 @@ def test_offline_says_so_at_once(offline):
 
 
 def test_a_download_is_kept_checked_and_found_again(offline, monkeypatch):
-    answers = {"https://there/net-2cf24dba5f.pth": b"hello", "https://there/net-00000000.pth": b"hello"}
-    monkeypatch.setattr(download, "urlopen", lambda url, timeout: io.BytesIO(answers[url]))
+    class Answer(io.BytesIO):
+        headers: ClassVar = {"Content-Length": "5"}
+
+    answers = {"net-2cf24dba5f.pth": b"hello", "net-00000000.pth": b"hello", "net.pth": b"hel"}
+    monkeypatch.setattr(download, "urlopen", lambda url, timeout: Answer(answers[url.rpartition("/")[2]]))
     source = download.Source.at("https://there/net-2cf24dba5f.pth")  # SHA-256 of hello
     assert download.kept(source) is None
     path = download.fetch(source)
     assert (path.read_bytes(), download.kept(source)) == (b"hello", path)
     with pytest.raises(HeatproofError, match="gave another file than it should: its SHA-256 begins with 2cf24dba5f, not 00000000"):
         download.fetch(download.Source.at("https://there/net-00000000.pth"))
+    with pytest.raises(HeatproofError, match="it ended after 3 of 5 bytes"):
+        download.fetch(download.Source.at("https://there/net.pth"))
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 

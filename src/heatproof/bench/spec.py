@@ -98,7 +98,7 @@ class Spec(_Strict):
     methods: tuple[str, ...] = Field(min_length=1)
     protocols: tuple[str | dict[str, Any], ...] = Field(min_length=1)
     batch_size: int = Field(default=64, ge=1)
-    backend: BackendName = Field(default="eager", description="what computes passes from the image without gradients")
+    backend: BackendName = Field(default="eager", description="what computes whole passes without gradients")
     keep_maps: int = Field(default=64, ge=0, description="for how many samples of each model the maps are kept for the report's gallery")
 
     @field_validator("models", mode="before")

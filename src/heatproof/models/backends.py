@@ -1,4 +1,4 @@
-"""Other ways to compute the same forward pass: without gradients, from the image to a layer or the logits, in batches of one shape.
+"""Other ways to compute the same forward pass: without gradients, whole, in batches of one shape, logits and embedding at once.
 
 Each begins with the same graph of the network (torch.export), which shares its weights, and is compared with the network when it is made.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import chain
 from math import prod
 from typing import Any, Literal, get_args
@@ -28,46 +28,47 @@ from heatproof.tensor.noise import generator
 
 BackendName = Literal["eager", "fused", "compile", "openvino"]
 NAMES: tuple[str, ...] = get_args(BackendName)
-TOLERANCE = 1e-3  # of the range of the logits, and of every activation that is asked for
+TOLERANCE = 1e-3  # of the range of the logits, and of the embedding
 CHECKED = 8  # images that are compared
 
-Forward = Callable[[Tensor], Sequence[Tensor]]  # (B, C, H, W) -> what a way ends at, what it passes
+Forward = Callable[[Tensor], tuple[Tensor, Tensor]]  # (B, C, H, W) -> logits (B, K), embedding (B, D)
 aten = torch.ops.aten
 
 
-class Way(nn.Module):
-    """The network as a function from an image to its activation at `stop` (None: the logits) and at the watched layers before."""
+class Whole(nn.Module):
+    """The network as a function from an image to its logits and its embedding."""
 
-    def __init__(self, name: str, module: nn.Module, body: Body, stop: int | None = None, watch: tuple[int, ...] = ()):
+    def __init__(self, name: str, module: nn.Module, body: Body, embedding: int):
         super().__init__()
-        self.name, self.module, self.body, self.stop, self.watch = name, module, body, stop, watch
-        self.stages = nn.ModuleList(stage.module for stage in getattr(body, "stages", ()))  # so that their weights are found
+        self.name, self.module, self.body, self.embedding = name, module, body, embedding
+        stages = getattr(getattr(body, "inner", body), "stages", ())  # a view has its network's
+        self.stages = nn.ModuleList(stage.module for stage in stages)  # so that their weights are found
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        end, seen = self.body.run(x, 0, self.stop, self.watch)
-        return end, *(seen[at] for at in self.watch)
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits, seen = self.body.run(x, 0, watch=(self.embedding,))
+        return logits, seen[self.embedding].flatten(1)
 
 
-def forward_by(backend: str, way: Way, batch: Tensor, span: tuple[Tensor, Tensor]) -> Forward:
+def forward_by(backend: str, whole: Whole, batch: Tensor, span: tuple[Tensor, Tensor]) -> Forward:
     """The backend's forward for batches like this one; made once, and again where the weights have changed (a write through `.data`, which
     torch keeps no count of, goes unseen). span: the images' range."""
-    made = _made.setdefault(way.body, {})
-    weights = [(t.data_ptr(), t._version) for t in chain(way.module.parameters(), way.module.buffers())]
-    key = (backend, way.stop, way.watch, batch.shape, batch.dtype)
+    made = _made.setdefault(whole.body, {})
+    weights = [(t.data_ptr(), t._version) for t in chain(whole.module.parameters(), whole.module.buffers())]
+    key = (backend, batch.shape, batch.dtype)
     if key not in made or made[key][0] != weights:
-        made[key] = weights, _make(backend, way, batch, span)
+        made[key] = weights, _make(backend, whole, batch, span)
     return made[key][1]
 
 
 _made: WeakKeyDictionary[Body, dict[Any, tuple[Any, Forward]]] = WeakKeyDictionary()
 
 
-def _make(backend: str, way: Way, batch: Tensor, span: tuple[Tensor, Tensor]) -> Forward:
-    cannot, way_out = f"{way.name} cannot run on the backend {backend}", "The backend eager runs it"
-    with unchanged(way.module), inspecting(way.module), torch.no_grad(), warnings.catch_warnings():
+def _make(backend: str, whole: Whole, batch: Tensor, span: tuple[Tensor, Tensor]) -> Forward:
+    cannot, way_out = f"{whole.name} cannot run on the backend {backend}", "The backend eager runs it"
+    with unchanged(whole.module), inspecting(whole.module), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            program = torch.export.export(way, (batch,))
+            program = torch.export.export(whole, (batch,))
         except Exception as error:  # whatever a network does that the export cannot follow
             raise HeatproofError(f"{cannot}: torch.export cannot follow the network ({_told(error)}). {way_out}") from error
         images = _noise(batch[:CHECKED], span)
@@ -78,8 +79,7 @@ def _make(backend: str, way: Way, batch: Tensor, span: tuple[Tensor, Tensor]) ->
             raise HeatproofError(f"{cannot}: {error}. {way_out}") from error
         except Exception as error:
             raise HeatproofError(f"{cannot}: {_told(error)}. {way_out}") from error
-        names = ["logits" if at is None else f"activations at {way.body.layers[at]}" for at in (way.stop, *way.watch)]
-        for what, ours, theirs in zip(names, found, way(images), strict=True):
+        for what, ours, theirs in zip(("logits", "embedding"), found, whole(images), strict=True):
             apart = float((ours - theirs).abs().max() / (theirs.max() - theirs.min()).clamp(min=1e-30))
             if not apart <= TOLERANCE:
                 raise HeatproofError(
@@ -170,8 +170,9 @@ def _openvino(program: ExportedProgram) -> Forward:
     }
     compiled = openvino.Core().compile_model(openvino.convert_model(program), "CPU", options)
 
-    def forward(x: Tensor) -> list[Tensor]:
-        return [torch.from_numpy(out).to(x) for out in compiled([x.contiguous().numpy()], share_inputs=True).values()]
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        logits, embedding = compiled([x.contiguous().numpy()], share_inputs=True).values()
+        return torch.from_numpy(logits).to(x), torch.from_numpy(embedding).to(x)
 
     return forward
 

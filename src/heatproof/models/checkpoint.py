@@ -54,8 +54,9 @@ def read_state(path: Path) -> dict[str, Tensor]:
         found: Any = load_state(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever the reader makes of a broken or hostile file, the user needs its name
         raise HeatproofError(f"cannot read weights from {path}: {error}") from error
-    while isinstance(found, Mapping) and (inside := next((found[w] for w in WRAPPERS if isinstance(found.get(w), Mapping)), None)):
-        found = inside
+    for _ in WRAPPERS:
+        inside = next((found[w] for w in WRAPPERS if isinstance(found.get(w), Mapping)), None) if isinstance(found, Mapping) else None
+        found = inside or found
     strange = [str(key) for key, value in found.items() if not isinstance(value, Tensor)] if isinstance(found, Mapping) else ["no names"]
     if strange or not found:
         raise HeatproofError(f"{path.name} holds no weights by name, but {some(strange) or 'nothing'}")

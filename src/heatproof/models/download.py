@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import tempfile
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 from urllib.request import urlopen
@@ -47,21 +48,22 @@ def kept(source: Source) -> Path | None:
 def fetch(source: Source) -> Path:
     """Into the cache, whole or not at all; a file whose name tells its hash is checked."""
     path = places(source.file)[0]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    part = Path(name)
     try:
-        with os.fdopen(handle, "wb") as out, urlopen(source.url, timeout=TIMEOUT) as answer:
-            shutil.copyfileobj(answer, out)
-        _check(source, part)
-        part.replace(path)
-    except OSError as error:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as place, urlopen(source.url, timeout=TIMEOUT) as answer:
+            part = Path(place) / source.file
+            with part.open("wb") as out:
+                shutil.copyfileobj(answer, out)
+            wanted = answer.headers["Content-Length"]
+            if wanted is not None and part.stat().st_size != int(wanted):
+                raise HTTPException(f"it ended after {part.stat().st_size:,} of {int(wanted):,} bytes")
+            _check(source, part)
+            part.replace(path)
+    except (OSError, HTTPException) as error:
         raise HeatproofError(
             f"cannot download {source.url}: {getattr(error, 'reason', error)}. "
             f"Looked for {path}; put the file there, or give its place as weights"
         ) from None
-    finally:
-        part.unlink(missing_ok=True)
     return path
 
 

@@ -126,7 +126,7 @@ class Model:
 
     @property
     def backend(self) -> str:
-        """What computes passes without gradients that begin at the image: eager, fused, compile or openvino (see models/backends.py)."""
+        """What computes whole passes without gradients: eager, fused, compile or openvino (see models/backends.py)."""
         return self._backend
 
     @backend.setter
@@ -236,7 +236,9 @@ class Model:
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # (B, C, H, W) -> (B, K), (B, D)
         """Logits and the embedding (the input of the last layer with weights), without gradients."""
-        logits, embedding = self._passed(x, None, self._embedding)
+        if self._elsewhere:
+            return self._forward_elsewhere(x)
+        logits, embedding = self._observed(x, self._embedding)
         return logits, embedding.flatten(1)
 
     def embed(self, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, D)
@@ -245,29 +247,38 @@ class Model:
             return self.body.run(x, self._start, self._embedding)[0].flatten(1)
 
     def observe(self, x: Tensor, layer: str) -> tuple[Tensor, Tensor]:
-        """Logits and a layer's activation, in one pass without gradients."""
-        logits, activation = self._passed(x, None, self._index(layer))
-        return logits, activation
+        """Logits and a layer's activation, without gradients; in one pass, unless the logits come from another backend."""
+        if self._elsewhere:
+            return self.logits(x), self.activation(x, layer)
+        return self._observed(x, self._index(layer))
 
-    def _passed(self, x: Tensor, stop: int | None, *watch: int) -> list[Tensor]:
-        """The activation at `stop` (None: the logits) and those of the watched layers, without gradients, `batch_size` at a time."""
+    def _observed(self, x: Tensor, at: int) -> tuple[Tensor, Tensor]:
         self._count("forward", len(x))
-        found = []
+        logits, activations = [], []
         with torch.no_grad(), inspecting(self.module):
             for part in rows(x, self.batch_size):
-                found.append([out[: len(part)] for out in self._pass(part, stop, watch)])
-        return [torch.cat(parts) for parts in zip(*found, strict=True)]
+                batch = self._filled(part).contiguous(memory_format=self._layout if x.ndim == 4 else torch.preserve_format)
+                out, seen = self.body.run(batch, self._start, watch=(at,))
+                logits.append(out[: len(part)])
+                activations.append(seen[at][: len(part)])
+        return torch.cat(logits), torch.cat(activations)
 
-    def _pass(self, x: Tensor, stop: int | None, watch: tuple[int, ...]) -> Sequence[Tensor]:
-        if self.backend != "eager" and self._start == 0:  # always with `batch_size` rows
-            batch = pad(x, self.batch_size).contiguous(memory_format=torch.channels_last)
-            way = backends.Way(self.name, self.module, self.body, stop, watch)
-            return backends.forward_by(self.backend, way, batch, self.input_range)(batch)
-        batch = self._filled(x)
-        if stop is None and x.ndim == 4:
-            batch = batch.contiguous(memory_format=self._layout)
-        end, seen = self.body.run(batch, self._start, stop, watch)
-        return [end, *(seen[at] for at in watch)]
+    @property
+    def _elsewhere(self) -> bool:
+        return self.backend != "eager" and self._start == 0
+
+    def _forward_elsewhere(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Always with `batch_size` rows."""
+        self._count("forward", len(x))
+        whole = backends.Whole(self.name, self.module, self.body, self._embedding)
+        found = []
+        with torch.no_grad():
+            for part in rows(x, self.batch_size):
+                batch = pad(part, self.batch_size).contiguous(memory_format=torch.channels_last)
+                forward = backends.forward_by(self.backend, whole, batch, self.input_range)
+                found.append([out[: len(part)] for out in forward(batch)])
+        logits, embedding = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return logits, embedding
 
     def chunks(self, samples: int, variants: int) -> Iterator[tuple[Tensor, Tensor]]:
         """(sample, variant) indices over all variants of a batch, at most `batch_size` at a time."""
@@ -292,9 +303,9 @@ class Model:
         if shared is not None and self._start == 0 and x is shared.x:
             if at not in shared.activations:
                 on_the_way = at in shared.watch and at > min(shared.watch)  # the backward's own forward passes here
-                shared.activations[at] = self._shared_pass(at, "logit").activation if on_the_way else self._passed(x, at)[0]
+                shared.activations[at] = self._shared_pass(at, "logit").activation if on_the_way else self._activation(x, at)
             return shared.activations[at]
-        return self._passed(x, at)[0]
+        return self._activation(x, at)
 
     def gradient(self, x: Tensor, target: Tensor, layer: str = "input", score: str | Score = "logit") -> Pass:
         """The score's gradient with respect to a layer's activation. One backward serves all methods of a batch (see `sharing`)."""
@@ -340,6 +351,12 @@ class Model:
             yield
         finally:
             self._root._shared = before
+
+    def _activation(self, x: Tensor, stop: int) -> Tensor:
+        self._count("forward", len(x))
+        with torch.no_grad(), inspecting(self.module):
+            parts = [self.body.run(self._filled(part), self._start, stop)[0][: len(part)] for part in rows(x, self.batch_size)]
+        return torch.cat(parts)
 
     def _gradients(self, x: Tensor, target: Tensor, at: Sequence[int], score: str | Score) -> dict[int, Pass]:
         """Passes at several layers from one backward, which reaches no further down than the first of them."""

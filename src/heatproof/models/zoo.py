@@ -43,9 +43,8 @@ def load_model(
     device: "cpu", "cuda", "cuda:1", "mps", or "auto"; by default where it is.
     tuned: files of weights that were fine-tuned from these, by cells and baseline: {"16/zero": "aligned.safetensors"}. `idsds` takes them.
     aligned: "16/zero" gives the model with those weights, the embedded ones or one of `tuned`.
-    backend: what computes passes from the image without gradients: "eager", "fused" (convolutions and norms in one), "compile"
-        (torch.compile) or "openvino"; by default eager. Each agrees with eager to 1e-3 of the logits' range, and always runs
-        `batch_size` images at once.
+    backend: what computes whole passes without gradients: "eager", "fused" (convolutions and norms in one), "compile" (torch.compile) or
+        "openvino"; by default eager. Each agrees with eager to 1e-3 of the logits' range, and always runs `batch_size` images at once.
     """
     place = pick_device(device) if device is not None else None
     file = _file(name, weights)
@@ -74,10 +73,12 @@ def _file(name: str | nn.Module | Model, weights: str | Path | None) -> Path | N
         return path
     if weights == DOWNLOAD and source.url:
         return download.fetch(source)
-    looked = f" (looked for {' and '.join(str(p) for p in download.places(source.file))})" if source.file else ", and none are published"
+    if not source.url:
+        raise HeatproofError(f"{name} needs weights, and none are published: give a local .safetensors or .pth file, or weights={RANDOM}")
     raise HeatproofError(
-        f"{name} needs weights, and nothing is downloaded unless asked{looked}: give a local .safetensors or .pth file, "
-        f"weights={DOWNLOAD} to get {source.url or 'them'}, or weights={RANDOM} for an untrained network"
+        f"{name} needs weights, and nothing is downloaded unless asked "
+        f"(looked for {' and '.join(str(p) for p in download.places(source.file))}): give a local .safetensors or .pth file, "
+        f"weights={DOWNLOAD} to get {source.url}, or weights={RANDOM} for an untrained network"
     )
 
 

@@ -46,7 +46,7 @@ class Feed:
     workers: int = 2
     memory: int = 2 << 30
     unreadable: dict[str, str] = field(default_factory=dict)  # id -> why; grows as they are met
-    _kept: dict[int, Tensor] = field(default_factory=dict)
+    _kept: dict[int, Tensor] = field(default_factory=dict)  # ready for the network: four times the bytes of a picture, and no work a batch
     _spent: int = 0
 
     def __post_init__(self) -> None:
@@ -54,6 +54,7 @@ class Feed:
             raise HeatproofError(f"random crops need an image folder; {self.data.name} gives images of one size (augment=False)")
         if self.workers < 1:
             raise HeatproofError(f"workers must be at least 1; got {self.workers}")
+        self._mean, self._std = (of.cpu().flatten() for of in (self.model.mean, self.model.std))
 
     def peek(self) -> None:
         """Raises at once where the images are not of the model's size."""
@@ -122,9 +123,8 @@ class Feed:
 
     def _normal(self, images: Tensor) -> Tensor:  # (…, H, W, 3) bytes, or in [0, 1] -> in the model's input space
         """As `Model.normalize`, without its copies, and in the machine's memory wherever the model is."""
-        mean, std = (of.cpu().flatten() for of in (self.model.mean, self.model.std))
         x = images.to(self.model.dtype, copy=True)
-        return (x.div_(255) if images.dtype == torch.uint8 else x).sub_(mean).div_(std)
+        return (x.div_(255) if images.dtype == torch.uint8 else x).sub_(self._mean).div_(self._std)
 
 
 @dataclass(frozen=True)

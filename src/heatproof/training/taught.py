@@ -53,6 +53,8 @@ def teach(lesson: Lesson, data: Data, out: Path, seed: int = 0, progress: Progre
         )
     kind = net_named(lesson.net)
     images, labels = _tensors(data, lesson.images)
+    if int(labels.max()) >= kind.classes:
+        raise HeatproofError(f"{data.name} has a class {int(labels.max())}, but {lesson.net} knows {kind.classes}, from 0 on")
     net = untrained(lambda: kind.build(kind.classes, **kind.options), seed)
     following = _batches(lesson, seed)
 
