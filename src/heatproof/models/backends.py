@@ -41,8 +41,7 @@ class Whole(nn.Module):
     def __init__(self, name: str, module: nn.Module, body: Body, embedding: int):
         super().__init__()
         self.name, self.module, self.body, self.embedding = name, module, body, embedding
-        stages = getattr(getattr(body, "inner", body), "stages", ())  # a view has its network's
-        self.stages = nn.ModuleList(stage.module for stage in stages)  # so that their weights are found
+        self.stages = nn.ModuleList(stage.module for stage in getattr(body, "stages", ()))  # so that their weights are found
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         logits, seen = self.body.run(x, 0, watch=(self.embedding,))
