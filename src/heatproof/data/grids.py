@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,8 +24,17 @@ OFFERS = (0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.0)  # thresholds that a message may s
 class Grids:
     """n×n images as one, cells row by row. A sample is a grid and the cell that is judged in it, whose class is its label."""
 
-    def __init__(self, images: Data, cells: Sequence[tuple[int, ...]], grid: int, judged: int, pool: Pool):
+    def __init__(
+        self,
+        images: Data,
+        cells: Sequence[tuple[int, ...]],
+        grid: int,
+        judged: int,
+        pool: Pool,
+        load: Callable[[int], Sample] | None = None,
+    ):
         self.images, self.cells, self.grid, self.judged, self.pool = images, cells, grid, judged, pool
+        self._load = load or images.load
         self.name = f"{images.name} in grids of {grid}×{grid}"
         self.ids = ["+".join(images.ids[i] for i in own) + f"#{judged}" for own in cells]
         self.labels = [images.labels[own[judged]] for own in cells]
@@ -36,7 +45,7 @@ class Grids:
         return len(self.ids)
 
     def load(self, index: int) -> Sample:
-        parts = [self.images.load(i) for i in self.cells[index]]
+        parts = [self._load(i) for i in self.cells[index]]
         masks = [part.silhouette for part in parts if part.silhouette is not None]
         silhouette = tiled(masks, self.grid) if len(masks) == len(parts) else None
         return Sample(self.ids[index], tiled([part.image for part in parts], self.grid), self.labels[index], silhouette)

@@ -374,7 +374,7 @@ class Model:
                 gradients = torch.autograd.grad(total, [seen[i] for i in at])
                 for i, gradient in zip(at, gradients, strict=True):
                     found[i].append(Pass(logits[:count].detach(), seen[i][:count].detach(), gradient[:count]))
-        return {i: Pass(*map(torch.cat, zip(*parts, strict=True))) for i, parts in found.items()}
+        return {i: parts[0] if len(parts) == 1 else Pass(*map(torch.cat, zip(*parts, strict=True))) for i, parts in found.items()}
 
     def attribute(self, x: Tensor, target: Tensor, attribute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """`attribute(x, target)`, which may run the network in a way of its own and ask for gradients of x, `batch_size` rows at a time."""

@@ -6,6 +6,7 @@ In `gridpg` the network sees the grid as one image, in `difull` it cannot see be
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -19,6 +20,8 @@ from heatproof.models import views
 from heatproof.models.model import Model
 from heatproof.protocols.base import Judged, Measured, Pose, Protocol, Shared, protocol
 from heatproof.tensor.localization import cell_sums, share_of
+
+KEPT = 256  # images: every judged cell asks for its grids again
 
 
 class Localization(Protocol):
@@ -70,8 +73,9 @@ class Localization(Protocol):
             most=self.most,
             seed=self.seed,
         )
+        load = lru_cache(KEPT)(data.load)
         return [
-            Pose(f"{self.id} ({self.setting}), cell {cell}", view, Grids(data, cells, self.grid, cell, pool))
+            Pose(f"{self.id} ({self.setting}), cell {cell}", view, Grids(data, cells, self.grid, cell, pool, load))
             for cell, view in self.looks(model).items()
         ]
 
