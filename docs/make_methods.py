@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from heatproof.baselines import BASELINES
 from heatproof.methods import METHODS, Expression
 
 HEAD = """# Methods
@@ -27,7 +28,7 @@ def main(measured: Path, out: Path) -> None:
     for method, against, share in json.loads(measured.read_text()):
         known = largest.setdefault(method, {})
         known[against] = max(known.get(against, 0.0), share)
-    unknown = set(largest) - {e.id for e in METHODS}
+    unknown = set(largest) - {e.id for e in (*METHODS, *BASELINES)}
     assert not unknown, f"measured, but not in the registry: {unknown}"
     out.write_text(HEAD + "".join(line(e.id, largest.get(e.id, {})) for e in METHODS if e.family != "control"), encoding="utf-8")
 
