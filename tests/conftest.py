@@ -120,6 +120,25 @@ def images(golden: Callable[[str], dict[str, np.ndarray]]) -> tuple[Tensor, Tens
     return torch.from_numpy(case["images"]), torch.from_numpy(case["labels"])
 
 
+class Sum(nn.Module):
+    """Says whether the pixels add up to more than zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signs = nn.Linear(1, 2, bias=False)
+        nn.init.constant_(self.signs.weight[0], -1)
+        nn.init.constant_(self.signs.weight[1], 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.signs(x.flatten(1).sum(1, keepdim=True))
+        return found
+
+
+@pytest.fixture(scope="session")
+def sign_of_sum() -> nn.Module:
+    return Sum()
+
+
 def extra(load: Callable[[], Any]) -> Any:
     """An optional library; without it the test is skipped."""
     try:

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import heatproof as hp
 import heatproof.functional as F
@@ -118,21 +117,10 @@ def test_order_based_metrics(case, batch, golden_model, name, run):
     few_flips(found, right(case, f"{name}__{run}"))
 
 
-class Sum(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.signs = nn.Linear(1, 2, bias=False)
-        nn.init.constant_(self.signs.weight[0], -1)
-        nn.init.constant_(self.signs.weight[1], 1)
-
-    def forward(self, x):
-        return self.signs(x.flatten(1).sum(1, keepdim=True))
-
-
 @pytest.mark.parametrize("name", ["gt", "introduce"])
-def test_a_linear_model(golden, name):
+def test_a_linear_model(golden, sign_of_sum, name):
     case = golden("case10_linear")
-    model = hp.Model(Sum(), size=20, mean=[0.0], std=[1.0])
+    model = hp.Model(sign_of_sum, size=20, mean=[0.0], std=[1.0])
     batch = judged(model, torch.from_numpy(case["x"]).reshape(-1, 1, 10, 20), torch.from_numpy(case["labels"]))
     maps = torch.from_numpy(case[f"map__{name}"]).reshape(-1, 10, 20)
     complete = make_protocol("completeness", {"baseline": "zero", "compat": "soco"}).measure(model, batch, {}, maps)

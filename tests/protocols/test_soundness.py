@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import heatproof as hp
 import heatproof.functional as F
@@ -16,22 +15,9 @@ from heatproof.tensor.noise import Rng
 SIDE = 14
 
 
-class Sum(nn.Module):
-    """Says whether the pixels add up to more than zero."""
-
-    def __init__(self):
-        super().__init__()
-        self.signs = nn.Linear(1, 2, bias=False)
-        nn.init.constant_(self.signs.weight[0], -1)
-        nn.init.constant_(self.signs.weight[1], 1)
-
-    def forward(self, x):
-        return self.signs(x.flatten(1).sum(1, keepdim=True))
-
-
 @pytest.fixture(scope="module")
-def model():
-    return hp.Model(Sum(), size=SIDE, mean=[0.0], std=[1.0])
+def model(sign_of_sum):
+    return hp.Model(sign_of_sum, size=SIDE, mean=[0.0], std=[1.0])
 
 
 def judged(model, x, target, ids=None):

@@ -1,13 +1,22 @@
+import hashlib
+
 import numpy as np
 import scipy.stats
 import torch
 
-from heatproof.tensor.noise import Rng
+from heatproof.tensor.noise import Rng, generator
 
 
 def test_a_sample_keeps_its_noise_in_any_company():
     together = Rng(0, ["a", "b", "c"]).normal("map", (4, 4))
     torch.testing.assert_close(Rng(0, ["c", "a"]).normal("map", (4, 4)), together[[2, 0]], rtol=0, atol=0)
+
+
+def test_noise_is_philox_keyed_by_the_hash():
+    key = int.from_bytes(hashlib.sha256(repr((0, "map", "a")).encode()).digest()[:16], "little")
+    plain, own = np.random.Generator(np.random.Philox(key=key)), generator(0, "map", "a")
+    np.testing.assert_array_equal(own.standard_normal(9), plain.standard_normal(9))
+    assert own.integers(2**40) == plain.integers(2**40)
 
 
 def test_seed_purpose_and_id_all_matter():
