@@ -1,8 +1,9 @@
 """What fine-tuning costs beyond its training steps: images a second over those of a bare loop on the same model and batch size.
 
-The bare loop has its batches in memory and nothing to do but forward, backward and step. The feed reads, normalises and deletes
-cells in threads meanwhile; both take turns, so that what else the machine does falls on both. By processor time the feed counts in
-full: that is the ratio where no core is free to work beside the network's.
+The bare loop has its batches in memory and nothing to do but forward, backward and step; for a folder of JPEG files there is a second
+one, which reads them as everyone does: torch's DataLoader with two workers, torchvision's random crops and flips. Both take turns
+with ours, so that what else the machine does falls on all. By processor time the feed counts in full: that is the ratio where no core
+is free to work beside the network's (workers of a DataLoader are other processes, and do not count).
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ import copy
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import heatproof as hp
 from heatproof.baselines import Baseline
 from heatproof.data.base import Data
+from heatproof.data.folder import ImageFolder
+from heatproof.models.vision import import_torchvision
 from heatproof.training.feed import Deletion, Feed
 from heatproof.training.finetune import Run
 from heatproof.training.schedule import Schedule
@@ -44,19 +49,42 @@ class Bench:
         self.run.train(self.net, self.optimiser, epoch)
 
     def bare(self) -> None:
+        self.steps(self.ready)
+
+    def usual(self) -> None:
+        """The loop that reads the same files with torch's and torchvision's means."""
+        from torch.utils.data import DataLoader
+        import_torchvision()
+        from torchvision import datasets, transforms
+
+        look = transforms.Compose(
+            [
+                transforms.RandomResizedCrop(self.model.size),
+                transforms.RandomHorizontalFlip(),
+                transforms.ToTensor(),
+                transforms.Normalize(self.model.mean.flatten(), self.model.std.flatten()),
+            ]
+        )
+        data = self.run.feed.data
+        assert isinstance(data, ImageFolder)
+        images = datasets.ImageFolder(str(data.files[0].parents[1]), look)
+        self.steps(DataLoader(images, self.batch, shuffle=True, num_workers=2))
+
+    def steps(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         self.net.train()
-        for x, labels in self.ready:
+        for x, labels in batches:
+            x = x.contiguous(memory_format=torch.channels_last)
             loss = cross_entropy(self.net(x), labels)
             self.optimiser.zero_grad()
             loss.backward()
             self.optimiser.step()
             loss.item()
 
-    def compared(self, repeats: int) -> tuple[float, float, float]:
-        """(images a second, ours over bare, the same by processor time), medians of epochs taken in turn."""
+    def compared(self, other: Callable[[], None], repeats: int) -> tuple[float, float, float]:
+        """(images a second, ours over the other's, the same by processor time), medians of epochs taken in turn."""
         images = sum(len(labels) for _, labels in self.ready)
         self.ours(2)
-        turns = [(measured(partial(self.ours, repeat + 3)), measured(self.bare)) for repeat in range(repeats)]
+        turns = [(measured(partial(self.ours, repeat + 3)), measured(other)) for repeat in range(repeats)]
         median = statistics.median
         return (
             images / median(ours[0] for ours, _ in turns),
@@ -107,8 +135,12 @@ def main() -> None:
             ("paperbirds, blur", birds, "blur", False),
             (f"JPEG files of {options.side} px, random crops, zero", folder, "zero", True),
         ):
-            speed, ratio, work = Bench(model, data, options.batch_size, baseline, Path(place), augment).compared(options.repeats)
+            bench = Bench(model, data, options.batch_size, baseline, Path(place), augment)
+            speed, ratio, work = bench.compared(bench.bare, options.repeats)
             print(f"  {told:48s} {speed:6.0f} images/s   {ratio:.2f} of a bare loop ({work:.2f} by processor time)")
+            if augment and find_spec("torchvision"):
+                speed, ratio, _ = bench.compared(bench.usual, options.repeats)
+                print(f"  {told:48s} {speed:6.0f} images/s   {ratio:.2f} of a loop over a DataLoader")
 
 
 if __name__ == "__main__":

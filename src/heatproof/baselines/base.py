@@ -95,10 +95,12 @@ class Baseline:
         """Forwards and backwards that it takes beforehand, whatever the number of samples."""
         return self.entry.cost(self.arguments) if self.entry.cost else (0, 0)
 
-    def fill(self, x: Tensor, model: Model | None, rng: Rng) -> Tensor:  # (B, C, H, W)
-        """What is left when every pixel is removed."""
-        everything = (torch.ones_like(x[:, 0], dtype=torch.bool),) if self.entry.imputes else ()
-        return self.entry.function(x, *everything, model=model, rng=rng, **self._given(model)).expand_as(x)
+    def fill(self, x: Tensor, model: Model | None, rng: Rng, removed: Tensor | None = None) -> Tensor:  # (B, C, H, W)
+        """What removed pixels (B, H, W) become, by default all of them; what other pixels are does not count."""
+        if self.entry.imputes and removed is None:
+            removed = torch.ones_like(x[:, 0], dtype=torch.bool)
+        sets = (removed,) if self.entry.imputes else ()
+        return self.entry.function(x, *sets, model=model, rng=rng, **self._given(model)).expand_as(x)
 
     def remover(self, x: Tensor, model: Model | None, rng: Rng) -> Remove:
         """Takes pixels out of some of these samples; a baseline that paints does so once."""

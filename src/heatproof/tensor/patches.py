@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -27,12 +28,14 @@ def bands_of(height: int, bands: int) -> Tensor:  # (H,)
 
 def patch_sums(maps: Tensor, patches: int = 16) -> Tensor:  # (B, H, W) -> (B, P) float64
     """Attribution per patch: the sum over its pixels, in double precision."""
-    batch, height, width = maps.shape
-    side = grid_side(patches, height, width)
-    cells = maps.double().reshape(batch, side, height // side, side, width // side)
-    return cells.sum((2, 4)).reshape(batch, patches)
+    return in_cells(maps.double(), grid_side(patches, *maps.shape[1:])).sum((2, 4)).flatten(1)
 
 
+def in_cells(x: Tensor, side: int) -> Tensor:  # (…, H, W) -> (…, side, H / side, side, W / side), the same memory
+    return x.unflatten(-1, (side, -1)).unflatten(-3, (side, -1))
+
+
+@lru_cache(maxsize=8)
 def patch_masks(patches: int, height: int, width: int) -> Tensor:  # (P, H, W) bool
     side = grid_side(patches, height, width)
     rows, columns = torch.arange(height) // (height // side), torch.arange(width) // (width // side)

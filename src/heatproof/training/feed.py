@@ -22,7 +22,7 @@ from heatproof.data.folder import ImageFolder, read_image
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng, generator
-from heatproof.tensor.patches import patch_masks
+from heatproof.tensor.patches import grid_side, in_cells, patch_masks
 
 AHEAD = 2  # batches that are made while the network is busy
 
@@ -140,11 +140,13 @@ class Deletion:
         struck = [(row, int(chance.integers(self.patches))) for row, chance in enumerate(chances) if chance.random() < self.share]
         if not struck:
             return x
-        rows, cells = torch.tensor(struck).unbind(1)
-        rng = Rng(seed, [f"{ids[row]} in epoch {epoch}" for row in rows.tolist()], x.device)
-        masks = patch_masks(self.patches, *x.shape[2:])[cells].to(x.device)
-        rows = rows.to(x.device)
-        x[rows] = self.baseline.remover(x[rows], model, rng)(torch.arange(len(rows), device=x.device), masks)
+        rows, cells = torch.tensor(struck, device=x.device).unbind(1)
+        rng = Rng(seed, [f"{ids[row]} in epoch {epoch}" for row, _ in struck], x.device)
+        masks = patch_masks(self.patches, *x.shape[2:])[cells.cpu()].to(x.device)
+        painted = self.baseline.fill(x[rows], model, rng, masks)
+        side = grid_side(self.patches, *x.shape[2:])
+        down, across = cells // side, cells % side
+        in_cells(x, side)[rows, :, down, :, across] = in_cells(painted, side)[torch.arange(len(rows)), :, down, :, across]
         return x
 
 
