@@ -32,7 +32,7 @@ def patch_sums(maps: Tensor, patches: int = 16) -> Tensor:  # (B, H, W) -> (B, P
 
 
 def in_cells(x: Tensor, side: int) -> Tensor:  # (…, H, W) -> (…, side, H / side, side, W / side), the same memory
-    return x.unflatten(-1, (side, -1)).unflatten(-3, (side, -1))
+    return x.view(*x.shape[:-2], side, x.shape[-2] // side, side, x.shape[-1] // side)
 
 
 @lru_cache(maxsize=8)
