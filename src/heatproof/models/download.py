@@ -13,6 +13,8 @@ from typing import NamedTuple
 from urllib.request import urlopen
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from heatproof.errors import HeatproofError
 
@@ -51,12 +53,12 @@ def fetch(source: Source) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as place, urlopen(source.url, timeout=TIMEOUT) as answer:
-            part = Path(place) / source.file
-            with part.open("wb") as out:
-                shutil.copyfileobj(answer, out)
-            wanted = answer.headers["Content-Length"]
-            if wanted is not None and part.stat().st_size != int(wanted):
-                raise HTTPException(f"it ended after {part.stat().st_size:,} of {int(wanted):,} bytes")
+            part, told = Path(place) / source.file, answer.headers["Content-Length"]
+            wanted = int(told) if told is not None else None
+            with part.open("wb") as out, _shown() as bar:
+                shutil.copyfileobj(bar.wrap_file(answer, total=wanted, description=source.file), out)
+            if wanted is not None and part.stat().st_size != wanted:
+                raise HTTPException(f"it ended after {part.stat().st_size:,} of {wanted:,} bytes")
             _check(source, part)
             part.replace(path)
     except (OSError, HTTPException) as error:
@@ -65,6 +67,13 @@ def fetch(source: Source) -> Path:
             f"Looked for {path}; put the file there, or give its place as weights"
         ) from None
     return path
+
+
+def _shown() -> Progress:
+    """Where somebody looks on, how far it is."""
+    console = Console(stderr=True)
+    columns = TextColumn("downloading {task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
 def _check(source: Source, part: Path) -> None:

@@ -175,7 +175,7 @@ def _figure(run: Run, site: Site, model: str, key: Key, metric: Metric, levels: 
     ends = [v for line in lines for v in (*line.values, *line.low, *line.high)]
     inside = all(-0.02 <= v <= 1.02 for v in ends if math.isfinite(v))
     known = any(line.known for line in lines)
-    title = f"{model}, {run.setting_labels[key]}: {up} over {across}, for each method, with 95 % intervals"
+    title = f"{model}, {run.setting_labels[key]}: {up} of each method, with 95 % intervals; across, {across}"
     figure = site.figure(traces(lines, WHOLE if inside else Axis.around(ends, most=5), (across, up), title)) if known else None
     return {"label": run.setting_labels[key], "figure": figure}
 
