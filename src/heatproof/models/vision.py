@@ -18,6 +18,7 @@ from heatproof.models.download import Source
 from heatproof.models.model import Model
 from heatproof.models.nets import ASSETS
 from heatproof.models.papers import NETWORKS
+from heatproof.tensor.noise import seeded
 
 RANDOM = "random"  # as weights: an untrained network, always the same one
 
@@ -75,9 +76,8 @@ def library_model(name: str, weights: Path | None) -> Model:
 
     The preprocessing is the library's, but for the interpolation, which is bilinear here.
     """
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with seeded(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.default_generator.manual_seed(0)
         module, image = _offer(name, weights).build()
     return Model(module.eval(), name=name, aliases=dict(NETWORKS[name].layers) if name in NETWORKS else None, **image._asdict())
 

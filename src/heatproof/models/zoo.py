@@ -20,6 +20,7 @@ from heatproof.models.model import Model
 from heatproof.models.nets import ASSETS, CIFAR10_NETS, NETS, ON_DEMAND, build, build_cifar10, weights_path
 from heatproof.models.papers import NETWORKS, OURS
 from heatproof.models.vision import OPEN, RANDOM, Input, imagenet_names, library_model, library_source
+from heatproof.tensor.noise import seeded
 from heatproof.userfile import from_file
 
 DOWNLOAD = "download"  # as weights: the published ones, from the network if they are not kept yet
@@ -160,8 +161,7 @@ def _embedded(net: str, pretrained: bool) -> Model:
             f"the weights of paperbirds/{net} do not ship; in a spec write {{train: paperbirds/{net}}}, "
             f"or train them with: heatproof train paperbirds/{net} -o {net}.safetensors, and give them as weights"
         )
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
+    with seeded():
         module = build(net)
     if pretrained:
         load_weights(module, weights_path(net))
@@ -182,8 +182,7 @@ def _cifar10(name: str, pretrained: bool) -> Model:
             f"the weights of {name} do not ship; train them with: heatproof train {name} --data cifar10:/path -o {net}.safetensors, "
             "and give them as weights"
         )
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
+    with seeded():
         module = build_cifar10(net)
     told = CIFAR10_NETS[net]
     return Model(module.eval(), name=name, size=told.size, mean=told.mean, std=told.std)
@@ -192,8 +191,7 @@ def _cifar10(name: str, pretrained: bool) -> Model:
 def _published(name: str) -> Model:
     """A network of a paper that no library has."""
     network = NETWORKS[name]
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
+    with seeded():
         module = network.module()
     image = Input(network.size, network.resize, network.mean, network.std, imagenet_names())
     return Model(module.eval(), name=name, aliases=dict(network.layers), **image._asdict())

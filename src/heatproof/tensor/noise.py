@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,14 @@ class Rng:
         for row, sample in zip(drawn, ids, strict=True):
             getattr(generator(self.seed, purpose, sample), kind)(dtype=np.float32, out=row)
         return torch.from_numpy(drawn).to(self.device)
+
+
+@contextmanager
+def seeded(seed: int = 0) -> Iterator[None]:
+    """torch's own generator on the CPU begins at this seed, and is afterwards as it was: what draws weights knows no other."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def generator(*key: object) -> np.random.Generator:

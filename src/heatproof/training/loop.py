@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from heatproof.tensor.noise import seeded
+
 Progress = Callable[[int, int, float], None]  # step, steps, loss
 
 
@@ -29,8 +31,7 @@ class Course(Protocol):
 
 def untrained(build: Callable[[], nn.Sequential], seed: int) -> nn.Sequential:
     """Drawn with that seed; the global generator is left as it was."""
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return build().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
