@@ -181,10 +181,7 @@ def explain(
         raise HeatproofError(
             f"{model.name} takes images of shape (B, {len(model.mean)}, {model.size}, {model.size}); got {tuple(images.shape)}"
         )
-    target = model.logits(x).argmax(1) if targets is None else torch.as_tensor(targets, device=model.device).reshape(-1)
-    target = target.expand(len(x)) if len(target) == 1 else target
-    if target.is_floating_point() or len(target) != len(x) or target.min() < 0 or target.max() >= model.n_classes:
-        raise HeatproofError(f"targets must be {len(x)} class indices from 0 to {model.n_classes - 1}; got {targets}")
+    target = model.logits(x).argmax(1) if targets is None else _indices(targets, len(x), model)
     rng = Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], model.device)
     known = _known(model, reference) if reference is not None else None
     explainer = Explainer(model, x, target, rng, silhouette, partial(prepare, model=model, reference=known) if known else no_reference)
@@ -196,6 +193,19 @@ def explain(
     if bad:
         raise MapError(f"{expression.label}: the map of image {', '.join(map(str, bad))} is not finite")
     return maps
+
+
+def _indices(targets: Tensor | Sequence[int] | int, count: int, model: Model) -> Tensor:  # (count,)
+    try:
+        target = torch.as_tensor(targets, device=model.device).reshape(-1)
+        target = target.expand(count) if len(target) == 1 else target
+        fits = not target.is_floating_point() and len(target) == count and 0 <= target.min() and target.max() < model.n_classes
+    except (TypeError, ValueError, RuntimeError):  # not numbers
+        fits = False
+    if not fits:
+        told = f'"{targets}" (a method is the fourth argument: method="{targets}")' if isinstance(targets, str) else targets
+        raise HeatproofError(f"targets must be {count} class indices from 0 to {model.n_classes - 1}; got {told}")
+    return target
 
 
 def _known(model: Model, reference: Data | str | Tensor) -> Reference:
