@@ -199,7 +199,7 @@ def _indices(targets: Tensor | Sequence[int] | int, count: int, model: Model) ->
     try:
         target = torch.as_tensor(targets, device=model.device).reshape(-1)
         target = target.expand(count) if len(target) == 1 else target
-        fits = not target.is_floating_point() and len(target) == count and 0 <= target.min() and target.max() < model.n_classes
+        fits = not target.is_floating_point() and len(target) == count and target.min() >= 0 and target.max() < model.n_classes
     except (TypeError, ValueError, RuntimeError):  # not numbers
         fits = False
     if not fits:
