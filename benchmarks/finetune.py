@@ -54,6 +54,7 @@ class Bench:
     def usual(self) -> None:
         """The loop that reads the same files with torch's and torchvision's means."""
         from torch.utils.data import DataLoader
+
         import_torchvision()
         from torchvision import datasets, transforms
 

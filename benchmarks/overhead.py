@@ -23,6 +23,11 @@ from heatproof.methods import parse_methods
 from heatproof.models.nets import resnet
 
 SHARED = ["saliency", "ixg", "ixg|abs", "gradcam", "gradcam++", "xgradcam", "layercam"]
+EVERY = [  # method of gradients and CAM that takes whole passes, with few nodes and draws
+    *SHARED,
+    *("ig(steps=4)", "ig-u(steps=4)", "ixg-sg", "ig-sg(steps=2)", "ig-sq(steps=2)", "ig-var(steps=2, n=2)"),
+    *("smoothgrad(n=4)", "squaregrad(n=4)", "vargrad(n=4)", "sg-cam++"),
+]
 
 
 class Timed(NamedTuple):
@@ -62,12 +67,46 @@ def large() -> hp.Model:
     return hp.Model(net.eval(), size=224, name="large")
 
 
+def every(count: int, repeats: int) -> None:
+    model = hp.load_model("torchvision:resnet50", "random")
+    images = torch.rand(count, 3, model.size, model.size, generator=torch.Generator().manual_seed(0))
+    x, target = model.normalize(images), torch.zeros(count, dtype=torch.long)
+    methods = parse_methods(list(EVERY))
+    plan = make_plan([model], [TensorData(images, [0] * count)], methods, parse_protocols(["sds"]), batch_size=count, keep_maps=0)
+
+    def run() -> dict[str, int]:
+        model.passes.clear()
+        with tempfile.TemporaryDirectory() as place:
+            execute(plan, Store(Path(place)))
+        return dict(model.passes)
+
+    passes, h = run(), model.activation(x, "layer4")
+    assert set(passes) == {"forward", "backward", "backward from layer4"}, passes
+
+    def bare() -> None:
+        with model.batches_of(count):
+            for _ in range(passes["forward"] // count):
+                model.logits(x)
+            for _ in range(passes["backward"] // count):
+                model.gradient(x, target)
+            for _ in range(passes["backward from layer4"] // count):
+                model.tail("layer4").gradient(h, target)
+
+    ours, theirs = in_turn(run, bare, repeats=repeats)
+    print(f"{model.name}, {count} images, sds with {len(methods)} methods: {passes}")
+    print(f"  / its bare passes   {ours.wall / theirs.wall:.2f}, of the CPU's time {ours.cpu / theirs.cpu:.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, choices=[64, 224], default=64)
     parser.add_argument("--images", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--every", action="store_true", help="only sds, with every method of gradients and CAM, on torchvision's ResNet-50")
     options = parser.parse_args()
+    if options.every:
+        every(options.images or 8, options.repeats)
+        return
     model = hp.load_model("paperbirds/resnet") if options.size == 64 else large()
     count = options.images or (64 if options.size == 64 else 8)
     images = torch.rand(count, 3, options.size, options.size, generator=torch.Generator().manual_seed(0))
