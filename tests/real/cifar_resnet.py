@@ -43,3 +43,11 @@ def build(depth=20):
     net = ResNet((depth - 2) // 6)
     net.load_state_dict(load_file(ROOT / "cifar10-resnets" / f"resnet{depth}.safetensors"))
     return hp.Model(net.eval(), size=32, resize=32, classes=CLASSES, name=f"resnet{depth}")
+
+
+def build32():
+    return build(32)
+
+
+def build56():
+    return build(56)

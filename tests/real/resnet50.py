@@ -58,3 +58,20 @@ def build():
     net.load_state_dict(load_file(ROOT / "resnet50.safetensors"))
     wnids = [line.split("\t")[1] for line in (ROOT / "imagenet-classes.tsv").read_text().splitlines() if line[0].isdigit()]
     return hp.Model(net.eval(), classes=wnids, mean=[m / 255 for m in (123.68, 116.779, 103.939)], std=[1 / 255] * 3)
+
+
+class Scaled(ResNet50):
+    """The same network for images divided by ImageNet's standard deviations: the noise of papers is meant in these units."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", 255 * torch.tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, x):
+        return super().forward(x * self.scale)
+
+
+def build_scaled():
+    given, net = build(), Scaled()
+    net.load_state_dict(given.module.state_dict())
+    return hp.Model(net.eval(), classes=given.classes, mean=given.mean.flatten().tolist(), std=[0.229, 0.224, 0.225])

@@ -33,6 +33,12 @@ def test_labels_and_preprocessing_fit_the_network(model, data):
     assert (model.logits(batch.x).argmax(1) == torch.tensor(batch.labels)).float().mean() >= 0.75
 
 
+def test_other_units_are_the_same_network(model, data):
+    scaled = hp.load_model(f"file:{Path(__file__).parent / 'resnet50.py'}:build_scaled")
+    logits = [m.logits(load_batch(data, range(2), m).x) for m in (model, scaled)]
+    torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=1e-4)
+
+
 def test_the_folders_of_imagenet_have_their_places_among_all_classes():
     order = [line.split("\t")[1] for line in (ROOT / "imagenet-classes.tsv").read_text().splitlines()]
     nameless = hp.Model(torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 1000)))
