@@ -1,6 +1,7 @@
 """The command line, as a person calls it."""
 
 import json
+import platform
 import subprocess
 import sys
 
@@ -187,3 +188,22 @@ def test_a_method_that_raises_is_told_in_a_line(tmp_path):
     place = f"file:{tmp_path}/net.py"
     out = call("explain", tmp_path / "a.png", "-m", f"{place}:build", "--method", f"{place}:broken", "-o", tmp_path / "m.png", code=2)
     assert "broken: ValueError: not today [/tmp/x] (net.py:" in out
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_memory_that_is_freed_is_kept():
+    code = """
+import sys, resource, torch
+from heatproof.cli import keep_memory
+if sys.argv[1] == "keep":
+    keep_memory()
+torch.ones(2**24)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    torch.ones(2**24)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    kept, given_back = (
+        int(subprocess.run([sys.executable, "-c", code, how], check=True, capture_output=True, text=True).stdout) for how in ("keep", "")
+    )
+    assert kept < given_back / 4
