@@ -209,10 +209,11 @@ class _Work:
                     self._each(cell, judged, "failed", small)
                 continue
             self._keep_map(label, small)
-            fine = finite(native) & finite(small)
-            flat = small.flatten(1)
-            varies = flat.amax(1) > flat.amin(1)
-            maps = explainer.resized(torch.where(fine[:, None, None], small, 0))
+            low, high = small.flatten(1).aminmax(dim=1)
+            fine, varies = low.isfinite() & high.isfinite(), high > low
+            if small is not native:
+                fine &= finite(native)
+            maps = explainer.resized(small if fine.all() else torch.where(fine[:, None, None], small, 0))
             own: dict[Hashable, Any] = {}
             for cell in same:
                 given = shared[cell.protocol.canonical]

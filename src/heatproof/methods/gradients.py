@@ -73,9 +73,9 @@ def integrated_gradients(model: Model, x: Tensor, start: Tensor, target: Tensor,
     alpha, weight = (torch.from_numpy(v).to(x) for v in _nodes(steps, rule))
     path, total = x - start, torch.zeros_like(x)
     for sample, node in model.chunks(len(x), steps):
-        points = start[sample] + alpha[node].reshape(-1, 1, 1, 1) * path[sample]
+        points = path[sample].mul_(alpha[node].reshape(-1, 1, 1, 1)).add_(start[sample])
         gradient = model.gradient(points, target[sample], score=score).gradient
-        total.index_add_(0, sample.to(x.device), weight[node].reshape(-1, 1, 1, 1) * gradient)
+        total.index_add_(0, sample.to(x.device), gradient.mul_(weight[node].reshape(-1, 1, 1, 1)))
     return path * total
 
 
