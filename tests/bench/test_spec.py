@@ -74,6 +74,8 @@ def test_files_that_are_no_specs(tmp_path):
     for name, content, message in [
         ("a.yaml", "models: [", "not readable as YAML"),
         ("b.yaml", "- 1", "a spec is a mapping"),
+        ("b2.yaml", "models: [a]\ndata: x\nmodels: [b]", "models is given twice"),
+        ("b3.yaml", "models: [a]\ndata: {name: x, limit: 3, limit: 4}", "limit is given twice"),
         ("c.yaml", "!!python/object/apply:os.system ['true']", "not readable as YAML"),
     ]:
         (tmp_path / name).write_text(content)

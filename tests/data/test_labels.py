@@ -72,6 +72,7 @@ def test_names_in_other_spelling(tmp_path):
         ("l.csv", "a.png,0\nb.jpg,2\nsub/c.png,1\n"),
         ("l.csv", "filename,label\na.png,0\nb.jpg,2\nsub/c.png,1\n"),
         ("l.csv", "\ufefflabel;size;image\n0;9;a.png\n2;9;b.jpg\n1;9;sub/c.png\n"),  # a spreadsheet's: other order, byte order mark
+        ("l.csv", "id,index,filename,class,label\n7,1,a.png,x,0\n8,0,b.jpg,x,2\n9,2,sub/c.png,x,1\n"),  # the surest names of columns
         ("l.tsv", "a.png\tred cat\nb.jpg\tfox\nsub/c.png\tdog\n"),
         ("l.csv", 'a.png,"red cat"\nb.jpg,fox\nsub/c.png,dog\n'),
         ("val.txt", "a.png 0\nb.jpg 2\n\nsub/c.png 1\n"),  # Caffe's
@@ -103,6 +104,7 @@ def test_a_label_file_with_wnids_and_boxes(tmp_path):
         ("a.png,cat\nb.jpg,dog\nsub/c.png,fish\n", r"are not classes of the model: fish; its classes are named like cat, dog, fox"),
         ("a.png,n01440764\nb.jpg,dog\nsub/c.png,fox\n", "are not classes of the model: n01440764"),
         ("a.png,0\nb.jpg\n", "line 2: expected a file's name and its label, found 'b.jpg'"),
+        ("a.png,7,0\nb.jpg,8,1\nsub/c.png,9,2\n", "has 3 columns; name them in its first line: one is filename, one is label"),
         ("", "3 of 3 images have no label"),
     ],
 )
@@ -132,6 +134,22 @@ def test_without_labels_the_prediction_is_the_target(tmp_path):
         model.module[2].bias.copy_(torch.tensor([0.0, 9.0, 0.0]))
     assert set(labels(f"folder:{tmp_path}", model).values()) == {None}
     assert set(hp.evaluate(model, f"folder:{tmp_path}", ["ixg"], ["sds(patches=4)"]).scores["target"]) == {1}
+
+
+def test_what_programs_leave_behind_is_no_class(tmp_path):
+    put(tmp_path, "cat/a.png", "dog/b.png", ".ipynb_checkpoints/a.png", "cat/.a.png")
+    assert labels(f"folder:{tmp_path}", network(2, ["cat", "dog"])) == {"cat/a.png": 0, "dog/b.png": 1}
+
+
+def test_a_folder_has_no_splits_and_data_is_data(tmp_path):
+    put(tmp_path, "a.png")
+    with pytest.raises(HeatproofError, match="an image folder has no splits, so split=val says nothing"):
+        hp.load_data(f"folder:{tmp_path}", network(2), split="val")
+    for wrong in (tmp_path, network(2), None):
+        with pytest.raises(HeatproofError, match="data is a name, such as paperbirds:test or folder:/path/to/images, or a data set"):
+            hp.load_data(wrong, network(2))
+    with pytest.raises(HeatproofError, match="labels must be numbers of classes, from 0; got ant, bee"):
+        hp.evaluate(network(2), (torch.rand(2, 3, 8, 8), ["ant", "bee"]), ["random"])
 
 
 def test_links_are_followed_but_not_in_circles(tmp_path):

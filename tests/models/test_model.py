@@ -381,3 +381,52 @@ def test_a_network_that_views_its_features_as_rows_runs():
     x = torch.randn(3, 3, 8, 8)
     torch.testing.assert_close(model.logits(x), model.module(x))
     torch.testing.assert_close(model.observe(x, model.layers[1])[0], model.module(x))
+
+
+class _Scale(nn.Module):
+    def forward(self, x):
+        return (x - 0.5) / 0.25
+
+
+class _Behind(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.scale, self.net = _Scale(), net
+
+    def forward(self, x):
+        return self.net(self.scale(x))
+
+
+@pytest.mark.parametrize(
+    "wrapped", [_Behind, lambda net: nn.Sequential(_Scale(), net), lambda net: nn.Sequential(nn.Identity(), _Scale(), net)]
+)
+def test_a_network_behind_a_normalisation_has_its_own_layers(wrapped):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1, self.conv2, self.fc = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3), nn.Linear(6, 5)
+
+        def forward(self, x):
+            return self.fc(torch.relu(self.conv2(torch.relu(self.conv1(x)))).mean((2, 3)))
+
+    torch.manual_seed(0)
+    net = Net().eval()
+    model = hp.Model(wrapped(net), size=16, mean=[0] * 3, std=[1] * 3)
+    x = torch.rand(2, 3, 16, 16)
+    assert model.activation(x, "cam").shape == (2, 6, 12, 12)
+    plain = hp.Model(net, size=16, mean=[0.5] * 3, std=[0.25] * 3)
+    torch.testing.assert_close(hp.explain(model, x, 1, "gradcam"), hp.explain(plain, plain.normalize(x), 1, "gradcam"))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"mean": [123, 117, 104], "std": [58, 57, 57]}, "divide them by 255"),
+        ({"std": [0, 0, 0]}, "divide them by 255"),
+        ({"size": (96, 96)}, "size is the side"),
+        ({"size": "96"}, "size is the side"),
+    ],
+)
+def test_units_and_sizes_that_cannot_be_meant(given, says):
+    with pytest.raises(HeatproofError, match=says):
+        hp.Model(nn.Sequential(nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()), **given)

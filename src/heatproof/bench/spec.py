@@ -170,12 +170,23 @@ def read_yaml(place: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise unknown("study or spec file", place, study_names())
     try:
-        told = yaml.safe_load(path.read_text(encoding="utf-8"))
+        told = yaml.load(path.read_text(encoding="utf-8"), _EachOnce)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise HeatproofError(f"{place} is not readable as YAML: {error}") from None
     if not isinstance(told, dict):
         raise HeatproofError(f"{place}: a spec is a mapping with the keys {', '.join(Spec.model_fields)}; found {type(told).__name__}")
     return told
+
+
+class _EachOnce(yaml.SafeLoader):
+    """A key that is given twice is an error; YAML would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        for key, _ in node.value:
+            if keys.count(key.value) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def study_names() -> list[str]:

@@ -286,6 +286,9 @@ def _cell(value: Any) -> str:
 def draw_maps(
     images: Sequence[Path], name: str, weights: str | None, methods: Sequence[str], target: int | None, out: Path, seed: int, device: str
 ) -> str:
+    if out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp", ".pdf"):
+        raise HeatproofError(f"-o {out}: a picture ends in .png, .jpg, .webp or .pdf")
+    out.parent.mkdir(parents=True, exist_ok=True)
     expressions = parse_methods(list(methods))
     model = load_model(name, weights, device)
     photos = torch.stack([fit(read_image(path), model.size, model.resize) for path in images])

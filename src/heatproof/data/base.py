@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, some
 
 
 class UnreadableImage(HeatproofError):
@@ -81,7 +81,10 @@ class TensorData:
         self.ids = [str(i) for i in (ids if ids is not None else range(len(images)))]
         if len(self.ids) != len(images):
             raise HeatproofError(f"{len(images)} images, but {len(self.ids)} ids")
-        self.labels = [None] * len(images) if labels is None else [operator.index(label) for label in labels]
+        try:
+            self.labels = [None] * len(images) if labels is None else [operator.index(label) for label in labels]
+        except TypeError:
+            raise HeatproofError(f"labels must be numbers of classes, from 0; got {some(list(map(str, labels or ())))}") from None
         self.fingerprints = [hashlib.sha256(i.numpy().tobytes()).hexdigest()[:16] for i in self.images]
 
     def __len__(self) -> int:

@@ -52,6 +52,8 @@ def load_data(name: str | Data, model: Model | None = None, *, split: str | None
     The model tells the size and the classes.
     """
     if not isinstance(name, str):
+        if not (hasattr(name, "load") and hasattr(name, "ids")):
+            raise HeatproofError(f"data is a name, such as paperbirds:test or folder:/path/to/images, or a data set; got {name!r}")
         return name
     if limit is not None and limit < 1:
         raise HeatproofError(f"limit must be at least 1; got {limit}")
@@ -67,6 +69,8 @@ def load_data(name: str | Data, model: Model | None = None, *, split: str | None
     if kind == "folder":
         if model is None:
             raise HeatproofError(f"{name}: an image folder is fitted to a model; call load_data({name!r}, model=model)")
+        if split:
+            raise HeatproofError(f"{name}: an image folder has no splits, so split={split} says nothing; name the folder of that split")
         root, labels = place_and_labels(rest)
         told = {"size": model.size, "resize": model.resize, "n_classes": model.n_classes}
         return ImageFolder(root, labels=labels, classes=model.classes, limit=limit, seed=seed, **told)

@@ -85,6 +85,8 @@ def listed(root: Path) -> list[str]:
         try:
             with os.scandir(here) as entries:
                 for entry in entries:
+                    if entry.name.startswith("."):
+                        continue  # what programs leave behind, such as .ipynb_checkpoints
                     if entry.is_dir():
                         ahead.append((f"{below}{entry.name}/", above | {here}))
                     elif entry.name[entry.name.rfind(".") :].lower() in SUFFIXES:

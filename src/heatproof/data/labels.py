@@ -13,22 +13,11 @@ from heatproof.models.vision import imagenet_wnids
 
 SUFFIXES = (".csv", ".tsv", ".txt")
 WNID = re.compile(r"n\d{8}")
-FILE_COLUMNS = frozenset({"file", "filename", "file_name", "image", "image_id", "imageid", "image_name", "path", "name", "id"})
-LABEL_COLUMNS = frozenset(
-    {
-        "label",
-        "labels",
-        "class",
-        "class_name",
-        "target",
-        "category",
-        "wnid",
-        "synset",
-        "index",
-        "class_index",
-        "class_id",
-        "predictionstring",
-    }
+# names of columns, the surest first
+FILE_COLUMNS = ("filename", "file_name", "file", "path", "image", "image_name", "image_id", "imageid", "name", "id")
+LABEL_COLUMNS = (
+    *("label", "labels", "class", "class_name", "target", "category", "wnid", "synset"),
+    *("predictionstring", "class_index", "class_id", "index"),
 )
 
 
@@ -109,10 +98,11 @@ def _rows(path: Path) -> Iterable[tuple[str, str]]:
     mark = next((mark for mark in "\t,;" if lines and mark in lines[0]), None)
     rows = [*csv.reader(lines, delimiter=mark)] if mark else [line.rsplit(None, 1) for line in lines]
     head = [_plain(cell).replace(" ", "_") for cell in rows[0]] if rows else []
-    file = next((i for i, cell in enumerate(head) if cell in FILE_COLUMNS), None)
-    label = next((i for i, cell in enumerate(head) if cell in LABEL_COLUMNS), None)
+    file, label = (next((head.index(name) for name in names if name in head), None) for names in (FILE_COLUMNS, LABEL_COLUMNS))
     titled = file is not None and label is not None
     at = (file or 0, label or 0) if titled else (0, 1)
+    if rows and len(rows[0]) > 2 and not titled:
+        raise HeatproofError(f"{path} has {len(rows[0])} columns; name them in its first line: one is filename, one is label")
     for number, row in enumerate(rows[1:] if titled else rows, start=2 if titled else 1):
         if len(row) <= max(at):
             raise HeatproofError(f"{path}, line {number}: expected a file's name and its label, found {' '.join(row)!r}")

@@ -183,7 +183,7 @@ class _OneInput(nn.Module):
 
 
 class _Tracer(fx.Tracer):
-    """Looks into containers, and into a module that is nothing but a wrapper around the network."""
+    """Looks into containers, and into modules that are wrappers around the network."""
 
     def __init__(self, wrappers: Collection[nn.Module]):
         super().__init__()
@@ -193,12 +193,21 @@ class _Tracer(fx.Tracer):
         return type(m) is not nn.Sequential and m not in self.wrappers
 
 
+def _wrappers(module: nn.Module) -> list[nn.Module]:
+    """The network, and what is inside it as long as all weights are in one part, such as behind a normalisation of the image."""
+    found = [module]
+    while not list(found[-1].parameters(recurse=False)):
+        inside = list(found[-1].children())
+        heavy = inside if len(inside) == 1 else [part for part in inside if next(part.parameters(), None) is not None]
+        if len(heavy) != 1 or (len(inside) > 1 and not list(heavy[0].children())):
+            break
+        found.append(heavy[0])
+    return found
+
+
 def _trace(module: nn.Module, wanted: Sequence[str] | None, example: Tensor) -> Staged:
-    wrappers = [module]
-    while len(inside := list(wrappers[-1].children())) == 1 and not list(wrappers[-1].parameters(recurse=False)):
-        wrappers.append(inside[0])
     root = _OneInput(module)
-    graph = _Tracer(wrappers).trace(root)
+    graph = _Tracer(_wrappers(module)).trace(root)
     image = next(n for n in graph.nodes if n.op == "placeholder")
     steps = [n for n in graph.nodes if n.op.startswith("call")]
     names = _distinct([str(n.target).removeprefix("net.") if n.op == "call_module" else n.name for n in steps])

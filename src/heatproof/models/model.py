@@ -74,6 +74,10 @@ class Model:
     ):
         if not isinstance(module, nn.Module):
             raise HeatproofError(f"hp.Model takes a torch.nn.Module; got {type(module).__name__}")
+        if not isinstance(size, int) or size < 1:
+            raise HeatproofError(f"size is the side of the square images that the network takes, in pixels, such as 224; got {size!r}")
+        if max(map(abs, mean), default=0) > 1 or min(std, default=1) <= 0:
+            raise HeatproofError(f"mean and std are of images in [0, 1]: divide them by 255; got mean {list(mean)}, std {list(std)}")
         self.name = name or type(module).__name__
         module = module if device is None else module.to(device)
         module, self.unconverted = as_canonical(module) if layers is None else (module, "its layers are named")
@@ -158,7 +162,9 @@ class Model:
         if index < self._start and layer in LANDMARKS:
             raise NotApplicable(f"{self.name} shows no spatial layer behind its input; name some with hp.Model(…, layers=[…])")
         if index < self._start:
-            raise unknown("layer", layer, [*self.layers, *self._aliases], f"({self.name})")
+            raise unknown(
+                "layer", layer, [*self.layers, *self._aliases], f"({self.name}; hp.Model(…, layers=[…]) cuts at paths of modules)"
+            )
         return index
 
     def layer_name(self, layer: str) -> str:

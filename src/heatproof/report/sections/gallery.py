@@ -69,12 +69,13 @@ def _view(run: Run, site: Site, model: str, view: str, methods: list[str], best_
 
 
 def choose(samples: list[str], best_first: list[str], count: int) -> dict[str, str]:
-    """Which to show, and why: the first ones, then the best and the worst of the others."""
-    ends = min(BEST, count // 3)
-    chosen = dict.fromkeys(samples[: count - 2 * ends], "one of the first")
-    rest = [s for s in best_first if s in set(samples) and s not in chosen]
-    chosen |= dict.fromkeys(rest[:ends], ENDS[0])
-    return chosen | dict.fromkeys([s for s in reversed(rest) if s not in chosen][:ends], ENDS[1])
+    """Which to show, and why: the best and the worst of all, and before them the first of the others."""
+    known = set(samples)
+    ranked = [s for s in best_first if s in known]
+    ends = min(BEST, count // 3, len(ranked) // 3)
+    extremes = dict.fromkeys(ranked[:ends], ENDS[0]) | dict.fromkeys(ranked[::-1][:ends], ENDS[1])
+    others = [s for s in samples if s not in extremes]
+    return dict.fromkeys(others[: count - len(extremes)], "one of the first") | extremes
 
 
 def _sample(
