@@ -93,9 +93,7 @@ def test_images_and_targets_that_do_not_fit(photos):
     model = hp.Model(Untidy(False), size=SIZE, name="untidy")
     with pytest.raises(HeatproofError, match=r"takes images of shape \(B, 3, 37, 37\); got \(2, 3, 37, 20\)"):
         hp.explain(model, photos[..., :20], 0, "ixg")
-    with pytest.raises(
-        HeatproofError, match=r"images must be floats in the model's input space; got torch.uint8"
-    ):
+    with pytest.raises(HeatproofError, match=r"images must be floats in the model's input space; got torch.uint8"):
         hp.explain(model, (photos * 255).byte(), 0, "ixg")
     for target in (-1, 4, [0, 4], [0.5, 1.0], [0, 1, 2], [], "ixg", ["cat", "dog"], {0: 1}):
         with pytest.raises(HeatproofError, match="targets must be 2 class indices from 0 to 3"):
