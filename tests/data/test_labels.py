@@ -148,8 +148,9 @@ def test_a_folder_has_no_splits_and_data_is_data(tmp_path):
     for wrong in (tmp_path, network(2), None):
         with pytest.raises(HeatproofError, match="data is a name, such as paperbirds:test or folder:/path/to/images, or a data set"):
             hp.load_data(wrong, network(2))
-    with pytest.raises(HeatproofError, match="labels must be numbers of classes, from 0; got ant, bee"):
-        hp.evaluate(network(2), (torch.rand(2, 3, 8, 8), ["ant", "bee"]), ["random"])
+    for wrong, told in ((["ant", "bee"], "ant, bee"), (torch.tensor([0.5, 1.0]), "tensor")):
+        with pytest.raises(HeatproofError, match=f"labels must be numbers of classes, from 0; got {told}"):
+            hp.evaluate(network(2), (torch.rand(2, 3, 8, 8), wrong), ["random"])
 
 
 def test_links_are_followed_but_not_in_circles(tmp_path):

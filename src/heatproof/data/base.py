@@ -81,10 +81,11 @@ class TensorData:
         self.ids = [str(i) for i in (ids if ids is not None else range(len(images)))]
         if len(self.ids) != len(images):
             raise HeatproofError(f"{len(images)} images, but {len(self.ids)} ids")
+        given = [None] * len(images) if labels is None else list(labels)
         try:
-            self.labels = [None] * len(images) if labels is None else [operator.index(label) for label in labels]
+            self.labels = [None if label is None else operator.index(label) for label in given]
         except TypeError:
-            raise HeatproofError(f"labels must be numbers of classes, from 0; got {some(list(map(str, labels or ())))}") from None
+            raise HeatproofError(f"labels must be numbers of classes, from 0; got {some(map(str, given))}") from None
         self.fingerprints = [hashlib.sha256(i.numpy().tobytes()).hexdigest()[:16] for i in self.images]
 
     def __len__(self) -> int:
