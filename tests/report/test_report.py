@@ -14,7 +14,6 @@ import pytest
 import torch
 from PIL import Image
 from scipy.stats import spearmanr
-from torch import Tensor
 
 import heatproof as hp
 from heatproof.report import build
