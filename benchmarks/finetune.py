@@ -24,6 +24,7 @@ from torch.nn.functional import cross_entropy
 
 import heatproof as hp
 from heatproof.baselines import Baseline
+from heatproof.cli import keep_memory
 from heatproof.data.base import Data
 from heatproof.data.folder import ImageFolder
 from heatproof.models.vision import import_torchvision
@@ -81,15 +82,16 @@ class Bench:
             self.optimiser.step()
             loss.item()
 
-    def compared(self, other: Callable[[], None], repeats: int) -> tuple[float, float, float]:
-        """(images a second, ours over the other's, the same by processor time), medians of epochs taken in turn."""
+    def compared(self, other: Callable[[], None], repeats: int) -> tuple[float, str, float]:
+        """(images a second, ours over the other's with its quartiles, the same by processor time), medians of epochs taken in turn."""
         images = sum(len(labels) for _, labels in self.ready)
         self.ours(2)
         turns = [(measured(partial(self.ours, repeat + 3)), measured(other)) for repeat in range(repeats)]
         median = statistics.median
+        low, ratio, high = statistics.quantiles([bare[0] / ours[0] for ours, bare in turns], n=4)
         return (
             images / median(ours[0] for ours, _ in turns),
-            median(bare[0] / ours[0] for ours, bare in turns),
+            f"{ratio:.2f} ({low:.2f}–{high:.2f})",
             median(bare[1] / ours[1] for ours, bare in turns),
         )
 
@@ -123,6 +125,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--side", type=int, default=96, help="Of the JPEG files, in pixels.")
     options = parser.parse_args()
+    keep_memory()  # as `heatproof finetune` does; it serves all loops
     model = hp.load_model(options.model)
     print(f"{model.name}, {options.images} images, batch {options.batch_size}, {torch.get_num_threads()} threads")
     with tempfile.TemporaryDirectory() as place:
@@ -138,10 +141,10 @@ def main() -> None:
         ):
             bench = Bench(model, data, options.batch_size, baseline, Path(place), augment)
             speed, ratio, work = bench.compared(bench.bare, options.repeats)
-            print(f"  {told:48s} {speed:6.0f} images/s   {ratio:.2f} of a bare loop ({work:.2f} by processor time)")
+            print(f"  {told:48s} {speed:6.0f} images/s   {ratio} of a bare loop ({work:.2f} by processor time)")
             if augment and find_spec("torchvision"):
                 speed, ratio, _ = bench.compared(bench.usual, options.repeats)
-                print(f"  {told:48s} {speed:6.0f} images/s   {ratio:.2f} of a loop over a DataLoader")
+                print(f"  {told:48s} {speed:6.0f} images/s   {ratio} of a loop over a DataLoader")
 
 
 if __name__ == "__main__":

@@ -57,6 +57,13 @@ def test_a_sample_does_not_know_its_neighbours(knowing, text, size):
         assert torch.equal(whole[rows], fill(text, x[rows], knowing, ["abcde"[i] for i in rows]))
 
 
+@pytest.mark.parametrize("name", PAINTED)
+def test_a_blind_baseline_does_not_look_at_the_image(knowing, name):
+    x, other = torch.randn(2, 4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    alike = torch.equal(fill(name, x, knowing), fill(name, other, knowing))
+    assert alike == BASELINES[name].blind
+
+
 @pytest.mark.parametrize("channels", [1, 2, 4])
 def test_any_number_of_channels(channels):
     module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 2))

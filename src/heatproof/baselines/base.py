@@ -37,6 +37,7 @@ class BaselineEntry:
     imputes: bool = False
     group: str = "other"  # colour, noise, local, spectral, imputed, model
     cost: Cost | None = None
+    blind: bool = False
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -54,6 +55,7 @@ def baseline(
     prepare: Prepare | None = None,
     cost: Cost | None = None,
     imputes: bool = False,
+    blind: bool = False,
 ) -> Callable[[Fill], Fill]:
     """Register a function `(x, *, model, rng, …) -> image`, which paints what removed pixels become.
 
@@ -61,10 +63,11 @@ def baseline(
         the baseline's own, by their names. `cost`: the passes it takes, where it takes any.
     imputes: the function is `(x, removed, *, model, rng, …) -> image`, once for every set of removed pixels; `rng` has the samples' ids,
         row by row, and the rows of one sample come in the order of their sets, which are nested.
+    blind: it looks neither at the image nor at a pixel's place, so that a part of an image may be painted alone.
     """
 
     def register(function: Fill) -> Fill:
-        BASELINES.add(BaselineEntry(id, function, inspect.getdoc(function) or "", version, prepare, imputes, group, cost))
+        BASELINES.add(BaselineEntry(id, function, inspect.getdoc(function) or "", version, prepare, imputes, group, cost, blind))
         return function
 
     return register

@@ -16,13 +16,13 @@ from heatproof.tensor.noise import Rng
 LEVELS = 65535  # of 16-bit images; every level of an 8-bit image is one of them
 
 
-@baseline("zero", group="colour")
+@baseline("zero", group="colour", blind=True)
 def zero(x: Tensor, *, model: Model | None, rng: Rng) -> Tensor:
     """Zero in the model's input space: the mean colour for most CNNs, mid-grey or black for others."""
     return x.new_zeros(())
 
 
-@baseline("black", group="colour")
+@baseline("black", group="colour", blind=True)
 def black(x: Tensor, *, model: Model | None, rng: Rng) -> Tensor:
     """Black, whatever it is in the model's input space."""
     if model is None:
@@ -41,7 +41,7 @@ def ends(name: str, x: Tensor, model: Model | None, low: float | None, high: flo
     return model.input_range
 
 
-@baseline("random-color", group="colour")
+@baseline("random-color", group="colour", blind=True)
 def random_color(
     x: Tensor,
     *,
@@ -96,13 +96,13 @@ def reference_median(model: Model, batches: Iterator[Tensor]) -> dict[str, Tenso
     return {"colour": model.normalize((middle.double().mean(1) / LEVELS).reshape(-1, 1, 1)).float()}
 
 
-@baseline("mean", group="colour", prepare=reference_mean)
+@baseline("mean", group="colour", blind=True, prepare=reference_mean)
 def mean(x: Tensor, *, model: Model | None, rng: Rng, prepared: Mapping[str, Tensor]) -> Tensor:
     """The mean colour of the reference images."""
     return prepared["colour"].to(x)
 
 
-@baseline("median", group="colour", prepare=reference_median)
+@baseline("median", group="colour", blind=True, prepare=reference_median)
 def median(x: Tensor, *, model: Model | None, rng: Rng, prepared: Mapping[str, Tensor]) -> Tensor:
     """The median of the reference images, channel by channel."""
     return prepared["colour"].to(x)

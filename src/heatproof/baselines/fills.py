@@ -20,14 +20,14 @@ from heatproof.tensor.resample import nearest
 Cells = Annotated[int, Field(ge=1)]  # along a side; never more than there are pixels
 
 
-@baseline("uniform", group="noise")
+@baseline("uniform", group="noise", blind=True)
 def uniform(x: Tensor, *, model: Model | None, rng: Rng, low: float | None = None, high: float | None = None) -> Tensor:
     """Noise over the model's input range, per pixel and channel; `uniform(-1, 1)` is the IDSDS paper's."""
     bottom, top = ends("uniform", x, model, low, high)
     return bottom + (top - bottom) * rng.uniform("baseline uniform", x.shape[1:]).to(x)
 
 
-@baseline("normal", group="noise")
+@baseline("normal", group="noise", blind=True)
 def normal(x: Tensor, *, model: Model | None, rng: Rng, low: float | None = None, high: float | None = None) -> Tensor:
     """Standard normal noise in the input space, cut off at the ends of the model's input range; `normal(-1, 1)` is the baseline paper's."""
     bottom, top = ends("normal", x, model, low, high)

@@ -21,7 +21,7 @@ from heatproof.data.base import Data, UnreadableImage
 from heatproof.data.folder import ImageFolder, read_image
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
-from heatproof.tensor.noise import Rng, generator
+from heatproof.tensor.noise import Rng, chance, generator
 from heatproof.tensor.patches import grid_side, in_cells, patch_masks
 
 AHEAD = 2  # batches that are made while the network is busy
@@ -136,17 +136,21 @@ class Deletion:
     share: float = 0.5
 
     def __call__(self, x: Tensor, ids: Sequence[str], model: Model, seed: int, epoch: int) -> Tensor:
-        chances = [generator(seed, "deletion", epoch, sample) for sample in ids]
-        struck = [(row, int(chance.integers(self.patches))) for row, chance in enumerate(chances) if chance.random() < self.share]
+        drawn = ((row, chance(seed, "deletion", epoch, sample)) for row, sample in enumerate(ids))
+        struck = [(row, int(u / self.share * self.patches)) for row, u in drawn if u < self.share]
         if not struck:
             return x
         rows, cells = torch.tensor(struck, device=x.device).unbind(1)
         rng = Rng(seed, [f"{ids[row]} in epoch {epoch}" for row, _ in struck], x.device)
-        masks = patch_masks(self.patches, *x.shape[2:])[cells.cpu()].to(x.device)
-        painted = self.baseline.fill(x[rows], model, rng, masks)
         side = grid_side(self.patches, *x.shape[2:])
         down, across = cells // side, cells % side
-        in_cells(x, side)[rows, :, down, :, across] = in_cells(painted, side)[torch.arange(len(rows)), :, down, :, across]
+        if self.baseline.entry.blind:
+            painted = self.baseline.fill(x[: len(rows), :, : x.shape[2] // side, : x.shape[3] // side], model, rng)
+        else:
+            masks = patch_masks(self.patches, *x.shape[2:])[cells.cpu()].to(x.device)
+            whole = self.baseline.fill(x[rows], model, rng, masks)
+            painted = in_cells(whole, side)[torch.arange(len(rows)), :, down, :, across]
+        in_cells(x, side)[rows, :, down, :, across] = painted
         return x
 
 
