@@ -145,9 +145,11 @@ def make_plan(
     for (original, originals), told in zip(given, references or [None] * len(models), strict=True):
         refused = {p.canonical: refusals[original.name, p.canonical] for p in protocols}
         asked = at_their_layers(expressions, original)
+        own: list[Task] = []
         for pose, judges in _posed(original, originals, protocols, refused, among):
             known = _reference(pose, told, seed, asked, judges)
-            tasks += _tasks(original.name, pose, judges, asked, known, refused, [pose.model.backend, seed])
+            own += _tasks(original.name, pose, judges, asked, known, refused, [pose.model.backend, seed])
+        tasks += sorted(own, key=lambda task: task.indices.start)  # views of the same images after each other
     smallest = min(batch_size, *(len(t.data.ids) for t in tasks))
     return Plan(tuple(tasks), seed, smallest, keep_maps)
 

@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import subprocess
@@ -30,7 +31,7 @@ from heatproof.data.catalog import Batch
 from heatproof.data.reference import Reference
 from heatproof.errors import told
 from heatproof.methods import Explainer, Expression
-from heatproof.methods.explain import finite, prepare, transformed
+from heatproof.methods.explain import ends, finite, prepare, transformed
 from heatproof.models.model import Model
 from heatproof.protocols import Judged, Protocol
 from heatproof.protocols.base import PICTURES, Shared
@@ -113,7 +114,7 @@ class _Work:
         self._done = 0
 
     def do(self, batch: Batch, size: int) -> None:
-        self.rows += [self._row(c, s, None, None, "skipped", why) for c in self.cells for s, why in batch.unreadable.items()]
+        self.rows += [self._common(c) | _told(s, "skipped", why) for c in self.cells for s, why in batch.unreadable.items()]
         for start in range(0, len(batch.ids), size):
             part = batch.part(slice(start, start + size))
             spatial = "cam" in self.model.landmarks
@@ -209,7 +210,7 @@ class _Work:
                     self._each(cell, judged, "failed", small)
                 continue
             self._keep_map(label, small)
-            low, high = small.flatten(1).aminmax(dim=1)
+            low, high = ends(small)
             fine, varies = low.isfinite() & high.isfinite(), high > low
             if small is not native:
                 fine &= finite(native)
@@ -232,15 +233,15 @@ class _Work:
         for name, curve in measured.curves.items():
             lost = ~torch.tensor(fine)[:, None]
             self._keep(f"{what} {name}", curve.float().cpu().masked_fill(lost, torch.nan), EVERY)
-        for i, (sample, target) in enumerate(zip(judged.ids, judged.target.tolist(), strict=True)):
-            value, why = measured.value[i].item(), measured.why[i]
-            status, message = ("undefined", why) if why else ("ok", "")
-            if not fine[i]:
-                status, message = "failed", f"{cell.expression.label}: the map is not finite"
-            elif not varies[i] and not cell.protocol.constant_maps:
-                status, message = "undefined", "the map is the same everywhere"
-            value = value if status == "ok" else float("nan")
-            self.rows.append(self._row(cell, sample, target, i, status, message, value))
+        found = []
+        for value, why, is_fine, is_varied in zip(measured.value.tolist(), measured.why, fine, varies, strict=True):
+            if not is_fine:
+                found.append(("failed", f"{cell.expression.label}: the map is not finite", math.nan))
+            elif not is_varied and not cell.protocol.constant_maps:
+                found.append(("undefined", "the map is the same everywhere", math.nan))
+            else:
+                found.append(("undefined", why, math.nan) if why else ("ok", "", value))
+        self._add(cell, judged, found)
 
     def _keep_map(self, label: str, maps: Tensor) -> None:
         """Half precision, each map scaled to a largest value of 1, so that small ones do not vanish; the scale beside it.
@@ -250,6 +251,7 @@ class _Work:
         if label in self._shown:
             return
         self._shown.add(label)
+        maps = maps[: max(0, self.wanted - self._done)]
         scale = maps.abs().flatten(1).amax(1).nan_to_num(1.0, 1.0)
         scale = torch.where(scale > 0, scale, 1.0)
         self._keep(f"map {label}", (maps / scale[:, None, None]).half(), self.wanted)
@@ -269,13 +271,17 @@ class _Work:
                 self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - begin
 
     def _each(self, cell: Cell, judged: Judged, status: str, message: str) -> None:
-        for i, (sample, target) in enumerate(zip(judged.ids, judged.target.tolist(), strict=True)):
-            self.rows.append(self._row(cell, sample, target, i, status, message))
+        self._add(cell, judged, [(status, message, math.nan)] * len(judged.ids))
 
-    def _row(
-        self, cell: Cell, sample: str, target: int | None, place: int | None, status: str, message: str, value: float = float("nan")
-    ) -> dict[str, Any]:
-        by_label = place is not None and cell.protocol.explained == "label" and self._by_label[place]
+    def _add(self, cell: Cell, judged: Judged, found: Sequence[tuple[str, str, float]]) -> None:
+        """A row for each sample, from its status, message and value."""
+        same, explained = self._common(cell), cell.protocol.explained == "label"
+        for sample, target, known, (status, message, value) in zip(judged.ids, judged.target.tolist(), self._by_label, found, strict=True):
+            target_is = "label" if explained and known else "prediction"
+            self.rows.append(same | _told(sample, status, message, value, target, target_is))
+
+    def _common(self, cell: Cell) -> dict[str, Any]:
+        """What all rows of a cell have in common."""
         return {
             "cell": cell.key,
             "model": self.owner,
@@ -284,13 +290,13 @@ class _Work:
             "protocol": cell.protocol.id,
             "setting": cell.protocol.setting,
             "baseline": cell.protocol.removal,
-            "sample": sample,
-            "target": target,
-            "target_is": "" if place is None else "label" if by_label else "prediction",
-            "value": value,
-            "status": status,
-            "message": message,
         }
+
+
+def _told(
+    sample: str, status: str, message: str, value: float = math.nan, target: int | None = None, target_is: str = ""
+) -> dict[str, Any]:
+    return {"sample": sample, "target": target, "target_is": target_is, "value": value, "status": status, "message": message}
 
 
 def peaks(activation: Tensor) -> Tensor:  # (B, C, h, w) -> (B, CHANNELS)

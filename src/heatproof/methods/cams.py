@@ -38,8 +38,8 @@ def gradcam_plus_plus(
     if compat == "torchcam":
         alpha = g**2
     else:
-        denominator = 2 * g**2 + g**3 * x.sum((2, 3), keepdim=True)
-        alpha = g**2 / torch.where(denominator == 0, 1, denominator)
+        denominator = 2 + g * x.sum((2, 3), keepdim=True)  # g² stands above and below
+        alpha = torch.where(denominator == 0, g**2, 1 / denominator)
     return _weighted(x, (alpha * g.relu()).sum((2, 3)))
 
 

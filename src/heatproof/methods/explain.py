@@ -154,8 +154,14 @@ def _checked(raw: object, h: Tensor, expression: Expression) -> Tensor:
 
 
 def finite(maps: Tensor) -> Tensor:  # (B, h, w) -> (B,) bool
-    ends = maps.flatten(1).aminmax(dim=1)  # one pass; what is not a number is both
-    return ends.min.isfinite() & ends.max.isfinite()
+    low, high = ends(maps)
+    return low.isfinite() & high.isfinite()
+
+
+def ends(maps: Tensor) -> tuple[Tensor, Tensor]:  # (B, h, w) -> (B,), (B,)
+    """The smallest and the largest value; what is not a number is both. In two passes: `aminmax` takes four times as long."""
+    flat = maps.flatten(1)
+    return flat.amin(1), flat.amax(1)
 
 
 def explain(

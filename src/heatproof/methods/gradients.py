@@ -72,10 +72,13 @@ def integrated_gradients(model: Model, x: Tensor, start: Tensor, target: Tensor,
         raise HeatproofError("the trapezoid has two ends: ig(rule=trapezoid) needs at least 2 steps")
     alpha, weight = (torch.from_numpy(v).to(x) for v in _nodes(steps, rule))
     path, total = x - start, torch.zeros_like(x)
-    for sample, node in model.chunks(len(x), steps):
-        points = path[sample].mul_(alpha[node].reshape(-1, 1, 1, 1)).add_(start[sample])
+    each = start.stride(0) > 0  # not one image, or colour, for all
+    for pair in model.chunks(len(x), steps):
+        sample, node = (index.to(x.device) for index in pair)
+        points = path.index_select(0, sample).mul_(alpha[node].reshape(-1, 1, 1, 1))  # which takes half as long as path[sample]
+        points += start.index_select(0, sample) if each else start[:1]
         gradient = model.gradient(points, target[sample], score=score).gradient
-        total.index_add_(0, sample.to(x.device), gradient.mul_(weight[node].reshape(-1, 1, 1, 1)))
+        total.index_add_(0, sample, gradient.mul_(weight[node].reshape(-1, 1, 1, 1)))
     return path * total
 
 

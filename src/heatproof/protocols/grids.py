@@ -21,7 +21,7 @@ from heatproof.models.model import Model
 from heatproof.protocols.base import Judged, Measured, Pose, Protocol, Shared, protocol
 from heatproof.tensor.localization import cell_sums, share_of
 
-KEPT = 256  # images: every judged cell asks for its grids again
+KEPT = 64  # grids whose images stay in memory: those of a block, which every judged cell asks for again
 
 
 class Localization(Protocol):
@@ -73,7 +73,7 @@ class Localization(Protocol):
             most=self.most,
             seed=self.seed,
         )
-        load = lru_cache(KEPT)(data.load)
+        load = lru_cache(KEPT * self.grid**2)(data.load)
         return [
             Pose(f"{self.id} ({self.setting}), cell {cell}", view, Grids(data, cells, self.grid, cell, pool, load))
             for cell, view in self.looks(model).items()
