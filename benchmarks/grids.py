@@ -48,7 +48,7 @@ def counted(plan: Plan) -> dict[Model, Counter[str]]:
 def replayed(passes: dict[Model, Counter[str]], starts: dict[Model, dict[str, Tensor]], samples: int, size: int) -> None:
     """As many bare passes, with torch alone: the clean one shows the last layer, and one backward of each sample all three.
 
-    They begin at images and features of the plan: on zeros some kernels take three quarters of the time.
+    They begin at images and features of the plan (on zeros some kernels take three quarters of the time), in torch's usual layout.
     """
     for model, counts in passes.items():
         shown = [model.body.layers.index(model.layer_name(layer)) for layer in LAYERS]
@@ -73,7 +73,7 @@ def begun(plan: Plan) -> dict[Model, dict[str, Tensor]]:
     for task in plan.tasks:
         if task.model not in found:
             x = task.load().x[: plan.batch_size]
-            found[task.model] = {task.model.layer_name(layer): task.model.activation(x, layer) for layer in LAYERS}
+            found[task.model] = {task.model.layer_name(layer): task.model.activation(x, layer).contiguous() for layer in LAYERS}
     return found
 
 

@@ -263,8 +263,7 @@ class Model:
         logits, activations = [], []
         with torch.no_grad(), inspecting(self.module):
             for part in rows(x, self.batch_size):
-                batch = self._filled(part).contiguous(memory_format=self._layout if x.ndim == 4 else torch.preserve_format)
-                out, seen = self.body.run(batch, self._start, watch=(at,))
+                out, seen = self.body.run(self._filled(part), self._start, watch=(at,))
                 logits.append(out[: len(part)])
                 activations.append(seen[at][: len(part)])
         return torch.cat(logits), torch.cat(activations)
@@ -379,7 +378,8 @@ class Model:
                 total = score(logits[:count], goal).sum()
                 gradients = torch.autograd.grad(total, [seen[i] for i in at])
                 for i, gradient in zip(at, gradients, strict=True):
-                    found[i].append(Pass(logits[:count].detach(), seen[i][:count].detach(), gradient[:count]))
+                    kept = gradient[:count] if i else gradient[:count].contiguous()  # few channels are slow to work on where they lie last
+                    found[i].append(Pass(logits[:count].detach(), seen[i][:count].detach(), kept))
         return {i: parts[0] if len(parts) == 1 else Pass(*map(torch.cat, zip(*parts, strict=True))) for i, parts in found.items()}
 
     def attribute(self, x: Tensor, target: Tensor, attribute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -405,7 +405,9 @@ class Model:
             return self.body.run(image, 0, self._start)[0].requires_grad_()
 
     def _filled(self, part: Tensor) -> Tensor:
-        return pad(part, self.batch_size) if self.fill_batches else part
+        """As a pass takes it: in a run as many rows as in every other, and laid out as the network likes it best."""
+        part = pad(part, self.batch_size) if self.fill_batches else part
+        return part.contiguous(memory_format=self._layout) if part.ndim == 4 else part
 
     def _count(self, kind: str, images: int, start: int | None = None) -> None:
         """Passes are counted in images; those that start at a later layer on their own account."""
@@ -440,7 +442,7 @@ class Model:
 
 
 def _layout_of(module: nn.Module, example: Tensor) -> tuple[torch.memory_format, Tensor]:
-    """How images lie in memory for passes without gradients: channels last is faster, but some networks take no such view of them."""
+    """How images lie in memory: channels last is faster, but some networks take no such view of them."""
     with torch.no_grad():
         try:
             return torch.channels_last, module(example.contiguous(memory_format=torch.channels_last))
