@@ -14,6 +14,7 @@ from heatproof.baselines import Baseline, BaselineName
 from heatproof.errors import HeatproofError
 from heatproof.methods.base import method, noisy
 from heatproof.models.model import Model
+from heatproof.tensor.batching import add_at, taken
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.scores import ScoreName
 
@@ -71,14 +72,16 @@ def integrated_gradients(model: Model, x: Tensor, start: Tensor, target: Tensor,
     if rule == "trapezoid" and steps < 2:
         raise HeatproofError("the trapezoid has two ends: ig(rule=trapezoid) needs at least 2 steps")
     alpha, weight = (torch.from_numpy(v).to(x) for v in _nodes(steps, rule))
-    path, total = x - start, torch.zeros_like(x)
+    path, total = x - start, x.new_zeros(())
     each = start.stride(0) > 0  # not one image, or colour, for all
     for pair in model.chunks(len(x), steps):
         sample, node = (index.to(x.device) for index in pair)
-        points = path.index_select(0, sample).mul_(alpha[node].reshape(-1, 1, 1, 1))  # which takes half as long as path[sample]
-        points += start.index_select(0, sample) if each else start[:1]
+        points = taken(path, sample).mul_(alpha[node].reshape(-1, 1, 1, 1))
+        points += taken(start, sample) if each else start[:1]
         gradient = model.gradient(points, target[sample], score=score).gradient
-        total.index_add_(0, sample, gradient.mul_(weight[node].reshape(-1, 1, 1, 1)))
+        if not total.ndim:
+            total = torch.zeros_like(gradient[:1].expand_as(x))  # which lies in memory as gradients do
+        add_at(total, sample, gradient.mul_(weight[node].reshape(-1, 1, 1, 1)))
     return path * total
 
 

@@ -31,3 +31,19 @@ def rows(x: Tensor, size: int) -> tuple[Tensor, ...]:
 def each(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Row by row, where a matrix product of all rows at once would round each by how many there are."""
     return torch.stack([function(row) for row in x])
+
+
+def taken(x: Tensor, rows: Tensor) -> Tensor:
+    """x[rows], which lie in memory as x does, in a fraction of the time."""
+    return x.index_select(0, rows) if not _last(x) else x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
+
+
+def add_at(total: Tensor, rows: Tensor, values: Tensor) -> None:
+    """total[rows] += values, where a row may come more than once."""
+    if _last(total) and _last(values):
+        total, values = total.permute(0, 2, 3, 1), values.permute(0, 2, 3, 1)  # memory in its order
+    total.index_add_(0, rows, values)
+
+
+def _last(x: Tensor) -> bool:
+    return x.ndim == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
