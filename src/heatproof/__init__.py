@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from heatproof.api import load_data as load_data
     from heatproof.api import load_model as load_model
     from heatproof.api import method as method
+    from heatproof.api import run as run
 
 
 def __dir__() -> list[str]:

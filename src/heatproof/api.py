@@ -16,7 +16,7 @@ from heatproof.analysis.intervals import redrawn, summarize
 from heatproof.bench.models import Making, open_model
 from heatproof.bench.plan import Plan, Task, make_plan
 from heatproof.bench.run import execute, provenance
-from heatproof.bench.spec import DataSpec, Spec, parse_protocols
+from heatproof.bench.spec import DataSpec, Spec, load_spec, make_spec, parse_protocols
 from heatproof.bench.store import Store
 from heatproof.data.base import Data, TensorData
 from heatproof.data.catalog import load_data
@@ -90,6 +90,12 @@ class Result:
     @property
     def failures(self) -> pd.DataFrame:
         return self.scores[self.scores["status"] == "failed"]
+
+    @property
+    def left_out(self) -> pd.DataFrame:
+        """What has no score, and why: failed, undefined, not applicable, unreadable; one line a reason, with its samples counted."""
+        lost = self.scores[self.scores["status"] != "ok"]
+        return lost.groupby(["model", "protocol", "method", "status", "message"], sort=False).size().rename("samples").reset_index()
 
     def report(self, directory: str | Path | None = None) -> Path:
         """Build the site; returns its first page. By default inside the run's directory."""
@@ -194,9 +200,15 @@ def open_spec(spec: Spec, device: str = "auto", *, train: bool = True, progress:
 
 
 def run(
-    spec: Spec, out: str | Path, device: str = "auto", progress: Callable[[Task, bool], None] | None = None, plan: Plan | None = None
+    spec: Spec | str | Path | Mapping[str, Any],
+    out: str | Path,
+    device: str = "auto",
+    progress: Callable[[Task, bool], None] | None = None,
+    plan: Plan | None = None,
 ) -> Result:
-    """Run a spec into a directory; what is there already is not done again."""
+    """Run a spec (a YAML file, the name of a study, or the same as a dict) into a directory; what is there already is not done again."""
+    if not isinstance(spec, Spec):
+        spec = make_spec(spec) if isinstance(spec, Mapping) else load_spec(spec)
     store = Store(Path(out))
     _run(plan or open_spec(spec, device), store, spec.identity(), spec.told(), progress)
     return Result(store)

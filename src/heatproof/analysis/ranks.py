@@ -81,6 +81,18 @@ class Standings:
         gap, drawn = self.means[:, i] - self.means[:, j], self.drawn_means[:, :, i] - self.drawn_means[:, :, j]
         return Estimate.of(gap.mean(), drawn.mean(0))
 
+    def ahead_in(self, setting: int, of: str, among: Sequence[str]) -> list[str]:
+        """Which of these methods are better than it under one setting, beyond chance; the best first."""
+        j = self.methods.index(of)
+        at = {m: self.methods.index(m) for m in among if m != of}
+        gaps = {
+            m: Estimate.of(
+                self.ranks[setting, j] - self.ranks[setting, i], self.drawn_ranks[setting, :, j] - self.drawn_ranks[setting, :, i]
+            )
+            for m, i in at.items()
+        }
+        return sorted((m for m, gap in gaps.items() if gap.low > 0), key=lambda m: self.ranks[setting, at[m]])
+
     def first_share(self, method: str, among: Sequence[str]) -> float:
         """In how many draws it has the best mean rank of these methods, alone or shared."""
         drawn = self.drawn_mean_ranks[:, [self.methods.index(m) for m in among]]

@@ -167,6 +167,8 @@ def read_yaml(place: str | Path) -> dict[str, Any]:
         raise HeatproofError(f"{place} is a run, not a spec; its report: heatproof report {place}")
     if not path.resolve().is_relative_to(STUDIES.resolve()) and not Path(place).is_file():
         raise HeatproofError(f'there is no spec "{place}"')
+    if not path.is_file() and path.with_suffix("").suffix in (".yaml", ".yml"):
+        raise HeatproofError(f"there is no file {Path(place).absolute()}")
     if not path.is_file():
         raise unknown("study or spec file", place, study_names())
     try:
@@ -174,7 +176,8 @@ def read_yaml(place: str | Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise HeatproofError(f"{place} is not readable as YAML: {error}") from None
     if not isinstance(told, dict):
-        raise HeatproofError(f"{place}: a spec is a mapping with the keys {', '.join(Spec.model_fields)}; found {type(told).__name__}")
+        found = "nothing" if told is None else type(told).__name__
+        raise HeatproofError(f"{place}: a spec is a mapping with the keys {', '.join(Spec.model_fields)}; found {found}")
     return told
 
 
@@ -231,5 +234,7 @@ def _explain(error: Any) -> str:
         return str(unknown("key", last, known, f"(in {'.'.join(map(str, path))})" if path else ""))
     if error["type"] == "missing":
         return f"{key} is missing"
+    if error["type"] == "too_short":
+        return f"{key} is empty; name at least one"
     said = error["msg"].removeprefix("Value error, ")
     return f"{key}: found {error['input']!r}; {said[0].lower()}{said[1:]}"

@@ -6,6 +6,7 @@ import ctypes
 import inspect
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -64,6 +65,14 @@ def main() -> None:
     heatproof list methods                  what there is
     """
     keep_memory()
+    told = set[str]()
+
+    def note(message: Warning | str, *where: Any, **more: Any) -> None:
+        if str(message) not in told:
+            told.add(str(message))
+            click.echo(f"note: {message}", err=True)
+
+    warnings.showwarning = note
 
 
 def keep_memory() -> None:

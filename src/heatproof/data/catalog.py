@@ -80,6 +80,8 @@ def load_data(name: str | Data, model: Model | None = None, *, split: str | None
         path, part = place_and_split(rest, split)
         size, resize, names = (model.size, model.resize, model.classes) if model else (32, 32, None)
         return Cifar10(path, part, size=size, resize=resize, names=names, limit=limit)
+    if Path(name).is_dir():
+        raise HeatproofError(f'"{name}" is a directory, which is named with its kind: folder:{name}')
     raise unknown("data", name, DATA)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ from PIL import Image
 
 from heatproof.data.base import Sample, UnreadableImage
 from heatproof.data.labels import WNID, class_index, labels_of
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, some
 from heatproof.tensor.noise import generator
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})
@@ -55,6 +56,7 @@ class ImageFolder:
             self.labels: list[int | None] = [index[texts[i]] for i in order]
         else:
             folders = _folder_index(root, every, classes, n_classes)
+            _tell_of_labels(root, every)
             self.labels = [folders.get(image.partition("/")[0]) for image in self.ids]
 
     def __len__(self) -> int:
@@ -115,6 +117,17 @@ def _folder_index(root: Path, images: Sequence[str], classes: Sequence[str] | No
             "give the model its class names: hp.Model(…, classes=[…])"
         )
     return {folder: i for i, folder in enumerate(folders)}
+
+
+def _tell_of_labels(root: Path, images: Sequence[str]) -> None:
+    """What looks as if it were labelled and is not."""
+    beside = [image for image in images if "/" not in image]
+    if len(beside) < len(images) and beside:
+        warnings.warn(f"{root}: beside the folders of classes are images without a label: {some(beside, 3)}", stacklevel=4)
+    tables = sorted(path.name for path in root.iterdir() if path.suffix.lower() in (".csv", ".tsv"))
+    if len(beside) == len(images) and tables:
+        written = f"folder:{root}:{tables[0]}"
+        warnings.warn(f"{root}: the images are taken without labels; if {tables[0]} has them, write {written}", stacklevel=4)
 
 
 def read_image(path: Path) -> Image.Image:

@@ -22,9 +22,12 @@ LABEL_COLUMNS = (
 
 
 def place_and_labels(rest: str) -> tuple[Path, Path | None]:
-    """`images`, or `images:labels.csv`."""
+    """`images`, or `images:labels.csv`, which lies here or in the folder."""
     folder, _, told = rest.rpartition(":")
-    return (Path(folder), Path(told)) if folder and told.lower().endswith(SUFFIXES) else (Path(rest), None)
+    if not (folder and told.lower().endswith(SUFFIXES)):
+        return Path(rest), None
+    inside = Path(folder) / told
+    return Path(folder), inside if inside.is_file() and not Path(told).is_file() else Path(told)
 
 
 def class_index(texts: Iterable[str], classes: Sequence[str] | None, n_classes: int | None, where: str) -> dict[str, int]:

@@ -99,7 +99,8 @@ def _open(name: str | nn.Module | Model, weights: str | Path | None) -> Model:
         return _published(name)
     kind = next((kind for kind in _KINDS if name.startswith(kind)), None)
     if kind is None:
-        others = "Others are named like torchvision:resnet50, timm:vit_base_patch16_224, and your own file:my_model.py:build"
+        like = [f"{package}:{name}" for package in OPEN] if name.isidentifier() else ["torchvision:resnet50", "timm:vit_base_patch16_224"]
+        others = f"Those of a library are named like {' or '.join(like)}, and your own file:my_model.py:build"
         raise unknown("model", name, [*(f"paperbirds/{n}" for n in NETS), *OURS], others)
     return _KINDS[kind](name, weights)
 

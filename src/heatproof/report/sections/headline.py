@@ -38,6 +38,7 @@ class Verdict:
     ties: list[str]  # methods that cannot be told apart from the winner
     compared: int
     control: ControlVerdict | None
+    elsewhere: list[tuple[str, str]]  # settings under which another method is better beyond chance, and the best there
     correct: int
     labelled: int
 
@@ -89,6 +90,7 @@ def verdict(run: Run, standing: Standings) -> Verdict | None:
         [m for m in others if not standing.rank_gap(winner, m).low > 0],
         len(real),
         control,
+        [(run.setting_labels[key], ahead[0]) for i, key in enumerate(standing.settings) if (ahead := standing.ahead_in(i, winner, real))],
         *run.accuracy[standing.model],
     )
 
@@ -106,6 +108,7 @@ def warnings(run: Run, verdicts: list[Verdict]) -> list[dict[str, Any]]:
             same = (v.control.name, *v.control.beaten, "", *v.control.clearly)
             beating.setdefault(same, {"kind": "control", "control": v.control, "models": []})["models"].append(v.model)
     found += beating.values()
+    found += [{"kind": "elsewhere", "verdict": v} for v in verdicts if v.elsewhere]
     failed = run.rows[run.rows["status"] == "failed"]
     if len(failed):
         found.append({"kind": "failed", "count": len(failed), "of": len(run.rows), "methods": list(dict.fromkeys(failed["method"]))})
