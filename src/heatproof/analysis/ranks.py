@@ -83,15 +83,10 @@ class Standings:
 
     def ahead_in(self, setting: int, of: str, among: Sequence[str]) -> list[str]:
         """Which of these methods are better than it under one setting, beyond chance; the best first."""
-        j = self.methods.index(of)
+        ranks, drawn, own = self.ranks[setting], self.drawn_ranks[setting], self.methods.index(of)
         at = {m: self.methods.index(m) for m in among if m != of}
-        gaps = {
-            m: Estimate.of(
-                self.ranks[setting, j] - self.ranks[setting, i], self.drawn_ranks[setting, :, j] - self.drawn_ranks[setting, :, i]
-            )
-            for m, i in at.items()
-        }
-        return sorted((m for m, gap in gaps.items() if gap.low > 0), key=lambda m: self.ranks[setting, at[m]])
+        ahead = [m for m, i in at.items() if Estimate.of(ranks[own] - ranks[i], drawn[:, own] - drawn[:, i]).low > 0]
+        return sorted(ahead, key=lambda m: float(ranks[at[m]]))
 
     def first_share(self, method: str, among: Sequence[str]) -> float:
         """In how many draws it has the best mean rank of these methods, alone or shared."""
