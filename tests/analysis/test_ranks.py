@@ -85,6 +85,13 @@ def test_a_method_without_a_score_somewhere_is_not_ranked():
     assert np.isnan(found.mean_rank("b").value)
 
 
+def test_who_is_ahead_under_one_setting_though_not_by_mean_rank():
+    one, two, other = apart(3, 2, 1), apart(3, 2, 1), apart(1, 2, 3)
+    (found,) = standings(scores({"zero": one, "blur": two, "black": other}))
+    assert found.order[0] == "a"
+    assert [found.ahead_in(i, "a", ["a", "b", "c"]) for i in range(3)] == [[], [], ["c", "b"]]
+
+
 def test_agreement_is_the_mean_and_least_spearman_of_all_pairs():
     tables = {name: np.random.default_rng(i).normal(size=(30, 6)) for i, name in enumerate(("zero", "blur", "uniform"))}
     (found,) = standings(scores(tables))

@@ -160,7 +160,8 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
     (tmp_path / "store" / "again").symlink_to(tmp_path / "root")
     (tmp_path / "root" / "gone.png").symlink_to(tmp_path / "nowhere.png")
     assert listed(tmp_path / "root") == ["cat/a.png", "gone.png"]
-    data = hp.load_data(f"folder:{tmp_path / 'root'}", network(1, ["cat"]))
+    with pytest.warns(UserWarning, match="beside the folders of classes are images without a label: gone.png"):
+        data = hp.load_data(f"folder:{tmp_path / 'root'}", network(1, ["cat"]))
     batch = load_batch(data, range(2), network(1))
     assert (batch.ids, list(batch.unreadable)) == (["cat/a.png"], ["gone.png"])
 
@@ -194,3 +195,17 @@ def test_many_files_are_listed_without_being_opened(tmp_path, monkeypatch):
     data = hp.load_data(f"folder:{tmp_path}", network(3, ["a", "a-b", "b"]), limit=5)
     assert len(data.fingerprints) == 5
     assert len([path for path in asked if path.endswith(".png")]) == 5
+
+
+def test_a_table_in_a_folder_without_classes_is_pointed_at_and_found_there(tmp_path):
+    put(tmp_path, "a.png", "b.png")
+    (tmp_path / "labels.csv").write_text("filename,label\na.png,1\nb.png,0\n")
+    with pytest.warns(UserWarning, match="if labels.csv has them, write folder:.*:labels.csv"):
+        assert hp.load_data(f"folder:{tmp_path}", network(2)).labels == [None, None]
+    data = hp.load_data(f"folder:{tmp_path}:labels.csv", network(2))
+    assert dict(zip(data.ids, data.labels, strict=True)) == {"a.png": 1, "b.png": 0}
+
+
+def test_a_directory_without_its_kind_is_told_how_to_be_named(tmp_path):
+    with pytest.raises(HeatproofError, match=f"folder:{tmp_path}"):
+        hp.load_data(str(tmp_path), network(2))

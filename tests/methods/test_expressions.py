@@ -53,6 +53,8 @@ def test_the_canonical_text_says_everything():
         ("gradcm", "did you mean gradcam"),
         ("ig(step=5)", "ig takes: steps=50, baseline=zero, rule=gauss"),
         ("ixg|ab", "unknown transform"),
+        ("GradCAM", "did you mean gradcam"),
+        ("Grad-CAM", "did you mean gradcam"),
         ("ixg|smooth(4)", "odd"),
         ("ixg|smooth", "missing a required argument: 'size'"),
         ("abs", "abs is a transform, not a method; write for example ixg|abs"),

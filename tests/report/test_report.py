@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -169,6 +171,24 @@ def test_a_control_that_beats_methods_is_said_so(evaluated: Evaluate, tmp_path: 
     assert verdict.control.clearly == ["upside_down"]
     assert verdict.control_wins
     assert "no method beats the best control" in " ".join(result.report().read_text().split())
+
+
+def test_a_winner_by_mean_rank_that_loses_somewhere_is_no_clear_win(evaluated: Evaluate, tmp_path: Path):
+    """Two settings of three say one thing; the scores of the third are turned round in the store."""
+
+    def upside_down(model, x, target, *, rng):
+        return -hp.explain(model, x, target, "ixg")
+
+    result = evaluated(["ixg", upside_down], 32, protocols=[{"name": "sds", "baseline": ["zero", "black", "blur"]}])
+    (part,) = (result.store.root / "rows").glob("*.parquet")
+    table = pq.read_table(part)
+    rows = table.to_pandas()
+    rows["value"] *= np.where(rows["baseline"] == "blur", -1, 1)
+    pq.write_table(pa.Table.from_pandas(rows, table.schema, preserve_index=False), part)
+    (verdict,) = headline.content(Run(result.store), Site(tmp_path))["verdicts"]
+    page = " ".join(result.report().read_text().split())
+    assert verdict.winner == "ixg" and [best for _, best in verdict.elsewhere] == ["upside_down"]
+    assert "The settings do not agree." in page and "clear win" not in page
 
 
 def test_what_is_wrong_is_told_first(full: hp.Result, tmp_path: Path):
