@@ -49,7 +49,7 @@ def photos(model: hp.Model, n: int = 3) -> Tensor:
 
 def assert_cuts_are_exact(model: hp.Model) -> None:
     x = photos(model)
-    whole = model.module(x)
+    whole = model.module(x.contiguous(memory_format=model._layout))  # another layout in memory may round otherwise
     for layer in (*model.layers, *model.landmarks):
         pre, explain = model.cut(layer)
         with torch.no_grad():
@@ -423,6 +423,8 @@ def test_a_network_behind_a_normalisation_has_its_own_layers(wrapped):
     [
         ({"mean": [123, 117, 104], "std": [58, 57, 57]}, "divide them by 255"),
         ({"std": [0, 0, 0]}, "divide them by 255"),
+        ({"mean": 0.5}, "a number for each channel"),
+        ({"layers": "0"}, r'layers=\["0"\]'),
         ({"size": (96, 96)}, "size is the side"),
         ({"size": "96"}, "size is the side"),
     ],
@@ -430,3 +432,43 @@ def test_a_network_behind_a_normalisation_has_its_own_layers(wrapped):
 def test_units_and_sizes_that_cannot_be_meant(given, says):
     with pytest.raises(HeatproofError, match=says):
         hp.Model(nn.Sequential(nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()), **given)
+
+
+def test_a_network_that_writes_into_its_input_is_told_so():
+    class Careless(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+
+        def forward(self, x):
+            x -= 0.5
+            return self.inner(x)
+
+    with pytest.raises(HeatproofError, match="writes into its input"):
+        hp.Model(Careless(), size=16)
+
+
+def test_gradients_are_the_same_whatever_the_layout():
+    """Of a network that takes channels last, and of the same one where it cannot: it asks for a view that only the usual layout has."""
+
+    class Net(nn.Module):
+        def __init__(self, strict):
+            super().__init__()
+            self.strict = strict
+            self.conv, self.again, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3), nn.Linear(8 * 14 * 14, 5)
+
+        def forward(self, x):
+            h = self.again(self.conv(x).relu()).relu()
+            return self.head(h.view(len(h), -1) if self.strict else h.flatten(1))
+
+    torch.manual_seed(0)
+    free, strict = Net(False), Net(True)
+    strict.load_state_dict(free.state_dict())
+    one, other = (hp.Model(net.eval(), size=16, layers=["conv", "again"]) for net in (free, strict))
+    assert (one._layout, other._layout) == (torch.channels_last, torch.contiguous_format)
+    x, target = torch.rand(6, 3, 16, 16), torch.arange(6) % 5
+    for layer in ("input", "conv"):
+        for method in ("ixg", "ig(steps=4)", "gradcam++", "guided-backprop"):
+            maps = [hp.explain(model, x, target, f"{method}@{layer}") for model in (one, other)]
+            torch.testing.assert_close(*maps, rtol=1e-4, atol=1e-6)
+            assert maps[0].abs().max() > 0

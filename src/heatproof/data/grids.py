@@ -143,6 +143,7 @@ def _too_few(voters: Voters, grid: int, repeated: bool, confidence: float, count
     names = [model.name for model, _ in voters]
     who = f"{names[0]} gives" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} all give"
     told = f"{who} {_told(pool)} of {voters[0][1].name} their label with a softmax of at least {confidence:g}"
+    told += ", and two of a class are needed for a grid" if repeated else ""
     told += f": enough for {found} grids of {grid}×{grid}, not {count}" if found else f": not enough for a grid of {grid}×{grid}"
     for lower in (offer for offer in OFFERS if offer < confidence):
         other = pool_of(voters, lower)

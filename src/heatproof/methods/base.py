@@ -369,6 +369,8 @@ def _from_file(name: str) -> MethodEntry:
 
 def _entry_of(function: object) -> MethodEntry:
     """A function of the user's own, registered or not, or an object as Captum's."""
+    if isinstance(function, type):
+        raise HeatproofError(f"{function.__name__} is a class; a method is an object of it, such as {function.__name__}(network)")
     if hasattr(function, "attribute"):
         wrapped = attribution(function)
         return MethodEntry(wrapped.__name__, wrapped, "yours", source="")

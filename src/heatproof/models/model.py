@@ -76,6 +76,10 @@ class Model:
             raise HeatproofError(f"hp.Model takes a torch.nn.Module; got {type(module).__name__}")
         if not isinstance(size, int) or size < 1:
             raise HeatproofError(f"size is the side of the square images that the network takes, in pixels, such as 224; got {size!r}")
+        if not hasattr(mean, "__len__") or not hasattr(std, "__len__"):
+            raise HeatproofError(f"mean and std have a number for each channel, such as (0.5, 0.5, 0.5); got mean {mean}, std {std}")
+        if isinstance(layers, str):
+            raise HeatproofError(f'layers are a list of names: layers=["{layers}"]')
         if max(map(abs, mean), default=0) > 1 or min(std, default=1) <= 0:
             raise HeatproofError(f"mean and std are of images in [0, 1]: divide them by 255; got mean {list(mean)}, std {list(std)}")
         self.name = name or type(module).__name__
@@ -105,6 +109,8 @@ class Model:
         with inspecting(module):
             try:
                 self._layout, logits = _layout_of(module, example)
+            except HeatproofError:
+                raise
             except Exception as error:
                 raise HeatproofError(
                     f"{self.name} does not run on images of shape {tuple(example.shape)}: {error}. Is size={size} right?"
@@ -234,7 +240,7 @@ class Model:
     def __call__(self, x: Tensor) -> Tensor:
         """Logits, with gradients if they are enabled."""
         with inspecting(self.module):
-            return self.body.run(x, self._start)[0]
+            return self.body.run(self._laid(x), self._start)[0]
 
     def logits(self, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, K)
         """Without gradients, `batch_size` at a time."""
@@ -250,7 +256,7 @@ class Model:
     def embed(self, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, D)
         """The embedding, with gradients if they are enabled."""
         with inspecting(self.module):
-            return self.body.run(x, self._start, self._embedding)[0].flatten(1)
+            return self.body.run(self._laid(x), self._start, self._embedding)[0].flatten(1)
 
     def observe(self, x: Tensor, layer: str) -> tuple[Tensor, Tensor]:
         """Logits and a layer's activation, without gradients; in one pass, unless the logits come from another backend."""
@@ -405,9 +411,12 @@ class Model:
             return self.body.run(image, 0, self._start)[0].requires_grad_()
 
     def _filled(self, part: Tensor) -> Tensor:
-        """As a pass takes it: in a run as many rows as in every other, and laid out as the network likes it best."""
-        part = pad(part, self.batch_size) if self.fill_batches else part
-        return part.contiguous(memory_format=self._layout) if part.ndim == 4 else part
+        """As a pass takes it: in a run as many rows as in every other."""
+        return self._laid(pad(part, self.batch_size) if self.fill_batches else part)
+
+    def _laid(self, x: Tensor) -> Tensor:
+        """As it lies in memory in every pass: layouts differ in speed, and in how they round."""
+        return x.contiguous(memory_format=self._layout) if x.ndim == 4 else x
 
     def _count(self, kind: str, images: int, start: int | None = None) -> None:
         """Passes are counted in images; those that start at a later layer on their own account."""
@@ -443,11 +452,19 @@ class Model:
 
 def _layout_of(module: nn.Module, example: Tensor) -> tuple[torch.memory_format, Tensor]:
     """How images lie in memory: channels last is faster, but some networks take no such view of them."""
-    with torch.no_grad():
-        try:
-            return torch.channels_last, module(example.contiguous(memory_format=torch.channels_last))
-        except RuntimeError:
-            return torch.contiguous_format, module(example)
+
+    def tried(layout: torch.memory_format) -> tuple[torch.memory_format, Tensor]:
+        given = example.clone(memory_format=layout)
+        with torch.no_grad():
+            logits = module(given)
+        if not torch.equal(given, example):
+            raise HeatproofError("the network writes into its input, which others have yet to see; let it work on a copy: x = x - 0.5")
+        return layout, logits
+
+    try:
+        return tried(torch.channels_last)
+    except RuntimeError:
+        return tried(torch.contiguous_format)
 
 
 def _unprepared(baseline: Any) -> Mapping[str, Tensor]:
