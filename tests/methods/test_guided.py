@@ -49,7 +49,8 @@ def test_however_a_relu_is_written(raw, plain, name, written):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_captum_agrees(raw, spread, name, net, score):
     model = hp.load_model("paperbirds/resnet") if net == "resnet" else hp.Model(build(net).eval(), size=64)
-    x, target = spread((3, 3, 64, 64)), torch.tensor([1, 5, 30])
+    x = spread((3, 3, 64, 64)).contiguous(memory_format=torch.channels_last)  # both in one layout: softmax's gradients are 1e-10
+    target = torch.tensor([1, 5, 30])
     whole = nn.Sequential(model.module, nn.Softmax(1)) if score == "softmax" else model.module
     theirs = CAPTUM[name](whole).attribute(x, target=target)
     ours = raw(model, x, target, name, score=score)
