@@ -184,6 +184,7 @@ def test_published_weights_give_what_is_published(name, x, tmp_path):
 
 def check(model: Model, x: Tensor) -> None:
     """Every layer cuts the network exactly, and maps can be made where the table says."""
+    x = x.contiguous(memory_format=torch.channels_last)  # as in every pass of a model
     with torch.no_grad():
         logits, seen = model.body.run(x, 0, watch=range(len(model.layers)))
         for at, layer in enumerate(model.layers):

@@ -379,7 +379,7 @@ class Model:
         with torch.enable_grad(), inspecting(self.module):
             for part, goal in zip(rows(h, self.batch_size), rows(target, self.batch_size), strict=True):
                 count = len(part)
-                leaf = self._filled(part).detach().requires_grad_()
+                leaf = self._filled(part, first).detach().requires_grad_()
                 logits, seen = self.body.run(leaf, first, watch=at)
                 total = score(logits[:count], goal).sum()
                 gradients = torch.autograd.grad(total, [seen[i] for i in at])
@@ -408,15 +408,15 @@ class Model:
         """The activation of one image of zeros where this model begins, which asks for gradients. The pass is not counted."""
         image = torch.zeros((1, len(self.mean), self.size, self.size), device=self.device, dtype=self.dtype)
         with torch.no_grad(), inspecting(self.module):
-            return self.body.run(image, 0, self._start)[0].requires_grad_()
+            return self.body.run(self._laid(image, 0), 0, self._start)[0].requires_grad_()
 
-    def _filled(self, part: Tensor) -> Tensor:
-        """As a pass takes it: in a run as many rows as in every other."""
-        return self._laid(pad(part, self.batch_size) if self.fill_batches else part)
+    def _filled(self, part: Tensor, at: int | None = None) -> Tensor:
+        """As a pass that begins at that layer takes it: in a run as many rows as in every other."""
+        return self._laid(pad(part, self.batch_size) if self.fill_batches else part, at)
 
-    def _laid(self, x: Tensor) -> Tensor:
-        """As it lies in memory in every pass: layouts differ in speed, and in how they round."""
-        return x.contiguous(memory_format=self._layout) if x.ndim == 4 else x
+    def _laid(self, x: Tensor, at: int | None = None) -> Tensor:
+        """Images as they lie in memory in every pass: layouts differ in speed, and in how they round. Features stay as they came."""
+        return x.contiguous(memory_format=self._layout) if (self._start if at is None else at) == 0 and x.ndim == 4 else x
 
     def _count(self, kind: str, images: int, start: int | None = None) -> None:
         """Passes are counted in images; those that start at a later layer on their own account."""

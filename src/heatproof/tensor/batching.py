@@ -18,8 +18,8 @@ def chunks(samples: int, variants: int, size: int) -> Iterator[tuple[Tensor, Ten
 
 
 def pad(x: Tensor, size: int) -> Tensor:  # (n, ...) -> (size, ...)
-    """Fill up with zero rows."""
-    return x if len(x) == size else torch.cat([x, x.new_zeros((size - len(x), *x.shape[1:]))])
+    """Fill up with zero rows, which lie in memory as the others do."""
+    return x if len(x) == size else torch.cat([x, torch.zeros_like(x[:1].expand(size - len(x), *x.shape[1:]))])
 
 
 def rows(x: Tensor, size: int) -> tuple[Tensor, ...]:
