@@ -37,7 +37,7 @@ def linear_impute(
     return torch.where(removed[:, None], filled + noise * drawn[[ids.index(sample) for sample in rng.ids]], filled)
 
 
-@baseline("linear", group="imputed", imputes=True)
+@baseline("linear", group="imputed", version=2, imputes=True)
 def linear(
     x: Tensor, removed: Tensor, *, model: Model | None, rng: Rng, noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
 ) -> Tensor:

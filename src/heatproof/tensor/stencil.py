@@ -1,29 +1,28 @@
 """Removed pixels as weighted means of their neighbours (1/6 beside, 1/12 across the corner): linear systems, solved for a batch at once.
 
 Conjugate gradients, preconditioned by a multigrid cycle. The stencil is [1 2 1]⊗[1 2 1] but for its centre, and beyond the border there is
-nothing; times twelve, the equation of a removed pixel is own·u − S u = 0, where S adds neighbours in pairs, twice along rows and twice
+nothing; times twelve, the equation of a removed pixel is own·u − S u = 0, where S is the stencil with its centre, along rows and then
 along columns, and `own` is S of ones.
 
 A plane is kept flat, with a zero after each row, so that a neighbour is a shift and a shift is a slice: much faster than a convolution.
-All arithmetic is elementwise or sums rows of one image, so a sample's bytes do not depend on the rest of the batch.
+All arithmetic is elementwise, exact, or sums rows of one image, so a sample's bytes do not depend on the rest of the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import conv2d, pad
 
 from heatproof.errors import HeatproofError
 from heatproof.tensor.batching import rows
 
 TOLERANCE = 1e-7  # of the range of a channel: its largest correction times the share that a cycle leaves; in the end 1e-5 at most is left
-MOST_CYCLES = 100  # four to nine are usual
+MOST_CYCLES = 100  # three to six are usual
 SMALLEST = 8  # px: a grid of this side is solved by its inverse
 AT_ONCE = 2**20  # numbers worked on together on a CPU, to stay in its caches
 
@@ -42,12 +41,12 @@ class Grid(NamedTuple):
 
     @property
     def coarser(self) -> Grid:
-        """Every other pixel of every other row."""
-        return Grid((self.height + 1) // 2, (self.width + 1) // 2)
+        """Every other pixel of every other row, and one beyond an even side: each pixel of this grid is there, or between two that are."""
+        return Grid(self.height // 2 + 1, self.width // 2 + 1)
 
-    def room(self, like: Tensor, channels: int | None = None) -> Tensor:
+    def room(self, like: Tensor) -> Tensor:
         """As many planes of zeros, with a margin for the neighbours of the outermost pixels."""
-        return like.new_zeros(len(like), channels or like.shape[1], self.size + 2 * self.pitch + 2)
+        return like.new_zeros(*like.shape[:2], self.size + 2 * self.pitch + 2)
 
     def inside(self, room: Tensor) -> Tensor:  # (B, C, size), a view
         return room[..., self.pitch + 1 : self.pitch + 1 + self.size]
@@ -74,14 +73,26 @@ class Level:
         """What comes from the neighbours."""
         pitch, size = self.grid.pitch, self.grid.size
         if self.weights is None:
-            for step in (1, 1, pitch, pitch):
-                room = room[..., :-step] + room[..., step:]
+            for step in (1, pitch):
+                room = (room[..., : -2 * step] + room[..., 2 * step :]).add_(room[..., step:-step], alpha=2)
             return room
         out = self.weights[:, :1] * room[..., :size]
         for place in (1, 2, 3, 5, 6, 7, 8):
             begin = place // 3 * pitch + place % 3
             out.addcmul_(self.weights[:, place : place + 1], room[..., begin : begin + size])
         return out
+
+    def matrix(self) -> Tensor:  # (B, 9, size)
+        """−A, row by row: own weight and those of the neighbours, in double precision but for the pixels, whose are whole numbers."""
+        if self.weights is not None:
+            return self.weights.double()
+        pitch, size = self.grid.pitch, self.grid.size
+        room = pad(self.free, (pitch + 1,) * 2)
+        begins = [row * pitch + column for row in range(3) for column in range(3)]
+        planes = torch.cat([room[..., begin : begin + size] for begin in begins], 1)
+        planes *= self.free * planes.new_tensor([1, 2, 1, 2, 4, 2, 1, 2, 1])[:, None]
+        planes[:, 4:5] -= self.own
+        return planes
 
     def pull(self, room: Tensor) -> Tensor:  # -> (B, C, size)
         """−A(u): towards what the neighbours say."""
@@ -125,21 +136,17 @@ class Multigrid:
 
 
 def widen(planes: Tensor, fine: Grid) -> Tensor:
-    """From the coarser grid to this one: bilinear, and beyond the last pixel as it is."""
+    """From the coarser grid to this one: bilinear."""
     coarse = fine.coarser
     image = coarse.image(planes)
     wide = planes.new_empty(*image.shape[:3], fine.width)
-    wide[..., ::2] = image
-    torch.lerp(image[..., :-1], image[..., 1:], 0.5, out=wide[..., 1 : 2 * coarse.width - 1 : 2])
-    if fine.width % 2 == 0:
-        wide[..., -1] = image[..., -1]
+    wide[..., ::2] = image[..., : (fine.width + 1) // 2]
+    torch.lerp(image[..., :-1], image[..., 1:], 0.5, out=wide[..., 1::2])
     out = planes.new_empty(*image.shape[:2], fine.height, fine.pitch)
     out[..., -1] = 0
     whole = out[..., :-1]
-    whole[:, :, ::2] = wide
-    torch.lerp(wide[:, :, :-1], wide[:, :, 1:], 0.5, out=whole[:, :, 1 : 2 * coarse.height - 1 : 2])
-    if fine.height % 2 == 0:
-        whole[:, :, -1] = wide[:, :, -1]
+    whole[:, :, ::2] = wide[:, :, : (fine.height + 1) // 2]
+    torch.lerp(wide[:, :, :-1], wide[:, :, 1:], 0.5, out=whole[:, :, 1::2])
     return out.flatten(2)
 
 
@@ -147,20 +154,16 @@ def narrow(planes: Tensor, fine: Grid) -> Tensor:
     """From this grid to the coarser one: `widen`, transposed."""
     coarse = fine.coarser
     image = fine.image(planes)
-    odd = image[:, :, 1::2]
-    wide = image[:, :, ::2].clone()
-    wide[:, :, : odd.shape[2]].add_(odd, alpha=0.5)
-    wide[:, :, 1:].add_(odd[:, :, : coarse.height - 1], alpha=0.5)
-    if fine.height % 2 == 0:
-        wide[:, :, -1].add_(odd[:, :, -1], alpha=0.5)
-    odd = wide[..., 1::2]
+    even, odd = image[:, :, ::2], image[:, :, 1::2]
+    wide = image.new_zeros(*image.shape[:2], coarse.height, fine.width)
+    wide[:, :, : even.shape[2]] = even
+    wide[:, :, :-1].add_(odd, alpha=0.5)
+    wide[:, :, 1:].add_(odd, alpha=0.5)
+    even, odd = wide[..., ::2], wide[..., 1::2]
     out = planes.new_zeros(*image.shape[:2], coarse.height, coarse.pitch)
-    whole = out[..., :-1]
-    whole[...] = wide[..., ::2]
-    whole[..., : odd.shape[3]].add_(odd, alpha=0.5)
-    whole[..., 1:].add_(odd[..., : coarse.width - 1], alpha=0.5)
-    if fine.width % 2 == 0:
-        whole[..., -1].add_(odd[..., -1], alpha=0.5)
+    out[..., : even.shape[3]] = even
+    out[..., : odd.shape[3]].add_(odd, alpha=0.5)
+    out[..., 1 : odd.shape[3] + 1].add_(odd, alpha=0.5)
     return out.flatten(2)
 
 
@@ -176,35 +179,24 @@ def finest(removed: Tensor, dtype: torch.dtype) -> Level:
 
 
 @cache
-def combs(fine: Grid, dtype: torch.dtype, device: torch.device) -> Tensor:  # (1, 9, size)
-    """Nine coarse planes, each of them one at every third pixel of every third row, made wide."""
-    planes = torch.zeros(1, 9, fine.coarser.height, fine.coarser.pitch, dtype=dtype, device=device)
-    for comb in range(9):
-        planes[:, comb, comb // 3 :: 3, comb % 3 : -1 : 3] = 1
-    return widen(planes.flatten(2), fine)
-
-
-def turns(length: int, like: Tensor) -> Tensor:  # (3, 3, length)
-    """For the neighbour before, here and after: 1 for the comb that it is in."""
-    comb = (torch.arange(length, device=like.device) + torch.tensor([[-1], [0], [1]], device=like.device)) % 3
-    return torch.stack([comb == which for which in range(3)], 1).to(like)
-
-
-def in_turn(planes: Sequence[Tensor], turns: Tensor) -> list[Tensor]:
-    """A pixel's three neighbours along a side are in three combs: what the combs say, as what the neighbours say."""
-    return [(planes[0] * turn[0]).addcmul_(planes[1], turn[1]).addcmul_(planes[2], turn[2]) for turn in turns]
+def hats(dtype: torch.dtype, device: torch.device) -> Tensor:  # (9, 9, 3, 3)
+    """What the weight between two neighbours adds to the weights of a coarse pixel and its neighbours, by where the first lies."""
+    along = torch.arange(-1, 2, dtype=dtype, device=device)
+    here = 1 - along.abs() / 2
+    there = (1 - (along + along[:, None] - 2 * along[:, None, None]).abs() / 2).clamp(min=0)
+    side = here * there  # (3 coarse neighbours, 3 neighbours, 3 places)
+    return torch.einsum("edp,fcq->efdcpq", side, side).reshape(9, 9, 3, 3)
 
 
 def coarsened(level: Level) -> Level:
-    """The same equations for corrections that are bilinear between every other pixel, and zero where nothing is free."""
+    """The same equations for corrections that are bilinear between every other pixel, and zero where nothing is free.
+
+    Sums of few numbers of few bits: in double precision they are exact, in whatever order a convolution adds.
+    """
     grid, coarse = level.grid, level.grid.coarser
-    room = grid.room(level.free, 3)
-    answers = []
-    for three in combs(grid, room.dtype, room.device).chunk(3, 1):
-        torch.mul(level.free, three, out=grid.inside(room))
-        answers.append(coarse.lines(narrow(level.pull(room), grid)))
-    along = [torch.stack(in_turn(answer.unbind(1), turns(coarse.pitch, room)), 1) for answer in answers]
-    weights = torch.stack(in_turn(along, turns(coarse.height, room)[..., None]), 1).view(len(room), 9, coarse.size)
+    planes = pad(level.matrix().view(len(level.free), 9, grid.height, grid.pitch), (0, 0, 0, 1))
+    weights = conv2d(planes, hats(planes.dtype, planes.device), stride=2, padding=1)
+    weights = pad(weights.to(level.free), (0, 1)).flatten(2)
     own = -weights[:, 4:5]
     free = (own > 0).to(own)
     relax = free / torch.maximum(own, 0.55 * weights.abs().sum(1, keepdim=True)).clamp(min=1e-30)  # by Gershgorin the step never overshoots
@@ -301,7 +293,7 @@ def _conjugate_gradients(hierarchy: Multigrid, right: Tensor, enough: Tensor) ->
             )
         direction = grid.inside(along)
         product = dot(right, correction, grid)
-        direction.mul_(torch.where(before > 0, product / before, 0)).add_(correction)
+        torch.addcmul(correction, direction, torch.where(before > 0, product / before, 0), out=direction)
         change = hierarchy.levels[0].pull(along)
         energy = -dot(direction, change, grid)
         step = torch.where(energy > 0, product / energy, 0)
