@@ -7,6 +7,8 @@ import importlib.util
 import inspect
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
 from heatproof.errors import HeatproofError, unknown
 
@@ -19,32 +21,68 @@ def from_file(name: str) -> object:
         raise HeatproofError(f'"{name}" does not say what to take from the file; write {name}:name')
     if not file.is_file():
         raise HeatproofError(f'"{name}": there is no file {file.absolute()}; write file:path/to/code.py:name')
-    key = f"heatproof_user_{hashlib.sha256(file.read_bytes()).hexdigest()[:16]}_{file.resolve()}"  # an edited file is another one
-    if key not in sys.modules:
-        spec = importlib.util.spec_from_file_location(key, file)
-        if spec is None or spec.loader is None:
-            raise HeatproofError(f'"{name}": {file.name} is not a Python file')
-        sys.modules[key] = importlib.util.module_from_spec(spec)
-        sys.path.insert(0, str(file.resolve().parent))  # so that it can import its neighbours
-        try:
-            spec.loader.exec_module(sys.modules[key])
-        except Exception as error:
-            del sys.modules[key]
-            raise HeatproofError(f"{file.name} cannot be imported: {type(error).__name__}: {error}") from error
-        finally:
-            sys.path.remove(str(file.resolve().parent))
-    there = vars(sys.modules[key])
+    there = vars(_loaded(file))
     if wanted not in there:
         raise unknown(f"name in {file.name}", wanted, [n for n, v in there.items() if callable(v) and not n.startswith("_")])
     return there[wanted]
 
 
+class _Loaded(NamedTuple):
+    module: ModuleType
+    files: dict[Path, str]  # what it is made of, itself and the neighbours that it imports: their hashes
+
+
+_files: dict[Path, _Loaded] = {}
+_codes: dict[str, str] = {}  # by the module's name: what stands for all its code
+
+
+def _loaded(file: Path) -> ModuleType:
+    """The file as a module, which is loaded again where it, or a neighbour that it imports, was edited."""
+    path = file.resolve()
+    if path in _files:
+        if all(_hash(part) == before for part, before in _files[path].files.items()):
+            return _files[path].module
+        for name in [name for name, module in sys.modules.items() if _lies(module) in _files[path].files]:
+            del sys.modules[name]
+    key = f"heatproof_user_{_hash(path)}_{path}"
+    spec = importlib.util.spec_from_file_location(key, path)
+    if spec is None or spec.loader is None:
+        raise HeatproofError(f"{file.name} is not a Python file")
+    sys.modules[key] = module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))  # so that it can import its neighbours
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[key]
+        raise HeatproofError(f"{file.name} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(path.parent))
+    parts = [module]
+    for part in parts:  # which grows
+        for value in [*vars(part).values()]:
+            other = value if isinstance(value, ModuleType) else sys.modules.get(str(getattr(value, "__module__", "")))
+            place = _lies(other)
+            near = place and place.is_relative_to(path.parent) and "site-packages" not in place.parts
+            if other and near and other not in parts:
+                parts.append(other)
+    files = {place: _hash(place) for part in parts if (place := _lies(part))}
+    _files[path], _codes[key] = _Loaded(module, files), " ".join([key, *sorted(files.values())])
+    return module
+
+
+def _lies(module: object) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if isinstance(file, str) else None
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
+
+
 def source_of(thing: object) -> str:
-    """Its code, or the whole file it came from where that was named; empty where neither can be read."""
+    """Its code, or that of the whole file it came from, and of the neighbours, where that was named; empty where neither can be read."""
     module = getattr(thing, "__module__", "") or ""
     try:
-        if module.startswith("heatproof_user_"):
-            return module
-        return inspect.getsource(thing)  # type: ignore[arg-type]
+        return _codes[module] if module in _codes else inspect.getsource(thing)  # type: ignore[arg-type]
     except (OSError, TypeError):
         return ""

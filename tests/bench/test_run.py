@@ -335,14 +335,19 @@ def test_what_changes_numbers_is_not_taken_for_what_was_there(tmp_path):
     module = hp.load_model("paperbirds/resnet").module
     code = tmp_path / "own.py"
 
-    def judge(out, labels=(0, 1, 2, 3), cam="layer4", sign=""):
-        code.write_text(f"def helper(x):\n    return {sign}x\ndef own(model, x, target, *, rng):\n    return helper(x)\n")
+    def judge(out, labels=(0, 1, 2, 3), cam="layer4", sign="", power="1"):
+        (tmp_path / "furthest_helper.py").write_text(f"POWER = {power}\n")
+        (tmp_path / "further_helper.py").write_text("import furthest_helper\ndef bent(x):\n    return x ** furthest_helper.POWER\n")
+        helpers = f"from further_helper import bent\ndef helper(x):\n    return {sign}bent(x)\n"
+        code.write_text(helpers + "def own(model, x, target, *, rng):\n    return helper(x)\n")
         model = hp.Model(module, size=64, name="net", aliases={"cam": cam})
         return hp.evaluate(model, (images, list(labels)), ["gradcam", f"file:{code}:own"], ["sds"], out=out).scores
 
-    judge(tmp_path / "run")
-    for i, change in enumerate([{"labels": (3, 2, 1, 0)}, {"cam": "layer2"}, {"sign": "-"}]):
-        same_rows(judge(tmp_path / "run", **change), judge(tmp_path / f"fresh{i}", **change))
+    first = judge(tmp_path / "run")
+    for i, change in enumerate([{"labels": (3, 2, 1, 0)}, {"cam": "layer2"}, {"sign": "-"}, {"power": "3.0"}]):
+        now = judge(tmp_path / "run", **change)
+        assert not now["value"].equals(first["value"])
+        same_rows(now, judge(tmp_path / f"fresh{i}", **change))
 
 
 def test_memory_is_bounded_by_the_batch(model):

@@ -14,7 +14,7 @@ from heatproof.baselines import Baseline, BaselineName
 from heatproof.errors import HeatproofError
 from heatproof.methods.base import method, noisy
 from heatproof.models.model import Model
-from heatproof.tensor.batching import add_at, taken
+from heatproof.tensor.batching import blocks
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.scores import ScoreName
 
@@ -71,17 +71,22 @@ def integrated_gradients(model: Model, x: Tensor, start: Tensor, target: Tensor,
     """(x − x0) Σ_k w_k ∇f(x0 + α_k (x − x0)), all nodes of all samples batched."""
     if rule == "trapezoid" and steps < 2:
         raise HeatproofError("the trapezoid has two ends: ig(rule=trapezoid) needs at least 2 steps")
-    alpha, weight = (torch.from_numpy(v).to(x) for v in _nodes(steps, rule))
-    path, total = x - start, x.new_zeros(())
-    each = start.stride(0) > 0  # not one image, or colour, for all
-    for pair in model.chunks(len(x), steps):
-        sample, node = (index.to(x.device) for index in pair)
-        points = taken(path, sample).mul_(alpha[node].reshape(-1, 1, 1, 1))
-        points += taken(start, sample) if each else start[:1]
-        gradient = model.gradient(points, target[sample], score=score).gradient
+    alpha, weight = (torch.from_numpy(v).to(x).reshape(-1, 1, 1, 1) for v in _nodes(steps, rule))
+    path, total = model.laid(x - start), x.new_zeros(())
+    away = start.stride(0) > 0 or bool(start[:1].any())  # not zero for all
+    for sample, node in model.chunks(len(x), steps):
+        parts = blocks(sample, node, steps)
+        points = torch.empty_like(path[:1].expand(len(sample), *x.shape[1:]))
+        for part in parts:
+            torch.mul(path[part.samples, None], alpha[part.variants], out=part.of(points))
+            if away:
+                part.of(points).add_(start[part.samples, None])
+        gradient = model.gradient(points, target[sample.to(x.device)], score=score).gradient
         if not total.ndim:
             total = torch.zeros_like(gradient[:1].expand_as(x))  # which lies in memory as gradients do
-        add_at(total, sample, gradient.mul_(weight[node].reshape(-1, 1, 1, 1)))
+        for part in parts:
+            for weighted in part.of(gradient).mul_(weight[part.variants]).unbind(1):
+                total[part.samples] += weighted
     return path * total
 
 

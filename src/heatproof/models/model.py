@@ -240,7 +240,7 @@ class Model:
     def __call__(self, x: Tensor) -> Tensor:
         """Logits, with gradients if they are enabled."""
         with inspecting(self.module):
-            return self.body.run(self._laid(x), self._start)[0]
+            return self.body.run(self.laid(x), self._start)[0]
 
     def logits(self, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, K)
         """Without gradients, `batch_size` at a time."""
@@ -256,7 +256,7 @@ class Model:
     def embed(self, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, D)
         """The embedding, with gradients if they are enabled."""
         with inspecting(self.module):
-            return self.body.run(self._laid(x), self._start, self._embedding)[0].flatten(1)
+            return self.body.run(self.laid(x), self._start, self._embedding)[0].flatten(1)
 
     def observe(self, x: Tensor, layer: str) -> tuple[Tensor, Tensor]:
         """Logits and a layer's activation, without gradients; in one pass, unless the logits come from another backend."""
@@ -408,13 +408,13 @@ class Model:
         """The activation of one image of zeros where this model begins, which asks for gradients. The pass is not counted."""
         image = torch.zeros((1, len(self.mean), self.size, self.size), device=self.device, dtype=self.dtype)
         with torch.no_grad(), inspecting(self.module):
-            return self.body.run(self._laid(image, 0), 0, self._start)[0].requires_grad_()
+            return self.body.run(self.laid(image, 0), 0, self._start)[0].requires_grad_()
 
     def _filled(self, part: Tensor, at: int | None = None) -> Tensor:
         """As a pass that begins at that layer takes it: in a run as many rows as in every other."""
-        return self._laid(pad(part, self.batch_size) if self.fill_batches else part, at)
+        return self.laid(pad(part, self.batch_size) if self.fill_batches else part, at)
 
-    def _laid(self, x: Tensor, at: int | None = None) -> Tensor:
+    def laid(self, x: Tensor, at: int | None = None) -> Tensor:
         """Images as they lie in memory in every pass: layouts differ in speed, and in how they round. Features stay as they came."""
         return x.contiguous(memory_format=self._layout) if (self._start if at is None else at) == 0 and x.ndim == 4 else x
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from heatproof.errors import NotApplicable
 from heatproof.models.body import Body, Steps
@@ -105,9 +106,10 @@ class Disconnected:
         """One cell of the image or of features, by default the judged one."""
         row, column = divmod(self.cell if cell is None else cell, self.grid)
         height, width = h.shape[-2] // self.grid, h.shape[-1] // self.grid
-        part = h[..., row * height : (row + 1) * height, column * width : (column + 1) * width]
-        last = h.ndim == 4 and h.is_contiguous(memory_format=torch.channels_last)
-        return part.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)  # or some kernels round otherwise
+        left, above = -column * width, -row * height
+        return pad(
+            h, (left, (1 - self.grid) * width - left, above, (1 - self.grid) * height - above)
+        )  # a copy that lies in memory as h does
 
     def _side_by_side(self, h: Tensor, start: int, stop: int) -> Tensor:
         others = [cell for cell in range(self.grid**2) if cell != self.cell]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,17 +35,23 @@ def each(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.stack([function(row) for row in x])
 
 
-def taken(x: Tensor, rows: Tensor) -> Tensor:
-    """x[rows], which lie in memory as x does, in a fraction of the time."""
-    return x.index_select(0, rows) if not _last(x) else x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
+class Block(NamedTuple):
+    """All pairs of some samples and some variants."""
+
+    rows: slice  # of the chunk
+    samples: slice
+    variants: slice
+
+    def of(self, chunk: Tensor) -> Tensor:  # (n, …) -> (samples, variants, …), a view
+        return chunk[self.rows].view(-1, self.variants.stop - self.variants.start, *chunk.shape[1:])
 
 
-def add_at(total: Tensor, rows: Tensor, values: Tensor) -> None:
-    """total[rows] += values, where a row may come more than once."""
-    if _last(total) and _last(values):
-        total, values = total.permute(0, 2, 3, 1), values.permute(0, 2, 3, 1)  # memory in its order
-    total.index_add_(0, rows, values)
-
-
-def _last(x: Tensor) -> bool:
-    return x.ndim == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+def blocks(sample: Tensor, variant: Tensor, variants: int) -> list[Block]:
+    """A chunk as the last variants of one sample, whole samples, and the first variants of another: slices, where indices would copy."""
+    begin = int(sample[0]) * variants + int(variant[0])
+    end = begin + len(sample)
+    edges = sorted({begin, min(end, -(-begin // variants) * variants), max(begin, end // variants * variants), end})
+    return [
+        Block(slice(a - begin, b - begin), slice(a // variants, -(-b // variants)), slice(a % variants, (b - 1) % variants + 1))
+        for a, b in pairwise(edges)
+    ]
