@@ -54,6 +54,22 @@ def test_maps_are_found_by_sample_id(model, tmp_path, kind):
         assert rows.loc[data.ids[i], "value"] == pytest.approx(expected, abs=0.02)
 
 
+def test_maps_that_were_written_anew_are_read_anew(model, tmp_path):
+    data = hp.load_data("paperbirds:test", model, limit=2)
+    path, maps = tmp_path / "mine.npy", torch.rand(2, 16, 16, generator=torch.Generator().manual_seed(0)).numpy()
+
+    def judge(found, ids):
+        np.save(path, found)
+        path.with_suffix(".txt").write_text("\n".join(ids))
+        scores = hp.evaluate(model, data, [f"file:{path}"], ["sds"], out=tmp_path / "run").scores
+        return scores.set_index("sample").loc[list(data.ids), "value"].tolist()
+
+    first = judge(maps, data.ids)
+    assert judge(-maps, data.ids) == pytest.approx([-value for value in first])
+    assert judge(-maps[::-1], data.ids[::-1]) == judge(-maps, data.ids)
+    assert judge(-maps, data.ids[::-1]) != judge(-maps, data.ids)
+
+
 def test_files_that_do_not_fit_say_so(model, tmp_path):
     with pytest.raises(HeatproofError, match="there is no file"):
         Expression.parse(f"file:{tmp_path}/none.npz")

@@ -229,6 +229,7 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
     return list(tables[kind]())
 
 
+WIDE = 110  # characters that a table of methods with their papers takes
 SHOWN = {
     "methods": ("id", "family", "paper", "signed", "needs", "cost", "layers"),
     "protocols": ("id", "summary", "better", "range", "random_score", "target"),
@@ -262,8 +263,8 @@ def _price(forwards: int | None, backwards: int | None) -> str:
 
 def print_catalogue(kind: str) -> None:
     rows = catalogue(kind)
-    columns = SHOWN.get(kind) or tuple(rows[0])
-    table = Table(box=box.SIMPLE_HEAD)
+    columns = [c for c in SHOWN.get(kind) or tuple(rows[0]) if c != "paper" or console.width >= WIDE]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for column in columns:
         table.add_column(column.replace("_", " "), no_wrap=column == "id", justify="right" if column.endswith("wards") else "left")
     for row in rows:

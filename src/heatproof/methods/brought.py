@@ -38,8 +38,13 @@ def is_map_file(name: str) -> bool:
 
 
 def maps_of(path: Path) -> tuple[Callable[..., Tensor], str]:
-    """A method that looks its maps up by sample id, and the hash of the file."""
-    content = _read(path)
+    """A method that looks its maps up by sample id, and the hash of what it reads."""
+    if not path.is_file():
+        raise HeatproofError(f"there is no file {path.absolute()}")
+    beside = path.with_suffix(".txt")
+    parts = [path, beside] if path.suffix == ".npy" and beside.is_file() else [path]
+    code = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()[:16]
+    content = _read(path, code)
 
     def stored(model: Any, x: Tensor, target: Tensor, *, rng: Any) -> Tensor:
         if not any(sample in content for sample in rng.ids):
@@ -50,14 +55,15 @@ def maps_of(path: Path) -> tuple[Callable[..., Tensor], str]:
 
     stored.__name__ = stored.__qualname__ = path.stem
     stored.__doc__ = f"Maps from {path.name}."
-    return stored, hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return stored, code
 
 
 @cache
-def _read(path: Path) -> Mapping[str, np.ndarray]:
-    """Sample id -> map (h, w) or (C, h, w). An .npy file has its ids beside it, one a line, in a .txt of the same name."""
-    if not path.is_file():
-        raise HeatproofError(f"there is no file {path.absolute()}")
+def _read(path: Path, code: str) -> Mapping[str, np.ndarray]:
+    """Sample id -> map (h, w) or (C, h, w). An .npy file has its ids beside it, one a line, in a .txt of the same name.
+
+    Once for each content of the file, for which `code` stands.
+    """
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
