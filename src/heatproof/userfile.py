@@ -42,8 +42,8 @@ def _loaded(file: Path) -> ModuleType:
     if path in _files:
         if all(_hash(part) == before for part, before in _files[path].files.items()):
             return _files[path].module
-        for name in [name for name, module in sys.modules.items() if _lies(module) in _files[path].files]:
-            del sys.modules[name]
+        for name in [name for name, module in sys.modules.items() if name != "__main__" and _lies(module) in _files[path].files]:
+            del sys.modules[name]  # or the old neighbours would be imported
     key = f"heatproof_user_{_hash(path)}_{path}"
     spec = importlib.util.spec_from_file_location(key, path)
     if spec is None or spec.loader is None:
@@ -61,13 +61,18 @@ def _loaded(file: Path) -> ModuleType:
     for part in parts:  # which grows
         for value in [*vars(part).values()]:
             other = value if isinstance(value, ModuleType) else sys.modules.get(str(getattr(value, "__module__", "")))
-            place = _lies(other)
-            near = place and place.is_relative_to(path.parent) and "site-packages" not in place.parts
-            if other and near and other not in parts:
+            if other and other not in parts and _beside(other, path.parent):
                 parts.append(other)
     files = {place: _hash(place) for part in parts if (place := _lies(part))}
     _files[path], _codes[key] = _Loaded(module, files), " ".join([key, *sorted(files.values())])
     return module
+
+
+def _beside(module: ModuleType, folder: Path) -> bool:
+    """Whether it is code of the user's own, in that folder or below."""
+    place, package = _lies(module), module.__name__.partition(".")[0]
+    others = {"heatproof", "__main__", *sys.stdlib_module_names}
+    return place is not None and place.is_relative_to(folder) and package not in others and "site-packages" not in place.parts
 
 
 def _lies(module: object) -> Path | None:
