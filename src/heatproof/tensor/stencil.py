@@ -22,7 +22,7 @@ from heatproof.errors import HeatproofError
 from heatproof.tensor.batching import rows
 
 TOLERANCE = 1e-7  # of the range of a channel: its largest correction times the share that a cycle leaves; in the end 1e-5 at most is left
-MOST_CYCLES = 100  # three to six are usual
+MOST_CYCLES = 100  # three to seven are usual
 SMALLEST = 8  # px: a grid of this side is solved by its inverse
 AT_ONCE = 2**20  # numbers worked on together on a CPU, to stay in its caches
 
