@@ -64,7 +64,7 @@ def _loaded(file: Path) -> ModuleType:
             if other and other not in parts and _beside(other, path.parent):
                 parts.append(other)
     files = {place: _hash(place) for part in parts if (place := _lies(part))}
-    _files[path], _codes[key] = _Loaded(module, files), " ".join([key, *sorted(files.values())])
+    _files[path], _codes[key] = _Loaded(module, files), " ".join([key, *(files[place] for place in sorted(files))])
     return module
 
 

@@ -101,6 +101,15 @@ def test_every_method_gives_a_map_on_an_embedded_model_it_applies_to(bird, name)
         assert maps.min() >= 0
 
 
+@pytest.mark.parametrize("name", ["saliency", "ixg", "ig(steps=3)", "ig-u(steps=3)", "ig-sg(steps=2, n=2)", "gradcam++", "guided-backprop"])
+def test_images_that_ask_for_gradients_are_explained_as_others(bird, name):
+    model, x, target, _ = bird
+    asking = x.clone().requires_grad_()
+    found = hp.explain(model, asking, target, name)
+    assert not found.requires_grad and asking.grad is None
+    assert torch.equal(found, hp.explain(model, x, target, name))
+
+
 @pytest.mark.parametrize("name", [e.id for e in METHODS if e.source is None and e.applies is None and e.family != "control"])
 @pytest.mark.parametrize("layer", ["input", "middle", "final", "cam"])
 def test_every_method_works_at_every_layer(bird, name, layer):

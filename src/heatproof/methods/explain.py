@@ -185,7 +185,7 @@ def explain(
         raise HeatproofError(f"images must be a tensor in the model's input space; got {type(images).__name__} (see model.normalize)")
     if not images.is_floating_point():
         raise HeatproofError(f"images must be floats in the model's input space; got {images.dtype}: model.normalize(images / 255)")
-    x = images.to(model.device, model.dtype)
+    x = images.detach().to(model.device, model.dtype)
     if x.ndim != 4 or not len(x) or x.shape[1:] != (len(model.mean), model.size, model.size):
         raise HeatproofError(
             f"{model.name} takes images of shape (B, {len(model.mean)}, {model.size}, {model.size}); got {tuple(images.shape)}"

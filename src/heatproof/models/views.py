@@ -107,9 +107,8 @@ class Disconnected:
         row, column = divmod(self.cell if cell is None else cell, self.grid)
         height, width = h.shape[-2] // self.grid, h.shape[-1] // self.grid
         left, above = -column * width, -row * height
-        return pad(
-            h, (left, (1 - self.grid) * width - left, above, (1 - self.grid) * height - above)
-        )  # a copy that lies in memory as h does
+        right, below = (1 - self.grid) * width - left, (1 - self.grid) * height - above
+        return pad(h, (left, right, above, below))  # a copy that lies in memory as h does
 
     def _side_by_side(self, h: Tensor, start: int, stop: int) -> Tensor:
         others = [cell for cell in range(self.grid**2) if cell != self.cell]
