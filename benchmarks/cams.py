@@ -56,7 +56,9 @@ def by_torchcam(net: torch.nn.Module, x: Tensor, target: Tensor, at_once: int) -
     for name, (kind, _) in CAMS.items():
         with kind(net, LAYER) as extract:
             parts = zip(x.split(at_once), target.split(at_once), strict=True)
-            found[name] = torch.cat([extract(goal.tolist(), net(part), normalized=False)[0] for part, goal in parts])
+            found[name] = torch.cat(
+                [extract(goal.tolist(), net(part), normalized=False)[0] for part, goal in parts]
+            )
     return found
 
 
@@ -65,7 +67,10 @@ def by_grad_cam(net: torch.nn.Module, x: Tensor, target: Tensor, at_once: int) -
     for name, (_, kind) in CAMS.items():
         with kind(net, [getattr(net, LAYER)]) as extract:
             parts = zip(x.split(at_once), target.split(at_once), strict=True)
-            maps = [extract(part, [ClassifierOutputTarget(t) for t in goal.tolist()]) for part, goal in parts]
+            maps = [
+                extract(part, [ClassifierOutputTarget(t) for t in goal.tolist()])
+                for part, goal in parts
+            ]
             found[name] = torch.cat([torch.from_numpy(m) for m in maps])
     return found
 
@@ -83,13 +88,18 @@ def assert_same(mine: Maps, theirs: Maps) -> None:
 
 def bare(model: hp.Model, x: Tensor, layer: str, passes: Counter[str]) -> Callable[[], None]:
     """The same number of passes, from the image and from the layer, in batches of the same size, and nothing else."""
-    parts = {"forward": (model, x), f"forward from {model.layer_name(layer)}": (model.tail(layer), model.activation(x, layer))}
+    parts = {
+        "forward": (model, x),
+        f"forward from {model.layer_name(layer)}": (model.tail(layer), model.activation(x, layer)),
+    }
     assert set(passes) <= set(parts)
 
     def run() -> None:
         for kind, count in passes.items():
             part, seen = parts[kind]
-            batch = seen.repeat_interleave(-(-part.batch_size // len(seen)), 0).contiguous(memory_format=torch.channels_last)
+            batch = seen.repeat_interleave(-(-part.batch_size // len(seen)), 0).contiguous(
+                memory_format=torch.channels_last
+            )
             for at in range(0, count, part.batch_size):
                 part.logits(batch[: min(part.batch_size, count - at)])
 
@@ -97,7 +107,9 @@ def bare(model: hp.Model, x: Tensor, layer: str, passes: Counter[str]) -> Callab
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="torchvision:resnet18")
     parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=5)
@@ -107,31 +119,64 @@ def main() -> None:
     model.batch_size = 32
     net = model.module.to(memory_format=torch.channels_last)
     with torch.no_grad():
-        next(iter(reversed(list(net.modules())))).weight.mul_(1000)  # gradients beside which pytorch-grad-cam's ε of 1e-6 is nothing
-    images = torch.rand(options.images, 3, model.size, model.size, generator=torch.Generator().manual_seed(0))
-    x, target = model.normalize(images).contiguous(memory_format=torch.channels_last), torch.arange(options.images)
+        next(iter(reversed(list(net.modules())))).weight.mul_(
+            1000
+        )  # gradients beside which pytorch-grad-cam's ε of 1e-6 is nothing
+    images = torch.rand(
+        options.images, 3, model.size, model.size, generator=torch.Generator().manual_seed(0)
+    )
+    x, target = (
+        model.normalize(images).contiguous(memory_format=torch.channels_last),
+        torch.arange(options.images),
+    )
     print(f"{model.name}, {model.size} px; by the clock and by CPU")
     if options.only in (None, "gradient"):
         run = partial(ours, model, x, target, list(CAMS))
         for name, peer in (("TorchCAM", by_torchcam), ("pytorch-grad-cam", by_grad_cam)):
-            calls = {f"{n} at once": partial(peer, net, x, target, n) for n in (8, 16, options.images)}
+            calls = {
+                f"{n} at once": partial(peer, net, x, target, n) for n in (8, 16, options.images)
+            }
             best = fastest(calls)
             mine, theirs = in_turn(run, calls[best], repeats=options.repeats)
             told = f"{theirs.wall / mine.wall:.2f} {theirs.cpu / mine.cpu:.2f}   ({best})"
-            print(f"  {name}'s {len(CAMS)} CAMs of {LAYER}, {len(x)} images / ours: {told}", flush=True)
+            print(
+                f"  {name}'s {len(CAMS)} CAMs of {LAYER}, {len(x)} images / ours: {told}",
+                flush=True,
+            )
             if peer is by_torchcam:
-                assert_same(ours(model, x, target, ["gradcam", "gradcam++(compat=torchcam)", "xgradcam", "layercam"]), theirs.value)
+                assert_same(
+                    ours(
+                        model,
+                        x,
+                        target,
+                        ["gradcam", "gradcam++(compat=torchcam)", "xgradcam", "layercam"],
+                    ),
+                    theirs.value,
+                )
             else:
-                assert_same({k: scaled(resize(scaled(v), model.size, model.size)) for k, v in mine.value.items()}, theirs.value)
+                assert_same(
+                    {
+                        k: scaled(resize(scaled(v), model.size, model.size))
+                        for k, v in mine.value.items()
+                    },
+                    theirs.value,
+                )
     for text, count in (("ablationcam@final", 8), ("scorecam@final", 1)):
         if options.only not in (None, text.partition("@")[0]):
             continue
         few, goal, before = x[:count], target[:count], model.passes.copy()
         hp.explain(model, few, goal, text)
         passes = model.passes - before
-        mine, least = in_turn(partial(hp.explain, model, few, goal, text), bare(model, few, "final", passes), repeats=options.repeats)
+        mine, least = in_turn(
+            partial(hp.explain, model, few, goal, text),
+            bare(model, few, "final", passes),
+            repeats=options.repeats,
+        )
         told = ", ".join(f"{n} {kind}" for kind, n in passes.items())
-        print(f"  {text} / its bare passes ({told}): {mine.wall / least.wall:.2f} {mine.cpu / least.cpu:.2f}", flush=True)
+        print(
+            f"  {text} / its bare passes ({told}): {mine.wall / least.wall:.2f} {mine.cpu / least.cpu:.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

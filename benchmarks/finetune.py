@@ -35,15 +35,29 @@ from heatproof.training.team import Team
 
 
 class Bench:
-    def __init__(self, model: hp.Model, data: Data, batch: int, baseline: str, place: Path, augment: bool) -> None:
+    def __init__(
+        self, model: hp.Model, data: Data, batch: int, baseline: str, place: Path, augment: bool
+    ) -> None:
         self.model, self.batch = model, batch
         feed = Feed(data, range(len(data.ids)), model, augment=augment)
         deletion = Deletion(16, Baseline.parse(baseline))
-        self.run = Run(model, feed, feed, deletion, Schedule(batch_size=batch, lr=1e-5), place, 0, 1, Team(model.device), None)
+        self.run = Run(
+            model,
+            feed,
+            feed,
+            deletion,
+            Schedule(batch_size=batch, lr=1e-5),
+            place,
+            0,
+            1,
+            Team(model.device),
+            None,
+        )
         self.net = copy.deepcopy(model.module).to(memory_format=torch.channels_last)
         self.optimiser = torch.optim.SGD(self.net.parameters(), 1e-5, 0.9, weight_decay=1e-4)
         self.ready = [
-            (rows.x.contiguous(memory_format=torch.channels_last), rows.labels) for rows in feed.batches(self.run.groups(1), 1, deletion)
+            (rows.x.contiguous(memory_format=torch.channels_last), rows.labels)
+            for rows in feed.batches(self.run.groups(1), 1, deletion)
         ]
 
     def ours(self, epoch: int) -> None:
@@ -86,7 +100,9 @@ class Bench:
         """(images a second, ours over the other's with its quartiles, the same by processor time), medians of epochs taken in turn."""
         images = sum(len(labels) for _, labels in self.ready)
         self.ours(2)
-        turns = [(measured(partial(self.ours, repeat + 3)), measured(other)) for repeat in range(repeats)]
+        turns = [
+            (measured(partial(self.ours, repeat + 3)), measured(other)) for repeat in range(repeats)
+        ]
         median = statistics.median
         low, ratio, high = statistics.quantiles([bare[0] / ours[0] for ours, bare in turns], n=4)
         return (
@@ -127,11 +143,15 @@ def main() -> None:
     options = parser.parse_args()
     keep_memory()  # as `heatproof finetune` does; it serves all loops
     model = hp.load_model(options.model)
-    print(f"{model.name}, {options.images} images, batch {options.batch_size}, {torch.get_num_threads()} threads")
+    print(
+        f"{model.name}, {options.images} images, batch {options.batch_size}, {torch.get_num_threads()} threads"
+    )
     with tempfile.TemporaryDirectory() as place:
         nameless = copy.copy(model)
         nameless.classes = None
-        folder = hp.load_data(f"folder:{photos(Path(place) / 'images', options.images, options.side)}", nameless)
+        folder = hp.load_data(
+            f"folder:{photos(Path(place) / 'images', options.images, options.side)}", nameless
+        )
         birds = hp.load_data("paperbirds:train", model, limit=options.images)
         for told, data, baseline, augment in (
             ("paperbirds, zero", birds, "zero", False),
@@ -141,7 +161,9 @@ def main() -> None:
         ):
             bench = Bench(model, data, options.batch_size, baseline, Path(place), augment)
             speed, ratio, work = bench.compared(bench.bare, options.repeats)
-            print(f"  {told:48s} {speed:6.0f} images/s   {ratio} of a bare loop ({work:.2f} by processor time)")
+            print(
+                f"  {told:48s} {speed:6.0f} images/s   {ratio} of a bare loop ({work:.2f} by processor time)"
+            )
             if augment and find_spec("torchvision"):
                 speed, ratio, _ = bench.compared(bench.usual, options.repeats)
                 print(f"  {told:48s} {speed:6.0f} images/s   {ratio} of a loop over a DataLoader")

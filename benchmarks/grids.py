@@ -25,11 +25,17 @@ from heatproof.models.model import Model
 
 LAYERS = ("input", "middle", "final")
 SHARING = ("saliency", "ixg", "gradcam", "gradcam++", "xgradcam", "layercam")
-METHODS = [f"{method}@{layer}" for method in (*SHARING, "ig(steps=5)", "guided-backprop") for layer in LAYERS]
+METHODS = [
+    f"{method}@{layer}"
+    for method in (*SHARING, "ig(steps=5)", "guided-backprop")
+    for layer in LAYERS
+]
 
 
 def planned(model: Model, data: Data, methods: Sequence[str], protocol: str) -> Plan:
-    return make_plan([model], [data], parse_methods(list(methods)), parse_protocols([protocol]), keep_maps=0)
+    return make_plan(
+        [model], [data], parse_methods(list(methods)), parse_protocols([protocol]), keep_maps=0
+    )
 
 
 def run(plan: Plan) -> None:
@@ -45,7 +51,12 @@ def counted(plan: Plan) -> dict[Model, Counter[str]]:
     return {model: model.passes - before[model] for model in models}
 
 
-def replayed(passes: dict[Model, Counter[str]], starts: dict[Model, dict[str, Tensor]], samples: int, size: int) -> None:
+def replayed(
+    passes: dict[Model, Counter[str]],
+    starts: dict[Model, dict[str, Tensor]],
+    samples: int,
+    size: int,
+) -> None:
     """As many bare passes, with torch alone: the clean one shows the last layer, and one backward of each sample all three.
 
     They begin at images and features of the plan (on zeros some kernels take three quarters of the time), in torch's usual layout.
@@ -73,7 +84,10 @@ def begun(plan: Plan) -> dict[Model, dict[str, Tensor]]:
     for task in plan.tasks:
         if task.model not in found:
             x = task.load().x[: plan.batch_size]
-            found[task.model] = {task.model.layer_name(layer): task.model.activation(x, layer).contiguous() for layer in LAYERS}
+            found[task.model] = {
+                task.model.layer_name(layer): task.model.activation(x, layer).contiguous()
+                for layer in LAYERS
+            }
     return found
 
 
@@ -88,17 +102,26 @@ def main() -> None:
     data = hp.load_data("paperbirds:test", model, limit=1024)
     count = options.grids
     settings = {"gridpg": count // 4, "difull": count // 2, "dipart": count // 2}
-    plans = {name: planned(model, data, METHODS, f"{name}(grids={grids})") for name, grids in settings.items()}
+    plans = {
+        name: planned(model, data, METHODS, f"{name}(grids={grids})")
+        for name, grids in settings.items()
+    }
     print(f"{model.name}, {count} grids, {len(METHODS)} methods")
-    print(f"  difull / gridpg              {ratio(partial(run, plans['difull']), partial(run, plans['gridpg']), options.repeats):.2f}")
+    print(
+        f"  difull / gridpg              {ratio(partial(run, plans['difull']), partial(run, plans['gridpg']), options.repeats):.2f}"
+    )
     for name, plan in plans.items():
         passes = counted(plan)
         bare = partial(replayed, passes, begun(plan), count // len(passes), plan.batch_size)
-        print(f"  {name} / its bare passes     {ratio(partial(run, plan), bare, options.repeats):.2f}")
+        print(
+            f"  {name} / its bare passes     {ratio(partial(run, plan), bare, options.repeats):.2f}"
+        )
     for name, grids in settings.items():
         late = counted(planned(model, data, ["occlusion@final"], f"{name}(grids={grids})"))
         total = sum(late.values(), Counter[str]())
-        print(f"  occlusion@final on {name}: {', '.join(f'{n} {what}' for what, n in total.items())}")
+        print(
+            f"  occlusion@final on {name}: {', '.join(f'{n} {what}' for what, n in total.items())}"
+        )
 
 
 if __name__ == "__main__":

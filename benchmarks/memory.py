@@ -46,24 +46,49 @@ SHORT = {
 
 def peak(text: str, model: str, images: int, batch_size: int) -> float | None:
     """In GB, of a new process; None where the method does not apply."""
-    command = [sys.executable, __file__, "--one", text, "--model", model, "--images", str(images), "--batch-size", str(batch_size)]
+    command = [
+        sys.executable,
+        __file__,
+        "--one",
+        text,
+        "--model",
+        model,
+        "--images",
+        str(images),
+        "--batch-size",
+        str(batch_size),
+    ]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     return float(told) if told else None
 
 
 def measure(text: str, model: hp.Model, images: int) -> None:
     """Prints the peak of this process, or nothing where the method does not apply."""
-    x = model.normalize(torch.rand(images, 3, model.size, model.size, generator=torch.Generator().manual_seed(0)))
-    target, silhouette = torch.zeros(images, dtype=torch.long), torch.ones(images, model.size, model.size)
+    x = model.normalize(
+        torch.rand(images, 3, model.size, model.size, generator=torch.Generator().manual_seed(0))
+    )
+    target, silhouette = (
+        torch.zeros(images, dtype=torch.long),
+        torch.ones(images, model.size, model.size),
+    )
     try:
-        hp.explain(model, x, target, text, silhouette=silhouette, reference=torch.rand(images, 3, model.size, model.size))
+        hp.explain(
+            model,
+            x,
+            target,
+            text,
+            silhouette=silhouette,
+            reference=torch.rand(images, 3, model.size, model.size),
+        )
     except NotApplicable:
         return
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="torchvision:resnet50")
     parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--batch-size", type=int, default=32)
@@ -76,13 +101,20 @@ def main() -> int:
         measure(options.one, model, options.images)
         return 0
     above = []
-    print(f"{options.model}, {options.images} images, batches of {options.batch_size}; the bound is {BOUND} GB")
+    print(
+        f"{options.model}, {options.images} images, batches of {options.batch_size}; the bound is {BOUND} GB"
+    )
     for name in options.methods:
         text, attends = SHORT.get(name, name), METHODS[name].family == "attention"
         images = 1 if name == "scorecam" else options.images
-        found = peak(text, "torchvision:vit_b_16" if attends else options.model, images, options.batch_size)
+        found = peak(
+            text, "torchvision:vit_b_16" if attends else options.model, images, options.batch_size
+        )
         above += [name] if found and found > BOUND else []
-        print(f"  {text:30} {'does not apply' if found is None else f'{found:.2f} GB'}{' above' * (name in above)}", flush=True)
+        print(
+            f"  {text:30} {'does not apply' if found is None else f'{found:.2f} GB'}{' above' * (name in above)}",
+            flush=True,
+        )
     return 1 if above else 0
 
 

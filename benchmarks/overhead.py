@@ -25,7 +25,14 @@ from heatproof.models.nets import resnet
 SHARED = ["saliency", "ixg", "ixg|abs", "gradcam", "gradcam++", "xgradcam", "layercam"]
 EVERY = [  # method of gradients and CAM that takes whole passes, with few nodes and draws
     *SHARED,
-    *("ig(steps=4)", "ig-u(steps=4)", "ixg-sg", "ig-sg(steps=2)", "ig-sq(steps=2)", "ig-var(steps=2, n=2)"),
+    *(
+        "ig(steps=4)",
+        "ig-u(steps=4)",
+        "ixg-sg",
+        "ig-sg(steps=2)",
+        "ig-sq(steps=2)",
+        "ig-var(steps=2, n=2)",
+    ),
     *("smoothgrad(n=4)", "squaregrad(n=4)", "vargrad(n=4)", "sg-cam++"),
 ]
 
@@ -45,13 +52,18 @@ def in_turn(*calls: Callable[[], object], repeats: int) -> list[Timed]:
             begin = time.perf_counter(), time.process_time()
             values[i] = call()
             spent[i].append((time.perf_counter() - begin[0], time.process_time() - begin[1]))
-    medians = ([statistics.median(times) for times in zip(*each[1:], strict=True)] for each in spent)
+    medians = (
+        [statistics.median(times) for times in zip(*each[1:], strict=True)] for each in spent
+    )
     return [Timed(wall, cpu, value) for (wall, cpu), value in zip(medians, values, strict=True)]
 
 
 def fastest(calls: Mapping[str, Callable[[], object]], repeats: int = 1) -> str:
     """The name of the call that takes least of the CPU's time, which neighbours on the machine disturb less than the clock's."""
-    return min(zip(in_turn(*calls.values(), repeats=repeats), calls, strict=True), key=lambda pair: pair[0].cpu)[1]
+    return min(
+        zip(in_turn(*calls.values(), repeats=repeats), calls, strict=True),
+        key=lambda pair: pair[0].cpu,
+    )[1]
 
 
 def ratio(one: Callable[[], object], other: Callable[[], object], repeats: int) -> float:
@@ -69,10 +81,19 @@ def large() -> hp.Model:
 
 def every(count: int, repeats: int) -> None:
     model = hp.load_model("torchvision:resnet50", "random")
-    images = torch.rand(count, 3, model.size, model.size, generator=torch.Generator().manual_seed(0))
+    images = torch.rand(
+        count, 3, model.size, model.size, generator=torch.Generator().manual_seed(0)
+    )
     x, target = model.normalize(images), torch.zeros(count, dtype=torch.long)
     methods = parse_methods(list(EVERY))
-    plan = make_plan([model], [TensorData(images, [0] * count)], methods, parse_protocols(["sds"]), batch_size=count, keep_maps=0)
+    plan = make_plan(
+        [model],
+        [TensorData(images, [0] * count)],
+        methods,
+        parse_protocols(["sds"]),
+        batch_size=count,
+        keep_maps=0,
+    )
 
     def run() -> dict[str, int]:
         model.passes.clear()
@@ -94,7 +115,9 @@ def every(count: int, repeats: int) -> None:
 
     ours, theirs = in_turn(run, bare, repeats=repeats)
     print(f"{model.name}, {count} images, sds with {len(methods)} methods: {passes}")
-    print(f"  / its bare passes   {ours.wall / theirs.wall:.2f}, of the CPU's time {ours.cpu / theirs.cpu:.2f}")
+    print(
+        f"  / its bare passes   {ours.wall / theirs.wall:.2f}, of the CPU's time {ours.cpu / theirs.cpu:.2f}"
+    )
 
 
 def main() -> None:
@@ -102,16 +125,33 @@ def main() -> None:
     parser.add_argument("--size", type=int, choices=[64, 224], default=64)
     parser.add_argument("--images", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--every", action="store_true", help="only sds, with every method of gradients and CAM, on torchvision's ResNet-50")
+    parser.add_argument(
+        "--every",
+        action="store_true",
+        help="only sds, with every method of gradients and CAM, on torchvision's ResNet-50",
+    )
     options = parser.parse_args()
     if options.every:
         every(options.images or 8, options.repeats)
         return
     model = hp.load_model("paperbirds/resnet") if options.size == 64 else large()
     count = options.images or (64 if options.size == 64 else 8)
-    images = torch.rand(count, 3, options.size, options.size, generator=torch.Generator().manual_seed(0))
-    data, x, target = TensorData(images, [0] * count), model.normalize(images), torch.zeros(count, dtype=torch.long)
-    plan = make_plan([model], [data], parse_methods(list(SHARED)), parse_protocols(["sds"]), batch_size=count, keep_maps=0)
+    images = torch.rand(
+        count, 3, options.size, options.size, generator=torch.Generator().manual_seed(0)
+    )
+    data, x, target = (
+        TensorData(images, [0] * count),
+        model.normalize(images),
+        torch.zeros(count, dtype=torch.long),
+    )
+    plan = make_plan(
+        [model],
+        [data],
+        parse_methods(list(SHARED)),
+        parse_protocols(["sds"]),
+        batch_size=count,
+        keep_maps=0,
+    )
 
     def run() -> None:
         with tempfile.TemporaryDirectory() as place:
@@ -137,8 +177,12 @@ def main() -> None:
     size = model.batch_size = min(count, 64)
     say = f"{model.name}, {options.size} px, {count} images"
     print(say)
-    print(f"  sds with {len(SHARED)} methods / its bare passes             {ratio(run, bare, options.repeats):.2f}")
-    print(f"  maps of {len(SHARED)} methods one by one / sharing one pass   {ratio(alone, together, options.repeats):.2f}")
+    print(
+        f"  sds with {len(SHARED)} methods / its bare passes             {ratio(run, bare, options.repeats):.2f}"
+    )
+    print(
+        f"  maps of {len(SHARED)} methods one by one / sharing one pass   {ratio(alone, together, options.repeats):.2f}"
+    )
     once = ratio(
         lambda: hp.explain(model, x[:8], target[:8], "ig(steps=20)"),
         lambda: theirs.attribute(x[:8], target=target[:8], n_steps=20, internal_batch_size=size),

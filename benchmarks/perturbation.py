@@ -30,12 +30,16 @@ def methods(masks: int) -> list[str]:
     ]
 
 
-def bare(model: hp.Model, x: Tensor, target: Tensor, forwards: int, backwards: int) -> Callable[[], None]:
+def bare(
+    model: hp.Model, x: Tensor, target: Tensor, forwards: int, backwards: int
+) -> Callable[[], None]:
     """The same number of passes in batches of the same size, and nothing else."""
     each = x.repeat_interleave(-(-model.batch_size // len(x)), 0)[: model.batch_size]
 
     def passes() -> None:
-        for size in [model.batch_size] * (forwards // model.batch_size) + [forwards % model.batch_size]:
+        for size in [model.batch_size] * (forwards // model.batch_size) + [
+            forwards % model.batch_size
+        ]:
             if size:
                 model.logits(each[:size])
         for _ in range(backwards // len(x)):
@@ -48,11 +52,16 @@ def compare_with_captum(model: hp.Model, x: Tensor, target: Tensor, repeats: int
     theirs, text = captum.attr.Occlusion(model.module), "occlusion(32, 32, compat=xplique)"
 
     def captums(at_once: int) -> Tensor:
-        return theirs.attribute(x, (3, 32, 32), (3, 32, 32), target=target, perturbations_per_eval=at_once)[:, 0]
+        return theirs.attribute(
+            x, (3, 32, 32), (3, 32, 32), target=target, perturbations_per_eval=at_once
+        )[:, 0]
 
     ours = hp.explain(model, x, target, text)
     assert (ours - captums(8)).abs().max() <= 1e-4 * ours.abs().max()
-    found = {n: ratio(lambda: hp.explain(model, x, target, text), lambda n=n: captums(n), repeats) for n in (1, 4, 16, 49)}
+    found = {
+        n: ratio(lambda: hp.explain(model, x, target, text), lambda n=n: captums(n), repeats)
+        for n in (1, 4, 16, 49)
+    }
     told = ", ".join(f"{n} at once {r:.2f}" for n, r in found.items())
     print(f"  {text} / Captum's, the same maps: {max(found.values()):.2f} of its best ({told})")
 
@@ -68,7 +77,9 @@ def main() -> None:
     options = parser.parse_args()
     model = hp.load_model("paperbirds/resnet") if options.size == 64 else large()
     model.batch_size = options.batch_size
-    x = torch.randn(options.images, 3, options.size, options.size, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(
+        options.images, 3, options.size, options.size, generator=torch.Generator().manual_seed(0)
+    )
     target = torch.zeros(options.images, dtype=torch.long)
     print(
         f"{model.name}, {options.size} px, {options.images} images, batches of {options.batch_size}; time / bare passes, by clock and CPU"
@@ -76,11 +87,21 @@ def main() -> None:
     for text in options.methods or methods(options.masks):
         before = model.passes.copy()
         hp.explain(model, x, target, text)
-        forwards, backwards = (model.passes[kind] - before[kind] for kind in ("forward", "backward"))
-        calls = (lambda text=text: hp.explain(model, x, target, text), bare(model, x, target, forwards, backwards))
+        forwards, backwards = (
+            model.passes[kind] - before[kind] for kind in ("forward", "backward")
+        )
+        calls = (
+            lambda text=text: hp.explain(model, x, target, text),
+            bare(model, x, target, forwards, backwards),
+        )
         ours, passes = in_turn(*calls, repeats=options.repeats)
-        told = " + ".join(f"{n} {kind}" for n, kind in ((forwards, "forwards"), (backwards, "backwards")) if n)
-        print(f"  {Expression.parse(text).label:<44} {ours.wall / passes.wall:.2f} {ours.cpu / passes.cpu:.2f}   ({told})", flush=True)
+        told = " + ".join(
+            f"{n} {kind}" for n, kind in ((forwards, "forwards"), (backwards, "backwards")) if n
+        )
+        print(
+            f"  {Expression.parse(text).label:<44} {ours.wall / passes.wall:.2f} {ours.cpu / passes.cpu:.2f}   ({told})",
+            flush=True,
+        )
     compare_with_captum(model, x[:1], target[:1], options.repeats)
     print(f"  peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GB")
 

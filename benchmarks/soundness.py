@@ -42,14 +42,25 @@ def seconds(call: Callable[[], object], clock: Callable[[], float]) -> float:
 
 def compared(options: argparse.Namespace) -> None:
     clock = CLOCKS[options.clock]
-    model = hp.load_model("paperbirds/resnet") if options.size == 64 else hp.load_model("torchvision:resnet50", "random")
+    model = (
+        hp.load_model("paperbirds/resnet")
+        if options.size == 64
+        else hp.load_model("torchvision:resnet50", "random")
+    )
     model.batch_size = options.batch
     protocol = Soundness(step=options.step)
     x = pictures(options.images, 3, options.size, 0)
     coarse = pictures(options.images, 1, options.size, 1)[:, 0]
-    kinds = {"contiguous": separable(coarse[:, None], gaussian(31, 8), "reflect")[:, 0], "scattered": torch.randn_like(coarse)}
+    kinds = {
+        "contiguous": separable(coarse[:, None], gaussian(31, 8), "reflect")[:, 0],
+        "scattered": torch.randn_like(coarse),
+    }
     target, ids = torch.zeros(len(x), dtype=torch.long), [str(i) for i in range(len(x))]
-    clean, rows, steps = model.logits(x), x.repeat_interleave(len(protocol.missing), 0), len(protocol.missing)
+    clean, rows, steps = (
+        model.logits(x),
+        x.repeat_interleave(len(protocol.missing), 0),
+        len(protocol.missing),
+    )
     say = f"{model.name}, {options.size} px, {len(x)} images, {steps} ratios, {torch.get_num_threads()} threads, {options.clock} time"
     print(say)
     for kind, maps in kinds.items():
@@ -57,17 +68,32 @@ def compared(options: argparse.Namespace) -> None:
         spent: dict[str, list[float]] = {"whole": [], "bare": []}
         for _ in range(options.repeats):
             batch = Judged(ids, x, target, clean, Rng(0, ids))
-            spent["whole"].append(seconds(lambda batch=batch, maps=maps: protocol.measure(model, batch, {}, maps), clock))
-            spent["bare"].append(seconds(lambda: [model.logits(part) for part in rows.split(model.batch_size)], clock))
+            spent["whole"].append(
+                seconds(
+                    lambda batch=batch, maps=maps: protocol.measure(model, batch, {}, maps), clock
+                )
+            )
+            spent["bare"].append(
+                seconds(
+                    lambda: [model.logits(part) for part in rows.split(model.batch_size)], clock
+                )
+            )
         whole, bare = (statistics.median(times) for times in spent.values())
         print(
-            f"  {kind:10}  soundness / bare forwards {whole / bare:5.2f}   ({bare / len(rows) * 1000:.1f} ms a forward)", end="", flush=True
+            f"  {kind:10}  soundness / bare forwards {whole / bare:5.2f}   ({bare / len(rows) * 1000:.1f} ms a forward)",
+            end="",
+            flush=True,
         )
         ours, arrays, lil = imputed(x, maps, protocol, clock)
-        print(f"   arrays + LU / ours {arrays / ours:4.1f}, lil_matrix + LU / ours {lil / ours:4.1f}", flush=True)
+        print(
+            f"   arrays + LU / ours {arrays / ours:4.1f}, lil_matrix + LU / ours {lil / ours:4.1f}",
+            flush=True,
+        )
 
 
-def imputed(x: Tensor, maps: Tensor, protocol: Soundness, clock: Callable[[], float]) -> tuple[float, float, float]:
+def imputed(
+    x: Tensor, maps: Tensor, protocol: Soundness, clock: Callable[[], float]
+) -> tuple[float, float, float]:
     """Seconds for imputation alone, at some of the ratios: ours, and solved image by image, put together in two ways."""
     ranks, pixels = removal_order(maps), maps[0].numel()
     some = protocol.missing[:: max(1, len(protocol.missing) // 5)]
@@ -80,7 +106,11 @@ def imputed(x: Tensor, maps: Tensor, protocol: Soundness, clock: Callable[[], fl
             spsolve(*put_together(image.numpy(), mask.numpy()))
 
     ours = seconds(lambda: linear_impute(images, removed, rng=rng), clock)
-    return ours, seconds(lambda: solved(by_arrays), clock), seconds(lambda: solved(by_lil_matrix), clock)
+    return (
+        ours,
+        seconds(lambda: solved(by_arrays), clock),
+        seconds(lambda: solved(by_lil_matrix), clock),
+    )
 
 
 def memory(options: argparse.Namespace) -> None:
@@ -97,7 +127,10 @@ def memory(options: argparse.Namespace) -> None:
     middle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     drawn = seconds(lambda: at_levels(protocol, score.numpy(), mass.numpy()), clock)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{options.memory} samples: {kept:.0f} bytes each; concluded in {spent:.2f} s, {middle - before:.0f} MB more;", end=" ")
+    print(
+        f"{options.memory} samples: {kept:.0f} bytes each; concluded in {spent:.2f} s, {middle - before:.0f} MB more;",
+        end=" ",
+    )
     print(f"levels with intervals in {drawn:.0f} s, {after - before:.0f} MB more")
 
 

@@ -24,10 +24,17 @@ def main(out: Path) -> None:
     maps = {}
     for entry in METHODS:
         model = next(m for m in models if not (entry.applies and entry.applies(m)))
-        given = {"silhouette": silhouette} | ({"reference": reference(model)} if entry.prepare else {})
-        maps[entry.id] = hp.explain(model, model.normalize(images), torch.tensor(data.labels), entry.id, **given)
+        given = {"silhouette": silhouette} | (
+            {"reference": reference(model)} if entry.prepare else {}
+        )
+        maps[entry.id] = hp.explain(
+            model, model.normalize(images), torch.tensor(data.labels), entry.id, **given
+        )
     names = list(maps)
-    rows = [{name: maps[name] for name in names[start : start + ROW]} for start in range(0, len(names), ROW)]
+    rows = [
+        {name: maps[name] for name in names[start : start + ROW]}
+        for start in range(0, len(names), ROW)
+    ]
     parts = [panel(list((images * 255).round().byte()), ["", ""], row) for row in rows]
     page = Image.new("RGB", (max(p.width for p in parts), sum(p.height for p in parts)), "white")
     for number, part in enumerate(parts):

@@ -30,14 +30,22 @@ def main(measured: Path, out: Path) -> None:
         known[against] = max(known.get(against, 0.0), share)
     unknown = set(largest) - {e.id for e in (*METHODS, *BASELINES)}
     assert not unknown, f"measured, but not in the registry: {unknown}"
-    out.write_text(HEAD + "".join(line(e.id, largest.get(e.id, {})) for e in METHODS if e.family != "control"), encoding="utf-8")
+    out.write_text(
+        HEAD + "".join(line(e.id, largest.get(e.id, {})) for e in METHODS if e.family != "control"),
+        encoding="utf-8",
+    )
 
 
 def line(name: str, compared: dict[str, float]) -> str:
     entry, (forwards, backwards) = METHODS[name], Expression.parse(name).cost or (0, 0)
-    passes = " + ".join(f"{n} {kind}" for n, kind in ((forwards, "f"), (backwards, "b")) if n) or "–"
+    passes = (
+        " + ".join(f"{n} {kind}" for n, kind in ((forwards, "f"), (backwards, "b")) if n) or "–"
+    )
     each = " a channel" if "channels" in entry.needs else ""
-    told = "; ".join(f"{against}: {share:.0e}" for against, share in compared.items()) or "by construction"
+    told = (
+        "; ".join(f"{against}: {share:.0e}" for against, share in compared.items())
+        or "by construction"
+    )
     signed = "yes" if entry.signed else "no"
     return f"| `{name}` | {entry.family} | {entry.layer} | {signed} | {passes}{each} | {told} | {entry.paper} |\n"
 

@@ -70,10 +70,16 @@ does not match is listed. Listing opens no image. One that cannot be read is a r
 
 def line(name: str, network: Network) -> str:
     layers = ", ".join(f"`{layer}`" for layer in network.layers.values()) or "–"
-    file = f"[{network.url.rpartition('/')[2]}]({network.url})" if name in OURS else f"{name.partition(':')[0]}'s"
+    file = (
+        f"[{network.url.rpartition('/')[2]}]({network.url})"
+        if name in OURS
+        else f"{name.partition(':')[0]}'s"
+    )
     mean = " ".join(f"{value:g}" for value in network.mean)
     return f"| `{name}` | {layers} | {network.resize}, {network.size} px | {mean} | {network.zero} | {file} | {network.papers} |\n"
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(TEXT % "".join(line(*row) for row in NETWORKS.items()), encoding="utf-8")
+    Path(sys.argv[1]).write_text(
+        TEXT % "".join(line(*row) for row in NETWORKS.items()), encoding="utf-8"
+    )

@@ -28,14 +28,25 @@ def main(out: Path, count: int) -> None:
                 low, high = np.nanquantile(curves[kind], [0.025, 0.975], axis=0)
                 mean = np.nanmean(curves[kind], axis=0)
                 order = np.argsort(places)
-                lines.append(Trace(kind, family, *(tuple(np.asarray(v)[order]) for v in (mean, places, low, high))))
+                lines.append(
+                    Trace(
+                        kind,
+                        family,
+                        *(tuple(np.asarray(v)[order]) for v in (mean, places, low, high)),
+                    )
+                )
                 print(
                     f"  {name:12} {kind:10}",
-                    *(f"{p:g}: {m:.3f} ({a:.3f}–{b:.3f})" for p, m, a, b in zip(places, mean, low, high, strict=True)),
+                    *(
+                        f"{p:g}: {m:.3f} ({a:.3f}–{b:.3f})"
+                        for p, m, a, b in zip(places, mean, low, high, strict=True)
+                    ),
                 )
             title = f"{name} of the truth and of changed maps, over {count} trials"
             figure = traces(lines, WHOLE, (across, name), title)
-            (out / f"known-truth-{name}-{fill}.svg").write_text(standalone(figure), encoding="utf-8")
+            (out / f"known-truth-{name}-{fill}.svg").write_text(
+                standalone(figure), encoding="utf-8"
+            )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,11 @@ FOUND = pytest.StashKey[list[tuple[str, str, float]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--deviations", type=Path, help="write the largest deviation of every compared method to this JSON file")
+    parser.addoption(
+        "--deviations",
+        type=Path,
+        help="write the largest deviation of every compared method to this JSON file",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,9 +43,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def deviation(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Notes how far our maps of a method are from another source's, as a share of its largest value."""
 
-    def note(method: str, against: str, ours: Tensor | np.ndarray, theirs: Tensor | np.ndarray) -> None:
-        ours, theirs = (np.asarray(torch.as_tensor(v).detach(), dtype=np.float64) for v in (ours, theirs))
-        share = np.nanmax(np.abs(ours - theirs), initial=0) / np.nanmax(np.abs(theirs), initial=1e-30)
+    def note(
+        method: str, against: str, ours: Tensor | np.ndarray, theirs: Tensor | np.ndarray
+    ) -> None:
+        ours, theirs = (
+            np.asarray(torch.as_tensor(v).detach(), dtype=np.float64) for v in (ours, theirs)
+        )
+        share = np.nanmax(np.abs(ours - theirs), initial=0) / np.nanmax(
+            np.abs(theirs), initial=1e-30
+        )
         request.config.stash[FOUND].append((method, against, float(share)))
 
     return note
@@ -56,7 +66,13 @@ class BasicBlock(nn.Module):
         self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(outside)
         changes = inside != outside or stride > 1
-        self.downsample = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)) if changes else None
+        self.downsample = (
+            nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+            )
+            if changes
+            else None
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
@@ -72,7 +88,9 @@ class GoldenResNet(nn.Module):
             nn.ReLU(),
             nn.MaxPool2d(2),
         )
-        for i, (inside, outside, stride) in enumerate([(12, 12, 1), (12, 24, 2), (24, 32, 2), (32, 40, 1)], 1):
+        for i, (inside, outside, stride) in enumerate(
+            [(12, 12, 1), (12, 24, 2), (24, 32, 2), (32, 40, 1)], 1
+        ):
             setattr(self, f"layer{i}", nn.Sequential(BasicBlock(inside, outside, stride)))
         self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(40, 10)
 
@@ -87,10 +105,20 @@ class GoldenVGG(nn.Module):
         super().__init__()
         features: list[nn.Module] = []
         for inside, outside in [(3, 16), (16, 16), (0, 0), (16, 32), (32, 32), (0, 0)]:
-            features += [nn.Conv2d(inside, outside, 3, padding=1), nn.ReLU()] if inside else [nn.MaxPool2d(2)]
+            features += (
+                [nn.Conv2d(inside, outside, 3, padding=1), nn.ReLU()]
+                if inside
+                else [nn.MaxPool2d(2)]
+            )
         self.features = nn.Sequential(*features)
         self.classifier = nn.Sequential(
-            nn.Linear(2048, 48), nn.ReLU(), nn.Dropout(), nn.Linear(48, 48), nn.ReLU(), nn.Dropout(), nn.Linear(48, 10)
+            nn.Linear(2048, 48),
+            nn.ReLU(),
+            nn.Dropout(),
+            nn.Linear(48, 48),
+            nn.ReLU(),
+            nn.Dropout(),
+            nn.Linear(48, 10),
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -41,7 +41,9 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+@pytest.mark.parametrize(
+    "path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE))
+)
 def test_imports_follow_the_order(path):
     package = path.relative_to(SOURCE).parts[0].removesuffix(".py")
     if package == "__init__":
@@ -51,5 +53,9 @@ def test_imports_follow_the_order(path):
 
 
 def test_every_package_has_its_place():
-    there = {p.name.removesuffix(".py") for p in SOURCE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    there = {
+        p.name.removesuffix(".py")
+        for p in SOURCE.iterdir()
+        if p.suffix == ".py" or (p / "__init__.py").exists()
+    }
     assert there - {"__init__"} == set(ORDER)

@@ -30,7 +30,15 @@ def test_the_spec_is_valid():
     assert make_spec(yaml.safe_load(spec)).expressions()
 
 
-@pytest.mark.parametrize("line", [line for block in blocks("bash") for line in block.splitlines() if line.startswith("heatproof")])
+@pytest.mark.parametrize(
+    "line",
+    [
+        line
+        for block in blocks("bash")
+        for line in block.splitlines()
+        if line.startswith("heatproof")
+    ],
+)
 def test_the_commands_exist(line):
     from heatproof.cli import main
 

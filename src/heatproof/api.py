@@ -72,7 +72,9 @@ class Result:
             weakref.finalize(self, shutil.rmtree, store.root, ignore_errors=True)
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{n} {status}" for status, n in self.scores["status"].value_counts().items())
+        counts = ", ".join(
+            f"{n} {status}" for status, n in self.scores["status"].value_counts().items()
+        )
         return f"Result({self.scores['method'].nunique()} methods, {self.scores['sample'].nunique()} samples: {counts})\n{self.summary()}"
 
     def _repr_html_(self) -> str:
@@ -95,20 +97,31 @@ class Result:
     def left_out(self) -> pd.DataFrame:
         """What has no score, and why: failed, undefined, not applicable, unreadable; one line a reason, with its samples counted."""
         lost = self.scores[self.scores["status"] != "ok"]
-        return lost.groupby(["model", "protocol", "method", "status", "message"], sort=False).size().rename("samples").reset_index()
+        return (
+            lost.groupby(["model", "protocol", "method", "status", "message"], sort=False)
+            .size()
+            .rename("samples")
+            .reset_index()
+        )
 
     def report(self, directory: str | Path | None = None) -> Path:
         """Build the site; returns its first page. By default inside the run's directory."""
         if directory is None and self._temporary:
-            raise HeatproofError('this result has no directory of its own; say where: result.report("out/")')
-        return build(self.store, Path(directory) if directory is not None else self.store.root / "report")
+            raise HeatproofError(
+                'this result has no directory of its own; say where: result.report("out/")'
+            )
+        return build(
+            self.store, Path(directory) if directory is not None else self.store.root / "report"
+        )
 
     def save(self, directory: str | Path) -> Path:
         """Keep a result that was not given a directory."""
         target = Path(directory)
         if target.exists() and any(target.iterdir()):
             raise HeatproofError(f"{target} is not empty; choose another directory")
-        shutil.copytree(self.store.root, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
+        shutil.copytree(
+            self.store.root, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock")
+        )
         return target
 
 
@@ -143,17 +156,39 @@ def evaluate(
     if batch_size < 1:
         raise HeatproofError(f"batch_size must be at least 1; got {batch_size}")
     if not isinstance(data, str | tuple) and not hasattr(data, "fingerprints"):
-        raise HeatproofError(f"data is a name, (images, labels), or what load_data gives; got {type(data).__name__}")
-    models = [load_model(m) for m in ([model] if isinstance(model, Model | nn.Module | str) else model)]
+        raise HeatproofError(
+            f"data is a name, (images, labels), or what load_data gives; got {type(data).__name__}"
+        )
+    models = [
+        load_model(m) for m in ([model] if isinstance(model, Model | nn.Module | str) else model)
+    ]
     expressions, judges = parse_methods(list(methods)), parse_protocols(protocols)
     if limit is not None and not isinstance(data, str):
-        raise HeatproofError("limit goes with the name of a data set; give load_data the limit, or fewer images")
-    sets: list[Data] = [TensorData(*data) if isinstance(data, tuple) else load_data(data, m, limit=limit, seed=seed) for m in models]
-    others: list[Data | None] = [
-        None if reference is None else TensorData(reference) if isinstance(reference, Tensor) else load_data(reference, m, seed=seed)
+        raise HeatproofError(
+            "limit goes with the name of a data set; give load_data the limit, or fewer images"
+        )
+    sets: list[Data] = [
+        TensorData(*data) if isinstance(data, tuple) else load_data(data, m, limit=limit, seed=seed)
         for m in models
     ]
-    plan = make_plan(models, sets, expressions, judges, seed=seed, batch_size=batch_size, keep_maps=keep_maps, references=others)
+    others: list[Data | None] = [
+        None
+        if reference is None
+        else TensorData(reference)
+        if isinstance(reference, Tensor)
+        else load_data(reference, m, seed=seed)
+        for m in models
+    ]
+    plan = make_plan(
+        models,
+        sets,
+        expressions,
+        judges,
+        seed=seed,
+        batch_size=batch_size,
+        keep_maps=keep_maps,
+        references=others,
+    )
     told = {
         "models": [m.name for m in models],
         "data": {"name": sets[0].name, "limit": limit},
@@ -174,7 +209,9 @@ def evaluate(
         raise
 
 
-def open_spec(spec: Spec, device: str = "auto", *, train: bool = True, progress: Making | None = None) -> Plan:
+def open_spec(
+    spec: Spec, device: str = "auto", *, train: bool = True, progress: Making | None = None
+) -> Plan:
     """Load everything a spec names, train what is to be trained, and plan it.
 
     train: False takes untrained weights in place of those that are not made yet; the plan costs the same.
@@ -185,7 +222,10 @@ def open_spec(spec: Spec, device: str = "auto", *, train: bool = True, progress:
     def opened(told: DataSpec, model: Model) -> Data:
         return load_data(told.name, model, split=told.split, limit=told.limit, seed=spec.seed)
 
-    sets = [opened(spec.data.changed(told.change), m) for told, m in zip(spec.models, models, strict=True)]
+    sets = [
+        opened(spec.data.changed(told.change), m)
+        for told, m in zip(spec.models, models, strict=True)
+    ]
     references = [opened(spec.reference, m) for m in models] if spec.reference else None
     return make_plan(
         models,
@@ -214,7 +254,13 @@ def run(
     return Result(store)
 
 
-def _run(plan: Plan, store: Store, identity: dict[str, Any], told: dict[str, Any], progress: Callable[[Task, bool], None] | None) -> None:
+def _run(
+    plan: Plan,
+    store: Store,
+    identity: dict[str, Any],
+    told: dict[str, Any],
+    progress: Callable[[Task, bool], None] | None,
+) -> None:
     models = {t.title: t.model for t in plan.tasks}
     if store.root.exists() and not store.root.is_dir():
         raise HeatproofError(f"{store.root} is a file, not a directory")
@@ -223,11 +269,24 @@ def _run(plan: Plan, store: Store, identity: dict[str, Any], told: dict[str, Any
         store.claim(identity)
         cells = {t.name: [c.key for c in t.cells] for t in plan.tasks}
         about = {
-            t.name: {"model": t.owner, "view": t.view, "protocols": list(dict.fromkeys(c.protocol.canonical for c in t.cells))}
+            t.name: {
+                "model": t.owner,
+                "view": t.view,
+                "protocols": list(dict.fromkeys(c.protocol.canonical for c in t.cells)),
+            }
             for t in plan.tasks
         }
-        pools = {t.title: {label: len(own) for label, own in t.data.pool.items()} for t in plan.tasks if isinstance(t.data, Grids)}
-        facts = {"methods": _facts(plan), "protocols": _judges(plan), "cost": plan.cost(), "pools": pools}
+        pools = {
+            t.title: {label: len(own) for label, own in t.data.pool.items()}
+            for t in plan.tasks
+            if isinstance(t.data, Grids)
+        }
+        facts = {
+            "methods": _facts(plan),
+            "protocols": _judges(plan),
+            "cost": plan.cost(),
+            "pools": pools,
+        }
         store.write_json("plan.json", {"tasks": cells, "about": about, **facts})
         store.write_json("provenance.json", provenance(told, models))
         execute(plan, store, progress or (lambda task, reused: None))

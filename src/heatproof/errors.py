@@ -34,8 +34,14 @@ MOST_NAMES = 60
 def unknown(kind: str, name: object, known: Iterable[str], hint: str = "") -> HeatproofError:
     """«unknown method "gradcm"; did you mean gradcam, gradcam++?» or, with nothing close, all there are (of very many, some)."""
     names = sorted(set(known))
-    by_sound = {"".join(filter(str.isalnum, n.lower())) or n: n for n in reversed(names)}  # Grad-CAM is gradcam
+    by_sound = {
+        "".join(filter(str.isalnum, n.lower())) or n: n for n in reversed(names)
+    }  # Grad-CAM is gradcam
     heard = "".join(filter(str.isalnum, str(name).lower()))
-    close = get_close_matches(str(name), names, n=3, cutoff=0.6) or [by_sound[n] for n in get_close_matches(heard, by_sound, 3, 0.6)]
-    help_ = f"did you mean {', '.join(close)}?" if close else f"there are: {some(names, MOST_NAMES)}"
+    close = get_close_matches(str(name), names, n=3, cutoff=0.6) or [
+        by_sound[n] for n in get_close_matches(heard, by_sound, 3, 0.6)
+    ]
+    help_ = (
+        f"did you mean {', '.join(close)}?" if close else f"there are: {some(names, MOST_NAMES)}"
+    )
     return HeatproofError(f'unknown {kind} "{name}"; {help_}{" " + hint if hint else ""}')

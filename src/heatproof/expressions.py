@@ -13,7 +13,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from heatproof.errors import HeatproofError
 
-_CALL = re.compile(r"\s*(?P<name>[A-Za-z0-9_][A-Za-z0-9_.:/+\-]*)\s*(?:\((?P<args>.*)\))?\s*", re.DOTALL)
+_CALL = re.compile(
+    r"\s*(?P<name>[A-Za-z0-9_][A-Za-z0-9_.:/+\-]*)\s*(?:\((?P<args>.*)\))?\s*", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -30,14 +32,25 @@ class Call:
 
     def bind(self, parameters: Mapping[str, inspect.Parameter], kind: str) -> dict[str, Any]:
         """All arguments by name with the defaults filled in; an argument that does not fit is an error that lists what does."""
-        signature = inspect.Signature([p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in parameters.values()])
+        signature = inspect.Signature(
+            [p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in parameters.values()]
+        )
         try:
             bound = signature.bind(*self.args, **self.kwargs)
         except TypeError as error:
-            takes = ", ".join(n if p.default is p.empty else f"{n}={_show(p.default)}" for n, p in parameters.items()) or "no arguments"
+            takes = (
+                ", ".join(
+                    n if p.default is p.empty else f"{n}={_show(p.default)}"
+                    for n, p in parameters.items()
+                )
+                or "no arguments"
+            )
             raise HeatproofError(f"{kind} {self}: {error}; {self.name} takes: {takes}") from None
         bound.apply_defaults()
-        return {name: self._checked(name, value, parameters[name], kind) for name, value in bound.arguments.items()}
+        return {
+            name: self._checked(name, value, parameters[name], kind)
+            for name, value in bound.arguments.items()
+        }
 
     def _checked(self, name: str, value: Any, parameter: inspect.Parameter, kind: str) -> Any:
         """By the parameter's annotation: what a function says it takes is what it gets."""
@@ -48,13 +61,17 @@ class Call:
         except ValidationError as error:
             wrong = error.errors()[0]
             said = wrong["msg"].removeprefix("Value error, ")
-            raise HeatproofError(f"{kind} {self}, {name}: found {_show(value)}; {said[0].lower()}{said[1:]}") from None
+            raise HeatproofError(
+                f"{kind} {self}, {name}: found {_show(value)}; {said[0].lower()}{said[1:]}"
+            ) from None
 
 
 def parse_call(text: str) -> Call:
     match = _CALL.fullmatch(text)
     if not match:
-        raise HeatproofError(f'cannot read "{text}"; expected a name with optional arguments, such as ig(steps=20)')
+        raise HeatproofError(
+            f'cannot read "{text}"; expected a name with optional arguments, such as ig(steps=20)'
+        )
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for item in split(match["args"] or "", ","):
@@ -64,7 +81,9 @@ def parse_call(text: str) -> Call:
         if equals and key.strip().isidentifier():
             kwargs[key.strip()] = _value(value)
         elif kwargs:
-            raise HeatproofError(f'cannot read "{text}": the unnamed argument {item.strip()} stands after a named one')
+            raise HeatproofError(
+                f'cannot read "{text}": the unnamed argument {item.strip()} stands after a named one'
+            )
         else:
             args.append(_value(item))
     return Call(match["name"], tuple(args), kwargs)
@@ -88,7 +107,9 @@ def split(text: str, separator: str) -> list[str]:
     return [p for p in pieces if p.strip()]
 
 
-def call_label(call: Call, arguments: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> str:
+def call_label(
+    call: Call, arguments: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
+) -> str:
     """The shortest text that means the same: only arguments that differ from their defaults."""
     told = {k: v for k, v in arguments.items() if k not in parameters or v != parameters[k].default}
     return str(Call(call.name, (), told))
@@ -99,9 +120,14 @@ def options(function: Callable[..., Any], *given: str) -> dict[str, inspect.Para
     found = inspect.signature(function).parameters.items()
     try:
         hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError):  # annotations of the user's own that cannot be looked up are not checked
+    except (
+        NameError,
+        TypeError,
+    ):  # annotations of the user's own that cannot be looked up are not checked
         hints = {}
-    own = {k: p for k, p in found if k not in given and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    own = {
+        k: p for k, p in found if k not in given and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    }
     return {k: p.replace(annotation=hints.get(k, p.annotation)) for k, p in own.items()}
 
 

@@ -23,7 +23,9 @@ class Registry(Generic[T]):
 
     def add(self, entry: T, replace: bool = False) -> None:
         if entry.id in self._entries and not replace:
-            raise HeatproofError(f'there is already a {self.kind} "{entry.id}"; choose another name')
+            raise HeatproofError(
+                f'there is already a {self.kind} "{entry.id}"; choose another name'
+            )
         self._entries[entry.id] = entry
 
     def __getitem__(self, name: str) -> T:

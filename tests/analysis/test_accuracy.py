@@ -8,7 +8,11 @@ from heatproof.analysis.intervals import Estimate
 
 def answers(seed: int, n: int = 30, patches: int = 9) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return rng.random(n) < 0.8, (rng.random((n, patches)) < 0.9).astype(np.float32), rng.normal(size=(n, patches))
+    return (
+        rng.random(n) < 0.8,
+        (rng.random((n, patches)) < 0.9).astype(np.float32),
+        rng.normal(size=(n, patches)),
+    )
 
 
 def test_readings_are_what_they_say_sample_by_sample():
@@ -51,7 +55,11 @@ def test_the_other_way_round_is_the_negative():
 def test_pairs_that_change_together_are_known_better():
     before = np.arange(100) < 60
     together, apart = np.arange(100) < 70, (np.arange(100) + 50) % 100 < 70
-    assert newcombe(before, together).value == pytest.approx(newcombe(before, apart).value) == pytest.approx(0.1)
+    assert (
+        newcombe(before, together).value
+        == pytest.approx(newcombe(before, apart).value)
+        == pytest.approx(0.1)
+    )
     assert newcombe(before, together).told == 1
     assert newcombe(before, apart).told == 0
 
@@ -60,7 +68,9 @@ def test_pairs_that_change_together_are_known_better():
 def test_it_covers_the_truth_about_as_often_as_it_says(loses: float, gains: float):
     rng, hits = np.random.default_rng(0), 0
     for _ in range(1000):
-        kinds = rng.choice(4, size=60, p=[0.5, loses, gains, 0.5 - loses - gains])  # both, before only, after only, neither
+        kinds = rng.choice(
+            4, size=60, p=[0.5, loses, gains, 0.5 - loses - gains]
+        )  # both, before only, after only, neither
         found = newcombe(kinds < 2, (kinds == 0) | (kinds == 2))
         hits += found.low <= gains - loses <= found.high
     assert 0.93 <= hits / 1000 <= 0.995

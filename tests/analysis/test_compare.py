@@ -9,12 +9,24 @@ KEY = ("sds", "patches=16", "zero")
 
 
 def rows(model: str, values: dict[str, list[float]], baseline: str = "zero") -> pd.DataFrame:
-    lines = [(model, m, "sds", "patches=16", baseline, f"s{i}", v) for m, scores in values.items() for i, v in enumerate(scores)]
-    return pd.DataFrame(lines, columns=["model", "method", "protocol", "setting", "baseline", "sample", "value"])
+    lines = [
+        (model, m, "sds", "patches=16", baseline, f"s{i}", v)
+        for m, scores in values.items()
+        for i, v in enumerate(scores)
+    ]
+    return pd.DataFrame(
+        lines, columns=["model", "method", "protocol", "setting", "baseline", "sample", "value"]
+    )
 
 
 def test_a_table_has_one_models_scores_under_one_setting():
-    all_rows = pd.concat([rows("a", {"y": [1, 2], "x": [3, np.nan]}), rows("a", {"y": [9, 9]}, "blur"), rows("b", {"y": [8, 8]})])
+    all_rows = pd.concat(
+        [
+            rows("a", {"y": [1, 2], "x": [3, np.nan]}),
+            rows("a", {"y": [9, 9]}, "blur"),
+            rows("b", {"y": [8, 8]}),
+        ]
+    )
     found = table(all_rows, "a", KEY)
     assert list(found.columns) == ["y", "x"]
     assert found["y"].tolist() == [1, 2]
@@ -23,7 +35,10 @@ def test_a_table_has_one_models_scores_under_one_setting():
 
 
 def test_a_gap_is_over_the_samples_that_both_have():
-    of, to = pd.Series([1.0, 5.0, np.nan, 4.0], list("abcd")), pd.Series([2.0, 3.0, 7.0, 9.0], list("dabz"))
+    of, to = (
+        pd.Series([1.0, 5.0, np.nan, 4.0], list("abcd")),
+        pd.Series([2.0, 3.0, 7.0, 9.0], list("dabz")),
+    )
     found, n = gap(of, to)
     assert n == 3
     assert found == Estimate.mean(np.array([1 - 3.0, 5 - 7.0, 4 - 2.0]))

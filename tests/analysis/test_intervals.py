@@ -6,7 +6,9 @@ import scipy.stats
 from heatproof.analysis.intervals import Estimate, bootstrap_means, rank, summarize
 
 
-def frame(values: dict[str, list[float]], status: dict[str, list[str]] | None = None) -> pd.DataFrame:
+def frame(
+    values: dict[str, list[float]], status: dict[str, list[str]] | None = None
+) -> pd.DataFrame:
     rows = []
     for method, scores in values.items():
         for i, value in enumerate(scores):
@@ -53,7 +55,9 @@ def test_it_covers_the_truth_about_as_often_as_it_says():
 def test_comparisons_are_paired():
     """A constant lead over noise that both share is certain, however wide the intervals."""
     noise = np.random.default_rng(0).normal(0, 1, 100)
-    table = summarize(frame({"a": (noise + 0.01).tolist(), "b": noise.tolist()})).set_index("method")
+    table = summarize(frame({"a": (noise + 0.01).tolist(), "b": noise.tolist()})).set_index(
+        "method"
+    )
     assert table.loc["a", ["rank", "rank_low", "rank_high"]].tolist() == [1, 1, 1]
     assert table.loc["b", ["rank", "rank_low", "rank_high"]].tolist() == [2, 2, 2]
     assert table.loc["a", "low"] < table.loc["b", "mean"]
@@ -87,7 +91,12 @@ def test_one_sample_is_enough_to_say_so():
 
 
 def test_the_same_twice():
-    rows = frame({"a": np.random.default_rng(0).normal(size=50).tolist(), "b": np.random.default_rng(1).normal(size=50).tolist()})
+    rows = frame(
+        {
+            "a": np.random.default_rng(0).normal(size=50).tolist(),
+            "b": np.random.default_rng(1).normal(size=50).tolist(),
+        }
+    )
     pd.testing.assert_frame_equal(summarize(rows), summarize(rows))
 
 
@@ -100,6 +109,9 @@ def test_an_estimate_of_a_mean_is_that_of_the_summary():
     assert np.isnan(Estimate.mean(np.array([]))).all()
 
 
-@pytest.mark.parametrize(("low", "high", "told"), [(0.1, 0.3, 1), (-0.3, -0.1, -1), (-0.1, 0.3, 0), (0.0, 0.3, 0), (np.nan, np.nan, 0)])
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [(0.1, 0.3, 1), (-0.3, -0.1, -1), (-0.1, 0.3, 0), (0.0, 0.3, 0), (np.nan, np.nan, 0)],
+)
 def test_told_means_that_the_interval_leaves_out_zero(low: float, high: float, told: int):
     assert Estimate(0.0, low, high).told == told

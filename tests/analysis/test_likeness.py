@@ -27,7 +27,9 @@ def test_a_map_is_stretched_from_zero_to_one_and_a_flat_one_has_no_shape():
 
 def test_map_gaps_are_means_over_pixels():
     a, b = RNG.random((3, 4, 4)), RNG.random((3, 4, 4))
-    slow = [sum(abs(a[i, r, c] - b[i, r, c]) for r in range(4) for c in range(4)) / 16 for i in range(3)]
+    slow = [
+        sum(abs(a[i, r, c] - b[i, r, c]) for r in range(4) for c in range(4)) / 16 for i in range(3)
+    ]
     assert map_gaps(a, b) == pytest.approx(slow)
 
 

@@ -33,7 +33,19 @@ def scores(values: dict[str, np.ndarray], model: str = "net") -> pd.DataFrame:
         for m in range(table.shape[1])
         for n in range(len(table))
     ]
-    columns = ["model", "method", "layer", "protocol", "setting", "baseline", "sample", "target", "value", "status", "message"]
+    columns = [
+        "model",
+        "method",
+        "layer",
+        "protocol",
+        "setting",
+        "baseline",
+        "sample",
+        "target",
+        "value",
+        "status",
+        "message",
+    ]
     return pd.DataFrame(lines, columns=columns)
 
 
@@ -43,7 +55,9 @@ def apart(*means: float, samples: int = 40) -> np.ndarray:
 
 
 def test_ranks_are_those_of_the_summary():
-    rows = scores({"zero": apart(0.1, 0.3, 0.2), "blur": np.random.default_rng(0).normal(size=(40, 3))})
+    rows = scores(
+        {"zero": apart(0.1, 0.3, 0.2), "blur": np.random.default_rng(0).normal(size=(40, 3))}
+    )
     (found,) = standings(rows)
     summary = summarize(rows)
     for s, (_, _, baseline) in enumerate(found.settings):
@@ -93,12 +107,19 @@ def test_who_is_ahead_under_one_setting_though_not_by_mean_rank():
 
 
 def test_agreement_is_the_mean_and_least_spearman_of_all_pairs():
-    tables = {name: np.random.default_rng(i).normal(size=(30, 6)) for i, name in enumerate(("zero", "blur", "uniform"))}
+    tables = {
+        name: np.random.default_rng(i).normal(size=(30, 6))
+        for i, name in enumerate(("zero", "blur", "uniform"))
+    }
     (found,) = standings(scores(tables))
     rankings = [(found.methods, found.ranks[s], found.drawn_ranks[s]) for s in range(3)]
     agreed = agreement(rankings)
     assert agreed is not None
-    expected = {(a, b): spearmanr(found.means[a], found.means[b])[0] for a in range(3) for b in range(a + 1, 3)}
+    expected = {
+        (a, b): spearmanr(found.means[a], found.means[b])[0]
+        for a in range(3)
+        for b in range(a + 1, 3)
+    }
     assert {pair: e.value for pair, e in agreed.pairs.items()} == pytest.approx(expected)
     assert agreed.mean.value == pytest.approx(np.mean(list(expected.values())))
     assert agreed.least.value == pytest.approx(min(expected.values()))
@@ -106,14 +127,18 @@ def test_agreement_is_the_mean_and_least_spearman_of_all_pairs():
 
 
 def test_rankings_that_never_change_agree_for_sure():
-    (found,) = standings(scores({"zero": apart(0.1, 0.3, 0.2, 0.5), "blur": apart(0.2, 0.6, 0.4, 0.7)}))
+    (found,) = standings(
+        scores({"zero": apart(0.1, 0.3, 0.2, 0.5), "blur": apart(0.2, 0.6, 0.4, 0.7)})
+    )
     agreed = agreement([(found.methods, found.ranks[s], found.drawn_ranks[s]) for s in range(2)])
     assert agreed is not None
     assert agreed.mean == pytest.approx((1, 1, 1))
 
 
 def test_agreement_leaves_out_what_it_is_told_to_and_needs_three_methods():
-    (found,) = standings(scores({"zero": apart(0.1, 0.2, 0.3, 0.9), "blur": apart(0.3, 0.2, 0.1, 0.9)}))
+    (found,) = standings(
+        scores({"zero": apart(0.1, 0.2, 0.3, 0.9), "blur": apart(0.3, 0.2, 0.1, 0.9)})
+    )
     rankings = [(found.methods, found.ranks[s], found.drawn_ranks[s]) for s in range(2)]
     agreed = agreement(rankings, leave_out=["d"])
     assert agreed is not None
@@ -127,7 +152,9 @@ def test_scores_are_the_means_and_those_of_two_protocols_are_not_mixed():
     (found,) = standings(rows)
     summary = summarize(rows).set_index(["baseline", "method"])
     for i, (_, _, baseline) in enumerate(found.settings):
-        assert found.score(i, "b") == pytest.approx(tuple(summary.loc[(baseline, "b"), ["mean", "low", "high"]]))
+        assert found.score(i, "b") == pytest.approx(
+            tuple(summary.loc[(baseline, "b"), ["mean", "low", "high"]])
+        )
     overall = found.mean_score("b")
     assert overall is not None
     assert overall.value == pytest.approx(0.4)
@@ -137,12 +164,22 @@ def test_scores_are_the_means_and_those_of_two_protocols_are_not_mixed():
 
 def test_stability_of_rankings_counted_by_hand():
     """Kendall's W from the correlations of all pairs, flips pair by pair; ties are no flips."""
-    ranks = np.array([[1, 2, 3, 4, 5], [2, 1, 3, 5, 4], [1, 2, 2, 5, 4], [5, 4, 3, 2, 1]], dtype=float)
+    ranks = np.array(
+        [[1, 2, 3, 4, 5], [2, 1, 3, 5, 4], [1, 2, 2, 5, 4], [5, 4, 3, 2, 1]], dtype=float
+    )
     pairs = [spearmanr(a, b).statistic for a, b in itertools.combinations(ranks, 2)]
-    assert kendall_w(ranks[[0, 1, 3]]) == pytest.approx((1 + 2 * np.mean([pairs[0], pairs[2], pairs[4]])) / 3)
-    flips = [(a[i] - a[j]) * (b[i] - b[j]) < 0 for a, b in itertools.combinations(ranks, 2) for i, j in itertools.combinations(range(5), 2)]
+    assert kendall_w(ranks[[0, 1, 3]]) == pytest.approx(
+        (1 + 2 * np.mean([pairs[0], pairs[2], pairs[4]])) / 3
+    )
+    flips = [
+        (a[i] - a[j]) * (b[i] - b[j]) < 0
+        for a, b in itertools.combinations(ranks, 2)
+        for i, j in itertools.combinations(range(5), 2)
+    ]
     assert flipped_pairs(ranks) == pytest.approx(np.mean(flips))
-    assert rank_spread(ranks[[0, 1, 3]]) == pytest.approx(np.mean([np.std(column) for column in ranks[[0, 1, 3]].T]))
+    assert rank_spread(ranks[[0, 1, 3]]) == pytest.approx(
+        np.mean([np.std(column) for column in ranks[[0, 1, 3]].T])
+    )
     same = np.stack([ranks[2]] * 3)
     assert (kendall_w(same), flipped_pairs(same), rank_spread(same)) == (pytest.approx(1), 0, 0)
     assert np.isnan(kendall_w(np.ones((3, 4))))

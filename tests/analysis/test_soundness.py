@@ -34,7 +34,13 @@ def test_decisions_are_made_anew_in_every_draw(curves, settings):
 
     def slowly(rows):
         s, m = torch.from_numpy(score[rows]).double(), torch.from_numpy(mass[rows]).double()
-        q = F.soundness(s.mean(0) if protocol.score == "correct" else s, m, protocol.eps, protocol.compat, gate=protocol.gate)
+        q = F.soundness(
+            s.mean(0) if protocol.score == "correct" else s,
+            m,
+            protocol.eps,
+            protocol.compat,
+            gate=protocol.gate,
+        )
         reached = [next((k for k in range(12) if s.mean(0)[k] >= v - 1e-9), None) for v in levels]
         return [np.nan if k is None else q[:, k].mean().item() for k in reached]
 
@@ -53,7 +59,9 @@ def test_points_of_samples_drawn_again(curves, settings):
     protocol = make_protocol("soundness", {"eps": 0.05, **settings})
     score, mass = curves
     counts = np.random.default_rng(1).multinomial(40, np.full(40, 1 / 40), size=5)
-    found = protocol.drawn_points(torch.from_numpy(score), torch.from_numpy(mass), torch.from_numpy(counts))
+    found = protocol.drawn_points(
+        torch.from_numpy(score), torch.from_numpy(mass), torch.from_numpy(counts)
+    )
     for draw, weights in zip(found.numpy(), counts, strict=True):
         rows = np.repeat(np.arange(40), weights)
         np.testing.assert_allclose(draw, points(protocol, score[rows], mass[rows]).xy, rtol=1e-9)
@@ -61,7 +69,10 @@ def test_points_of_samples_drawn_again(curves, settings):
 
 def test_samples_without_a_curve_or_a_positive_value_are_left_out(curves):
     protocol = make_protocol("soundness", {"eps": 0.05})
-    score, mass = (np.concatenate([c, np.zeros((1, 12), np.float32), np.full((1, 12), np.nan, np.float32)]) for c in curves)
+    score, mass = (
+        np.concatenate([c, np.zeros((1, 12), np.float32), np.full((1, 12), np.nan, np.float32)])
+        for c in curves
+    )
     for ours, without in zip(points(protocol, score, mass), points(protocol, *curves), strict=True):
         np.testing.assert_array_equal(ours, without)
     assert at_levels(protocol, score, mass, (0.5,), 10) == at_levels(protocol, *curves, (0.5,), 10)
@@ -71,7 +82,13 @@ def test_samples_without_a_curve_or_a_positive_value_are_left_out(curves):
 
 def test_conclusion_and_points_agree(curves):
     protocol = make_protocol("soundness", {"eps": 0.05, "level": 0.5})
-    mean = protocol.conclude({k: torch.from_numpy(v) for k, v in zip(("score", "mass"), curves, strict=True)}).value.mean().item()
+    mean = (
+        protocol.conclude(
+            {k: torch.from_numpy(v) for k, v in zip(("score", "mass"), curves, strict=True)}
+        )
+        .value.mean()
+        .item()
+    )
     assert mean == pytest.approx(at_levels(protocol, *curves, (0.5,), 10)[0].value)
     accuracy, q = points(protocol, *curves)
     assert mean == pytest.approx(q[np.argmax(accuracy >= 0.5)])
@@ -81,14 +98,18 @@ def test_hausdorff_as_scipy():
     draw = np.random.default_rng(0)
     for n, m in [(1, 1), (9, 9), (98, 40)]:
         a, b = draw.random((n, 2)), draw.random((m, 2))
-        assert hausdorff(a, b) == pytest.approx(max(directed_hausdorff(a, b)[0], directed_hausdorff(b, a)[0]))
+        assert hausdorff(a, b) == pytest.approx(
+            max(directed_hausdorff(a, b)[0], directed_hausdorff(b, a)[0])
+        )
         assert hausdorff(a, b) == hausdorff(b, a)
         assert hausdorff(a, a) == 0
 
 
 def test_the_two_nearest_curves_tell_the_distance():
     line = np.stack([np.linspace(0, 1, 9), np.zeros(9)], 1)
-    assert least_distance([line, line + np.array([0, 0.5]), line + np.array([0, 2])]) == pytest.approx(0.5)
+    assert least_distance(
+        [line, line + np.array([0, 0.5]), line + np.array([0, 2])]
+    ) == pytest.approx(0.5)
     gap = np.concatenate([line, [[0.5, np.nan]]])
     assert hausdorff(gap, line) == 0
     with pytest.raises(HeatproofError, match="finite point"):
@@ -120,7 +141,9 @@ def test_distances_of_several_maps():
     apart = {"a": 0, "b": 0.2, "c": 0.5, "d": 0, "e": 1, "f": 2}
     curves = {name: line + np.array([0, up]) for name, up in apart.items()}
     found = distinct(
-        [Trio("", "", *"abc"), Trio("", "", *"def")], curves, {"a": curves["a"] + np.array([[[0, 0.1]]]), "d": curves["d"][None]}
+        [Trio("", "", *"abc"), Trio("", "", *"def")],
+        curves,
+        {"a": curves["a"] + np.array([[[0, 0.1]]]), "d": curves["d"][None]},
     )
     np.testing.assert_allclose(found.each, [(0.2, 0.1), (1, 0)], atol=1e-12)
     np.testing.assert_allclose(found.mean, (0.6, 0.05))

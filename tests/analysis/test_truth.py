@@ -36,7 +36,10 @@ def test_one_by_one(fill):
         wrong = 0
         for point, other in zip(x, empty, strict=True):
             votes = point * np.sign(point.sum())
-            left = [o if v > share * votes.max() else p for p, o, v in zip(point, other, votes, strict=True)]
+            left = [
+                o if v > share * votes.max() else p
+                for p, o, v in zip(point, other, votes, strict=True)
+            ]
             wrong += np.sign(sum(left)) != np.sign(point.sum())
         lost.append(wrong / 50)
     found = trials(1, 50, 20, fill)

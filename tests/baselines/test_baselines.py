@@ -14,7 +14,10 @@ from heatproof.tensor.noise import Rng
 @pytest.fixture(scope="module")
 def model():
     return hp.Model(
-        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)), size=32, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.5)
+        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)),
+        size=32,
+        mean=(0.5, 0.4, 0.3),
+        std=(0.2, 0.25, 0.5),
     )
 
 
@@ -22,14 +25,25 @@ def fill(text, x, model, ids=None, seed=0):
     return Baseline.parse(text).fill(x, model, Rng(seed, ids or [str(i) for i in range(len(x))]))
 
 
-PAINTED = [e.id for e in BASELINES if not e.imputes and e.id != "featurevis"]  # which is optimised for a network that has features
-COMPAT = ["random-color", "local-mean", "permutation", "local-permutation", "scramble-magnitude", "scramble-phase"]
+PAINTED = [
+    e.id for e in BASELINES if not e.imputes and e.id != "featurevis"
+]  # which is optimised for a network that has features
+COMPAT = [
+    "random-color",
+    "local-mean",
+    "permutation",
+    "local-permutation",
+    "scramble-magnitude",
+    "scramble-phase",
+]
 
 
 @pytest.fixture(scope="module")
 def knowing(model):
     """The model with reference images, for baselines that need some."""
-    reference = model.normalize(torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(7)))
+    reference = model.normalize(
+        torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(7))
+    )
     with model.preparing(lambda baseline: baseline.prepare(model, iter([reference]))):
         yield model
 
@@ -41,7 +55,9 @@ def test_only_what_is_removed_changes(knowing, name):
     without = Baseline.parse(name).remover(x, knowing, Rng(0, "abc"))(torch.arange(3), removed)
     kept = ~removed[:, None].expand_as(x)
     assert torch.equal(without[kept], x[kept])
-    stays = 1 / 16 if name == "local-permutation" else 0  # by chance a pixel of a 4×4 cell takes its own place
+    stays = (
+        1 / 16 if name == "local-permutation" else 0
+    )  # by chance a pixel of a 4×4 cell takes its own place
     assert abs((without[~kept] == x[~kept]).float().mean() - stays) < 0.01
 
 
@@ -91,13 +107,23 @@ def test_normal_noise_stays_in_the_models_input_range(model):
     low, high = model.input_range
     for channel in range(3):
         inside = (plain[:, channel] > low[channel]) & (plain[:, channel] < high[channel])
-        assert painted[:, channel].min() == low[channel] and painted[:, channel].max() == high[channel]
+        assert (
+            painted[:, channel].min() == low[channel] and painted[:, channel].max() == high[channel]
+        )
         assert torch.equal(painted[:, channel][inside], plain[:, channel][inside])
-        assert abs(inside.float().mean() - scipy.stats.norm.cdf([*low[channel, 0], *high[channel, 0]]) @ [-1, 1]) < 0.01
+        assert (
+            abs(
+                inside.float().mean()
+                - scipy.stats.norm.cdf([*low[channel, 0], *high[channel, 0]]) @ [-1, 1]
+            )
+            < 0.01
+        )
     assert fill("normal(-1, 1)", torch.zeros(4, 3, 32, 32), None).abs().max() == 1
 
 
-@pytest.mark.parametrize(("height", "width", "cells"), [(32, 32, 8), (24, 16, 8), (29, 13, 8), (5, 40, 8), (9, 9, 2)])
+@pytest.mark.parametrize(
+    ("height", "width", "cells"), [(32, 32, 8), (24, 16, 8), (29, 13, 8), (5, 40, 8), (9, 9, 2)]
+)
 def test_local_mean_is_the_mean_of_every_cell(height, width, cells):
     x = torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(0))
     painted = fill(f"local-mean(cells={cells})", x, None)
@@ -105,7 +131,11 @@ def test_local_mean_is_the_mean_of_every_cell(height, width, cells):
     for i in range(height):
         for j in range(width):
             own = [
-                [p for p in range(side) if p * min(cells, side) // side == at * min(cells, side) // side]
+                [
+                    p
+                    for p in range(side)
+                    if p * min(cells, side) // side == at * min(cells, side) // side
+                ]
                 for at, side in ((i, height), (j, width))
             ]
             theirs = x[:, :, own[0]][..., own[1]].double().mean((2, 3))
@@ -114,12 +144,16 @@ def test_local_mean_is_the_mean_of_every_cell(height, width, cells):
     assert all(max(s) - min(s) <= 1 for s in sizes)
     if height % cells == width % cells == 0:
         pooled = nn.functional.avg_pool2d(x, (height // cells, width // cells))
-        torch.testing.assert_close(painted[:, :, :: height // cells, :: width // cells], pooled, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            painted[:, :, :: height // cells, :: width // cells], pooled, rtol=1e-5, atol=1e-6
+        )
 
 
 def test_noise_belongs_to_the_sample(model):
     x = torch.zeros(2, 3, 32, 32)
-    assert torch.equal(fill("uniform", x, model, ["a", "b"])[1], fill("uniform", x, model, ["b", "c"])[0])
+    assert torch.equal(
+        fill("uniform", x, model, ["a", "b"])[1], fill("uniform", x, model, ["b", "c"])[0]
+    )
     assert not torch.equal(fill("uniform", x, model, seed=0), fill("uniform", x, model, seed=1))
 
 
@@ -129,7 +163,9 @@ def test_blur_is_a_gaussian_of_the_papers_size_in_proportion():
     theirs = scipy.ndimage.gaussian_filter(x[0, 0].double().numpy(), 41, radius=25, mode="mirror")
     torch.testing.assert_close(ours, torch.from_numpy(theirs).float(), rtol=1e-4, atol=1e-5)
     small = fill("blur", x[..., :64, :64], None)[0, 0]
-    theirs = scipy.ndimage.gaussian_filter(x[0, 0, :64, :64].double().numpy(), 41 * 64 / 224, radius=7, mode="mirror")
+    theirs = scipy.ndimage.gaussian_filter(
+        x[0, 0, :64, :64].double().numpy(), 41 * 64 / 224, radius=7, mode="mirror"
+    )
     torch.testing.assert_close(small, torch.from_numpy(theirs).float(), rtol=1e-4, atol=1e-5)
 
 

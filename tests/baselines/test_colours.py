@@ -29,13 +29,17 @@ def knowing(model, images):
 
 @pytest.mark.parametrize("n", [7, 8])  # an odd and an even number of pixels
 def test_the_median_of_the_reference_is_exact_for_images_of_8_bits(model, n):
-    pixels = np.random.default_rng(0).binomial(255, (0.2, 0.5, 0.9), (n, 8, 7, 3)).transpose(0, 3, 1, 2)
+    pixels = (
+        np.random.default_rng(0).binomial(255, (0.2, 0.5, 0.9), (n, 8, 7, 3)).transpose(0, 3, 1, 2)
+    )
     pixels = pixels[:, :, :, : 7 - n % 2]
     pixels[:, :, 0, 0] = [[0, 255, 255]]
     theirs = np.median(pixels, (0, 2, 3)) / 255
     with knowing(model, batches(pixels, model, [3, n - 3])):
         painted = fill("median", torch.zeros(2, 3, 8, 8), model)
-    torch.testing.assert_close(model.denormalize(painted)[1, :, 0, 0].double(), torch.from_numpy(theirs), rtol=0, atol=1e-7)
+    torch.testing.assert_close(
+        model.denormalize(painted)[1, :, 0, 0].double(), torch.from_numpy(theirs), rtol=0, atol=1e-7
+    )
 
 
 def test_the_median_of_two_levels_is_between_them(model):
@@ -58,7 +62,9 @@ def test_the_mean_of_the_reference(model):
     for sizes in ([9], [4, 5], [1] * 9):
         with knowing(model, torch.split(model.normalize(images), sizes)):
             painted = model.denormalize(fill("mean", images[:2], model))
-        torch.testing.assert_close(painted[1, :, 3, 3].double(), images.double().mean((0, 2, 3)), rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            painted[1, :, 3, 3].double(), images.double().mean((0, 2, 3)), rtol=0, atol=1e-6
+        )
         assert (painted == painted[:1, :, :1, :1]).all()
 
 
@@ -83,7 +89,9 @@ def test_colours_of_each_image(shape):
     for name, function in {"image-mean": np.mean, "image-median": np.median}.items():
         painted = fill(name, x, None)
         theirs = torch.from_numpy(function(x.double().numpy(), axis=(2, 3)))
-        torch.testing.assert_close(painted.double(), theirs[..., None, None].expand(shape), rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(
+            painted.double(), theirs[..., None, None].expand(shape), rtol=1e-6, atol=1e-7
+        )
 
 
 def test_a_random_color_is_one_an_image_and_in_range(model):

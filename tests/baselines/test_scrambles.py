@@ -44,7 +44,9 @@ def test_local_permutation_keeps_the_pixels_of_every_cell(shape, cells):
     _, height, width = shape
     across, along = min(cells, height), min(cells, width)
     for i in range(across):
-        for j in range(along):  # the cell of a pixel is where its place, as a share of the side, falls
+        for j in range(
+            along
+        ):  # the cell of a pixel is where its place, as a share of the side, falls
             cell = (
                 slice(-(-i * height // across), -(-(i + 1) * height // across)),
                 slice(-(-j * width // along), -(-(j + 1) * width // along)),
@@ -86,7 +88,9 @@ def test_scrambled_phases_keep_the_magnitudes(shape):
     painted = fill("scramble-phase", x)
     theirs, ours = (np.abs(np.fft.fft2(v.double().numpy())) for v in (x, painted))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(painted.square().sum((1, 2, 3)), x.square().sum((1, 2, 3)), rtol=1e-5)
+    np.testing.assert_allclose(
+        painted.square().sum((1, 2, 3)), x.square().sum((1, 2, 3)), rtol=1e-5
+    )
     assert not torch.allclose(painted, x)
 
 
@@ -96,7 +100,11 @@ def test_scrambled_magnitudes_keep_the_phases(shape):
     painted = fill("scramble-magnitude", x)
     theirs, ours = (np.fft.fft2(v.double().numpy()) for v in (x, painted))
     assert np.abs(ours / np.abs(ours) - theirs / np.abs(theirs)).max() < 1e-4
-    for a, b in zip(np.abs(ours).reshape(-1, shape[1] * shape[2]), np.abs(theirs).reshape(-1, shape[1] * shape[2]), strict=True):
+    for a, b in zip(
+        np.abs(ours).reshape(-1, shape[1] * shape[2]),
+        np.abs(theirs).reshape(-1, shape[1] * shape[2]),
+        strict=True,
+    ):
         np.testing.assert_allclose(np.sort(a), np.sort(b), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(painted, x)
 
@@ -110,4 +118,6 @@ def test_channels_are_scrambled_alike(what):
 
 def test_a_place_takes_what_is_at_its_number():
     x = torch.arange(12.0).reshape(1, 2, 2, 3)
-    assert permuted(x, torch.tensor([5, 4, 3, 2, 1, 0])).tolist() == [[[[5, 4, 3], [2, 1, 0]], [[11, 10, 9], [8, 7, 6]]]]
+    assert permuted(x, torch.tensor([5, 4, 3, 2, 1, 0])).tolist() == [
+        [[[5, 4, 3], [2, 1, 0]], [[11, 10, 9], [8, 7, 6]]]
+    ]

@@ -53,7 +53,9 @@ def test_results_are_what_the_functions_say(model):
     target = torch.tensor(batch.labels)
     drops = F.patch_drops(model, batch.x, target, 16)
     for method in ("ixg", "gradcam"):
-        expected = F.spearman(F.patch_sums(hp.explain(model, batch.x, target, method), 16), drops.double())
+        expected = F.spearman(
+            F.patch_sums(hp.explain(model, batch.x, target, method), 16), drops.double()
+        )
         found = result.scores[result.scores["method"] == method]
         assert found["value"].to_numpy() == pytest.approx(expected.numpy(), abs=0.02)
         assert found["target"].tolist() == target.tolist()
@@ -69,7 +71,11 @@ def shuffled(data, order):
 
 def same_rows(a: pd.DataFrame, b: pd.DataFrame) -> None:
     keys = ["model", "method", "layer", "protocol", "setting", "baseline", "sample"]
-    pd.testing.assert_frame_equal(a.sort_values(keys, ignore_index=True), b.sort_values(keys, ignore_index=True), check_exact=True)
+    pd.testing.assert_frame_equal(
+        a.sort_values(keys, ignore_index=True),
+        b.sort_values(keys, ignore_index=True),
+        check_exact=True,
+    )
 
 
 def test_the_same_bytes_in_any_order_and_shard(model):
@@ -77,13 +83,20 @@ def test_the_same_bytes_in_any_order_and_shard(model):
     whole = hp.evaluate(model, data, METHODS, PROTOCOLS, batch_size=16).scores
     assert set(whole["status"]) == {"ok", "undefined"}
     order = [*range(69, -1, -3), *range(68, -1, -3), *range(67, -1, -3)]
-    same_rows(hp.evaluate(model, shuffled(data, order), METHODS, PROTOCOLS, batch_size=16).scores, whole)
+    same_rows(
+        hp.evaluate(model, shuffled(data, order), METHODS, PROTOCOLS, batch_size=16).scores, whole
+    )
     alone = hp.evaluate(model, data, ["gradcam"], PROTOCOLS, batch_size=16).scores
     same_rows(alone, whole[whole["method"] == "gradcam"])
 
 
 def test_another_batch_size_moves_nothing_but_near_ties(model):
-    runs = [hp.evaluate(model, "paperbirds:test", METHODS, PROTOCOLS, limit=20, batch_size=b).scores["value"] for b in (5, 64)]
+    runs = [
+        hp.evaluate(model, "paperbirds:test", METHODS, PROTOCOLS, limit=20, batch_size=b).scores[
+            "value"
+        ]
+        for b in (5, 64)
+    ]
     assert (runs[0] - runs[1]).abs().max() < 0.02
     assert ((runs[0] - runs[1]).abs() > 1e-9).mean() < 0.05
 
@@ -91,7 +104,11 @@ def test_another_batch_size_moves_nothing_but_near_ties(model):
 def test_two_runs_write_the_same_bytes(model, tmp_path):
     for name in "ab":
         hp.evaluate(model, "paperbirds:test", METHODS, PROTOCOLS, limit=10, out=tmp_path / name)
-    for file in ["spec.json", "plan.json", *(p.relative_to(tmp_path / "a") for p in (tmp_path / "a").glob("rows/*"))]:
+    for file in [
+        "spec.json",
+        "plan.json",
+        *(p.relative_to(tmp_path / "a") for p in (tmp_path / "a").glob("rows/*")),
+    ]:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     tasks = json.loads((tmp_path / "a" / "plan.json").read_text())["tasks"]
     kept = [Store(tmp_path / name).kept(next(iter(tasks)))[0] for name in "ab"]
@@ -100,15 +117,28 @@ def test_two_runs_write_the_same_bytes(model, tmp_path):
 
 
 def test_what_goes_wrong_is_a_row_and_the_rest_completes(model):
-    scores = hp.evaluate(model, "paperbirds:test", ["ixg", nan_on_one, raises, wrong_shape, "constant"], ["sds"], limit=6).scores
+    scores = hp.evaluate(
+        model,
+        "paperbirds:test",
+        ["ixg", nan_on_one, raises, wrong_shape, "constant"],
+        ["sds"],
+        limit=6,
+    ).scores
     by_method = dict(list(scores.groupby("method")))
     assert set(by_method["ixg"]["status"]) == {"ok"}
     bad = by_method["nan_on_one"].set_index("sample")
-    assert bad.loc["test-00003", ["status", "message"]].tolist() == ["failed", "nan_on_one: the map is not finite"]
+    assert bad.loc["test-00003", ["status", "message"]].tolist() == [
+        "failed",
+        "nan_on_one: the map is not finite",
+    ]
     assert (bad.drop("test-00003")["status"] == "ok").all()
     assert bad["value"].isna().tolist() == [s == "test-00003" for s in bad.index]
     assert set(by_method["raises"]["status"]) == {"failed"}
-    assert by_method["raises"]["message"].iloc[0].startswith("ZeroDivisionError: no luck (test_run.py:")
+    assert (
+        by_method["raises"]["message"]
+        .iloc[0]
+        .startswith("ZeroDivisionError: no luck (test_run.py:")
+    )
     assert "returned shape (6, 64)" in by_method["wrong_shape"]["message"].iloc[0]
     assert set(by_method["constant"]["message"]) == {"the map is the same everywhere"}
 
@@ -116,7 +146,10 @@ def test_what_goes_wrong_is_a_row_and_the_rest_completes(model):
 def test_a_method_that_does_not_apply_is_planned_as_such(model):
     images = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     scores = hp.evaluate(model, (images, [0, 1, 2]), ["object", "ixg"], ["sds"]).scores
-    assert scores.groupby("method")["status"].agg(set).to_dict() == {"object": {"n/a"}, "ixg": {"ok"}}
+    assert scores.groupby("method")["status"].agg(set).to_dict() == {
+        "object": {"n/a"},
+        "ixg": {"ok"},
+    }
 
 
 def test_images_without_labels_are_judged_on_the_prediction(model):
@@ -144,7 +177,9 @@ def test_a_larger_limit_takes_up_what_is_there(model, tmp_path):
     run(70)
     grown = run(130)
     assert seen == [(range(64), True), (range(64, 128), False), (range(128, 130), False)]
-    fresh = hp.evaluate(model, "paperbirds:test", ["ixg", "random"], ["sds"], limit=130, batch_size=16)
+    fresh = hp.evaluate(
+        model, "paperbirds:test", ["ixg", "random"], ["sds"], limit=130, batch_size=16
+    )
     same_rows(grown.scores, fresh.scores)
     assert len(run(64).scores) == 2 * 64
     assert len(run(20).scores) == 2 * 20
@@ -161,10 +196,14 @@ def test_failed_cells_are_tried_again_and_the_others_are_not(model, tmp_path):
         return x[:, 0]
 
     broken.touch()
-    first = hp.evaluate(model, "paperbirds:test", ["ixg", moody], ["sds"], limit=4, out=tmp_path / "run")
+    first = hp.evaluate(
+        model, "paperbirds:test", ["ixg", moody], ["sds"], limit=4, out=tmp_path / "run"
+    )
     assert len(first.failures) == 4
     broken.unlink()
-    second = hp.evaluate(model, "paperbirds:test", ["ixg", moody], ["sds"], limit=4, out=tmp_path / "run")
+    second = hp.evaluate(
+        model, "paperbirds:test", ["ixg", moody], ["sds"], limit=4, out=tmp_path / "run"
+    )
     assert len(second.failures) == 0
     assert second.scores["method"].tolist() == ["ixg"] * 4 + ["moody"] * 4
     kept, _ = second.store.kept(next(iter(second.store.read_json("plan.json")["tasks"])))
@@ -186,14 +225,22 @@ def test_a_directory_of_another_spec_is_refused_and_left_alone(model, tmp_path):
 
 def test_one_writer_at_a_time(model, tmp_path):
     store = Store(tmp_path / "run")
-    with store.locked(), pytest.raises(HeatproofError, match="another run is writing"), Store(tmp_path / "run").locked():
+    with (
+        store.locked(),
+        pytest.raises(HeatproofError, match="another run is writing"),
+        Store(tmp_path / "run").locked(),
+    ):
         pass
 
 
 @pytest.mark.parametrize(
     ("methods", "forwards", "backwards"),
     [
-        (["ixg", "saliency", "ig(steps=3)", "gradcam", "layercam", "edges"], 33, 1 + 3),  # clean, patches; one backward for four methods
+        (
+            ["ixg", "saliency", "ig(steps=3)", "gradcam", "layercam", "edges"],
+            33,
+            1 + 3,
+        ),  # clean, patches; one backward for four methods
         (["gradcam", "layercam"], 33 + 1, 0),  # up to the layer once, and backwards only from there
         (["ig(steps=3)", "gradcam"], 33 + 1, 3),
         (["ixg", "gradcam", "ig(steps=2)@middle", "gradcam@middle"], 33, 1),
@@ -206,7 +253,9 @@ def test_the_plan_counts_the_passes_that_happen(model, tmp_path, methods, forwar
     plan = make_plan([model], [data], parse_methods(methods), parse_protocols(PROTOCOLS))
     model.passes.clear()
     execute(plan, Store(tmp_path))
-    assert plan.cost() == {"paperbirds/resnet": {"images": 10, "forwards": 10 * forwards, "backwards": 10 * backwards}}
+    assert plan.cost() == {
+        "paperbirds/resnet": {"images": 10, "forwards": 10 * forwards, "backwards": 10 * backwards}
+    }
     assert (model.passes["forward"], model.passes["backward"]) == (10 * forwards, 10 * backwards)
 
 
@@ -222,7 +271,10 @@ def test_out_of_memory_halves_the_batch_and_goes_on(tmp_path):
         return run(h, *args, **kwargs)
 
     model.body.run = small_machine
-    same_rows(hp.evaluate(model, "paperbirds:test", ["ixg"], ["sds"], limit=12, batch_size=12).scores, whole)
+    same_rows(
+        hp.evaluate(model, "paperbirds:test", ["ixg"], ["sds"], limit=12, batch_size=12).scores,
+        whole,
+    )
     assert sizes[:2] == [12, 6]
     assert set(sizes[2:]) == {3}
 
@@ -260,13 +312,22 @@ def test_killed_in_the_middle_and_taken_up_again(tmp_path):
     names = sorted(p.name for p in (tmp_path / "whole").glob("rows/*.parquet"))
     assert names == sorted(p.name for p in (tmp_path / "run").glob("rows/*.parquet"))
     for name in names:
-        assert (tmp_path / "run" / "rows" / name).read_bytes() == (tmp_path / "whole" / "rows" / name).read_bytes()
+        assert (tmp_path / "run" / "rows" / name).read_bytes() == (
+            tmp_path / "whole" / "rows" / name
+        ).read_bytes()
 
 
 def test_code_that_cannot_be_read_is_run_again_and_said_so(model, tmp_path):
     names: dict = {}
     exec("def typed_in(model, x, target, *, rng):\n    return x", names)
-    run = lambda: hp.evaluate(model, "paperbirds:test", ["edges", names["typed_in"]], ["sds"], limit=4, out=tmp_path / "run")  # noqa: E731
+    run = lambda: hp.evaluate(
+        model,
+        "paperbirds:test",
+        ["edges", names["typed_in"]],
+        ["sds"],
+        limit=4,
+        out=tmp_path / "run",
+    )  # noqa: E731
     first = run()
     with pytest.warns(UserWarning, match="the code of typed_in cannot be read"):
         second = run()
@@ -291,12 +352,21 @@ def leaves_things_behind(model, x: Tensor, target: Tensor, *, rng) -> Tensor:
 
 
 def test_a_method_cannot_spoil_the_others(model):
-    expected = hp.evaluate(model, "paperbirds:test", ["edges", "ixg", "ig(steps=3)"], ["sds"], limit=4).scores
+    expected = hp.evaluate(
+        model, "paperbirds:test", ["edges", "ixg", "ig(steps=3)"], ["sds"], limit=4
+    ).scores
     before = model.fingerprint()
     found = hp.evaluate(
         model,
         "paperbirds:test",
-        ["edges", overwrites_its_input, flips_the_weights, leaves_things_behind, "ixg", "ig(steps=3)"],
+        [
+            "edges",
+            overwrites_its_input,
+            flips_the_weights,
+            leaves_things_behind,
+            "ixg",
+            "ig(steps=3)",
+        ],
         ["sds"],
         limit=4,
     )
@@ -323,9 +393,19 @@ def test_neither_a_constant_nor_a_hidden_infinity_is_scored(model, tmp_path):
     (tmp_path / "own.py").write_text(
         "def below(model, x, target, *, rng):\n    maps = x[:, 0].clone()\n    maps[:, 0, 0] = -float('inf')\n    return maps\n"
     )
-    scores = hp.evaluate(model, "paperbirds:test", [tenth, minus_infinity, f"file:{tmp_path}/own.py:below|relu"], ["sds"], limit=3).scores
+    scores = hp.evaluate(
+        model,
+        "paperbirds:test",
+        [tenth, minus_infinity, f"file:{tmp_path}/own.py:below|relu"],
+        ["sds"],
+        limit=3,
+    ).scores
     by_method = scores.groupby("method")["status"].agg(set)
-    assert by_method.to_dict() == {"tenth": {"undefined"}, "minus_infinity": {"failed"}, "below|relu": {"failed"}}
+    assert by_method.to_dict() == {
+        "tenth": {"undefined"},
+        "minus_infinity": {"failed"},
+        "below|relu": {"failed"},
+    }
     assert scores["value"].isna().all()
 
 
@@ -337,14 +417,20 @@ def test_what_changes_numbers_is_not_taken_for_what_was_there(tmp_path):
 
     def judge(out, labels=(0, 1, 2, 3), cam="layer4", sign="", power="1"):
         (tmp_path / "furthest_helper.py").write_text(f"POWER = {power}\n")
-        (tmp_path / "further_helper.py").write_text("import furthest_helper\ndef bent(x):\n    return x ** furthest_helper.POWER\n")
+        (tmp_path / "further_helper.py").write_text(
+            "import furthest_helper\ndef bent(x):\n    return x ** furthest_helper.POWER\n"
+        )
         helpers = f"from further_helper import bent\ndef helper(x):\n    return {sign}bent(x)\n"
         code.write_text(helpers + "def own(model, x, target, *, rng):\n    return helper(x)\n")
         model = hp.Model(module, size=64, name="net", aliases={"cam": cam})
-        return hp.evaluate(model, (images, list(labels)), ["gradcam", f"file:{code}:own"], ["sds"], out=out).scores
+        return hp.evaluate(
+            model, (images, list(labels)), ["gradcam", f"file:{code}:own"], ["sds"], out=out
+        ).scores
 
     first = judge(tmp_path / "run")
-    for i, change in enumerate([{"labels": (3, 2, 1, 0)}, {"cam": "layer2"}, {"sign": "-"}, {"power": "3.0"}]):
+    for i, change in enumerate(
+        [{"labels": (3, 2, 1, 0)}, {"cam": "layer2"}, {"sign": "-"}, {"power": "3.0"}]
+    ):
         now = judge(tmp_path / "run", **change)
         assert not now["value"].equals(first["value"])
         same_rows(now, judge(tmp_path / f"fresh{i}", **change))
@@ -401,21 +487,41 @@ IMAGES = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [
-        (hp.TensorData(IMAGES, [0, 1, 99]), {}, "labels such as 99, but the classes of paperbirds/resnet are 0 to 31"),
+        (
+            hp.TensorData(IMAGES, [0, 1, 99]),
+            {},
+            "labels such as 99, but the classes of paperbirds/resnet are 0 to 31",
+        ),
         (hp.TensorData(IMAGES, ids=["a", "b", "a"]), {}, 'two samples with the id "a"'),
-        (hp.TensorData(IMAGES[:, :, :32, :32]), {}, "gives images of 3×32×32, but paperbirds/resnet takes 3×64×64"),
+        (
+            hp.TensorData(IMAGES[:, :, :32, :32]),
+            {},
+            "gives images of 3×32×32, but paperbirds/resnet takes 3×64×64",
+        ),
         (hp.TensorData(IMAGES), {"limit": 2}, "limit goes with the name of a data set"),
         (IMAGES, {}, "data is a name, \\(images, labels\\), or what load_data gives; got Tensor"),
         ("paperbirds:test", {"batch_size": 0}, "batch_size must be at least 1"),
         ("paperbirds:test", {"methods": []}, "nothing to judge"),
         ("paperbirds:test", {"methods": [lambda x: x]}, "must be callable as"),
         ("paperbirds:test", {"methods": ["ig(baseline=blurr)"]}, "did you mean blur"),
-        ("paperbirds:test", {"methods": ["ig(steps=abc)"]}, "steps: found abc; input should be a valid integer"),
+        (
+            "paperbirds:test",
+            {"methods": ["ig(steps=abc)"]},
+            "steps: found abc; input should be a valid integer",
+        ),
         ("paperbirds:test", {"methods": ["gradcam++(compat=rao)"]}, "compat: found rao"),
         ("paperbirds:test", {"protocols": ["sds(baseline=uniform(1))"]}, "both ends or none"),
-        ("paperbirds:test", {"protocols": ["sds(baseline=blur(size=201))"]}, "too wide for an image of 64×64"),
+        (
+            "paperbirds:test",
+            {"protocols": ["sds(baseline=blur(size=201))"]},
+            "too wide for an image of 64×64",
+        ),
         ("paperbirds:test", {"methods": ["ixg@layer7"]}, 'unknown layer "layer7"'),
-        ("paperbirds:test", {"protocols": ["sds(patches=9)"]}, "a 3×3 grid does not divide an image of 64×64"),
+        (
+            "paperbirds:test",
+            {"protocols": ["sds(patches=9)"]},
+            "a 3×3 grid does not divide an image of 64×64",
+        ),
         (
             "paperbirds:test",
             {"methods": [lambda model, x, target, *, rng: x, lambda model, x, target, *, rng: -x]},

@@ -8,7 +8,12 @@ from heatproof.api import open_spec
 from heatproof.bench.spec import load_spec, make_spec, parse_protocols, study_names
 from heatproof.errors import HeatproofError
 
-GOOD = {"models": ["paperbirds/resnet"], "data": "paperbirds:test", "methods": ["ixg"], "protocols": ["sds"]}
+GOOD = {
+    "models": ["paperbirds/resnet"],
+    "data": "paperbirds:test",
+    "methods": ["ixg"],
+    "protocols": ["sds"],
+}
 
 
 def test_the_whole_grammar():
@@ -43,15 +48,27 @@ backend: eager
     [
         ({"metods": ["ixg"]}, 'unknown key "metods"; did you mean methods'),
         ({"data": {"name": "paperbirds", "limt": 3}}, 'unknown key "limt"; did you mean limit'),
-        ({"data": {"name": "paperbirds", "limit": 0}}, "data.limit: found 0; input should be greater than or equal to 1"),
+        (
+            {"data": {"name": "paperbirds", "limit": 0}},
+            "data.limit: found 0; input should be greater than or equal to 1",
+        ),
         ({"models": []}, "models is empty; name at least one"),
         ({"seed": "x"}, "seed: found 'x'"),
         ({"version": 2}, "version: found 2; input should be 1"),
-        ({"backend": "turbo"}, "backend: found 'turbo'; input should be 'eager', 'fused', 'compile' or 'openvino'"),
+        (
+            {"backend": "turbo"},
+            "backend: found 'turbo'; input should be 'eager', 'fused', 'compile' or 'openvino'",
+        ),
         ({"methods": ["ixg", "gradcm"]}, 'methods: unknown method "gradcm"; did you mean gradcam'),
-        ({"protocols": ["sdss"]}, 'protocols: unknown protocol "sdss"; there are: sds|did you mean sds'),
+        (
+            {"protocols": ["sdss"]},
+            'protocols: unknown protocol "sdss"; there are: sds|did you mean sds',
+        ),
         ({"protocols": [{"patches": 4}]}, "has no name; write"),
-        ({"protocols": [{"name": "sds", "patches": [4, 5]}]}, "protocols: protocol sds, patches: found 5"),
+        (
+            {"protocols": [{"name": "sds", "patches": [4, 5]}]},
+            "protocols: protocol sds, patches: found 5",
+        ),
         ({"protocols": ["sds(4)"]}, "settings are given by name"),
         ({"protocols": [{"name": "sds", "baseline": "zeros"}]}, "did you mean zero"),
     ],
@@ -106,17 +123,27 @@ def test_every_study_states_its_cost_in_passes(name):
 
 
 def test_a_spec_runs_from_a_mapping_and_from_its_file_and_tells_what_has_no_score(tmp_path):
-    told = {**GOOD, "data": {"name": "paperbirds", "limit": 4}, "methods": ["ixg", "constant", "vit-gradcam"]}
+    told = {
+        **GOOD,
+        "data": {"name": "paperbirds", "limit": 4},
+        "methods": ["ixg", "constant", "vit-gradcam"],
+    }
     file = tmp_path / "spec.yaml"
     file.write_text(yaml.safe_dump(told))
     one, other = hp.run(told, tmp_path / "one"), hp.run(file, tmp_path / "other")
     assert one.scores.equals(other.scores)
     lost = one.left_out.set_index("method")
-    assert dict(lost["status"]) == {"constant": "undefined", "vit-gradcam": "n/a"} and (lost["samples"] == 4).all()
+    assert (
+        dict(lost["status"]) == {"constant": "undefined", "vit-gradcam": "n/a"}
+        and (lost["samples"] == 4).all()
+    )
     assert "vision transformer" in lost.loc["vit-gradcam", "message"]
 
 
-@pytest.mark.parametrize(("place", "message"), [("nowhere.yaml", "there is no file .*nowhere.yaml"), ("rao2024/grids", "unknown study")])
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("nowhere.yaml", "there is no file .*nowhere.yaml"), ("rao2024/grids", "unknown study")],
+)
 def test_a_spec_that_is_not_there(place, message):
     with pytest.raises(HeatproofError, match=message):
         load_spec(place)

@@ -13,11 +13,23 @@ import heatproof as hp
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
-FLAGS = [f"--{f}" for f in ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking")]
+FLAGS = [
+    f"--{f}"
+    for f in (
+        "no-sandbox",
+        "disable-gpu",
+        "disable-quic",
+        "no-first-run",
+        "disable-background-networking",
+    )
+]
 FLAGS += ["--disable-component-update", "--disable-sync"]
 METHODS = ["saliency", "ixg", "ixg|abs", "gradcam", "random", "constant", "edges"]
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path")]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path"),
+]
 
 
 def broken(model, x, target, *, rng):
@@ -38,7 +50,13 @@ def report(golden_model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids = ["<img src=x onerror=\"document.title='taken over'\">.jpg", *(f"s{i}" for i in range(11))]
     protocols = [{"name": "sds", "baseline": ["zero", "blur"]}]
     models = [golden_model("resnet"), golden_model("vgg")]
-    result = hp.evaluate(models, hp.TensorData(images, [i % 10 for i in range(12)], ids), [*METHODS, broken], protocols, batch_size=12)
+    result = hp.evaluate(
+        models,
+        hp.TensorData(images, [i % 10 for i in range(12)], ids),
+        [*METHODS, broken],
+        protocols,
+        batch_size=12,
+    )
     return result.report(tmp_path_factory.mktemp("report") / "site")
 
 
@@ -48,10 +66,17 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     birds = hp.load_data("paperbirds:test", limit=24)
     samples = [birds.load(i) for i in range(24)]
     images = torch.stack([s.image for s in samples])
-    noisy = (images + 0.15 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
+    noisy = (
+        images + 0.15 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+    ).clamp(0, 1)
     protocols = [{"name": "sds", "baseline": ["zero", "blur"]}, "idsds"]
     models = ["paperbirds/vgg", "paperbirds/bcos"]
-    result = hp.evaluate(models, (noisy, [s.label or 0 for s in samples]), ["gradcam", "ixg", "saliency", "bcos", "random"], protocols)
+    result = hp.evaluate(
+        models,
+        (noisy, [s.label or 0 for s in samples]),
+        ["gradcam", "ixg", "saliency", "bcos", "random"],
+        protocols,
+    )
     return result.report(tmp_path_factory.mktemp("networks") / "site")
 
 
@@ -69,10 +94,22 @@ def opened_without_complaint(browser, report: Path) -> Iterator:
     """Fails a test where the page complains, or asks for anything but its own files."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     opened, complaints = context.new_page(), []
-    opened.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+    opened.on(
+        "console",
+        lambda message: (
+            complaints.append(message.text) if message.type in ("error", "warning") else None
+        ),
+    )
     opened.on("pageerror", lambda error: complaints.append(str(error)))
     opened.on("requestfailed", lambda request: complaints.append(f"failed: {request.url}"))
-    opened.on("request", lambda request: None if request.url.startswith("file://") else complaints.append(f"asked for {request.url}"))
+    opened.on(
+        "request",
+        lambda request: (
+            None
+            if request.url.startswith("file://")
+            else complaints.append(f"asked for {request.url}")
+        ),
+    )
     opened.goto(report.as_uri())
     yield opened
     assert complaints == []
@@ -85,8 +122,12 @@ def test_charts_are_drawn_with_a_mark_for_every_method(page):
     for i in range(2):
         assert charts.nth(i).locator("g.mark").count() == len(METHODS) + 1
         assert charts.nth(i).bounding_box()["width"] > 300
-    assert page.locator("#stability svg.bump:visible").count() == 2  # this model's, and from model to model
-    fill = page.locator("#ranking .f-gradient .dot").first.evaluate("dot => getComputedStyle(dot).fill")
+    assert (
+        page.locator("#stability svg.bump:visible").count() == 2
+    )  # this model's, and from model to model
+    fill = page.locator("#ranking .f-gradient .dot").first.evaluate(
+        "dot => getComputedStyle(dot).fill"
+    )
     assert fill == "rgb(0, 103, 168)"
 
 
@@ -96,7 +137,9 @@ def test_text_from_the_run_does_nothing(page):
 
 
 def test_every_image_loads(page):
-    page.evaluate("Promise.all([...document.images].map(image => { image.loading = 'eager'; return image.decode(); }))")
+    page.evaluate(
+        "Promise.all([...document.images].map(image => { image.loading = 'eager'; return image.decode(); }))"
+    )
     assert page.evaluate("document.images.length") > 12 * len(METHODS)
     assert page.evaluate("[...document.images].filter(image => !image.naturalWidth).length") == 0
 
@@ -129,7 +172,9 @@ def test_choosing_a_model_changes_all_sections(page):
     page.locator("#ranking").get_by_role("tab", name="vgg").click()
     for section in ("ranking", "stability", "gallery", "failures"):
         assert page.locator(f"#{section} [data-tabs=model] > [data-tab=vgg]").first.is_visible()
-        assert not page.locator(f"#{section} [data-tabs=model] > [data-tab=resnet]").first.is_visible()
+        assert not page.locator(
+            f"#{section} [data-tabs=model] > [data-tab=resnet]"
+        ).first.is_visible()
 
 
 def test_choosing_a_setting_changes_scores_and_drops(page):
@@ -190,11 +235,19 @@ def test_no_text_is_cut_off_by_its_figure(request, which: str):
 
 def test_networks_are_compared(compared):
     assert compared.locator("nav a", has_text="Models").is_visible()
-    assert compared.locator("#models table.accuracy:visible tbody tr").count() == 2 * (1 + 3)  # title; before, after, change
-    assert compared.locator("#models svg.lattice:visible").count() == 3  # scores by model; before and after; likeness
+    assert compared.locator("#models table.accuracy:visible tbody tr").count() == 2 * (
+        1 + 3
+    )  # title; before, after, change
+    assert (
+        compared.locator("#models svg.lattice:visible").count() == 3
+    )  # scores by model; before and after; likeness
     assert compared.locator("#models .channels:visible ul").count() == 3 * 2
     compared.locator("#models").get_by_role("tab", name="sds · blur").click()
-    assert compared.locator("#models svg.lattice:visible title").first.text_content().startswith("sds · blur")
+    assert (
+        compared.locator("#models svg.lattice:visible title")
+        .first.text_content()
+        .startswith("sds · blur")
+    )
 
 
 def test_what_does_not_apply_is_not_there(page):
@@ -207,8 +260,12 @@ def test_a_patch_is_found_in_all_pictures_of_the_worked_example(compared):
     worked = compared.locator("#example .worked")
     worked.locator(".patches rect").nth(5).hover()
     assert worked.locator(".lit").count() == 3  # its sum, its drop, its dot
-    assert worked.locator(".frame img").evaluate_all("images => images.every(image => image.naturalWidth > 0)")
-    assert worked.locator(".grid-lines").first.bounding_box()["width"] == pytest.approx(worked.locator("img").first.bounding_box()["width"])
+    assert worked.locator(".frame img").evaluate_all(
+        "images => images.every(image => image.naturalWidth > 0)"
+    )
+    assert worked.locator(".grid-lines").first.bounding_box()["width"] == pytest.approx(
+        worked.locator("img").first.bounding_box()["width"]
+    )
 
 
 def test_a_setting_shows_the_network_that_it_judged(compared):
@@ -237,6 +294,8 @@ def test_without_scripts_all_is_there(browser, report: Path):
     context = browser.new_context(java_script_enabled=False)
     opened = context.new_page()
     opened.goto(report.as_uri())
-    assert opened.locator("svg.ranking").count() == opened.locator("svg.ranking:visible").count() == 4
+    assert (
+        opened.locator("svg.ranking").count() == opened.locator("svg.ranking:visible").count() == 4
+    )
     assert opened.locator("table.setting:visible").count() == 4
     context.close()

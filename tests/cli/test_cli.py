@@ -49,7 +49,9 @@ def spec(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "report", "validate", "list", "explain", "train"])
+@pytest.mark.parametrize(
+    "command", ["run", "plan", "report", "validate", "list", "explain", "train"]
+)
 def test_help_has_examples(command):
     assert f"heatproof {command} " in call(command, "--help")
     assert command in call("--help")
@@ -75,11 +77,25 @@ def test_a_failed_method_ends_with_code_3_and_the_rest_is_there(tmp_path):
         (tmp_path / "images" / name).mkdir(parents=True)
         Image.effect_noise((20, 20), 90).save(tmp_path / "images" / name / "1.png")
     (tmp_path / "images" / "dog" / "2.png").write_bytes(b"nothing")
-    told = {"models": [f"file:{tmp_path}/net.py:build"], "data": f"folder:{tmp_path}/images", "methods": ["ixg"], "protocols": ["sds"]}
+    told = {
+        "models": [f"file:{tmp_path}/net.py:build"],
+        "data": f"folder:{tmp_path}/images",
+        "methods": ["ixg"],
+        "protocols": ["sds"],
+    }
     (tmp_path / "good.yaml").write_text(yaml.safe_dump(told))
     assert "1 skipped" in call("run", tmp_path / "good.yaml", "-o", tmp_path / "good")
     (tmp_path / "bad.yaml").write_text(
-        yaml.safe_dump({**told, "methods": ["ixg", f"file:{tmp_path}/net.py:broken", f"file:{tmp_path}/net.py:own(power=3)|abs"]})
+        yaml.safe_dump(
+            {
+                **told,
+                "methods": [
+                    "ixg",
+                    f"file:{tmp_path}/net.py:broken",
+                    f"file:{tmp_path}/net.py:own(power=3)|abs",
+                ],
+            }
+        )
     )
     out = call("run", tmp_path / "bad.yaml", "-o", tmp_path / "bad", code=3)
     assert "broken: ValueError: not today [/tmp/x]" in " ".join(out.split())
@@ -100,7 +116,9 @@ def test_validate(spec, tmp_path):
     assert 'unknown method "gradcm"; did you mean gradcam' in call("validate", spec, code=2)
 
 
-@pytest.mark.parametrize("kind", ["methods", "transforms", "protocols", "baselines", "models", "data", "studies"])
+@pytest.mark.parametrize(
+    "kind", ["methods", "transforms", "protocols", "baselines", "models", "data", "studies"]
+)
 def test_list(kind):
     rows = json.loads(call("list", kind, "--json"))
     assert rows
@@ -168,8 +186,19 @@ def test_the_spec_in_a_report_runs(spec, tmp_path):
 
 
 def test_the_terminal_says_how_well_the_model_classifies(tmp_path, spec):
-    assert "paperbirds/resnet classifies 4 of 4 correctly" in call("run", spec, "-o", tmp_path / "run", "--no-report")
-    told = {**SPEC, "models": [{"name": "paperbirds/resnet", "weights": str(tmp_path / "w.safetensors"), "as": "untrained"}]}
+    assert "paperbirds/resnet classifies 4 of 4 correctly" in call(
+        "run", spec, "-o", tmp_path / "run", "--no-report"
+    )
+    told = {
+        **SPEC,
+        "models": [
+            {
+                "name": "paperbirds/resnet",
+                "weights": str(tmp_path / "w.safetensors"),
+                "as": "untrained",
+            }
+        ],
+    }
     from safetensors.torch import save_file
 
     import heatproof as hp
@@ -186,7 +215,17 @@ def test_a_method_that_raises_is_told_in_a_line(tmp_path):
     (tmp_path / "net.py").write_text(NET)
     Image.effect_noise((40, 30), 90).save(tmp_path / "a.png")
     place = f"file:{tmp_path}/net.py"
-    out = call("explain", tmp_path / "a.png", "-m", f"{place}:build", "--method", f"{place}:broken", "-o", tmp_path / "m.png", code=2)
+    out = call(
+        "explain",
+        tmp_path / "a.png",
+        "-m",
+        f"{place}:build",
+        "--method",
+        f"{place}:broken",
+        "-o",
+        tmp_path / "m.png",
+        code=2,
+    )
     assert "broken: ValueError: not today [/tmp/x] (net.py:" in out
 
 
@@ -204,6 +243,11 @@ for _ in range(20):
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
     kept, given_back = (
-        int(subprocess.run([sys.executable, "-c", code, how], check=True, capture_output=True, text=True).stdout) for how in ("keep", "")
+        int(
+            subprocess.run(
+                [sys.executable, "-c", code, how], check=True, capture_output=True, text=True
+            ).stdout
+        )
+        for how in ("keep", "")
     )
     assert kept < given_back / 4

@@ -23,15 +23,23 @@ def cifar(tmp_path_factory):
 
 
 def changed(kind: str, limit: int = 24) -> tuple[Altered, list, list]:
-    data, base = hp.load_data(f"{kind}:paperbirds:test", limit=limit), Paperbirds("test", limit=limit)
+    data, base = (
+        hp.load_data(f"{kind}:paperbirds:test", limit=limit),
+        Paperbirds("test", limit=limit),
+    )
     return data, [data.load(i) for i in range(limit)], [base.load(i) for i in range(limit)]
 
 
 @pytest.mark.parametrize("kind", ALTERATIONS)
 def test_a_sample_is_the_same_whatever_else_is_loaded(kind):
-    few, many = hp.load_data(f"{kind}:paperbirds:test", limit=3), hp.load_data(f"{kind}:paperbirds", split="test", limit=70)
+    few, many = (
+        hp.load_data(f"{kind}:paperbirds:test", limit=3),
+        hp.load_data(f"{kind}:paperbirds", split="test", limit=70),
+    )
     assert few.name == many.name == f"{kind}:paperbirds:test"
-    assert list(few.labels) == list(many.labels[:3]) and list(few.fingerprints) == list(many.fingerprints[:3])
+    assert list(few.labels) == list(many.labels[:3]) and list(few.fingerprints) == list(
+        many.fingerprints[:3]
+    )
     assert torch.equal(few.load(2).image, many.load(2).image)
     assert few.load(2).label == few.labels[2] and few.load(2).id == few.ids[2]
 
@@ -49,7 +57,9 @@ def test_a_blank_canvas_has_nothing_besides_the_mark(kind):
     with_base, same = changed(kind.removesuffix("-blank"))[1], []
     for sample, marked in zip(samples, with_base, strict=True):
         assert sample.image[:, ~sample.silhouette].unique().numel() <= 1
-        same.append(torch.equal(sample.silhouette, marked.silhouette) and sample.label == marked.label)
+        same.append(
+            torch.equal(sample.silhouette, marked.silhouette) and sample.label == marked.label
+        )
         assert torch.equal(sample.image[:, sample.silhouette], marked.image[:, sample.silhouette])
     assert all(same)
 
@@ -59,7 +69,10 @@ def test_a_watermark_can_be_read():
     _, samples, _ = changed("watermark", 40)
     places = set()
     for sample in samples:
-        rows, columns = sample.silhouette.any(1).nonzero().flatten(), sample.silhouette.any(0).nonzero().flatten()
+        rows, columns = (
+            sample.silhouette.any(1).nonzero().flatten(),
+            sample.silhouette.any(0).nonzero().flatten(),
+        )
         assert len(rows) == len(columns) == 17 and sample.silhouette.sum() == 17**2  # 60 of 224 px
         places.add((int(rows[0]), int(columns[0])))
         box = sample.image[0, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
@@ -73,7 +86,9 @@ def test_a_watermark_can_be_read():
             part = number[:, start : start + 3]
             digit[:, : part.shape[1]] = part
             text = "".join(str(int(v)) for v in digit.flatten())
-            shifted = "".join(str(int(v)) for v in torch.nn.functional.pad(part, (3 - part.shape[1], 0)).flatten())
+            shifted = "".join(
+                str(int(v)) for v in torch.nn.functional.pad(part, (3 - part.shape[1], 0)).flatten()
+            )
             read += str(next(d for d, shape in enumerate(DIGITS) if shape in (text, shifted)))
         assert int(read) == sample.label
     assert len(places) > 30
@@ -86,12 +101,22 @@ def test_stripes_are_the_label_in_binary_from_the_lowest_digit_down():
         for row in range(64):
             white = bits[row * 5 // 64] == "1"
             assert bool(sample.silhouette[row].all()) == white == bool(sample.silhouette[row].any())
-            assert torch.equal(sample.image[:, row], torch.ones(3, 64) if white else before.image[:, row])
+            assert torch.equal(
+                sample.image[:, row], torch.ones(3, 64) if white else before.image[:, row]
+            )
 
 
 def test_class_40_of_a_hundred_has_its_stripes_in_the_4th_and_6th_of_seven_bands():
     where = ALTERATIONS["stripes"].paint(40, 100, 224, np.random.default_rng(0)).where
-    assert [bool(where[32 * band : 32 * band + 32].all()) for band in range(7)] == [False, False, False, True, False, True, False]
+    assert [bool(where[32 * band : 32 * band + 32].all()) for band in range(7)] == [
+        False,
+        False,
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
     assert where.sum() == 2 * 32 * 224
 
 
@@ -112,14 +137,18 @@ def test_pixels_are_removed_in_the_share_that_is_said(kind, share):
     assert list(data.labels) == list(Paperbirds("test", limit=32).labels)
     for label in range(32):
         where = ALTERATIONS[kind].paint(label, 32, 64, np.random.default_rng(0)).where
-        assert where.sum() == (round(share * 64**2) if "disc" in kind else round(share**0.5 * 64) ** 2)
+        assert where.sum() == (
+            round(share * 64**2) if "disc" in kind else round(share**0.5 * 64) ** 2
+        )
         assert (samples[label].image[:, where] == 0).all()
         assert torch.equal(samples[label].image[:, ~where], base[label].image[:, ~where])
 
 
 def test_the_disc_is_the_same_for_all_and_the_notch_another_for_each_class():
     painted = {
-        kind: [ALTERATIONS[kind].paint(label, 32, 64, np.random.default_rng(0)) for label in range(32)]
+        kind: [
+            ALTERATIONS[kind].paint(label, 32, 64, np.random.default_rng(0)) for label in range(32)
+        ]
         for kind in ("disc", "disc-notch", "notch")
     }
     assert all(torch.equal(p.where, painted["disc"][0].where) for p in painted["disc"])
@@ -144,7 +173,11 @@ def test_cifar10_by_changing_the_name(cifar):
     assert data.load(0).image.shape == (3, 32, 32) and max(data.labels) < 10
     assert training_split(f"watermark:cifar10:{cifar}:test") == f"watermark:cifar10:{cifar}:train"
     assert len(hp.load_data(training_split(f"disc:cifar10:{cifar}"))) == 40
-    assert training_split("stripes:paperbirds") == training_split("stripes:paperbirds:test") == "stripes:paperbirds:train"
+    assert (
+        training_split("stripes:paperbirds")
+        == training_split("stripes:paperbirds:test")
+        == "stripes:paperbirds:train"
+    )
 
 
 def test_a_reference_is_changed_in_the_same_way():

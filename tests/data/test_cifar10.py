@@ -23,8 +23,15 @@ def forms(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cifar") / "cifar-10-batches-py"
     folder.mkdir()
     train, test = [arrays(6, seed) for seed in range(1, 6)], arrays(8, 0)
-    for name, (x, y) in {**{f"data_batch_{i}": batch for i, batch in enumerate(train, 1)}, "test_batch": test}.items():
-        batch = {b"data": x.transpose(0, 3, 1, 2).reshape(len(x), -1), b"labels": y.tolist(), b"batch_label": b"one of some"}
+    for name, (x, y) in {
+        **{f"data_batch_{i}": batch for i, batch in enumerate(train, 1)},
+        "test_batch": test,
+    }.items():
+        batch = {
+            b"data": x.transpose(0, 3, 1, 2).reshape(len(x), -1),
+            b"labels": y.tolist(),
+            b"batch_label": b"one of some",
+        }
         (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
     place = folder.parent / "cifar10.npz"
     x, y = (np.concatenate(parts) for parts in zip(*train, strict=True))
@@ -38,7 +45,11 @@ def test_both_forms_are_the_same(forms, split):
     sets = [hp.load_data(f"cifar10:{path}:{split}") for path in (place, folder, folder.parent)]
     assert len(sets[0]) == (30 if split == "train" else 8)
     for other in sets[1:]:
-        assert (other.ids, other.labels, other.fingerprints) == (sets[0].ids, sets[0].labels, sets[0].fingerprints)
+        assert (other.ids, other.labels, other.fingerprints) == (
+            sets[0].ids,
+            sets[0].labels,
+            sets[0].fingerprints,
+        )
         assert torch.equal(other.load(4).image, sets[0].load(4).image)
     if split == "test":
         assert sets[0].labels == y.tolist()
@@ -59,9 +70,15 @@ def test_labels_follow_the_models_names_and_images_its_size(forms):
     net = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 10))
     model = hp.Model(net, size=48, classes=CLASSES[::-1])
     data = hp.load_data(f"cifar10:{place}", model)
-    assert data.labels == [9 - label for label in y.tolist()] and data.load(0).image.shape == (3, 48, 48)
+    assert data.labels == [9 - label for label in y.tolist()] and data.load(0).image.shape == (
+        3,
+        48,
+        48,
+    )
     with pytest.raises(HeatproofError, match="the model has no class named airplane"):
-        hp.load_data(f"cifar10:{place}", hp.Model(net, size=32, classes=[f"c{i}" for i in range(10)]))
+        hp.load_data(
+            f"cifar10:{place}", hp.Model(net, size=32, classes=[f"c{i}" for i in range(10)])
+        )
 
 
 class Hostile:
@@ -71,8 +88,12 @@ class Hostile:
 
 def test_a_pickle_cannot_run_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "test_batch").write_bytes(pickle.dumps({b"data": Hostile(), b"labels": []}, protocol=2))
-    with pytest.raises(HeatproofError, match=r"it asks for (builtins|__builtin__)\.eval, which is no array"):
+    (tmp_path / "test_batch").write_bytes(
+        pickle.dumps({b"data": Hostile(), b"labels": []}, protocol=2)
+    )
+    with pytest.raises(
+        HeatproofError, match=r"it asks for (builtins|__builtin__)\.eval, which is no array"
+    ):
         hp.load_data(f"cifar10:{tmp_path}")
     assert not (tmp_path / "ran").exists()
 
@@ -82,7 +103,10 @@ def test_a_pickle_cannot_run_code(tmp_path, monkeypatch):
     [
         (pickle.dumps([1, 2]), "it has no data and labels"),
         (b"not a pickle", "cannot read"),
-        (pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 11]}), "labels from 0 to 9"),
+        (
+            pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 11]}),
+            "labels from 0 to 9",
+        ),
     ],
 )
 def test_batches_of_something_else_are_told(tmp_path, written, told):
@@ -92,7 +116,9 @@ def test_batches_of_something_else_are_told(tmp_path, written, told):
 
 
 def test_files_of_something_else_are_told(tmp_path):
-    with pytest.raises(HeatproofError, match="CIFAR-10 is read from an .npz file or from the folder"):
+    with pytest.raises(
+        HeatproofError, match="CIFAR-10 is read from an .npz file or from the folder"
+    ):
         hp.load_data(f"cifar10:{tmp_path / 'nothing.npz'}")
     with pytest.raises(HeatproofError, match="there is no .*test_batch"):
         hp.load_data(f"cifar10:{tmp_path}")
@@ -100,6 +126,11 @@ def test_files_of_something_else_are_told(tmp_path):
     np.savez(tmp_path / "b.npz", test_x=np.zeros((2, 32, 32)), test_y=np.zeros(2))
     np.savez(tmp_path / "c.npz", test_x=np.array([Hostile()], dtype=object), test_y=np.zeros(1))
     (tmp_path / "d.npz").write_bytes(b"nothing")
-    for name, told in {"a": "it has train_x", "b": "expected images of 32×32×3", "c": "allow_pickle", "d": "cannot read"}.items():
+    for name, told in {
+        "a": "it has train_x",
+        "b": "expected images of 32×32×3",
+        "c": "allow_pickle",
+        "d": "cannot read",
+    }.items():
         with pytest.raises(HeatproofError, match=told):
             hp.load_data(f"cifar10:{tmp_path / name}.npz")

@@ -15,7 +15,11 @@ from heatproof.errors import HeatproofError
 
 @pytest.fixture
 def model():
-    return hp.Model(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)), size=16, classes=["cat", "dog"])
+    return hp.Model(
+        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)),
+        size=16,
+        classes=["cat", "dog"],
+    )
 
 
 @pytest.fixture
@@ -30,7 +34,12 @@ def folder(tmp_path):
 
 def test_subfolders_are_classes(folder, model):
     data = hp.load_data(f"folder:{folder}", model)
-    assert sorted(zip(data.ids, data.labels, strict=True)) == [("cat/1.png", 0), ("cat/2.jpg", 0), ("dog/3.png", 1), ("dog/4.webp", 1)]
+    assert sorted(zip(data.ids, data.labels, strict=True)) == [
+        ("cat/1.png", 0),
+        ("cat/2.jpg", 0),
+        ("dog/3.png", 1),
+        ("dog/4.webp", 1),
+    ]
     sample = data.load(0)
     assert sample.image.shape == (3, 16, 16)
     assert 0 <= sample.image.min() <= sample.image.max() <= 1
@@ -56,7 +65,9 @@ def test_an_image_like_the_libraries_load_it(tmp_path):
 
 def test_an_image_that_has_the_size_already_is_taken_as_it_is():
     pixels = np.random.default_rng(0).integers(0, 255, (16, 16, 3), dtype=np.uint8)
-    np.testing.assert_allclose(fit(Image.fromarray(pixels), 16, 18).permute(1, 2, 0), pixels / 255, atol=1e-6)
+    np.testing.assert_allclose(
+        fit(Image.fromarray(pixels), 16, 18).permute(1, 2, 0), pixels / 255, atol=1e-6
+    )
 
 
 COLOR = (200, 100, 50)
@@ -69,7 +80,11 @@ COLOR = (200, 100, 50)
         ("grey_alpha.png", Image.new("LA", (8, 8), (100, 255)), (100, 100, 100)),
         ("deep.png", Image.fromarray(np.full((8, 8), 25700, np.uint16)), (100, 100, 100)),
         ("bits.png", Image.new("1", (8, 8), 1), (255, 255, 255)),
-        ("palette.gif", Image.new("RGB", (8, 8), COLOR).convert("P", palette=Image.Palette.ADAPTIVE), COLOR),
+        (
+            "palette.gif",
+            Image.new("RGB", (8, 8), COLOR).convert("P", palette=Image.Palette.ADAPTIVE),
+            COLOR,
+        ),
         ("print.tif", Image.new("CMYK", (8, 8), (55, 155, 205, 0)), COLOR),
         ("alpha.png", Image.new("RGBA", (8, 8), (*COLOR, 255)), COLOR),
         ("glass.png", Image.new("RGBA", (8, 8), (*COLOR, 0)), (255, 255, 255)),
@@ -79,7 +94,12 @@ COLOR = (200, 100, 50)
 def test_images_with_one_clear_meaning_are_read(tmp_path, name, image, expected):
     image.save(tmp_path / name)
     found = fit(read_image(tmp_path / name), 16, 18)
-    torch.testing.assert_close(found, torch.tensor(expected).reshape(3, 1, 1).expand(3, 16, 16) / 255, atol=1.5 / 255, rtol=0)
+    torch.testing.assert_close(
+        found,
+        torch.tensor(expected).reshape(3, 1, 1).expand(3, 16, 16) / 255,
+        atol=1.5 / 255,
+        rtol=0,
+    )
 
 
 def unreadable(folder):
@@ -94,7 +114,9 @@ def unreadable(folder):
 
 
 def test_a_photo_of_a_phone_is_its_first_picture(tmp_path):
-    Image.new("RGB", (8, 8), COLOR).save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=[Image.new("RGB", (4, 4))])
+    Image.new("RGB", (8, 8), COLOR).save(
+        tmp_path / "a.jpg", "MPO", save_all=True, append_images=[Image.new("RGB", (4, 4))]
+    )
     with Image.open(tmp_path / "a.jpg") as photo:
         assert photo.n_frames == 2
     assert read_image(tmp_path / "a.jpg").size == (8, 8)
@@ -104,7 +126,13 @@ def test_images_that_cannot_be_used_are_named(folder, model):
     unreadable(folder)
     data = hp.load_data(f"folder:{folder}", model)
     batch = load_batch(data, range(len(data.ids)), model)
-    assert set(batch.unreadable) == {"cat/truncated.jpg", "cat/empty.png", "dog/text.png", "dog/film.gif", "dog/float.tif"}
+    assert set(batch.unreadable) == {
+        "cat/truncated.jpg",
+        "cat/empty.png",
+        "dog/text.png",
+        "dog/film.gif",
+        "dog/float.tif",
+    }
     assert "truncated" in batch.unreadable["cat/truncated.jpg"]
     assert "3 frames" in batch.unreadable["dog/film.gif"]
     assert len(batch.ids) == 5
@@ -119,7 +147,9 @@ def test_they_are_skipped_with_a_row_and_the_rest_is_judged(folder, model):
     assert (scores["status"] == "skipped").sum() == 5
     assert "frames" in scores.loc["dog/film.gif", "message"]
     rest = scores["status"][scores["status"] != "skipped"].to_dict()
-    assert rest.pop("cat/whole.jpg") == "undefined"  # one colour: no patch matters more than another
+    assert (
+        rest.pop("cat/whole.jpg") == "undefined"
+    )  # one colour: no patch matters more than another
     assert set(rest.values()) == {"ok"}
 
 
@@ -140,9 +170,13 @@ def test_bad_names_say_what_is_right(folder, model, make, message):
 
 def test_classes_that_do_not_match_are_named(folder, model):
     (folder / "dog").rename(folder / "dgo")
-    with pytest.raises(HeatproofError, match="1 of 2 subfolders .* are not classes of the model: dgo"):
+    with pytest.raises(
+        HeatproofError, match="1 of 2 subfolders .* are not classes of the model: dgo"
+    ):
         hp.load_data(f"folder:{folder}", model)
-    nameless = hp.Model(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 5)), size=16)
+    nameless = hp.Model(
+        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 5)), size=16
+    )
     with pytest.raises(HeatproofError, match="2 subfolders and the model 5 classes without names"):
         hp.load_data(f"folder:{folder}", nameless)
     with pytest.raises(HeatproofError, match="call load_data"):

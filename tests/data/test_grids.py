@@ -51,9 +51,14 @@ def test_a_pool_that_runs_out_gives_what_it_has(repeated):
 
 def test_classes_are_drawn_uniformly():
     """However many images they have: 4 of 6 classes a grid."""
-    large = {label: list(range(10_000 * label, 10_000 * label + 1000 * (label + 1))) for label in range(6)}
+    large = {
+        label: list(range(10_000 * label, 10_000 * label + 1000 * (label + 1)))
+        for label in range(6)
+    }
     found = draw(large, 2, False, 900)
-    counts = torch.bincount(torch.tensor([i // 10_000 for cells in found for i in cells]), minlength=6)
+    counts = torch.bincount(
+        torch.tensor([i // 10_000 for cells in found for i in cells]), minlength=6
+    )
     assert (counts - 600).abs().max() < 5 * (900 * 4 / 6 * 2 / 6) ** 0.5
 
 
@@ -95,13 +100,21 @@ def test_a_common_pool_is_what_all_are_sure_about(bright):
 
     other = hp.Model(Softer(), size=8, mean=(0, 0, 0), std=(1, 1, 1), name="softer")
     order = list(range(47, 3, -1))
-    turned = hp.TensorData(data.images[order], [data.labels[i] for i in order], ids=[data.ids[i] for i in order])
+    turned = hp.TensorData(
+        data.images[order], [data.labels[i] for i in order], ids=[data.ids[i] for i in order]
+    )
     found = pool_of([(model, data), (other, turned)], 0.9)
-    own, theirs = ({i for part in pool_of([(m, data)], 0.9).values() for i in part} for m in (model, other))
+    own, theirs = (
+        {i for part in pool_of([(m, data)], 0.9).values() for i in part} for m in (model, other)
+    )
     assert {i for part in found.values() for i in part} == (own & theirs) - {0, 1, 2, 3}
     assert theirs < own
-    with pytest.raises(HeatproofError, match="bright and softer all give .* Confidence=0.* would give"):
-        make_grids([(model, data), (other, turned)], 2, repeated=False, confidence=0.99, count=5, most=5)
+    with pytest.raises(
+        HeatproofError, match="bright and softer all give .* Confidence=0.* would give"
+    ):
+        make_grids(
+            [(model, data), (other, turned)], 2, repeated=False, confidence=0.99, count=5, most=5
+        )
 
 
 def test_the_pool_is_found_once(bright):
@@ -116,7 +129,11 @@ def test_a_grid_is_its_images_side_by_side(bright):
     _, data = bright
     grids = Grids(data, [(1, 13, 25, 37), (2, 14, 26, 38)], 2, 2, POOL)
     sample = grids.load(1)
-    assert sample.id == "2+14+26+38#2" and sample.label == 2 == grids.labels[1] and judged_cell(sample.id) == 2
+    assert (
+        sample.id == "2+14+26+38#2"
+        and sample.label == 2 == grids.labels[1]
+        and judged_cell(sample.id) == 2
+    )
     assert sample.image.shape == (3, 16, 16)
     for cell, (row, column) in zip((2, 14, 26, 38), ((0, 0), (0, 8), (8, 0), (8, 8)), strict=True):
         assert torch.equal(sample.image[:, row : row + 8, column : column + 8], data.images[cell])
@@ -130,7 +147,11 @@ def test_silhouettes_of_all_cells_are_shown():
 
 
 def made(model, data, **changes):
-    return make_grids([(model, data)], 2, **{"repeated": False, "confidence": 0.99, "count": None, "most": 500, **changes})
+    return make_grids(
+        [(model, data)],
+        2,
+        **{"repeated": False, "confidence": 0.99, "count": None, "most": 500, **changes},
+    )
 
 
 def test_too_few_images_are_told_with_the_threshold_that_would_do(bright):
@@ -140,19 +161,26 @@ def test_too_few_images_are_told_with_the_threshold_that_would_do(bright):
     count = len(found) + 1
     images = sum(map(len, pool.values()))
     with pytest.raises(
-        HeatproofError, match=rf"bright gives {images} images in 4 classes .* at least 0.99: enough for {count - 1} grids"
+        HeatproofError,
+        match=rf"bright gives {images} images in 4 classes .* at least 0.99: enough for {count - 1} grids",
     ) as told:
         made(model, data, count=count)
     offered = float(str(told.value).partition("Confidence=")[2].split()[0])
     assert len(made(model, data, count=count, confidence=offered)[0]) == count
-    with pytest.raises(HeatproofError, match="Even confidence=0 gives 47 images in 4 classes, and 11 grids. Give more data"):
+    with pytest.raises(
+        HeatproofError,
+        match="Even confidence=0 gives 47 images in 4 classes, and 11 grids. Give more data",
+    ):
         made(model, data, count=100)
 
 
 def test_an_empty_pool_is_told(bright):
     model, data = bright
     wrong = hp.TensorData(data.images, [(label + 1) % 4 for label in data.labels])
-    with pytest.raises(HeatproofError, match="gives 1 image in 1 class .*: not enough for a grid of 2×2. Even confidence=0"):
+    with pytest.raises(
+        HeatproofError,
+        match="gives 1 image in 1 class .*: not enough for a grid of 2×2. Even confidence=0",
+    ):
         made(model, wrong)
 
 

@@ -16,7 +16,11 @@ from heatproof.models.vision import imagenet_wnids
 
 
 def network(classes, names=None):
-    return hp.Model(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, classes)), size=16, classes=names)
+    return hp.Model(
+        nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, classes)),
+        size=16,
+        classes=names,
+    )
 
 
 def put(root, *names):
@@ -46,14 +50,19 @@ def test_the_ids_of_imagenet_are_the_librarys(timm):
 def test_some_of_imagenets_folders_have_their_places_among_all(tmp_path, names):
     wnids = imagenet_wnids()
     put(tmp_path, *(f"{wnids[i]}/x.png" for i in (3, 500, 999)))
-    assert labels(f"folder:{tmp_path}", network(1000, names)) == {f"{wnids[i]}/x.png": i for i in (3, 500, 999)}
+    assert labels(f"folder:{tmp_path}", network(1000, names)) == {
+        f"{wnids[i]}/x.png": i for i in (3, 500, 999)
+    }
 
 
 def test_folders_by_number_are_not_sorted_as_words(tmp_path):
     put(tmp_path, *(f"{i}/x.png" for i in range(12)))
     assert labels(f"folder:{tmp_path}", network(12)) == {f"{i}/x.png": i for i in range(12)}
     put(tmp_path, "12/x.png")
-    with pytest.raises(HeatproofError, match=r"1 of 13 subfolders .* are not classes of the model: 12; its classes are 12 without names"):
+    with pytest.raises(
+        HeatproofError,
+        match=r"1 of 13 subfolders .* are not classes of the model: 12; its classes are 12 without names",
+    ):
         hp.load_data(f"folder:{tmp_path}", network(12))
 
 
@@ -62,7 +71,9 @@ def test_names_in_other_spelling(tmp_path):
     model = network(3, ["tench", "goldfish", "great white shark"])
     assert labels(f"folder:{tmp_path}", model) == {"Great_White_Shark/x.png": 2, "tench/y.png": 0}
     assert class_index(["Crane", "x"], ["crane", "x"], 2, "") == {"Crane": 0, "x": 1}
-    with pytest.raises(HeatproofError, match="not classes of the model: Crane"):  # which of the two?
+    with pytest.raises(
+        HeatproofError, match="not classes of the model: Crane"
+    ):  # which of the two?
         class_index(["Crane", "x"], ["crane", "x", "CRANE"], 3, "labels")
 
 
@@ -71,8 +82,14 @@ def test_names_in_other_spelling(tmp_path):
     [
         ("l.csv", "a.png,0\nb.jpg,2\nsub/c.png,1\n"),
         ("l.csv", "filename,label\na.png,0\nb.jpg,2\nsub/c.png,1\n"),
-        ("l.csv", "\ufefflabel;size;image\n0;9;a.png\n2;9;b.jpg\n1;9;sub/c.png\n"),  # a spreadsheet's: other order, byte order mark
-        ("l.csv", "id,index,filename,class,label\n7,1,a.png,x,0\n8,0,b.jpg,x,2\n9,2,sub/c.png,x,1\n"),  # the surest names of columns
+        (
+            "l.csv",
+            "\ufefflabel;size;image\n0;9;a.png\n2;9;b.jpg\n1;9;sub/c.png\n",
+        ),  # a spreadsheet's: other order, byte order mark
+        (
+            "l.csv",
+            "id,index,filename,class,label\n7,1,a.png,x,0\n8,0,b.jpg,x,2\n9,2,sub/c.png,x,1\n",
+        ),  # the surest names of columns
         ("l.tsv", "a.png\tred cat\nb.jpg\tfox\nsub/c.png\tdog\n"),
         ("l.csv", 'a.png,"red cat"\nb.jpg,fox\nsub/c.png,dog\n'),
         ("val.txt", "a.png 0\nb.jpg 2\n\nsub/c.png 1\n"),  # Caffe's
@@ -82,29 +99,46 @@ def test_names_in_other_spelling(tmp_path):
 def test_a_label_file(images, tmp_path, file, content):
     (tmp_path / file).write_text(content, encoding="utf-8")
     expected = {"a.png": 0, "b.jpg": 2, "sub/c.png": 1}
-    assert labels(f"folder:{images}:{tmp_path / file}", network(3, ["red cat", "dog", "fox"])) == expected
+    assert (
+        labels(f"folder:{images}:{tmp_path / file}", network(3, ["red cat", "dog", "fox"]))
+        == expected
+    )
 
 
 def test_a_label_file_with_wnids_and_boxes(tmp_path):
     put(tmp_path / "val", "v1.png", "v2.png")
     wnids = imagenet_wnids()
-    (tmp_path / "l.csv").write_text(f"ImageId,PredictionString\nv1,{wnids[7]} 1 2 30 40\nv2,{wnids[990]} 1 2 3 4 {wnids[990]} 5 6 7 8\n")
-    assert labels(f"folder:{tmp_path / 'val'}:{tmp_path / 'l.csv'}", network(1000)) == {"v1.png": 7, "v2.png": 990}
+    (tmp_path / "l.csv").write_text(
+        f"ImageId,PredictionString\nv1,{wnids[7]} 1 2 30 40\nv2,{wnids[990]} 1 2 3 4 {wnids[990]} 5 6 7 8\n"
+    )
+    assert labels(f"folder:{tmp_path / 'val'}:{tmp_path / 'l.csv'}", network(1000)) == {
+        "v1.png": 7,
+        "v2.png": 990,
+    }
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("a.png,0\nb.jpg,1\n", r"1 of 3 images have no label \(sub/c.png\)"),
-        ("a.png,0\nb.jpg,1\nc.png,1\nd.png,2\n", r"1 of 3 images have no label \(sub/c.png\); 2 labels have no image \(c.png, d.png\)"),
+        (
+            "a.png,0\nb.jpg,1\nc.png,1\nd.png,2\n",
+            r"1 of 3 images have no label \(sub/c.png\); 2 labels have no image \(c.png, d.png\)",
+        ),
         ("a.png,0\nb.jpg,\nsub/c.png,1\n", r"no label \(b.jpg\)"),
         ("picture,what\na.png,0\nb.jpg,1\nsub/c.png,1\n", r"1 labels have no image \(picture\)"),
         ("a.png,0\na.png,1\nb.jpg,1\nsub/c.png,1\n", "two labels for a.png: 0 and 1"),
         ("a.png,0\nb.jpg,3\nsub/c.png,1\n", r"1 of 3 labels of .* are not classes of the model: 3"),
-        ("a.png,cat\nb.jpg,dog\nsub/c.png,fish\n", r"are not classes of the model: fish; its classes are named like cat, dog, fox"),
+        (
+            "a.png,cat\nb.jpg,dog\nsub/c.png,fish\n",
+            r"are not classes of the model: fish; its classes are named like cat, dog, fox",
+        ),
         ("a.png,n01440764\nb.jpg,dog\nsub/c.png,fox\n", "are not classes of the model: n01440764"),
         ("a.png,0\nb.jpg\n", "line 2: expected a file's name and its label, found 'b.jpg'"),
-        ("a.png,7,0\nb.jpg,8,1\nsub/c.png,9,2\n", "has 3 columns; name them in its first line: one is filename, one is label"),
+        (
+            "a.png,7,0\nb.jpg,8,1\nsub/c.png,9,2\n",
+            "has 3 columns; name them in its first line: one is filename, one is label",
+        ),
         ("", "3 of 3 images have no label"),
     ],
 )
@@ -133,23 +167,35 @@ def test_without_labels_the_prediction_is_the_target(tmp_path):
     with torch.no_grad():
         model.module[2].bias.copy_(torch.tensor([0.0, 9.0, 0.0]))
     assert set(labels(f"folder:{tmp_path}", model).values()) == {None}
-    assert set(hp.evaluate(model, f"folder:{tmp_path}", ["ixg"], ["sds(patches=4)"]).scores["target"]) == {1}
+    assert set(
+        hp.evaluate(model, f"folder:{tmp_path}", ["ixg"], ["sds(patches=4)"]).scores["target"]
+    ) == {1}
 
 
 def test_what_programs_leave_behind_is_no_class(tmp_path):
     put(tmp_path, "cat/a.png", "dog/b.png", ".ipynb_checkpoints/a.png", "cat/.a.png")
-    assert labels(f"folder:{tmp_path}", network(2, ["cat", "dog"])) == {"cat/a.png": 0, "dog/b.png": 1}
+    assert labels(f"folder:{tmp_path}", network(2, ["cat", "dog"])) == {
+        "cat/a.png": 0,
+        "dog/b.png": 1,
+    }
 
 
 def test_a_folder_has_no_splits_and_data_is_data(tmp_path):
     put(tmp_path, "a.png")
-    with pytest.raises(HeatproofError, match="an image folder has no splits, so split=val says nothing"):
+    with pytest.raises(
+        HeatproofError, match="an image folder has no splits, so split=val says nothing"
+    ):
         hp.load_data(f"folder:{tmp_path}", network(2), split="val")
     for wrong in (tmp_path, network(2), None):
-        with pytest.raises(HeatproofError, match="data is a name, such as paperbirds:test or folder:/path/to/images, or a data set"):
+        with pytest.raises(
+            HeatproofError,
+            match="data is a name, such as paperbirds:test or folder:/path/to/images, or a data set",
+        ):
             hp.load_data(wrong, network(2))
     for wrong, told in ((["ant", "bee"], "ant, bee"), (torch.tensor([0.5, 1.0]), "tensor")):
-        with pytest.raises(HeatproofError, match=f"labels must be numbers of classes, from 0; got {told}"):
+        with pytest.raises(
+            HeatproofError, match=f"labels must be numbers of classes, from 0; got {told}"
+        ):
             hp.evaluate(network(2), (torch.rand(2, 3, 8, 8), wrong), ["random"])
 
 
@@ -160,7 +206,9 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
     (tmp_path / "store" / "again").symlink_to(tmp_path / "root")
     (tmp_path / "root" / "gone.png").symlink_to(tmp_path / "nowhere.png")
     assert listed(tmp_path / "root") == ["cat/a.png", "gone.png"]
-    with pytest.warns(UserWarning, match="beside the folders of classes are images without a label: gone.png"):
+    with pytest.warns(
+        UserWarning, match="beside the folders of classes are images without a label: gone.png"
+    ):
         data = hp.load_data(f"folder:{tmp_path / 'root'}", network(1, ["cat"]))
     batch = load_batch(data, range(2), network(1))
     assert (batch.ids, list(batch.unreadable)) == (["cat/a.png"], ["gone.png"])
@@ -187,10 +235,16 @@ def test_many_files_are_listed_without_being_opened(tmp_path, monkeypatch):
         (tmp_path / folder).mkdir()
     for name in names:
         (tmp_path / name).touch()
-    assert listed(tmp_path) == [p.relative_to(tmp_path).as_posix() for p in sorted(tmp_path.rglob("*.png"))]
+    assert listed(tmp_path) == [
+        p.relative_to(tmp_path).as_posix() for p in sorted(tmp_path.rglob("*.png"))
+    ]
     asked = []
     state = os.stat
-    monkeypatch.setattr(os, "stat", lambda path, *rest, **more: asked.append(str(path)) or state(path, *rest, **more))
+    monkeypatch.setattr(
+        os,
+        "stat",
+        lambda path, *rest, **more: asked.append(str(path)) or state(path, *rest, **more),
+    )
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("opened"))
     data = hp.load_data(f"folder:{tmp_path}", network(3, ["a", "a-b", "b"]), limit=5)
     assert len(data.fingerprints) == 5

@@ -72,7 +72,9 @@ def test_the_scene_is_the_same_at_every_size(index: int) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("index", [0, 9, 20, 31])
-def test_taking_a_part_off_changes_nothing_beyond_the_part_and_its_shadow(part: str, index: int) -> None:
+def test_taking_a_part_off_changes_nothing_beyond_the_part_and_its_shadow(
+    part: str, index: int
+) -> None:
     whole, rest = render(0, "test", index), render(0, "test", index, parts=without(part))
     changed = (whole.image != rest.image).any(-1)
     assert changed.any()
@@ -102,7 +104,9 @@ def test_taking_off_a_part_that_is_out_of_sight_changes_nothing(part: str) -> No
 def test_part_maps_agree_with_the_counts_and_hold_a_body() -> None:
     for index in range(32):
         scene = render(0, "val", index)
-        assert {part: int((scene.part_map == 2 + i).sum()) for i, part in enumerate(PARTS)} == scene.visible
+        assert {
+            part: int((scene.part_map == 2 + i).sum()) for i, part in enumerate(PARTS)
+        } == scene.visible
         assert (scene.part_map == 1).any()
         assert scene.part_map.max() < 2 + len(PARTS)
 
@@ -113,14 +117,19 @@ def test_every_part_of_every_bird_is_seen() -> None:
 
 def test_splits_share_no_sample() -> None:
     ids = [set(Paperbirds(split, seed=seed).ids) for split in SPLITS for seed in (0, 1)]
-    pictures = [{render(0, split, index).image.tobytes() for index in range(64)} for split in SPLITS]
+    pictures = [
+        {render(0, split, index).image.tobytes() for index in range(64)} for split in SPLITS
+    ]
     for sets in (ids, pictures):
         assert all(a.isdisjoint(b) for a, b in combinations(sets, 2))
     assert all(len(images) == 64 for images in pictures)
 
 
 def test_every_part_has_twins_that_differ_in_it_alone() -> None:
-    differing = [[p for p, x, y in zip(PARTS, a, b, strict=True) if x != y] for a, b in combinations(CLASSES, 2)]
+    differing = [
+        [p for p, x, y in zip(PARTS, a, b, strict=True) if x != y]
+        for a, b in combinations(CLASSES, 2)
+    ]
     twins = {part: sum(difference == [part] for difference in differing) for part in PARTS}
     assert min(twins.values()) >= 8
     assert sum(twins.values()) == 2 * len(CLASSES)  # four twins for every class
@@ -128,7 +137,11 @@ def test_every_part_has_twins_that_differ_in_it_alone() -> None:
 
 def test_classes_are_distinct_named_and_made_of_known_variants() -> None:
     assert len(set(CLASSES)) == len(CLASSES) == len(set(NAMES)) == len(NAMES)
-    used = {(part, variant) for variants in CLASSES for part, variant in zip(PARTS, variants, strict=True)}
+    used = {
+        (part, variant)
+        for variants in CLASSES
+        for part, variant in zip(PARTS, variants, strict=True)
+    }
     assert used == {(part, variant) for part, variants in VARIANTS.items() for variant in variants}
 
 
@@ -139,8 +152,15 @@ def test_compatible_classes_are_those_that_share_what_is_seen() -> None:
 
 
 def test_distractors_never_have_the_colour_of_a_part() -> None:
-    colours = {colour for variants in VARIANTS.values() for pieces in variants.values() for colour, _ in pieces}
-    distances = np.linalg.norm(np.array(sorted(colours))[:, None] - np.array(DISTRACTORS)[None], axis=-1)
+    colours = {
+        colour
+        for variants in VARIANTS.values()
+        for pieces in variants.values()
+        for colour, _ in pieces
+    }
+    distances = np.linalg.norm(
+        np.array(sorted(colours))[:, None] - np.array(DISTRACTORS)[None], axis=-1
+    )
     assert distances.min() > 60
 
 
@@ -154,7 +174,9 @@ def test_what_is_not_the_bird_says_nothing_about_its_class() -> None:
 
 
 def test_mean_and_std_are_those_of_the_training_pictures() -> None:
-    pixels = np.stack([render(0, "train", index).image for index in range(300)]).reshape(-1, 3) / 255
+    pixels = (
+        np.stack([render(0, "train", index).image for index in range(300)]).reshape(-1, 3) / 255
+    )
     assert pixels.mean(0) == pytest.approx(MEAN, abs=0.01)
     assert pixels.std(0) == pytest.approx(STD, abs=0.01)
 
@@ -162,7 +184,12 @@ def test_mean_and_std_are_those_of_the_training_pictures() -> None:
 def test_the_data_set_gives_samples() -> None:
     data = Paperbirds("test", size=96, limit=40)
     sample = data.load(33)
-    assert (data.name, len(data), sample.id, sample.label) == ("paperbirds:test", 40, "test-00033", 1)
+    assert (data.name, len(data), sample.id, sample.label) == (
+        "paperbirds:test",
+        40,
+        "test-00033",
+        1,
+    )
     assert sample.image.shape == (3, 96, 96)
     assert 0 <= sample.image.min() <= sample.image.max() <= 1
     assert sample.silhouette is not None

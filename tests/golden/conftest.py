@@ -20,7 +20,11 @@ def layers():
 @pytest.fixture(scope="session")
 def native():
     def explain(model, x, target, text):
-        return Explainer(model, x, target, Rng(0, [str(i) for i in range(len(x))])).native(Expression.parse(text)).numpy()
+        return (
+            Explainer(model, x, target, Rng(0, [str(i) for i in range(len(x))]))
+            .native(Expression.parse(text))
+            .numpy()
+        )
 
     return explain
 

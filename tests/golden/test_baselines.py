@@ -39,12 +39,16 @@ def test_local_mean(case, x):
 
 
 def test_permutations(case, x):
-    torch.testing.assert_close(permuted(x, case["draw__permutation"]), stored(case, "permutation"), rtol=0, atol=0)
+    torch.testing.assert_close(
+        permuted(x, case["draw__permutation"]), stored(case, "permutation"), rtol=0, atol=0
+    )
     blocks = enlarged(permuted(cell_middles(x, 8), case["draw__local_permutation"]), 32, 32)
     torch.testing.assert_close(blocks, stored(case, "local_permutation"), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("what", "name"), [("magnitude", "scramble_amplitude"), ("phase", "scramble_phase")])
+@pytest.mark.parametrize(
+    ("what", "name"), [("magnitude", "scramble_amplitude"), ("phase", "scramble_phase")]
+)
 def test_scrambled_spectra(case, x, what, name):
     ours = scrambled(x, what, case[f"draw__{name}"], "xplique")
     torch.testing.assert_close(ours, stored(case, name), rtol=1e-5, atol=1e-6)
@@ -63,11 +67,15 @@ def test_what_was_drawn_for_all_images_is_used_as_it_is(case, x, monkeypatch, te
     """The same through the registry, with their permutation as the ranks of the draw."""
     ranks = case[f"draw__{draw}"].argsort().float()
     monkeypatch.setattr(scrambles, "_drawn", lambda rng, name, places, compat: ranks)
-    torch.testing.assert_close(fill(f"{text}(compat=xplique)", x), stored(case, name), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        fill(f"{text}(compat=xplique)", x), stored(case, name), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_one_colour_for_all_images(case, monkeypatch):
-    monkeypatch.setattr(Rng, "once", lambda rng, purpose, shape: case["draw__random_color"].reshape(shape))
+    monkeypatch.setattr(
+        Rng, "once", lambda rng, purpose, shape: case["draw__random_color"].reshape(shape)
+    )
     painted = fill("random-color(compat=xplique)", torch.zeros(5, 3, 4, 4))
     theirs = case["base__random_color"][:, None, None].expand_as(painted)
     torch.testing.assert_close(painted.double(), theirs, rtol=1e-6, atol=1e-7)

@@ -10,7 +10,12 @@ from heatproof.protocols import Judged, make_protocol
 from heatproof.tensor.noise import Rng
 
 ORDERS = {"ascending": "least", "descending": "most"}
-BASELINES = {"zero": "zero", "mean": "image-mean", "median": "image-median", "local_mean": "local-mean(compat=xplique)"}
+BASELINES = {
+    "zero": "zero",
+    "mean": "image-mean",
+    "median": "image-median",
+    "local_mean": "local-mean(compat=xplique)",
+}
 
 
 def judged(model, x, target):
@@ -34,8 +39,18 @@ def test_incremental_deletion(golden, golden_model, name, order, label):
     stored = case[f"{name}__fixed__{order}__{label}__curve"]
     close(found.curves["score"], stored)
     score = case[f"{name}__fixed__{order}__{label}__score"]
-    np.testing.assert_allclose(found.value, score if order == "ascending" else stored[:, 0] - score, atol=1e-4)
-    plain = F.removal_curve(model, batch.x, batch.target, maps, [k / 32 for k in range(32)], ORDERS[order], score="softmax")
+    np.testing.assert_allclose(
+        found.value, score if order == "ascending" else stored[:, 0] - score, atol=1e-4
+    )
+    plain = F.removal_curve(
+        model,
+        batch.x,
+        batch.target,
+        maps,
+        [k / 32 for k in range(32)],
+        ORDERS[order],
+        score="softmax",
+    )
     torch.testing.assert_close(plain, found.curves["score"])
 
 
@@ -46,7 +61,13 @@ def test_updated_incremental_deletion(golden, golden_model, name, order):
     case, model = golden("case02_incremental_deletion"), golden_model(name)
     x, target = torch.from_numpy(case["images"]), torch.from_numpy(case["labels"])
     curve = F.updated_curve(
-        model, x, target, lambda now: hp.explain(model, now, target, "ixg"), [k / 32 for k in range(32)], ORDERS[order], score="softmax"
+        model,
+        x,
+        target,
+        lambda now: hp.explain(model, now, target, "ixg"),
+        [k / 32 for k in range(32)],
+        ORDERS[order],
+        score="softmax",
     )
     off = np.abs(curve.numpy() - case[f"{name}__updated_ixg__{order}__curve"]).max(1)
     assert (off > 1e-4).sum() <= 1
@@ -54,8 +75,15 @@ def test_updated_incremental_deletion(golden, golden_model, name, order):
 
 
 STORED = [
-    *((baseline, label, 10, "logit") for baseline in BASELINES for label in ("smooth", "ixg_absmean")),
-    *(("zero", "smooth", steps, score) for steps, score in [(10, "sigmoid"), (10, "softmax"), (5, "sigmoid"), (7, "logit")]),
+    *(
+        (baseline, label, 10, "logit")
+        for baseline in BASELINES
+        for label in ("smooth", "ixg_absmean")
+    ),
+    *(
+        ("zero", "smooth", steps, score)
+        for steps, score in [(10, "sigmoid"), (10, "softmax"), (5, "sigmoid"), (7, "logit")]
+    ),
 ]
 
 
@@ -80,22 +108,31 @@ def test_every_pixel_a_step(golden, golden_model):
     x = torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2)[:1]
     batch = judged(model, x, torch.from_numpy(case["targets"])[:1])
     for name in ("deletion", "insertion"):
-        found = make_protocol(name, {"steps": 1024}).measure(model, batch, {}, torch.from_numpy(case["map__smooth"])[:1])
+        found = make_protocol(name, {"steps": 1024}).measure(
+            model, batch, {}, torch.from_numpy(case["map__smooth"])[:1]
+        )
         close(found.curves["score"], case[f"zero__smooth__steps-1__logit__{name}__curves"])
 
 
-@pytest.mark.parametrize(("stored", "baseline"), [("zero", "zero"), ("channelmean", "image-mean"), ("linear", "linear(noise=0)")])
+@pytest.mark.parametrize(
+    ("stored", "baseline"),
+    [("zero", "zero"), ("channelmean", "image-mean"), ("linear", "linear(noise=0)")],
+)
 @pytest.mark.parametrize("way", ["morf", "lerf"])
 def test_road(golden, golden_model, stored, baseline, way):
     """Their share is what is removed (MoRF), or what is kept (LeRF)."""
     case, model = golden("case10_road_evaluation"), golden_model("resnet")
     x, target = torch.from_numpy(case["images_f16"]).float(), torch.from_numpy(case["labels"])
     maps = torch.from_numpy(case["explanations_hwc"]).double().sum(-1)
-    shares = case["percentages"] if way == "morf" else 1 - np.floor(1024 * case["percentages"]) / 1024
+    shares = (
+        case["percentages"] if way == "morf" else 1 - np.floor(1024 * case["percentages"]) / 1024
+    )
     order = {"morf": "most", "lerf": "least"}[way]
     logits = F.removal_curve(model, x, target, maps, shares.tolist(), order, baseline)
     close(logits.T, case[f"{stored}__{way}__logits_target"])
-    right = F.removal_curve(model, x, target, maps, shares.tolist(), order, baseline, score="correct")
+    right = F.removal_curve(
+        model, x, target, maps, shares.tolist(), order, baseline, score="correct"
+    )
     flips = (right.T.numpy() != (case[f"{stored}__{way}__pred"] == case["labels"])).sum()
     assert flips <= 1
     np.testing.assert_allclose(right.mean(0), case[f"{stored}__{way}__acc"], atol=1 / 30 + 1e-6)

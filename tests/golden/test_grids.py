@@ -27,7 +27,11 @@ METHODS = {
     "ScoreCam": "scorecam(compat=rao)",
     "Occlusion": "occlusion(size=16, stride=8)",
 }
-VIEWS = {"GridPG": lambda model, grid, cell: views.gridpg(model, grid), "DiFull": views.difull, "DiPart": views.dipart}
+VIEWS = {
+    "GridPG": lambda model, grid, cell: views.gridpg(model, grid),
+    "DiFull": views.difull,
+    "DiPart": views.dipart,
+}
 MODELS = list(LAYERS)
 SIDES = [2, 3]
 
@@ -41,7 +45,9 @@ def maps(model, setting, grid, cell, case, text):
     """At the layer's own resolution, for the class of that cell."""
     x, labels = grids(case, setting)
     rng = Rng(0, [str(i) for i in range(len(x))])
-    return Explainer(VIEWS[setting](model, grid, cell), x, labels[:, cell], rng).native(Expression.parse(text))
+    return Explainer(VIEWS[setting](model, grid, cell), x, labels[:, cell], rng).native(
+        Expression.parse(text)
+    )
 
 
 @pytest.mark.parametrize("grid", SIDES)
@@ -52,18 +58,32 @@ def test_logits(golden, golden_model, name, setting, grid):
     stored, (x, _) = case[f"{name}__{setting}__logits"], grids(case, setting)
     for head in range(stored.shape[1]):
         ours = VIEWS[setting](golden_model(name), grid, head).logits(x).numpy()
-        np.testing.assert_allclose(ours, stored[:, head], rtol=1e-4, atol=1e-5 * np.abs(stored).max())
+        np.testing.assert_allclose(
+            ours, stored[:, head], rtol=1e-4, atol=1e-5 * np.abs(stored).max()
+        )
 
 
-EVERYWHERE = [(layer, method) for method in ("IxG", "GradCam", "Grad", "LayerCam") for layer in ("Input", "Middle", "Final")]
+EVERYWHERE = [
+    (layer, method)
+    for method in ("IxG", "GradCam", "Grad", "LayerCam")
+    for layer in ("Input", "Middle", "Final")
+]
 STORED = {2: [*EVERYWHERE, ("Final", "AblationCam"), ("Input", "Occlusion")], 3: EVERYWHERE}
 WITH_MAPS = {
-    2: [("Input", "IxG"), ("Middle", "IxG"), ("Final", "GradCam"), ("Final", "AblationCam"), ("Input", "Occlusion")],
+    2: [
+        ("Input", "IxG"),
+        ("Middle", "IxG"),
+        ("Final", "GradCam"),
+        ("Final", "AblationCam"),
+        ("Input", "Occlusion"),
+    ],
     3: [("Final", "GradCam")],
 }
 
 
-@pytest.mark.parametrize(("grid", "layer", "method"), [(grid, *entry) for grid in SIDES for entry in STORED[grid]])
+@pytest.mark.parametrize(
+    ("grid", "layer", "method"), [(grid, *entry) for grid in SIDES for entry in STORED[grid]]
+)
 @pytest.mark.parametrize("setting", VIEWS)
 @pytest.mark.parametrize("name", MODELS)
 def test_maps_and_localization(golden, golden_model, deviation, grid, name, setting, layer, method):
@@ -72,11 +92,28 @@ def test_maps_and_localization(golden, golden_model, deviation, grid, name, sett
     cells = range(grid**2) if setting == "GridPG" else (0, grid**2 - 1)
     shown = [0, grid**2 - 1] if grid == 3 else list(cells)
     for at, cell in enumerate(cells):
-        ours = maps(golden_model(name), setting, grid, cell, case, f"{METHODS[method]}@{LAYERS[name][layer]}")
+        ours = maps(
+            golden_model(name),
+            setting,
+            grid,
+            cell,
+            case,
+            f"{METHODS[method]}@{LAYERS[name][layer]}",
+        )
         if (layer, method) in WITH_MAPS[grid] and cell in shown:
             attribution = case[f"{entry}__attr"]
-            deviation(METHODS[method].partition("(")[0], "the grid paper's code, on grids", ours, attribution[:, shown.index(cell)])
-            np.testing.assert_allclose(ours, attribution[:, shown.index(cell)], rtol=1e-4, atol=1e-5 * np.abs(attribution).max())
+            deviation(
+                METHODS[method].partition("(")[0],
+                "the grid paper's code, on grids",
+                ours,
+                attribution[:, shown.index(cell)],
+            )
+            np.testing.assert_allclose(
+                ours,
+                attribution[:, shown.index(cell)],
+                rtol=1e-4,
+                atol=1e-5 * np.abs(attribution).max(),
+            )
         scores = F.localization(resize(ours, 32 * grid, 32 * grid), cell, grid)
         np.testing.assert_allclose(scores, case[f"{entry}__loc"][:, at], rtol=1e-4, atol=1e-5)
 
@@ -99,8 +136,12 @@ def test_scorecam(golden, alive, setting):
         stored = case[f"vggalive__{setting}__Final__ScoreCam__attr"]
         np.testing.assert_allclose(ours, stored[:, at], rtol=1e-4, atol=1e-5 * np.abs(stored).max())
         enlarged = resize(ours, 64, 64)
-        scores = torch.where(cell_sums(enlarged).sum(1) > 1e-7, F.localization(enlarged, cell), 0)  # there, less is nothing
-        np.testing.assert_allclose(scores, case[f"vggalive__{setting}__Final__ScoreCam__loc"][:, at], rtol=1e-4, atol=1e-5)
+        scores = torch.where(
+            cell_sums(enlarged).sum(1) > 1e-7, F.localization(enlarged, cell), 0
+        )  # there, less is nothing
+        np.testing.assert_allclose(
+            scores, case[f"vggalive__{setting}__Final__ScoreCam__loc"][:, at], rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("cell", [0, 3])
@@ -108,13 +149,23 @@ def test_scorecam(golden, alive, setting):
 def test_aggregated_maps(golden, cell, kind):
     case = golden("case05_aggatt")
     enlarged = resize(torch.from_numpy(case["maps"]), 16, 16)
-    np.testing.assert_allclose(F.localization(enlarged, cell), case[f"pos{cell}__L"], rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(cell_sums(enlarged)[:, cell], case[f"pos{cell}__inside"], rtol=1e-5, atol=1e-6)
-    scores, inside = (torch.from_numpy(case[f"pos{cell}__{name}"]) for name in ("L", "inside"))  # theirs: float32, with its ties
-    bins, order, scale = F.aggregate_maps(enlarged, scores, inside, signed=kind == "signed", compat="rao")
+    np.testing.assert_allclose(
+        F.localization(enlarged, cell), case[f"pos{cell}__L"], rtol=1e-4, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        cell_sums(enlarged)[:, cell], case[f"pos{cell}__inside"], rtol=1e-5, atol=1e-6
+    )
+    scores, inside = (
+        torch.from_numpy(case[f"pos{cell}__{name}"]) for name in ("L", "inside")
+    )  # theirs: float32, with its ties
+    bins, order, scale = F.aggregate_maps(
+        enlarged, scores, inside, signed=kind == "signed", compat="rao"
+    )
     np.testing.assert_array_equal(order, case[f"pos{cell}__order"])
     np.testing.assert_allclose(bins, case[f"pos{cell}__{kind}__binmaps"], rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(scale, case[f"pos{cell}__{kind}__scale"][0], rtol=1e-5)
     exact = F.aggregate_maps(enlarged, scores, inside, signed=kind == "signed")
-    torch.testing.assert_close(exact.bins[3] * 225 / 224, bins[3])  # the 225 maps of that bin were divided by 224
+    torch.testing.assert_close(
+        exact.bins[3] * 225 / 224, bins[3]
+    )  # the 225 maps of that bin were divided by 224
     torch.testing.assert_close(exact.bins[[0, 1, 2, 4, 5]], bins[[0, 1, 2, 4, 5]])

@@ -6,7 +6,16 @@ import torch
 
 import heatproof.functional as F
 
-MASKS = ["scattered_10", "scattered_50", "scattered_90", "scattered_98", "disc_centre", "block_corner", "border_frame", "half"]
+MASKS = [
+    "scattered_10",
+    "scattered_50",
+    "scattered_90",
+    "scattered_98",
+    "disc_centre",
+    "block_corner",
+    "border_frame",
+    "half",
+]
 MASKS += ["keep_disc_98", "single_pixel_known", "single_pixel_unknown"]
 
 

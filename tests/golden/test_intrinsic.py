@@ -42,7 +42,11 @@ NETS = {
 def model():
     def load(name):
         net, state = NETS[name](), load_file(DATA / f"model_{name}.safetensors")
-        known = {k.replace(".linear", ""): v for k, v in state.items() if name == "bagnet" or not k.endswith(UNUSED)}
+        known = {
+            k.replace(".linear", ""): v
+            for k, v in state.items()
+            if name == "bagnet" or not k.endswith(UNUSED)
+        }
         net.load_state_dict(known)
         space = {} if name == "bagnet" else {"mean": (0, 0, 0), "std": (1, 1, 1)}
         return hp.Model(net.eval(), size=32, name=name, **space)
@@ -51,7 +55,9 @@ def model():
 
 
 def close(ours, stored, share=1e-5):
-    np.testing.assert_allclose(ours.detach().numpy(), stored, rtol=0, atol=share * np.abs(stored).max())
+    np.testing.assert_allclose(
+        ours.detach().numpy(), stored, rtol=0, atol=share * np.abs(stored).max()
+    )
 
 
 def test_bagnet(golden, model, deviation):
@@ -68,7 +74,9 @@ def test_bagnet(golden, model, deviation):
     close(maps[:, 4:28:4, 4:28:4], case["dense_logits"][np.arange(6), :, :, case["labels"]])
 
 
-@pytest.mark.parametrize(("name", "prefix", "bias"), [("bcos", "", np.log(1 / 9)), ("bcosseq", "seq__", -2.0)])
+@pytest.mark.parametrize(
+    ("name", "prefix", "bias"), [("bcos", "", np.log(1 / 9)), ("bcosseq", "seq__", -2.0)]
+)
 def test_bcos(golden, model, deviation, name, prefix, bias):
     case, net = golden("case08_bcos"), model(name)
     x, target = torch.from_numpy(case["images_01"]), torch.from_numpy(case["labels"])

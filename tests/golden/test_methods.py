@@ -12,8 +12,19 @@ from heatproof.methods.gradients import integrated_gradients
 from heatproof.tensor.noise import Rng
 
 FORWARDS = {"AblationCam": "ablationcam", "ScoreCam": "scorecam(compat=rao)"}
-RAO = {"Grad": "saliency(reduce=sum_abs)", "IxG": "ixg", "IntGrad": "ig(steps=20)", "GradCam": "gradcam", "LayerCam": "layercam"}
-TORCHCAM = {"gradcam": "gradcam", "gradcampp": "gradcam++(compat=torchcam)", "xgradcam": "xgradcam", "layercam": "layercam"}
+RAO = {
+    "Grad": "saliency(reduce=sum_abs)",
+    "IxG": "ixg",
+    "IntGrad": "ig(steps=20)",
+    "GradCam": "gradcam",
+    "LayerCam": "layercam",
+}
+TORCHCAM = {
+    "gradcam": "gradcam",
+    "gradcampp": "gradcam++(compat=torchcam)",
+    "xgradcam": "xgradcam",
+    "layercam": "layercam",
+}
 
 
 GRID = "the grid paper's code"
@@ -28,7 +39,9 @@ ROUNDING = {"IntGrad": 1e-4, "ig": 1e-4, "ig-u": 3e-4, "GradCamPlusPlus@Input": 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("layer", ["Input", "Middle", "Final"])
 @pytest.mark.parametrize("method", RAO)
-def test_maps_at_every_layer(golden, golden_model, deviation, name, layer, method, native, inputs, assert_maps, layers):
+def test_maps_at_every_layer(
+    golden, golden_model, deviation, name, layer, method, native, inputs, assert_maps, layers
+):
     case = golden("case04_rao_methods")
     ours = native(golden_model(name), *inputs(case), f"{RAO[method]}@{layers[name][layer]}")
     deviation(RAO[method].partition("(")[0], GRID, ours, case[f"{name}__{layer}__{method}"])
@@ -37,15 +50,21 @@ def test_maps_at_every_layer(golden, golden_model, deviation, name, layer, metho
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("method", ["ig(steps=20)", "ig", "ixg"])
-def test_single_precision_is_enough(golden, golden_model, name, method, native, inputs, assert_maps):
+def test_single_precision_is_enough(
+    golden, golden_model, name, method, native, inputs, assert_maps
+):
     x, target = inputs(golden("case04_rao_methods"))
     double = hp.Model(copy.deepcopy(golden_model(name).module).double(), size=32)
-    assert_maps(native(golden_model(name), x, target, method), native(double, x.double(), target, method))
+    assert_maps(
+        native(golden_model(name), x, target, method), native(double, x.double(), target, method)
+    )
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("layer", ["Input", "Middle", "Final"])
-def test_gradcam_plus_plus_up_to_its_scale(golden, golden_model, deviation, name, layer, native, inputs, assert_maps, layers):
+def test_gradcam_plus_plus_up_to_its_scale(
+    golden, golden_model, deviation, name, layer, native, inputs, assert_maps, layers
+):
     """The stored maps carry exp(logit), a factor common to all pixels of an image."""
     case = golden("case04_rao_methods")
     ours = native(golden_model(name), *inputs(case), f"gradcam++@{layers[name][layer]}")
@@ -54,7 +73,10 @@ def test_gradcam_plus_plus_up_to_its_scale(golden, golden_model, deviation, name
     np.testing.assert_array_equal(peak > 0, ours.max((1, 2), keepdims=True) > 0)
     where = peak[:, 0, 0] > 0
     rounding = ROUNDING.get(f"GradCamPlusPlus@{layer}", 1e-5)
-    ours, stored = (ours / ours.max((1, 2), keepdims=True).clip(1e-30))[where], (stored / peak.clip(1e-30))[where]
+    ours, stored = (
+        (ours / ours.max((1, 2), keepdims=True).clip(1e-30))[where],
+        (stored / peak.clip(1e-30))[where],
+    )
     deviation("gradcam++", GRID, ours, stored)
     assert_maps(ours, stored, rounding)
 
@@ -64,10 +86,14 @@ def test_gradcam_plus_plus_up_to_its_scale(golden, golden_model, deviation, name
 def test_torchcam(golden, golden_model, deviation, name, method, native, inputs, assert_maps):
     """The library rescales to [0, 1]; compared after the same rescaling."""
     case, model = golden("case06_torchcam_captum"), golden_model(name)
-    ours = native(model, *inputs(case), f"{TORCHCAM[method]}@{'features' if name == 'vgg' else 'layer4'}")
+    ours = native(
+        model, *inputs(case), f"{TORCHCAM[method]}@{'features' if name == 'vgg' else 'layer4'}"
+    )
     low, high = ours.min((1, 2), keepdims=True), ours.max((1, 2), keepdims=True)
     ours = (ours - low) / (high - low + 1e-8)
-    deviation(TORCHCAM[method].partition("(")[0], "TorchCAM 0.4", ours, case[f"{name}__{method}__native"])
+    deviation(
+        TORCHCAM[method].partition("(")[0], "TorchCAM 0.4", ours, case[f"{name}__{method}__native"]
+    )
     assert_maps(ours, case[f"{name}__{method}__native"])
     assert model.layer_name("cam") == model.layer_name("features" if name == "vgg" else "layer4")
 
@@ -82,7 +108,10 @@ def test_resizing_to_the_image(golden, name, assert_maps):
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
-@pytest.mark.parametrize(("method", "stored"), [("ixg", "ixg__raw"), ("saliency(reduce=sum)", "gradient__raw"), ("ig", "ig__raw")])
+@pytest.mark.parametrize(
+    ("method", "stored"),
+    [("ixg", "ixg__raw"), ("saliency(reduce=sum)", "gradient__raw"), ("ig", "ig__raw")],
+)
 def test_captum(golden, golden_model, deviation, name, method, stored, inputs, assert_maps):
     case = golden("case06_torchcam_captum")
     ours = hp.explain(golden_model(name), *inputs(case), method)
@@ -92,7 +121,9 @@ def test_captum(golden, golden_model, deviation, name, method, stored, inputs, a
 
 @pytest.mark.parametrize("method", ["ixg", "ig", "saliency(reduce=sum)"])
 @pytest.mark.parametrize("transform", ["abs", "relu"])
-def test_transforms_act_after_the_channel_sum(golden, golden_model, method, transform, inputs, assert_maps):
+def test_transforms_act_after_the_channel_sum(
+    golden, golden_model, method, transform, inputs, assert_maps
+):
     case = golden("case06_torchcam_captum")
     name = {"saliency(reduce=sum)": "gradient"}.get(method, method)
     ours = hp.explain(golden_model("resnet"), *inputs(case), f"{method}|{transform}")
@@ -104,7 +135,11 @@ def test_ig_from_a_noise_image(golden, golden_model, deviation, name, inputs, as
     case = golden("case06_torchcam_captum")
     x, target = inputs(case)
     start = torch.from_numpy(case["baseline_U"]).expand_as(x)
-    ours = integrated_gradients(golden_model(name), x, start, target, 50, "gauss", "logit").sum(1).numpy()
+    ours = (
+        integrated_gradients(golden_model(name), x, start, target, 50, "gauss", "logit")
+        .sum(1)
+        .numpy()
+    )
     deviation("ig-u", "Captum 0.7", ours, case[f"{name}__ig_u__raw"][:, 0])
     assert_maps(ours, case[f"{name}__ig_u__raw"][:, 0], ROUNDING["ig-u"])
 
@@ -125,7 +160,11 @@ def test_smooth_gradcam_plus_plus(golden, golden_model, deviation, name, inputs,
     case, model = golden("case06_torchcam_captum"), golden_model(name)
     noise = torch.from_numpy(case[f"{name}__sgcampp__noise"]) / 0.3  # as it was added, σ = 0.3
     x, target = (v[: len(noise)] for v in inputs(case))
-    ours = Explainer(model, x, target, Recorded(noise)).native(Expression.parse("sg-cam++(compat=torchcam)")).numpy()
+    ours = (
+        Explainer(model, x, target, Recorded(noise))
+        .native(Expression.parse("sg-cam++(compat=torchcam)"))
+        .numpy()
+    )
     low, high = ours.min((1, 2), keepdims=True), ours.max((1, 2), keepdims=True)
     ours = (ours - low) / (high - low + 1e-8)
     deviation("sg-cam++", "TorchCAM 0.4", ours, case[f"{name}__sgcampp__native"])
@@ -134,21 +173,36 @@ def test_smooth_gradcam_plus_plus(golden, golden_model, deviation, name, inputs,
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize(
-    ("method", "stored"), [("ixg-sg", "ixg_sg"), ("ig-sg", "ig_sg"), ("ig-sq", "ig_sg_sq"), ("ig|noise(kind=var)", "ig_sg_vg")]
+    ("method", "stored"),
+    [
+        ("ixg-sg", "ixg_sg"),
+        ("ig-sg", "ig_sg"),
+        ("ig-sq", "ig_sg_sq"),
+        ("ig|noise(kind=var)", "ig_sg_vg"),
+    ],
 )
 def test_noise(golden, golden_model, deviation, name, method, stored, inputs, assert_maps):
     case, model = golden("case06_torchcam_captum"), golden_model(name)
     noise = torch.from_numpy(case["noisetunnel_noise"]).reshape(4, 4, 3, 32, 32)
     x, target = (v[:4] for v in inputs(case))
     ours = Explainer(model, x, target, Recorded(noise)).native(Expression.parse(method)).numpy()
-    deviation("ig-var" if "var" in method else method, "Captum 0.7", ours, case[f"{name}__{stored}__raw"][:, 0])
-    assert_maps(ours, case[f"{name}__{stored}__raw"][:, 0], 3e-4 if method.startswith("ig") else 1e-5)
+    deviation(
+        "ig-var" if "var" in method else method,
+        "Captum 0.7",
+        ours,
+        case[f"{name}__{stored}__raw"][:, 0],
+    )
+    assert_maps(
+        ours, case[f"{name}__{stored}__raw"][:, 0], 3e-4 if method.startswith("ig") else 1e-5
+    )
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("layer", ["Input", "Middle", "Final"])
 @pytest.mark.parametrize("method", FORWARDS)
-def test_cams_by_forward_passes(golden, golden_model, deviation, name, layer, method, native, inputs, assert_maps, layers):
+def test_cams_by_forward_passes(
+    golden, golden_model, deviation, name, layer, method, native, inputs, assert_maps, layers
+):
     """A constant channel makes every stored Score-CAM nan; ours leaves it out by default."""
     case, model = golden("case04_rao_methods"), golden_model(name)
     stored = case[f"{name}__{layer}__{method}"]
@@ -162,14 +216,20 @@ def test_cams_by_forward_passes(golden, golden_model, deviation, name, layer, me
     assert np.isfinite(native(model, *inputs(case), text.replace("compat=rao", ""))).all()
 
 
-def test_scorecam_where_every_channel_varies(golden, golden_model, native, inputs, assert_maps, layers):
+def test_scorecam_where_every_channel_varies(
+    golden, golden_model, native, inputs, assert_maps, layers
+):
     case, module = golden("case04_rao_methods"), copy.deepcopy(golden_model("vgg").module)
     for layer in (5, 7):
         module.features[layer].bias.data = torch.from_numpy(case[f"vggalive__features{layer}_bias"])
     model = hp.Model(module, size=32)
     for layer in ("Middle", "Final"):
         for text in ("scorecam", "scorecam(compat=rao)"):  # the same where no channel is constant
-            assert_maps(native(model, *inputs(case), f"{text}@{layers['vgg'][layer]}"), case[f"vggalive__{layer}__ScoreCam"], 2e-5)
+            assert_maps(
+                native(model, *inputs(case), f"{text}@{layers['vgg'][layer]}"),
+                case[f"vggalive__{layer}__ScoreCam"],
+                2e-5,
+            )
 
 
 XPLIQUE = {
@@ -183,7 +243,10 @@ XPLIQUE = {
 @pytest.mark.parametrize("stored", XPLIQUE)
 def test_xplique(golden, golden_model, deviation, stored, native, assert_maps):
     case = golden("case12_xplique_methods")
-    x, target = torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(case["targets"])
+    x, target = (
+        torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2).contiguous(),
+        torch.from_numpy(case["targets"]),
+    )
     ours, theirs = native(golden_model("vgg"), x, target, XPLIQUE[stored]), case[stored][..., 0]
     deviation(XPLIQUE[stored].partition("(")[0], "Xplique 2.0", ours, theirs)
     assert_maps(ours, theirs, 1e-4 if stored.startswith("integrated") else 1e-5)

@@ -29,8 +29,13 @@ def folder(golden, tmp_path_factory):
         save(case["part_map"][i], root / "test_part_map" / str(label) / f"{i:06d}.png")
         for p, part in enumerate(parts):
             name = "_".join(["body", *sorted(set(parts) - {part})])
-            save(case["intervention_images"][i, p] * 255, root / "test_interventions" / str(label) / f"{i:06d}" / f"{name}.png")
-    (root / "dataset_test.json").write_text(json.dumps([{"class_idx": int(label)} for label in case["labels"]]))
+            save(
+                case["intervention_images"][i, p] * 255,
+                root / "test_interventions" / str(label) / f"{i:06d}" / f"{name}.png",
+            )
+    (root / "dataset_test.json").write_text(
+        json.dumps([{"class_idx": int(label)} for label in case["labels"]])
+    )
     (root / "classes.json").write_text("[]")
     (root / "parts.json").write_text(json.dumps({p: [] for p in parts}))
     return root
@@ -38,7 +43,10 @@ def folder(golden, tmp_path_factory):
 
 def test_the_colours_of_instances(golden):
     case = golden("case11_funnybirds")
-    told = {tuple(c): n.rstrip("012") for c, n in zip(case["part_color"].tolist(), case["part_color_name"].tolist(), strict=True)}
+    told = {
+        tuple(c): n.rstrip("012")
+        for c, n in zip(case["part_color"].tolist(), case["part_color_name"].tolist(), strict=True)
+    }
     assert {c: part for part, colours in INSTANCES.items() for c in colours} == told
 
 
@@ -48,8 +56,12 @@ def test_the_folder_reader(golden, golden_model, folder):
     assert data.labels == case["labels"].tolist()
     assert data.part_names == case["part_order"].tolist()
     batch = load_batch(data, range(12), model, with_parts=True)
-    assert (model.denormalize(batch.x) - torch.from_numpy(case["images_01"])).abs().max() <= 0.5 / 255 + 1e-5
-    assert (batch.parts.without.float() / 255 - torch.from_numpy(case["intervention_images"])).abs().max() <= 0.5 / 255 + 1e-5
+    assert (
+        model.denormalize(batch.x) - torch.from_numpy(case["images_01"])
+    ).abs().max() <= 0.5 / 255 + 1e-5
+    assert (
+        batch.parts.without.float() / 255 - torch.from_numpy(case["intervention_images"])
+    ).abs().max() <= 0.5 / 255 + 1e-5
     assert torch.equal(batch.silhouette, torch.from_numpy((case["part_map"] > 0).any(1)))
 
 
@@ -57,7 +69,9 @@ def test_the_folder_reader(golden, golden_model, folder):
 def test_importances_and_scores(golden, golden_model, folder, method):
     """The framework explains f((x − mean)/std) at x, so its input × gradient is x ⊙ ∇ / std."""
     case, model = golden("case11_funnybirds"), golden_model("resnet")
-    masks = load_batch(hp.load_data(f"funnybirds:{folder}", model), range(12), model, with_parts=True).parts.masks
+    masks = load_batch(
+        hp.load_data(f"funnybirds:{folder}", model), range(12), model, with_parts=True
+    ).parts.masks
     if method == "ixg":
         x = torch.from_numpy(case["images_01"])
         gradient = model.gradient(model.normalize(x), torch.from_numpy(case["labels"])).gradient
@@ -75,9 +89,18 @@ def test_importances_and_scores(golden, golden_model, folder, method):
 def test_drops(golden, golden_model, folder):
     """From 8-bit pictures: within their rounding."""
     case, model = golden("case11_funnybirds"), golden_model("resnet")
-    result = hp.evaluate(model, f"funnybirds:{folder}", ["ixg"], ["parts(dilate=5)", "parts(dilate=5, compat=funnybirds)"])
+    result = hp.evaluate(
+        model,
+        f"funnybirds:{folder}",
+        ["ixg"],
+        ["parts(dilate=5)", "parts(dilate=5, compat=funnybirds)"],
+    )
     kept, _ = result.store.kept(next(iter(result.store.read_json("plan.json")["tasks"])))
     drops = kept["parts@1(compat=None, dilate=5) drops"].numpy()
     assert np.abs(drops - case["ixg__drops"]).max() < 0.02 * np.abs(case["ixg__drops"]).max()
-    by_setting = {setting: rows["value"].to_numpy() for setting, rows in result.scores.groupby("setting")}
-    np.testing.assert_allclose(by_setting["dilate=5, compat=funnybirds"], (by_setting["dilate=5"] + 1) / 2, atol=1e-12)
+    by_setting = {
+        setting: rows["value"].to_numpy() for setting, rows in result.scores.groupby("setting")
+    }
+    np.testing.assert_allclose(
+        by_setting["dilate=5, compat=funnybirds"], (by_setting["dilate=5"] + 1) / 2, atol=1e-12
+    )

@@ -5,25 +5,50 @@ import pytest
 import torch
 
 from heatproof.methods import extremal
-from heatproof.methods.cells import dependence, enlarged, replicated_designs, sobol_sequence, total_indices
+from heatproof.methods.cells import (
+    dependence,
+    enlarged,
+    replicated_designs,
+    sobol_sequence,
+    total_indices,
+)
 from heatproof.methods.extremal import Bumps, blurred
 from heatproof.methods.perturbation import SoftMasks, rise_maps
 from heatproof.tensor.noise import Rng
 
 
 def nhwc(case):
-    return torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(case["targets"])
+    return torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(
+        case["targets"]
+    )
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize(
     ("layer", "size", "stride"),
-    [("Input", 16, 8), ("Input", 8, 4), ("Input", 5, 2), ("Middle", 5, 2), ("Middle", 4, 2), ("Final", 5, 2), ("Final", 4, 2)],
+    [
+        ("Input", 16, 8),
+        ("Input", 8, 4),
+        ("Input", 5, 2),
+        ("Middle", 5, 2),
+        ("Middle", 4, 2),
+        ("Final", 5, 2),
+        ("Final", 4, 2),
+    ],
 )
-def test_occlusion_of_the_grid_paper(golden, golden_model, name, layer, size, stride, deviation, native, inputs, assert_maps, layers):
+def test_occlusion_of_the_grid_paper(
+    golden, golden_model, name, layer, size, stride, deviation, native, inputs, assert_maps, layers
+):
     case = golden("case04_rao_methods")
-    ours = native(golden_model(name), *inputs(case), f"occlusion({size}, {stride})@{layers[name][layer]}")
-    deviation("occlusion", "the grid paper's code", ours, case[f"{name}__{layer}__Occlusion_Occ{size}_{stride}"])
+    ours = native(
+        golden_model(name), *inputs(case), f"occlusion({size}, {stride})@{layers[name][layer]}"
+    )
+    deviation(
+        "occlusion",
+        "the grid paper's code",
+        ours,
+        case[f"{name}__{layer}__Occlusion_Occ{size}_{stride}"],
+    )
     assert_maps(ours, case[f"{name}__{layer}__Occlusion_Occ{size}_{stride}"])
 
 
@@ -36,10 +61,17 @@ def test_occlusion_of_xplique(golden, golden_model, size, stride, deviation, nat
 
 
 def stored_masks(case, prefix, side):
-    return SoftMasks.of(torch.from_numpy(case[f"{prefix}grid_bits"]).float(), torch.from_numpy(case[f"{prefix}offsets_xy"]), side, side)
+    return SoftMasks.of(
+        torch.from_numpy(case[f"{prefix}grid_bits"]).float(),
+        torch.from_numpy(case[f"{prefix}offsets_xy"]),
+        side,
+        side,
+    )
 
 
-@pytest.mark.parametrize(("prefix", "side"), [("", 32), ("vgg__rao__Middle__", 16), ("resnet__rao__Middle__", 8)])
+@pytest.mark.parametrize(
+    ("prefix", "side"), [("", 32), ("vgg__rao__Middle__", 16), ("resnet__rao__Middle__", 8)]
+)
 def test_rise_masks_from_grids_and_offsets(golden, prefix, side):
     case = golden("case03_rise")
     masks = stored_masks(case, prefix, side)
@@ -52,11 +84,23 @@ def test_rise_of_idsds(golden, golden_model, name, fill, deviation, inputs, asse
     case = golden("case03_rise")
     x, target = inputs(case)
     noise = torch.from_numpy(case["baseline_U"]).expand_as(x) if fill == "U" else None
-    ours = rise_maps(golden_model(name), x, target, stored_masks(case, "", 32), 0.1, "softmax", noise)
-    deviation("rise" if fill == "zero" else "rise-u", "the IDSDS code", ours, case[f"{name}__idsds__{fill}__map"])
+    ours = rise_maps(
+        golden_model(name), x, target, stored_masks(case, "", 32), 0.1, "softmax", noise
+    )
+    deviation(
+        "rise" if fill == "zero" else "rise-u",
+        "the IDSDS code",
+        ours,
+        case[f"{name}__idsds__{fill}__map"],
+    )
     assert_maps(ours, case[f"{name}__idsds__{fill}__map"])
     if fill == "zero":
-        deviation("rise" if fill == "zero" else "rise-u", "the IDSDS code", ours, case[f"{name}__rao__Input__map"])
+        deviation(
+            "rise" if fill == "zero" else "rise-u",
+            "the IDSDS code",
+            ours,
+            case[f"{name}__rao__Input__map"],
+        )
         assert_maps(ours, case[f"{name}__rao__Input__map"])
 
 
@@ -66,7 +110,15 @@ def test_rise_at_a_middle_layer(golden, golden_model, name, deviation, inputs, a
     x, target = inputs(case)
     before, part = golden_model(name).cut(layers[name]["Middle"])
     h = before(x)
-    ours = rise_maps(part, h, target, stored_masks(case, f"{name}__rao__Middle__", h.shape[-1]), 0.1, "softmax", None)
+    ours = rise_maps(
+        part,
+        h,
+        target,
+        stored_masks(case, f"{name}__rao__Middle__", h.shape[-1]),
+        0.1,
+        "softmax",
+        None,
+    )
     deviation("rise", "the grid paper's code", ours, case[f"{name}__rao__Middle__map"])
     assert_maps(ours, case[f"{name}__rao__Middle__map"])
 
@@ -76,13 +128,18 @@ def test_rise_masks_have_the_statistics_of_the_generator(golden, side, cells):
     """Six thousand masks on either side: three standard errors."""
     case = golden("case03_rise")
     count, mean, std, *_, none, _ = case[f"stat__h{side}_s{cells}__summary"]
-    masks = SoftMasks.drawn(Rng(0, ["0"]), torch.zeros(1, 3, side, side), int(count), cells, 0.1, None)(torch.arange(int(count))).numpy()
+    masks = SoftMasks.drawn(
+        Rng(0, ["0"]), torch.zeros(1, 3, side, side), int(count), cells, 0.1, None
+    )(torch.arange(int(count))).numpy()
     error = 3 * np.sqrt(2 * 0.09 / cells**2 / count)
     assert abs(masks.mean() - mean) < error
     assert abs(masks.std() - std) < 2 * error
     assert abs((masks == 0).mean() - none) < 4 * error
     per_pixel = masks.mean(0) - case[f"stat__h{side}_s{cells}__meanmask"]
-    assert np.abs(per_pixel).max() < 5 * np.sqrt(2 / count) * case[f"stat__h{side}_s{cells}__stdmask"].max()
+    assert (
+        np.abs(per_pixel).max()
+        < 5 * np.sqrt(2 / count) * case[f"stat__h{side}_s{cells}__stdmask"].max()
+    )
 
 
 @pytest.mark.parametrize(("cells", "designs"), [(8, 32), (4, 16)])
@@ -90,7 +147,9 @@ def test_sobol(golden, golden_model, cells, designs, deviation, native, assert_m
     """The stored masks have the design B too, whose scores the index does not use."""
     case, prefix = golden("case14_sobol_hsic"), f"sobol_g{cells}_d{designs}__"
     used = np.r_[:designs, 2 * designs : designs * (cells**2 + 2)]
-    np.testing.assert_array_equal(replicated_designs(cells**2, designs), case[f"{prefix}masks"][used].reshape(len(used), -1))
+    np.testing.assert_array_equal(
+        replicated_designs(cells**2, designs), case[f"{prefix}masks"][used].reshape(len(used), -1)
+    )
     indices = total_indices(torch.from_numpy(case[f"{prefix}outputs"][:, used]).double(), designs)
     deviation("sobol", "Xplique 2.0", indices, case[f"{prefix}grid_scores"].reshape(3, -1))
     assert_maps(indices, case[f"{prefix}grid_scores"].reshape(3, -1))
@@ -101,9 +160,20 @@ def test_sobol(golden, golden_model, cells, designs, deviation, native, assert_m
         enlarged(torch.from_numpy(case[f"{prefix}grid_scores"]).reshape(3, -1), x, "xplique"),
         case[f"{prefix}map"][..., 0],
     )
-    assert_maps(enlarged(torch.from_numpy(case[f"{prefix}grid_scores"]).reshape(3, -1), x, "xplique"), case[f"{prefix}map"][..., 0])
-    for compat, stored in {"xplique": case[f"{prefix}map"], "None": case[f"{prefix}map"].clip(0)}.items():
-        ours = native(golden_model("vgg"), x, target, f"sobol(designs={designs}, cells={cells}, compat={compat})")
+    assert_maps(
+        enlarged(torch.from_numpy(case[f"{prefix}grid_scores"]).reshape(3, -1), x, "xplique"),
+        case[f"{prefix}map"][..., 0],
+    )
+    for compat, stored in {
+        "xplique": case[f"{prefix}map"],
+        "None": case[f"{prefix}map"].clip(0),
+    }.items():
+        ours = native(
+            golden_model("vgg"),
+            x,
+            target,
+            f"sobol(designs={designs}, cells={cells}, compat={compat})",
+        )
         deviation("sobol", "Xplique 2.0", ours, stored[..., 0])
         assert_maps(ours, stored[..., 0])
 
@@ -116,7 +186,9 @@ def test_hsic(golden, golden_model, cells, masks, deviation, native, assert_maps
     found = dependence(kept, torch.from_numpy(case[f"{prefix}outputs"]).double(), "xplique")
     deviation("hsic", "Xplique 2.0", found, case[f"{prefix}grid_scores"].reshape(3, -1))
     assert_maps(found, case[f"{prefix}grid_scores"].reshape(3, -1))
-    ours = native(golden_model("vgg"), *nhwc(case), f"hsic(masks={masks}, cells={cells}, compat=xplique)")
+    ours = native(
+        golden_model("vgg"), *nhwc(case), f"hsic(masks={masks}, cells={cells}, compat=xplique)"
+    )
     deviation("hsic", "Xplique 2.0", ours, case[f"{prefix}map"][..., 0])
     assert_maps(ours, case[f"{prefix}map"][..., 0])
 
@@ -127,10 +199,21 @@ def test_the_parts_of_extremal_perturbations(golden, assert_maps):
     masks, _ = bumps.masks(torch.from_numpy(case["maskgen_in"])[:, 0])
     assert_maps(masks, case["maskgen_out_padded"][:, 0])
     assert_maps(bumps.inner(masks), case["maskgen_out"][:, 0])
-    assert_maps(blurred(torch.from_numpy(case["images"][:1]), 20.0)[0], case["blur_pyramid_first_image"])
+    assert_maps(
+        blurred(torch.from_numpy(case["images"][:1]), 20.0)[0], case["blur_pyramid_first_image"]
+    )
 
 
-TIED = [(4, 10), (4, 34), (10, 4), (10, 40), (34, 4), (34, 40), (40, 10), (40, 34)]  # in the first mask; three belong to the area
+TIED = [
+    (4, 10),
+    (4, 34),
+    (10, 4),
+    (10, 40),
+    (34, 4),
+    (34, 40),
+    (40, 10),
+    (40, 34),
+]  # in the first mask; three belong to the area
 THEIRS = [(4, 10), (10, 4), (34, 4)]
 
 
@@ -151,20 +234,31 @@ def as_they_broke_the_tie(monkeypatch):
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("steps", [1, 2, 10])
-def test_extremal_perturbations(golden, golden_model, monkeypatch, name, steps, deviation, native, inputs, assert_maps):
+def test_extremal_perturbations(
+    golden, golden_model, monkeypatch, name, steps, deviation, native, inputs, assert_maps
+):
     as_they_broke_the_tie(monkeypatch)
     case = golden("case15_bonus_deeplift_extremal")
     x, target = inputs(case)
-    ours = native(golden_model(name), x[:2], target[:2], f"extremal(steps={steps}, step=4, sigma=8, blur=20)")
+    ours = native(
+        golden_model(name), x[:2], target[:2], f"extremal(steps={steps}, step=4, sigma=8, blur=20)"
+    )
     deviation("extremal", "TorchRay, up to 10 steps", ours, case[f"{name}__ep_iter{steps}"][:, 0])
     assert_maps(ours, case[f"{name}__ep_iter{steps}"][:, 0])
 
 
 @pytest.mark.parametrize(("name", "within"), [("vgg", 2e-4), ("resnet", 0.05)])
-def test_extremal_perturbations_in_the_long_run(golden, golden_model, name, within, native, inputs, assert_maps):
+def test_extremal_perturbations_in_the_long_run(
+    golden, golden_model, name, within, native, inputs, assert_maps
+):
     """A hundred steps amplify the first tie."""
     case = golden("case15_bonus_deeplift_extremal")
     x, target = inputs(case)
     for area, stored in zip((0.1, 0.25), case[f"{name}__ep_iter100"].swapaxes(0, 1), strict=True):
-        ours = native(golden_model(name), x[:2], target[:2], f"extremal(steps=100, areas=[{area}], step=4, sigma=8, blur=20)")
+        ours = native(
+            golden_model(name),
+            x[:2],
+            target[:2],
+            f"extremal(steps=100, areas=[{area}], step=4, sigma=8, blur=20)",
+        )
         assert_maps(ours, stored, within)

@@ -15,24 +15,42 @@ from heatproof.methods.relevance import epsilon_rule, relevance, z_plus
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("layer", ["Input", "Middle", "Final"])
-def test_guided_backprop_of_the_grid_paper(golden, golden_model, name, layer, deviation, native, inputs, assert_maps, layers):
+def test_guided_backprop_of_the_grid_paper(
+    golden, golden_model, name, layer, deviation, native, inputs, assert_maps, layers
+):
     case = golden("case04_rao_methods")
     ours = native(golden_model(name), *inputs(case), f"guided-backprop@{layers[name][layer]}")
     deviation("guided-backprop", "the grid paper's code", ours, case[f"{name}__{layer}__GB"])
     assert_maps(ours, case[f"{name}__{layer}__GB"])
 
 
-@pytest.mark.parametrize(("method", "stored"), [("guided-backprop", "guided_backprop"), ("deconvnet", "deconvnet")])
+@pytest.mark.parametrize(
+    ("method", "stored"), [("guided-backprop", "guided_backprop"), ("deconvnet", "deconvnet")]
+)
 def test_xplique(golden, golden_model, method, stored, deviation, native, assert_maps):
     case = golden("case12_xplique_methods")
-    x, target = torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(case["targets"])
-    deviation(method, "Xplique 2.0", native(golden_model("vgg"), x, target, f"{method}(reduce=mean)"), case[stored][..., 0])
-    assert_maps(native(golden_model("vgg"), x, target, f"{method}(reduce=mean)"), case[stored][..., 0])
+    x, target = (
+        torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2).contiguous(),
+        torch.from_numpy(case["targets"]),
+    )
+    deviation(
+        method,
+        "Xplique 2.0",
+        native(golden_model("vgg"), x, target, f"{method}(reduce=mean)"),
+        case[stored][..., 0],
+    )
+    assert_maps(
+        native(golden_model("vgg"), x, target, f"{method}(reduce=mean)"), case[stored][..., 0]
+    )
 
 
 def test_deeplift_of_captum(golden, golden_model, deviation, inputs, assert_maps):
     case = golden("case15_bonus_deeplift_extremal")
-    ours = METHODS["deepshap"].function(golden_model("vgg"), *inputs(case), rng=None, compat="captum").numpy()
+    ours = (
+        METHODS["deepshap"]
+        .function(golden_model("vgg"), *inputs(case), rng=None, compat="captum")
+        .numpy()
+    )
     deviation("deepshap", "Captum 0.9, compat=captum", ours, case["vgg__deeplift_zero"])
     assert_maps(ours, case["vgg__deeplift_zero"])
 
@@ -72,11 +90,16 @@ def test_zennit(golden, golden_model, name, stored, deviation, native, inputs, a
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 def test_zennit_channel_by_channel(golden, golden_model, name, inputs, assert_maps):
     case = golden("case13_lrp")
-    ours = METHODS["lrp-focus"].function(as_zennit_leaves_it(golden_model(name)), *inputs(case), rng=None)
+    ours = METHODS["lrp-focus"].function(
+        as_zennit_leaves_it(golden_model(name)), *inputs(case), rng=None
+    )
     assert_maps(ours.numpy(), case[f"{name}__focus_eps0.25__onehot"])
 
 
-@pytest.mark.parametrize(("name", "layer"), [("vgg", "features.6"), ("vgg", "features.8"), ("resnet", "layer2"), ("resnet", "layer4")])
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [("vgg", "features.6"), ("vgg", "features.8"), ("resnet", "layer2"), ("resnet", "layer4")],
+)
 def test_zennit_at_a_layer(golden, golden_model, name, layer, native, inputs, assert_maps):
     case = golden("case13_lrp")
     ours = native(as_zennit_leaves_it(golden_model(name)), *inputs(case), f"lrp-focus@{layer}")
@@ -85,9 +108,14 @@ def test_zennit_at_a_layer(golden, golden_model, name, layer, native, inputs, as
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize(
-    ("stored", "rule", "epsilon"), [("focus_nozb_eps0.25", z_plus, 0.25), ("epsilon_all_1e-6", epsilon_rule(1e-6), 1e-6)]
+    ("stored", "rule", "epsilon"),
+    [("focus_nozb_eps0.25", z_plus, 0.25), ("epsilon_all_1e-6", epsilon_rule(1e-6), 1e-6)],
 )
-def test_zennit_without_a_rule_for_the_image(golden, golden_model, name, stored, rule, epsilon, inputs, assert_maps):
+def test_zennit_without_a_rule_for_the_image(
+    golden, golden_model, name, stored, rule, epsilon, inputs, assert_maps
+):
     case = golden("case13_lrp")
-    ours = relevance(as_zennit_leaves_it(golden_model(name)), *inputs(case), rule, epsilon, box=False).sum(1)
+    ours = relevance(
+        as_zennit_leaves_it(golden_model(name)), *inputs(case), rule, epsilon, box=False
+    ).sum(1)
     assert_maps(ours.numpy(), case[f"{name}__{stored}__onehot"])

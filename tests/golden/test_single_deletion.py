@@ -23,7 +23,9 @@ def test_drops_and_correlations(golden, golden_model, name, side, baseline):
         prefix = f"{name}__g{side}__{baseline}__{label}__"
         sums = F.patch_sums(torch.from_numpy(case[f"map__{label}"])[:, 0], side * side)
         np.testing.assert_allclose(sums, case[prefix + "patchsum"], rtol=1e-4, atol=1e-4)
-        from_stored = F.spearman(torch.from_numpy(case[prefix + "patchsum"]), torch.from_numpy(stored)).numpy()
+        from_stored = F.spearman(
+            torch.from_numpy(case[prefix + "patchsum"]), torch.from_numpy(stored)
+        ).numpy()
         np.testing.assert_allclose(from_stored, case[prefix + "rho"], atol=1e-6, equal_nan=True)
         np.testing.assert_array_equal(np.isfinite(from_stored), case[prefix + "kept"])
         ours = F.spearman(sums, drops.double()).numpy()

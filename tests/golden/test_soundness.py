@@ -26,18 +26,27 @@ def case(golden):
 
 @pytest.fixture(scope="module")
 def batch(case, golden_model):
-    found = judged(golden_model("resnet"), torch.from_numpy(case["images_f16"]).float(), torch.from_numpy(case["labels"]))
+    found = judged(
+        golden_model("resnet"),
+        torch.from_numpy(case["images_f16"]).float(),
+        torch.from_numpy(case["labels"]),
+    )
     assert (found.clean.argmax(1).numpy() == case["clean_pred"]).all()
     return found
 
 
 def first(batch, n):
     """The first images, of which no maps are judged yet."""
-    return Judged(batch.ids[:n], batch.x[:n], batch.target[:n], batch.clean[:n], Rng(0, batch.ids[:n]))
+    return Judged(
+        batch.ids[:n], batch.x[:n], batch.target[:n], batch.clean[:n], Rng(0, batch.ids[:n])
+    )
 
 
 def maps_of(case, name):
-    rank, exponent = torch.from_numpy(case[f"rank__{name}"]).double(), torch.from_numpy(case["exponent"])[:, None, None]
+    rank, exponent = (
+        torch.from_numpy(case[f"rank__{name}"]).double(),
+        torch.from_numpy(case["exponent"])[:, None, None],
+    )
     return (rank**exponent / 2.0 ** (10 * exponent - 8)).float()
 
 
@@ -60,7 +69,12 @@ def test_completeness(case, batch, golden_model, name, fill):
     np.testing.assert_allclose(found.value, found.curves["drop"].mean(1), rtol=1e-6)
 
 
-SOUND = [("ixgsmooth", "zero", 0.01, 40), ("random", "zero", 0.01, 60), ("ixgsmooth", "road", 0.01, 8), ("random", "road", 0.06, 40)]
+SOUND = [
+    ("ixgsmooth", "zero", 0.01, 40),
+    ("random", "zero", 0.01, 60),
+    ("ixgsmooth", "road", 0.01, 8),
+    ("random", "road", 0.06, 40),
+]
 
 
 @pytest.mark.parametrize(("name", "fill", "step", "some"), SOUND)
@@ -69,42 +83,64 @@ def test_soundness(case, batch, golden_model, name, fill, step, some):
     run = f"{name}__soundness_{fill}"
     protocol = make_protocol("soundness", {"baseline": FILLS[fill], "compat": "soco", "step": step})
     np.testing.assert_allclose(protocol.missing, case[f"{run}__mask_ratios"], atol=1e-9)
-    found = protocol.measure(golden_model("resnet"), first(batch, some), {}, maps_of(case, name)[:some])
+    found = protocol.measure(
+        golden_model("resnet"), first(batch, some), {}, maps_of(case, name)[:some]
+    )
     few_flips(found.curves["score"], right(case, run))
     np.testing.assert_allclose(right(case, run).mean(0), case[f"{run}__cls_results"], atol=1e-6)
     if f"{run}__q" in case:
-        q = F.soundness(torch.from_numpy(case[f"{run}__cls_results"]), found.curves["mass"], compat="soco")
+        q = F.soundness(
+            torch.from_numpy(case[f"{run}__cls_results"]), found.curves["mass"], compat="soco"
+        )
         np.testing.assert_allclose(q, case[f"{run}__q"].T[:some], atol=1e-6)
 
 
 def test_soundness_from_the_images_on(case, batch, golden_model):
     protocol = make_protocol("soundness", {"baseline": "zero", "compat": "soco", "level": 0.8})
-    found = protocol.measure(golden_model("resnet"), first(batch, 200), {}, maps_of(case, "ixgsmooth"))
-    np.testing.assert_allclose(protocol.quality(**found.curves), case["ixgsmooth__soundness_zero__q"].T, atol=1e-6)
+    found = protocol.measure(
+        golden_model("resnet"), first(batch, 200), {}, maps_of(case, "ixgsmooth")
+    )
+    np.testing.assert_allclose(
+        protocol.quality(**found.curves), case["ixgsmooth__soundness_zero__q"].T, atol=1e-6
+    )
     at = np.argmax(case["ixgsmooth__soundness_zero__cls_results"] >= 0.8)
-    np.testing.assert_allclose(protocol.conclude(found.curves).value, case["ixgsmooth__soundness_zero__q"][at], atol=1e-6)
+    np.testing.assert_allclose(
+        protocol.conclude(found.curves).value, case["ixgsmooth__soundness_zero__q"][at], atol=1e-6
+    )
 
 
 def test_newly_included_mass(case, batch, golden_model):
     """Their maps are divided by 255, ours by the maximum."""
     maps = maps_of(case, "random")[:4]
-    found = make_protocol("soundness", {"baseline": "zero", "last": 0.03}).measure(golden_model("resnet"), first(batch, 4), {}, maps)
+    found = make_protocol("soundness", {"baseline": "zero", "last": 0.03}).measure(
+        golden_model("resnet"), first(batch, 4), {}, maps
+    )
     stored = case["random__soundness_zero__new_added"].T[:4]
-    np.testing.assert_allclose(found.curves["mass"] * maps.flatten(1).amax(1)[:, None] / 255, stored, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        found.curves["mass"] * maps.flatten(1).amax(1)[:, None] / 255, stored, rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("name", MAPS)
 def test_soundness_by_the_score_of_each_sample(case, batch, golden_model, name):
     """Each sample decides for itself: one in 200 may be on the other side of eps."""
     run = f"{name}__soundness_zero_predscore"
-    protocol = make_protocol("soundness", {"baseline": "zero", "compat": "soco", "score": "logit", "step": 0.04})
+    protocol = make_protocol(
+        "soundness", {"baseline": "zero", "compat": "soco", "score": "logit", "step": 0.04}
+    )
     found = protocol.measure(golden_model("resnet"), first(batch, 200), {}, maps_of(case, name))
-    np.testing.assert_allclose(found.curves["score"].mean(0), case[f"{run}__cls_results"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        found.curves["score"].mean(0), case[f"{run}__cls_results"], rtol=1e-4, atol=1e-5
+    )
     off = np.abs(protocol.quality(**found.curves).numpy() - case[f"{run}__q"].T).max(1)
     assert (off > 1e-6).sum() <= 1
 
 
-ORDERED = {"road_morf": ("most", "linear(noise=0)"), "road_lerf": ("least", "linear(noise=0)"), "deletion_zero_morf": ("most", "zero")}
+ORDERED = {
+    "road_morf": ("most", "linear(noise=0)"),
+    "road_lerf": ("least", "linear(noise=0)"),
+    "deletion_zero_morf": ("most", "zero"),
+}
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -113,7 +149,9 @@ def test_order_based_metrics(case, batch, golden_model, name, run):
     order, baseline = ORDERED[run]
     part = first(batch, 50)
     maps = maps_of(case, name)[:50]
-    found = F.removal_curve(golden_model("resnet"), part.x, part.target, maps, RATIOS, order, baseline, "correct")
+    found = F.removal_curve(
+        golden_model("resnet"), part.x, part.target, maps, RATIOS, order, baseline, "correct"
+    )
     few_flips(found, right(case, f"{name}__{run}"))
 
 
@@ -121,18 +159,36 @@ def test_order_based_metrics(case, batch, golden_model, name, run):
 def test_a_linear_model(golden, sign_of_sum, name):
     case = golden("case10_linear")
     model = hp.Model(sign_of_sum, size=20, mean=[0.0], std=[1.0])
-    batch = judged(model, torch.from_numpy(case["x"]).reshape(-1, 1, 10, 20), torch.from_numpy(case["labels"]))
+    batch = judged(
+        model, torch.from_numpy(case["x"]).reshape(-1, 1, 10, 20), torch.from_numpy(case["labels"])
+    )
     maps = torch.from_numpy(case[f"map__{name}"]).reshape(-1, 10, 20)
-    complete = make_protocol("completeness", {"baseline": "zero", "compat": "soco"}).measure(model, batch, {}, maps)
-    few_flips(1 - complete.curves["drop"], (case[f"{name}__completeness_zero__pred"] == case["labels"]).T)
-    np.testing.assert_allclose(complete.curves["drop"].mean(0), case[f"{name}__completeness_zero__acc_diffs"], atol=1 / 500 + 1e-6)
+    complete = make_protocol("completeness", {"baseline": "zero", "compat": "soco"}).measure(
+        model, batch, {}, maps
+    )
+    few_flips(
+        1 - complete.curves["drop"], (case[f"{name}__completeness_zero__pred"] == case["labels"]).T
+    )
+    np.testing.assert_allclose(
+        complete.curves["drop"].mean(0),
+        case[f"{name}__completeness_zero__acc_diffs"],
+        atol=1 / 500 + 1e-6,
+    )
     protocol = make_protocol("soundness", {"baseline": "zero", "compat": "soco"})
     found = protocol.measure(model, batch, {}, maps)
     q = protocol.quality(**found.curves)
-    np.testing.assert_allclose(found.curves["score"].mean(0), case[f"{name}__soundness_zero__cls_results"], atol=1e-6)
-    ratios = case[f"{name}__soundness_zero__mask_ratios"]  # some are a rounding error below 0.58 and the like: one pixel fewer is missing
+    np.testing.assert_allclose(
+        found.curves["score"].mean(0), case[f"{name}__soundness_zero__cls_results"], atol=1e-6
+    )
+    ratios = case[
+        f"{name}__soundness_zero__mask_ratios"
+    ]  # some are a rounding error below 0.58 and the like: one pixel fewer is missing
     counted = np.array([int(200 * r) == int(200 * r + 1e-6) for r in ratios])
     same = counted & np.roll(counted, 1)
     assert same.sum() > 80
-    np.testing.assert_allclose(q[:50, same], case[f"{name}__soundness_zero__q_first50"].T[:, same], atol=1e-5)
-    np.testing.assert_allclose(q.mean(0)[same], case[f"{name}__soundness_zero__attr_ratios"][same], atol=1e-5)
+    np.testing.assert_allclose(
+        q[:50, same], case[f"{name}__soundness_zero__q_first50"].T[:, same], atol=1e-5
+    )
+    np.testing.assert_allclose(
+        q.mean(0)[same], case[f"{name}__soundness_zero__attr_ratios"][same], atol=1e-5
+    )

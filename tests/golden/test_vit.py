@@ -17,7 +17,10 @@ from heatproof.models.watch import watching
 from heatproof.tensor.noise import Rng
 
 DATA = Path(__file__).parent / "data"
-FINAL_EPS = {"new": 1e-6, "lrp": 1e-5}  # the reference has two networks: one for rollout and Grad-CAM, one for relevance
+FINAL_EPS = {
+    "new": 1e-6,
+    "lrp": 1e-5,
+}  # the reference has two networks: one for rollout and Grad-CAM, one for relevance
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +55,10 @@ def attentions(model):
 @pytest.mark.parametrize("which", FINAL_EPS)
 def test_logits(case, inputs, model, which):
     np.testing.assert_allclose(
-        model(which).logits(inputs[0]), case[f"logits_{which}"], rtol=0, atol=1e-5 * np.abs(case["logits_new"]).max()
+        model(which).logits(inputs[0]),
+        case[f"logits_{which}"],
+        rtol=0,
+        atol=1e-5 * np.abs(case["logits_new"]).max(),
     )
 
 
@@ -66,7 +72,9 @@ def test_attention_and_its_gradient(case, inputs, model):
 
 def test_gradient_and_relevance_of_every_attention(case, inputs, model):
     x, target = inputs
-    gradients, relevances = (torch.stack(found, 1) for found in attention_evidence(model("lrp"), x, target, start=0))
+    gradients, relevances = (
+        torch.stack(found, 1) for found in attention_evidence(model("lrp"), x, target, start=0)
+    )
     close(gradients, case["attn_grad_lrp"])
     close(relevances, case["attn_relevance_lrp"])
 
@@ -85,5 +93,9 @@ def test_maps(case, inputs, model, deviation, which, method, stored):
     maps = Explainer(model(which), *inputs, Rng(0, "012345")).native(Expression.parse(method))
     deviation(method.partition("(")[0], "the IDSDS code", maps, case[stored])
     close(maps, case[stored])
-    if f"{stored}_up32" in case:  # the reference repeats a patch's value, the library resizes bilinearly
-        np.testing.assert_array_equal(case[stored].repeat(8, 1).repeat(8, 2), case[f"{stored}_up32"])
+    if (
+        f"{stored}_up32" in case
+    ):  # the reference repeats a patch's value, the library resizes bilinearly
+        np.testing.assert_array_equal(
+            case[stored].repeat(8, 1).repeat(8, 2), case[f"{stored}_up32"]
+        )

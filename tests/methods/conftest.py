@@ -21,7 +21,9 @@ def raw():
     """All channels of a map, where the layer is."""
 
     def explain(model, x, target, name, layer="input", **arguments):
-        return METHODS[name].function(model.tail(layer), model.activation(x, layer), target, rng=None, **arguments)
+        return METHODS[name].function(
+            model.tail(layer), model.activation(x, layer), target, rng=None, **arguments
+        )
 
     return explain
 
@@ -48,7 +50,12 @@ class Written(nn.Module):
     def __init__(self, relu):
         super().__init__()
         torch.manual_seed(0)
-        self.conv1, self.conv2, self.fc, self.relu = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3), nn.Linear(6, 4), relu
+        self.conv1, self.conv2, self.fc, self.relu = (
+            nn.Conv2d(3, 6, 3, padding=1),
+            nn.Conv2d(6, 6, 3),
+            nn.Linear(6, 4),
+            relu,
+        )
 
     def forward(self, x):
         return self.fc(self.relu(self.conv2(self.relu(self.conv1(x)))).mean((2, 3)))

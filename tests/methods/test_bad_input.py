@@ -19,7 +19,9 @@ OURS = [e.id for e in METHODS if e.source is None]
 
 
 def quick(name):
-    return f"{name}({', '.join(f'{k}={v}' for k, v in FEW.items() if k in METHODS[name].parameters)})"
+    return (
+        f"{name}({', '.join(f'{k}={v}' for k, v in FEW.items() if k in METHODS[name].parameters)})"
+    )
 
 
 class Untidy(nn.Module):
@@ -28,9 +30,18 @@ class Untidy(nn.Module):
     def __init__(self, inplace):
         super().__init__()
         torch.manual_seed(0)
-        self.conv1, self.norm, self.pool = nn.Conv2d(3, 8, 5, 2, 1), nn.BatchNorm2d(8), nn.MaxPool2d(3, 2)
+        self.conv1, self.norm, self.pool = (
+            nn.Conv2d(3, 8, 5, 2, 1),
+            nn.BatchNorm2d(8),
+            nn.MaxPool2d(3, 2),
+        )
         self.conv2, self.conv3 = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 12, 3, padding=1)
-        self.relu, self.drop, self.fc, self.inplace = nn.ReLU(inplace), nn.Dropout(), nn.Linear(12, 4), inplace
+        self.relu, self.drop, self.fc, self.inplace = (
+            nn.ReLU(inplace),
+            nn.Dropout(),
+            nn.Linear(12, 4),
+            inplace,
+        )
         self.norm.running_mean.normal_(0, 0.1)
         self.norm.running_var.uniform_(0.5, 2)
 
@@ -51,7 +62,9 @@ def explained(photos):
 
     def explain(net, name):
         model = hp.Model(net, size=SIZE, name="untidy")
-        return hp.explain(model, photos, [1, 2], quick(name), silhouette=photos[:, 0] > 0, reference=reference)
+        return hp.explain(
+            model, photos, [1, 2], quick(name), silhouette=photos[:, 0] > 0, reference=reference
+        )
 
     return explain
 
@@ -63,7 +76,10 @@ def test_the_way_a_network_is_written_and_its_mode_do_not_matter(explained, name
     assert maps.shape == (2, SIZE, SIZE) and maps.isfinite().all()
     assert torch.equal(explained(untidy, name), maps)
     assert untidy.training and untidy.norm.training and untidy.relu.inplace
-    assert torch.equal(untidy.norm.running_mean, plain.norm.running_mean) and int(untidy.norm.num_batches_tracked) == 0
+    assert (
+        torch.equal(untidy.norm.running_mean, plain.norm.running_mean)
+        and int(untidy.norm.num_batches_tracked) == 0
+    )
     double = explained(Untidy(False).double(), name)
     assert (double - maps).abs().max() <= 2e-3 * maps.abs().max()
 
@@ -91,29 +107,50 @@ def test_gradients_that_are_not_finite_are_named(method):
 
 def test_images_and_targets_that_do_not_fit(photos):
     model = hp.Model(Untidy(False), size=SIZE, name="untidy")
-    with pytest.raises(HeatproofError, match=r"takes images of shape \(B, 3, 37, 37\); got \(2, 3, 37, 20\)"):
+    with pytest.raises(
+        HeatproofError, match=r"takes images of shape \(B, 3, 37, 37\); got \(2, 3, 37, 20\)"
+    ):
         hp.explain(model, photos[..., :20], 0, "ixg")
-    with pytest.raises(HeatproofError, match=r"images must be floats in the model's input space; got torch.uint8"):
+    with pytest.raises(
+        HeatproofError, match=r"images must be floats in the model's input space; got torch.uint8"
+    ):
         hp.explain(model, (photos * 255).byte(), 0, "ixg")
     for target in (-1, 4, [0, 4], [0.5, 1.0], [0, 1, 2], [], "ixg", ["cat", "dog"], {0: 1}):
         with pytest.raises(HeatproofError, match="targets must be 2 class indices from 0 to 3"):
             hp.explain(model, photos, target, "ixg")
 
 
-@pytest.mark.parametrize("name", [name for name in OURS if METHODS[name].layers == "input" and not METHODS[name].applies])
+@pytest.mark.parametrize(
+    "name", [name for name in OURS if METHODS[name].layers == "input" and not METHODS[name].applies]
+)
 def test_what_is_defined_at_the_input_says_so(photos, name):
     model = hp.Model(Untidy(False), size=SIZE, name="untidy")
-    with pytest.raises(NotApplicable, match=f"{name}@conv2 does not apply: it is defined at the input only; write {name}"):
+    with pytest.raises(
+        NotApplicable,
+        match=f"{name}@conv2 does not apply: it is defined at the input only; write {name}",
+    ):
         hp.explain(model, photos, 0, f"{name}@conv2", silhouette=photos[:, 0] > 0)
 
 
 @pytest.mark.parametrize("name", [e.id for e in METHODS if e.layer in ("cam", "middle")])
 def test_without_a_spatial_layer_a_transformer_is_told_what_to_use(name):
-    with pytest.raises(NotApplicable, match=f"^{re.escape(name)} does not apply: paperbirds/vit shows no spatial layer.* vit-gradcam"):
-        hp.explain(hp.load_model("paperbirds/vit"), torch.zeros(1, 3, 64, 64), 0, name, reference=torch.rand(2, 3, 64, 64))
+    with pytest.raises(
+        NotApplicable,
+        match=f"^{re.escape(name)} does not apply: paperbirds/vit shows no spatial layer.* vit-gradcam",
+    ):
+        hp.explain(
+            hp.load_model("paperbirds/vit"),
+            torch.zeros(1, 3, 64, 64),
+            0,
+            name,
+            reference=torch.rand(2, 3, 64, 64),
+        )
 
 
 @pytest.mark.parametrize(("name", "instead"), [("lrp-focus", "ixg"), ("deepshap", "ig")])
 def test_without_rules_a_transformer_is_told_what_to_use(name, instead):
-    with pytest.raises(NotApplicable, match=f'^{name} does not apply: .* has no rule for ".*" in .*; .*{instead}.* works on any model'):
+    with pytest.raises(
+        NotApplicable,
+        match=f'^{name} does not apply: .* has no rule for ".*" in .*; .*{instead}.* works on any model',
+    ):
         hp.explain(hp.load_model("paperbirds/vit"), torch.zeros(1, 3, 64, 64), 0, name)

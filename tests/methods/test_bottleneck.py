@@ -18,7 +18,9 @@ def model():
 @pytest.fixture(scope="module")
 def some(model):
     data = hp.load_data("paperbirds:test", model, limit=3)
-    return model.normalize(torch.stack([data.load(i).image for i in range(3)])), torch.tensor(data.labels)
+    return model.normalize(torch.stack([data.load(i).image for i in range(3)])), torch.tensor(
+        data.labels
+    )
 
 
 def test_statistics_over_batches_are_those_of_all(model):
@@ -33,7 +35,8 @@ def test_statistics_over_batches_are_those_of_all(model):
 def test_bits_are_the_divergence_between_two_normal_distributions():
     z, keep = torch.randn(50), torch.rand(50) * 0.98 + 0.01
     expected = torch.distributions.kl_divergence(
-        torch.distributions.Normal(keep * z, 1 - keep), torch.distributions.Normal(torch.zeros(50), torch.ones(50))
+        torch.distributions.Normal(keep * z, 1 - keep),
+        torch.distributions.Normal(torch.zeros(50), torch.ones(50)),
     )
     torch.testing.assert_close(_bits(z, keep), expected, rtol=1e-4, atol=1e-5)
 
@@ -59,7 +62,10 @@ def test_maps_are_bits_the_same_twice_and_for_any_neighbours(model, some):
     assert maps.min() >= 0 and (maps.flatten(1).amax(1) > maps.flatten(1).amin(1)).all()
     assert torch.equal(maps, hp.explain(model, x, target, "iba", **given))
     torch.testing.assert_close(
-        hp.explain(model, x[1:], target[1:], "iba", ids=["1", "2"], **given), maps[1:], rtol=1e-3, atol=1e-4 * maps.max().item()
+        hp.explain(model, x[1:], target[1:], "iba", ids=["1", "2"], **given),
+        maps[1:],
+        rtol=1e-3,
+        atol=1e-4 * maps.max().item(),
     )
     stricter = hp.explain(model, x, target, "iba(beta=1000)", **given)
     assert stricter.sum() < maps.sum()  # information is dearer
@@ -71,8 +77,15 @@ def test_it_needs_images_that_are_not_judged(model, some, tmp_path):
         hp.explain(model, x, target, "iba")
     images = torch.rand(4, 3, 64, 64)
     alone = hp.evaluate(model, (images, [0, 1, 2, 3]), ["iba(steps=1, copies=1)", "ixg"])
-    assert set(alone.scores.loc[alone.scores["method"] == "iba(steps=1, copies=1)", "status"]) == {"n/a"}
-    with_some = hp.evaluate(model, (images, [0, 1, 2, 3]), ["iba(steps=1, copies=1)"], reference=torch.rand(8, 3, 64, 64))
+    assert set(alone.scores.loc[alone.scores["method"] == "iba(steps=1, copies=1)", "status"]) == {
+        "n/a"
+    }
+    with_some = hp.evaluate(
+        model,
+        (images, [0, 1, 2, 3]),
+        ["iba(steps=1, copies=1)"],
+        reference=torch.rand(8, 3, 64, 64),
+    )
     assert with_some.scores["status"].eq("ok").all()
     same = hp.evaluate(model, (images, [0, 1, 2, 3]), ["iba(steps=1, copies=1)"], reference=images)
     assert same.scores["message"].str.contains("4 of the 4 reference images of .* are judged").all()
@@ -91,9 +104,21 @@ def test_a_run_prepares_once(model, tmp_path, monkeypatch):
     object.__setattr__(METHODS["iba"], "prepare", counting)
     try:
         arguments = {"limit": 70, "out": tmp_path / "run"}
-        hp.evaluate(model, "paperbirds:test", ["iba(steps=1, copies=1)", "iba(steps=1, copies=1)|abs"], ["sds"], **arguments)
+        hp.evaluate(
+            model,
+            "paperbirds:test",
+            ["iba(steps=1, copies=1)", "iba(steps=1, copies=1)|abs"],
+            ["sds"],
+            **arguments,
+        )
         assert len(calls) == 1
-        hp.evaluate(model, "paperbirds:test", ["iba(steps=1, copies=1)", "iba(steps=1, copies=1)|abs"], ["sds"], **arguments)
+        hp.evaluate(
+            model,
+            "paperbirds:test",
+            ["iba(steps=1, copies=1)", "iba(steps=1, copies=1)|abs"],
+            ["sds"],
+            **arguments,
+        )
         assert len(calls) == 1
         assert len(list((tmp_path / "run" / "prepared").iterdir())) == 1
     finally:

@@ -22,7 +22,9 @@ def values(result, method):
 
 def test_a_captum_object_is_a_method(model):
     layer = LayerGradCam(model.module, model.module.pool4)
-    result = hp.evaluate(model, "paperbirds:test", ["ixg", InputXGradient(model.module), layer], ["sds"], limit=6)
+    result = hp.evaluate(
+        model, "paperbirds:test", ["ixg", InputXGradient(model.module), layer], ["sds"], limit=6
+    )
     np.testing.assert_allclose(values(result, "InputXGradient"), values(result, "ixg"), atol=0.02)
     assert np.isfinite(values(result, "LayerGradCam")).all()
 
@@ -50,13 +52,18 @@ def test_maps_are_found_by_sample_id(model, tmp_path, kind):
     rows = result.scores[result.scores["method"] == f"file:{path}"].set_index("sample")
     assert rows.loc[data.ids[2], "status"] == "failed"
     for i in order:
-        expected = result.scores[(result.scores["method"] == "ixg") & (result.scores["sample"] == data.ids[i])]["value"].item()
+        expected = result.scores[
+            (result.scores["method"] == "ixg") & (result.scores["sample"] == data.ids[i])
+        ]["value"].item()
         assert rows.loc[data.ids[i], "value"] == pytest.approx(expected, abs=0.02)
 
 
 def test_maps_that_were_written_anew_are_read_anew(model, tmp_path):
     data = hp.load_data("paperbirds:test", model, limit=2)
-    path, maps = tmp_path / "mine.npy", torch.rand(2, 16, 16, generator=torch.Generator().manual_seed(0)).numpy()
+    path, maps = (
+        tmp_path / "mine.npy",
+        torch.rand(2, 16, 16, generator=torch.Generator().manual_seed(0)).numpy(),
+    )
 
     def judge(found, ids):
         np.save(path, found)

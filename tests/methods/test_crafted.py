@@ -19,7 +19,10 @@ def slow_rect(values: np.ndarray, share: float) -> np.ndarray:
             total, y, x = total + weight, y + weight * i, x + weight * j
     found = np.zeros_like(values)
     if total:
-        top, left = (min(max(round(c / total - (side - 1) / 2), 0), n - side) for c, n in ((y, height), (x, width)))
+        top, left = (
+            min(max(round(c / total - (side - 1) / 2), 0), n - side)
+            for c, n in ((y, height), (x, width))
+        )
         found[top : top + side, left : left + side] = 1
     return found
 
@@ -41,7 +44,10 @@ def test_rect_is_a_square_about_the_centre_of_mass(share):
     maps[2], maps[3] = 0, 0
     maps[2, 0, 0] = maps[3, 19, 29] = -2
     found = rect(torch.from_numpy(maps), share).numpy()
-    assert all(np.array_equal(one, slow_rect(before, share)) for one, before in zip(found, maps, strict=True))
+    assert all(
+        np.array_equal(one, slow_rect(before, share))
+        for one, before in zip(found, maps, strict=True)
+    )
     assert found[0].sum() == max(1, round(share * 20)) ** 2 and not found[1].any()
 
 
@@ -55,7 +61,10 @@ def test_pooling_is_the_mean_of_every_band(bands):
 def test_each_fits_the_mark_it_is_made_for():
     """A map that lies on the mark alone becomes the mark itself, or lies on its bands alone."""
     for i in range(12):
-        number, code = (hp.load_data(f"{kind}:paperbirds:test", limit=12).load(i).silhouette for kind in ("watermark", "stripes"))
+        number, code = (
+            hp.load_data(f"{kind}:paperbirds:test", limit=12).load(i).silhouette
+            for kind in ("watermark", "stripes")
+        )
         assert torch.equal(rect(number[None].float())[0].bool(), number)
         assert torch.equal(pooling(code[None].float(), 5)[0].bool(), code)
 

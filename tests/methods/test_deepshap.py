@@ -14,7 +14,9 @@ SHIPPED = ["resnet", "vgg", "vgg-bn", "resnet-nobn", "vgg-nobias"]
 
 
 def assert_like(ours, theirs, share=1e-5):
-    torch.testing.assert_close(ours, theirs.detach(), rtol=1e-4, atol=float(share * theirs.abs().max()))
+    torch.testing.assert_close(
+        ours, theirs.detach(), rtol=1e-4, atol=float(share * theirs.abs().max())
+    )
 
 
 @pytest.mark.parametrize("name", ["resnet", "vgg", "vgg-bn", "vgg-nobias"])
@@ -32,7 +34,9 @@ def test_it_sums_to_the_difference_of_the_scores(raw, spread, shipped, name, lay
     model, x, target = shipped(name), spread((3, 3, 64, 64)), torch.tensor([1, 5, 30])
     h, tail = model.activation(x, layer), model.tail(layer)
     sums = raw(model, x, target, "deepshap", layer, score=score).flatten(1).sum(1)
-    difference = SCORES[score](tail.logits(h), target) - SCORES[score](tail.logits(torch.zeros_like(h)), target)
+    difference = SCORES[score](tail.logits(h), target) - SCORES[score](
+        tail.logits(torch.zeros_like(h)), target
+    )
     torch.testing.assert_close(sums, difference, rtol=1e-3, atol=1e-5)
 
 
@@ -42,7 +46,11 @@ class Pools(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(1)
-        self.conv1, self.conv2, self.fc = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1), nn.Linear(24, 4)
+        self.conv1, self.conv2, self.fc = (
+            nn.Conv2d(3, 6, 3, padding=1),
+            nn.Conv2d(6, 6, 3, padding=1),
+            nn.Linear(24, 4),
+        )
 
     def forward(self, x):
         h = F.relu(F.max_pool2d(self.conv1(x), 3, 2, 1))
@@ -52,11 +60,19 @@ class Pools(nn.Module):
 
 def test_sums_with_pools_that_overlap_in_double_precision(raw, spread):
     net = Pools().double()
-    model, x, target = hp.Model(net, size=11), spread((4, 3, 11, 11)).double(), torch.tensor([0, 1, 2, 3])
+    model, x, target = (
+        hp.Model(net, size=11),
+        spread((4, 3, 11, 11)).double(),
+        torch.tensor([0, 1, 2, 3]),
+    )
     sums = raw(model, x, target, "deepshap").sum((1, 2, 3))
-    difference = (model.logits(x) - model.logits(torch.zeros_like(x))).gather(1, target[:, None])[:, 0]
+    difference = (model.logits(x) - model.logits(torch.zeros_like(x))).gather(1, target[:, None])[
+        :, 0
+    ]
     torch.testing.assert_close(sums, difference, rtol=1e-12, atol=1e-12)
-    assert not torch.allclose(raw(model, x, target, "deepshap", compat="captum").sum((1, 2, 3)), difference)
+    assert not torch.allclose(
+        raw(model, x, target, "deepshap", compat="captum").sum((1, 2, 3)), difference
+    )
 
 
 def test_captum_on_a_max_pool_of_one_window(raw, spread):
@@ -81,16 +97,23 @@ def test_a_linear_model_is_input_times_weight(raw, spread):
     torch.manual_seed(0)
     model = hp.Model(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), size=8)
     x, target = spread((5, 3, 8, 8)), torch.tensor([0, 1, 2, 3, 0])
-    assert_like(raw(model, x, target, "deepshap"), x * model.module[1].weight[target].reshape(5, 3, 8, 8))
+    assert_like(
+        raw(model, x, target, "deepshap"), x * model.module[1].weight[target].reshape(5, 3, 8, 8)
+    )
 
 
 def test_the_image_of_zeros_gets_zeros(raw, shipped):
-    assert not raw(shipped("resnet"), torch.zeros(2, 3, 64, 64), torch.tensor([0, 1]), "deepshap").any()
+    assert not raw(
+        shipped("resnet"), torch.zeros(2, 3, 64, 64), torch.tensor([0, 1]), "deepshap"
+    ).any()
 
 
 def test_operations_without_a_rule_are_named(spread, shipped):
     x = spread((1, 3, 64, 64))
-    with pytest.raises(NotApplicable, match=r'deepshap has no rule for "layer_norm" in block1.norm1 \(LayerNorm\); ig\(steps=50\) works'):
+    with pytest.raises(
+        NotApplicable,
+        match=r'deepshap has no rule for "layer_norm" in block1.norm1 \(LayerNorm\); ig\(steps=50\) works',
+    ):
         hp.explain(shipped("vit"), x, [0], "deepshap")
 
     class Gated(nn.Module):

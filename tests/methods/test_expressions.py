@@ -12,7 +12,14 @@ from heatproof.methods import METHODS, Expression, parse_methods
 from heatproof.methods.base import GROUPS
 
 names = st.from_regex(r"[a-z][a-z0-9\-+]{0,8}", fullmatch=True)
-values = st.one_of(st.integers(-99, 99), st.floats(-9, 9), st.booleans(), st.none(), names, st.lists(st.integers(0, 9), max_size=3))
+values = st.one_of(
+    st.integers(-99, 99),
+    st.floats(-9, 9),
+    st.booleans(),
+    st.none(),
+    names,
+    st.lists(st.integers(0, 9), max_size=3),
+)
 keys = st.from_regex(r"[a-z_]{1,6}", fullmatch=True)
 
 
@@ -43,7 +50,10 @@ def test_the_label_is_the_shortest_text_that_means_the_same(text, label):
 
 
 def test_the_canonical_text_says_everything():
-    assert Expression.parse("ig").canonical == "ig(baseline=zero, reduce=sum, rule=gauss, score=logit, steps=50)@input v1"
+    assert (
+        Expression.parse("ig").canonical
+        == "ig(baseline=zero, reduce=sum, rule=gauss, score=logit, steps=50)@input v1"
+    )
     assert Expression.parse("ig|abs").map_key == Expression.parse("ig").map_key
 
 
@@ -76,7 +86,9 @@ def test_a_papers_group_has_what_there_is_of_it():
     assert len(GROUPS["idsds-23"].split()) == 23
     assert found == [m for m in GROUPS["idsds-23"].split() if m.split("|")[0] in METHODS]
     assert {"ixg", "ig-u|abs", "layercam", "bagnet"} <= set(found)
-    assert [e.label for e in parse_methods(["group:controls"])] == [e.id for e in METHODS if e.family == "control"]
+    assert [e.label for e in parse_methods(["group:controls"])] == [
+        e.id for e in METHODS if e.family == "control"
+    ]
 
 
 def test_groups_and_doubles():

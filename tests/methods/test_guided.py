@@ -48,8 +48,14 @@ def test_however_a_relu_is_written(raw, plain, name, written):
 @pytest.mark.parametrize("score", ["logit", "softmax"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_captum_agrees(raw, spread, name, net, score):
-    model = hp.load_model("paperbirds/resnet") if net == "resnet" else hp.Model(build(net).eval(), size=64)
-    x = spread((3, 3, 64, 64)).contiguous(memory_format=torch.channels_last)  # both in one layout: softmax's gradients are 1e-10
+    model = (
+        hp.load_model("paperbirds/resnet")
+        if net == "resnet"
+        else hp.Model(build(net).eval(), size=64)
+    )
+    x = spread((3, 3, 64, 64)).contiguous(
+        memory_format=torch.channels_last
+    )  # both in one layout: softmax's gradients are 1e-10
     target = torch.tensor([1, 5, 30])
     whole = nn.Sequential(model.module, nn.Softmax(1)) if score == "softmax" else model.module
     theirs = CAPTUM[name](whole).attribute(x, target=target)
@@ -64,17 +70,34 @@ def test_at_every_layer(raw, golden_model, images, name, layer):
     """The tail of the network, as a network of its own, in Captum."""
     model, (x, target) = golden_model("resnet"), images
     net = model.module
-    parts = [net.conv1, net.bn1, net.relu, net.maxpool, net.layer1, net.layer2, net.layer3, net.layer4, net.avgpool, nn.Flatten(), net.fc]
+    parts = [
+        net.conv1,
+        net.bn1,
+        net.relu,
+        net.maxpool,
+        net.layer1,
+        net.layer2,
+        net.layer3,
+        net.layer4,
+        net.avgpool,
+        nn.Flatten(),
+        net.fc,
+    ]
     h = model.activation(x, layer)
     tail = nn.Sequential(*parts[parts.index(getattr(net, layer)) + 1 :])
     theirs = CAPTUM[name](tail).attribute(h, target=target)
-    torch.testing.assert_close(raw(model, x, target, name, layer), theirs, rtol=1e-4, atol=float(1e-6 * theirs.abs().max()))
+    torch.testing.assert_close(
+        raw(model, x, target, name, layer), theirs, rtol=1e-4, atol=float(1e-6 * theirs.abs().max())
+    )
 
 
 @pytest.mark.parametrize("name", CAPTUM)
 def test_a_network_without_relus_is_refused(raw, spread, name):
     model = hp.Model(build("vit").eval(), size=64, name="vit")
-    with pytest.raises(NotApplicable, match=r"vit has no ReLUs, so it would be the plain gradient; use saliency\(reduce=sum_abs\)"):
+    with pytest.raises(
+        NotApplicable,
+        match=r"vit has no ReLUs, so it would be the plain gradient; use saliency\(reduce=sum_abs\)",
+    ):
         hp.explain(model, spread((1, 3, 64, 64)), [0], name)
     with pytest.raises(NotApplicable, match="no ReLUs"):
         raw(model, spread((1, 3, 64, 64)), torch.tensor([0]), name)
@@ -111,14 +134,21 @@ class Scripted(nn.Module):
         return self.head(self.relu(self.conv(x)).mean((2, 3)))
 
 
-@pytest.mark.filterwarnings("ignore:None of the inputs", "ignore:.torch.jit", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:None of the inputs", "ignore:.torch.jit", "ignore::DeprecationWarning"
+)
 @pytest.mark.parametrize("method", ["guided-backprop", "deepshap", "lrp-focus"])
 def test_what_cannot_be_seen_is_refused(spread, with_relu, method):
     x = spread((1, 3, 10, 10))
     with pytest.raises(NotApplicable, match="CheckpointFunctionBackward"):
         hp.explain(hp.Model(Checkpointed(), size=10), x, [0], method)
     with pytest.raises(NotApplicable, match="DoubleBackward"):
-        hp.explain(hp.Model(with_relu(lambda h: Double.apply(h if h.sum() > -1e9 else -h)), size=10), x, [0], method)
+        hp.explain(
+            hp.Model(with_relu(lambda h: Double.apply(h if h.sum() > -1e9 else -h)), size=10),
+            x,
+            [0],
+            method,
+        )
     if method == "guided-backprop":
         assert hp.explain(hp.Model(Scripted(), size=10), x, [0], method).isfinite().all()
     else:
@@ -149,7 +179,9 @@ def test_after_an_error_too(spread, with_relu):
     net = with_relu(nn.ReLU()).train()
     model = hp.Model(net, size=10)
     with pytest.raises(RuntimeError):
-        METHODS["guided-backprop"].function(model, spread((1, 4, 10, 10)), torch.tensor([0]), rng=None)
+        METHODS["guided-backprop"].function(
+            model, spread((1, 4, 10, 10)), torch.tensor([0]), rng=None
+        )
     assert net.training and all(p.requires_grad for p in net.parameters())
 
 
@@ -161,9 +193,14 @@ def test_a_network_that_cannot_be_traced(raw, with_relu, plain):
             return super().forward(x if x.sum() > -1e9 else -x)
 
     model = hp.Model(Branching(nn.ReLU()), size=10, layers=["conv1"])
-    torch.testing.assert_close(raw(model, x, target, "deconvnet"), raw(hp.Model(net, size=10), x, target, "deconvnet"))
     torch.testing.assert_close(
-        raw(model, x, target, "deconvnet", "conv1"), raw(hp.Model(net, size=10), x, target, "deconvnet", "conv1"), rtol=1e-4, atol=1e-7
+        raw(model, x, target, "deconvnet"), raw(hp.Model(net, size=10), x, target, "deconvnet")
+    )
+    torch.testing.assert_close(
+        raw(model, x, target, "deconvnet", "conv1"),
+        raw(hp.Model(net, size=10), x, target, "deconvnet", "conv1"),
+        rtol=1e-4,
+        atol=1e-7,
     )
 
 

@@ -24,14 +24,22 @@ def bag(request):
 def cosine():
     torch.manual_seed(0)
     net = bcos(5, widths=(6, 8), strides=(1, 2), stem=1, temperature=0.1).eval()
-    return hp.Model(net, size=16, mean=(0, 0, 0), std=(1, 1, 1)), torch.rand(3, 3, 16, 16), torch.tensor([1, 4, 0])
+    return (
+        hp.Model(net, size=16, mean=(0, 0, 0), std=(1, 1, 1)),
+        torch.rand(3, 3, 16, 16),
+        torch.tensor([1, 4, 0]),
+    )
 
 
 def test_a_bagnet_map_is_the_loop_over_patches(bag):
     model, x, target = bag
     margin, side = model.module.field // 2, model.size
     space = pad(x, (margin,) * 4)
-    patches = space.unfold(2, model.module.field, 1).unfold(3, model.module.field, 1).permute(0, 2, 3, 1, 4, 5)
+    patches = (
+        space.unfold(2, model.module.field, 1)
+        .unfold(3, model.module.field, 1)
+        .permute(0, 2, 3, 1, 4, 5)
+    )
     with torch.no_grad():
         logits = model.module(patches.flatten(0, 2)).unflatten(0, (len(x), side, side))
     slow = torch.stack([logits[i, :, :, t] for i, t in enumerate(target)])
@@ -55,7 +63,12 @@ def test_bagnet_maps_do_not_depend_on_the_batch_and_passes_are_counted(bag):
 def test_bcos_maps_sum_to_the_logit_without_its_bias(cosine):
     model, x, target = cosine
     logit = model.logits(x).gather(1, target[:, None])[:, 0]
-    torch.testing.assert_close(hp.explain(model, x, target, "bcos").sum((1, 2)) + model.module[-1].logit_bias, logit, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        hp.explain(model, x, target, "bcos").sum((1, 2)) + model.module[-1].logit_bias,
+        logit,
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_bcos_is_a_linear_map_at_every_layer(cosine):
@@ -95,10 +108,16 @@ def test_explaining_changes_gradients_not_logits(cosine):
 
 
 @pytest.mark.parametrize(
-    ("method", "why"), [("bagnet", "not a BagNet, such as paperbirds/bagnet"), ("bcos", "no B-cos layers, as paperbirds/bcos")]
+    ("method", "why"),
+    [
+        ("bagnet", "not a BagNet, such as paperbirds/bagnet"),
+        ("bcos", "no B-cos layers, as paperbirds/bcos"),
+    ],
 )
 def test_other_models_are_told_what_to_use(method, why):
-    with pytest.raises(NotApplicable, match=f"{method} does not apply: paperbirds/vgg .*{why}.*ixg"):
+    with pytest.raises(
+        NotApplicable, match=f"{method} does not apply: paperbirds/vgg .*{why}.*ixg"
+    ):
         hp.explain(hp.load_model("paperbirds/vgg"), torch.zeros(1, 3, 64, 64), 0, method)
 
 
@@ -112,5 +131,7 @@ def test_what_the_embedded_bcos_net_says_of_a_bird_is_its_logit():
     birds = hp.load_data("paperbirds:test", model, limit=2)
     x = model.normalize(torch.stack([birds.load(i).image for i in range(2)]))
     logits, maps = model.logits(x), hp.explain(model, x, None, "bcos")
-    torch.testing.assert_close(maps.sum((1, 2)) + model.module[-1].logit_bias, logits.amax(1), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(
+        maps.sum((1, 2)) + model.module[-1].logit_bias, logits.amax(1), rtol=1e-4, atol=1e-3
+    )
     assert logits.argmax(1).tolist() == birds.labels[:2]

@@ -31,16 +31,25 @@ def unit(maps):
 
 
 def test_constant(maps):
-    np.testing.assert_allclose(modified("remove", "constant", maps), np.clip(unit(maps) - 0.6, 0, 1), atol=1e-6)
-    np.testing.assert_allclose(modified("introduce", "constant", maps), np.clip(unit(maps) + 0.6, 0, 1), atol=1e-6)
+    np.testing.assert_allclose(
+        modified("remove", "constant", maps), np.clip(unit(maps) - 0.6, 0, 1), atol=1e-6
+    )
+    np.testing.assert_allclose(
+        modified("introduce", "constant", maps), np.clip(unit(maps) + 0.6, 0, 1), atol=1e-6
+    )
 
 
 def test_unit(maps):
-    np.testing.assert_allclose(TRANSFORMS["unit"].apply(maps, {}, Rng(7, IDS)), unit(maps), atol=1e-6)
+    np.testing.assert_allclose(
+        TRANSFORMS["unit"].apply(maps, {}, Rng(7, IDS)), unit(maps), atol=1e-6
+    )
 
 
 def test_random(maps):
-    lost, won = unit(maps) - modified("remove", "random", maps).numpy(), modified("introduce", "random", maps).numpy() - unit(maps)
+    lost, won = (
+        unit(maps) - modified("remove", "random", maps).numpy(),
+        modified("introduce", "random", maps).numpy() - unit(maps),
+    )
     for shift in (lost, won):
         assert shift.min() >= -1e-6
         assert shift.max() <= 0.6 + 1e-6
@@ -54,10 +63,14 @@ def test_partial_without_ties(maps):
     order = np.argsort(unit(maps)[0].ravel())
     expected = unit(maps)[0].ravel()
     expected[order[48:64]] = 0
-    np.testing.assert_allclose(modified("remove", "partial", maps, ["a"])[0].flatten(), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        modified("remove", "partial", maps, ["a"])[0].flatten(), expected, atol=1e-6
+    )
     expected = unit(maps)[0].ravel()
     expected[order[:32]] = np.quantile(expected, 0.8)
-    np.testing.assert_allclose(modified("introduce", "partial", maps, ["a"])[0].flatten(), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        modified("introduce", "partial", maps, ["a"])[0].flatten(), expected, atol=1e-6
+    )
 
 
 def test_partial_with_ties_changes_as_many_pixels(maps):
@@ -86,6 +99,8 @@ def test_in_an_expression(golden_model, images):
     maps = hp.explain(model, x, target, "saliency|remove(random)", ids=list("abcdefgh"), seed=3)
     alone = hp.explain(model, x[2:3], target[2:3], "saliency|remove(random)", ids=["c"], seed=3)
     torch.testing.assert_close(alone[0], maps[2], rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(hp.explain(model, x, target, "saliency|remove(random)", ids=list("abcdefgh"), seed=4), maps)
+    assert not torch.allclose(
+        hp.explain(model, x, target, "saliency|remove(random)", ids=list("abcdefgh"), seed=4), maps
+    )
     with pytest.raises(HeatproofError, match="'constant', 'random' or 'partial'"):
         Expression.parse("ixg|remove(some)")

@@ -13,7 +13,9 @@ from heatproof.tensor.noise import Rng
 
 
 def native(model, x, target, text, rng=None):
-    return Explainer(model, x, target, rng or Rng(0, [str(i) for i in range(len(x))])).native(Expression.parse(text))
+    return Explainer(model, x, target, rng or Rng(0, [str(i) for i in range(len(x))])).native(
+        Expression.parse(text)
+    )
 
 
 @pytest.mark.parametrize("layer", ["input", "layer2"])
@@ -21,18 +23,28 @@ def test_without_noise_it_is_the_method(golden_model, images, layer):
     model, (x, target) = golden_model("resnet"), images
     plain = native(model, x, target, f"ixg@{layer}")
     torch.testing.assert_close(native(model, x, target, f"ixg@{layer}|noise(n=3, std=0)"), plain)
-    assert native(model, x, target, f"ixg@{layer}|noise(n=3, std=0, kind=var)").abs().max() <= 1e-5 * plain.abs().max() ** 2
+    assert (
+        native(model, x, target, f"ixg@{layer}|noise(n=3, std=0, kind=var)").abs().max()
+        <= 1e-5 * plain.abs().max() ** 2
+    )
 
 
 def test_moments_are_those_of_a_plain_loop(golden_model, images):
     """Squares are taken before the channels are added."""
     model, (x, target) = golden_model("vgg"), images
     rng = Rng(3, [str(i) for i in range(len(x))])
-    raw = torch.stack([model.gradient(x + 0.5 * rng.normal(f"noise {i}", x.shape[1:]), target).gradient for i in range(5)]).double()
+    raw = torch.stack(
+        [
+            model.gradient(x + 0.5 * rng.normal(f"noise {i}", x.shape[1:]), target).gradient
+            for i in range(5)
+        ]
+    ).double()
     expected = {"mean": raw.mean(0), "sq": (raw**2).mean(0), "var": raw.var(0, correction=0)}
     for kind, moment in expected.items():
         ours = native(model, x, target, f"saliency(reduce=sum)|noise(5, 0.5, {kind})", rng)
-        torch.testing.assert_close(ours.double(), moment.sum(1), rtol=1e-3, atol=1e-5 * moment.abs().max().item())
+        torch.testing.assert_close(
+            ours.double(), moment.sum(1), rtol=1e-3, atol=1e-5 * moment.abs().max().item()
+        )
 
 
 def test_relative_noise_goes_with_the_range_of_each_image(golden_model, images):
@@ -81,7 +93,10 @@ def test_bad_noise_says_what_is_right(text, message):
 
 
 def test_named_entries_are_the_papers_numbers():
-    numbers = {e: Expression.parse(e).noise for e in ("ixg-sg", "ig-sg", "ig-sq", "ig-var", "smoothgrad", "squaregrad", "vargrad")}
+    numbers = {
+        e: Expression.parse(e).noise
+        for e in ("ixg-sg", "ig-sg", "ig-sq", "ig-var", "smoothgrad", "squaregrad", "vargrad")
+    }
     assert {e: (n.n, n.std, n.kind) for e, n in numbers.items()} == {
         "ixg-sg": (4, 1.0, "mean"),
         "ig-sg": (4, 1.0, "mean"),
@@ -92,8 +107,21 @@ def test_named_entries_are_the_papers_numbers():
         "vargrad": (50, 0.2, "var"),
     }
     changed = Expression.parse("ig-sg(n=20, std=0.3, steps=5)")
-    assert (changed.noise.n, changed.noise.std, changed.label) == (20, 0.3, "ig-sg(steps=5, n=20, std=0.3)")
+    assert (changed.noise.n, changed.noise.std, changed.label) == (
+        20,
+        0.3,
+        "ig-sg(steps=5, n=20, std=0.3)",
+    )
     assert Expression.parse(changed.label).canonical == changed.canonical
     assert changed.drawn == Expression.parse("ig(steps=5)|noise(n=20, std=0.3, kind=sq)").drawn
-    assert len({Expression.parse(f"ixg|noise(n={n}, kind={k})").canonical for n in (4, 5) for k in ("mean", "sq", "var")}) == 6
+    assert (
+        len(
+            {
+                Expression.parse(f"ixg|noise(n={n}, kind={k})").canonical
+                for n in (4, 5)
+                for k in ("mean", "sq", "var")
+            }
+        )
+        == 6
+    )
     assert np.isclose(changed.cost[1], 100)

@@ -12,7 +12,14 @@ from torch import nn
 import heatproof as hp
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression
-from heatproof.methods.cells import all_coalitions, dependence, drawn_coalitions, ridge, shapley_kernel, sobol_sequence
+from heatproof.methods.cells import (
+    all_coalitions,
+    dependence,
+    drawn_coalitions,
+    ridge,
+    shapley_kernel,
+    sobol_sequence,
+)
 from heatproof.methods.extremal import Bumps, at_level, blurred, largest
 from heatproof.methods.perturbation import SoftMasks, windows
 from heatproof.tensor.noise import Rng
@@ -71,14 +78,23 @@ def test_neighbours_order_and_batch_size_do_not_matter(bird, method):
     for size in (7, 64):
         with model.batches_of(size):
             several = hp.explain(model, x, target, method, ids="abcd", seed=3)
-            assert torch.equal(several[[2, 0]], hp.explain(model, x[[2, 0]], target[[2, 0]], method, ids="ca", seed=3))
-            close(several, whole, 1e-4 if "extremal" in method else 5 * ROUNDING if "sobol" in method else ROUNDING)
+            assert torch.equal(
+                several[[2, 0]],
+                hp.explain(model, x[[2, 0]], target[[2, 0]], method, ids="ca", seed=3),
+            )
+            close(
+                several,
+                whole,
+                1e-4 if "extremal" in method else 5 * ROUNDING if "sobol" in method else ROUNDING,
+            )
 
 
 @pytest.mark.parametrize("method", ["rise", "rise-u", "lime", "kernelshap"])
 def test_noise_comes_from_the_seed(additive, method):
     x, target = torch.randn(2, 3, 16, 16), [0, 1]
-    one, same, other = (hp.explain(additive, x, target, f"{method}(masks=130)", seed=seed) for seed in (1, 1, 2))
+    one, same, other = (
+        hp.explain(additive, x, target, f"{method}(masks=130)", seed=seed) for seed in (1, 1, 2)
+    )
     assert torch.equal(one, same)
     assert not torch.allclose(one, other, rtol=1e-3)
 
@@ -89,7 +105,12 @@ def test_the_network_is_left_as_it_was(method):
 
     torch.manual_seed(0)
     net = nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 3),
     )
     model, x = hp.Model(net.train(), size=32), torch.randn(2, 3, 32, 32)
     kept = x.clone()
@@ -128,7 +149,12 @@ def test_memory_is_bounded_by_the_batch_size(additive, method):
     additive.module.forward = lambda x: (seen.append(len(x)), whole(x))[1]
     additive.batch_size = 5
     try:
-        hp.explain(additive, torch.randn(3, 3, 16, 16), [0, 1, 2], method.replace("occlusion", "occlusion(4)"))
+        hp.explain(
+            additive,
+            torch.randn(3, 3, 16, 16),
+            [0, 1, 2],
+            method.replace("occlusion", "occlusion(4)"),
+        )
     finally:
         del additive.module.forward
         additive.batch_size = 64
@@ -164,8 +190,14 @@ def test_bad_arguments_are_told(additive, method, message):
 
 def test_baselines_are_for_images(bird):
     model, x, target = bird
-    close(hp.explain(model, x, target, "occlusion(baseline='uniform(0, 0)')"), hp.explain(model, x, target, "occlusion"), 1e-5)
-    with pytest.raises(HeatproofError, match="removed features become zero; baseline=blur is for images"):
+    close(
+        hp.explain(model, x, target, "occlusion(baseline='uniform(0, 0)')"),
+        hp.explain(model, x, target, "occlusion"),
+        1e-5,
+    )
+    with pytest.raises(
+        HeatproofError, match="removed features become zero; baseline=blur is for images"
+    ):
         hp.explain(model, x, target, "occlusion(baseline=blur)@middle")
 
 
@@ -173,7 +205,11 @@ def test_baselines_are_for_images(bird):
 
 
 def test_windows_are_as_many_as_the_paper_counts():
-    assert [len(windows(448, 16, 8)), len(windows(56, 5, 2)), len(windows(28, 5, 2))] == [57, 29, 15]
+    assert [len(windows(448, 16, 8)), len(windows(56, 5, 2)), len(windows(28, 5, 2))] == [
+        57,
+        29,
+        15,
+    ]
     for side, size, stride in product((7, 16, 31), (1, 2, 3, 4, 5, 6), (1, 2, 3)):
         if stride <= size:
             assert windows(side, size, stride).any(0).all(), (side, size, stride)
@@ -184,9 +220,17 @@ def test_occlusion_of_a_linear_model(additive, size, stride):
     """Window by window: the sum of w x inside, over the pixels inside."""
     x, target = torch.randn(3, 3, 16, 16), torch.tensor([0, 1, 2])
     parts, expected = worth(additive, x, target, 16), torch.zeros(3, 16, 16)
-    starts = range(-(size // 2), 17, stride) if size % 2 else range(-(size // stride - 1) * stride, 16, stride)
+    starts = (
+        range(-(size // 2), 17, stride)
+        if size % 2
+        else range(-(size // stride - 1) * stride, 16, stride)
+    )
     for top, left in product(starts, starts):
-        place = (slice(None), slice(max(top, 0), max(top + size, 0)), slice(max(left, 0), max(left + size, 0)))
+        place = (
+            slice(None),
+            slice(max(top, 0), max(top + size, 0)),
+            slice(max(left, 0), max(left + size, 0)),
+        )
         if parts[place].numel():
             expected[place] += parts[place].mean((1, 2), keepdim=True)
     close(hp.explain(additive, x, target, f"occlusion({size}, {stride})"), expected)
@@ -196,7 +240,9 @@ def test_occlusion_of_a_linear_model(additive, size, stride):
 def test_captum_agrees_on_occlusion_where_windows_tile_the_image(bird, score):
     model, x, target = bird
     after = {"logit": lambda z: z, "softmax": lambda z: z.softmax(1)}[score]
-    theirs = captum.attr.Occlusion(lambda batch: after(model.module(batch))).attribute(x, (3, 8, 8), (3, 8, 8), target=target)[:, 0]
+    theirs = captum.attr.Occlusion(lambda batch: after(model.module(batch))).attribute(
+        x, (3, 8, 8), (3, 8, 8), target=target
+    )[:, 0]
     close(hp.explain(model, x, target, f"occlusion(8, 8, compat=xplique, score={score})"), theirs)
 
 
@@ -206,12 +252,22 @@ def test_captum_agrees_on_occlusion_where_windows_tile_the_image(bird, score):
 def test_interpolation_as_matrices():
     grid = torch.randn(1, 1, 5, 5)
     matrix = linear(17, 5)
-    torch.testing.assert_close(matrix @ grid[0, 0] @ matrix.T, nn.functional.interpolate(grid, (17, 17), mode="bilinear")[0, 0])
+    torch.testing.assert_close(
+        matrix @ grid[0, 0] @ matrix.T,
+        nn.functional.interpolate(grid, (17, 17), mode="bilinear")[0, 0],
+    )
     assert nearest(7, 3).tolist() == [0, 0, 0, 1, 1, 2, 2]
-    for matrix in (linear(23, 4), linear(23, 4, mirror=True), cubic(23, 4), linear(9, 1, mirror=True)):
+    for matrix in (
+        linear(23, 4),
+        linear(23, 4, mirror=True),
+        cubic(23, 4),
+        linear(9, 1, mirror=True),
+    ):
         torch.testing.assert_close(matrix.sum(1), torch.ones(len(matrix)))
     line = cubic(40, 10) @ torch.arange(10.0)
-    torch.testing.assert_close(line[8:32].diff(), torch.full((23,), 0.25))  # a straight line stays one, away from the ends
+    torch.testing.assert_close(
+        line[8:32].diff(), torch.full((23,), 0.25)
+    )  # a straight line stays one, away from the ends
 
 
 def test_rise_masks_are_crops_of_an_enlarged_grid():
@@ -228,10 +284,18 @@ def test_rise_masks_are_crops_of_an_enlarged_grid():
 @pytest.mark.parametrize("compat", [None, "xplique"])
 def test_rise_by_the_definition(bird, compat):
     model, x, target = bird
-    ours = hp.explain(model, x, target, f"rise(masks=30, p=0.4, baseline='uniform(2, 2)', compat={compat})", seed=4)
+    ours = hp.explain(
+        model,
+        x,
+        target,
+        f"rise(masks=30, p=0.4, baseline='uniform(2, 2)', compat={compat})",
+        seed=4,
+    )
     masks = SoftMasks.drawn(Rng(4, ["0"]), x, 30, 8, 0.4, compat)(torch.arange(30))
     for i in range(2):
-        scores = model.logits(x[i] * masks[:, None] + 2 * (1 - masks[:, None])).softmax(1)[:, target[i]]
+        scores = model.logits(x[i] * masks[:, None] + 2 * (1 - masks[:, None])).softmax(1)[
+            :, target[i]
+        ]
         total = (scores[:, None, None] * masks).sum(0)
         close(ours[i], total / (masks.sum(0) if compat else 30 * 0.4))
 
@@ -249,16 +313,31 @@ def test_rise_u_is_over_one_image_for_all(additive):
 # Cells
 
 
-@pytest.mark.parametrize("method", ["lime(alpha=0, masks=300)", "lime(alpha=0, cells=4, masks=60)", "kernelshap", "kernelshap(cells=4)"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "lime(alpha=0, masks=300)",
+        "lime(alpha=0, cells=4, masks=60)",
+        "kernelshap",
+        "kernelshap(cells=4)",
+    ],
+)
 def test_surrogates_of_a_linear_model_are_its_own_coefficients(additive, method):
     x, target = torch.randn(3, 3, 16, 16), torch.tensor([0, 1, 2])
-    close(hp.explain(additive, x, target, method), worth(additive, x, target, 4 if "cells=4" in method else 8))
+    close(
+        hp.explain(additive, x, target, method),
+        worth(additive, x, target, 4 if "cells=4" in method else 8),
+    )
 
 
 def test_ridge_is_weighted_least_squares():
     """As least squares with a row more for each coefficient's penalty."""
     torch.manual_seed(0)
-    masks, scores, weights = torch.rand(40, 5) < 0.5, torch.randn(2, 40).double(), torch.rand(40).double()
+    masks, scores, weights = (
+        torch.rand(40, 5) < 0.5,
+        torch.randn(2, 40).double(),
+        torch.rand(40).double(),
+    )
     design = np.column_stack([np.ones(40), masks.double()]) * weights.sqrt().numpy()[:, None]
     penalty = np.column_stack([np.zeros(5), np.eye(5)]) * np.sqrt(3)
     for row, ours in zip(scores, ridge(masks, scores, weights, 3.0), strict=True):
@@ -272,11 +351,18 @@ def test_lime_by_the_definition(bird):
     ours = hp.explain(model, x[:1], target[:1], "lime(masks=100, cells=2)")
     kept = Rng(0, ["0"]).once("lime", (100, 4)) < 0.5
     kept[0] = True
-    images = x[:1] * kept.reshape(100, 1, 2, 2).float().repeat_interleave(32, 2).repeat_interleave(32, 3)
+    images = x[:1] * kept.reshape(100, 1, 2, 2).float().repeat_interleave(32, 2).repeat_interleave(
+        32, 3
+    )
     scores = model.logits(images)[:, target[0]].double()
     cosine = kept.sum(1) / (kept.sum(1).sqrt() * 2).clamp(min=1e-9)
     weights = torch.exp(-((1 - cosine.double()) ** 2) / 0.25**2).sqrt()
-    expected = ridge(kept, scores[None], weights, 1.0).reshape(2, 2).repeat_interleave(32, 0).repeat_interleave(32, 1)
+    expected = (
+        ridge(kept, scores[None], weights, 1.0)
+        .reshape(2, 2)
+        .repeat_interleave(32, 0)
+        .repeat_interleave(32, 1)
+    )
     close(ours[0], expected)
 
 
@@ -288,13 +374,18 @@ def test_kernelshap_is_exact_where_all_coalitions_are_seen(bird, score):
     halves = torch.arange(64) // 32
     cells = (2 * halves[:, None] + halves).repeat(1, 3, 1, 1)
     theirs = captum.attr.ShapleyValues(lambda batch: after(model(batch).detach()))
-    close(hp.explain(model, x, target, f"kernelshap(cells=2, score={score})"), theirs.attribute(x, target=target, feature_mask=cells)[:, 0])
+    close(
+        hp.explain(model, x, target, f"kernelshap(cells=2, score={score})"),
+        theirs.attribute(x, target=target, feature_mask=cells)[:, 0],
+    )
 
 
 def test_kernelshap_is_efficient(bird):
     model, x, target = bird
     sums = hp.explain(model, x, target, "kernelshap(masks=150)")[:, 4::8, 4::8].sum((1, 2))
-    difference = (model.logits(x) - model.logits(torch.zeros_like(x))).gather(1, target[:, None])[:, 0]
+    difference = (model.logits(x) - model.logits(torch.zeros_like(x))).gather(1, target[:, None])[
+        :, 0
+    ]
     close(sums, difference)
 
 
@@ -304,7 +395,9 @@ def test_coalitions():
     assert coalitions.int().unique(dim=0).shape == (30, 5)
     assert not (coalitions.all(1) | ~coalitions.any(1)).any()
     for size in range(1, 5):
-        assert weights[coalitions.sum(1) == size].sum() == pytest.approx(shapley_kernel(5)[size - 1].item())
+        assert weights[coalitions.sum(1) == size].sum() == pytest.approx(
+            shapley_kernel(5)[size - 1].item()
+        )
     drawn, _ = drawn_coalitions(Rng(0, ["0"]), 16, 4001)
     assert torch.equal(drawn[1:4000:2], ~drawn[:4000:2])
     sizes = torch.bincount(drawn.sum(1), minlength=17)
@@ -327,7 +420,9 @@ def test_hsic_is_the_trace_of_its_matrices():
     centre = np.eye(50) - 1 / 50
     for row, ours in zip(scores.numpy(), dependence(masks, scores).numpy(), strict=True):
         distance = np.abs(row[:, None] - row)
-        output = np.exp(-(distance**2) / (2 * np.sort(distance[distance > 0])[(50 * 49 - 1) // 2] ** 2))
+        output = np.exp(
+            -(distance**2) / (2 * np.sort(distance[distance > 0])[(50 * 49 - 1) // 2] ** 2)
+        )
         for cell in range(4):
             a = masks[:, cell].double().numpy()
             kernel = 1 + (0.5 - (a[:, None] - a) ** 2)
@@ -344,14 +439,25 @@ def test_hsic_does_not_depend_on_where_the_logits_begin():
 
 
 @pytest.mark.parametrize(
-    "method", ["rise(masks=600)", "lime", "kernelshap", "sobol", "hsic", "occlusion(4)", "extremal(150, step=4, sigma=8, jitter=False)"]
+    "method",
+    [
+        "rise(masks=600)",
+        "lime",
+        "kernelshap",
+        "sobol",
+        "hsic",
+        "occlusion(4)",
+        "extremal(150, step=4, sigma=8, jitter=False)",
+    ],
 )
 def test_the_cell_that_decides_is_found(method):
     """A model that looks for a fine pattern, which is everywhere, in one cell of the image alone."""
     model = hp.Model(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2)), size=32)
     pattern = (torch.arange(32)[:, None] + torch.arange(32)) % 2 * 2.0 - 1
     with torch.no_grad():
-        model.module[1].weight.zero_()[0].reshape(3, 32, 32)[:, 8:12, 20:24] = pattern[8:12, 20:24] / 5
+        model.module[1].weight.zero_()[0].reshape(3, 32, 32)[:, 8:12, 20:24] = (
+            pattern[8:12, 20:24] / 5
+        )
         model.module[1].bias.zero_()
     x = pattern * (torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)) + 0.5)
     maps = hp.explain(model, x, [0, 0], method)
@@ -376,15 +482,24 @@ def test_masks_and_their_derivative(bumps):
         heights = []
         for i, j in product(range(-bumps.padding, 2 * reach + 1 - bumps.padding), repeat=2):
             i, j = i + row // bumps.step, j + column // bumps.step
-            distance = ((row - bumps.sigma - bumps.step * i) ** 2 + (column - bumps.sigma - bumps.step * j) ** 2) ** 0.5
+            distance = (
+                (row - bumps.sigma - bumps.step * i) ** 2
+                + (column - bumps.sigma - bumps.step * j) ** 2
+            ) ** 0.5
             there = 0 <= i < bumps.grid[0] and 0 <= j < bumps.grid[1]
-            heights.append(pressure[:, i, j] * np.exp(-2 * max(0, distance / bumps.sigma - 0.5) ** 2) if there else pressure[:, 0, 0] * 0)
+            heights.append(
+                pressure[:, i, j] * np.exp(-2 * max(0, distance / bumps.sigma - 0.5) ** 2)
+                if there
+                else pressure[:, 0, 0] * 0
+            )
         heights = torch.stack(heights, 1)
         expected[:, row, column] = (heights * (20 * heights).softmax(1)).sum(1)
     torch.testing.assert_close(masks, expected, rtol=1e-5, atol=1e-6)
     uphill = torch.randn_like(masks)
     (derivative,) = torch.autograd.grad(expected, pressure, uphill)
-    torch.testing.assert_close(bumps.pull(pressure.detach(), masks, whole, uphill), derivative, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        bumps.pull(pressure.detach(), masks, whole, uphill), derivative, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_levels_of_blur_and_their_slope():
@@ -393,19 +508,26 @@ def test_levels_of_blur_and_their_slope():
     assert torch.equal(at_level(pyramid, torch.ones(2, 16, 16).double())[0], x)
     masks = torch.rand(2, 16, 16, dtype=torch.float64)
     points, slope = at_level(pyramid, masks)
-    torch.testing.assert_close((at_level(pyramid, masks + 1e-7)[0] - points) / 1e-7, slope, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        (at_level(pyramid, masks + 1e-7)[0] - points) / 1e-7, slope, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_the_largest_places_and_equal_ones():
     masks = torch.tensor([[[0.1, 0.9], [0.5, 0.3]], [[0.5, 0.5], [0.5, 0.9]]])
     wanted = largest(masks, torch.tensor([0.25, 0.5]))
-    torch.testing.assert_close(wanted, torch.tensor([[[0.0, 1], [0, 0]], [[1 / 3, 1 / 3], [1 / 3, 1]]]))
+    torch.testing.assert_close(
+        wanted, torch.tensor([[[0.0, 1], [0, 0]], [[1 / 3, 1 / 3], [1 / 3, 1]]])
+    )
 
 
 def test_masks_take_the_area_they_are_given(golden_model, images):
     model, (x, target) = golden_model("vgg"), images
     x, target = x[:4], target[:4]
-    small, large, both = (hp.explain(model, x, target, f"extremal(200, areas={a}, step=4, sigma=8)") for a in ([0.1], [0.4], [0.1, 0.4]))
+    small, large, both = (
+        hp.explain(model, x, target, f"extremal(200, areas={a}, step=4, sigma=8)")
+        for a in ([0.1], [0.4], [0.1, 0.4])
+    )
     room = (45 / 32) ** 2  # the area counts the margin
     for maps, area in ((small, 0.1), (large, 0.4)):
         assert ((maps.mean((1, 2)) / (area * room) - 1).abs() < 0.25).all()
@@ -417,7 +539,10 @@ def test_a_mask_keeps_more_than_a_random_one(bird):
     model, x, target = bird
     kept = hp.explain(model, x, target, "extremal(steps=100)")
     pyramid = blurred(x, 20 * 64 / 224)
-    scores = [model.logits(at_level(pyramid, m)[0]).gather(1, target[:, None]).mean() for m in (kept, kept.roll((23, 31), (1, 2)))]
+    scores = [
+        model.logits(at_level(pyramid, m)[0]).gather(1, target[:, None]).mean()
+        for m in (kept, kept.roll((23, 31), (1, 2)))
+    ]
     assert scores[0] > scores[1] + 1
 
 
@@ -425,4 +550,8 @@ def test_double_precision_agrees(additive):
     x, target = torch.randn(2, 3, 16, 16), [0, 1]
     double = hp.Model(copy.deepcopy(additive.module).double(), size=16)
     for method in (m for m in SHORT if m != "occlusion"):
-        close(hp.explain(additive, x, target, method), hp.explain(double, x.double(), target, method), 2e-4)
+        close(
+            hp.explain(additive, x, target, method),
+            hp.explain(double, x.double(), target, method),
+            2e-4,
+        )

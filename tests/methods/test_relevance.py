@@ -11,7 +11,16 @@ from torch import nn
 import heatproof as hp
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods import Expression
-from heatproof.methods.relevance import Affine, Propagation, Rules, box_rule, epsilon_rule, gamma_rule, relevance, z_plus
+from heatproof.methods.relevance import (
+    Affine,
+    Propagation,
+    Rules,
+    box_rule,
+    epsilon_rule,
+    gamma_rule,
+    relevance,
+    z_plus,
+)
 from heatproof.models.nets import Scale
 
 NETS = ["resnet", "vgg", "vgg-bn", "resnet-nobn", "vgg-nobias", "resnet-nobias"]
@@ -59,13 +68,23 @@ def slow(kind, w, b, x, r, low=None, high=None):
 
 
 LAYERS = {
-    "convolution": ((3, 7, 6), (4, 3, 3, 3), {"stride": 2, "padding": 1, "dilation": 1, "groups": 1}),
-    "groups": ((4, 6, 6), (4, 2, 2, 2), {"stride": 1, "padding": (1, 0), "dilation": 2, "groups": 2}),
+    "convolution": (
+        (3, 7, 6),
+        (4, 3, 3, 3),
+        {"stride": 2, "padding": 1, "dilation": 1, "groups": 1},
+    ),
+    "groups": (
+        (4, 6, 6),
+        (4, 2, 2, 2),
+        {"stride": 1, "padding": (1, 0), "dilation": 2, "groups": 2},
+    ),
     "matrix": ((7,), (5, 7), None),
 }
-RULES = {("epsilon", 0.25): epsilon_rule(0.25), ("epsilon", 1e-6): epsilon_rule(1e-6), ("plus", 0): z_plus} | {
-    ("gamma", g): gamma_rule(g) for g in GAMMAS[:-1]
-}
+RULES = {
+    ("epsilon", 0.25): epsilon_rule(0.25),
+    ("epsilon", 1e-6): epsilon_rule(1e-6),
+    ("plus", 0): z_plus,
+} | {("gamma", g): gamma_rule(g) for g in GAMMAS[:-1]}
 
 
 @pytest.mark.parametrize("kind", RULES, ids=str)
@@ -80,21 +99,32 @@ def test_rules_are_sums_over_pairs(spread, kind, shape, positive):
     r = spread(z.shape, 4).double()
     ours = RULES[kind](layer, x, z, r)
     w, b = dense(layer, x)
-    expected = torch.stack([slow(kind, w, b, *(v.flatten() for v in pair)) for pair in zip(x, r, strict=True)])
+    expected = torch.stack(
+        [slow(kind, w, b, *(v.flatten() for v in pair)) for pair in zip(x, r, strict=True)]
+    )
     torch.testing.assert_close(ours.flatten(1), expected, rtol=1e-9, atol=1e-11)
 
 
 def test_the_rule_of_the_image_is_a_sum_over_pairs(spread):
     inputs, weights, options = LAYERS["convolution"]
     layer = Affine(spread(weights, 1).double(), spread(weights[:1], 2).double(), options)
-    low, high = (torch.tensor(v).double().reshape(3, 1, 1) for v in ([-2.1, -2.0, -1.8], [2.2, 2.4, 2.6]))
+    low, high = (
+        torch.tensor(v).double().reshape(3, 1, 1) for v in ([-2.1, -2.0, -1.8], [2.2, 2.4, 2.6])
+    )
     x = spread((3, *inputs), 3).double().clamp(-1.8, 2.2)
     z = layer(x, layer.weight, layer.bias)
     r = spread(z.shape, 4).double()
     w, b = dense(layer, x)
     bounds = [v.expand(inputs).flatten() for v in (low, high)]
-    expected = torch.stack([slow(("box", 0), w, b, *(v.flatten() for v in pair), *bounds) for pair in zip(x, r, strict=True)])
-    torch.testing.assert_close(box_rule(low, high)(layer, x, z, r).flatten(1), expected, rtol=1e-9, atol=1e-11)
+    expected = torch.stack(
+        [
+            slow(("box", 0), w, b, *(v.flatten() for v in pair), *bounds)
+            for pair in zip(x, r, strict=True)
+        ]
+    )
+    torch.testing.assert_close(
+        box_rule(low, high)(layer, x, z, r).flatten(1), expected, rtol=1e-9, atol=1e-11
+    )
 
 
 # Zennit
@@ -150,8 +180,18 @@ def by_zennit(net, x, target, model, convolution, canonizers=()):
             if isinstance(child, Sum):
                 setattr(parent, name, Stacked())
     layers.insert(0, (TheirSum, Norm()))
-    first = [(Linear, ZBox(low[None].expand(1, -1, *x.shape[2:]).clone(), high[None].expand(1, -1, *x.shape[2:]).clone()))]
-    composite = SpecialFirstLayerMapComposite(layer_map=layers, first_map=first, canonizers=list(canonizers))
+    first = [
+        (
+            Linear,
+            ZBox(
+                low[None].expand(1, -1, *x.shape[2:]).clone(),
+                high[None].expand(1, -1, *x.shape[2:]).clone(),
+            ),
+        )
+    ]
+    composite = SpecialFirstLayerMapComposite(
+        layer_map=layers, first_map=first, canonizers=list(canonizers)
+    )
     with Gradient(net, composite) as attributor:
         _, found = attributor(x, torch.eye(model.n_classes)[target])
     return found
@@ -176,9 +216,18 @@ def test_zennit_agrees(zennit, raw, birds, name, rule):
     model, x, target = birds(name)
     x = x.clamp(-1, 1)
     theirs = by_zennit(
-        exact_norms(model.module), x, target, model, ZPlus() if rule == "plus" else Gamma(rule), [SequentialMergeBatchNorm()]
+        exact_norms(model.module),
+        x,
+        target,
+        model,
+        ZPlus() if rule == "plus" else Gamma(rule),
+        [SequentialMergeBatchNorm()],
     )
-    ours = raw(model, x, target, "lrp-focus") if rule == "plus" else raw(model, x, target, "lrp-composite", gamma=rule)
+    ours = (
+        raw(model, x, target, "lrp-focus")
+        if rule == "plus"
+        else raw(model, x, target, "lrp-composite", gamma=rule)
+    )
     assert_like(ours, theirs, 1e-4)
 
 
@@ -194,8 +243,14 @@ def test_zennit_agrees_on_torchvisions_nets(zennit, raw, spread, name):
     with torch.no_grad():
         net.train()(spread((4, 3, 64, 64)))
     net.eval()
-    model, x, target = hp.Model(net, size=64), spread((2, 3, 64, 64)).clamp(-1, 1), torch.tensor([1, 5])
-    canonizer = canonizers.ResNetCanonizer() if name.startswith("resnet") else canonizers.VGGCanonizer()
+    model, x, target = (
+        hp.Model(net, size=64),
+        spread((2, 3, 64, 64)).clamp(-1, 1),
+        torch.tensor([1, 5]),
+    )
+    canonizer = (
+        canonizers.ResNetCanonizer() if name.startswith("resnet") else canonizers.VGGCanonizer()
+    )
     plain = [ZPlus(), [canonizer]]
     theirs = by_zennit(exact_norms(net), x, target, model, *plain)
     assert_like(raw(model, x, target, "lrp-focus"), theirs, 1e-4, 1e-3)
@@ -210,7 +265,9 @@ def test_zennit_agrees_on_torchvisions_nets(zennit, raw, spread, name):
 def test_nets_of_ours_at_every_layer(birds, name, method, layer):
     model, x, target = birds(name)
     maps = hp.explain(model, x, target, f"{method}@{layer}")
-    assert maps.shape == (3, 64, 64) and maps.isfinite().all() and (maps.flatten(1).std(1) > 0).all()
+    assert (
+        maps.shape == (3, 64, 64) and maps.isfinite().all() and (maps.flatten(1).std(1) > 0).all()
+    )
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -232,7 +289,9 @@ def test_merged_norms_leave_outputs(spread):
     scale = norm.weight / (norm.running_var + norm.eps).sqrt()
     layer = Affine(conv.weight, conv.bias, {}).then(scale, norm.bias - norm.running_mean * scale)
     x = spread((2, 3, 6, 6))
-    torch.testing.assert_close(layer(x, layer.weight, layer.bias), norm.eval()(conv(x)), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        layer(x, layer.weight, layer.bias), norm.eval()(conv(x)), rtol=1e-5, atol=1e-5
+    )
 
 
 def without_biases(net):
@@ -256,7 +315,9 @@ def test_relevance_is_conserved_without_biases(monkeypatch, birds, name, rule):
     convolution = z_plus if rule == "plus" else gamma_rule(rule)
     sums = relevance(model, x, target, convolution, 1e-6, box=False).sum((1, 2, 3))
     torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=5e-3)
-    monkeypatch.setattr("heatproof.methods.relevance.stable", lambda z, epsilon=0: torch.where(z == 0, 1, z))
+    monkeypatch.setattr(
+        "heatproof.methods.relevance.stable", lambda z, epsilon=0: torch.where(z == 0, 1, z)
+    )
     sums = relevance(model, x, target, convolution, 0, box=False).sum((1, 2, 3))
     torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-9)
 
@@ -279,14 +340,24 @@ def test_gamma_zero_is_the_epsilon_rule(birds, name):
 
 def test_the_rule_of_the_image_is_for_the_image_alone(birds):
     model, x, target = birds("vgg")
-    assert not torch.allclose(relevance(model, x, target, z_plus, 0.25), relevance(model, x, target, z_plus, 0.25, box=False))
+    assert not torch.allclose(
+        relevance(model, x, target, z_plus, 0.25),
+        relevance(model, x, target, z_plus, 0.25, box=False),
+    )
     tail, h = model.tail("conv1"), model.activation(x, "conv1")
-    assert torch.equal(relevance(tail, h, target, z_plus, 0.25), relevance(tail, h, target, z_plus, 0.25, box=False))
+    assert torch.equal(
+        relevance(tail, h, target, z_plus, 0.25),
+        relevance(tail, h, target, z_plus, 0.25, box=False),
+    )
 
 
-def test_a_layer_between_a_convolution_and_its_norm_has_the_relevance_of_both(golden_model, images, raw):
+def test_a_layer_between_a_convolution_and_its_norm_has_the_relevance_of_both(
+    golden_model, images, raw
+):
     model, (x, target) = golden_model("resnet"), images
-    torch.testing.assert_close(raw(model, x, target, "lrp-focus", "conv1"), raw(model, x, target, "lrp-focus", "bn1"))
+    torch.testing.assert_close(
+        raw(model, x, target, "lrp-focus", "conv1"), raw(model, x, target, "lrp-focus", "bn1")
+    )
 
 
 class Sliding(nn.Module):
@@ -296,7 +367,10 @@ class Sliding(nn.Module):
         super().__init__()
         self.features = net.features
         first, *others = (m for m in net.classifier if isinstance(m, nn.Linear))
-        self.head = nn.Sequential(convolved(first, side), *(m for other in others for m in (nn.ReLU(), convolved(other, 1))))
+        self.head = nn.Sequential(
+            convolved(first, side),
+            *(m for other in others for m in (nn.ReLU(), convolved(other, 1))),
+        )
         self.pool = nn.AdaptiveAvgPool2d(1)
 
     def forward(self, x):
@@ -305,7 +379,10 @@ class Sliding(nn.Module):
 
 def convolved(linear, side):
     conv = nn.Conv2d(linear.in_features // side**2, linear.out_features, side)
-    conv.weight.data, conv.bias.data = linear.weight.data.reshape(conv.weight.shape), linear.bias.data
+    conv.weight.data, conv.bias.data = (
+        linear.weight.data.reshape(conv.weight.shape),
+        linear.bias.data,
+    )
     return conv
 
 
@@ -313,7 +390,9 @@ def convolved(linear, side):
 def test_a_fully_connected_layer_that_slides_is_still_one(golden_model, images, raw, method):
     (x, target), net = images, golden_model("vgg").module
     sliding = hp.Model(Sliding(net, 8), size=32, aliases={"cam": "features"})
-    torch.testing.assert_close(sliding.logits(x), golden_model("vgg").logits(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        sliding.logits(x), golden_model("vgg").logits(x), rtol=1e-4, atol=1e-4
+    )
     assert_like(raw(sliding, x, target, method), raw(golden_model("vgg"), x, target, method))
 
 
@@ -325,11 +404,20 @@ def test_the_way_a_layer_is_called_does_not_matter(raw, spread):
         def __init__(self, padding, names=False):
             super().__init__()
             torch.manual_seed(0)
-            self.weight, self.fc, self.padding, self.names = nn.Parameter(torch.randn(4, 3, 3, 5)), nn.Linear(4, 3), padding, names
+            self.weight, self.fc, self.padding, self.names = (
+                nn.Parameter(torch.randn(4, 3, 3, 5)),
+                nn.Linear(4, 3),
+                padding,
+                names,
+            )
 
         def forward(self, x):
             if self.names:
-                return self.fc(F.relu(input=F.conv2d(input=x, weight=self.weight, padding=self.padding)).mean((2, 3)))
+                return self.fc(
+                    F.relu(input=F.conv2d(input=x, weight=self.weight, padding=self.padding)).mean(
+                        (2, 3)
+                    )
+                )
             return self.fc(F.conv2d(x, self.weight, None, 1, self.padding).relu().mean((2, 3)))
 
     x, target = spread((2, 3, 8, 8)), torch.tensor([0, 2])
@@ -344,13 +432,19 @@ def test_a_shift_along_the_columns_is_not_taken_for_one_along_the_channels(raw, 
         def __init__(self, shape):
             super().__init__()
             torch.manual_seed(0)
-            self.conv, self.fc, self.shift = nn.Conv2d(3, 6, 3), nn.Linear(6, 3), nn.Parameter(torch.randn(6).reshape(shape))
+            self.conv, self.fc, self.shift = (
+                nn.Conv2d(3, 6, 3),
+                nn.Linear(6, 3),
+                nn.Parameter(torch.randn(6).reshape(shape)),
+            )
 
         def forward(self, x):
             return self.fc((self.conv(x) + self.shift).relu().mean((2, 3)))
 
     x, target = spread((2, 3, 8, 8)), torch.tensor([0, 2])
-    columns, channels = (raw(hp.Model(Columns(shape), size=8), x, target, "lrp-focus") for shape in ((6,), (6, 1, 1)))
+    columns, channels = (
+        raw(hp.Model(Columns(shape), size=8), x, target, "lrp-focus") for shape in ((6,), (6, 1, 1))
+    )
     assert columns.isfinite().all() and not torch.allclose(columns, channels)
 
 
@@ -358,7 +452,12 @@ class Block(nn.Module):
     def __init__(self, add, relu):
         super().__init__()
         torch.manual_seed(0)
-        self.stem, self.conv, self.norm, self.fc = nn.Conv2d(3, 4, 3, 2, 1), nn.Conv2d(4, 4, 3, 1, 1), nn.BatchNorm2d(4), nn.Linear(4, 3)
+        self.stem, self.conv, self.norm, self.fc = (
+            nn.Conv2d(3, 4, 3, 2, 1),
+            nn.Conv2d(4, 4, 3, 1, 1),
+            nn.BatchNorm2d(4),
+            nn.Linear(4, 3),
+        )
         self.add, self.relu = add, relu
         with torch.no_grad():
             self.norm.running_mean.normal_()
@@ -375,7 +474,12 @@ def add_in_place(a, b):
     return a
 
 
-ADDS = {"plus": lambda a, b: a + b, "in place": add_in_place, "torch.add": torch.add, "method": lambda a, b: a.add_(b)}
+ADDS = {
+    "plus": lambda a, b: a + b,
+    "in place": add_in_place,
+    "torch.add": torch.add,
+    "method": lambda a, b: a.add_(b),
+}
 
 
 @pytest.mark.parametrize("add", ADDS)
@@ -384,8 +488,19 @@ def test_however_a_sum_is_written(raw, spread, add):
 
     x, target = spread((2, 3, 9, 9)), torch.tensor([0, 2])  # 9: the stride does not divide it
     expected = raw(hp.Model(Block(Sum(), nn.ReLU()).eval(), size=9), x, target, "lrp-composite")
-    assert_like(raw(hp.Model(Block(ADDS[add], nn.ReLU(inplace=True)).eval(), size=9), x, target, "lrp-composite"), expected)
-    assert_like(raw(hp.Model(Block(ADDS[add], F.relu_).eval(), size=9), x, target, "lrp-composite"), expected)
+    assert_like(
+        raw(
+            hp.Model(Block(ADDS[add], nn.ReLU(inplace=True)).eval(), size=9),
+            x,
+            target,
+            "lrp-composite",
+        ),
+        expected,
+    )
+    assert_like(
+        raw(hp.Model(Block(ADDS[add], F.relu_).eval(), size=9), x, target, "lrp-composite"),
+        expected,
+    )
 
 
 def test_however_a_relu_is_written(raw, spread, written, with_relu):
@@ -431,19 +546,33 @@ def test_factors_and_shifts_behind_a_convolution_are_part_of_it(raw, spread):
             return self.fc(z.relu().mean((2, 3)))
 
     x, target = spread((2, 3, 8, 8)), torch.tensor([0, 2])
-    ours, expected = (raw(hp.Model(Fixed(merged), size=8), x, target, "lrp-composite") for merged in (False, True))
+    ours, expected = (
+        raw(hp.Model(Fixed(merged), size=8), x, target, "lrp-composite") for merged in (False, True)
+    )
     assert_like(ours, expected)
 
 
 def test_operations_without_a_rule_are_named(birds, spread):
     model, x, _ = birds("vit")
-    with pytest.raises(NotApplicable, match=r'lrp has no rule for "layer_norm" in block1.norm1 \(LayerNorm\); it is for convolutions'):
+    with pytest.raises(
+        NotApplicable,
+        match=r'lrp has no rule for "layer_norm" in block1.norm1 \(LayerNorm\); it is for convolutions',
+    ):
         hp.explain(model, x[:1], [0], "lrp-focus")
-    scaled = nn.Sequential(Scale(), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).eval()
-    with pytest.raises(NotApplicable, match=r'"conv2d of a changed image; hp.Model\(mean=…, std=…\) is the place to normalise it" in 1'):
+    scaled = nn.Sequential(
+        Scale(), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)
+    ).eval()
+    with pytest.raises(
+        NotApplicable,
+        match=r'"conv2d of a changed image; hp.Model\(mean=…, std=…\) is the place to normalise it" in 1',
+    ):
         hp.explain(hp.Model(scaled, size=8), spread((1, 3, 8, 8)), [0], "lrp-focus")
-    early = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2)).eval()
-    with pytest.raises(NotApplicable, match=r'"batch_norm behind no convolution" in 2 \(BatchNorm2d\)'):
+    early = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2)
+    ).eval()
+    with pytest.raises(
+        NotApplicable, match=r'"batch_norm behind no convolution" in 2 \(BatchNorm2d\)'
+    ):
         hp.explain(hp.Model(early, size=8), spread((1, 3, 8, 8)), [0], "lrp-composite")
 
 
@@ -462,13 +591,21 @@ def test_the_network_is_left_as_it_was_and_batches_do_not_matter(raw, spread):
     assert_like(double.float(), maps, 1e-4)
 
 
-@pytest.mark.parametrize("text", ["lrp-composite(gamma=inf)", "lrp-composite(gamma=0)", "lrp-focus(epsilon=0.001)@middle"])
+@pytest.mark.parametrize(
+    "text",
+    ["lrp-composite(gamma=inf)", "lrp-composite(gamma=0)", "lrp-focus(epsilon=0.001)@middle"],
+)
 def test_expressions(text):
     expression = Expression.parse(text)
     assert Expression.parse(expression.label).canonical == expression.canonical
 
 
 def test_bad_arguments_are_refused():
-    for text in ("lrp-composite(gamma=-1)", "lrp-focus(epsilon=-1)", "lrp-focus(epsilon=0)", "lrp-composite(gamma=nan)"):
+    for text in (
+        "lrp-composite(gamma=-1)",
+        "lrp-focus(epsilon=-1)",
+        "lrp-focus(epsilon=0)",
+        "lrp-composite(gamma=nan)",
+    ):
         with pytest.raises(HeatproofError):
             Expression.parse(text)

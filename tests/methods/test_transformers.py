@@ -10,7 +10,13 @@ from torch.nn.functional import one_hot
 import heatproof as hp
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods import Explainer, Expression
-from heatproof.methods.transformers import RULES, Relevance, attention_evidence, class_row, mean_attention
+from heatproof.methods.transformers import (
+    RULES,
+    Relevance,
+    attention_evidence,
+    class_row,
+    mean_attention,
+)
 from heatproof.models.guard import HOOKS
 from heatproof.models.operations import Product, Sum
 from heatproof.models.vit import Block, vit
@@ -32,11 +38,17 @@ def small():
     net = vit(5, size=12, patch=4, dim=24, depth=3, heads=3).double().eval()
     for weight in net.parameters():
         nn.init.normal_(weight, std=0.5)
-    return hp.Model(net, size=12, name="small"), torch.randn(4, 3, 12, 12).double(), torch.tensor([0, 4, 2, 2])
+    return (
+        hp.Model(net, size=12, name="small"),
+        torch.randn(4, 3, 12, 12).double(),
+        torch.tensor([0, 4, 2, 2]),
+    )
 
 
 def native(model, x, target, text):
-    return Explainer(model, x, target, Rng(0, [str(i) for i in range(len(x))])).native(Expression.parse(text))
+    return Explainer(model, x, target, Rng(0, [str(i) for i in range(len(x))])).native(
+        Expression.parse(text)
+    )
 
 
 def hooks(net):
@@ -66,13 +78,19 @@ def test_a_map_does_not_depend_on_its_neighbours(small, method):
 @pytest.mark.parametrize("method", ["chefer", "vit-gradcam"])
 def test_a_map_is_of_its_class_but_rollout_is_of_none(small, method):
     model, x, target = small
-    assert not torch.allclose(native(model, x, target, method), native(model, x, (target + 1) % 5, method))
-    assert torch.equal(native(model, x, target, "rollout"), native(model, x, (target + 1) % 5, "rollout"))
+    assert not torch.allclose(
+        native(model, x, target, method), native(model, x, (target + 1) % 5, method)
+    )
+    assert torch.equal(
+        native(model, x, target, "rollout"), native(model, x, (target + 1) % 5, "rollout")
+    )
 
 
 def test_rows_of_rollout_sum_to_one(small):
     attention = [torch.rand(2, 7, 7).double().softmax(-1) for _ in range(3)]
-    torch.testing.assert_close(class_row([mean_attention(a) for a in attention]).sum(1), torch.ones(2).double())
+    torch.testing.assert_close(
+        class_row([mean_attention(a) for a in attention]).sum(1), torch.ones(2).double()
+    )
 
 
 def test_the_class_row_is_that_of_the_whole_product():
@@ -89,7 +107,9 @@ def test_where_attention_is_even_the_maps_are_flat(small):
     even = hp.Model(net, size=12)
     for start, blocks in ((0, 3), (1, 2), (2, 1)):
         share = (1 - 2.0**-blocks) / 10
-        torch.testing.assert_close(native(even, x, target, f"rollout(start={start})"), torch.full((4, 3, 3), share))
+        torch.testing.assert_close(
+            native(even, x, target, f"rollout(start={start})"), torch.full((4, 3, 3), share)
+        )
     assert native(even, x, target, "vit-gradcam").abs().max() < 1e-6
 
 
@@ -98,12 +118,19 @@ def test_relevance_is_neither_made_nor_lost(small):
     pushes it up, as is all but certain with 24 inputs)."""
     model, x, target = small
     stages = list(model.module.children())[1:]
-    with torch.no_grad(), watching((m for s in stages for m in s.modules() if type(m) in RULES), keep=lambda call: call) as calls:
+    with (
+        torch.no_grad(),
+        watching(
+            (m for s in stages for m in s.modules() if type(m) in RULES), keep=lambda call: call
+        ) as calls,
+    ):
         logits = model(x)
         walk, relevance = Relevance(calls), one_hot(target, logits.shape[1]).double()
         for stage in reversed(stages):
             relevance = walk.back(stage, relevance)
-            torch.testing.assert_close(relevance.flatten(1).sum(1), torch.ones(4).double(), rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(
+                relevance.flatten(1).sum(1), torch.ones(4).double(), rtol=1e-6, atol=1e-6
+            )
     assert set(walk.at) == {m for m in model.module.modules() if isinstance(m, nn.Softmax)}
 
 
@@ -112,7 +139,9 @@ def test_the_rule_of_a_linear_layer_is_the_sum_over_what_pushed_up():
     given = torch.rand(2, 3).double()
     pushes = (x[:, None] * layer.weight).clamp(min=0)  # x⁺W⁺ + x⁻W⁻, term by term
     slow = torch.einsum("boi,bo->bi", pushes / pushes.sum(2, keepdim=True), given)
-    torch.testing.assert_close(RULES[nn.Linear](Relevance({layer: Call((x,), layer(x))}), layer, given), slow)
+    torch.testing.assert_close(
+        RULES[nn.Linear](Relevance({layer: Call((x,), layer(x))}), layer, given), slow
+    )
 
 
 def test_the_rule_of_a_product_is_the_sum_over_its_terms():
@@ -138,7 +167,9 @@ def test_the_rule_of_a_sum_shares_by_the_sizes_of_the_totals():
 
 def test_what_is_exactly_zero_gets_nothing():
     layer = nn.Linear(2, 2)
-    relevance = RULES[nn.Linear](Relevance({layer: Call((torch.zeros(1, 2),), layer.bias[None])}), layer, torch.ones(1, 2))
+    relevance = RULES[nn.Linear](
+        Relevance({layer: Call((torch.zeros(1, 2),), layer.bias[None])}), layer, torch.ones(1, 2)
+    )
     assert torch.equal(relevance, torch.zeros(1, 2))
 
 
@@ -148,13 +179,22 @@ def test_a_relevance_of_the_last_attention_is_what_its_values_carry(small):
     _, relevances = attention_evidence(model, x, target, start=2)
     assert len(relevances) == 1
     given = Relevance({})
-    with torch.no_grad(), watching((m for m in model.module[3:].modules() if type(m) in RULES), keep=lambda call: call) as given.calls:
+    with (
+        torch.no_grad(),
+        watching(
+            (m for m in model.module[3:].modules() if type(m) in RULES), keep=lambda call: call
+        ) as given.calls,
+    ):
         model(x)
     block: Block = model.module[3]
     tail = given.back_through(list(model.module[4:]), one_hot(target, 5).double())
     around, through = given.back(block.add2, tail)
-    _, mixed = given.back(block.add1, around + given.back_through([block.norm2, block.mlp], through))
-    torch.testing.assert_close(relevances[0].flatten(1).sum(1), mixed.flatten(1).sum(1) / 2, rtol=1e-6, atol=1e-9)
+    _, mixed = given.back(
+        block.add1, around + given.back_through([block.norm2, block.mlp], through)
+    )
+    torch.testing.assert_close(
+        relevances[0].flatten(1).sum(1), mixed.flatten(1).sum(1) / 2, rtol=1e-6, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -187,7 +227,10 @@ def test_frozen_networks_are_explained_too_and_passes_are_counted(small, method)
 
 @pytest.mark.parametrize("method", ["rollout", "chefer", "vit-gradcam"])
 def test_other_models_are_told_what_to_use(method):
-    with pytest.raises(NotApplicable, match=f"{method} does not apply: paperbirds/resnet is not a plain vision transformer.*ixg.*gradcam"):
+    with pytest.raises(
+        NotApplicable,
+        match=f"{method} does not apply: paperbirds/resnet is not a plain vision transformer.*ixg.*gradcam",
+    ):
         hp.explain(hp.load_model("paperbirds/resnet"), torch.zeros(1, 3, 64, 64), 0, method)
 
 
@@ -202,5 +245,7 @@ def test_blocks_that_are_not_there_and_other_layers(small):
 
 def test_the_embedded_transformer_is_explained():
     model = hp.load_model("paperbirds/vit")
-    result = hp.evaluate(model, "paperbirds:test", ["rollout", "chefer", "vit-gradcam"], ["sds"], limit=4)
+    result = hp.evaluate(
+        model, "paperbirds:test", ["rollout", "chefer", "vit-gradcam"], ["sds"], limit=4
+    )
     assert set(result.scores["status"]) == {"ok"}

@@ -21,12 +21,18 @@ from heatproof.models.guard import unchanged
 
 NETS = ("resnet", "vgg-bn", "vit", "bagnet", "bcos", "resnet-nobn")
 ROWS = 16
-compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-installed = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="needs openvino")
+compiler = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="torch.compile needs a C++ compiler"
+)
+installed = pytest.mark.skipif(
+    importlib.util.find_spec("openvino") is None, reason="needs openvino"
+)
 CASES = [
     *(pytest.param(net, "fused", id=f"{net}-fused") for net in NETS),
     *(pytest.param(net, "openvino", id=f"{net}-openvino", marks=installed) for net in NETS),
-    pytest.param("resnet", "compile", id="resnet-compile", marks=[compiler, pytest.mark.slow]),  # half a minute of C++ for every network
+    pytest.param(
+        "resnet", "compile", id="resnet-compile", marks=[compiler, pytest.mark.slow]
+    ),  # half a minute of C++ for every network
 ]
 each = pytest.mark.parametrize("backend", ["fused", pytest.param("openvino", marks=installed)])
 
@@ -39,7 +45,9 @@ def models():
         if net not in found:
             model = hp.load_model(f"paperbirds/{net}")
             model.batch_size = ROWS
-            batch = load_batch(hp.load_data("paperbirds:test", model, limit=2 * ROWS), range(2 * ROWS), model)
+            batch = load_batch(
+                hp.load_data("paperbirds:test", model, limit=2 * ROWS), range(2 * ROWS), model
+            )
             found[net] = model, batch.x, torch.tensor(batch.labels)
         found[net][0].backend = "eager"
         return found[net]
@@ -55,7 +63,12 @@ def share_of_range(ours: Tensor, theirs: Tensor) -> float:
 def small() -> hp.Model:
     torch.manual_seed(0)
     net = nn.Sequential(
-        nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)
+        nn.Conv2d(3, 6, 3, bias=False),
+        nn.BatchNorm2d(6),
+        nn.ReLU(inplace=True),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(6, 4),
     )
     net[1].running_mean.normal_()
     net[1].running_var.uniform_(0.5, 2)
@@ -87,10 +100,22 @@ def test_scores_of_a_run_keep_their_order(models, tmp_path):
     model, _, _ = models("resnet")
     methods = ["ixg", "rise(masks=4)"]
     found, reused = {}, []
-    for backend in ("eager", "fused", "fused", *(["openvino"] if importlib.util.find_spec("openvino") else [])):
+    for backend in (
+        "eager",
+        "fused",
+        "fused",
+        *(["openvino"] if importlib.util.find_spec("openvino") else []),
+    ):
         model.backend = backend
         result = hp.evaluate(
-            model, "paperbirds:test", methods, limit=64, batch_size=ROWS, keep_maps=0, out=tmp_path, progress=lambda _, r: reused.append(r)
+            model,
+            "paperbirds:test",
+            methods,
+            limit=64,
+            batch_size=ROWS,
+            keep_maps=0,
+            out=tmp_path,
+            progress=lambda _, r: reused.append(r),
         )
         found[backend] = torch.tensor(result.scores["value"].to_numpy()).reshape(len(methods), 64)
     assert reused[:4] == [False, False, True, False][: len(reused)]
@@ -105,7 +130,12 @@ def test_only_whole_passes_without_gradients_leave_the_network(models):
     expected = [tail.logits(h), model.gradient(x, target).gradient, model(x).detach(), h]
     model.backend = "fused"
     tail = model.tail("layer2")
-    found = [tail.logits(h), model.gradient(x, target).gradient, model(x).detach(), model.observe(x, "layer2")[1]]
+    found = [
+        tail.logits(h),
+        model.gradient(x, target).gradient,
+        model(x).detach(),
+        model.observe(x, "layer2")[1],
+    ]
     assert all(map(torch.equal, found, expected))
     assert torch.equal(model.observe(x, "layer2")[0], model.forward(x)[0])
     before = model.passes.copy()
@@ -115,7 +145,14 @@ def test_only_whole_passes_without_gradients_leave_the_network(models):
 
 @each
 @pytest.mark.parametrize("net", ["vgg", "resnet"])
-@pytest.mark.parametrize("view", [lambda m: views.gridpg(m, 2), lambda m: views.difull(m, 2, 1), lambda m: views.dipart(m, 2, 3)])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda m: views.gridpg(m, 2),
+        lambda m: views.difull(m, 2, 1),
+        lambda m: views.dipart(m, 2, 3),
+    ],
+)
 def test_views_of_a_network_run_too(models, net, backend, view):
     model, x, _ = models(net)
     seen, grids = view(model), torch.stack([tiled(list(x[:4]), 2), tiled(list(x[4:8]), 2)])
@@ -129,7 +166,10 @@ def test_norms_are_folded_into_convolutions():
     """By hand: w·γ/√(σ² + ε), and no norm is left in the graph."""
     model = small()
     conv, norm = model.module[0], model.module[1]
-    program = torch.export.export(backends.Whole("small", model.module.eval(), model.body, model._embedding), (torch.zeros(4, 3, 16, 16),))
+    program = torch.export.export(
+        backends.Whole("small", model.module.eval(), model.body, model._embedding),
+        (torch.zeros(4, 3, 16, 16),),
+    )
     graph = backends._fused(program)
     assert not graph.graph.find_nodes(op="call_function", target=torch.ops.aten.batch_norm.default)
     scale = norm.weight / (norm.running_var + norm.eps).sqrt()
@@ -203,7 +243,10 @@ class ByShape(Branch):
 def test_a_network_that_cannot_be_followed_is_refused():
     model = hp.Model(Branch().eval(), size=16, batch_size=2)
     model.backend = "fused"
-    with pytest.raises(HeatproofError, match="Branch cannot run on the backend fused: torch.export cannot follow .* eager runs it"):
+    with pytest.raises(
+        HeatproofError,
+        match="Branch cannot run on the backend fused: torch.export cannot follow .* eager runs it",
+    ):
         model.logits(torch.zeros(2, 3, 16, 16))
 
 
@@ -245,9 +288,14 @@ def test_what_is_missing_is_named(monkeypatch):
 
 @pytest.mark.slow
 def test_without_a_compiler_the_message_says_so(tmp_path):
-    code = (
-        "import torch, heatproof as hp; model = hp.load_model('paperbirds/vgg', backend='compile'); model.logits(torch.zeros(1, 3, 64, 64))"
+    code = "import torch, heatproof as hp; model = hp.load_model('paperbirds/vgg', backend='compile'); model.logits(torch.zeros(1, 3, 64, 64))"
+    environment = {
+        "PATH": "",
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": ":".join(sys.path),
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
-    environment = {"PATH": "", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert "torch.compile finds no C++ compiler; install g++" in done.stderr

@@ -13,8 +13,24 @@ from heatproof.models.convert import TOLERANCE, canonical, renamed
 from heatproof.models.guard import HOOKS
 from heatproof.models.vit import Attention, is_vit, vit
 
-TIMM = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3, "mlp_ratio": 3, "num_classes": 7}
-TORCHVISION = {"image_size": 32, "patch_size": 8, "hidden_dim": 24, "num_layers": 2, "num_heads": 3, "mlp_dim": 72, "num_classes": 7}
+TIMM = {
+    "img_size": 32,
+    "patch_size": 8,
+    "embed_dim": 24,
+    "depth": 2,
+    "num_heads": 3,
+    "mlp_ratio": 3,
+    "num_classes": 7,
+}
+TORCHVISION = {
+    "image_size": 32,
+    "patch_size": 8,
+    "hidden_dim": 24,
+    "num_layers": 2,
+    "num_heads": 3,
+    "mlp_dim": 72,
+    "num_classes": 7,
+}
 
 
 def randomised(net):
@@ -27,12 +43,16 @@ def randomised(net):
 
 @pytest.fixture
 def from_timm(timm):
-    return lambda **options: randomised(timm.models.vision_transformer.VisionTransformer(**TIMM | options))
+    return lambda **options: randomised(
+        timm.models.vision_transformer.VisionTransformer(**TIMM | options)
+    )
 
 
 @pytest.fixture
 def from_torchvision(torchvision):
-    return lambda **options: randomised(torchvision.models.VisionTransformer(**TORCHVISION | options))
+    return lambda **options: randomised(
+        torchvision.models.VisionTransformer(**TORCHVISION | options)
+    )
 
 
 @pytest.fixture(params=["from_timm", "from_torchvision"])
@@ -52,7 +72,10 @@ def test_ours_gives_what_theirs_gives(theirs):
 
 
 def test_the_epsilons_are_theirs_too(from_timm):
-    theirs, x = from_timm(norm_layer=lambda dim, **k: nn.LayerNorm(dim, eps=0.3, **k)), torch.randn(2, 3, 32, 32)
+    theirs, x = (
+        from_timm(norm_layer=lambda dim, **k: nn.LayerNorm(dim, eps=0.3, **k)),
+        torch.randn(2, 3, 32, 32),
+    )
     theirs.norm.eps = 0.1
     assert share_of_largest(canonical(theirs)(x), theirs(x)) <= TOLERANCE
 
@@ -63,7 +86,9 @@ def test_weights_are_shared_and_theirs_is_left_as_it_was_found(theirs):
     assert {p.data_ptr() for p in ours.parameters()} == {p.data_ptr() for p in theirs.parameters()}
     assert all(m.training for m in theirs.modules())
     assert not any(p.requires_grad for p in theirs.parameters())
-    assert not [hook for m in theirs.modules() for kind in HOOKS for hook in getattr(m, kind).values()]
+    assert not [
+        hook for m in theirs.modules() for kind in HOOKS for hook in getattr(m, kind).values()
+    ]
     with torch.no_grad():
         next(theirs.parameters()).mul_(2)
     assert share_of_largest(ours.eval()(x), theirs.eval()(x)) <= TOLERANCE
@@ -77,7 +102,10 @@ def test_weights_are_shared_and_theirs_is_left_as_it_was_found(theirs):
         ({"reg_tokens": 2}, "register tokens"),
         ({"pre_norm": True}, "a norm before the blocks"),
         ({"qkv_bias": False}, "no bias of queries, keys and values"),
-        ({"global_pool": "avg"}, 'a norm behind the pooling.*pooling by "avg" instead of the class token'),
+        (
+            {"global_pool": "avg"},
+            'a norm behind the pooling.*pooling by "avg" instead of the class token',
+        ),
         ({"global_pool": "avg", "class_token": False}, "no class token"),
         ({"global_pool": "map"}, "pooling by attention"),
         ({"num_classes": 0}, "no linear head"),
@@ -109,7 +137,10 @@ def test_a_distilled_one_is_refused(timm):
 
 def test_torchvisions_variants_are_refused(torchvision, from_torchvision):
     stem = [torchvision.models.vision_transformer.ConvStemConfig(8, 3, 8)]
-    for options, reason in (({"representation_size": 8}, "a hidden layer in its head"), ({"conv_stem_configs": stem}, "several layers")):
+    for options, reason in (
+        ({"representation_size": 8}, "a hidden layer in its head"),
+        ({"conv_stem_configs": stem}, "several layers"),
+    ):
         with pytest.raises(NotApplicable, match=f"torchvision's VisionTransformer has .*{reason}"):
             canonical(from_torchvision(**options))
 
@@ -119,12 +150,16 @@ def test_one_that_computes_something_else_is_found_out(timm):
         def forward(self, x):
             return super().forward(x.flip(-1))
 
-    with pytest.raises(NotApplicable, match=r"Loud is not a plain one: .* differ by .* of the largest"):
+    with pytest.raises(
+        NotApplicable, match=r"Loud is not a plain one: .* differ by .* of the largest"
+    ):
         canonical(randomised(Loud(**TIMM)))
 
 
 def test_other_networks_are_none_of_its_business():
-    with pytest.raises(NotApplicable, match="Linear is no VisionTransformer of timm or torchvision"):
+    with pytest.raises(
+        NotApplicable, match="Linear is no VisionTransformer of timm or torchvision"
+    ):
         canonical(nn.Linear(2, 2))
 
 
@@ -141,7 +176,10 @@ def test_one_that_is_refused_is_taken_as_it_is_and_methods_say_why(from_timm):
     model = hp.Model(theirs, size=32, name="theirs")
     assert model.module is theirs
     assert hp.explain(model, torch.randn(1, 3, 32, 32), 0, "ixg").isfinite().all()
-    with pytest.raises(NotApplicable, match=r"rollout does not apply: theirs is not .* \(timm's VisionTransformer has LayerScale\); ixg"):
+    with pytest.raises(
+        NotApplicable,
+        match=r"rollout does not apply: theirs is not .* \(timm's VisionTransformer has LayerScale\); ixg",
+    ):
         hp.explain(model, torch.randn(1, 3, 32, 32), 0, "rollout")
 
 
@@ -160,12 +198,20 @@ def test_weights_of_either_library_get_our_names(theirs):
 
 def test_old_names_of_torchvision_are_known(from_torchvision):
     state = from_torchvision().state_dict()
-    old = {k.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): v for k, v in state.items()}
+    old = {
+        k.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): v
+        for k, v in state.items()
+    }
     assert renamed(old).keys() == renamed(state).keys()
 
 
 @pytest.mark.parametrize(
-    "name", ["vit_tiny_patch16_224", "deit_tiny_patch16_224", pytest.param("vit_base_patch16_224", marks=pytest.mark.slow)]
+    "name",
+    [
+        "vit_tiny_patch16_224",
+        "deit_tiny_patch16_224",
+        pytest.param("vit_base_patch16_224", marks=pytest.mark.slow),
+    ],
 )
 def test_timms_own(timm, name):
     theirs, x = timm.create_model(name).eval(), torch.randn(1, 3, 224, 224)
@@ -184,7 +230,9 @@ def test_torchvisions_own(torchvision):
 
 
 def run(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def test_heatproof_alone_imports_neither_library():
@@ -194,4 +242,10 @@ def test_heatproof_alone_imports_neither_library():
 
 def test_torchvision_is_imported_beside_any_torch(torchvision):
     code = "from heatproof.models.vision import import_timm, import_torchvision as load; a = load(); import_timm(); "
-    assert run(code + "import torchvision; print(a is torchvision is load(), a.models.resnet18().fc.out_features)") == "True 1000\n"
+    assert (
+        run(
+            code
+            + "import torchvision; print(a is torchvision is load(), a.models.resnet18().fc.out_features)"
+        )
+        == "True 1000\n"
+    )

@@ -25,7 +25,10 @@ def test_they_are_one_function(pair, images):
     torch.testing.assert_close(first, second, rtol=0, atol=1e-4 * float(first.abs().max()))
 
 
-@pytest.mark.parametrize("method", ["saliency", "ixg", "ig(steps=5)", "gradcam@3", "layercam@3", "occlusion(size=16, stride=16)"])
+@pytest.mark.parametrize(
+    "method",
+    ["saliency", "ixg", "ig(steps=5)", "gradcam@3", "layercam@3", "occlusion(size=16, stride=16)"],
+)
 def test_what_asks_the_function_alone_does_not_tell_them_apart(pair, images, method):
     first, second = (hp.explain(model, *images, method) for model in pair)
     torch.testing.assert_close(first, second, rtol=0, atol=1e-3 * float(first.abs().max()))
@@ -45,7 +48,9 @@ def test_z_plus_gives_what_is_disconnected_its_sum(pair, images):
     weight = pair[0].module[4].weight.detach().double()
     expected = torch.zeros_like(features)
     for i, k in enumerate(target.tolist()):
-        windows = {(r, c): features[i, :, r : r + WINDOW, c : c + WINDOW] for r in (0, 1) for c in (0, 1)}
+        windows = {
+            (r, c): features[i, :, r : r + WINDOW, c : c + WINDOW] for r in (0, 1) for c in (0, 1)
+        }
         z = {at: float((w * weight[k]).sum()) for at, w in windows.items()}
         for (r, c), window in windows.items():
             relevance = z[r, c] / sum(z.values())
@@ -56,7 +61,9 @@ def test_z_plus_gives_what_is_disconnected_its_sum(pair, images):
             own = (1 - share) * positive / positive.sum() + share * away / n
             expected[i, :, r : r + WINDOW, c : c + WINDOW] += relevance * own
     found = hp.explain(model, x, target, "lrp-focus@3")
-    maps = torch.nn.functional.interpolate(expected.sum(1)[:, None], size=64, mode="bilinear", align_corners=False)[:, 0].float()
+    maps = torch.nn.functional.interpolate(
+        expected.sum(1)[:, None], size=64, mode="bilinear", align_corners=False
+    )[:, 0].float()
     torch.testing.assert_close(found, maps, rtol=0, atol=1e-3 * float(maps.abs().max()))
     before, after = (F.localization(hp.explain(m, x, target, "lrp-focus"), 0).mean() for m in pair)
     assert before == 1 and after < 1

@@ -44,12 +44,16 @@ def tiny(module_type: type[nn.Module] = Branching, **options) -> hp.Model:
 
 
 def photos(model: hp.Model, n: int = 3) -> Tensor:
-    return model.normalize(torch.rand(n, 3, model.size, model.size, generator=torch.Generator().manual_seed(n)))
+    return model.normalize(
+        torch.rand(n, 3, model.size, model.size, generator=torch.Generator().manual_seed(n))
+    )
 
 
 def assert_cuts_are_exact(model: hp.Model) -> None:
     x = photos(model)
-    whole = model.module(x.contiguous(memory_format=model._layout))  # another layout in memory may round otherwise
+    whole = model.module(
+        x.contiguous(memory_format=model._layout)
+    )  # another layout in memory may round otherwise
     for layer in (*model.layers, *model.landmarks):
         pre, explain = model.cut(layer)
         with torch.no_grad():
@@ -71,7 +75,10 @@ def test_cutting_a_module_of_ones_own_is_exact_at_every_layer(golden_model, name
 
 def test_images_may_be_laid_out_either_way(golden_model, images):
     model, (x, _) = golden_model("vgg"), images
-    torch.testing.assert_close(model.activation(x.contiguous(memory_format=torch.channels_last), "final"), model.activation(x, "final"))
+    torch.testing.assert_close(
+        model.activation(x.contiguous(memory_format=torch.channels_last), "final"),
+        model.activation(x, "final"),
+    )
 
 
 def test_operations_in_place_do_not_spoil_a_cut(golden_model, images):
@@ -115,7 +122,11 @@ def test_a_layer_that_does_not_separate_the_network_is_refused():
 
 def test_landmarks(golden_model):
     resnet, vgg = golden_model("resnet"), golden_model("vgg")
-    assert [resnet.layer_name(a) for a in ("middle", "final", "cam")] == ["layer2", "layer4", "layer4"]
+    assert [resnet.layer_name(a) for a in ("middle", "final", "cam")] == [
+        "layer2",
+        "layer4",
+        "layer4",
+    ]
     assert [vgg.layer_name(a) for a in ("final", "cam")] == ["features.8", "features"]
     assert vgg.layer_name("features.9") == "features"
     assert resnet.forward(torch.zeros(2, 3, 32, 32))[1].shape == (2, 40)
@@ -150,7 +161,10 @@ def test_gradients_equal_plain_autograd(golden_model, images):
 @pytest.mark.parametrize("name", ["resnet", "vgg"])
 def test_one_backward_serves_all_layers_with_the_same_bytes(golden_model, images, name):
     model, (x, target) = golden_model(name), images
-    alone = {layer: model.tail(layer).gradient(model.activation(x, layer), target).gradient for layer in ("input", "middle", "cam")}
+    alone = {
+        layer: model.tail(layer).gradient(model.activation(x, layer), target).gradient
+        for layer in ("input", "middle", "cam")
+    }
     model.passes.clear()
     with model.sharing(x, target, list(alone)):
         for layer, expected in alone.items():
@@ -170,7 +184,9 @@ def test_bytes_do_not_depend_on_neighbours(golden_model, images):
     for size in (1, 3, 8):
         with model.batches_of(size):
             assert (model.logits(x) - logits).abs().max() <= 2e-6 * logits.abs().max()
-            assert (model.gradient(x, target).gradient - gradient).abs().max() <= 2e-6 * gradient.abs().max()
+            assert (
+                model.gradient(x, target).gradient - gradient
+            ).abs().max() <= 2e-6 * gradient.abs().max()
 
 
 def test_the_network_is_left_as_it_was_found(golden_model, images):
@@ -191,7 +207,9 @@ def test_the_network_is_left_as_it_was_found(golden_model, images):
         assert now.stride() == then.stride()
     for now, then in zip(module.buffers(), before.buffers(), strict=True):
         assert torch.equal(now, then)
-    assert not any(m._forward_hooks or m._backward_hooks or m._forward_pre_hooks for m in module.modules())
+    assert not any(
+        m._forward_hooks or m._backward_hooks or m._forward_pre_hooks for m in module.modules()
+    )
 
 
 def test_evaluation_mode_is_used_whatever_the_mode(golden_model, images):
@@ -223,7 +241,10 @@ def test_fingerprint_sees_a_changed_weight_and_a_changed_preprocessing():
     [
         (lambda: hp.Model(lambda x: x), "takes a torch.nn.Module"),
         (lambda: hp.Model(nn.Conv2d(3, 3, 3), size=16), "must return logits of shape"),
-        (lambda: hp.Model(nn.Sequential(nn.Flatten(), nn.Linear(10, 2)), size=16), "Is size=16 right"),
+        (
+            lambda: hp.Model(nn.Sequential(nn.Flatten(), nn.Linear(10, 2)), size=16),
+            "Is size=16 right",
+        ),
         (lambda: tiny(classes=["a", "b"]), "5 logits, but 2 class names"),
     ],
 )
@@ -242,7 +263,9 @@ def test_named_layers_are_the_only_ones(golden_model):
 
 
 def test_aliases_can_be_set(golden_model):
-    model = hp.Model(golden_model("resnet").module, size=32, aliases={"cam": "layer3", "middle": "layer1"})
+    model = hp.Model(
+        golden_model("resnet").module, size=32, aliases={"cam": "layer3", "middle": "layer1"}
+    )
     assert (model.layer_name("cam"), model.layer_name("middle")) == ("layer3", "layer1")
 
 
@@ -251,7 +274,11 @@ class Reusing(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.c0, self.c1, self.c2 = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.c0, self.c1, self.c2 = (
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.Conv2d(4, 4, 3, padding=1),
+        )
         self.relu, self.fc = nn.ReLU(), nn.Linear(4, 5)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -310,8 +337,13 @@ def test_where_no_layer_is_known_cams_do_not_apply():
     assert model.landmarks == {}
     with pytest.raises(HeatproofError, match=r"shows no spatial layer behind its input; name some"):
         model.cut("cam")
-    scores = hp.evaluate(model, (torch.rand(2, 3, 16, 16), [0, 1]), ["gradcam", "ixg"], ["sds"]).scores
-    assert scores.groupby("method")["status"].agg(set).to_dict() == {"gradcam": {"n/a"}, "ixg": {"ok"}}
+    scores = hp.evaluate(
+        model, (torch.rand(2, 3, 16, 16), [0, 1]), ["gradcam", "ixg"], ["sds"]
+    ).scores
+    assert scores.groupby("method")["status"].agg(set).to_dict() == {
+        "gradcam": {"n/a"},
+        "ixg": {"ok"},
+    }
     assert tiny(Opaque, layers=["c"]).landmarks == {"middle": "c", "final": "c", "cam": "c"}
 
 
@@ -331,8 +363,18 @@ def test_a_network_that_rolls_dice_is_told_so():
 
 def test_kinds(golden_model):
     vgg, resnet = golden_model("vgg"), golden_model("resnet")
-    assert [vgg.kind(layer) for layer in ("features.3", "features", "flatten", "classifier.0")] == ["features", "features", "pool", "head"]
-    assert [resnet.kind(layer) for layer in ("layer1", "layer4", "avgpool", "flatten")] == ["features", "features", "pool", "pool"]
+    assert [vgg.kind(layer) for layer in ("features.3", "features", "flatten", "classifier.0")] == [
+        "features",
+        "features",
+        "pool",
+        "head",
+    ]
+    assert [resnet.kind(layer) for layer in ("layer1", "layer4", "avgpool", "flatten")] == [
+        "features",
+        "features",
+        "pool",
+        "pool",
+    ]
 
 
 class Steep(torch.autograd.Function):
@@ -362,7 +404,9 @@ def test_a_backward_of_its_own_is_not_lost():
     model = hp.Model(net, size=16)
     x = photos(model).requires_grad_()
     (expected,) = torch.autograd.grad(net(x)[:, 1].sum(), x)
-    torch.testing.assert_close(model.gradient(x.detach(), torch.ones(3, dtype=torch.long)).gradient, expected)
+    torch.testing.assert_close(
+        model.gradient(x.detach(), torch.ones(3, dtype=torch.long)).gradient, expected
+    )
 
 
 def test_a_network_that_views_its_features_as_rows_runs():
@@ -398,13 +442,22 @@ class _Behind(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "wrapped", [_Behind, lambda net: nn.Sequential(_Scale(), net), lambda net: nn.Sequential(nn.Identity(), _Scale(), net)]
+    "wrapped",
+    [
+        _Behind,
+        lambda net: nn.Sequential(_Scale(), net),
+        lambda net: nn.Sequential(nn.Identity(), _Scale(), net),
+    ],
 )
 def test_a_network_behind_a_normalisation_has_its_own_layers(wrapped):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.conv1, self.conv2, self.fc = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3), nn.Linear(6, 5)
+            self.conv1, self.conv2, self.fc = (
+                nn.Conv2d(3, 4, 3),
+                nn.Conv2d(4, 6, 3),
+                nn.Linear(6, 5),
+            )
 
         def forward(self, x):
             return self.fc(torch.relu(self.conv2(torch.relu(self.conv1(x)))).mean((2, 3)))
@@ -415,7 +468,9 @@ def test_a_network_behind_a_normalisation_has_its_own_layers(wrapped):
     x = torch.rand(2, 3, 16, 16)
     assert model.activation(x, "cam").shape == (2, 6, 12, 12)
     plain = hp.Model(net, size=16, mean=[0.5] * 3, std=[0.25] * 3)
-    torch.testing.assert_close(hp.explain(model, x, 1, "gradcam"), hp.explain(plain, plain.normalize(x), 1, "gradcam"))
+    torch.testing.assert_close(
+        hp.explain(model, x, 1, "gradcam"), hp.explain(plain, plain.normalize(x), 1, "gradcam")
+    )
 
 
 @pytest.mark.parametrize(
@@ -438,7 +493,9 @@ def test_a_network_that_writes_into_its_input_is_told_so():
     class Careless(nn.Module):
         def __init__(self):
             super().__init__()
-            self.inner = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+            self.inner = nn.Sequential(
+                nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+            )
 
         def forward(self, x):
             x -= 0.5
@@ -455,7 +512,11 @@ def test_gradients_are_the_same_whatever_the_layout():
         def __init__(self, strict):
             super().__init__()
             self.strict = strict
-            self.conv, self.again, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3), nn.Linear(8 * 14 * 14, 5)
+            self.conv, self.again, self.head = (
+                nn.Conv2d(3, 8, 3, padding=1),
+                nn.Conv2d(8, 8, 3),
+                nn.Linear(8 * 14 * 14, 5),
+            )
 
         def forward(self, x):
             h = self.again(self.conv(x).relu()).relu()

@@ -8,7 +8,18 @@ from torch import nn
 from heatproof.data import paperbirds
 from heatproof.models.bagnet import bagnet
 from heatproof.models.bcos import BcosConv, Uncentred
-from heatproof.models.nets import ASSETS, NETS, SHIPPED, Residual, Sum, build, load_state, resnet, stored, vgg
+from heatproof.models.nets import (
+    ASSETS,
+    NETS,
+    SHIPPED,
+    Residual,
+    Sum,
+    build,
+    load_state,
+    resnet,
+    stored,
+    vgg,
+)
 from heatproof.models.vit import Attention, vit
 
 MOST_PARAMETERS = 220_000
@@ -63,7 +74,9 @@ def test_the_last_map_of_the_resnet_is_eight_wide(images: torch.Tensor) -> None:
 
 
 def test_variants_are_options_of_the_builders(images: torch.Tensor) -> None:
-    plain = NETS["resnet"].build(7, widths=(8, 16), blocks=(2, 1), strides=(1, 2), norm=False, bias=False)
+    plain = NETS["resnet"].build(
+        7, widths=(8, 16), blocks=(2, 1), strides=(1, 2), norm=False, bias=False
+    )
     assert plain(images).shape == (2, 7)
     assert not any(isinstance(module, nn.BatchNorm2d) for module in plain.modules())
     assert not any(key.endswith("bias") for key in plain.state_dict())
@@ -76,8 +89,12 @@ def test_zero_is_the_mean_colour_of_the_data(name: str) -> None:
     assert (net.mean, net.std, net.classes) == (*space, len(paperbirds.CLASSES))
 
 
-@pytest.mark.parametrize("net", [resnet(5, norm=False, bias=False), vgg(5, bias=False)], ids=["resnet", "vgg"])
-def test_without_biases_the_logits_scale_with_the_image(net: nn.Sequential, images: torch.Tensor) -> None:
+@pytest.mark.parametrize(
+    "net", [resnet(5, norm=False, bias=False), vgg(5, bias=False)], ids=["resnet", "vgg"]
+)
+def test_without_biases_the_logits_scale_with_the_image(
+    net: nn.Sequential, images: torch.Tensor
+) -> None:
     for weight in net.parameters():
         nn.init.normal_(weight, std=weight[0].numel() ** -0.5)
     net.double().eval()
@@ -94,11 +111,22 @@ def test_without_norms_every_branch_starts_at_nothing(images: torch.Tensor) -> N
     assert len(blocks) == 4
     assert blocks[0].branch(x).abs().max() == 0
     torch.testing.assert_close(blocks[0](x), x)  # which is not negative
-    first, last = (module.weight for module in blocks[-1].branch.modules() if isinstance(module, nn.Conv2d))
+    first, last = (
+        module.weight for module in blocks[-1].branch.modules() if isinstance(module, nn.Conv2d)
+    )
     assert first.std().item() == pytest.approx((2 / first[0].numel()) ** 0.5 / 4**0.5, rel=0.05)
     assert last.abs().max() == 0
     kinds = [type(module).__name__ for module in blocks[0].branch]
-    assert kinds == ["Shift", "Sequential", "Shift", "ReLU", "Shift", "Sequential", "Scale", "Shift"]
+    assert kinds == [
+        "Shift",
+        "Sequential",
+        "Shift",
+        "ReLU",
+        "Shift",
+        "Sequential",
+        "Scale",
+        "Shift",
+    ]
 
 
 def test_a_place_of_the_bagnet_sees_its_patch_and_no_more() -> None:
@@ -123,7 +151,9 @@ def test_bcos_layers_are_bounded_by_their_input() -> None:
 
 def test_the_norm_about_zero_learns_the_mean_square() -> None:
     norm, x = Uncentred(2, momentum=1.0), 3 + torch.randn(8, 2, 4, 4)
-    torch.testing.assert_close(norm(x).square().mean((0, 2, 3)), torch.ones(2), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        norm(x).square().mean((0, 2, 3)), torch.ones(2), rtol=1e-4, atol=1e-4
+    )
     torch.testing.assert_close(norm.running_var, x.square().mean((0, 2, 3)))
     torch.testing.assert_close(norm.eval()(2 * x), 2 * norm(x))
 
@@ -139,7 +169,11 @@ def test_the_transformer_shows_its_attention(images: torch.Tensor) -> None:
 
 
 def test_attention_is_that_of_torch() -> None:
-    ours, theirs, x = Attention(12, 3), nn.MultiheadAttention(12, 3, batch_first=True), torch.randn(2, 5, 12)
+    ours, theirs, x = (
+        Attention(12, 3),
+        nn.MultiheadAttention(12, 3, batch_first=True),
+        torch.randn(2, 5, 12),
+    )
     theirs.load_state_dict(
         {
             "in_proj_weight": ours.qkv.weight,
@@ -164,8 +198,12 @@ def test_shipped_weights_are_float16_and_fit(path: Path) -> None:
     assert told.keys() >= {"recipe", "accuracy", "classes", "heatproof"}
     assert kinds <= {torch.float16, torch.int64}
     state = load_state(path)
-    build(told["net"] if "net" in told else told["model"].removeprefix("paperbirds/")).load_state_dict(state)
-    assert all(torch.equal(value, state[key].to(value.dtype)) for key, value in stored(state).items())
+    build(
+        told["net"] if "net" in told else told["model"].removeprefix("paperbirds/")
+    ).load_state_dict(state)
+    assert all(
+        torch.equal(value, state[key].to(value.dtype)) for key, value in stored(state).items()
+    )
     assert path.stat().st_size < 500_000
 
 

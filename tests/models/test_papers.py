@@ -33,7 +33,11 @@ class Weights(dict[str, Tensor]):
     def __call__(self, name: str, *shape: int, around: float = 0.0, spread: float = 0.1) -> Tensor:
         if name not in self:
             fan = prod(shape[1:]) if len(shape) > 1 else 0
-            noise = torch.randn(4099, generator=self.rng).repeat(-(-prod(shape) // 4099))[: prod(shape)].reshape(shape)
+            noise = (
+                torch.randn(4099, generator=self.rng)
+                .repeat(-(-prod(shape) // 4099))[: prod(shape)]
+                .reshape(shape)
+            )
             self[name] = (around + noise * ((2 / fan) ** 0.5 if fan else spread)).to(self.dtype)
         return self[name]
 
@@ -44,8 +48,12 @@ def norm(w: Weights, name: str, x: Tensor) -> Tensor:
     return F.batch_norm(x, mean, var, w(f"{name}.weight", c, around=1), w(f"{name}.bias", c))
 
 
-def conv(w: Weights, name: str, x: Tensor, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> Tensor:
-    return F.conv2d(x, w(f"{name}.weight", outputs, x.shape[1], kernel, kernel), stride=stride, padding=padding)
+def conv(
+    w: Weights, name: str, x: Tensor, outputs: int, kernel: int, stride: int = 1, padding: int = 0
+) -> Tensor:
+    return F.conv2d(
+        x, w(f"{name}.weight", outputs, x.shape[1], kernel, kernel), stride=stride, padding=padding
+    )
 
 
 def fixup(w: Weights, x: Tensor, scalars: bool = True) -> Tensor:
@@ -57,13 +65,28 @@ def fixup(w: Weights, x: Tensor, scalars: bool = True) -> Tensor:
     x = F.max_pool2d((conv(w, "conv1", x, 64, 7, 2, 3) + b("bias1")).relu(), 3, 2, 1)
     for layer, depth in enumerate(DEPTHS):
         for block in range(depth):
-            at, planes, stride = f"layer{layer + 1}.{block}.", 64 << layer, 2 if layer and not block else 1
+            at, planes, stride = (
+                f"layer{layer + 1}.{block}.",
+                64 << layer,
+                2 if layer and not block else 1,
+            )
             shifted = x + b(at + "bias1a")
             out = (conv(w, at + "conv1", shifted, planes, 1) + b(at + "bias1b")).relu()
-            out = (conv(w, at + "conv2", out + b(at + "bias2a"), planes, 3, stride, 1) + b(at + "bias2b")).relu()
-            out = conv(w, at + "conv3", out + b(at + "bias3a"), 4 * planes, 1) * b(at + "scale", 1.0) * 1.0 + b(at + "bias3b")
-            x = (out + (x if block else conv(w, at + "downsample", shifted, 4 * planes, 1, stride))).relu()
-    return F.linear(x.mean((2, 3)) + b("bias2"), w("fc.weight", 1000, 2048), w("fc.bias", 1000) if scalars else None)
+            out = (
+                conv(w, at + "conv2", out + b(at + "bias2a"), planes, 3, stride, 1)
+                + b(at + "bias2b")
+            ).relu()
+            out = conv(w, at + "conv3", out + b(at + "bias3a"), 4 * planes, 1) * b(
+                at + "scale", 1.0
+            ) * 1.0 + b(at + "bias3b")
+            x = (
+                out + (x if block else conv(w, at + "downsample", shifted, 4 * planes, 1, stride))
+            ).relu()
+    return F.linear(
+        x.mean((2, 3)) + b("bias2"),
+        w("fc.weight", 1000, 2048),
+        w("fc.bias", 1000) if scalars else None,
+    )
 
 
 def x_vgg(w: Weights, x: Tensor) -> Tensor:
@@ -74,7 +97,10 @@ def x_vgg(w: Weights, x: Tensor) -> Tensor:
             x, at = conv(w, f"features.{at}", x, width, 3, 1, 1).relu(), at + 2
         x, at = F.max_pool2d(x, 2), at + 1
     x = F.adaptive_avg_pool2d(x, 7).flatten(1)
-    x = F.linear(F.linear(x, w("classifier.0.weight", 4096, 25088)).relu(), w("classifier.3.weight", 4096, 4096)).relu()
+    x = F.linear(
+        F.linear(x, w("classifier.0.weight", 4096, 25088)).relu(),
+        w("classifier.3.weight", 4096, 4096),
+    ).relu()
     return F.linear(x, w("classifier.6.weight", 1000, 4096))
 
 
@@ -88,7 +114,13 @@ def bagnet(w: Weights, x: Tensor, kernels: tuple[int, ...]) -> Tensor:
             out = norm(w, at + "bn1", conv(w, at + "conv1", x, planes, 1)).relu()
             out = norm(w, at + "bn2", conv(w, at + "conv2", out, planes, kernel, stride)).relu()
             out = norm(w, at + "bn3", conv(w, at + "conv3", out, 4 * planes, 1))
-            kept = x if block else norm(w, at + "downsample.1", conv(w, at + "downsample.0", x, 4 * planes, 1, stride))
+            kept = (
+                x
+                if block
+                else norm(
+                    w, at + "downsample.1", conv(w, at + "downsample.0", x, 4 * planes, 1, stride)
+                )
+            )
             x = (out + kept[:, :, : out.shape[2], : out.shape[3]]).relu()
     return F.linear(x.mean((2, 3)), w("fc.weight", 1000, 2048), w("fc.bias", 1000))
 
@@ -107,20 +139,36 @@ def bcos(w: Weights, x: Tensor, depths: tuple[int, ...], bottleneck: bool) -> Te
     def uncentred(name: str, x: Tensor) -> Tensor:
         w(f"{name}.running_mean", x.shape[1])  # is there, and has no part in it
         w[f"{name}.num_batches_tracked"] = torch.tensor(7)
-        variance = w.setdefault(f"{name}.running_var", 1.5 * x.var((0, 2, 3)))  # else alignments make values smaller and smaller
+        variance = w.setdefault(
+            f"{name}.running_var", 1.5 * x.var((0, 2, 3))
+        )  # else alignments make values smaller and smaller
         weight = w(f"{name}.weight", x.shape[1], around=1)
         return x / (variance + 1e-5).sqrt()[:, None, None] * weight[:, None, None]
 
     x = F.avg_pool2d(uncentred("bn1", layer("conv1", torch.cat([x, 1 - x], 1), 64, 7, 2)), 3, 2, 1)
     for number, depth in enumerate(depths):
         for block in range(depth):
-            at, planes, stride = f"layer{number + 1}.{block}.", 64 << number, 2 if number and not block else 1
-            shape = ((planes, 1, 1), (planes, 3, stride), (4 * planes, 1, 1)) if bottleneck else ((planes, 3, stride), (planes, 3, 1))
+            at, planes, stride = (
+                f"layer{number + 1}.{block}.",
+                64 << number,
+                2 if number and not block else 1,
+            )
+            shape = (
+                ((planes, 1, 1), (planes, 3, stride), (4 * planes, 1, 1))
+                if bottleneck
+                else ((planes, 3, stride), (planes, 3, 1))
+            )
             out = x
             for i, (width, kernel, step) in enumerate(shape, 1):
                 out = uncentred(f"{at}bn{i}", layer(f"{at}conv{i}", out, width, kernel, step))
             changes = out.shape != x.shape
-            x = out + (uncentred(at + "downsample.1", layer(at + "downsample.0", x, out.shape[1], 1, stride)) if changes else x)
+            x = out + (
+                uncentred(
+                    at + "downsample.1", layer(at + "downsample.0", x, out.shape[1], 1, stride)
+                )
+                if changes
+                else x
+            )
     return layer("fc", x, 1000, 1).mean((2, 3)) + log(1 / 999)
 
 
@@ -141,8 +189,14 @@ def untrained(build, *args, **options):
     with torch.device("meta"):
         module = build(*args, **options)
         if "vgg" in str(args) + build.__qualname__ + str(getattr(build, "__self__", "")):
-            for at, inputs in ((0, 25088), (3, 32), (6, 32)):  # a narrow head: the real one is a hundred million weights
-                module.classifier[at] = torch.nn.Linear(inputs, 32, bias=module.classifier[at].bias is not None)
+            for at, inputs in (
+                (0, 25088),
+                (3, 32),
+                (6, 32),
+            ):  # a narrow head: the real one is a hundred million weights
+                module.classifier[at] = torch.nn.Linear(
+                    inputs, 32, bias=module.classifier[at].bias is not None
+                )
     module.to_empty(device="cpu")
     draw = Weights()
     for name, value in module.state_dict().items():
@@ -169,7 +223,10 @@ def test_published_weights_give_what_is_published(name, x, tmp_path):
     with torch.no_grad():
         expected = REFERENCES[name](weights, x.to(dtype))
     state = {f"module.model.{k}": v for k, v in weights.items()}
-    torch.save({"epoch": 90, "arch": name, "best_acc1": torch.tensor(70.0), "state_dict": state}, tmp_path / "published.pth.tar")
+    torch.save(
+        {"epoch": 90, "arch": name, "best_acc1": torch.tensor(70.0), "state_dict": state},
+        tmp_path / "published.pth.tar",
+    )
     with torch.device("meta"):
         module = NETWORKS[name].module()
     module = module.to(dtype).to_empty(device="cpu").eval()
@@ -190,7 +247,11 @@ def check(model: Model, x: Tensor) -> None:
         for at, layer in enumerate(model.layers):
             assert torch.equal(model.tail(layer)(seen[at]), logits), layer
     target = logits.argmax(1)
-    methods = ["ixg@input", *(f"ixg@{name}" for name in ("middle", "final")), "gradcam@cam"] if model.landmarks else ["ixg", "rollout"]
+    methods = (
+        ["ixg@input", *(f"ixg@{name}" for name in ("middle", "final")), "gradcam@cam"]
+        if model.landmarks
+        else ["ixg", "rollout"]
+    )
     for expression in methods:
         maps = hp.explain(model, x, target, expression)
         assert maps.shape == (1, *x.shape[2:])
@@ -201,7 +262,14 @@ def check(model: Model, x: Tensor) -> None:
 @pytest.mark.parametrize("name", OURS)
 def test_every_layer_of_ours(name, x):
     network = NETWORKS[name]
-    model = Model(untrained(network.module), name=name, size=64, mean=network.mean, std=network.std, aliases=dict(network.layers))
+    model = Model(
+        untrained(network.module),
+        name=name,
+        size=64,
+        mean=network.mean,
+        std=network.std,
+        aliases=dict(network.layers),
+    )
     assert model.landmarks == network.layers
     check(model, model.normalize(x))
     if name.startswith("bcos"):
@@ -222,9 +290,17 @@ def test_every_layer_of_a_librarys(name, x, timm, torchvision):
     if package == "timm":
         module = untrained(timm.create_model, net, img_size=64, depth=3)
     else:
-        options = {"image_size": 64} if "vit" in net else {"init_weights": False, "transform_input": True} if net == "googlenet" else {}
+        options = (
+            {"image_size": 64}
+            if "vit" in net
+            else {"init_weights": False, "transform_input": True}
+            if net == "googlenet"
+            else {}
+        )
         module = untrained(torchvision.models.get_model, net, **options)
-    model = Model(module, name=name, size=64, mean=network.mean, std=network.std, aliases=dict(network.layers))
+    model = Model(
+        module, name=name, size=64, mean=network.mean, std=network.std, aliases=dict(network.layers)
+    )
     assert model.landmarks == network.layers
     check(model, model.normalize(x))
     if network.layers:  # the grid paper's places: 56 px of 448 in the middle, 28 px of GoogLeNet
@@ -240,31 +316,67 @@ def test_the_table_tells_what_the_libraries_do(name, timm, torchvision):
     network, (package, _, net) = NETWORKS[name], name.partition(":")
     if package == "timm":
         told = timm.get_pretrained_cfg(net)
-        found = (told.input_size[-1], int(told.input_size[-1] / told.crop_pct), tuple(told.mean), tuple(told.std), told.num_classes)
+        found = (
+            told.input_size[-1],
+            int(told.input_size[-1] / told.crop_pct),
+            tuple(told.mean),
+            tuple(told.std),
+            told.num_classes,
+        )
     else:
         entry = next(iter(torchvision.models.get_model_weights(net)))
         told = entry.transforms()
-        found = (told.crop_size[0], told.resize_size[0], tuple(told.mean), tuple(told.std), len(entry.meta["categories"]))
+        found = (
+            told.crop_size[0],
+            told.resize_size[0],
+            tuple(told.mean),
+            tuple(told.std),
+            len(entry.meta["categories"]),
+        )
     assert found == (network.size, network.resize, network.mean, network.std, network.classes)
 
 
 def test_what_zero_is(x):
     """The zero baseline's colour, as an image."""
-    colours = {"bcos-resnet18": (0.0, 0.0, 0.0), "timm:vit_base_patch16_224": (0.5, 0.5, 0.5), "bagnet33": (0.485, 0.456, 0.406)}
-    words = {"bcos-resnet18": "black", "timm:vit_base_patch16_224": "mid-grey", "bagnet33": "mean colour"}
+    colours = {
+        "bcos-resnet18": (0.0, 0.0, 0.0),
+        "timm:vit_base_patch16_224": (0.5, 0.5, 0.5),
+        "bagnet33": (0.485, 0.456, 0.406),
+    }
+    words = {
+        "bcos-resnet18": "black",
+        "timm:vit_base_patch16_224": "mid-grey",
+        "bagnet33": "mean colour",
+    }
     for name, colour in colours.items():
         network = NETWORKS[name]
-        model = Model(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 2)), size=64, mean=network.mean, std=network.std)
-        blank = model.denormalize(Baseline.parse("zero").fill(model.normalize(x), model, Rng(0, ["a"])))
+        model = Model(
+            torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 2)),
+            size=64,
+            mean=network.mean,
+            std=network.std,
+        )
+        blank = model.denormalize(
+            Baseline.parse("zero").fill(model.normalize(x), model, Rng(0, ["a"]))
+        )
         torch.testing.assert_close(blank, torch.tensor(colour).reshape(1, 3, 1, 1).expand_as(x))
         assert network.zero == words[name]
 
 
 def test_a_network_of_ours_by_name(torchvision):
     model, again = load_model("bcos-resnet18", "random"), load_model("bcos-resnet18", "random")
-    assert (model.name, model.size, model.resize, model.n_classes) == ("bcos-resnet18", 224, 256, 1000)
+    assert (model.name, model.size, model.resize, model.n_classes) == (
+        "bcos-resnet18",
+        224,
+        256,
+        1000,
+    )
     assert model.fingerprint() == again.fingerprint()
-    assert model.classes is not None and model.classes[:3] == ("tench", "goldfish", "great white shark")
+    assert model.classes is not None and model.classes[:3] == (
+        "tench",
+        "goldfish",
+        "great white shark",
+    )
     assert model.shape("encode") == (6, 224, 224)
 
 
@@ -277,11 +389,15 @@ def saved(path, state, **more):
 
 
 def test_a_checkpoint_for_another_network_says_what_it_looks_like(tmp_path):
-    state = {f"module.{k}": v for k, v in untrained(NETWORKS["bcos-resnet18"].module).state_dict().items()}
+    state = {
+        f"module.{k}": v
+        for k, v in untrained(NETWORKS["bcos-resnet18"].module).state_dict().items()
+    }
     with torch.device("meta"):
         module = NETWORKS["x-resnet50"].module()
     with pytest.raises(
-        HeatproofError, match=r"w.pth does not fit x-resnet50: it looks like bcos-resnet18: .*missing .* and \d+ more; unexpected"
+        HeatproofError,
+        match=r"w.pth does not fit x-resnet50: it looks like bcos-resnet18: .*missing .* and \d+ more; unexpected",
     ):
         load_weights(module, saved(tmp_path / "w.pth", state), "x-resnet50")
 
@@ -301,7 +417,12 @@ def test_missing_unexpected_and_misshapen_weights_are_all_listed(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [({"epoch": 3, "lr": 0.1}, "holds no weights by name, but epoch, lr"), ({}, "but nothing"), ([1], "but no names"), (7, "but no names")],
+    [
+        ({"epoch": 3, "lr": 0.1}, "holds no weights by name, but epoch, lr"),
+        ({}, "but nothing"),
+        ([1], "but no names"),
+        (7, "but no names"),
+    ],
 )
 def test_a_file_without_weights(tmp_path, content, message):
     torch.save(content, tmp_path / "w.pth")
@@ -332,7 +453,13 @@ def test_a_part_called_module_stays_where_the_network_has_one(tmp_path):
 
 def test_old_files_do_not_count_batches(tmp_path):
     net = torch.nn.Sequential(torch.nn.BatchNorm2d(4))
-    load_weights(net, saved(tmp_path / "w.pth", {k: v + 1 for k, v in net.state_dict().items() if "tracked" not in k}))
+    load_weights(
+        net,
+        saved(
+            tmp_path / "w.pth",
+            {k: v + 1 for k, v in net.state_dict().items() if "tracked" not in k},
+        ),
+    )
     assert (net[0].running_var.tolist(), net[0].num_batches_tracked.item()) == ([2.0] * 4, 0)
 
 
@@ -359,11 +486,14 @@ def offline(tmp_path, monkeypatch):
         ("timm:vit_tiny_patch16_224", "vit_tiny_patch16_224.augreg_in21k_ft_in1k.safetensors"),
     ],
 )
-def test_nothing_is_downloaded_unless_asked_and_the_file_is_named(offline, timm, monkeypatch, name, file):
+def test_nothing_is_downloaded_unless_asked_and_the_file_is_named(
+    offline, timm, monkeypatch, name, file
+):
     asked = []
     monkeypatch.setattr(download, "urlopen", lambda url, timeout: asked.append(url))
     with pytest.raises(
-        HeatproofError, match=f"{name} needs weights, and nothing is downloaded unless asked .*cache/weights/{file}.*=download"
+        HeatproofError,
+        match=f"{name} needs weights, and nothing is downloaded unless asked .*cache/weights/{file}.*=download",
     ):
         load_model(name)
     assert not asked
@@ -371,7 +501,8 @@ def test_nothing_is_downloaded_unless_asked_and_the_file_is_named(offline, timm,
 
 def test_offline_says_so_at_once(offline):
     with pytest.raises(
-        HeatproofError, match=r"cannot download https://bitbucket.*: there is no network. Looked for .*bagnet32-2ddd53ed.pth.tar"
+        HeatproofError,
+        match=r"cannot download https://bitbucket.*: there is no network. Looked for .*bagnet32-2ddd53ed.pth.tar",
     ):
         load_model("bagnet33", "download")
     assert not [*(offline / "cache" / "weights").iterdir()]
@@ -384,12 +515,17 @@ def test_a_download_is_kept_checked_and_found_again(offline, monkeypatch):
         headers: ClassVar = {"Content-Length": "5"}
 
     answers = {"net-2cf24dba5f.pth": b"hello", "net-00000000.pth": b"hello", "net.pth": b"hel"}
-    monkeypatch.setattr(download, "urlopen", lambda url, timeout: Answer(answers[url.rpartition("/")[2]]))
+    monkeypatch.setattr(
+        download, "urlopen", lambda url, timeout: Answer(answers[url.rpartition("/")[2]])
+    )
     source = download.Source.at("https://there/net-2cf24dba5f.pth")  # SHA-256 of hello
     assert download.kept(source) is None
     path = download.fetch(source)
     assert (path.read_bytes(), download.kept(source)) == (b"hello", path)
-    with pytest.raises(HeatproofError, match="gave another file than it should: its SHA-256 begins with 2cf24dba5f, not 00000000"):
+    with pytest.raises(
+        HeatproofError,
+        match="gave another file than it should: its SHA-256 begins with 2cf24dba5f, not 00000000",
+    ):
         download.fetch(download.Source.at("https://there/net-00000000.pth"))
     with pytest.raises(HeatproofError, match="it ended after 3 of 5 bytes"):
         download.fetch(download.Source.at("https://there/net.pth"))

@@ -15,7 +15,11 @@ from heatproof.tensor.noise import Rng
 from heatproof.tensor.patches import patch_masks
 
 FEW = {"steps": 3, "masks": 40, "designs": 2, "n": 2, "cells": 3}  # enough to see that it works
-VIEWS = {"gridpg": lambda model, grid, cell: views.gridpg(model, grid), "difull": views.difull, "dipart": views.dipart}
+VIEWS = {
+    "gridpg": lambda model, grid, cell: views.gridpg(model, grid),
+    "difull": views.difull,
+    "dipart": views.dipart,
+}
 LAYERS = ["input", "middle", "final"]
 
 
@@ -48,7 +52,9 @@ def grids():
 # The settings
 
 
-@pytest.mark.parametrize("name", ["paperbirds/vgg", "paperbirds/resnet", "paperbirds/bcos", "paperbirds/bagnet"])
+@pytest.mark.parametrize(
+    "name", ["paperbirds/vgg", "paperbirds/resnet", "paperbirds/bcos", "paperbirds/bagnet"]
+)
 def test_on_one_cell_gridpg_is_the_network(name):
     model, x = hp.load_model(name), noise(4, 3, 64, 64)
     assert torch.equal(views.gridpg(model, 2)(x), model(x))
@@ -57,7 +63,9 @@ def test_on_one_cell_gridpg_is_the_network(name):
 def test_a_fully_connected_head_slides_as_a_convolution(golden_model):
     model, x = golden_model("vgg"), noise(3, 3, 64, 64)
     first, second, third = (m for m in model.module.classifier if isinstance(m, nn.Linear))
-    h = torch.nn.functional.conv2d(model.module.features(x), first.weight.view(48, 32, 8, 8), first.bias).relu()
+    h = torch.nn.functional.conv2d(
+        model.module.features(x), first.weight.view(48, 32, 8, 8), first.bias
+    ).relu()
     h = torch.nn.functional.conv2d(h, second.weight[..., None, None], second.bias).relu()
     places = torch.nn.functional.conv2d(h, third.weight[..., None, None], third.bias)
     assert places.shape[2:] == (9, 9)
@@ -65,13 +73,18 @@ def test_a_fully_connected_head_slides_as_a_convolution(golden_model):
 
 
 def test_a_mean_over_places_is_one_over_the_whole_grid(resnet, grids):
-    x = grids[0].contiguous(memory_format=torch.channels_last)  # as every pass of a model; another layout may round otherwise
+    x = grids[0].contiguous(
+        memory_format=torch.channels_last
+    )  # as every pass of a model; another layout may round otherwise
     assert torch.equal(views.gridpg(resnet, 2)(x), resnet.module(x))
 
 
 def test_a_pool_of_fixed_size_looks_at_one_cell_after_the_other():
     torch.manual_seed(0)
-    features, head = nn.Sequential(nn.Conv2d(3, 5, 3, padding=1), nn.ReLU()), nn.Sequential(nn.Flatten(), nn.Linear(5, 4))
+    features, head = (
+        nn.Sequential(nn.Conv2d(3, 5, 3, padding=1), nn.ReLU()),
+        nn.Sequential(nn.Flatten(), nn.Linear(5, 4)),
+    )
     fixed = hp.Model(nn.Sequential(features, nn.AvgPool2d(8), head), size=8)
     adaptive = hp.Model(nn.Sequential(features, nn.AdaptiveAvgPool2d(1), head), size=8)
     x = noise(2, 3, 24, 24)
@@ -83,11 +96,16 @@ def test_difull_sees_nothing_but_its_cell(model, grids, cell):
     x, _ = grids
     view = views.difull(model, 2, cell)
     assert torch.equal(view(x), model(crop(x, cell)))
-    assert torch.equal(view.activation(x, "final"), tiled([model.activation(crop(x, k), "final") for k in range(4)]))
+    assert torch.equal(
+        view.activation(x, "final"),
+        tiled([model.activation(crop(x, k), "final") for k in range(4)]),
+    )
 
 
 def tiled(cells, grid=2):
-    return torch.cat([torch.cat(cells[row * grid : (row + 1) * grid], -1) for row in range(grid)], -2)
+    return torch.cat(
+        [torch.cat(cells[row * grid : (row + 1) * grid], -1) for row in range(grid)], -2
+    )
 
 
 @pytest.mark.parametrize("cell", range(4))
@@ -99,7 +117,15 @@ def test_dipart_hands_one_cells_features_to_the_head(model, grids, cell):
 
 def pointwise():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 6, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 5, 1), nn.ReLU(), nn.Flatten(), nn.Linear(80, 4))
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 5, 1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(80, 4),
+    )
 
 
 @pytest.mark.parametrize("net", [pointwise(), bagnet(4, planes=(4, 4, 4, 4)).eval()])
@@ -126,13 +152,17 @@ def test_a_view_is_a_model(golden_model, kind, name):
         for layer in LAYERS:
             for ours, theirs in zip(view.gradient(x, target, layer), alone[layer], strict=True):
                 torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-    assert len({view.fingerprint(), model.fingerprint(), VIEWS[kind](model, 3, 3).fingerprint()}) == 3
+    assert (
+        len({view.fingerprint(), model.fingerprint(), VIEWS[kind](model, 3, 3).fingerprint()}) == 3
+    )
 
 
 def test_only_the_judged_cell_runs_for_an_answer(model, grids):
     x, _ = grids
     seen = []
-    handle = model.module.conv1.conv.register_forward_hook(lambda m, a, out: seen.append(a[0].shape))
+    handle = model.module.conv1.conv.register_forward_hook(
+        lambda m, a, out: seen.append(a[0].shape)
+    )
     try:
         views.difull(model, 2, 0).logits(x)
         assert seen == [(2, 3, 64, 64)]
@@ -145,13 +175,29 @@ def test_only_the_judged_cell_runs_for_an_answer(model, grids):
 # Methods on them
 
 
-@pytest.mark.parametrize("name", ["saliency(reduce=sum_abs)", "ixg", "ig(steps=4)", "guided-backprop", "deconvnet", "layercam", "deepshap"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "saliency(reduce=sum_abs)",
+        "ixg",
+        "ig(steps=4)",
+        "guided-backprop",
+        "deconvnet",
+        "layercam",
+        "deepshap",
+    ],
+)
 @pytest.mark.parametrize("net", ["vgg", "resnet"])
 def test_on_difull_maps_are_those_of_the_cell_and_nothing_else(golden_model, net, name):
     model, x, target = golden_model(net), noise(3, 3, 64, 64), torch.tensor([1, 2, 3])
     for layer in ("input", "middle", "final"):
         whole = native(views.difull(model, 2, 3), x, target, f"{name}@{layer}")
-        torch.testing.assert_close(crop(whole, 3), native(model, crop(x, 3), target, f"{name}@{layer}"), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            crop(whole, 3),
+            native(model, crop(x, 3), target, f"{name}@{layer}"),
+            rtol=1e-4,
+            atol=1e-5,
+        )
         assert not any(crop(whole, cell).any() for cell in range(3))
         if layer == "input":
             full = F.localization(whole, 3)
@@ -165,12 +211,16 @@ def test_on_difull_relevance_is_that_of_the_cell_and_nothing_else(golden_model, 
     for layer in LAYERS:
         whole = native(views.difull(model, 2, 1), x, target, f"{name}@{layer}")
         alone = native(model, crop(x, 1), target, f"{name}@{layer}")
-        torch.testing.assert_close(crop(whole, 1), alone, rtol=1e-3, atol=1e-5 * float(alone.abs().max()))
+        torch.testing.assert_close(
+            crop(whole, 1), alone, rtol=1e-3, atol=1e-5 * float(alone.abs().max())
+        )
         assert not any(crop(whole, cell).any() for cell in (0, 2, 3))
 
 
 def native(model, x, target, text):
-    return Explainer(model, x, target, Rng(0, [str(i) for i in range(len(x))])).native(Expression.parse(text))
+    return Explainer(model, x, target, Rng(0, [str(i) for i in range(len(x))])).native(
+        Expression.parse(text)
+    )
 
 
 @pytest.mark.parametrize("method", ["lrp-focus", "lrp-composite"])
@@ -181,9 +231,14 @@ def test_a_fully_connected_layer_that_slides_has_its_own_rule(golden_model, meth
         def __init__(self, net):
             super().__init__()
             self.features, self.pool, convolutions = net.features, nn.AdaptiveAvgPool2d(1), []
-            for linear, side in zip((m for m in net.classifier if isinstance(m, nn.Linear)), (8, 1, 1), strict=True):
+            for linear, side in zip(
+                (m for m in net.classifier if isinstance(m, nn.Linear)), (8, 1, 1), strict=True
+            ):
                 conv = nn.Conv2d(linear.in_features // side**2, linear.out_features, side)
-                conv.weight.data, conv.bias.data = linear.weight.data.reshape(conv.weight.shape), linear.bias.data
+                conv.weight.data, conv.bias.data = (
+                    linear.weight.data.reshape(conv.weight.shape),
+                    linear.bias.data,
+                )
                 convolutions += [conv, nn.ReLU()]
             self.head = nn.Sequential(*convolutions[:-1])
 
@@ -193,7 +248,10 @@ def test_a_fully_connected_layer_that_slides_has_its_own_rule(golden_model, meth
     x, target = noise(2, 3, 64, 64), torch.tensor([0, 5])
     written = hp.Model(Sliding(golden_model("vgg").module), size=64, aliases={"cam": "features"})
     written._head = written.layers.index("features")
-    ours, theirs = (native(model, x, target, method) for model in (views.gridpg(golden_model("vgg"), 2), written))
+    ours, theirs = (
+        native(model, x, target, method)
+        for model in (views.gridpg(golden_model("vgg"), 2), written)
+    )
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4 * float(theirs.abs().max()))
 
 
@@ -219,7 +277,9 @@ def test_the_gradient_of_a_mean_over_places_is_the_same_everywhere(golden_model)
     view, target = views.gridpg(golden_model("resnet"), 3), torch.tensor([4, 5])
     for method in ("saliency(reduce=sum_abs)@final", "guided-backprop@final"):
         maps = hp.explain(view, noise(2, 3, 96, 96), target, method)
-        torch.testing.assert_close(F.localization(maps, 4, grid=3), torch.full((2,), 1 / 9, dtype=torch.float64))
+        torch.testing.assert_close(
+            F.localization(maps, 4, grid=3), torch.full((2,), 1 / 9, dtype=torch.float64)
+        )
 
 
 def quick(name):
@@ -235,10 +295,23 @@ def test_every_method_works_on_every_view(model, grids, name, kind):
     applied = 0
     for layer in LAYERS[:1] if METHODS[name].family == "control" else LAYERS:
         try:
-            maps = hp.explain(view, x, target, f"{quick(name)}@{layer}", silhouette=silhouette, reference=torch.rand(4, 3, 128, 128))
+            maps = hp.explain(
+                view,
+                x,
+                target,
+                f"{quick(name)}@{layer}",
+                silhouette=silhouette,
+                reference=torch.rand(4, 3, 128, 128),
+            )
         except NotApplicable:
             with pytest.raises(NotApplicable):  # nor does it to the network
-                hp.explain(model, x[..., :64, :64], target, f"{quick(name)}@{layer}", silhouette=silhouette[..., :64, :64])
+                hp.explain(
+                    model,
+                    x[..., :64, :64],
+                    target,
+                    f"{quick(name)}@{layer}",
+                    silhouette=silhouette[..., :64, :64],
+                )
             continue
         applied += 1
         assert maps.shape == (2, 128, 128) and maps.isfinite().all()
@@ -247,16 +320,24 @@ def test_every_method_works_on_every_view(model, grids, name, kind):
 
 @pytest.mark.parametrize(("name", "method"), [("bcos", "bcos"), ("bagnet", "bagnet")])
 def test_explanations_that_are_part_of_the_model(name, method):
-    model, x, target = hp.load_model(f"paperbirds/{name}"), torch.rand(2, 3, 128, 128), torch.tensor([0, 1])
+    model, x, target = (
+        hp.load_model(f"paperbirds/{name}"),
+        torch.rand(2, 3, 128, 128),
+        torch.tensor([0, 1]),
+    )
     x = model.normalize(x)
     whole = hp.explain(views.gridpg(model, 2), x, target, method)
-    torch.testing.assert_close(whole, hp.explain(hp.Model(model.module, size=128), x, target, method))
+    torch.testing.assert_close(
+        whole, hp.explain(hp.Model(model.module, size=128), x, target, method)
+    )
     if name == "bagnet":
         with pytest.raises(NotApplicable, match="all but one cell is cut off"):
             hp.explain(views.difull(model, 2, 0), x, target, method)
     else:
         own = hp.explain(views.difull(model, 2, 2), x, target, method)
-        torch.testing.assert_close(crop(own, 2), hp.explain(model, crop(x, 2), target, method), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            crop(own, 2), hp.explain(model, crop(x, 2), target, method), rtol=1e-4, atol=1e-6
+        )
         assert not any(crop(own, cell).any() for cell in (0, 1, 3))
 
 
@@ -270,7 +351,10 @@ FAMILIES = {  # the last layer before the last pool, and how many layers there a
     "vgg11_bn": ("features.27", 8),
     "vgg16_bn": ("features.42", 13),
     "vgg19_bn": ("features.51", 16),
-    **dict.fromkeys(["resnet18", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "wide_resnet50_2"], ("layer4", 5)),
+    **dict.fromkeys(
+        ["resnet18", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "wide_resnet50_2"],
+        ("layer4", 5),
+    ),
     "googlenet": ("inception5b", 12),
 }
 
@@ -290,7 +374,10 @@ def test_every_layer_of_the_papers_networks_in_every_view(torchvision, name):
         with view.sharing(x, target, layers):
             for expression in at_their_layers(parse_methods(["ixg@all", "gradcam@all"]), model):
                 maps = Explainer(view, x, target, Rng(0, ["a"])).native(expression)
-                assert torch.isfinite(maps).all() and maps.shape[1:] == view.activation(x, expression.layer).shape[2:]
+                assert (
+                    torch.isfinite(maps).all()
+                    and maps.shape[1:] == view.activation(x, expression.layer).shape[2:]
+                )
                 sides.append(maps.shape[-1])
         assert sides == sorted(sides[: count + 1], reverse=True) * 2 and sides[0] == 128
         assert (view.passes - before)["backward"] == 1
@@ -299,11 +386,15 @@ def test_every_layer_of_the_papers_networks_in_every_view(torchvision, name):
 def untrained(torchvision, name):
     """A VGG's head is narrower than torchvision's, whose first layer alone has 100 million weights."""
     torch.manual_seed(0)
-    options = {"init_weights": False} if name == "googlenet" or "vgg" in name else {}  # they take a while
+    options = (
+        {"init_weights": False} if name == "googlenet" or "vgg" in name else {}
+    )  # they take a while
     with torch.device("meta"):
         net = getattr(torchvision.models, name)(weights=None, num_classes=7, **options).eval()
         if "vgg" in name:
-            net.classifier = nn.Sequential(nn.Linear(512 * 49, 16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 7))
+            net.classifier = nn.Sequential(
+                nn.Linear(512 * 49, 16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 7)
+            )
     net = net.to_empty(device="cpu").eval()
     for module in net.modules():
         if hasattr(module, "reset_parameters"):
@@ -322,12 +413,25 @@ def test_torchvision(torchvision, name):
 def test_a_pool_that_changes_nothing_does_not_shrink_the_grid():
     """Torchvision's VGGs: an adaptive pool to the size that the features have."""
     torch.manual_seed(0)
-    features = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU())
-    head = nn.Sequential(nn.Flatten(), nn.Linear(4 * 49, 6), nn.ReLU(), nn.Dropout(), nn.Linear(6, 5))
-    model, x = hp.Model(nn.Sequential(features, nn.AdaptiveAvgPool2d(7), head).eval(), size=28), noise(2, 3, 56, 56)
+    features = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(4),
+        nn.Conv2d(4, 4, 3, padding=1),
+        nn.ReLU(),
+    )
+    head = nn.Sequential(
+        nn.Flatten(), nn.Linear(4 * 49, 6), nn.ReLU(), nn.Dropout(), nn.Linear(6, 5)
+    )
+    model, x = (
+        hp.Model(nn.Sequential(features, nn.AdaptiveAvgPool2d(7), head).eval(), size=28),
+        noise(2, 3, 56, 56),
+    )
     whole = features(x)
     windows = [whole[..., i : i + 7, j : j + 7] for i in range(8) for j in range(8)]
-    torch.testing.assert_close(views.gridpg(model, 2)(x), torch.stack([head(w) for w in windows]).mean(0))
+    torch.testing.assert_close(
+        views.gridpg(model, 2)(x), torch.stack([head(w) for w in windows]).mean(0)
+    )
     torch.testing.assert_close(views.dipart(model, 2, 1)(x), head(whole[..., :7, 7:]))
 
 
@@ -351,9 +455,14 @@ def test_a_vision_transformer_is_refused_with_the_reason():
 
 
 def test_a_stride_that_does_not_divide_the_cell_is_told(torchvision):
-    model = hp.Model(torchvision.models.resnet18(weights=None, num_classes=5).eval(), size=72, name="odd")
+    model = hp.Model(
+        torchvision.models.resnet18(weights=None, num_classes=5).eval(), size=72, name="odd"
+    )
     for kind in ("gridpg", "dipart"):
-        with pytest.raises(HeatproofError, match="features of 3×3 for a cell of 72 px, but of 5×5 .* stride does not divide the cell"):
+        with pytest.raises(
+            HeatproofError,
+            match="features of 3×3 for a cell of 72 px, but of 5×5 .* stride does not divide the cell",
+        ):
             VIEWS[kind](model, 2, 0)
 
 
@@ -371,9 +480,18 @@ class Opaque(nn.Module):
 
 def test_a_head_that_does_not_show_is_asked_for():
     torch.manual_seed(0)
-    with pytest.raises(HeatproofError, match=r"where its features end and its head begins; name the last spatial layer .*layers="):
+    with pytest.raises(
+        HeatproofError,
+        match=r"where its features end and its head begins; name the last spatial layer .*layers=",
+    ):
         views.gridpg(hp.Model(Opaque(), size=8), 2)
-    named, x = hp.Model(Opaque(), size=8, layers=["features"]), noise(2, 3, 16, 16).contiguous(memory_format=torch.channels_last)
+    named, x = (
+        hp.Model(Opaque(), size=8, layers=["features"]),
+        noise(2, 3, 16, 16).contiguous(memory_format=torch.channels_last),
+    )
     assert torch.equal(views.gridpg(named, 2)(x), named.module(x))
     assert torch.equal(views.difull(named, 2, 2)(x), named(crop(x, 2)))
-    assert torch.equal(views.dipart(named, 2, 2)(x), named.module.head(crop(named.module.features(x), 2).relu().mean((2, 3))))
+    assert torch.equal(
+        views.dipart(named, 2, 2)(x),
+        named.module.head(crop(named.module.features(x), 2).relu().mean((2, 3))),
+    )

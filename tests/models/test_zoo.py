@@ -67,7 +67,10 @@ def test_weights_of_ones_own(file, tmp_path):
 
 def test_weights_that_do_not_fit_are_listed(file, tmp_path):
     save_file({"0.weight": torch.zeros(1), "strange": torch.zeros(1)}, tmp_path / "w.safetensors")
-    with pytest.raises(HeatproofError, match=r"0.weight is \(1,\), not \(4, 3, 3, 3\).*missing 0.bias.*unexpected strange"):
+    with pytest.raises(
+        HeatproofError,
+        match=r"0.weight is \(1,\), not \(4, 3, 3, 3\).*missing 0.bias.*unexpected strange",
+    ):
         hp.load_model(f"file:{file}:build", weights=tmp_path / "w.safetensors")
 
 
@@ -82,7 +85,10 @@ def test_a_pickle_that_runs_code_is_refused(file, tmp_path):
         hp.load_model(f"file:{file}:build", weights=tmp_path / "w.pth")
 
 
-@pytest.mark.parametrize(("name", "content"), [("w.safetensors", b"junk"), ("w.pth", b"junk"), ("w.txt", b""), ("none.pth", None)])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("w.safetensors", b"junk"), ("w.pth", b"junk"), ("w.txt", b""), ("none.pth", None)],
+)
 def test_a_broken_weights_file_is_named(file, tmp_path, name, content):
     if content is not None:
         (tmp_path / name).write_bytes(content)
@@ -110,7 +116,10 @@ def test_an_edited_file_is_read_anew(file):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("import nowhere", "net.py cannot be imported: ModuleNotFoundError"), ("def build(): 1 / 0", "ZeroDivisionError")],
+    [
+        ("import nowhere", "net.py cannot be imported: ModuleNotFoundError"),
+        ("def build(): 1 / 0", "ZeroDivisionError"),
+    ],
 )
 def test_code_that_breaks_is_named(file, content, message):
     file.write_text(content)
@@ -138,7 +147,9 @@ def test_a_file_can_import_its_neighbour(file):
 def test_every_embedded_model_has_weights_for_deleted_patches():
     for name in SHIPPED:
         model = hp.load_model(f"paperbirds/{name}")
-        wanted = {"16/zero"} | ({"4/zero", "64/zero", "16/uniform", "16/blur"} if name == "resnet" else set())
+        wanted = {"16/zero"} | (
+            {"4/zero", "64/zero", "16/uniform", "16/blur"} if name == "resnet" else set()
+        )
         assert set(model.tuned) == wanted
         assert model.aligned == ""
         for to, path in model.tuned.items():
@@ -155,17 +166,23 @@ def test_an_aligned_model_is_another_network_with_other_weights():
     own = align(model, "16/blur")
     assert torch.equal(own.logits(x), view.logits(x))
     assert not torch.equal(own.logits(x), model.logits(x))
-    assert torch.equal(own.cut("layer3")[1](own.cut("layer3")[0](x)), own(x))  # its layers are its own, not the model's
+    assert torch.equal(
+        own.cut("layer3")[1](own.cut("layer3")[0](x)), own(x)
+    )  # its layers are its own, not the model's
     assert all(torch.equal(v, before[k]) for k, v in model.module.state_dict().items())
     assert align(own, "16/blur") is own
 
 
 def test_without_aligned_weights_the_command_that_makes_them_is_told(file, tmp_path):
     with pytest.raises(
-        HeatproofError, match="heatproof finetune paperbirds/vgg paperbirds:train -o aligned --patches 64 --baseline 'blur'"
+        HeatproofError,
+        match="heatproof finetune paperbirds/vgg paperbirds:train -o aligned --patches 64 --baseline 'blur'",
     ):
         hp.load_model("paperbirds/vgg", aligned="64/blur")
-    with pytest.raises(HeatproofError, match=r"heatproof finetune file:.*net.py:build folder:… -o aligned --patches 4"):
+    with pytest.raises(
+        HeatproofError,
+        match=r"heatproof finetune file:.*net.py:build folder:… -o aligned --patches 4",
+    ):
         align(hp.load_model(f"file:{file}:build"), "4/zero")
     with pytest.raises(HeatproofError, match="such as 16/zero"):
         hp.load_model("paperbirds/vgg", aligned="zero")
@@ -173,11 +190,20 @@ def test_without_aligned_weights_the_command_that_makes_them_is_told(file, tmp_p
 
 def test_tuned_weights_of_ones_own(file, tmp_path):
     model = hp.load_model(f"file:{file}:build")
-    save_file({k: v + 1 for k, v in model.module.state_dict().items()}, tmp_path / "t.safetensors", {"aligned": "4/zero"})
+    save_file(
+        {k: v + 1 for k, v in model.module.state_dict().items()},
+        tmp_path / "t.safetensors",
+        {"aligned": "4/zero"},
+    )
     torch.save({k: v + 1 for k, v in model.module.state_dict().items()}, tmp_path / "t.pth")
     for path in ("t.safetensors", "t.pth"):
-        view = hp.load_model(f"file:{file}:build", tuned={"4/zero": tmp_path / path}, aligned="4/zero")
-        assert all(torch.equal(v, model.module.state_dict()[k] + 1) for k, v in view.module.state_dict().items())
+        view = hp.load_model(
+            f"file:{file}:build", tuned={"4/zero": tmp_path / path}, aligned="4/zero"
+        )
+        assert all(
+            torch.equal(v, model.module.state_dict()[k] + 1)
+            for k, v in view.module.state_dict().items()
+        )
     with pytest.raises(HeatproofError, match="was fine-tuned for 4/zero, not 16/zero"):
         hp.load_model(f"file:{file}:build", tuned={"16/zero": tmp_path / "t.safetensors"})
     with pytest.raises(HeatproofError, match="does not fit"):
@@ -187,7 +213,9 @@ def test_tuned_weights_of_ones_own(file, tmp_path):
 
 
 def test_weights_that_do_not_ship_say_how_to_get_them():
-    with pytest.raises(HeatproofError, match=r"do not ship; in a spec write \{train: paperbirds/resnet18\}"):
+    with pytest.raises(
+        HeatproofError, match=r"do not ship; in a spec write \{train: paperbirds/resnet18\}"
+    ):
         hp.load_model("paperbirds/resnet18")
 
 
@@ -213,19 +241,29 @@ def test_a_model_of_a_library_has_its_preprocessing(timm, name, size, resize, me
 
 @pytest.mark.parametrize("ending", ["safetensors", "pth"])
 @pytest.mark.parametrize("name", ["torchvision:resnet18", "timm:vit_tiny_patch16_224"])
-def test_a_librarys_weights_come_from_a_file_in_its_own_names(timm, torchvision, tmp_path, name, ending):
+def test_a_librarys_weights_come_from_a_file_in_its_own_names(
+    timm, torchvision, tmp_path, name, ending
+):
     package, _, net = name.partition(":")
     module = timm.create_model(net) if package == "timm" else torchvision.models.get_model(net)
     path, x = tmp_path / f"w.{ending}", torch.randn(1, 3, 224, 224)
-    save_file(module.state_dict(), path) if ending == "safetensors" else torch.save(module.state_dict(), path)
+    save_file(module.state_dict(), path) if ending == "safetensors" else torch.save(
+        module.state_dict(), path
+    )
     with torch.no_grad():
         logits = module.eval()(x)
-    torch.testing.assert_close(hp.load_model(name, path).logits(x), logits, rtol=0, atol=1e-5 * logits.abs().max().item())
+    torch.testing.assert_close(
+        hp.load_model(name, path).logits(x), logits, rtol=0, atol=1e-5 * logits.abs().max().item()
+    )
 
 
 def test_published_weights_are_known_by_the_name_of_the_file(torchvision, tmp_path):
     state = torchvision.models.get_model("mobilenet_v2").state_dict()
-    for file, resize in (("mobilenet_v2-b0353104.pth", 256), ("mobilenet_v2-7ebf99e0.pth", 232), ("mine.pth", 256)):
+    for file, resize in (
+        ("mobilenet_v2-b0353104.pth", 256),
+        ("mobilenet_v2-7ebf99e0.pth", 232),
+        ("mine.pth", 256),
+    ):
         torch.save(state, tmp_path / file)
         assert hp.load_model("torchvision:mobilenet_v2", tmp_path / file).resize == resize
 
@@ -233,12 +271,20 @@ def test_published_weights_are_known_by_the_name_of_the_file(torchvision, tmp_pa
 @pytest.mark.parametrize(
     ("name", "weights", "message"),
     [
-        ("torchvision:resnet50", None, "torchvision:resnet50 needs weights, and nothing is downloaded.*weights=random"),
+        (
+            "torchvision:resnet50",
+            None,
+            "torchvision:resnet50 needs weights, and nothing is downloaded.*weights=random",
+        ),
         ("timm:vit_base_patch16_224", None, "timm:vit_base_patch16_224 needs weights"),
         ("torchvision:resnt50", None, 'unknown torchvision model "resnt50"; did you mean resnet50'),
         ("torchvision:fasterrcnn_resnet50_fpn", "random", "unknown torchvision model"),
         ("timm:vit_base_patch16_22", "random", "did you mean vit_base_patch16_224"),
-        ("timm:vit_tiny_patch16_224.augreg", "random", "did you mean vit_tiny_patch16_224.augreg_in21k"),
+        (
+            "timm:vit_tiny_patch16_224.augreg",
+            "random",
+            "did you mean vit_tiny_patch16_224.augreg_in21k",
+        ),
         ("timm:qqqqqqqq", "random", r"there are: .* and \d+ more"),
         ("timm:vit_small_patch16_224.dino", "random", "has no classifier"),
         ("torchvision:resnet18", "IMAGENET1K_V1", "no weights file IMAGENET1K_V1"),
@@ -254,7 +300,9 @@ def test_a_librarys_name_that_is_wrong_says_what_is_right(timm, file, name, weig
 @pytest.mark.parametrize("package", ["torchvision", "timm"])
 def test_a_library_that_is_missing_says_what_to_install(timm, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(HeatproofError, match=rf"{package} cannot be imported .*pip install 'heatproof\[vision\]'"):
+    with pytest.raises(
+        HeatproofError, match=rf"{package} cannot be imported .*pip install 'heatproof\[vision\]'"
+    ):
         hp.load_model(f"{package}:resnet18", "random")
 
 

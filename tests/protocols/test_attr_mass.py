@@ -27,7 +27,9 @@ def scores(data: str, methods: list, limit: int = 40):
 
 
 def test_known_maps_have_known_shares():
-    rows, data = scores("watermark:paperbirds:test", ["object", "constant", one_corner, nothing, "random"])
+    rows, data = scores(
+        "watermark:paperbirds:test", ["object", "constant", one_corner, nothing, "random"]
+    )
     assert rows["status"].eq("ok").all()
     for i, sample in enumerate(data.ids):
         inside = data.load(i).silhouette
@@ -44,24 +46,40 @@ def test_a_label_without_stripes_has_no_score():
     for i, sample in enumerate(data.ids):
         row = rows.loc["constant", sample]
         if data.labels[i]:
-            assert row["status"] == "ok" and row["value"] == pytest.approx(data.load(i).silhouette.float().mean().item(), rel=1e-6)
+            assert row["status"] == "ok" and row["value"] == pytest.approx(
+                data.load(i).silhouette.float().mean().item(), rel=1e-6
+            )
         else:
-            assert row["status"] == "undefined" and "no pixel of the image tells its class" in row["message"]
+            assert (
+                row["status"] == "undefined"
+                and "no pixel of the image tells its class" in row["message"]
+            )
     assert 0 in data.labels
 
 
 def test_the_share_does_not_depend_on_the_unit_and_agrees_with_a_slow_sum():
     rng = np.random.default_rng(0)
     maps, inside = rng.standard_normal((5, 7, 9)).astype(np.float32), rng.random((5, 7, 9)) < 0.3
-    slow = [sum(abs(float(v)) for v in m[i]) / sum(abs(float(v)) for v in m.flatten()) for m, i in zip(maps, inside, strict=True)]
+    slow = [
+        sum(abs(float(v)) for v in m[i]) / sum(abs(float(v)) for v in m.flatten())
+        for m, i in zip(maps, inside, strict=True)
+    ]
     for unit in (1.0, 1e-30, 1e30):
         found = mass_share(torch.from_numpy(maps * np.float32(unit)), torch.from_numpy(inside))
         assert found.tolist() == pytest.approx(slow, rel=1e-6)
 
 
 def test_data_that_does_not_tell_is_refused_by_name():
-    rows = hp.evaluate("paperbirds/resnet", "disc:paperbirds:test", ["random"], ["attr-mass"], limit=2).scores
+    rows = hp.evaluate(
+        "paperbirds/resnet", "disc:paperbirds:test", ["random"], ["attr-mass"], limit=2
+    ).scores
     assert rows["status"].eq("n/a").all()
-    assert rows["message"].str.contains("disc:paperbirds:test does not tell which pixels matter; use watermark").all()
+    assert (
+        rows["message"]
+        .str.contains("disc:paperbirds:test does not tell which pixels matter; use watermark")
+        .all()
+    )
     with pytest.raises(HeatproofError, match="has no setting"):
-        hp.evaluate("paperbirds/resnet", "paperbirds:test", ["random"], ["attr-mass(steps=3)"], limit=2)
+        hp.evaluate(
+            "paperbirds/resnet", "paperbirds:test", ["random"], ["attr-mass(steps=3)"], limit=2
+        )

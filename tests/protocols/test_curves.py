@@ -84,7 +84,12 @@ def test_updated_maps_are_those_of_the_image_at_that_step(model, batch):
             maps = explain(now).masked_fill(gone, -torch.inf)
             gone = maps <= maps.flatten(1).sort(1).values[:, int(4096 * share) - 1][:, None, None]
             now = x.masked_fill(gone[:, None], 0)
-        torch.testing.assert_close(curve[:, k], model.logits(now).softmax(1).gather(1, target[:, None])[:, 0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            curve[:, k],
+            model.logits(now).softmax(1).gather(1, target[:, None])[:, 0],
+            rtol=1e-4,
+            atol=1e-5,
+        )
     protocol = make_protocol("ids", {"steps": 4, "updated": True})
     part = Judged(ids, x, target, batch.clean[:3], Rng(0, ids), explain=explain)
     torch.testing.assert_close(protocol.measure(model, part, {}, explain(x)).curves["score"], curve)
@@ -100,8 +105,12 @@ def test_every_pixel_has_one_rank_and_ties_an_order_of_their_own(maps):
         assert torch.equal(F.removal_order(maps[i : i + 1], ids[i : i + 1])[0], order[i])
     flat = torch.zeros(2, 64, 64)
     assert not torch.equal(*F.removal_order(flat, ["a", "b"]))
-    assert torch.equal(F.removal_order(flat, ["a", "b"])[0], F.removal_order(2 * flat + 1, ["a", "b"])[0])
-    assert not torch.equal(F.removal_order(flat, ["a", "b"], seed=1)[0], F.removal_order(flat, ["a", "b"])[0])
+    assert torch.equal(
+        F.removal_order(flat, ["a", "b"])[0], F.removal_order(2 * flat + 1, ["a", "b"])[0]
+    )
+    assert not torch.equal(
+        F.removal_order(flat, ["a", "b"], seed=1)[0], F.removal_order(flat, ["a", "b"])[0]
+    )
 
 
 def test_a_sample_does_not_notice_its_neighbours(model, batch, maps):
@@ -110,8 +119,16 @@ def test_a_sample_does_not_notice_its_neighbours(model, batch, maps):
         together = protocol.measure(model, batch, {}, maps).curves["score"]
         for i in range(5):
             one = slice(i, i + 1)
-            alone = Judged(batch.ids[one], batch.x[one], batch.target[one], batch.clean[one], Rng(3, batch.ids[one]))
-            assert torch.equal(protocol.measure(model, alone, {}, maps[one]).curves["score"][0], together[i])
+            alone = Judged(
+                batch.ids[one],
+                batch.x[one],
+                batch.target[one],
+                batch.clean[one],
+                Rng(3, batch.ids[one]),
+            )
+            assert torch.equal(
+                protocol.measure(model, alone, {}, maps[one]).curves["score"][0], together[i]
+            )
 
 
 def test_protocols_share_passes_and_the_plan_knows(tmp_path):
@@ -119,19 +136,42 @@ def test_protocols_share_passes_and_the_plan_knows(tmp_path):
     model = hp.load_model("paperbirds/vgg")
     model.passes.clear()
     hp.evaluate(
-        model, "paperbirds:test", ["ixg", "saliency"], ["deletion(steps=4)", "insertion(steps=4)", "srg(steps=4)"], limit=4, out=tmp_path
+        model,
+        "paperbirds:test",
+        ["ixg", "saliency"],
+        ["deletion(steps=4)", "insertion(steps=4)", "srg(steps=4)"],
+        limit=4,
+        out=tmp_path,
     )
     assert model.passes["forward"] == 4 * (1 + 1 + 2 * 2 * 3)
-    assert Store(tmp_path).read_json("plan.json")["cost"][model.name]["forwards"] == model.passes["forward"]
+    assert (
+        Store(tmp_path).read_json("plan.json")["cost"][model.name]["forwards"]
+        == model.passes["forward"]
+    )
     again = hp.load_model("paperbirds/vgg")
-    hp.evaluate(again, "paperbirds:test", ["ig(steps=5)"], ["ids(steps=4, updated=true)"], limit=4, out=tmp_path / "updated")
+    hp.evaluate(
+        again,
+        "paperbirds:test",
+        ["ig(steps=5)"],
+        ["ids(steps=4, updated=true)"],
+        limit=4,
+        out=tmp_path / "updated",
+    )
     cost = Store(tmp_path / "updated").read_json("plan.json")["cost"][again.name]
     assert again.passes["backward"] == cost["backwards"] == 4 * 5 * (1 + 2)
     assert again.passes["forward"] == cost["forwards"] == 4 * (1 + 3)
 
 
 def test_curves_are_kept_for_every_sample_and_flat_maps_are_flagged(tmp_path):
-    result = hp.evaluate("paperbirds/vgg", "paperbirds:test", ["ixg", "constant"], CURVES, limit=6, keep_maps=2, out=tmp_path)
+    result = hp.evaluate(
+        "paperbirds/vgg",
+        "paperbirds:test",
+        ["ixg", "constant"],
+        CURVES,
+        limit=6,
+        keep_maps=2,
+        out=tmp_path,
+    )
     store = Store(tmp_path)
     tensors, _ = store.kept(next(iter(store.read_json("plan.json")["tasks"])))
     for protocol in parse_protocols(CURVES):
@@ -144,7 +184,12 @@ def test_curves_are_kept_for_every_sample_and_flat_maps_are_flagged(tmp_path):
 
 
 def test_bad_input(model, batch, maps):
-    for name, settings in {"deletion": {"steps": 0}, "insertion": {"steps": -1}, "ids": {"steps": 1}, "road": {"steps": 1}}.items():
+    for name, settings in {
+        "deletion": {"steps": 0},
+        "insertion": {"steps": -1},
+        "ids": {"steps": 1},
+        "road": {"steps": 1},
+    }.items():
         with pytest.raises(HeatproofError, match="greater than or equal to"):
             make_protocol(name, settings)
     with pytest.raises(HeatproofError, match="an image of paperbirds/vgg has 4096 pixels"):
@@ -155,6 +200,8 @@ def test_bad_input(model, batch, maps):
         F.removal_curve(model, batch.x, batch.target, maps[:, ::2], [0.5])
     with pytest.raises(HeatproofError, match="shares of the pixels"):
         F.removal_curve(model, batch.x, batch.target, maps, [1.5])
-    nan = F.updated_curve(model, batch.x, batch.target, lambda x: torch.full_like(x[:, 0], torch.nan), [0.0, 0.5])
+    nan = F.updated_curve(
+        model, batch.x, batch.target, lambda x: torch.full_like(x[:, 0], torch.nan), [0.0, 0.5]
+    )
     assert torch.isfinite(nan[:, 0]).all()
     assert nan[:, 1].isnan().all()

@@ -12,17 +12,36 @@ from heatproof.protocols import Judged, make_protocol
 from heatproof.report.gather import Run
 from heatproof.tensor.noise import Rng
 
-METHODS = ["saliency(reduce=sum_abs)", "ixg", "layercam@input", "lrp-focus", "constant", "gradcam@final", "ixg@final", "iba", "rollout"]
+METHODS = [
+    "saliency(reduce=sum_abs)",
+    "ixg",
+    "layercam@input",
+    "lrp-focus",
+    "constant",
+    "gradcam@final",
+    "ixg@final",
+    "iba",
+    "rollout",
+]
 SETTINGS = ["gridpg(grids=6)", "difull(grids=6)", "dipart(grids=6)"]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return hp.evaluate("paperbirds/vgg", "paperbirds:test", METHODS, SETTINGS, limit=128, out=tmp_path_factory.mktemp("runs") / "grids")
+    return hp.evaluate(
+        "paperbirds/vgg",
+        "paperbirds:test",
+        METHODS,
+        SETTINGS,
+        limit=128,
+        out=tmp_path_factory.mktemp("runs") / "grids",
+    )
 
 
 def test_one_row_for_every_grid_and_judged_cell(run):
-    rows = run.scores[run.scores["method"] == "ixg"].assign(cell=lambda t: t["sample"].map(judged_cell))
+    rows = run.scores[run.scores["method"] == "ixg"].assign(
+        cell=lambda t: t["sample"].map(judged_cell)
+    )
     counts = rows.groupby(["protocol", "cell"]).size().unstack(fill_value=0)
     assert counts.loc["gridpg"].tolist() == [6, 6, 6, 6]
     assert counts.loc["difull"].tolist() == counts.loc["dipart"].tolist() == [6, 0, 0, 6]
@@ -41,7 +60,9 @@ def test_difull_and_dipart_show_the_same_grids(run):
 
 def test_what_cannot_be_seen_has_no_attribution(run):
     """Gradients outside the cell are exactly 0: all of what is positive is inside."""
-    found = run.scores[(run.scores["protocol"] == "difull") & run.scores["method"].isin(METHODS[:4])]
+    found = run.scores[
+        (run.scores["protocol"] == "difull") & run.scores["method"].isin(METHODS[:4])
+    ]
     assert len(found) == 4 * 12 and set(found["value"]) == {1.0}
 
 
@@ -60,7 +81,9 @@ def test_every_cells_share_is_kept(run):
     stored = Run(run.store)
     for protocol in ("gridpg", "difull", "dipart"):
         judge = next(j for j in stored.judges.values() if j["id"] == protocol)
-        rows = run.scores[(run.scores["protocol"] == protocol) & (run.scores["method"] == "ixg@final")].set_index("sample")["value"]
+        rows = run.scores[
+            (run.scores["protocol"] == protocol) & (run.scores["method"] == "ixg@final")
+        ].set_index("sample")["value"]
         for view in (v for v in stored.views("paperbirds/vgg") if v.startswith(protocol)):
             kept = stored.kept("paperbirds/vgg", view)
             cells = kept.every(f"{judge['canonical']} ixg@final cells")
@@ -78,7 +101,15 @@ def test_the_pool_is_on_record(run):
 
 def test_more_grids_begin_with_those_of_fewer():
     few, more = (
-        hp.evaluate("paperbirds/vgg", "paperbirds:test", ["ixg"], [f"difull(grids={n})"], limit=256, batch_size=4).scores for n in (4, 9)
+        hp.evaluate(
+            "paperbirds/vgg",
+            "paperbirds:test",
+            ["ixg"],
+            [f"difull(grids={n})"],
+            limit=256,
+            batch_size=4,
+        ).scores
+        for n in (4, 9)
     )
     both = few.merge(more, on=["sample", "method"])
     assert len(both) == 8
@@ -94,7 +125,13 @@ def test_values_are_those_of_the_maps(grid):
     protocol = make_protocol("gridpg", {"grid": grid})
     maps = torch.zeros(3, 12, 12)
     maps[0, -1, -1], maps[1, 0, 0], maps[1, -1, -1] = 2, 3, 1
-    batch = Judged([f"a#{grid**2 - 1}", f"b#{grid**2 - 1}", "c#0"], maps, torch.zeros(3), maps, Rng(0, ["a", "b", "c"]))
+    batch = Judged(
+        [f"a#{grid**2 - 1}", f"b#{grid**2 - 1}", "c#0"],
+        maps,
+        torch.zeros(3),
+        maps,
+        Rng(0, ["a", "b", "c"]),
+    )
     found = protocol.measure(None, batch, {}, maps)
     assert found.value.tolist() == [1, 0.25, 0] and not any(found.why)
     assert protocol.facts()["random_score"] == pytest.approx(1 / grid**2)
@@ -105,7 +142,10 @@ def test_values_are_those_of_the_maps(grid):
 
 def test_fewer_classes_than_cells(golden_model):
     for name, needed in (("gridpg", 16), ("difull", 15)):
-        with pytest.raises(HeatproofError, match=f"a grid of 4×4 shows {needed} classes, but vgg has 10; choose a smaller grid"):
+        with pytest.raises(
+            HeatproofError,
+            match=f"a grid of 4×4 shows {needed} classes, but vgg has 10; choose a smaller grid",
+        ):
             make_protocol(name, {"grid": 4}).check(golden_model("vgg"))
     make_protocol("difull", {"grid": 3}).check(golden_model("vgg"))
 
@@ -127,7 +167,11 @@ def test_a_model_without_grids_does_not_stop_the_others(tmp_path):
         out=tmp_path / "run",
     )
     status = found.scores.groupby(["model", "protocol"])["status"].agg(set)
-    assert status["paperbirds/vit"].to_dict() == {"sds": {"ok"}, "gridpg": {"n/a"}, "difull": {"n/a"}}
+    assert status["paperbirds/vit"].to_dict() == {
+        "sds": {"ok"},
+        "gridpg": {"n/a"},
+        "difull": {"n/a"},
+    }
     assert status["paperbirds/vgg"].to_dict() == {"sds": {"ok"}, "gridpg": {"ok"}, "difull": {"ok"}}
     refused = found.scores[found.scores["status"] == "n/a"]
     assert refused["message"].str.contains("grids are for convolutional networks").all()
@@ -135,11 +179,21 @@ def test_a_model_without_grids_does_not_stop_the_others(tmp_path):
 
 
 def test_a_common_pool_shows_all_models_the_same_grids():
-    models = ["paperbirds/vgg", "paperbirds/resnet", "paperbirds/vit"]  # the last has no grids, and no vote
+    models = [
+        "paperbirds/vgg",
+        "paperbirds/resnet",
+        "paperbirds/vit",
+    ]  # the last has no grids, and no vote
     own, common = (
-        hp.evaluate(models, "paperbirds:test", ["random"], [f"gridpg(grids=4{pool})"], limit=128).scores for pool in ("", ", pool=common")
+        hp.evaluate(
+            models, "paperbirds:test", ["random"], [f"gridpg(grids=4{pool})"], limit=128
+        ).scores
+        for pool in ("", ", pool=common")
     )
-    shown = {len(rows): rows.groupby("model")["sample"].agg(set) for rows in (own[own["status"] == "ok"],)}
+    shown = {
+        len(rows): rows.groupby("model")["sample"].agg(set)
+        for rows in (own[own["status"] == "ok"],)
+    }
     assert shown[32]["paperbirds/vgg"] != shown[32]["paperbirds/resnet"]
     same = common[common["status"] == "ok"].groupby("model")["sample"].agg(set)
     assert same["paperbirds/vgg"] == same["paperbirds/resnet"] and len(same["paperbirds/vgg"]) == 16
@@ -152,5 +206,7 @@ def test_settings_that_make_no_sense():
 
 
 def test_a_data_set_that_is_too_small_is_told():
-    with pytest.raises(HeatproofError, match="enough for .* grids of 2×2, not 100|not enough for a grid"):
+    with pytest.raises(
+        HeatproofError, match="enough for .* grids of 2×2, not 100|not enough for a grid"
+    ):
         hp.evaluate("paperbirds/vgg", "paperbirds:test", ["ixg"], ["gridpg(grids=100)"], limit=64)

@@ -41,7 +41,9 @@ class Linear(nn.Module):
 @pytest.fixture(scope="module", params=[1, 3])
 def case(request):
     channels = request.param
-    model = hp.Model(Linear(channels).eval(), size=SIDE, mean=[0.0] * channels, std=[1.0] * channels)
+    model = hp.Model(
+        Linear(channels).eval(), size=SIDE, mean=[0.0] * channels, std=[1.0] * channels
+    )
     w = model.module.layer.weight[0].detach().reshape(channels, SIDE, SIDE)
     return model, draw(4, channels, SIDE, SIDE, seed=1), w
 
@@ -54,7 +56,9 @@ def explain(case, method):
 @pytest.mark.parametrize("method", ["saliency(reduce=sum)", "smoothgrad(reduce=sum)"])
 def test_gradients_are_the_weights(case, method):
     _, x, w = case
-    torch.testing.assert_close(explain(case, method), w.sum(0).expand(len(x), -1, -1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        explain(case, method), w.sum(0).expand(len(x), -1, -1), rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +74,9 @@ def test_gradients_are_the_weights(case, method):
 )
 def test_the_others_are_the_weights_times_the_way_from_the_baseline(case, method, start):
     _, x, w = case
-    torch.testing.assert_close(explain(case, method), ((x - start) * w).sum(1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        explain(case, method), ((x - start) * w).sum(1), rtol=1e-4, atol=1e-5
+    )
 
 
 GRIDS = torch.tensor(list(product([0.0, 1.0], repeat=SIDE**2)))  # (512, 9)
@@ -80,10 +86,14 @@ def test_rise_over_all_masks_of_single_pixels(case):
     """b + ½ (xw + x_i w_i): the order of x⊙w, whatever the constant."""
     model, x, w = case
     none = torch.zeros(len(GRIDS), 2, dtype=torch.long)
-    every = SoftMasks(GRIDS.reshape(-1, SIDE, SIDE), none, torch.eye(SIDE), torch.eye(SIDE), (SIDE, SIDE))
+    every = SoftMasks(
+        GRIDS.reshape(-1, SIDE, SIDE), none, torch.eye(SIDE), torch.eye(SIDE), (SIDE, SIDE)
+    )
     found = rise_maps(model, x, torch.zeros(len(x), dtype=torch.long), every, 0.5, "logit", None)
     parts = (x * w).sum(1).double()
-    torch.testing.assert_close(found, BIAS + (parts.sum((1, 2), keepdim=True) + parts) / 2, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        found, BIAS + (parts.sum((1, 2), keepdim=True) + parts) / 2, rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("p", [0.5, 0.2])
@@ -100,7 +110,9 @@ def test_rise_over_random_soft_masks(case, p):
     mean = (values * chance[:, None]).sum(1)
     error = (((values - mean[:, None]) ** 2 * chance[:, None]).sum(1) / count).sqrt()
     torch.testing.assert_close(mean, expected, rtol=1e-5, atol=1e-5)
-    found = explain(case, f"rise(masks={count}, cells={SIDE}, p={p}, score=logit)").double().flatten(1)
+    found = (
+        explain(case, f"rise(masks={count}, cells={SIDE}, p={p}, score=logit)").double().flatten(1)
+    )
     assert ((found - expected).abs() < 5 * error).all()
 
 
@@ -108,7 +120,9 @@ def test_rise_over_random_soft_masks(case, p):
 
 D, H, W = 6, 2, 3
 weights, image = draw(D, seed=2).double(), draw(D, seed=3).double()
-ORDERS = torch.tensor(list(permutations(range(D))))  # (720, 6): the pixel that goes first, second, …
+ORDERS = torch.tensor(
+    list(permutations(range(D)))
+)  # (720, 6): the pixel that goes first, second, …
 MU = 0.6
 
 
@@ -184,17 +198,40 @@ def test_the_trapezoid_orders_as_the_sum_does(name, inserting):
 
 
 def maps_of(orders):  # (n, d) -> (n, H, W): the larger the sooner
-    return torch.empty(orders.shape).scatter_(1, orders, torch.arange(D, 0, -1.0).expand_as(orders)).reshape(-1, H, W)
+    return (
+        torch.empty(orders.shape)
+        .scatter_(1, orders, torch.arange(D, 0, -1.0).expand_as(orders))
+        .reshape(-1, H, W)
+    )
 
 
 @pytest.mark.parametrize(("baseline", "fill"), [("zero", 0.0), (f"uniform({MU}, {MU})", MU)])
 def test_removal_curves_are_those_of_the_theory(baseline, fill):
     x = image.reshape(1, 1, H, W).expand(factorial(D), -1, -1, -1)
-    target, fractions, fill = torch.zeros(len(x), dtype=torch.long), [i / D for i in range(D + 1)], torch.full((D,), fill).double()
+    target, fractions, fill = (
+        torch.zeros(len(x), dtype=torch.long),
+        [i / D for i in range(D + 1)],
+        torch.full((D,), fill).double(),
+    )
     arguments = {"baseline": baseline, "batch_size": 1024}
-    deleted = F.removal_curve(lambda batch: f(batch.flatten(1))[:, None], x, target, maps_of(ORDERS), fractions, **arguments)
+    deleted = F.removal_curve(
+        lambda batch: f(batch.flatten(1))[:, None],
+        x,
+        target,
+        maps_of(ORDERS),
+        fractions,
+        **arguments,
+    )
     torch.testing.assert_close(deleted, curves(fill))
-    kept = F.removal_curve(lambda batch: f(batch.flatten(1))[:, None], x, target, maps_of(ORDERS), fractions, "least", **arguments)
+    kept = F.removal_curve(
+        lambda batch: f(batch.flatten(1))[:, None],
+        x,
+        target,
+        maps_of(ORDERS),
+        fractions,
+        "least",
+        **arguments,
+    )
     torch.testing.assert_close(kept.flip(1), curves(fill, inserting=True))
 
 
@@ -209,7 +246,10 @@ def test_with_coarse_steps_the_best_order_is_the_best_up_to_the_order_within_a_s
     winners = ORDERS[sums < sums.min() + 1e-9]
     assert len(winners) == factorial(group) ** (D // group)
     theirs = [set(descending(by)[i : i + group]) for i in range(0, D, group)]
-    assert all([set(order[i : i + group]) for i in range(0, D, group)] == theirs for order in winners.tolist())
+    assert all(
+        [set(order[i : i + group]) for i in range(0, D, group)] == theirs
+        for order in winners.tolist()
+    )
 
 
 def test_any_increasing_function_of_the_best_map_is_as_good():

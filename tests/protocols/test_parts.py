@@ -18,7 +18,14 @@ from heatproof.tensor.noise import Rng
 def judged():
     model = hp.load_model("paperbirds/resnet")
     batch = load_batch(Paperbirds("test", limit=24), range(24), model, with_parts=True)
-    judged = Judged(batch.ids, batch.x, torch.tensor(batch.labels), model.logits(batch.x), Rng(0, batch.ids), batch.parts)
+    judged = Judged(
+        batch.ids,
+        batch.x,
+        torch.tensor(batch.labels),
+        model.logits(batch.x),
+        Rng(0, batch.ids),
+        batch.parts,
+    )
     protocol = make_protocol("parts", {})
     return model, protocol, judged, protocol.share(model, judged)
 
@@ -28,7 +35,9 @@ def test_views_are_the_scene_without_each_part():
     views = data.parts(2)
     scene = data.scene(2)
     for i, part in enumerate(PARTS):
-        without = torch.from_numpy(data.scene(2, [p for p in PARTS if p != part]).image).permute(2, 0, 1)
+        without = torch.from_numpy(data.scene(2, [p for p in PARTS if p != part]).image).permute(
+            2, 0, 1
+        )
         assert torch.equal(views.without[i], without)
         assert views.masks[i].sum() == scene.visible[part]
 
@@ -49,7 +58,13 @@ def test_an_oracle_that_paints_the_drops_on_the_parts_scores_one(judged):
 def test_a_random_map_scores_zero(judged):
     model, protocol, batch, shared = judged
     draws = [
-        protocol.measure(model, batch, shared, torch.randn(24, 64, 64, generator=torch.Generator().manual_seed(i))).value for i in range(40)
+        protocol.measure(
+            model,
+            batch,
+            shared,
+            torch.randn(24, 64, 64, generator=torch.Generator().manual_seed(i)),
+        ).value
+        for i in range(40)
     ]
     assert abs(torch.cat(draws).nanmean()) < 3 / (24 * 40 * 4) ** 0.5
 
@@ -59,9 +74,13 @@ def test_drops_equal_the_slow_way(judged):
     for i in (0, 7):
         for p in range(5):
             with torch.no_grad():
-                both = torch.stack([batch.x[i], model.normalize(batch.parts.without[i, p].float() / 255)])
+                both = torch.stack(
+                    [batch.x[i], model.normalize(batch.parts.without[i, p].float() / 255)]
+                )
                 logits = model.module(both)[:, batch.target[i]]
-            assert shared["drops"][i, p].item() == pytest.approx((logits[0] - logits[1]).item(), abs=1e-4)
+            assert shared["drops"][i, p].item() == pytest.approx(
+                (logits[0] - logits[1]).item(), abs=1e-4
+            )
 
 
 def test_masks_are_widened_and_instances_added():
@@ -74,13 +93,24 @@ def test_masks_are_widened_and_instances_added():
 
 def test_data_without_parts_is_planned_as_such():
     model = hp.load_model("paperbirds/resnet")
-    scores = hp.evaluate(model, (torch.rand(2, 3, 64, 64), [0, 1]), ["edges"], ["parts", "sds"]).scores
-    assert scores.groupby("protocol")["status"].agg(set).to_dict() == {"parts": {"n/a"}, "sds": {"ok"}}
+    scores = hp.evaluate(
+        model, (torch.rand(2, 3, 64, 64), [0, 1]), ["edges"], ["parts", "sds"]
+    ).scores
+    assert scores.groupby("protocol")["status"].agg(set).to_dict() == {
+        "parts": {"n/a"},
+        "sds": {"ok"},
+    }
     assert "has no parts" in scores[scores["protocol"] == "parts"]["message"].iloc[0]
 
 
 def test_both_protocols_in_one_run_and_its_report(tmp_path):
-    result = hp.evaluate("paperbirds/resnet", "paperbirds:test", ["ixg", "gradcam", "object"], ["sds", "parts"], limit=6)
+    result = hp.evaluate(
+        "paperbirds/resnet",
+        "paperbirds:test",
+        ["ixg", "gradcam", "object"],
+        ["sds", "parts"],
+        limit=6,
+    )
     assert set(result.scores["status"]) == {"ok"}
     assert result.scores.groupby("protocol").size().to_dict() == {"sds": 18, "parts": 18}
     assert result.report(tmp_path / "report").is_file()

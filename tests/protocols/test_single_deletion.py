@@ -14,14 +14,23 @@ from heatproof.tensor.noise import Rng
 
 @pytest.mark.parametrize("patches", [4, 16, 64])
 @pytest.mark.parametrize("baseline", ["zero", "blur", "uniform(-1, 1)"])
-def test_an_oracle_map_scores_one_and_its_negative_minus_one(golden_model, images, patches, baseline):
+def test_an_oracle_map_scores_one_and_its_negative_minus_one(
+    golden_model, images, patches, baseline
+):
     model, (x, target) = golden_model("resnet"), images
     drops = F.patch_drops(model, x, target, patches, baseline)
     side = int(patches**0.5)
-    oracle = drops.reshape(-1, side, side).repeat_interleave(32 // side, 1).repeat_interleave(32 // side, 2)
+    oracle = (
+        drops.reshape(-1, side, side)
+        .repeat_interleave(32 // side, 1)
+        .repeat_interleave(32 // side, 2)
+    )
     rho = F.spearman(F.patch_sums(oracle, patches), drops.double())
     torch.testing.assert_close(rho, torch.ones(8, dtype=torch.float64))
-    torch.testing.assert_close(F.spearman(F.patch_sums(-oracle, patches), drops.double()), -torch.ones(8, dtype=torch.float64))
+    torch.testing.assert_close(
+        F.spearman(F.patch_sums(-oracle, patches), drops.double()),
+        -torch.ones(8, dtype=torch.float64),
+    )
 
 
 def test_a_random_map_scores_zero(golden_model, images):
@@ -54,7 +63,9 @@ def test_equals_the_slow_way(golden_model, images):
 def test_what_is_left_without_each_patch_equals_the_slow_way(golden_model, images):
     model, (x, target) = golden_model("vgg"), images
     rng = Rng(0, [str(i) for i in range(len(x))], x.device)
-    shared = make_protocol("sds", {"patches": 4}).share(model, Judged(rng.ids, x, target, model.logits(x), rng))
+    shared = make_protocol("sds", {"patches": 4}).share(
+        model, Judged(rng.ids, x, target, model.logits(x), rng)
+    )
     for patch, (row, column) in enumerate([(0, 0), (0, 16), (16, 0), (16, 16)]):
         without = x.clone()
         without[:, :, row : row + 16, column : column + 16] = 0
@@ -75,12 +86,24 @@ def test_in_domain_is_single_deletion_on_the_aligned_weights():
         return -knows_the_drops(model, x, target, rng=rng)
 
     methods = ["ixg", knows_the_drops, says_the_opposite, "random"]
-    base = hp.evaluate("paperbirds/vgg", "paperbirds:test", methods, ["sds", "idsds"], limit=48).scores
-    tuned = hp.evaluate(hp.load_model("paperbirds/vgg", aligned="16/zero"), "paperbirds:test", methods, ["sds", "idsds"], limit=48).scores
+    base = hp.evaluate(
+        "paperbirds/vgg", "paperbirds:test", methods, ["sds", "idsds"], limit=48
+    ).scores
+    tuned = hp.evaluate(
+        hp.load_model("paperbirds/vgg", aligned="16/zero"),
+        "paperbirds:test",
+        methods,
+        ["sds", "idsds"],
+        limit=48,
+    ).scores
     for protocol in ("sds", "idsds"):  # a model that is aligned already is judged as it is
         expected = tuned[tuned["protocol"] == protocol]["value"].to_numpy()
-        np.testing.assert_array_equal(base[base["protocol"] == "idsds"]["value"].to_numpy(), expected)
-    assert not np.allclose(base[base["protocol"] == "sds"]["value"], base[base["protocol"] == "idsds"]["value"])
+        np.testing.assert_array_equal(
+            base[base["protocol"] == "idsds"]["value"].to_numpy(), expected
+        )
+    assert not np.allclose(
+        base[base["protocol"] == "sds"]["value"], base[base["protocol"] == "idsds"]["value"]
+    )
     assert set(base["model"]) == {"paperbirds/vgg"}
     for (_, method), rows in base.groupby(["protocol", "method"]):
         oracle.setdefault(method, []).append(rows["value"].mean())
@@ -95,7 +118,9 @@ def test_noise_is_drawn_per_sample_whatever_the_batch(golden_model, images):
     whole = F.patch_drops(model, x, target, 16, "uniform", ids=ids, seed=3)
     part = F.patch_drops(model, x[[5, 1]], target[[5, 1]], 16, "uniform", ids=["f", "b"], seed=3)
     torch.testing.assert_close(part, whole[[5, 1]], rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(whole, F.patch_drops(model, x, target, 16, "uniform", ids=ids, seed=4))
+    assert not torch.allclose(
+        whole, F.patch_drops(model, x, target, 16, "uniform", ids=ids, seed=4)
+    )
 
 
 def test_a_patch_that_does_not_matter_drops_nothing():
@@ -142,6 +167,8 @@ def test_every_protocol_states_its_facts():
         p = entry.cls
         assert p.citation
         assert p.summary
-        assert p.range is None or p.random_score is None or p.range[0] <= p.random_score <= p.range[1]
+        assert (
+            p.range is None or p.random_score is None or p.range[0] <= p.random_score <= p.range[1]
+        )
         assert p.target in ("label", "prediction")
         assert f"{p.id}@{p.version}(" in p().canonical

@@ -48,7 +48,9 @@ def introduced(maps, seed=2):
     """Half of what is zero to U(0, 1)."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.rand(maps.shape, generator=generator)
-    return torch.where((maps == 0) & (torch.rand(maps.shape, generator=generator) < 0.5), noise, maps)
+    return torch.where(
+        (maps == 0) & (torch.rand(maps.shape, generator=generator) < 0.5), noise, maps
+    )
 
 
 def one_by_one(model, x, target, maps, missing, eps, soco=False):
@@ -70,7 +72,10 @@ def one_by_one(model, x, target, maps, missing, eps, soco=False):
         accuracy = right / len(x)
 
         def q(i, false):
-            mass = [maps[i].clamp(min=0).flatten()[list(s)].double().sum().item() for s in (included[i], false[i])]
+            mass = [
+                maps[i].clamp(min=0).flatten()[list(s)].double().sum().item()
+                for s in (included[i], false[i])
+            ]
             return (mass[0] - mass[1]) / mass[0]
 
         lagging = [q(i, false) for i in range(len(x))]
@@ -87,7 +92,15 @@ def test_soundness_one_by_one(model, compat):
     x, target = draw(12, 1, SIDE, SIDE, seed=3), torch.tensor([0, 1] * 6)
     maps = draw(12, SIDE, SIDE, seed=4)
     maps[::3] = maps[::3].round()
-    settings = {"baseline": "zero", "first": 0.9, "last": 0.1, "step": 0.1, "eps": 0.12, "compat": compat, "gate": -1.0}
+    settings = {
+        "baseline": "zero",
+        "first": 0.9,
+        "last": 0.1,
+        "step": 0.1,
+        "eps": 0.12,
+        "compat": compat,
+        "gate": -1.0,
+    }
     protocol = make_protocol("soundness", settings)
     found = protocol.measure(model, judged(model, x, target), {}, maps)
     assert found.why == [""] * 12
@@ -100,7 +113,9 @@ def test_completeness_one_by_one(model):
     x, target = draw(6, 1, SIDE, SIDE, seed=3), torch.tensor([0, 1] * 3)
     maps = draw(6, SIDE, SIDE, seed=4)
     maps[::2] = maps[::2].round() / 10
-    found = make_protocol("completeness", {"baseline": "zero", "score": "logit"}).measure(model, judged(model, x, target), {}, maps)
+    found = make_protocol("completeness", {"baseline": "zero", "score": "logit"}).measure(
+        model, judged(model, x, target), {}, maps
+    )
     for i in range(6):
         for k in range(9):
             left = x[i, 0].masked_fill(maps[i] > (9 - k) / 10 * maps[i].max(), 0)
@@ -128,9 +143,14 @@ def test_included_sets_are_nested_and_fixed_for_a_sample(model):
     protocol = make_protocol("soundness", {"baseline": "zero"})
     batch = judged(model, torch.ones(2, 1, SIDE, SIDE), torch.ones(2, dtype=torch.long), ids)
     protocol.measure(Watched(model, forward), batch, {}, maps)
-    there = torch.cat(seen)[:, 0].reshape(2, -1, SIDE, SIDE).bool()  # (sample, missing from little to much)
+    there = (
+        torch.cat(seen)[:, 0].reshape(2, -1, SIDE, SIDE).bool()
+    )  # (sample, missing from little to much)
     assert (there[:, 1:] <= there[:, :-1]).all()
-    assert there.flatten(2).sum(2).tolist() == [[SIDE**2 - int(SIDE**2 * k / 100 + 1e-6) for k in range(1, 99)]] * 2
+    assert (
+        there.flatten(2).sum(2).tolist()
+        == [[SIDE**2 - int(SIDE**2 * k / 100 + 1e-6) for k in range(1, 99)]] * 2
+    )
     for step in there[0]:  # most relevant first
         assert not step.all()
         assert maps[0].clamp(min=0)[step].min() >= maps[0].clamp(min=0)[~step].max()
@@ -144,9 +164,13 @@ def test_what_votes_for_the_label_is_sound(model, truth, make):
     curves = protocol.measure(model, judged(model, x, target), {}, make(maps)).curves
     assert (curves["score"][:, 0] == 1).all()
     assert (protocol.conclude(curves).value == 1).all()
-    found = at_levels(protocol, curves["score"].numpy(), curves["mass"].numpy(), (0.1, 0.5, 1.0), 10)
+    found = at_levels(
+        protocol, curves["score"].numpy(), curves["mass"].numpy(), (0.1, 0.5, 1.0), 10
+    )
     np.testing.assert_allclose(found, 1)
-    assert (protocol.quality(**curves)[:, 1] < 1).all()  # all later steps count as false: so q is told at a level, never averaged
+    assert (
+        protocol.quality(**curves)[:, 1] < 1
+    ).all()  # all later steps count as false: so q is told at a level, never averaged
 
 
 def test_attribution_that_is_introduced_is_less_sound(model, truth):
@@ -164,7 +188,10 @@ def test_a_map_that_lacks_something_is_less_complete(model, truth, absolute):
     """For every image and threshold: what it takes out is part of what the truth takes out, and all of that votes for the label."""
     x, target, maps = truth
     protocol = make_protocol("completeness", {"baseline": "zero", "absolute": absolute})
-    whole, less = (protocol.measure(model, judged(model, x, target), {}, m).curves["drop"] for m in (maps, removed(maps)))
+    whole, less = (
+        protocol.measure(model, judged(model, x, target), {}, m).curves["drop"]
+        for m in (maps, removed(maps))
+    )
     assert (less <= whole).all()
     assert less.mean() < whole.mean()
     assert (whole.diff(dim=1) >= 0).all()  # more is taken out at a lower threshold
@@ -176,7 +203,11 @@ def test_a_sample_does_not_notice_its_neighbours(name):
     """Not even whether theirs is the only map with negative values."""
     net = hp.load_model("paperbirds/vgg")
     settings = {"completeness": {}, "soundness": {"step": 0.2}}[name] | {"score": "logit"}
-    x, maps, target = draw(3, 3, 64, 64), draw(3, 64, 64, seed=1).round(decimals=1), torch.tensor([1, 2, 3])
+    x, maps, target = (
+        draw(3, 3, 64, 64),
+        draw(3, 64, 64, seed=1).round(decimals=1),
+        torch.tensor([1, 2, 3]),
+    )
     maps[0] = maps[0].abs()
     protocol = make_protocol(name, settings)
     with net.batches_of(4):
@@ -191,7 +222,9 @@ def test_maps_without_anything_positive_are_left_out(model):
     x, target = draw(3, 1, SIDE, SIDE), torch.tensor([0, 1, 0])
     maps = torch.stack([draw(SIDE, SIDE), -draw(SIDE, SIDE).abs(), torch.zeros(SIDE, SIDE)])
     for name in ("completeness", "soundness"):
-        found = make_protocol(name, {"baseline": "zero"}).measure(model, judged(model, x, target), {}, maps)
+        found = make_protocol(name, {"baseline": "zero"}).measure(
+            model, judged(model, x, target), {}, maps
+        )
         assert found.why == ["", "nothing in the map is positive", "nothing in the map is positive"]
         assert found.value[1:].isnan().all()
         soco = make_protocol(name, {"baseline": "zero", "compat": "soco"})
@@ -203,21 +236,27 @@ def test_maps_without_anything_positive_are_left_out(model):
 
 def test_a_level_that_is_never_reached(model):
     protocol = make_protocol("soundness", {"eps": 0.1, "level": 0.9})
-    found = protocol.conclude({"score": torch.tensor([[0.0, 1.0]] * 5 + [[1.0, 0.0]] * 7), "mass": torch.ones(12, 2)})
+    found = protocol.conclude(
+        {"score": torch.tensor([[0.0, 1.0]] * 5 + [[1.0, 0.0]] * 7), "mass": torch.ones(12, 2)}
+    )
     assert found.value.isnan().all()
     assert set(found.why) == {"the accuracy is 0.583 at most and never reaches 0.9"}
 
 
 def test_too_few_samples_are_told():
     protocol = make_protocol("soundness", {"eps": 0.02})
-    with pytest.warns(UserWarning, match="12 samples cannot tell a gain of eps=0.02 in accuracy; take 50 or more"):
+    with pytest.warns(
+        UserWarning, match="12 samples cannot tell a gain of eps=0.02 in accuracy; take 50 or more"
+    ):
         protocol.conclude({"score": torch.ones(12, 98), "mass": torch.ones(12, 98)})
     protocol.conclude({"score": torch.ones(50, 98), "mass": torch.ones(50, 98)})
 
 
 def test_settings():
     assert make_protocol("soundness", {}).missing == tuple(k / 100 for k in range(98, 0, -1))
-    assert make_protocol("soundness", {"compat": "soco"}).missing == tuple(k / 100 for k in range(98, 2, -1))
+    assert make_protocol("soundness", {"compat": "soco"}).missing == tuple(
+        k / 100 for k in range(98, 2, -1)
+    )
     with pytest.raises(HeatproofError, match="at least two steps"):
         make_protocol("soundness", {"first": 0.5, "step": 0.9})
     with pytest.raises(HeatproofError, match="less than 1"):
@@ -235,7 +274,9 @@ def negative_at_times(model, x, target, *, rng):
     """Nothing positive for one sample, nothing finite for another, nothing at all for a third."""
     maps = x[:, 0].abs()
     for i, sample in enumerate(rng.ids):
-        maps[i] *= {"test-00003": -1.0, "test-00005": float("nan"), "test-00007": 0.0}.get(sample, 1.0)
+        maps[i] *= {"test-00003": -1.0, "test-00005": float("nan"), "test-00007": 0.0}.get(
+            sample, 1.0
+        )
     return maps
 
 
@@ -243,9 +284,20 @@ def test_a_run_concludes_from_all_its_shards(tmp_path):
     """The same, whether 64 samples were there before or not; the mean is soundness at the level, by the samples that have a map."""
     net = hp.load_model("paperbirds/vgg")
     methods = ["saliency", negative_at_times, "constant"]
-    hp.evaluate(net, "paperbirds:test", methods, [QUICK], limit=64, out=tmp_path / "grown", batch_size=16)
-    grown = hp.evaluate(net, "paperbirds:test", methods, [QUICK], limit=70, out=tmp_path / "grown", batch_size=16).scores
-    whole = hp.evaluate(net, "paperbirds:test", methods, [QUICK, "completeness(baseline=zero)"], limit=70, batch_size=16)
+    hp.evaluate(
+        net, "paperbirds:test", methods, [QUICK], limit=64, out=tmp_path / "grown", batch_size=16
+    )
+    grown = hp.evaluate(
+        net, "paperbirds:test", methods, [QUICK], limit=70, out=tmp_path / "grown", batch_size=16
+    ).scores
+    whole = hp.evaluate(
+        net,
+        "paperbirds:test",
+        methods,
+        [QUICK, "completeness(baseline=zero)"],
+        limit=70,
+        batch_size=16,
+    )
     scores = whole.scores[whole.scores["protocol"] == "soundness"].reset_index(drop=True)
     assert scores.equals(grown)
     by_method = dict(list(scores.groupby("method")))
@@ -257,12 +309,19 @@ def test_a_run_concludes_from_all_its_shards(tmp_path):
     }
     assert set(by_method["constant"]["message"]) == {"the map is the same everywhere"}
     summary = whole.summary(resamples=50).set_index(["protocol", "method"])
-    levels = table(Store(tmp_path / "grown"), (0.3, 1.01), resamples=50).set_index(["method", "level"])
+    levels = table(Store(tmp_path / "grown"), (0.3, 1.01), resamples=50).set_index(
+        ["method", "level"]
+    )
     for method, n in {"saliency": 70, "negative_at_times": 67}.items():
-        assert levels.loc[(method, 0.3), "soundness"] == pytest.approx(summary.loc[("soundness", method), "mean"])
+        assert levels.loc[(method, 0.3), "soundness"] == pytest.approx(
+            summary.loc[("soundness", method), "mean"]
+        )
         assert levels.loc[(method, 0.3), "n"] == summary.loc[("soundness", method), "n"] == n
         assert np.isnan(levels.loc[(method, 1.01), "soundness"])
-    drawn = [frame.loc[at, ["low", "high"]].tolist() for frame, at in ((levels, ("saliency", 0.3)), (summary, ("soundness", "saliency")))]
+    drawn = [
+        frame.loc[at, ["low", "high"]].tolist()
+        for frame, at in ((levels, ("saliency", 0.3)), (summary, ("soundness", "saliency")))
+    ]
     assert drawn[0] == pytest.approx(drawn[1])
     assert drawn[0][0] < summary.loc[("soundness", "saliency"), "mean"]
     assert whole.scores["value"].notna().sum() == (whole.scores["status"] == "ok").sum()
@@ -307,11 +366,18 @@ def test_order_based_metrics_of_the_label_share_maps_and_images():
     ]
     net.passes.clear()
     rows = hp.evaluate(net, (images, wrong), ["saliency"], protocols).scores
-    assert net.passes["forward"] == 10 * (1 + 1 + 3 * 4)  # clean, empty; by area from either end, by value
+    assert net.passes["forward"] == 10 * (
+        1 + 1 + 3 * 4
+    )  # clean, empty; by area from either end, by value
     assert net.passes["backward"] == 10
     assert set(rows["target_is"]) == {"label"}
     assert (rows.groupby("sample")["target"].nunique() == 1).all()
     net.passes.clear()
-    asked = hp.evaluate(net, (images, wrong), ["saliency"], [QUICK, by_area.format("order=least")]).scores
+    asked = hp.evaluate(
+        net, (images, wrong), ["saliency"], [QUICK, by_area.format("order=least")]
+    ).scores
     assert net.passes["backward"] == 20
-    assert asked.groupby("protocol")["target_is"].unique().map(list).to_dict() == {"soundness": ["label"], "road": ["prediction"]}
+    assert asked.groupby("protocol")["target_is"].unique().map(list).to_dict() == {
+        "soundness": ["label"],
+        "road": ["prediction"],
+    }

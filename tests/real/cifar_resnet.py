@@ -16,13 +16,18 @@ CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 class Block(nn.Module):
     def __init__(self, inside, width, stride):
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(inside, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv1, self.bn1 = (
+            nn.Conv2d(inside, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+        )
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
         self.stride, self.pad = stride, (width - inside) // 2
 
     def forward(self, x):
         h = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        return F.relu(h + F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.pad, self.pad)))
+        return F.relu(
+            h + F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.pad, self.pad))
+        )
 
 
 class ResNet(nn.Module):
@@ -31,7 +36,11 @@ class ResNet(nn.Module):
         self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
         for i, (inside, width) in enumerate([(16, 16), (16, 32), (32, 64)], 1):
             first = Block(inside, width, 1 if inside == width else 2)
-            setattr(self, f"layer{i}", nn.Sequential(first, *(Block(width, width, 1) for _ in range(blocks - 1))))
+            setattr(
+                self,
+                f"layer{i}",
+                nn.Sequential(first, *(Block(width, width, 1) for _ in range(blocks - 1))),
+            )
         self.linear = nn.Linear(64, 10)
 
     def forward(self, x):

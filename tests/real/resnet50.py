@@ -16,11 +16,18 @@ class Bottleneck(nn.Module):
     def __init__(self, inside, width, stride):
         super().__init__()
         out = 4 * width
-        self.conv1, self.bn1 = nn.Conv2d(inside, width, 1, stride, bias=False), nn.BatchNorm2d(width)
+        self.conv1, self.bn1 = (
+            nn.Conv2d(inside, width, 1, stride, bias=False),
+            nn.BatchNorm2d(width),
+        )
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
         self.conv3, self.bn3 = nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = nn.Sequential(nn.Conv2d(inside, out, 1, stride, bias=False), nn.BatchNorm2d(out)) if inside != out else None
+        self.downsample = (
+            nn.Sequential(nn.Conv2d(inside, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            if inside != out
+            else None
+        )
 
     def forward(self, x):
         h = self.relu(self.bn1(self.conv1(x)))
@@ -56,8 +63,17 @@ class ResNet50(nn.Module):
 def build():
     net = ResNet50()
     net.load_state_dict(load_file(ROOT / "resnet50.safetensors"))
-    wnids = [line.split("\t")[1] for line in (ROOT / "imagenet-classes.tsv").read_text().splitlines() if line[0].isdigit()]
-    return hp.Model(net.eval(), classes=wnids, mean=[m / 255 for m in (123.68, 116.779, 103.939)], std=[1 / 255] * 3)
+    wnids = [
+        line.split("\t")[1]
+        for line in (ROOT / "imagenet-classes.tsv").read_text().splitlines()
+        if line[0].isdigit()
+    ]
+    return hp.Model(
+        net.eval(),
+        classes=wnids,
+        mean=[m / 255 for m in (123.68, 116.779, 103.939)],
+        std=[1 / 255] * 3,
+    )
 
 
 class Scaled(ResNet50):
@@ -65,7 +81,9 @@ class Scaled(ResNet50):
 
     def __init__(self):
         super().__init__()
-        self.register_buffer("scale", 255 * torch.tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer(
+            "scale", 255 * torch.tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1), persistent=False
+        )
 
     def forward(self, x):
         return super().forward(x * self.scale)
@@ -74,4 +92,9 @@ class Scaled(ResNet50):
 def build_scaled():
     given, net = build(), Scaled()
     net.load_state_dict(given.module.state_dict())
-    return hp.Model(net.eval(), classes=given.classes, mean=given.mean.flatten().tolist(), std=[0.229, 0.224, 0.225])
+    return hp.Model(
+        net.eval(),
+        classes=given.classes,
+        mean=given.mean.flatten().tolist(),
+        std=[0.229, 0.224, 0.225],
+    )

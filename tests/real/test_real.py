@@ -14,7 +14,10 @@ NEEDED = ("imagenet-sample", "imagenet-classes.tsv", "resnet50.safetensors")
 pytestmark = [
     pytest.mark.real,
     pytest.mark.slow,
-    pytest.mark.skipif(not all((ROOT / n).exists() for n in NEEDED), reason=f"HEATPROOF_REAL_DATA has not all of {', '.join(NEEDED)}"),
+    pytest.mark.skipif(
+        not all((ROOT / n).exists() for n in NEEDED),
+        reason=f"HEATPROOF_REAL_DATA has not all of {', '.join(NEEDED)}",
+    ),
 ]
 
 
@@ -40,10 +43,18 @@ def test_other_units_are_the_same_network(model, data):
 
 
 def test_the_folders_of_imagenet_have_their_places_among_all_classes():
-    order = [line.split("\t")[1] for line in (ROOT / "imagenet-classes.tsv").read_text().splitlines()]
-    nameless = hp.Model(torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 1000)))
+    order = [
+        line.split("\t")[1] for line in (ROOT / "imagenet-classes.tsv").read_text().splitlines()
+    ]
+    nameless = hp.Model(
+        torch.nn.Sequential(
+            torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 1000)
+        )
+    )
     found = hp.load_data(f"folder:{ROOT / 'imagenet-sample'}", nameless)
-    assert [order[label] for label in found.labels] == [image.partition("/")[0] for image in found.ids]
+    assert [order[label] for label in found.labels] == [
+        image.partition("/")[0] for image in found.ids
+    ]
 
 
 def test_cuts_are_exact(model, data):
@@ -61,7 +72,9 @@ def test_one_backward_gives_the_bytes_of_a_backward_of_ones_own(model, data):
     target = torch.tensor(batch.labels)
     alone = model.tail("cam").gradient(model.activation(batch.x, "cam"), target).gradient
     with model.sharing(batch.x, target, ["input", "cam"]):
-        assert torch.equal(model.tail("cam").gradient(model.activation(batch.x, "cam"), target).gradient, alone)
+        assert torch.equal(
+            model.tail("cam").gradient(model.activation(batch.x, "cam"), target).gradient, alone
+        )
 
 
 def test_a_run(model, data):

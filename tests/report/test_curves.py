@@ -25,7 +25,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     out = tmp_path_factory.mktemp("curves") / "run"
     reference = hp.load_data("paperbirds:train", limit=32)
     methods = ["ixg", "gradcam", "saliency", "random"]
-    return Run(hp.evaluate("paperbirds/vgg", "paperbirds:test", methods, protocols, limit=12, out=out, reference=reference).store)
+    return Run(
+        hp.evaluate(
+            "paperbirds/vgg",
+            "paperbirds:test",
+            methods,
+            protocols,
+            limit=12,
+            out=out,
+            reference=reference,
+        ).store
+    )
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +48,32 @@ def shown(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict:
 def test_distances_and_what_is_left_are_those_of_the_images(run: Run, shown: dict):
     """From the network and the images themselves, for the whole image and for nothing."""
     model = hp.load_model("paperbirds/vgg")
-    test, train = (hp.load_data(f"paperbirds:{split}", model, limit=n) for split, n in (("test", 12), ("train", 32)))
-    x, known = (model.normalize(torch.stack([d.load(i).image for i in range(len(d.ids))])) for d in (test, train))
+    test, train = (
+        hp.load_data(f"paperbirds:{split}", model, limit=n)
+        for split, n in (("test", 12), ("train", 32))
+    )
+    x, known = (
+        model.normalize(torch.stack([d.load(i).image for i in range(len(d.ids))]))
+        for d in (test, train)
+    )
     bank = torch.nn.functional.normalize(model.forward(known)[1].double())
     for images, step in ((x, 0), (torch.zeros_like(x), -1)):
         logits, embedding = model.forward(images)
         nearest = torch.cdist(torch.nn.functional.normalize(embedding.double()), bank).amin(1)
         name = "deletion@1(baseline=zero, of=None, ood=True, score=logit, steps=5) gradcam"
         kept = run.kept("paperbirds/vgg")
-        torch.testing.assert_close(kept.every(f"{name} ood")[:, step].double(), nearest, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            kept.every(f"{name} ood")[:, step].double(), nearest, rtol=1e-4, atol=1e-5
+        )
         p = logits.double().softmax(1)
         left = np.log(32) + (p * p.clamp(min=1e-300).log()).sum(1)
-        torch.testing.assert_close(kept.every(f"{name} negentropy")[:, step].double(), left, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            kept.every(f"{name} negentropy")[:, step].double(), left, rtol=1e-4, atol=1e-5
+        )
     row = next(r for r in shown["rows"] if (r["protocol"], r["baseline"]) == ("deletion", "blur"))
-    kept_curve = kept.every(f"deletion@1(baseline=blur, of=None, ood=True, score=logit, steps=5) {shown['method']} ood")
+    kept_curve = kept.every(
+        f"deletion@1(baseline=blur, of=None, ood=True, score=logit, steps=5) {shown['method']} ood"
+    )
     assert row["means"]["ood"].value == pytest.approx(kept_curve.double().mean().item())
 
 
@@ -83,8 +105,13 @@ def test_rankings_are_compared_baseline_by_baseline(run: Run, tmp_path):
     found = stability.content(run, Site(tmp_path))
     assert [c["over"] for c in found["baselines"]] == ["deletion", "insertion"]
     assert [c["labels"] for c in found["baselines"]] == [BASELINES] * 2
-    table = run.summary[run.summary["protocol"] == "deletion"].pivot(index="baseline", columns="method", values="rank")
-    pair = spearmanr(table.loc["zero", ["ixg", "gradcam", "saliency"]], table.loc["uniform", ["ixg", "gradcam", "saliency"]]).statistic
+    table = run.summary[run.summary["protocol"] == "deletion"].pivot(
+        index="baseline", columns="method", values="rank"
+    )
+    pair = spearmanr(
+        table.loc["zero", ["ixg", "gradcam", "saliency"]],
+        table.loc["uniform", ["ixg", "gradcam", "saliency"]],
+    ).statistic
     assert found["baselines"][0]["found"].pairs[0, 1].value == pytest.approx(pair)
     assert "protocol to protocol" in found["by_model"]["paperbirds/vgg"][-1]["title"]
 
@@ -95,5 +122,12 @@ def test_curves_along_which_nothing_else_is_watched(tmp_path):
         "soundness(baseline=zero, first=0.8, last=0.2, step=0.3, eps=0.1)",
         "completeness(baseline=zero, steps=3)",
     ]
-    page = hp.evaluate("paperbirds/vgg", "paperbirds:test", ["saliency", "random"], protocols, limit=10, out=tmp_path).report()
+    page = hp.evaluate(
+        "paperbirds/vgg",
+        "paperbirds:test",
+        ["saliency", "random"],
+        protocols,
+        limit=10,
+        out=tmp_path,
+    ).report()
     assert "Where the area lies" in page.read_text()

@@ -28,7 +28,9 @@ COUNT = 12
 def result(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
     settings = [f"gridpg(grids={COUNT})", f"difull(grids={COUNT})"]
     out = tmp_path_factory.mktemp("grids") / "run"
-    return hp.evaluate("paperbirds/vgg", "paperbirds:test", METHODS, settings, limit=128, out=out, keep_maps=11)
+    return hp.evaluate(
+        "paperbirds/vgg", "paperbirds:test", METHODS, settings, limit=128, out=out, keep_maps=11
+    )
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,13 @@ def page(result: hp.Result) -> str:
 
 def test_methods_stand_together_from_the_first_layer_to_the_last(shown: dict):
     chart = str(shown["boxes"].svg)
-    assert re.findall(r'<g class="mark[^>]*data-method="([^"]*)"', chart) == ["ixg", "ixg@final", "gradcam@final", "iba", "random"]
+    assert re.findall(r'<g class="mark[^>]*data-method="([^"]*)"', chart) == [
+        "ixg",
+        "ixg@final",
+        "gradcam@final",
+        "iba",
+        "random",
+    ]
     names = re.findall(r'class="name"[^>]*>([^<]*)<', chart)
     assert names == ["ixg", "gradcam", "iba", "random"]
     assert chart.count("no score") == 2  # the method that does not apply, under both settings
@@ -65,11 +73,23 @@ def test_means_in_the_figure_are_those_of_the_scores(result: hp.Result, shown: d
     written = re.findall(r'class="value"[^>]*>([^<]*)<', str(shown["boxes"].svg))
     means = result.scores.groupby(["method", "protocol"])["value"].mean()
     order = ["ixg", "ixg@final", "gradcam@final", "random"]
-    assert written == [number(means[method, protocol], 2) for method in order for protocol in ("gridpg", "difull")]
+    assert written == [
+        number(means[method, protocol], 2) for method in order for protocol in ("gridpg", "difull")
+    ]
 
 
 def test_a_box_is_what_it_says():
-    values = [0.1, 0.4, 0.45, 0.5, 0.5, 0.55, 0.6, 0.62, 1.0]  # quartiles 0.45, 0.5, 0.6; reach 0.225
+    values = [
+        0.1,
+        0.4,
+        0.45,
+        0.5,
+        0.5,
+        0.55,
+        0.6,
+        0.62,
+        1.0,
+    ]  # quartiles 0.45, 0.5, 0.6; reach 0.225
     box = Box.of(values, "some")
     assert box.quartiles == pytest.approx((0.45, 0.5, 0.6))
     assert box.whiskers == pytest.approx((0.4, 0.62))
@@ -86,9 +106,13 @@ def test_the_dashed_line_is_a_map_that_is_the_same_everywhere(shown: dict):
     assert lines == pytest.approx(ticks, abs=0.01)
 
 
-def test_shares_of_the_cells_add_up_and_the_judged_one_is_the_mean_score(result: hp.Result, shown: dict):
+def test_shares_of_the_cells_add_up_and_the_judged_one_is_the_mean_score(
+    result: hp.Result, shown: dict
+):
     for setting, judged in zip(shown["settings"], ([0, 1, 2, 3], [0, 3]), strict=True):
-        rows = result.scores[(result.scores["protocol"] == setting["label"]) & (result.scores["status"] == "ok")]
+        rows = result.scores[
+            (result.scores["protocol"] == setting["label"]) & (result.scores["status"] == "ok")
+        ]
         rows = rows.assign(cell=rows["sample"].map(judged_cell))
         assert set(setting["shares"]) == {"ixg", "ixg@final", "gradcam@final", "random"}
         for method, found in setting["shares"].items():
@@ -96,33 +120,52 @@ def test_shares_of_the_cells_add_up_and_the_judged_one_is_the_mean_score(result:
             for shares in found:
                 scores = rows[(rows["method"] == method) & (rows["cell"] == shares.judged)]["value"]
                 assert sum(shares.values) == pytest.approx(1)
-                assert shares.values[shares.judged] == pytest.approx(scores[scores > 0].mean(), rel=1e-5)
+                assert shares.values[shares.judged] == pytest.approx(
+                    scores[scores > 0].mean(), rel=1e-5
+                )
 
 
 def test_bins_go_from_the_best_to_the_worst(result: hp.Result, shown: dict):
     """Eleven maps were kept: 10, 40, 40 and 10 % of them are 1, 4, 4 and 2."""
     for setting in shown["settings"]:
         found = setting["aggregated"]
-        assert (found["maps"], found["of"], found["titles"]) == (11, COUNT, ["0–10 %", "10–50 %", "50–90 %", "90–100 %"])
+        assert (found["maps"], found["of"], found["titles"]) == (
+            11,
+            COUNT,
+            ["0–10 %", "10–50 %", "50–90 %", "90–100 %"],
+        )
         rows = result.scores[(result.scores["protocol"] == setting["label"])]
         for row in found["rows"]:
-            own = rows[(rows["method"] == row["label"]) & rows["sample"].str.endswith("#0")][:11].set_index("sample")["value"]
+            own = rows[(rows["method"] == row["label"]) & rows["sample"].str.endswith("#0")][
+                :11
+            ].set_index("sample")["value"]
             best = own.sort_values(ascending=False)
             parts = [best[:1], best[1:5], best[5:9], best[9:]]
             assert [b["count"] for b in row["bins"]] == [1, 4, 4, 2]
-            assert [b["score"] for b in row["bins"]] == pytest.approx([p.mean() for p in parts], rel=1e-5)
-            assert [b["example_score"] for b in row["bins"]] == pytest.approx([p.iloc[(len(p) - 1) // 2] for p in parts], rel=1e-5)
-            assert all(own[b["sample"]] == pytest.approx(b["example_score"], rel=1e-5) for b in row["bins"])
+            assert [b["score"] for b in row["bins"]] == pytest.approx(
+                [p.mean() for p in parts], rel=1e-5
+            )
+            assert [b["example_score"] for b in row["bins"]] == pytest.approx(
+                [p.iloc[(len(p) - 1) // 2] for p in parts], rel=1e-5
+            )
+            assert all(
+                own[b["sample"]] == pytest.approx(b["example_score"], rel=1e-5) for b in row["bins"]
+            )
 
 
 def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(run: Run, site: Site, shown: dict):
     """Again from the kept maps, one by one."""
-    view = next(v for v in run.views("paperbirds/vgg") if v.startswith("gridpg") and v.endswith("cell 0"))
+    view = next(
+        v for v in run.views("paperbirds/vgg") if v.startswith("gridpg") and v.endswith("cell 0")
+    )
     kept = run.kept("paperbirds/vgg", view)
     row = next(r for r in shown["settings"][0]["aggregated"]["rows"] if r["label"] == "ixg@final")
     scored = {}
     for sample in list(kept.shown):
-        large = pictures.resized(kept.of(sample, "map ixg@final").float() * kept.of(sample, "scale ixg@final"), (128, 128)).numpy()
+        large = pictures.resized(
+            kept.of(sample, "map ixg@final").float() * kept.of(sample, "scale ixg@final"),
+            (128, 128),
+        ).numpy()
         positive = np.maximum(large, 0)
         scored[sample] = (positive[:64, :64].sum() / positive.sum(), positive)
     order = sorted(scored.values(), key=lambda found: -found[0])
@@ -132,23 +175,39 @@ def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(run: Run, site: S
     for mean, bin_ in zip(means, row["bins"], strict=True):
         with Image.open(site.root / bin_["map"]) as picture:
             indices = np.asarray(picture).astype(int)
-        assert np.abs(indices - 255 * np.clip(mean / scale, 0, 1)).max() <= 255 / pictures.SHADES / 2 + 0.51
+        assert (
+            np.abs(indices - 255 * np.clip(mean / scale, 0, 1)).max()
+            <= 255 / pictures.SHADES / 2 + 0.51
+        )
 
 
 def test_signs_are_shown_where_there_are_some(shown: dict):
-    signed = {row["label"]: {bool(b["signed"]) for b in row["bins"]} for row in shown["settings"][0]["aggregated"]["rows"]}
-    assert signed == {"ixg": {True}, "ixg@final": {True}, "gradcam@final": {False}}  # and no control
+    signed = {
+        row["label"]: {bool(b["signed"]) for b in row["bins"]}
+        for row in shown["settings"][0]["aggregated"]["rows"]
+    }
+    assert signed == {
+        "ixg": {True},
+        "ixg@final": {True},
+        "gradcam@final": {False},
+    }  # and no control
 
 
 def test_correlations_are_spearmans(result: hp.Result, shown: dict):
     found = shown["settings"][0]["correlation"]
-    scores = result.scores[result.scores["protocol"] == "gridpg"].pivot(index="sample", columns="method", values="value")
+    scores = result.scores[result.scores["protocol"] == "gridpg"].pivot(
+        index="sample", columns="method", values="value"
+    )
     labels = found["labels"]
     assert labels == ["ixg", "ixg@final", "gradcam@final", "random"]
     for i, first in enumerate(labels):
         for j, second in enumerate(labels):
-            assert found["values"][i, j] == pytest.approx(spearmanr(scores[first], scores[second]).statistic)
-    constant = shown["settings"][1]["correlation"]  # all that is cut off has no gradient: 1 everywhere
+            assert found["values"][i, j] == pytest.approx(
+                spearmanr(scores[first], scores[second]).statistic
+            )
+    constant = shown["settings"][1][
+        "correlation"
+    ]  # all that is cut off has no gradient: 1 everywhere
     assert np.isnan(constant["values"][constant["labels"].index("ixg")]).all()
 
 
@@ -158,7 +217,12 @@ def layered(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
     methods = ["ixg@all", "gradcam@all", "ixg|smooth(3)", "ixg|smooth(9)", "gradcam@final"]
     out = tmp_path_factory.mktemp("layers") / "run"
     return hp.evaluate(
-        "paperbirds/vgg", "paperbirds:test", methods, ["sds(patches=4)", "gridpg(grids=5)", "difull(grids=5)"], limit=64, out=out
+        "paperbirds/vgg",
+        "paperbirds:test",
+        methods,
+        ["sds(patches=4)", "gridpg(grids=5)", "difull(grids=5)"],
+        limit=64,
+        out=out,
     )
 
 
@@ -174,17 +238,27 @@ def test_all_layers_stand_over_their_depth_with_intervals(layered: hp.Result, de
     assert chart.count('class="band"') == 2
     for method in ("ixg", "gradcam"):
         own = {"input": "ixg" if method == "ixg" else "gradcam@input"}
-        means = [rows[rows["method"] == own.get(layer, f"{method}@{layer}")]["value"].mean() for layer in layers]
-        told = "\n".join(rf"{100 * k / 6:.0f} %: {number(v, 2)} \([\d.]+ to [\d.]+\)" for k, v in enumerate(means))
+        means = [
+            rows[rows["method"] == own.get(layer, f"{method}@{layer}")]["value"].mean()
+            for layer in layers
+        ]
+        told = "\n".join(
+            rf"{100 * k / 6:.0f} %: {number(v, 2)} \([\d.]+ to [\d.]+\)"
+            for k, v in enumerate(means)
+        )
         assert re.search(f"{method}\n{told}", chart)
 
 
 def test_smoothing_stands_beside_gradcam(layered: hp.Result, deep: dict):
     found = deep["settings"][0]["smoothed"]
-    scores = layered.scores[layered.scores["protocol"] == "gridpg"].pivot(index="sample", columns="method", values="value")
+    scores = layered.scores[layered.scores["protocol"] == "gridpg"].pivot(
+        index="sample", columns="method", values="value"
+    )
     assert (found["widths"], found["beside"]) == ([0, 3, 9], "gradcam@final")
     (row,) = found["rows"]
-    for label, (mean, rho) in zip(["ixg", "ixg|smooth(3)", "ixg|smooth(9)"], row["cells"], strict=True):
+    for label, (mean, rho) in zip(
+        ["ixg", "ixg|smooth(3)", "ixg|smooth(9)"], row["cells"], strict=True
+    ):
         assert mean.value == pytest.approx(scores[label].mean())
         assert rho == pytest.approx(spearmanr(scores[label], scores["gradcam@final"]).statistic)
 
@@ -209,12 +283,16 @@ def test_costs_are_what_was_counted(layered: hp.Result, deep: dict):
 def test_the_page_has_all_of_it(page: str):
     section = page[page.index('<section id="grids"') : page.index('<section id="gallery"')]
     assert section.count('class="chart boxes"') == 1
-    assert section.count('class="chart shared-out"') == section.count('class="chart matrix-plot"') == 2
+    assert (
+        section.count('class="chart shared-out"') == section.count('class="chart matrix-plot"') == 2
+    )
     assert "11 grids (of 12; the others were not kept)" in section
     assert not re.search(r"\b(nan|None)\b", section)
 
 
-def test_too_many_rows_are_cut_to_the_best_layer_of_each(run: Run, shown: dict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_too_many_rows_are_cut_to_the_best_layer_of_each(
+    run: Run, shown: dict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     monkeypatch.setattr(grids, "MOST_ROWS", 2)
     (model,) = grids.content(run, Site(tmp_path))["models"]
     found = model["settings"][0]["aggregated"]
@@ -226,7 +304,14 @@ def test_too_many_rows_are_cut_to_the_best_layer_of_each(run: Run, shown: dict, 
 
 
 def test_nine_cells_and_few_maps(tmp_path: Path):
-    made = hp.evaluate("paperbirds/vgg", "paperbirds:test", ["ixg@final"], ["difull(grid=3, grids=3)"], limit=128, out=tmp_path / "run")
+    made = hp.evaluate(
+        "paperbirds/vgg",
+        "paperbirds:test",
+        ["ixg@final"],
+        ["difull(grid=3, grids=3)"],
+        limit=128,
+        out=tmp_path / "run",
+    )
     (model,) = grids.content(Run(made.store), Site(tmp_path / "site"))["models"]
     (setting,) = model["settings"]
     assert setting["aggregated"]["titles"] == ["0–50 %", "50–100 %"]
@@ -242,7 +327,10 @@ def test_a_run_without_grids_has_no_such_section(golden_model, tmp_path: Path):
 
 
 def test_few_maps_have_wide_bins_and_none_is_empty():
-    chosen = {n: next((edges for edges in grids.COARSER if grids._fill(n, edges)), None) for n in range(1, 201)}
+    chosen = {
+        n: next((edges for edges in grids.COARSER if grids._fill(n, edges)), None)
+        for n in range(1, 201)
+    }
     assert chosen[1] is None
     assert {chosen[n] for n in range(2, 10)} == {(0, 50, 100)}
     assert {chosen[n] for n in range(10, 50)} == {(0, 10, 50, 90, 100)}

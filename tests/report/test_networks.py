@@ -32,13 +32,22 @@ def data() -> hp.TensorData:
     birds = hp.load_data("paperbirds:test", limit=N)
     samples = [birds.load(i) for i in range(N)]
     images = torch.stack([s.image for s in samples])
-    noisy = (images + 0.15 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
+    noisy = (
+        images + 0.15 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+    ).clamp(0, 1)
     return hp.TensorData(noisy, [s.label or 0 for s in samples], name="noisy")
 
 
 @pytest.fixture(scope="module")
 def result(data: hp.TensorData, tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
-    return hp.evaluate(NAMES, data, METHODS, ["sds", "idsds"], out=tmp_path_factory.mktemp("run") / "two", keep_maps=32)
+    return hp.evaluate(
+        NAMES,
+        data,
+        METHODS,
+        ["sds", "idsds"],
+        out=tmp_path_factory.mktemp("run") / "two",
+        keep_maps=32,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +89,9 @@ def test_accuracies_are_those_of_the_networks_themselves(run: Run, data: hp.Tens
                 right["worst"] += bool(answers[worst])
                 right["whichever"] += bool(answers.all())
             assert row["n"] == N
-            assert [e.value for e in row["cells"]] == pytest.approx([total / N for total in right.values()])
+            assert [e.value for e in row["cells"]] == pytest.approx(
+                [total / N for total in right.values()]
+            )
             assert all(e.low <= e.value <= e.high for e in row["cells"])
         assert [e.value for e in moved["cells"]] == pytest.approx(
             [a.value - b.value for a, b in zip(after["cells"], before["cells"], strict=True)]
@@ -91,7 +102,10 @@ def test_differences_between_models_are_paired(run: Run, site: Site, result: hp.
     tuned, plain = across.models(run, site)
     assert (tuned["judge"]["id"], plain["judge"]["id"]) == ("idsds", "sds")
     scores = result.scores[result.scores["protocol"] == "idsds"]
-    tables = [scores[scores["model"] == name].pivot(index="sample", columns="method", values="value") for name in NAMES]
+    tables = [
+        scores[scores["model"] == name].pivot(index="sample", columns="method", values="value")
+        for name in NAMES
+    ]
     for row in tuned["gaps"]:
         difference = (tables[1][row["method"]] - tables[0][row["method"]]).dropna()
         (cell,) = row["cells"]
@@ -103,7 +117,9 @@ def test_differences_between_models_are_paired(run: Run, site: Site, result: hp.
 
 def test_differences_to_the_fine_tuned_copy_are_paired(run: Run, site: Site, result: hp.Result):
     for name, shown in zip(NAMES, across.copies(run, site), strict=True):
-        scores = result.scores[result.scores["model"] == name].pivot(index="sample", columns=["protocol", "method"], values="value")
+        scores = result.scores[result.scores["model"] == name].pivot(
+            index="sample", columns=["protocol", "method"], values="value"
+        )
         for row in shown["gaps"]:
             (cell,) = row["cells"]
             difference = scores["idsds", row["method"]] - scores["sds", row["method"]]
@@ -122,7 +138,9 @@ def test_the_best_method_is_no_control_and_has_the_best_mean(run: Run):
     for name in NAMES:
         found = best.best(run, name, key)
         assert found is not None
-        part = run.summary[(run.summary["model"] == name) & (run.summary["protocol"] == "idsds")].set_index("method")
+        part = run.summary[
+            (run.summary["model"] == name) & (run.summary["protocol"] == "idsds")
+        ].set_index("method")
         assert found.method == part["mean"].drop(["random", "edges"]).idxmax()
         assert found.view == "aligned 16/zero"
         assert found.score == pytest.approx(tuple(part.loc[found.method, ["mean", "low", "high"]]))
@@ -132,7 +150,9 @@ def test_a_scatter_needs_models_that_differ_in_accuracy(run: Run, site: Site):
     found = best.content(run, site)
     assert found is not None
     assert len(found["rows"]) == 4
-    assert (found["figure"] is not None) == (len({r["best"].accuracy.value for r in found["rows"]}) > 1)
+    assert (found["figure"] is not None) == (
+        len({r["best"].accuracy.value for r in found["rows"]}) > 1
+    )
 
 
 def test_likeness_is_the_mean_absolute_difference(run: Run, data: hp.TensorData):
@@ -157,7 +177,9 @@ def test_likeness_is_the_mean_absolute_difference(run: Run, data: hp.TensorData)
     assert found.softmax is not None
     assert found.cam is not None
     assert (found.softmax[0].value, found.softmax[1]) == (pytest.approx(softmax, rel=1e-4), N)
-    assert found.cam[0].value == pytest.approx(np.nanmean(cams), abs=1e-3)  # maps are kept in half precision
+    assert found.cam[0].value == pytest.approx(
+        np.nanmean(cams), abs=1e-3
+    )  # maps are kept in half precision
 
 
 def grad_cam(model: hp.Model, x: Tensor, label: int) -> Tensor:
@@ -170,7 +192,9 @@ def grad_cam(model: hp.Model, x: Tensor, label: int) -> Tensor:
 
 
 def enlarged(small: Tensor) -> Tensor:
-    return torch.nn.functional.interpolate(small[None, None], (64, 64), mode="bilinear", align_corners=False)[0, 0]
+    return torch.nn.functional.interpolate(
+        small[None, None], (64, 64), mode="bilinear", align_corners=False
+    )[0, 0]
 
 
 def test_a_copy_is_nearer_only_if_no_interval_overlaps():
@@ -180,7 +204,10 @@ def test_a_copy_is_nearer_only_if_no_interval_overlaps():
     assert likeness.nearer([pair(True, 0.1, 0.2), pair(False, 0.3, 0.4)], "softmax") is True
     assert likeness.nearer([pair(True, 0.1, 0.2), pair(False, 0.15, 0.4)], "softmax") is False
     assert likeness.nearer([pair(True, 0.1, 0.2)], "softmax") is None
-    assert likeness.nearer([pair(True, float("nan"), float("nan")), pair(False, 0.3, 0.4)], "softmax") is None
+    assert (
+        likeness.nearer([pair(True, float("nan"), float("nan")), pair(False, 0.3, 0.4)], "softmax")
+        is None
+    )
     assert likeness.nearer([pair(True, 0.1, 0.2), pair(False, 0.3, 0.4)], "cam") is None
 
 
@@ -190,13 +217,23 @@ def test_channels_show_the_images_that_excite_them_most(run: Run, site: Site):
         assert shown["n"] == 32
         common = []
         for c in range(6):
-            rows = [sorted(range(32), key=lambda i: -float(p[i, c]))[:8] for p in peaks if p is not None]
+            rows = [
+                sorted(range(32), key=lambda i: -float(p[i, c]))[:8] for p in peaks if p is not None
+            ]
             common.append(len(set(rows[0]) & set(rows[1])))
             if c < 3:
-                assert [image["id"] for image in shown["channels"][c]["before"]] == [str(i) for i in rows[0]]
-                assert [image["id"] for image in shown["channels"][c]["after"]] == [str(i) for i in rows[1]]
+                assert [image["id"] for image in shown["channels"][c]["before"]] == [
+                    str(i) for i in rows[0]
+                ]
+                assert [image["id"] for image in shown["channels"][c]["after"]] == [
+                    str(i) for i in rows[1]
+                ]
                 assert sum(image["both"] for image in shown["channels"][c]["after"]) == common[c]
-        assert (shown["mean"], shown["least"], shown["most"]) == (pytest.approx(np.mean(common)), min(common), max(common))
+        assert (shown["mean"], shown["least"], shown["most"]) == (
+            pytest.approx(np.mean(common)),
+            min(common),
+            max(common),
+        )
 
 
 def test_the_worked_example_gives_the_score_of_the_row(run: Run, site: Site, result: hp.Result):
@@ -204,19 +241,33 @@ def test_the_worked_example_gives_the_score_of_the_row(run: Run, site: Site, res
     assert found is not None
     assert found["tuned"]
     assert found["judge"]["id"] == "idsds"
-    rows = result.scores[(result.scores["model"] == NAMES[0]) & (result.scores["protocol"] == "idsds")]
+    rows = result.scores[
+        (result.scores["model"] == NAMES[0]) & (result.scores["protocol"] == "idsds")
+    ]
     row = rows[(rows["method"] == found["method"]) & (rows["sample"] == found["sample"])].iloc[0]
     assert row["value"] == found["value"]
-    numbers = [[float(v.replace("−", "-")) for v in re.findall(r"patch \d, \d: ([−\d.]+)", str(found[grid]))] for grid in ("sums", "drops")]
+    numbers = [
+        [
+            float(v.replace("−", "-"))
+            for v in re.findall(r"patch \d, \d: ([−\d.]+)", str(found[grid]))
+        ]
+        for grid in ("sums", "drops")
+    ]
     assert [len(v) for v in numbers] == [16, 16]
-    assert spearmanr(*numbers)[0] == pytest.approx(row["value"], abs=0.02)  # written with three digits
+    assert spearmanr(*numbers)[0] == pytest.approx(
+        row["value"], abs=0.02
+    )  # written with three digits
     assert found["exact"]
     assert f"{row['value']:.2f}" in result.report().read_text()
 
 
 def test_the_example_is_typical_and_never_contradicts_its_row():
     drops = torch.arange(16.0)
-    scores = [example.Score("far", 1.0, drops, drops), example.Score("near", 0.5, drops, drops), example.Score("low", -1.0, -drops, drops)]
+    scores = [
+        example.Score("far", 1.0, drops, drops),
+        example.Score("near", 0.5, drops, drops),
+        example.Score("low", -1.0, -drops, drops),
+    ]
     chosen = example.typical(scores, 0.4)
     assert chosen is not None
     assert chosen.sample == "far"  # near would show another ρ than its row
@@ -241,34 +292,57 @@ def test_the_gallery_offers_every_network_the_settings_it_was_judged_under(run: 
 
 def test_agreement_before_and_after_fine_tuning_is_told(run: Run, site: Site):
     for standing, twin in zip(run.standings, stability.content(run, site)["twins"], strict=True):
-        kept = [i for i, m in enumerate(standing.methods) if m not in ("random", "edges") and np.isfinite(standing.means[:, i]).all()]
-        assert twin["agreed"].value == pytest.approx(spearmanr(standing.means[0, kept], standing.means[1, kept])[0])
+        kept = [
+            i
+            for i, m in enumerate(standing.methods)
+            if m not in ("random", "edges") and np.isfinite(standing.means[:, i]).all()
+        ]
+        assert twin["agreed"].value == pytest.approx(
+            spearmanr(standing.means[0, kept], standing.means[1, kept])[0]
+        )
         assert twin["labels"] == ["sds · zero", "idsds · zero"]
 
 
 def test_other_sections_know_the_views(run: Run, site: Site):
-    assert [m["name"] for m in making.content(run, site)["models"]] == [f"{n}{v}" for n in NAMES for v in ("", ", aligned 16/zero")]
+    assert [m["name"] for m in making.content(run, site)["models"]] == [
+        f"{n}{v}" for n in NAMES for v in ("", ", aligned 16/zero")
+    ]
     worst = failures.content(run, site)["worst"][0]["methods"][0]
-    scores = run.rows[(run.rows["model"] == NAMES[0]) & (run.rows["protocol"] == "sds") & (run.rows["method"] == worst["name"])]
+    scores = run.rows[
+        (run.rows["model"] == NAMES[0])
+        & (run.rows["protocol"] == "sds")
+        & (run.rows["method"] == worst["name"])
+    ]
     assert worst["samples"][0]["value"] == scores["value"].min()
 
 
 def test_fine_tuned_weights_alone_are_reported_too(data: hp.TensorData, tmp_path: Path, site: Site):
-    result = hp.evaluate(NAMES[0], data, ["ixg", "saliency"], ["idsds"], out=tmp_path / "one", keep_maps=4)
+    result = hp.evaluate(
+        NAMES[0], data, ["ixg", "saliency"], ["idsds"], out=tmp_path / "one", keep_maps=4
+    )
     run = Run(result.store)
     found = models.content(run, site)
     assert found is not None
     assert (found["tuned"], found["pairs"]) == (True, False)
     assert found["question"] == "How good is the fine-tuned network?"
-    assert (found["across"], found["best"], found["likeness"], found["channels"]) == ([], None, None, [])
+    assert (found["across"], found["best"], found["likeness"], found["channels"]) == (
+        [],
+        None,
+        None,
+        [],
+    )
     text = result.report().read_text()
     assert "add <code>sds</code>" in text
     assert run.accuracy[NAMES[0]][1] == N
-    assert not re.search(r"\b(nan|None)\b", re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL))
+    assert not re.search(
+        r"\b(nan|None)\b", re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL)
+    )
 
 
 def test_one_model_and_its_copy_are_compared(data: hp.TensorData, tmp_path: Path, site: Site):
-    result = hp.evaluate(NAMES[0], data, ["ixg", "gradcam"], ["idsds", "sds"], out=tmp_path / "one", keep_maps=20)
+    result = hp.evaluate(
+        NAMES[0], data, ["ixg", "gradcam"], ["idsds", "sds"], out=tmp_path / "one", keep_maps=20
+    )
     found = models.content(Run(result.store), site)
     assert found is not None
     assert found["question"] == "What did fine-tuning change?"
@@ -276,7 +350,11 @@ def test_one_model_and_its_copy_are_compared(data: hp.TensorData, tmp_path: Path
     assert len(found["copies"]) == 1
     assert found["likeness"]["same"] and not found["likeness"]["other"]
     assert [c["name"] for c in found["channels"]] == ["vgg"]
-    assert [r["what"] for r in found["accuracy"]["tables"][0]["models"][0]["rows"]] == ["as it is", "fine-tuned", "change"]
+    assert [r["what"] for r in found["accuracy"]["tables"][0]["models"][0]["rows"]] == [
+        "as it is",
+        "fine-tuned",
+        "change",
+    ]
 
 
 def test_one_model_as_it_is_has_nothing_to_be_compared_with(data: hp.TensorData, tmp_path: Path):
@@ -296,20 +374,35 @@ def test_labels_of_a_scatter_do_not_overlap():
 
 def test_a_lattice_has_a_mark_or_a_word_in_every_cell():
     axis = Axis.around([0.0, 1.0])
-    rows = [Row("a", "cam", (Spot(0.5, 0.4, 0.6, "tip"), "n/a")), Row("b", "control", (Spot(0.2, float("nan"), float("nan"), ""), "n/a"))]
+    rows = [
+        Row("a", "cam", (Spot(0.5, 0.4, 0.6, "tip"), "n/a")),
+        Row("b", "control", (Spot(0.2, float("nan"), float("nan"), ""), "n/a")),
+    ]
     drawn = lattice([Panel("one", axis, 0.0), Panel("two", axis)], rows, "title")
     assert drawn.count('class="dot') == 2
     assert drawn.count("n/a") == 2
     assert "nan" not in drawn
 
 
-@pytest.mark.parametrize(("view", "words"), [("", "as it is"), ("aligned 16/zero", "fine-tuned (16/zero)"), ("grid 3", "grid 3")])
+@pytest.mark.parametrize(
+    ("view", "words"),
+    [("", "as it is"), ("aligned 16/zero", "fine-tuned (16/zero)"), ("grid 3", "grid 3")],
+)
 def test_views_in_words(view: str, words: str):
     assert view_words(view) == words
 
 
-def test_an_unfinished_run_without_labels_is_compared_as_far_as_it_goes(data: hp.TensorData, tmp_path: Path):
-    result = hp.evaluate(NAMES, (data.images, None), ["ixg", "gradcam"], ["sds", "idsds"], out=tmp_path / "run", keep_maps=8)
+def test_an_unfinished_run_without_labels_is_compared_as_far_as_it_goes(
+    data: hp.TensorData, tmp_path: Path
+):
+    result = hp.evaluate(
+        NAMES,
+        (data.images, None),
+        ["ixg", "gradcam"],
+        ["sds", "idsds"],
+        out=tmp_path / "run",
+        keep_maps=8,
+    )
     text = result.report().read_text()
     assert "No sample has a label" in text
     assert 'id="example"' in text
@@ -318,4 +411,6 @@ def test_an_unfinished_run_without_labels_is_compared_as_far_as_it_goes(data: hp
         next(p for p in sorted((tmp_path / "run" / kind).iterdir())).unlink()
     text = hp.Result.load(tmp_path / "run").report().read_text()
     assert 'id="models"' in text
-    assert not re.search(r"\b(nan|None)\b", re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL))
+    assert not re.search(
+        r"\b(nan|None)\b", re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL)
+    )

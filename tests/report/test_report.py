@@ -46,11 +46,23 @@ Evaluate = Callable[..., hp.Result]
 def evaluated(tmp_path_factory: pytest.TempPathFactory, golden_model) -> Evaluate:
     """Runs on images of noise, unless told otherwise."""
 
-    def run(methods: list, samples: int = 8, models: tuple[str, ...] = ("resnet",), ids: list[str] | None = None, **options) -> hp.Result:
+    def run(
+        methods: list,
+        samples: int = 8,
+        models: tuple[str, ...] = ("resnet",),
+        ids: list[str] | None = None,
+        **options,
+    ) -> hp.Result:
         generator = torch.Generator().manual_seed(0)
-        data = hp.TensorData(torch.rand(samples, 3, 32, 32, generator=generator), [i % 10 for i in range(samples)], ids)
+        data = hp.TensorData(
+            torch.rand(samples, 3, 32, 32, generator=generator),
+            [i % 10 for i in range(samples)],
+            ids,
+        )
         out = tmp_path_factory.mktemp("run") / "tiny"
-        return hp.evaluate([golden_model(m) for m in models], data, methods, out=out, batch_size=8, **options)
+        return hp.evaluate(
+            [golden_model(m) for m in models], data, methods, out=out, batch_size=8, **options
+        )
 
     return run
 
@@ -59,7 +71,9 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory, golden_model) -> Evaluat
 def full(evaluated: Evaluate) -> hp.Result:
     """A bit of everything: two models, two baselines, controls, a function of one's own, one that fails, one that is undefined."""
     methods = ["saliency", "ixg", "ixg|abs", "gradcam", "random", "constant", "edges", mine, broken]
-    return evaluated(methods, 12, ("resnet", "vgg"), protocols=[{"name": "sds", "baseline": ["zero", "blur"]}])
+    return evaluated(
+        methods, 12, ("resnet", "vgg"), protocols=[{"name": "sds", "baseline": ["zero", "blur"]}]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -104,18 +118,46 @@ def test_the_tables_show_the_numbers_of_the_summary(full: hp.Result, page: Path)
     shown = Page(page.read_text())
     tables = [t for t in shown.tables if t[0][:2] == ["rank", "rank interval"]]
     summary = full.summary()
-    groups = [g for _, g in sorted(summary.groupby(["model", "baseline"], sort=False), key=lambda kg: kg[1]["model"].iloc[0])]
+    groups = [
+        g
+        for _, g in sorted(
+            summary.groupby(["model", "baseline"], sort=False),
+            key=lambda kg: kg[1]["model"].iloc[0],
+        )
+    ]
     assert len(tables) == len(groups) == 4
     for table, group in zip(tables, groups, strict=True):
         expected = group.set_index("method")
         assert {row[2] for row in table[1:]} == set(expected.index)
-        for rank, ranks, method, layer, mean, interval, n, undefined, failed, not_applicable, *_ in table[1:]:
+        for (
+            rank,
+            ranks,
+            method,
+            layer,
+            mean,
+            interval,
+            n,
+            undefined,
+            failed,
+            not_applicable,
+            *_,
+        ) in table[1:]:
             line = expected.loc[method]
             scored = line["n"] > 0
-            assert (rank, mean, layer) == (number(line["rank"], 0), number(line["mean"]), line["layer"])
-            assert interval == (f"{number(line['low'])} to {number(line['high'])}" if scored else "–")
-            assert ranks == (f"{line['rank_low']:.0f} to {line['rank_high']:.0f}" if scored else "–")
-            assert [int(v) for v in (n, undefined, failed, not_applicable)] == list(line[["n", "undefined", "failed", "n/a"]])
+            assert (rank, mean, layer) == (
+                number(line["rank"], 0),
+                number(line["mean"]),
+                line["layer"],
+            )
+            assert interval == (
+                f"{number(line['low'])} to {number(line['high'])}" if scored else "–"
+            )
+            assert ranks == (
+                f"{line['rank_low']:.0f} to {line['rank_high']:.0f}" if scored else "–"
+            )
+            assert [int(v) for v in (n, undefined, failed, not_applicable)] == list(
+                line[["n", "undefined", "failed", "n/a"]]
+            )
 
 
 def test_the_rows_of_a_table_are_sorted_by_rank_and_the_unranked_come_last(page: Path):
@@ -126,22 +168,35 @@ def test_the_rows_of_a_table_are_sorted_by_rank_and_the_unranked_come_last(page:
 
 
 def test_scores_are_there_as_csv(full: hp.Result, page: Path):
-    scores = pd.read_csv(page.parent / "scores.csv", keep_default_na=False, na_values={"value": [""]}, dtype={"sample": str})
+    scores = pd.read_csv(
+        page.parent / "scores.csv",
+        keep_default_na=False,
+        na_values={"value": [""]},
+        dtype={"sample": str},
+    )
     assert len(scores) == len(full.scores)
     assert np.allclose(scores["value"], full.scores["value"], equal_nan=True)
-    assert list(pd.read_csv(page.parent / "summary.csv")["method"]) == list(full.summary()["method"])
+    assert list(pd.read_csv(page.parent / "summary.csv")["method"]) == list(
+        full.summary()["method"]
+    )
 
 
 def test_every_method_has_a_mark_under_every_setting(page: Path):
     charts = re.findall(r'<svg[^>]*class="chart ranking".*?</svg>', page.read_text(), re.DOTALL)
     assert [chart.count('<g class="mark') for chart in charts] == [9] * 4
-    assert [chart.count('class="dot') for chart in charts] == [7] * 4  # one failed, one has no spread
-    assert all("no score: 12 failed" in chart and "no score: 12 undefined" in chart for chart in charts)
+    assert [chart.count('class="dot') for chart in charts] == [
+        7
+    ] * 4  # one failed, one has no spread
+    assert all(
+        "no score: 12 failed" in chart and "no score: 12 undefined" in chart for chart in charts
+    )
 
 
 def test_figures_are_files_that_stand_alone(page: Path):
     figures = sorted((page.parent / "figures").glob("*.svg"))
-    assert len(figures) == 4 + (2 + 1) + 2 + 1  # rankings; models by setting and their likeness; ranks by baseline; ranks by model
+    assert (
+        len(figures) == 4 + (2 + 1) + 2 + 1
+    )  # rankings; models by setting and their likeness; ranks by baseline; ranks by model
     for figure in figures:
         text = figure.read_text()
         assert "var(" not in text
@@ -152,8 +207,12 @@ def test_the_winner_is_the_best_mean_rank_of_what_is_no_control(full: hp.Result,
     found = headline.content(Run(full.store), Site(tmp_path))
     summary = full.summary()
     for verdict in found["verdicts"]:
-        part = summary[(summary["model"] == verdict.model)].pivot_table(index="method", columns="baseline", values="rank", dropna=False)
-        real = part.drop(["random", "constant", "edges"], errors="ignore").mean(axis=1, skipna=False)
+        part = summary[(summary["model"] == verdict.model)].pivot_table(
+            index="method", columns="baseline", values="rank", dropna=False
+        )
+        real = part.drop(["random", "constant", "edges"], errors="ignore").mean(
+            axis=1, skipna=False
+        )
         assert real[verdict.winner] == real.min() == pytest.approx(verdict.rank.value)
         assert verdict.rank.low <= verdict.rank.high
 
@@ -173,13 +232,17 @@ def test_a_control_that_beats_methods_is_said_so(evaluated: Evaluate, tmp_path: 
     assert "no method beats the best control" in " ".join(result.report().read_text().split())
 
 
-def test_a_winner_by_mean_rank_that_loses_somewhere_is_no_clear_win(evaluated: Evaluate, tmp_path: Path):
+def test_a_winner_by_mean_rank_that_loses_somewhere_is_no_clear_win(
+    evaluated: Evaluate, tmp_path: Path
+):
     """Two settings of three say one thing; the scores of the third are turned round in the store."""
 
     def upside_down(model, x, target, *, rng):
         return -hp.explain(model, x, target, "ixg")
 
-    result = evaluated(["ixg", upside_down], 32, protocols=[{"name": "sds", "baseline": ["zero", "black", "blur"]}])
+    result = evaluated(
+        ["ixg", upside_down], 32, protocols=[{"name": "sds", "baseline": ["zero", "black", "blur"]}]
+    )
     (part,) = (result.store.root / "rows").glob("*.parquet")
     table = pq.read_table(part)
     rows = table.to_pandas()
@@ -220,7 +283,9 @@ def test_the_gallery_shows_what_was_judged(full: hp.Result, tmp_path: Path):
                 drops = sample["drops"][setting]
                 if score["value"] is not None and tile["method"] in ("ixg", "random", "mine"):
                     sums = json.loads(tile["sums"])["16"]
-                    assert spearmanr(sums, drops["values"])[0] == pytest.approx(score["value"], abs=0.02)
+                    assert spearmanr(sums, drops["values"])[0] == pytest.approx(
+                        score["value"], abs=0.02
+                    )
                     seen += 1
     assert seen > 30
 
@@ -232,7 +297,11 @@ def test_samples_are_the_first_the_best_and_the_worst():
     assert [s for s, why in chosen.items() if why.startswith("worst")] == ["s0", "s1", "s2"]
     assert list(chosen)[:6] == samples[3:9]
     assert list(gallery.choose(samples[:2], samples, 12)) == samples[:2]
-    assert gallery.choose(samples[:3], samples, 12) == {"s1": "one of the first", "s0": gallery.ENDS[0], "s2": gallery.ENDS[1]}
+    assert gallery.choose(samples[:3], samples, 12) == {
+        "s1": "one of the first",
+        "s0": gallery.ENDS[0],
+        "s2": gallery.ENDS[1],
+    }
     assert gallery.choose([], [], 12) == {}
 
 
@@ -245,20 +314,36 @@ def test_text_from_a_run_is_inert(evaluated: Evaluate):
     assert "{{ 7 * 7 }}" in text
     shown = Page(text)
     assert [tag for tag, _ in shown.tags].count("script") == 1
-    assert not [attribute for _, attributes in shown.tags for attribute in attributes if attribute.startswith("on")]
+    assert not [
+        attribute
+        for _, attributes in shown.tags
+        for attribute in attributes
+        if attribute.startswith("on")
+    ]
     names = {p.name for p in page.parent.rglob("*") if p.is_file()}
     assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
 
 
 def test_nothing_comes_from_elsewhere(page: Path):
     shown = Page(page.read_text())
-    links = [value for _, attributes in shown.tags for key, value in attributes.items() if key in ("src", "href") and value]
+    links = [
+        value
+        for _, attributes in shown.tags
+        for key, value in attributes.items()
+        if key in ("src", "href") and value
+    ]
     assert links
     for link in links:
-        assert re.fullmatch(r"#[a-z]+|(figures|pictures)/[\w-]+\.(svg|png)|[\w.]+\.(csv|csv\.gz|yaml)", link)
+        assert re.fullmatch(
+            r"#[a-z]+|(figures|pictures)/[\w-]+\.(svg|png)|[\w.]+\.(csv|csv\.gz|yaml)", link
+        )
         if not link.startswith("#"):
             assert (page.parent / link).is_file()
-    policy = next(a["content"] for tag, a in shown.tags if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        a["content"]
+        for tag, a in shown.tags
+        if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy is not None
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
@@ -267,13 +352,26 @@ def test_nothing_comes_from_elsewhere(page: Path):
 
 @pytest.mark.parametrize(
     ("methods", "samples"),
-    [(["ixg"], 1), (["random"], 3), ([broken], 2), (["constant"], 2), (["constant", "edges"], 2), ([sometimes_nan], 5)],
+    [
+        (["ixg"], 1),
+        (["random"], 3),
+        ([broken], 2),
+        (["constant"], 2),
+        (["constant", "edges"], 2),
+        ([sometimes_nan], 5),
+    ],
 )
 def test_small_and_broken_runs_have_a_report_too(evaluated: Evaluate, methods: list, samples: int):
     text = evaluated(methods, samples).report().read_text()
-    always = [s.id for s in SECTIONS if s.id not in ("example", "models", "taught", "curves", "soundness", "grids")]
+    always = [
+        s.id
+        for s in SECTIONS
+        if s.id not in ("example", "models", "taught", "curves", "soundness", "grids")
+    ]
     assert all(f'id="{i}"' in text and f'href="#{i}"' in text for i in always)
-    assert not re.search(r"\b(nan|None)\b", re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL))
+    assert not re.search(
+        r"\b(nan|None)\b", re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL)
+    )
 
 
 def test_one_setting_says_that_it_cannot_tell_about_stability(evaluated: Evaluate):
@@ -288,7 +386,9 @@ def test_a_run_that_was_cut_short_says_so(evaluated: Evaluate):
     result = evaluated(["ixg", "saliency"], 70)
     last = sorted((result.store.root / "rows").iterdir())[-1]
     last.unlink()
-    assert "1 of 2 tasks are missing" in " ".join(hp.Result.load(result.store.root).report().read_text().split())
+    assert "1 of 2 tasks are missing" in " ".join(
+        hp.Result.load(result.store.root).report().read_text().split()
+    )
     for part in (result.store.root / "rows").iterdir():
         part.unlink()
     assert "There are no scores yet" in hp.Result.load(result.store.root).report().read_text()
@@ -322,14 +422,26 @@ def test_a_report_is_small(page: Path):
 
 
 def test_numbers_have_a_real_minus_and_no_negative_zero():
-    assert [number(v) for v in (-0.5, 0.25, -0.0001, float("nan"), None)] == ["−0.500", "0.250", "0.000", "–", "–"]
+    assert [number(v) for v in (-0.5, 0.25, -0.0001, float("nan"), None)] == [
+        "−0.500",
+        "0.250",
+        "0.000",
+        "–",
+        "–",
+    ]
 
 
 def test_the_images_of_the_run_are_not_changed(page: Path, full: hp.Result):
     tensors, told = full.store.kept(next(iter(Run(full.store).plan["tasks"])))
     kept = dict(zip(json.loads(told["ids"]), tensors["images"], strict=False))
-    photos = [a for tag, a in Page(page.read_text()).tags if tag == "img" and (a.get("alt") or "").startswith("sample")]
+    photos = [
+        a
+        for tag, a in Page(page.read_text()).tags
+        if tag == "img" and (a.get("alt") or "").startswith("sample")
+    ]
     assert photos
     for photo in photos:
         image = kept[str(photo["alt"]).removeprefix("sample ")]
-        assert np.array_equal(pixels(page.parent / str(photo["src"])), image.permute(1, 2, 0).numpy())
+        assert np.array_equal(
+            pixels(page.parent / str(photo["src"])), image.permute(1, 2, 0).numpy()
+        )

@@ -40,7 +40,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     methods = [*CHANGED, negative_at_times, "constant"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Run(hp.evaluate("paperbirds/vgg", "paperbirds:test", methods, PROTOCOLS, limit=12, out=out).store)
+        return Run(
+            hp.evaluate(
+                "paperbirds/vgg", "paperbirds:test", methods, PROTOCOLS, limit=12, out=out
+            ).store
+        )
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +61,10 @@ def curve(run: Run, protocol: str, method: str, name: str) -> np.ndarray:
 
 def test_soundness_at_levels(run: Run, shown: dict):
     rows = {r["method"]: r for r in shown["levels"][0]["rows"]}
-    assert {m: r["n"] for m, r in rows.items()} == {**dict.fromkeys(CHANGED, 12), "negative_at_times": 11}
+    assert {m: r["n"] for m, r in rows.items()} == {
+        **dict.fromkeys(CHANGED, 12),
+        "negative_at_times": 11,
+    }
     for method, row in rows.items():
         keep = [i for i in range(12) if not (method == "negative_at_times" and i == 3)]
         score, mass = (curve(run, "soundness", method, name)[keep] for name in ("score", "mass"))
@@ -65,7 +72,9 @@ def test_soundness_at_levels(run: Run, shown: dict):
         assert row["highest"] == pytest.approx(score.mean(0).max().item())
         for level, found in zip(soundness.LEVELS, row["at"], strict=True):
             reached = (score.mean(0) >= level - 1e-9).nonzero()
-            assert found.value == pytest.approx(q[reached[0, 0]].item() if len(reached) else np.nan, nan_ok=True)
+            assert found.value == pytest.approx(
+                q[reached[0, 0]].item() if len(reached) else np.nan, nan_ok=True
+            )
 
 
 def test_completeness_over_thresholds(run: Run, shown: dict):
@@ -80,7 +89,10 @@ def test_completeness_over_thresholds(run: Run, shown: dict):
 
 
 def test_what_is_left_out_is_said(shown: dict):
-    told = {(w["setting"].split(" ")[0], w["method"]): (w["count"], w.get("why")) for w in shown["warnings"]}
+    told = {
+        (w["setting"].split(" ")[0], w["method"]): (w["count"], w.get("why"))
+        for w in shown["warnings"]
+    }
     for protocol in ("soundness", "completeness"):
         assert told[protocol, "negative_at_times"] == (1, "nothing in the map is positive")
         assert told[protocol, "constant"] == (12, "the map is the same everywhere")
@@ -94,12 +106,20 @@ def test_a_metric_that_is_not_measured_in_accuracy_is_not_drawn(shown: dict):
 
 
 def test_distances_between_changed_maps(run: Run, shown: dict):
-    assert [(t["base"], t["scheme"]) for t in shown["distinct"]["trios"]] == [("saliency", "constant")]
+    assert [(t["base"], t["scheme"]) for t in shown["distinct"]["trios"]] == [
+        ("saliency", "constant")
+    ]
     found = {c["label"].split(" ")[0]: c["found"] for c in shown["distinct"]["columns"]}
     assert set(found) == {"soundness", "completeness", "road"}
-    for protocol, name, places in (("completeness", "drop", [0.75, 0.5, 0.25]), ("road", "score", [0.25, 0.5, 0.75])):
+    for protocol, name, places in (
+        ("completeness", "drop", [0.75, 0.5, 0.25]),
+        ("road", "score", [0.25, 0.5, 0.75]),
+    ):
         xy = [np.stack([places, curve(run, protocol, m, name).mean(0)], 1) for m in CHANGED]
-        pairs = [max(directed_hausdorff(xy[a], xy[b])[0], directed_hausdorff(xy[b], xy[a])[0]) for a, b in ((0, 1), (0, 2), (1, 2))]
+        pairs = [
+            max(directed_hausdorff(xy[a], xy[b])[0], directed_hausdorff(xy[b], xy[a])[0])
+            for a, b in ((0, 1), (0, 2), (1, 2))
+        ]
         assert found[protocol].each[0].value == pytest.approx(min(pairs))
         assert found[protocol].mean.value == pytest.approx(min(pairs))
     panel = shown["distinct"]["panels"][0]["rows"][0]["maps"]
@@ -115,7 +135,10 @@ def test_the_page_says_all_of_it(run: Run, tmp_path):
 
 def test_a_curve_ends_where_it_is_not_known():
     nan = float("nan")
-    lines = [Trace("a", "cam", (0.2, 0.4, nan), (0.1, 0.5, 0.9), (0.1, 0.3, nan), (0.3, 0.5, nan)), Trace("b", "cam", (nan, nan, nan))]
+    lines = [
+        Trace("a", "cam", (0.2, 0.4, nan), (0.1, 0.5, 0.9), (0.1, 0.3, nan), (0.3, 0.5, nan)),
+        Trace("b", "cam", (nan, nan, nan)),
+    ]
     drawn = traces(lines, Axis(0, 1, (0.0, 1.0)), ("x", "y"), "t")
     assert "nan" not in drawn
     assert 'data-method="b"' not in drawn

@@ -18,7 +18,11 @@ from heatproof.report.site import Site
 NET = {"train": "paperbirds/resnet-narrow", "images": 64, "epochs": 1}
 SPEC = make_spec(
     {
-        "models": [{**NET, "taught": ["stripes", "disc"]}, {**NET, "taught": "disc", "shown": "notch"}, "paperbirds/resnet"],
+        "models": [
+            {**NET, "taught": ["stripes", "disc"]},
+            {**NET, "taught": "disc", "shown": "notch"},
+            "paperbirds/resnet",
+        ],
         "data": {"name": "paperbirds", "limit": 40},
         "methods": ["ixg", "constant", "object"],
         "protocols": ["attr-mass"],
@@ -31,7 +35,9 @@ SPEC = make_spec(
 def result(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEATPROOF_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return hp.run(SPEC, tmp_path_factory.mktemp("taught") / "run", "cpu", plan=open_spec(SPEC, "cpu"))
+        return hp.run(
+            SPEC, tmp_path_factory.mktemp("taught") / "run", "cpu", plan=open_spec(SPEC, "cpu")
+        )
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +60,13 @@ def test_accuracy_stands_beside_what_was_taught_and_shown(result: hp.Result, sho
 
 def test_masses_are_the_means_of_the_rows(result: hp.Result, shown: dict) -> None:
     mass = shown["mass"]
-    assert mass["models"] == ["resnet-narrow taught stripes", "resnet-narrow taught disc shown notch"]  # a disc tells nothing
-    rows = result.scores[result.scores["status"] == "ok"].groupby(["model", "method"])["value"].mean()
+    assert mass["models"] == [
+        "resnet-narrow taught stripes",
+        "resnet-narrow taught disc shown notch",
+    ]  # a disc tells nothing
+    rows = (
+        result.scores[result.scores["status"] == "ok"].groupby(["model", "method"])["value"].mean()
+    )
     for line in mass["methods"]:
         for model, cell in zip(mass["models"], line["cells"], strict=True):
             assert cell.value == pytest.approx(rows[f"paperbirds/{model}", line["name"]])

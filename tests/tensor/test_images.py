@@ -17,7 +17,12 @@ def test_patch_sums_and_masks_agree_with_a_loop(patches):
     side = int(patches**0.5)
     height, width = 24 // side, 16 // side
     expected = torch.stack(
-        [maps[:, r * height : (r + 1) * height, c * width : (c + 1) * width].sum((1, 2)) for r in range(side) for c in range(side)], 1
+        [
+            maps[:, r * height : (r + 1) * height, c * width : (c + 1) * width].sum((1, 2))
+            for r in range(side)
+            for c in range(side)
+        ],
+        1,
     )
     torch.testing.assert_close(patch_sums(maps, patches), expected)
     masks = patch_masks(patches, 24, 16)
@@ -39,14 +44,22 @@ def test_separable_gaussian_equals_the_two_dimensional_one(size, sigma):
     for padding, mode in {"constant": "constant", "reflect": "mirror"}.items():
         ours = separable(x, kernel, padding)
         for channel in range(2):
-            expected = scipy.ndimage.correlate(x[0, channel].double().numpy(), torch.outer(kernel, kernel).double().numpy(), mode=mode)
-            torch.testing.assert_close(ours[0, channel], torch.from_numpy(expected).float(), rtol=1e-5, atol=1e-6)
+            expected = scipy.ndimage.correlate(
+                x[0, channel].double().numpy(),
+                torch.outer(kernel, kernel).double().numpy(),
+                mode=mode,
+            )
+            torch.testing.assert_close(
+                ours[0, channel], torch.from_numpy(expected).float(), rtol=1e-5, atol=1e-6
+            )
 
 
 def test_smoothing_keeps_the_mass_away_from_the_border():
     point = torch.zeros(1, 1, 31, 31)
     point[0, 0, 15, 15] = 1
-    assert separable(point, gaussian(17, 17 / 4), "constant").sum().item() == pytest.approx(1, abs=1e-6)
+    assert separable(point, gaussian(17, 17 / 4), "constant").sum().item() == pytest.approx(
+        1, abs=1e-6
+    )
 
 
 def test_resize_leaves_a_map_of_the_right_size_alone():

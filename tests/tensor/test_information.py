@@ -24,7 +24,9 @@ def test_the_measures_by_numpy():
     assert theirs.keys() == INFORMATION.keys()
     for name, measure in INFORMATION.items():
         np.testing.assert_allclose(measure(logits), theirs[name], rtol=1e-12)
-    np.testing.assert_allclose(F.negentropy(logits), scipy.special.rel_entr(p, 0.1).sum(-1), rtol=1e-10)  # KL from uniform
+    np.testing.assert_allclose(
+        F.negentropy(logits), scipy.special.rel_entr(p, 0.1).sum(-1), rtol=1e-10
+    )  # KL from uniform
 
 
 @pytest.mark.parametrize("shift", [-7.0, 0.5, 100.0])
@@ -49,7 +51,10 @@ ramp = torch.linspace(0, 1, 11)
 @pytest.mark.parametrize(
     ("curve", "place"),
     [
-        (ramp, 9 / 11),  # 0.8 of 5.5 is 4.4; the sums are 0, .1, .3, .6, 1, 1.5, 2.1, 2.8, 3.6, 4.5, 5.5
+        (
+            ramp,
+            9 / 11,
+        ),  # 0.8 of 5.5 is 4.4; the sums are 0, .1, .3, .6, 1, 1.5, 2.1, 2.8, 3.6, 4.5, 5.5
         (5 + 3 * ramp, 9 / 11),  # stretched
         (1 - torch.exp(-5 * ramp), 9 / 11),
         (1 - ramp, 5 / 11),  # 1, 1.9, 2.7, 3.4, 4, 4.5
@@ -62,7 +67,9 @@ ramp = torch.linspace(0, 1, 11)
 )
 def test_where_four_fifths_of_the_area_are_reached(curve, place):
     assert F.area_reached(curve) == pytest.approx(place, nan_ok=True)
-    assert F.area_reached(torch.stack([curve, ramp])).tolist() == pytest.approx([place, 9 / 11], nan_ok=True)
+    assert F.area_reached(torch.stack([curve, ramp])).tolist() == pytest.approx(
+        [place, 9 / 11], nan_ok=True
+    )
 
 
 @pytest.mark.parametrize("share", [0.5, 0.8])
@@ -83,7 +90,9 @@ def test_the_share_of_the_area_that_is_out_of_domain():
     assert found.tolist() == pytest.approx([0.55, 0.8, 0.3])
     assert F.area_beyond(curves, distance, -1.0).tolist() == pytest.approx([1, 1, 1])
     assert F.area_beyond(curves, distance, 1.0).tolist() == [0, 0, 0]  # beyond, not at
-    assert F.area_beyond(curves, distance, torch.tensor([[0.45], [2.0], [-1.0]])).tolist() == pytest.approx([0.55, 0, 1])
+    assert F.area_beyond(
+        curves, distance, torch.tensor([[0.45], [2.0], [-1.0]])
+    ).tolist() == pytest.approx([0.55, 0, 1])
     assert F.area_beyond(7 * curves, distance, 0.45).tolist() == pytest.approx(found.tolist())
     assert F.area_beyond(torch.zeros(11), ramp, 0.5).isnan()
     assert F.area_beyond(torch.tensor([1.0, 0.0, -1.0]), torch.tensor([0.0, 0.5, 1.0]), 0.7).isnan()

@@ -17,7 +17,9 @@ def noise(*shape):
 @pytest.mark.parametrize("grid", [2, 3])
 def test_a_map_that_is_the_same_everywhere_scores_by_chance(grid):
     scores = [F.localization(torch.full((1, 12, 12), 0.3), cell, grid) for cell in range(grid**2)]
-    torch.testing.assert_close(torch.cat(scores), torch.full((grid**2,), 1 / grid**2, dtype=torch.float64))
+    torch.testing.assert_close(
+        torch.cat(scores), torch.full((grid**2,), 1 / grid**2, dtype=torch.float64)
+    )
 
 
 def test_only_the_positive_part_counts_and_nothing_scores_nothing():
@@ -32,13 +34,19 @@ def test_only_the_positive_part_counts_and_nothing_scores_nothing():
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_the_scale_of_a_map_does_not_matter(scale):
     maps = noise(5, 6, 6)
-    torch.testing.assert_close(F.localization(maps * scale, 4, 3), F.localization(maps, 4, 3), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        F.localization(maps * scale, 4, 3), F.localization(maps, 4, 3), rtol=1e-6, atol=0
+    )
 
 
 def test_every_map_may_have_a_cell_of_its_own():
     maps, cells = noise(4, 8, 8), torch.tensor([3, 0, 2, 2])
-    assert F.localization(maps, cells).tolist() == [F.localization(maps[i : i + 1], int(c)).item() for i, c in enumerate(cells)]
-    torch.testing.assert_close(sum(F.localization(maps, cell) for cell in range(4)), torch.ones(4, dtype=torch.float64))
+    assert F.localization(maps, cells).tolist() == [
+        F.localization(maps[i : i + 1], int(c)).item() for i, c in enumerate(cells)
+    ]
+    torch.testing.assert_close(
+        sum(F.localization(maps, cell) for cell in range(4)), torch.ones(4, dtype=torch.float64)
+    )
 
 
 def test_a_grid_that_does_not_divide_the_map_is_told():
@@ -64,7 +72,9 @@ def test_aggregated_maps_are_means_from_the_best_to_the_worst(signed):
     ranked = sorted(range(100), key=lambda i: (-scores[i].item(), -inside[i].item(), i))
     assert found.order.tolist() == ranked
     for bin_, (begin, end) in zip(found.bins, [(0, 10), (10, 50), (50, 100)], strict=True):
-        chosen = torch.stack([maps[i] if signed else maps[i].clamp(min=0) for i in ranked[begin:end]])
+        chosen = torch.stack(
+            [maps[i] if signed else maps[i].clamp(min=0) for i in ranked[begin:end]]
+        )
         torch.testing.assert_close(bin_, chosen.mean(0))
     sizes = sorted(found.bins.abs().flatten().tolist())
     assert found.scale == sizes[int(0.995 * len(sizes))]

@@ -34,7 +34,9 @@ def test_close_neighbours_far_from_zero_are_told_apart(normalize):
     a, b = (unit(v) if normalize else v.numpy() for v in (features, bank))
     theirs = np.sqrt(((a[:, None] - b) ** 2).sum(-1)).min(1)
     assert theirs.max() < 2e-6
-    np.testing.assert_allclose(F.knn_distance(features, bank, normalize=normalize), theirs, rtol=1e-6)
+    np.testing.assert_allclose(
+        F.knn_distance(features, bank, normalize=normalize), theirs, rtol=1e-6
+    )
 
 
 def test_a_row_of_the_bank_is_its_own_first_neighbour():
@@ -42,23 +44,32 @@ def test_a_row_of_the_bank_is_its_own_first_neighbour():
     bank[7] = bank[3]
     assert (F.knn_distance(bank, bank) == 0).all()
     others = [np.delete(unit(bank), i, 0) for i in range(50)]
-    theirs = [np.linalg.norm(rest - own, axis=1).min() for own, rest in zip(unit(bank), others, strict=True)]
+    theirs = [
+        np.linalg.norm(rest - own, axis=1).min()
+        for own, rest in zip(unit(bank), others, strict=True)
+    ]
     np.testing.assert_allclose(F.knn_distance(bank, bank, k=2), theirs, rtol=1e-12, atol=1e-15)
     assert F.knn_distance(bank, bank, k=2)[3] == 0
 
 
 def test_normalised_distances_lie_between_0_and_2():
     far = draw(1, 8)
-    assert F.knn_distance(torch.cat([100 * far, -far, 0 * far]), far).tolist() == pytest.approx([0, 2, 1], abs=1e-7)
+    assert F.knn_distance(torch.cat([100 * far, -far, 0 * far]), far).tolist() == pytest.approx(
+        [0, 2, 1], abs=1e-7
+    )
     found = F.knn_distance(draw(200, 3), draw(2, 3, seed=1), k=2)
     assert found.min() >= 0 and found.max() <= 2 and found.max() > 1.9
     scale = torch.rand(200, 1, generator=torch.Generator().manual_seed(2)) + 0.1
-    torch.testing.assert_close(F.knn_distance(scale * draw(200, 3), draw(2, 3, seed=1), k=2), found, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        F.knn_distance(scale * draw(200, 3), draw(2, 3, seed=1), k=2), found, rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("elements", [2**23, 50])  # all at once, or a row at a time
-def test_bytes_depend_neither_on_the_order_of_the_bank_nor_on_other_rows(monkeypatch, normalize, elements):
+def test_bytes_depend_neither_on_the_order_of_the_bank_nor_on_other_rows(
+    monkeypatch, normalize, elements
+):
     features, bank = draw(37, 300), draw(200, 300, seed=1)
     bank[100:120] = bank[5]
     features[11] = bank[5]
@@ -83,7 +94,10 @@ def test_what_is_not_finite_is_not_hidden():
         F.knn_distance(features, bank)
 
 
-@pytest.mark.parametrize(("shape", "k", "message"), [((5, 4), 1, r"got \(2, 3\) and \(5, 4\)"), ((5, 3), 6, "5 rows"), ((5, 3), 0, "k=0")])
+@pytest.mark.parametrize(
+    ("shape", "k", "message"),
+    [((5, 4), 1, r"got \(2, 3\) and \(5, 4\)"), ((5, 3), 6, "5 rows"), ((5, 3), 0, "k=0")],
+)
 def test_what_does_not_fit_is_said(shape, k, message):
     with pytest.raises(HeatproofError, match=message):
         F.knn_distance(draw(2, 3), draw(*shape), k)

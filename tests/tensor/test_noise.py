@@ -9,7 +9,9 @@ from heatproof.tensor.noise import Rng, generator
 
 def test_a_sample_keeps_its_noise_in_any_company():
     together = Rng(0, ["a", "b", "c"]).normal("map", (4, 4))
-    torch.testing.assert_close(Rng(0, ["c", "a"]).normal("map", (4, 4)), together[[2, 0]], rtol=0, atol=0)
+    torch.testing.assert_close(
+        Rng(0, ["c", "a"]).normal("map", (4, 4)), together[[2, 0]], rtol=0, atol=0
+    )
 
 
 def test_noise_is_philox_keyed_by_the_hash():
@@ -25,7 +27,9 @@ def test_seed_purpose_and_id_all_matter():
 
 
 def test_once_is_the_same_for_all_samples():
-    assert torch.equal(Rng(3, ["a"]).once("image", (2, 2)), Rng(3, ["b", "c"]).once("image", (2, 2)))
+    assert torch.equal(
+        Rng(3, ["a"]).once("image", (2, 2)), Rng(3, ["b", "c"]).once("image", (2, 2))
+    )
 
 
 def test_distributions():

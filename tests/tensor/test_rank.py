@@ -8,7 +8,11 @@ from hypothesis.extra import numpy as hnp
 
 from heatproof.tensor.rank import average_ranks, spearman
 
-rows = hnp.arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(2, 20)), elements=st.integers(-3, 3).map(float))
+rows = hnp.arrays(
+    np.float64,
+    st.tuples(st.integers(1, 5), st.integers(2, 20)),
+    elements=st.integers(-3, 3).map(float),
+)
 
 
 @settings(deadline=None)
@@ -16,7 +20,9 @@ rows = hnp.arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(2, 20)), 
 def test_equals_scipy_with_many_ties(a, seed):
     b = np.random.default_rng(seed).integers(-3, 4, a.shape).astype(float)
     ours = spearman(torch.from_numpy(a), torch.from_numpy(b)).numpy()
-    np.testing.assert_allclose(average_ranks(torch.from_numpy(a)).numpy(), scipy.stats.rankdata(a, axis=-1))
+    np.testing.assert_allclose(
+        average_ranks(torch.from_numpy(a)).numpy(), scipy.stats.rankdata(a, axis=-1)
+    )
     for row_a, row_b, rho in zip(a, b, ours, strict=True):
         if np.ptp(row_a) == 0 or np.ptp(row_b) == 0:
             assert np.isnan(rho)
@@ -35,7 +41,10 @@ def test_depends_on_the_order_alone(a):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_one_bad_value_leaves_its_row_undefined_and_no_other(bad):
-    a, b = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)), torch.arange(8.0).expand(3, 8)
+    a, b = (
+        torch.randn(3, 8, generator=torch.Generator().manual_seed(0)),
+        torch.arange(8.0).expand(3, 8),
+    )
     a[1, 4] = bad
     rho = spearman(a, b)
     assert rho.isnan().tolist() == [False, True, False]

@@ -33,7 +33,9 @@ def test_step_by_step(compat, gate):
     accuracy, mass = draw.random(12), draw.random((7, 12)) * (draw.random((7, 12)) < 0.7)
     limit = gate if gate is not None else 0.04 if compat else -1
     q = F.soundness(torch.from_numpy(accuracy), torch.from_numpy(mass), 0.1, compat, gate=gate)
-    np.testing.assert_allclose(q, by_steps(np.tile(accuracy, (7, 1)), mass, 0.1, limit, bool(compat)), atol=1e-12)
+    np.testing.assert_allclose(
+        q, by_steps(np.tile(accuracy, (7, 1)), mass, 0.1, limit, bool(compat)), atol=1e-12
+    )
     scores = draw.standard_normal((7, 12))
     q = F.soundness(torch.from_numpy(scores), torch.from_numpy(mass), 0.1, compat)
     np.testing.assert_allclose(q, by_steps(scores, mass, 0.1, -np.inf, bool(compat)), atol=1e-12)
@@ -64,7 +66,9 @@ def test_once_the_accuracy_is_as_high_as_it_gets_everything_counts_as_false():
 
 def test_nothing_included_has_no_soundness():
     mass = torch.tensor([[0.0, 0.0, 2.0]])
-    assert F.soundness(torch.tensor([0.1, 0.2, 0.3]), mass).isnan().tolist() == [[True, True, False]]
+    assert F.soundness(torch.tensor([0.1, 0.2, 0.3]), mass).isnan().tolist() == [
+        [True, True, False]
+    ]
     assert F.soundness(torch.tensor([0.1, 0.2, 0.3]), mass, compat="soco")[0, :2].tolist() == [0, 0]
 
 

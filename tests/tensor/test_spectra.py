@@ -5,7 +5,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from heatproof.tensor.spectra import COLOURS, decorrelated, falling, look, paired, recorrelated, standardised, stretched
+from heatproof.tensor.spectra import (
+    COLOURS,
+    decorrelated,
+    falling,
+    look,
+    paired,
+    recorrelated,
+    standardised,
+    stretched,
+)
 
 
 def drawn(*shape, seed=0):
@@ -31,8 +40,13 @@ def test_standardised_is_so_and_a_constant_is_no_division_by_zero():
 
 @pytest.mark.parametrize("size", [8, 12])
 def test_paired_phases_are_those_of_a_real_image(size):
-    magnitude, phase = torch.fft.rfft2(drawn(3, size, size)).abs(), paired(drawn(3, size, size // 2 + 1, seed=1) * 2)
-    back = np.fft.rfft2(np.fft.irfft2(magnitude.numpy() * np.exp(1j * phase.numpy()), s=(size, size)))
+    magnitude, phase = (
+        torch.fft.rfft2(drawn(3, size, size)).abs(),
+        paired(drawn(3, size, size // 2 + 1, seed=1) * 2),
+    )
+    back = np.fft.rfft2(
+        np.fft.irfft2(magnitude.numpy() * np.exp(1j * phase.numpy()), s=(size, size))
+    )
     kept = np.ones((size, size // 2 + 1), dtype=bool)
     kept[np.ix_([0, size // 2], [0, size // 2])] = False  # of these four only the real part is
     np.testing.assert_allclose(np.abs(back)[:, kept], magnitude.numpy()[:, kept], rtol=1e-5)
@@ -47,7 +61,9 @@ def test_stretched_is_linear_between_the_frequencies(size):
     assert found.shape == (2 * size, size + 1)
     np.testing.assert_allclose(found[::2, : 2 * magnitude.shape[1] : 2], magnitude, rtol=1e-6)
     around = np.concatenate([magnitude, magnitude[:1]])  # the frequency after the last is the first
-    np.testing.assert_allclose(found[1::2, ::2][:, : magnitude.shape[1]], (around[1:] + around[:-1]) / 2, rtol=1e-6)
+    np.testing.assert_allclose(
+        found[1::2, ::2][:, : magnitude.shape[1]], (around[1:] + around[:-1]) / 2, rtol=1e-6
+    )
     np.testing.assert_allclose(found[::2, 1], magnitude[:, :2].mean(1), rtol=1e-6)
 
 
@@ -61,16 +77,28 @@ def test_the_whole_image_is_resized_as_torch_does():
     image = drawn(3, 20, 20)
     whole = torch.full((1, 2), 0.5), torch.ones(1)
     for size in (7, 10, 20, 33):
-        theirs = F.interpolate(image[None], (size, size), mode="bilinear", antialias=True, align_corners=False)
+        theirs = F.interpolate(
+            image[None], (size, size), mode="bilinear", antialias=True, align_corners=False
+        )
         torch.testing.assert_close(look(image, *whole, size), theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_a_part_is_what_grid_sampling_gives():
-    image, centre, side = drawn(3, 24, 24), torch.tensor([[0.3, 0.5], [0.5, 0.7], [0.15, 0.85]]), torch.tensor([0.5, 0.25, 0.3])
+    image, centre, side = (
+        drawn(3, 24, 24),
+        torch.tensor([[0.3, 0.5], [0.5, 0.7], [0.15, 0.85]]),
+        torch.tensor([0.5, 0.25, 0.3]),
+    )
     steps = (torch.arange(12) + 0.5) / 12 - 0.5
     down, right = (centre[:, axis, None] + side[:, None] * steps for axis in (0, 1))
     grid = torch.stack(torch.broadcast_tensors(right[:, None], down[:, :, None]), -1) * 2 - 1
-    theirs = F.grid_sample(image.expand(3, -1, -1, -1), grid, mode="bilinear", padding_mode="border", align_corners=False)
+    theirs = F.grid_sample(
+        image.expand(3, -1, -1, -1),
+        grid,
+        mode="bilinear",
+        padding_mode="border",
+        align_corners=False,
+    )
     torch.testing.assert_close(look(image, centre, side, 12), theirs, rtol=1e-4, atol=1e-5)
 
 

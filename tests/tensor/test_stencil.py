@@ -32,7 +32,9 @@ def by_lu(image, removed):
                     else:
                         right[k] += weight * image[:, other[0], other[1]].double().numpy()
     filled = image.double().clone()
-    filled[:, removed] = torch.from_numpy(spsolve(matrix.tocsc(), right).reshape(right.shape).T.copy())
+    filled[:, removed] = torch.from_numpy(
+        spsolve(matrix.tocsc(), right).reshape(right.shape).T.copy()
+    )
     return filled
 
 
@@ -61,13 +63,24 @@ def test_equals_a_sparse_lu(share, size):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 21), st.integers(1, 21), st.floats(0, 1), st.integers(1, 4), st.integers(0, 2**31))
+@given(
+    st.integers(1, 21),
+    st.integers(1, 21),
+    st.floats(0, 1),
+    st.integers(1, 4),
+    st.integers(0, 2**31),
+)
 def test_equals_a_sparse_lu_on_any_shape_and_mask(height, width, share, channels, seed):
     x, removed = draw(1, height, width, share, seed, channels)
     if removed.any():
         removed[0, seed % height, seed % width] = False
     ours = impute(x, removed)[0]
-    torch.testing.assert_close(ours[0].double(), by_lu(x[0], removed[0]) if removed.any() else x[0].double(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        ours[0].double(),
+        by_lu(x[0], removed[0]) if removed.any() else x[0].double(),
+        rtol=0,
+        atol=1e-5,
+    )
 
 
 def test_double_precision_is_kept():
@@ -76,7 +89,9 @@ def test_double_precision_is_kept():
     assert double.dtype == torch.float64
     torch.testing.assert_close(double[0], by_lu(x[0], removed[0]), rtol=0, atol=1e-5)
     half = impute(x.half(), removed)[0]
-    assert half.dtype == torch.float16 and torch.equal(half[~removed[:, None].expand_as(x)], x.half()[~removed[:, None].expand_as(x)])
+    assert half.dtype == torch.float16 and torch.equal(
+        half[~removed[:, None].expand_as(x)], x.half()[~removed[:, None].expand_as(x)]
+    )
 
 
 def test_coarse_grids_are_the_same_equations():
@@ -87,15 +102,25 @@ def test_coarse_grids_are_the_same_equations():
 
     def matrix(level):
         unit = torch.eye(level.grid.size, dtype=torch.float64)[None]
-        return -level.pull(torch.nn.functional.pad(level.free * unit, (level.grid.pitch + 1,) * 2))[0]
+        return -level.pull(torch.nn.functional.pad(level.free * unit, (level.grid.pitch + 1,) * 2))[
+            0
+        ]
 
     hats = coarse.grid.image(torch.eye(coarse.grid.size, dtype=torch.float64)[None])
     grown = torch.zeros(coarse.grid.size, *fine.grid, dtype=torch.float64)
     for i in range(fine.grid.height):
         for j in range(fine.grid.width):
             above, left = i // 2, j // 2
-            below, right = min((i + 1) // 2, coarse.grid.height - 1), min((j + 1) // 2, coarse.grid.width - 1)
-            grown[:, i, j] = (hats[0, :, above, left] + hats[0, :, above, right] + hats[0, :, below, left] + hats[0, :, below, right]) / 4
+            below, right = (
+                min((i + 1) // 2, coarse.grid.height - 1),
+                min((j + 1) // 2, coarse.grid.width - 1),
+            )
+            grown[:, i, j] = (
+                hats[0, :, above, left]
+                + hats[0, :, above, right]
+                + hats[0, :, below, left]
+                + hats[0, :, below, right]
+            ) / 4
     wide = torch.nn.functional.pad(grown, (0, 1)).flatten(1) * fine.free[0]
     torch.testing.assert_close(matrix(coarse), wide @ matrix(fine) @ wide.T)
 
@@ -151,7 +176,9 @@ def test_a_sample_does_not_depend_on_its_neighbours(threads, monkeypatch):
     torch.set_num_threads(threads)
     try:
         x, removed = draw(9, 90, 97, 0.5)
-        removed[1:4] = torch.stack([torch.nn.functional.pad(disc(90, share), (0, 7)) for share in (0.2, 0.6, 0.95)])
+        removed[1:4] = torch.stack(
+            [torch.nn.functional.pad(disc(90, share), (0, 7)) for share in (0.2, 0.6, 0.95)]
+        )
         removed[5], removed[6], x[7, 0] = False, draw(1, 90, 97, 0.98)[1][0], 0.5
         together, cycles = impute(x, removed)
         assert len(set(cycles.tolist())) > 2
@@ -183,7 +210,9 @@ def test_known_pixels_are_untouched_and_the_noise_is_where_it_belongs():
     noise = (noisy - plain)[~known]
     assert noise.std().item() == pytest.approx(0.01, rel=0.03) and abs(noise.mean()) < 3e-4
     both = removed[0] & removed[3]
-    torch.testing.assert_close((noisy - plain)[0][:, both], (noisy - plain)[3][:, both], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        (noisy - plain)[0][:, both], (noisy - plain)[3][:, both], rtol=0, atol=1e-6
+    )
     assert torch.equal(F.linear_impute(x[1:2], removed[1:2], 0.01, Rng(3, ["b"])), noisy[1:2])
     assert not torch.equal(F.linear_impute(x, removed, 0.01, Rng(4, rng.ids)), noisy)
     assert torch.equal(F.linear_impute(x, removed), F.linear_impute(x, removed, rng=Rng(0, "0123")))
@@ -192,7 +221,10 @@ def test_known_pixels_are_untouched_and_the_noise_is_where_it_belongs():
 def test_the_baseline_gives_every_step_of_a_sample_its_own_image():
     x, removed = draw(2, 32, 32, 0.4)
     remove = Baseline.parse("linear(noise=0)").remover(x, None, Rng(0, "ab"))
-    samples, masks = torch.tensor([0, 0, 1]), torch.stack([removed[0], removed[0] | removed[1], removed[1]])
+    samples, masks = (
+        torch.tensor([0, 0, 1]),
+        torch.stack([removed[0], removed[0] | removed[1], removed[1]]),
+    )
     assert torch.equal(remove(samples, masks), F.linear_impute(x[samples], masks, 0))
     assert Baseline.parse("linear").arguments == {"noise": 0.01}
 
@@ -203,7 +235,11 @@ def test_the_caller_keeps_what_is_theirs():
     copies = x.detach().clone(), removed.clone()
     state = torch.get_rng_state()
     assert not F.linear_impute(x, removed).requires_grad
-    assert torch.equal(x, copies[0]) and torch.equal(removed, copies[1]) and torch.equal(torch.get_rng_state(), state)
+    assert (
+        torch.equal(x, copies[0])
+        and torch.equal(removed, copies[1])
+        and torch.equal(torch.get_rng_state(), state)
+    )
 
 
 def unfit(x):
@@ -215,12 +251,24 @@ def unfit(x):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x, m: F.linear_impute(x[0], m), r"floats \(B, C, H, W\); found torch.float32 \(3, 8, 9\)"),
+        (
+            lambda x, m: F.linear_impute(x[0], m),
+            r"floats \(B, C, H, W\); found torch.float32 \(3, 8, 9\)",
+        ),
         (lambda x, m: F.linear_impute(x.int(), m), "found torch.int32"),
-        (lambda x, m: F.linear_impute(x, m.float()), r"bool mask \(2, 8, 9\) for these images; found torch.float32 \(2, 8, 9\)"),
-        (lambda x, m: F.linear_impute(x, m[:1]), r"bool mask \(2, 8, 9\) for these images; found torch.bool \(1, 8, 9\)"),
+        (
+            lambda x, m: F.linear_impute(x, m.float()),
+            r"bool mask \(2, 8, 9\) for these images; found torch.float32 \(2, 8, 9\)",
+        ),
+        (
+            lambda x, m: F.linear_impute(x, m[:1]),
+            r"bool mask \(2, 8, 9\) for these images; found torch.bool \(1, 8, 9\)",
+        ),
         (lambda x, m: F.linear_impute(x, m[:, None]), r"found torch.bool \(2, 1, 8, 9\)"),
-        (lambda x, m: F.linear_impute(unfit(x), m), r"images to impute must be finite; rows \[1\] are not"),
+        (
+            lambda x, m: F.linear_impute(unfit(x), m),
+            r"images to impute must be finite; rows \[1\] are not",
+        ),
         (lambda x, m: impute(x, m, unfit(x)), r"start to impute must be finite; rows \[1\]"),
         (lambda x, m: impute(x, m, x[:1]), r"start has the shape of the images"),
         (lambda x, m: F.linear_impute(x, m, -1), "standard deviation, zero or more; found -1"),

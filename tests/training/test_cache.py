@@ -20,8 +20,12 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Recipes of a few steps, and a cache of our own."""
     monkeypatch.setenv("HEATPROOF_CACHE", str(tmp_path / "cache"))
     for name in ("vgg7", "resnet18"):
-        monkeypatch.setitem(recipes.RECIPES, name, replace(recipes.RECIPES[name], images=32, steps=2, batch=16))
-    monkeypatch.setitem(schedule.SCHEDULES, "short", replace(schedule.SCHEDULES["short"], epochs=1, limit=64))
+        monkeypatch.setitem(
+            recipes.RECIPES, name, replace(recipes.RECIPES[name], images=32, steps=2, batch=16)
+        )
+    monkeypatch.setitem(
+        schedule.SCHEDULES, "short", replace(schedule.SCHEDULES["short"], epochs=1, limit=64)
+    )
     monkeypatch.setattr(training, "accuracy", lambda *_, **__: {"accuracy": 0.5, "confident": 0.1})
     monkeypatch.setattr(training, "part_drops", lambda *_, **__: {})
     return tmp_path / "cache"
@@ -44,24 +48,43 @@ def test_what_is_trained_is_trained_once(quick: Path, tmp_path: Path) -> None:
     assert plan.cost() == stand_in.cost()
     assert set(made) == {
         "training vgg7",
-        *(f"fine-tuning paperbirds/vgg7{s} for {to}" for s in ("", " seed 1") for to in ("16/zero", "4/zero")),
+        *(
+            f"fine-tuning paperbirds/vgg7{s} for {to}"
+            for s in ("", " seed 1")
+            for to in ("16/zero", "4/zero")
+        ),
     }
     assert to_make(spec) == []
     assert len(list(quick.iterdir())) == 6  # and nothing half-finished
     again: list[str] = []
-    result = hp.run(spec, tmp_path / "run", "cpu", plan=open_spec(spec, "cpu", progress=lambda *told: again.append(str(told))))
+    result = hp.run(
+        spec,
+        tmp_path / "run",
+        "cpu",
+        plan=open_spec(spec, "cpu", progress=lambda *told: again.append(str(told))),
+    )
     assert again == []
     assert set(result.scores["model"]) == {"paperbirds/vgg7", "paperbirds/vgg7 seed 1"}
     assert result.scores["status"].eq("ok").all()
 
 
-def test_everything_that_changes_the_weights_changes_their_place(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = {cache.place("vgg7"), cache.place("vgg7", 1), cache.place("vgg7", 0, 3), cache.place("resnet18")}
+def test_everything_that_changes_the_weights_changes_their_place(
+    quick: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {
+        cache.place("vgg7"),
+        cache.place("vgg7", 1),
+        cache.place("vgg7", 0, 3),
+        cache.place("resnet18"),
+    }
     monkeypatch.setitem(recipes.RECIPES, "vgg7", replace(recipes.RECIPES["vgg7"], rate=0.1))
     places.add(cache.place("vgg7"))
     assert len(places) == 5
     base = cache.place("vgg7")
-    assert len({cache.aligned_place(base, to) for to in ("16/zero", "4/zero", "16/uniform(-1, 1)")}) == 3
+    assert (
+        len({cache.aligned_place(base, to) for to in ("16/zero", "4/zero", "16/uniform(-1, 1)")})
+        == 3
+    )
     monkeypatch.setitem(recipes.RECIPES, "vgg7", replace(recipes.RECIPES["vgg7"], minutes=99.0))
     assert cache.place("vgg7") == base
 
@@ -71,13 +94,20 @@ def test_aligned_weights_are_stored_as_those_that_ship(quick: Path) -> None:
     model = hp.load_model("paperbirds/vgg7", weights)
     path = cache.aligned(model, weights, "4/zero")
     assert metadata(path)["aligned"] == "4/zero"
-    assert hp.load_model("paperbirds/vgg7", weights, tuned={"4/zero": path}, aligned="4/zero").aligned == "4/zero"
+    assert (
+        hp.load_model("paperbirds/vgg7", weights, tuned={"4/zero": path}, aligned="4/zero").aligned
+        == "4/zero"
+    )
     shipped = metadata(hp.load_model("paperbirds/vgg").tuned["16/zero"])
     assert metadata(path).keys() == shipped.keys()
 
 
 def test_a_trained_model_can_be_taken_aligned(quick: Path) -> None:
-    told = {**SPEC, "models": [{"train": "paperbirds/resnet18", "aligned": "4/zero"}], "protocols": ["sds"]}
+    told = {
+        **SPEC,
+        "models": [{"train": "paperbirds/resnet18", "aligned": "4/zero"}],
+        "protocols": ["sds"],
+    }
     (task,) = open_spec(make_spec(told), "cpu").tasks
     assert task.owner == "paperbirds/resnet18 4/zero"
     assert task.model.aligned == "4/zero"
@@ -101,7 +131,16 @@ def test_a_model_of_a_spec_has_one_origin(model: dict[str, object], message: str
 def test_a_spec_may_name_tuned_weights_and_take_them(tmp_path: Path) -> None:
     path = hp.load_model("paperbirds/vgg").tuned["16/zero"]
     named = {"name": "paperbirds/vgg", "tuned": {"16/zero": str(path)}}
-    plan = open_spec(make_spec({**SPEC, "models": [named, {**named, "aligned": "16/zero"}], "protocols": ["sds", "idsds"]}), "cpu")
+    plan = open_spec(
+        make_spec(
+            {
+                **SPEC,
+                "models": [named, {**named, "aligned": "16/zero"}],
+                "protocols": ["sds", "idsds"],
+            }
+        ),
+        "cpu",
+    )
     assert [t.title for t in plan.tasks] == [
         "paperbirds/vgg",
         "paperbirds/vgg, aligned 16/zero",

@@ -22,7 +22,12 @@ def place(tmp_path_factory):
 
 def test_a_few_steps_give_weights_that_load_and_can_be_judged_on_grids(place, tmp_path):
     losses = []
-    found = train_cifar10(f"cifar10:{place}", tmp_path / "a.safetensors", steps=2, progress=lambda step, steps, loss: losses.append(loss))
+    found = train_cifar10(
+        f"cifar10:{place}",
+        tmp_path / "a.safetensors",
+        steps=2,
+        progress=lambda step, steps, loss: losses.append(loss),
+    )
     train_cifar10(f"cifar10:{place}", tmp_path / "b.safetensors", steps=2)
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
     assert len(losses) == 2 and 0 <= found["confident"] <= found["accuracy"] <= 1
@@ -33,7 +38,10 @@ def test_a_few_steps_give_weights_that_load_and_can_be_judged_on_grids(place, tm
     assert views.gridpg(model, 3).logits(x).shape == (2, 10)
     data = hp.load_data(f"cifar10:{place}", model)
     right = (
-        model.logits(model.normalize(torch.stack([data.load(i).image for i in range(12)]))).argmax(1) == torch.tensor(data.labels)
+        model.logits(model.normalize(torch.stack([data.load(i).image for i in range(12)]))).argmax(
+            1
+        )
+        == torch.tensor(data.labels)
     ).sum()
     assert found["accuracy"] == pytest.approx(right.item() / 12)
 
@@ -41,7 +49,13 @@ def test_a_few_steps_give_weights_that_load_and_can_be_judged_on_grids(place, tm
 def test_another_network_can_be_trained_in_the_same_way(place, tmp_path):
     train_cifar10(f"cifar10:{place}", tmp_path / "r.safetensors", net="resnet20", steps=1)
     model = hp.load_model("cifar10/resnet20", weights=tmp_path / "r.safetensors")
-    assert sum(isinstance(m, torch.nn.Conv2d | torch.nn.Linear) and m.weight.shape[-1] != 1 for m in model.module.modules()) == 20
+    assert (
+        sum(
+            isinstance(m, torch.nn.Conv2d | torch.nn.Linear) and m.weight.shape[-1] != 1
+            for m in model.module.modules()
+        )
+        == 20
+    )
     assert model.shape("cam") == (64, 8, 8)
 
 
@@ -71,6 +85,20 @@ def test_what_is_missing_is_told(place, tmp_path):
     result = CliRunner().invoke(main, ["train", "cifar10/vgg11", "--data", f"cifar10:{place}"])
     assert result.exit_code and "say where CIFAR-10 is and where the weights go" in result.output
     result = CliRunner().invoke(
-        main, ["train", "cifar10/vgg11", "--data", f"cifar10:{place}", "-o", str(tmp_path / "c.safetensors"), "--steps", "1"]
+        main,
+        [
+            "train",
+            "cifar10/vgg11",
+            "--data",
+            f"cifar10:{place}",
+            "-o",
+            str(tmp_path / "c.safetensors"),
+            "--steps",
+            "1",
+        ],
     )
-    assert result.exit_code == 0 and "accuracy" in result.output and (tmp_path / "c.safetensors").is_file()
+    assert (
+        result.exit_code == 0
+        and "accuracy" in result.output
+        and (tmp_path / "c.safetensors").is_file()
+    )

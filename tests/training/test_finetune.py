@@ -40,8 +40,17 @@ def network(norm=False, dropout=False):
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         extra = [nn.BatchNorm2d(6)] * norm + [nn.Dropout(0.2)] * dropout
-        parts = [nn.Conv2d(3, 6, 3, padding=1), *extra, nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(96, 3)]
-        return hp.Model(nn.Sequential(*parts), size=16, name="tiny", classes=["red", "green", "blue"])
+        parts = [
+            nn.Conv2d(3, 6, 3, padding=1),
+            *extra,
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(4),
+            nn.Flatten(),
+            nn.Linear(96, 3),
+        ]
+        return hp.Model(
+            nn.Sequential(*parts), size=16, name="tiny", classes=["red", "green", "blue"]
+        )
 
 
 def colours(count, prefix="c", seed=0):
@@ -60,7 +69,9 @@ FAST = {"epochs": 3, "batch_size": 16, "lr": 0.05, "worst_images": 24}
 
 def tuned(out: Path, model: hp.Model | None = None, **changes) -> hp.FineTuned:
     model = model or network()
-    return hp.finetune(model, **{"data": colours(48), "val": colours(24, "v", 1), "out": out, **FAST, **changes})
+    return hp.finetune(
+        model, **{"data": colours(48), "val": colours(24, "v", 1), "out": out, **FAST, **changes}
+    )
 
 
 def test_it_learns_to_do_without_a_cell_and_leaves_the_model_as_it_was(tmp_path):
@@ -70,7 +81,11 @@ def test_it_learns_to_do_without_a_cell_and_leaves_the_model_as_it_was(tmp_path)
     before, chance = model.fingerprint(), torch.random.get_rng_state()
     steps = []
     found = tuned(tmp_path / "a", model, epochs=6, progress=steps.append)
-    assert model.fingerprint() == before and model.module.training and not model.module[0].weight.requires_grad
+    assert (
+        model.fingerprint() == before
+        and model.module.training
+        and not model.module[0].weight.requires_grad
+    )
     assert all(p.grad is None for p in model.module.parameters())
     assert torch.equal(chance, torch.random.get_rng_state())
     assert [e.epoch for e in found.metrics] == list(range(7)) and found.metrics[0].loss is None
@@ -79,12 +94,18 @@ def test_it_learns_to_do_without_a_cell_and_leaves_the_model_as_it_was(tmp_path)
     assert all(e.worst_all <= e.worst_largest for e in found.metrics)
     assert (steps[-1].epoch, steps[-1].images, steps[-1].total) == (6, 288, 288)
     weights = load_file(found.weights)
-    assert not torch.equal(weights["0.weight"], model.module[0].weight)  # frozen in the user's copy, trained in ours
+    assert not torch.equal(
+        weights["0.weight"], model.module[0].weight
+    )  # frozen in the user's copy, trained in ours
     hp.load_model(network(norm=True, dropout=True), weights=found.weights)
     with safe_open(found.weights, "pt") as file:
         told = file.metadata()
     assert told["aligned"] == "16/zero" and told["base"] == before and told["model"] == "tiny"
-    assert json.loads(told["recipe"])["lr"] == 0.05 and json.loads(told["classes"]) == ["red", "green", "blue"]
+    assert json.loads(told["recipe"])["lr"] == 0.05 and json.loads(told["classes"]) == [
+        "red",
+        "green",
+        "blue",
+    ]
 
 
 @pytest.mark.parametrize("baseline", ["zero", "uniform", "blur"])
@@ -102,7 +123,11 @@ def test_half_of_the_images_lose_one_cell_to_the_baseline(baseline):
     assert len(set(cells[struck].float().argmax(1).tolist())) == 16
     if baseline == "zero":
         assert (rows.x[changed[:, None].expand_as(clean)] == 0).all()
-    backwards = list(Feed(data, range(200), model, seed=3, workers=3).batches([range(199, 99, -1), range(99, -1, -1)], 5, deletion))
+    backwards = list(
+        Feed(data, range(200), model, seed=3, workers=3).batches(
+            [range(199, 99, -1), range(99, -1, -1)], 5, deletion
+        )
+    )
     assert torch.allclose(torch.cat([part.x for part in backwards]).flip(0), rows.x, atol=1e-6)
     (later,) = feed.batches([range(200)], 6, deletion)
     assert not torch.equal(later.x, rows.x)
@@ -120,15 +145,21 @@ def test_the_feed_normalises_as_the_model_does_and_keeps_what_it_decoded():
 
 
 def test_workers_do_not_change_a_byte(tmp_path):
-    one, four = (tuned(tmp_path / str(w), workers=w, baseline="uniform").weights.read_bytes() for w in (1, 4))
+    one, four = (
+        tuned(tmp_path / str(w), workers=w, baseline="uniform").weights.read_bytes() for w in (1, 4)
+    )
     assert one == four
 
 
 def test_one_step_is_the_step_of_plain_sgd(tmp_path):
     """One batch of all images, one update by hand."""
     model, data = network(), colours(8)
-    found = tuned(tmp_path, model, data=data, epochs=1, batch_size=8, weight_decay=0.1, momentum=0.0)
-    (rows,) = Feed(data, range(8), model).batches([range(8)], 1, Deletion(16, Baseline.parse("zero")))
+    found = tuned(
+        tmp_path, model, data=data, epochs=1, batch_size=8, weight_decay=0.1, momentum=0.0
+    )
+    (rows,) = Feed(data, range(8), model).batches(
+        [range(8)], 1, Deletion(16, Baseline.parse("zero"))
+    )
     nn.functional.cross_entropy(model.module(rows.x), rows.labels).backward()
     weights = load_file(found.weights)
     for name, p in model.module.named_parameters():
@@ -159,7 +190,9 @@ def test_worst_patch_accuracy_against_a_slow_loop():
 
 
 def test_the_best_clean_accuracy_is_kept_and_the_later_of_equals():
-    story = [Epoch(i, None, accuracy, 0, 0, 0) for i, accuracy in enumerate([0.99, 0.5, 0.9, 0.9, 0.8])]
+    story = [
+        Epoch(i, None, accuracy, 0, 0, 0) for i, accuracy in enumerate([0.99, 0.5, 0.9, 0.9, 0.8])
+    ]
     assert best_epoch(story) == 3
 
 
@@ -191,7 +224,9 @@ def test_more_epochs_go_on_and_the_same_call_again_does_nothing(tmp_path):
     whole = tuned(tmp_path / "whole", model=network(dropout=True), baseline="uniform")
     tuned(tmp_path / "parts", model=network(dropout=True), epochs=1, baseline="uniform")
     seen = []
-    parts = tuned(tmp_path / "parts", model=network(dropout=True), baseline="uniform", progress=seen.append)
+    parts = tuned(
+        tmp_path / "parts", model=network(dropout=True), baseline="uniform", progress=seen.append
+    )
     assert {step.epoch for step in seen} == {2, 3}
     assert parts.weights.read_bytes() == whole.weights.read_bytes()
     at = parts.weights.stat().st_mtime_ns
@@ -246,7 +281,13 @@ def test_two_processes_come_to_the_weights_of_one(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    shared = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+    }
     both = [
         subprocess.Popen(
             [sys.executable, tmp_path / "script.py", tmp_path / "two"],
@@ -263,7 +304,9 @@ def test_two_processes_come_to_the_weights_of_one(tmp_path):
     assert told[0].split() == [str(one.metrics[-1].accuracy), str(one.metrics[-1].worst_all)]
     alone, together = load_file(one.weights), load_file(tmp_path / "two" / WEIGHTS)
     assert all(torch.allclose(alone[key], together[key], atol=1e-5) for key in alone)
-    assert sorted(p.name for p in (tmp_path / "two").iterdir()) == sorted(p.name for p in (tmp_path / "one").iterdir())
+    assert sorted(p.name for p in (tmp_path / "two").iterdir()) == sorted(
+        p.name for p in (tmp_path / "one").iterdir()
+    )
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 5])
@@ -281,7 +324,9 @@ def folder(tmp_path):
     for name in ("red", "green", "blue"):
         (tmp_path / "images" / name).mkdir(parents=True)
         for i in range(10):
-            Image.fromarray(rng.integers(0, 255, (20, 30, 3), dtype=np.uint8)).save(tmp_path / "images" / name / f"{i}.png")
+            Image.fromarray(rng.integers(0, 255, (20, 30, 3), dtype=np.uint8)).save(
+                tmp_path / "images" / name / f"{i}.png"
+            )
     return tmp_path / "images"
 
 
@@ -302,7 +347,9 @@ def test_a_folder_is_cropped_at_random_and_a_tenth_of_every_class_is_held_out(fo
 def test_crops_are_of_the_size_asked_for_whatever_the_image():
     for size in ((1, 1), (300, 2), (2, 300), (40, 30)):
         crop = random_crop(Image.new("RGB", size, (255, 0, 0)), 16, np.random.default_rng(0))
-        assert crop.shape == (16, 16, 3) and torch.equal(crop[..., 0], torch.full((16, 16), 255, dtype=torch.uint8))
+        assert crop.shape == (16, 16, 3) and torch.equal(
+            crop[..., 0], torch.full((16, 16), 255, dtype=torch.uint8)
+        )
 
 
 def test_what_cannot_be_read_is_skipped_and_named_and_so_is_an_empty_class(folder, tmp_path):
@@ -322,7 +369,10 @@ def test_one_class_or_no_label_is_refused(folder, tmp_path):
     with pytest.raises(HeatproofError, match="are of one class"):
         hp.finetune(network(), f"folder:{folder}", out=tmp_path / "a")
     Image.new("RGB", (16, 16)).save(folder / "loose.png")
-    with pytest.warns(UserWarning, match="without a label: loose.png"), pytest.raises(HeatproofError, match="1 images of .* have no label"):
+    with (
+        pytest.warns(UserWarning, match="without a label: loose.png"),
+        pytest.raises(HeatproofError, match="1 images of .* have no label"),
+    ):
         hp.finetune(network(), f"folder:{folder}", out=tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
@@ -355,9 +405,21 @@ def test_nothing_readable_is_said_so(folder, tmp_path):
         ({"augment": True}, "random crops need an image folder"),
         ({"workers": 0}, "workers must be at least 1"),
         ({"data": (torch.rand(4, 3, 16, 16), [1, 1, 1, 1])}, "are of one class"),
-        ({"data": (torch.rand(4, 3, 16, 16), [0, 1, 2, 7])}, "labels such as 7, but the classes of tiny are 0 to 2"),
-        ({"data": (torch.rand(4, 3, 8, 8), [0, 1, 2, 1])}, "gives images of 3×8×8, but tiny takes 3×16×16"),
-        ({"data": (torch.rand(4, 3, 16, 16), [0, 1, 2, 1]), "val": (torch.rand(4, 3, 16, 16), [0, 1, 2, 1])}, "4 images are in"),
+        (
+            {"data": (torch.rand(4, 3, 16, 16), [0, 1, 2, 7])},
+            "labels such as 7, but the classes of tiny are 0 to 2",
+        ),
+        (
+            {"data": (torch.rand(4, 3, 8, 8), [0, 1, 2, 1])},
+            "gives images of 3×8×8, but tiny takes 3×16×16",
+        ),
+        (
+            {
+                "data": (torch.rand(4, 3, 16, 16), [0, 1, 2, 1]),
+                "val": (torch.rand(4, 3, 16, 16), [0, 1, 2, 1]),
+            },
+            "4 images are in",
+        ),
     ],
 )
 def test_bad_input_is_refused(tmp_path, changes, message):
@@ -374,11 +436,16 @@ def test_the_judged_split_is_not_trained_on(tmp_path):
 
 
 def test_training_that_diverges_says_so_and_keeps_the_last_good_epoch(tmp_path):
-    with pytest.raises(HeatproofError, match="training diverged: .* in epoch 1, batch .* smaller learning rate .*nothing was kept"):
+    with pytest.raises(
+        HeatproofError,
+        match="training diverged: .* in epoch 1, batch .* smaller learning rate .*nothing was kept",
+    ):
         tuned(tmp_path / "a", lr=1e30)
     with pytest.raises(HeatproofError, match="in epoch 2, batch .* keeps epoch 1"):
         tuned(tmp_path / "b", gamma=1e32, step=1)
-    assert all(torch.isfinite(value).all() for value in load_file(tmp_path / "b" / WEIGHTS).values())
+    assert all(
+        torch.isfinite(value).all() for value in load_file(tmp_path / "b" / WEIGHTS).values()
+    )
     assert torch.load(tmp_path / "b" / RESUME, weights_only=True)["epoch"] == 1
 
 
@@ -408,9 +475,14 @@ def test_a_broken_or_hostile_checkpoint_is_refused(tmp_path):
     for content in (b"half a fi", pickle.dumps(Hostile()), (tmp_path / "hostile.pt").read_bytes()):
         (tmp_path / "a").mkdir(exist_ok=True)
         (tmp_path / "a" / RESUME).write_bytes(content)
-        with pytest.raises(HeatproofError, match="broken or not a checkpoint .* delete it to start anew"):
+        with pytest.raises(
+            HeatproofError, match="broken or not a checkpoint .* delete it to start anew"
+        ):
             tuned(tmp_path / "a")
-    torch.save({"identity": "{}", "epoch": "1", "net": {}, "optimiser": {}, "metrics": ""}, tmp_path / "a" / RESUME)
+    torch.save(
+        {"identity": "{}", "epoch": "1", "net": {}, "optimiser": {}, "metrics": ""},
+        tmp_path / "a" / RESUME,
+    )
     with pytest.raises(HeatproofError, match="not a checkpoint of heatproof"):
         tuned(tmp_path / "a")
     assert not Path("/tmp/heatproof-was-here").exists()
@@ -428,7 +500,8 @@ def test_a_resume_file_with_other_weights_is_refused(tmp_path):
 
 
 NET = (
-    SETUP.replace("import sys, time", "import sys, time").replace("torch.set_num_threads(1)", "") + "\ndef build():\n    return network()\n"
+    SETUP.replace("import sys, time", "import sys, time").replace("torch.set_num_threads(1)", "")
+    + "\ndef build():\n    return network()\n"
 )
 
 
@@ -442,12 +515,44 @@ def test_the_command_tunes_and_says_how_to_use_the_weights(folder, tmp_path):
     (tmp_path / "net.py").write_text(NET)
     (folder / "red" / "broken.png").write_bytes(b"not a picture")
     model = f"file:{tmp_path / 'net.py'}:build"
-    told = call("finetune", model, f"folder:{folder}", "-o", tmp_path / "out", "--epochs", 2, "--batch-size", 8, "--device", "cpu")
-    assert "kept" in told and "before" in told and "1 images could not be read and were skipped: red/broken.png" in told
+    told = call(
+        "finetune",
+        model,
+        f"folder:{folder}",
+        "-o",
+        tmp_path / "out",
+        "--epochs",
+        2,
+        "--batch-size",
+        8,
+        "--device",
+        "cpu",
+    )
+    assert (
+        "kept" in told
+        and "before" in told
+        and "1 images could not be read and were skipped: red/broken.png" in told
+    )
     assert f"tuned: {{16/zero: '{tmp_path / 'out' / WEIGHTS}'}}" in told
     assert hp.load_model(model, weights=tmp_path / "out" / WEIGHTS).aligned == "16/zero"
-    assert hp.load_model(model, tuned={"16/zero": tmp_path / "out" / WEIGHTS}, aligned="16/zero").n_classes == 3
-    refused = call("finetune", model, f"folder:{folder}", "-o", tmp_path / "out", "--patches", 4, "--batch-size", 8, code=2)
+    assert (
+        hp.load_model(
+            model, tuned={"16/zero": tmp_path / "out" / WEIGHTS}, aligned="16/zero"
+        ).n_classes
+        == 3
+    )
+    refused = call(
+        "finetune",
+        model,
+        f"folder:{folder}",
+        "-o",
+        tmp_path / "out",
+        "--patches",
+        4,
+        "--batch-size",
+        8,
+        code=2,
+    )
     assert "aligned is 16/zero there, 4/zero here" in refused
 
 
@@ -455,7 +560,9 @@ def test_the_command_refuses_weights_of_another_network(folder, tmp_path):
     (tmp_path / "net.py").write_text(NET)
     torch.save({"0.weight": torch.zeros(2, 3, 3, 3)}, tmp_path / "other.pth")
     options = ("-o", tmp_path / "out", "--weights", tmp_path / "other.pth")
-    assert "does not fit" in call("finetune", f"file:{tmp_path / 'net.py'}:build", f"folder:{folder}", *options, code=2)
+    assert "does not fit" in call(
+        "finetune", f"file:{tmp_path / 'net.py'}:build", f"folder:{folder}", *options, code=2
+    )
 
 
 def test_help_has_examples():

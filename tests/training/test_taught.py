@@ -25,16 +25,28 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def spec_of(*models: dict, data: object = "paperbirds", **more: object):
-    told = {"models": list(models), "data": {"name": data, "limit": 6}, "methods": ["ixg", "random"], "protocols": ["attr-mass"]}
+    told = {
+        "models": list(models),
+        "data": {"name": data, "limit": 6},
+        "methods": ["ixg", "random"],
+        "protocols": ["attr-mass"],
+    }
     return make_spec({**told, **more})
 
 
-def test_a_list_of_changes_is_a_model_each_judged_as_it_was_taught(own_cache: Path, tmp_path: Path) -> None:
-    spec = spec_of({**SMALL, "taught": ["plain", "watermark", "disc"]}, {**SMALL, "taught": "notch", "shown": "plain"})
+def test_a_list_of_changes_is_a_model_each_judged_as_it_was_taught(
+    own_cache: Path, tmp_path: Path
+) -> None:
+    spec = spec_of(
+        {**SMALL, "taught": ["plain", "watermark", "disc"]},
+        {**SMALL, "taught": "notch", "shown": "plain"},
+    )
     assert len(to_make(spec)) == 4 and "128 images forward and backward" in to_make(spec)[0]
     stand_in, made = open_spec(spec, "cpu", train=False), []
     assert not own_cache.exists()
-    plan = open_spec(spec, "cpu", progress=lambda what, done, total: made.append((what, done, total)))
+    plan = open_spec(
+        spec, "cpu", progress=lambda what, done, total: made.append((what, done, total))
+    )
     assert plan.cost() == stand_in.cost() and to_make(spec) == []
     assert {total for _, _, total in made} == {2} and len({what for what, _, _ in made}) == 4
     judged = {task.owner: task.data.name for task in plan.tasks}
@@ -48,7 +60,9 @@ def test_a_list_of_changes_is_a_model_each_judged_as_it_was_taught(own_cache: Pa
     open_spec(spec, "cpu", progress=lambda *told: again.append(told))
     assert again == [] and len(list(own_cache.iterdir())) == 4
     rows = hp.run(spec, tmp_path / "run", "cpu", plan=plan).scores
-    assert set(rows.loc[rows["status"] == "n/a", "model"]) == {"paperbirds/resnet-narrow taught disc"}
+    assert set(rows.loc[rows["status"] == "n/a", "model"]) == {
+        "paperbirds/resnet-narrow taught disc"
+    }
 
 
 def test_a_model_that_is_there_can_be_shown_changed_images() -> None:
@@ -59,10 +73,19 @@ def test_a_model_that_is_there_can_be_shown_changed_images() -> None:
 def test_everything_that_changes_the_weights_changes_their_place(tmp_path: Path) -> None:
     def place(kind: str = "watermark:", seed: int = 0, limit: int = 64, **lesson: object) -> Path:
         data = hp.load_data(f"{kind}paperbirds:train", limit=limit)
-        return cache.taught_place(Lesson(**{"net": "paperbirds/vgg7", "images": 64, **lesson}), data, seed)
+        return cache.taught_place(
+            Lesson(**{"net": "paperbirds/vgg7", "images": 64, **lesson}), data, seed
+        )
 
     places = [place(kind) for kind in ("", *(f"{kind}:" for kind in ALTERATIONS))]
-    places += [place(seed=1), place(limit=70), place(images=32), place(epochs=2), place(rate=1e-4), place(net="paperbirds/vgg")]
+    places += [
+        place(seed=1),
+        place(limit=70),
+        place(images=32),
+        place(epochs=2),
+        place(rate=1e-4),
+        place(net="paperbirds/vgg"),
+    ]
     assert len(set(places)) == len(places)
     assert place() == place()
 
@@ -72,7 +95,9 @@ def test_the_loss_is_that_of_the_images_in_the_order_of_the_seed(tmp_path: Path)
     data = hp.load_data("stripes:paperbirds:train", limit=32)
     lesson = Lesson("paperbirds/resnet-narrow", images=32, epochs=2, batch=16)
     losses: list[float] = []
-    teach(lesson, data, tmp_path / "a.safetensors", 5, lambda step, steps, loss: losses.append(loss))
+    teach(
+        lesson, data, tmp_path / "a.safetensors", 5, lambda step, steps, loss: losses.append(loss)
+    )
     teach(lesson, data, tmp_path / "b.safetensors", 5)
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
     assert len(losses) == lesson.steps == 4
@@ -84,7 +109,9 @@ def test_the_loss_is_that_of_the_images_in_the_order_of_the_seed(tmp_path: Path)
     x = torch.stack([data.load(i).image for i in picks])
     mean, std = (torch.tensor(v).reshape(3, 1, 1) for v in (kind.mean, kind.std))
     logits = net((x - mean) / std)
-    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([data.labels[i] for i in picks]))
+    expected = torch.nn.functional.cross_entropy(
+        logits, torch.tensor([data.labels[i] for i in picks])
+    )
     assert losses[0] == pytest.approx(expected.item(), rel=1e-4)
 
 
@@ -95,16 +122,26 @@ def test_a_mark_is_learnt(tmp_path: Path) -> None:
     data = hp.load_data("stripes-blank:paperbirds:test", limit=64)
     x = torch.stack([data.load(i).image for i in range(64)])
     found, labels = task.model.logits(task.model.normalize(x)), torch.tensor(data.labels)
-    assert torch.nn.functional.cross_entropy(found, labels) < torch.nn.functional.cross_entropy(torch.zeros_like(found), labels)
+    assert torch.nn.functional.cross_entropy(found, labels) < torch.nn.functional.cross_entropy(
+        torch.zeros_like(found), labels
+    )
 
 
 def test_cifar10_by_changing_two_lines(tmp_path: Path) -> None:
     rng, path = np.random.default_rng(0), tmp_path / "cifar10.npz"
     x, y = rng.integers(0, 256, (80, 32, 32, 3), dtype=np.uint8), np.arange(80) % 10
     np.savez(path, train_x=x, train_y=y, test_x=x[:12], test_y=y[:12])
-    model = {"train": "cifar10/resnet20", "images": 64, "epochs": 1, "taught": ["plain", "disc-notch"]}
+    model = {
+        "train": "cifar10/resnet20",
+        "images": 64,
+        "epochs": 1,
+        "taught": ["plain", "disc-notch"],
+    }
     plan = open_spec(spec_of(model, data=f"cifar10:{path}"), "cpu")
-    assert [task.data.name for task in plan.tasks] == [f"cifar10:{path}:test", f"disc-notch:cifar10:{path}:test"]
+    assert [task.data.name for task in plan.tasks] == [
+        f"cifar10:{path}:test",
+        f"disc-notch:cifar10:{path}:test",
+    ]
     assert plan.tasks[0].model.shape("cam") == (64, 8, 8)
     moved = tmp_path / "elsewhere.npz"
     path.rename(moved)
@@ -129,12 +166,23 @@ def test_bad_models_are_told(model: dict, message: str) -> None:
 
 
 def test_too_few_images_are_told(tmp_path: Path) -> None:
-    with pytest.raises(hp.HeatproofError, match="30000 images are to be taught, but watermark:paperbirds:train has 24000"):
+    with pytest.raises(
+        hp.HeatproofError,
+        match="30000 images are to be taught, but watermark:paperbirds:train has 24000",
+    ):
         open_spec(spec_of({**SMALL, "images": 30_000, "taught": "watermark"}), "cpu")
     with pytest.raises(hp.HeatproofError, match="take 64 to as many"):
         open_spec(spec_of({**SMALL, "images": 10, "taught": "watermark"}), "cpu")
-    for data in ({"name": "paperbirds:train", "limit": 6}, {"name": "paperbirds", "split": "train", "limit": 6}):
+    for data in (
+        {"name": "paperbirds:train", "limit": 6},
+        {"name": "paperbirds", "split": "train", "limit": 6},
+    ):
         with pytest.raises(hp.HeatproofError, match="cannot be judged on it"):
-            open_spec(spec_of({**SMALL, "taught": "watermark"}).model_copy(update={"data": DataSpec(**data)}), "cpu")
+            open_spec(
+                spec_of({**SMALL, "taught": "watermark"}).model_copy(
+                    update={"data": DataSpec(**data)}
+                ),
+                "cpu",
+            )
     with pytest.raises(hp.HeatproofError, match="no split to train on"):
         open_spec(spec_of({**SMALL, "taught": "watermark"}, data="folder:/images"), "cpu")

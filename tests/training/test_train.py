@@ -22,7 +22,10 @@ def test_training_is_the_same_twice_lowers_the_loss_and_leaves_the_callers_chanc
     first = training.fit(TINY, seed=1, progress=lambda step, steps, loss: losses.append(loss))
     second = training.fit(TINY, seed=1)
     assert torch.equal(chance, torch.random.get_rng_state())
-    assert all(torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    )
     assert len(losses) == TINY.steps
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
 
@@ -49,11 +52,15 @@ def test_an_unknown_recipe_is_named_with_those_there_are() -> None:
 
 
 def test_the_rate_rises_then_falls_to_nothing() -> None:
-    assert [pace(done, 0.25) for done in (0, 0.125, 0.25, 0.625, 1)] == pytest.approx([0, 0.5, 1, 0.5, 0])
+    assert [pace(done, 0.25) for done in (0, 0.125, 0.25, 0.625, 1)] == pytest.approx(
+        [0, 0.5, 1, 0.5, 0]
+    )
 
 
 def test_targets_are_uniform_over_the_classes_that_fit() -> None:
-    images, targets = training.training_set(replace(TINY, images=96, deletion=1.0), torch.Generator().manual_seed(0))
+    images, targets = training.training_set(
+        replace(TINY, images=96, deletion=1.0), torch.Generator().manual_seed(0)
+    )
     assert images.shape == (96, 3, 64, 64)
     assert torch.allclose(targets.sum(1), torch.ones(96))
     assert (targets > 0).sum(1).max() == len(CLASSES)  # a bare body could be any bird
@@ -68,10 +75,14 @@ def test_a_mosaic_window_blends_targets_by_squared_area() -> None:
     alone = windows[whole][:, 0, 0, 0].long()
     assert torch.equal(blends[whole], torch.eye(4)[alone])
     assert torch.allclose(blends.sum(1), torch.ones(50))
-    areas = torch.stack([(windows[:, 0] == value).float().mean((1, 2)) for value in range(4)], dim=1)
+    areas = torch.stack(
+        [(windows[:, 0] == value).float().mean((1, 2)) for value in range(4)], dim=1
+    )
     different = (areas > 0).sum(1) == 4  # four cells, four pictures
     assert different.any()
-    assert torch.allclose(blends[different], areas[different] ** 2 / areas[different].square().sum(1, keepdim=True))
+    assert torch.allclose(
+        blends[different], areas[different] ** 2 / areas[different].square().sum(1, keepdim=True)
+    )
 
 
 def test_part_drops_find_the_part_a_model_looks_at() -> None:
@@ -83,7 +94,9 @@ def test_part_drops_find_the_part_a_model_looks_at() -> None:
 
     drops = training.part_drops(sees_only_redness, count=16)
     assert drops["foot"]["share"] > 0.9
-    assert drops["foot"]["mean"] > max(abs(drop["mean"]) for part, drop in drops.items() if part in ("beak", "eye"))
+    assert drops["foot"]["mean"] > max(
+        abs(drop["mean"]) for part, drop in drops.items() if part in ("beak", "eye")
+    )
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -106,12 +119,16 @@ def test_shipped_weights_know_their_birds(name: str) -> None:
 
 def test_every_net_has_a_recipe_and_a_recipe_takes_nothing_out_but_parts() -> None:
     assert RECIPES.keys() == NETS.keys()
-    assert all(recipe.net == name and recipe.loss in training.LOSSES for name, recipe in RECIPES.items())
+    assert all(
+        recipe.net == name and recipe.loss in training.LOSSES for name, recipe in RECIPES.items()
+    )
     assert not {field.name for field in fields(Recipe)} & {"patch", "patches", "erase", "cutout"}
     recipe = replace(TINY, images=32, batch=32, mosaic=0.0)
     images, targets = training.training_set(recipe, torch.Generator().manual_seed(0))
     batch, _ = training.draw_batch(images, targets, recipe, torch.Generator().manual_seed(1))
-    whole = {picture.numpy().tobytes() for picture in torch.cat([images, images.flip(-1)]).contiguous()}
+    whole = {
+        picture.numpy().tobytes() for picture in torch.cat([images, images.flip(-1)]).contiguous()
+    }
     assert all(picture.numpy().tobytes() in whole for picture in batch.contiguous())
 
 
@@ -119,7 +136,9 @@ def test_every_class_for_itself_costs_the_sum_of_its_coins() -> None:
     logits, target = torch.tensor([[0.0, 2.0], [1.0, -1.0]]), torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     chance = logits.sigmoid()
     coins = -(target * chance.log() + (1 - target) * (1 - chance).log())
-    torch.testing.assert_close(training.LOSSES["binary_cross_entropy"](logits, target), coins.sum(1).mean())
+    torch.testing.assert_close(
+        training.LOSSES["binary_cross_entropy"](logits, target), coins.sum(1).mean()
+    )
 
 
 def test_a_net_is_trained_on_images_as_it_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,13 +160,17 @@ def test_a_fully_connected_head_still_classifies_when_it_slides_over_a_grid(name
     order = torch.randperm(160, generator=torch.Generator().manual_seed(0)).reshape(40, 4)
     order = order[[len(set(labels[row].tolist())) == 4 for row in order]]
     cells = images[order]
-    grids = torch.cat([torch.cat([cells[:, 0], cells[:, 1]], 3), torch.cat([cells[:, 2], cells[:, 3]], 3)], 2)
+    grids = torch.cat(
+        [torch.cat([cells[:, 0], cells[:, 1]], 3), torch.cat([cells[:, 2], cells[:, 3]], 3)], 2
+    )
     stages = dict(net.named_children())
     with torch.no_grad():
         for stage in list(stages)[: list(stages).index("flatten")]:
             grids = stages[stage](grids)
         side = grids.shape[-1] // 2
-        windows = torch.nn.functional.unfold(grids, side).transpose(1, 2)  # (G, places, C·side·side), as flatten orders them
+        windows = torch.nn.functional.unfold(grids, side).transpose(
+            1, 2
+        )  # (G, places, C·side·side), as flatten orders them
         logits = stages["fc3"](stages["fc2"](stages["fc1"](windows))).mean(1)
     found = (logits.topk(4).indices[:, :, None] == labels[order][:, None]).any(1)
     assert found.float().mean() > 0.5

@@ -11,7 +11,9 @@ from heatproof.analysis.intervals import Estimate
 Z = 1.959963984540054  # 97.5 % of the normal distribution
 
 
-def readings(correct: np.ndarray, right: np.ndarray, chance: np.ndarray) -> dict[str, np.ndarray]:  # (N,), (N, P), (N, P) -> (N,) each
+def readings(
+    correct: np.ndarray, right: np.ndarray, chance: np.ndarray
+) -> dict[str, np.ndarray]:  # (N,), (N, P), (N, P) -> (N,) each
     """correct: the answer to the intact image; right: without each patch; chance: log-probability of the label without each patch."""
     worst = chance.argmin(1)[:, None]
     return {
@@ -24,12 +26,20 @@ def readings(correct: np.ndarray, right: np.ndarray, chance: np.ndarray) -> dict
 
 def share(values: np.ndarray) -> Estimate:  # (N,) in [0, 1]
     """The mean with its interval: Wilson's where a sample is right or wrong, since a bootstrap of none wrong has no width."""
-    return Estimate(float(values.mean()), *wilson(float(values.mean()), len(values))) if _binary(values) else Estimate.mean(values)
+    return (
+        Estimate(float(values.mean()), *wilson(float(values.mean()), len(values)))
+        if _binary(values)
+        else Estimate.mean(values)
+    )
 
 
 def change(before: np.ndarray, after: np.ndarray) -> Estimate:  # (N,), (N,): the same samples
     """After minus before, paired."""
-    return newcombe(before, after) if _binary(before) and _binary(after) else Estimate.mean(after - before)
+    return (
+        newcombe(before, after)
+        if _binary(before) and _binary(after)
+        else Estimate.mean(after - before)
+    )
 
 
 def wilson(p: float, n: int) -> tuple[float, float]:
@@ -45,8 +55,12 @@ def newcombe(before: np.ndarray, after: np.ndarray) -> Estimate:
     n, p, q = len(before), float(after.mean()), float(before.mean())
     (p_low, p_high), (q_low, q_high) = wilson(p, n), wilson(q, n)
     phi = _phi(before > 0, after > 0)
-    low = math.sqrt(max(0.0, (p - p_low) ** 2 - 2 * phi * (p - p_low) * (q_high - q) + (q_high - q) ** 2))
-    high = math.sqrt(max(0.0, (q - q_low) ** 2 - 2 * phi * (q - q_low) * (p_high - p) + (p_high - p) ** 2))
+    low = math.sqrt(
+        max(0.0, (p - p_low) ** 2 - 2 * phi * (p - p_low) * (q_high - q) + (q_high - q) ** 2)
+    )
+    high = math.sqrt(
+        max(0.0, (q - q_low) ** 2 - 2 * phi * (q - q_low) * (p_high - p) + (p_high - p) ** 2)
+    )
     return Estimate(p - q, p - q - low, p - q + high)
 
 

@@ -14,7 +14,9 @@ def table(rows: pd.DataFrame, model: str, key: Key) -> pd.DataFrame:
     part = rows[rows["model"] == model]
     for column, value in zip(("protocol", "setting", "baseline"), key, strict=True):
         part = part[part[column] == value]
-    return part.pivot(index="sample", columns="method", values="value").reindex(columns=list(dict.fromkeys(part["method"])))
+    return part.pivot(index="sample", columns="method", values="value").reindex(
+        columns=list(dict.fromkeys(part["method"]))
+    )
 
 
 def gap(of: pd.Series, to: pd.Series) -> tuple[Estimate, int]:

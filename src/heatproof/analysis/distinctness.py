@@ -51,7 +51,10 @@ def trios(labels: Sequence[str]) -> list[Trio]:
     for label in labels:
         if changed := CHANGED.fullmatch(label):
             found.setdefault((changed["base"], changed["scheme"]), {})[changed["what"]] = label
-    originals = {base: next((name for name in (f"{base}|unit", f"{base}|relu", base) if name in labels), "") for base, _ in found}
+    originals = {
+        base: next((name for name in (f"{base}|unit", f"{base}|relu", base) if name in labels), "")
+        for base, _ in found
+    }
     return [
         Trio(base, scheme, originals[base], both["remove"], both["introduce"])
         for (base, scheme), both in found.items()
@@ -59,10 +62,18 @@ def trios(labels: Sequence[str]) -> list[Trio]:
     ]
 
 
-def distinct(trios: Sequence[Trio], curves: Mapping[str, np.ndarray], drawn: Mapping[str, np.ndarray]) -> Distinct:
+def distinct(
+    trios: Sequence[Trio], curves: Mapping[str, np.ndarray], drawn: Mapping[str, np.ndarray]
+) -> Distinct:
     """curves: (S, 2) of every map; drawn: (R, S, 2) of the maps as they are, of samples drawn again."""
-    chance = {name: float(np.mean([hausdorff(curves[name], draw) for draw in drawn[name]])) for name in {t.original for t in trios}}
-    each = [Distance(least_distance([curves[name] for name in t.names]), chance[t.original]) for t in trios]
+    chance = {
+        name: float(np.mean([hausdorff(curves[name], draw) for draw in drawn[name]]))
+        for name in {t.original for t in trios}
+    }
+    each = [
+        Distance(least_distance([curves[name] for name in t.names]), chance[t.original])
+        for t in trios
+    ]
     values = [d.value for d in each]
     mean = Distance(float(np.mean(values)), float(np.mean([d.chance for d in each])))
     return Distinct(each, mean, float(np.std(values, ddof=1)) if len(each) > 1 else np.nan)

@@ -33,7 +33,9 @@ class Estimate(NamedTuple):
         return cls(float(value), float(low), float(high))
 
     @classmethod
-    def mean(cls, values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:  # (N,)
+    def mean(
+        cls, values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
+    ) -> Estimate:  # (N,)
         """Bootstrap over the finite values; one value says nothing of its spread."""
         known = values[np.isfinite(values)]
         draws = bootstrap_means(known[:, None], resamples, seed) if len(known) > 1 else np.empty(0)
@@ -45,7 +47,9 @@ class Estimate(NamedTuple):
         return int(self.low > 0) - int(self.high < 0)
 
 
-def summarize(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0, again: Redrawn | None = None) -> pd.DataFrame:
+def summarize(
+    rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0, again: Redrawn | None = None
+) -> pd.DataFrame:
     """One line a (model, protocol, setting, baseline, method): mean, 95 % interval, rank, rank interval, n, and what went wrong.
 
     again: the draws of protocols that conclude from all samples together (`redrawn`).
@@ -58,7 +62,13 @@ def summarize(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0, aga
         table = table[list(dict.fromkeys(zip(group["method"], group["layer"], strict=True)))]
         means, draws = table.mean().to_numpy(), bootstrap_means(table.to_numpy(), resamples, seed)
         put_in(draws, [method for method, _ in table.columns], key, again)
-        counts = group.pivot_table(index=["method", "layer"], columns="status", values="sample", aggfunc="count", fill_value=0)
+        counts = group.pivot_table(
+            index=["method", "layer"],
+            columns="status",
+            values="sample",
+            aggfunc="count",
+            fill_value=0,
+        )
         ranks, drawn_ranks = rank(means, higher), rank(draws, higher)
         samples = table.notna().sum().to_numpy()
         with np.errstate(invalid="ignore"):
@@ -77,28 +87,52 @@ def summarize(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0, aga
                     ranks[i],
                     best[i],
                     worst[i],
-                    *(int(status.get(s, 0)) for s in ("ok", "undefined", "failed", "n/a", "skipped")),
+                    *(
+                        int(status.get(s, 0))
+                        for s in ("ok", "undefined", "failed", "n/a", "skipped")
+                    ),
                 )
             )
-    columns = [*keys, "mean", "low", "high", "rank", "rank_low", "rank_high", "n", "undefined", "failed", "n/a", "skipped"]
+    columns = [
+        *keys,
+        "mean",
+        "low",
+        "high",
+        "rank",
+        "rank_low",
+        "rank_high",
+        "n",
+        "undefined",
+        "failed",
+        "n/a",
+        "skipped",
+    ]
     return pd.DataFrame(lines, columns=columns)
 
 
-def put_in(draws: np.ndarray, methods: Sequence[str], key: tuple[str, ...], again: Redrawn | None) -> None:  # (R, M)
+def put_in(
+    draws: np.ndarray, methods: Sequence[str], key: tuple[str, ...], again: Redrawn | None
+) -> None:  # (R, M)
     """What was drawn of a group with every conclusion made anew, in place of means of its values."""
     for i, method in enumerate(methods):
         if again and (*key, method) in again:
             draws[:, i] = again[*key, method]
 
 
-def bootstrap_weights(n: int, resamples: int, seed: int = 0) -> Iterator[np.ndarray]:  # (r, n), some draws at a time
+def bootstrap_weights(
+    n: int, resamples: int, seed: int = 0
+) -> Iterator[np.ndarray]:  # (r, n), some draws at a time
     """How often each of n samples is drawn."""
     draw, most = generator(seed, "bootstrap", n), max(1, AT_ONCE // max(1, n))
     for begin in range(0, resamples, most):
-        yield draw.multinomial(n, np.full(n, 1 / n), size=min(most, resamples - begin)).astype(np.float64)
+        yield draw.multinomial(n, np.full(n, 1 / n), size=min(most, resamples - begin)).astype(
+            np.float64
+        )
 
 
-def bootstrap_means(values: np.ndarray, resamples: int, seed: int = 0) -> np.ndarray:  # (N, M) -> (R, M)
+def bootstrap_means(
+    values: np.ndarray, resamples: int, seed: int = 0
+) -> np.ndarray:  # (N, M) -> (R, M)
     """Means of resampled rows; nan values are left out of a mean, as they are out of the table."""
     known = np.isfinite(values)
     filled, found = np.where(known, values, 0), []
@@ -114,22 +148,35 @@ def redrawn(store: Store, rows: pd.DataFrame, resamples: int = RESAMPLES, seed: 
     found: dict[tuple[str, ...], np.ndarray] = {}
     for part in store.undecided():
         key = (part.model, part.protocol.id, part.protocol.setting, part.protocol.removal)
-        group = np.logical_and.reduce([rows[column] == value for column, value in zip(GROUP, key, strict=True)])
+        group = np.logical_and.reduce(
+            [rows[column] == value for column, value in zip(GROUP, key, strict=True)]
+        )
         samples = {sample: i for i, sample in enumerate(sorted(rows.loc[group, "sample"].unique()))}
         own = [samples[sample] for sample in part.samples]
         if own:
-            draws = (torch.from_numpy(weights[:, own]) for weights in bootstrap_weights(len(samples), resamples, seed))
-            found[*key, part.method] = torch.cat([part.protocol.redraw(part.curves, weights) for weights in draws]).numpy()
+            draws = (
+                torch.from_numpy(weights[:, own])
+                for weights in bootstrap_weights(len(samples), resamples, seed)
+            )
+            found[*key, part.method] = torch.cat(
+                [part.protocol.redraw(part.curves, weights) for weights in draws]
+            ).numpy()
     return found
 
 
 def rank(means: np.ndarray, higher_is_better: bool) -> np.ndarray:  # (..., M) -> (..., M)
     """1 is best; equal values share the better rank; nan has none."""
-    better = means[..., None, :] > means[..., :, None] if higher_is_better else means[..., None, :] < means[..., :, None]
+    better = (
+        means[..., None, :] > means[..., :, None]
+        if higher_is_better
+        else means[..., None, :] < means[..., :, None]
+    )
     return np.where(np.isfinite(means), 1.0 + better.sum(-1), np.nan)
 
 
-def _percentiles(draws: np.ndarray, samples: np.ndarray, method: str = "linear") -> tuple[np.ndarray, np.ndarray]:
+def _percentiles(
+    draws: np.ndarray, samples: np.ndarray, method: str = "linear"
+) -> tuple[np.ndarray, np.ndarray]:
     """2.5 % and 97.5 % per column; nan where a column has none."""
     low, high = np.full(draws.shape[1], np.nan), np.full(draws.shape[1], np.nan)
     for i, column in enumerate(draws.T):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 
-def softmax_gaps(a: np.ndarray, b: np.ndarray, labels: np.ndarray) -> np.ndarray:  # (N, K), (N, K), (N,) -> (N,)
+def softmax_gaps(
+    a: np.ndarray, b: np.ndarray, labels: np.ndarray
+) -> np.ndarray:  # (N, K), (N, K), (N,) -> (N,)
     """|difference| of the label's probability."""
     return np.abs(_probability(a, labels) - _probability(b, labels))
 

@@ -44,10 +44,14 @@ class Standings:
     @cached_property
     def order(self) -> list[str]:
         """The ranked methods, best first; equal mean ranks in the order of their mean score."""
-        higher = np.array([PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in self.settings])
+        higher = np.array(
+            [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in self.settings]
+        )
         scores = (self.means * np.where(higher, 1, -1)[:, None]).mean(0)
         ranked = [i for i in range(len(self.methods)) if np.isfinite(self.mean_ranks[i])]
-        return [self.methods[i] for i in sorted(ranked, key=lambda i: (self.mean_ranks[i], -scores[i]))]
+        return [
+            self.methods[i] for i in sorted(ranked, key=lambda i: (self.mean_ranks[i], -scores[i]))
+        ]
 
     def score(self, setting: int, method: str) -> Estimate:
         i = self.methods.index(method)
@@ -71,21 +75,31 @@ class Standings:
     def rank_gap(self, better: str, other: str) -> Estimate:
         """How many places `other` is behind `better`, on average over the settings."""
         i, j = self.methods.index(better), self.methods.index(other)
-        return Estimate.of(self.mean_ranks[j] - self.mean_ranks[i], self.drawn_mean_ranks[:, j] - self.drawn_mean_ranks[:, i])
+        return Estimate.of(
+            self.mean_ranks[j] - self.mean_ranks[i],
+            self.drawn_mean_ranks[:, j] - self.drawn_mean_ranks[:, i],
+        )
 
     def score_gap(self, better: str, other: str) -> Estimate | None:
         """Mean score of `better` minus that of `other`; none where scores of several protocols would be mixed."""
         if not self.one_protocol:
             return None
         i, j = self.methods.index(better), self.methods.index(other)
-        gap, drawn = self.means[:, i] - self.means[:, j], self.drawn_means[:, :, i] - self.drawn_means[:, :, j]
+        gap, drawn = (
+            self.means[:, i] - self.means[:, j],
+            self.drawn_means[:, :, i] - self.drawn_means[:, :, j],
+        )
         return Estimate.of(gap.mean(), drawn.mean(0))
 
     def ahead_in(self, setting: int, of: str, among: Sequence[str]) -> list[str]:
         """Which of these methods are better than it under one setting, beyond chance; the best first."""
         ranks, drawn, own = self.ranks[setting], self.drawn_ranks[setting], self.methods.index(of)
         at = {m: self.methods.index(m) for m in among if m != of}
-        ahead = [m for m, i in at.items() if Estimate.of(ranks[own] - ranks[i], drawn[:, own] - drawn[:, i]).low > 0]
+        ahead = [
+            m
+            for m, i in at.items()
+            if Estimate.of(ranks[own] - ranks[i], drawn[:, own] - drawn[:, i]).low > 0
+        ]
         return sorted(ahead, key=lambda m: float(ranks[at[m]]))
 
     def first_share(self, method: str, among: Sequence[str]) -> float:
@@ -96,14 +110,18 @@ class Standings:
             return float(np.mean(drawn[:, list(among).index(method)] <= best))
 
 
-def standings(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0, again: Redrawn | None = None) -> list[Standings]:
+def standings(
+    rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0, again: Redrawn | None = None
+) -> list[Standings]:
     """One a model, in the order of the rows; `again` as in `summarize`."""
     found = []
     for model, group in rows.groupby("model", sort=False):
         methods = list(dict.fromkeys(group["method"]))
         keys, means, drawn = [], [], []
         for key, part in group.groupby(["protocol", "setting", "baseline"], sort=False):
-            table = part.pivot(index="sample", columns="method", values="value").reindex(columns=methods)
+            table = part.pivot(index="sample", columns="method", values="value").reindex(
+                columns=methods
+            )
             keys.append(key)
             means.append(table.mean().to_numpy())
             drawn.append(bootstrap_means(table.to_numpy(), resamples, seed))
@@ -111,7 +129,11 @@ def standings(rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0, aga
         higher = [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in keys]
         ranks = np.stack([rank(m, h) for m, h in zip(means, higher, strict=True)])
         drawn_ranks = np.stack([rank(d, h) for d, h in zip(drawn, higher, strict=True)])
-        found.append(Standings(str(model), methods, keys, np.stack(means), ranks, np.stack(drawn), drawn_ranks))
+        found.append(
+            Standings(
+                str(model), methods, keys, np.stack(means), ranks, np.stack(drawn), drawn_ranks
+            )
+        )
     return found
 
 
@@ -129,14 +151,19 @@ class Agreement:
     concordance: Estimate  # Kendall's W: 1 where all rankings are the same, 0 where nothing is left of them on average
 
 
-def agreement(rankings: Sequence[tuple[Sequence[str], np.ndarray, np.ndarray]], leave_out: Sequence[str] = ()) -> Agreement | None:
+def agreement(
+    rankings: Sequence[tuple[Sequence[str], np.ndarray, np.ndarray]], leave_out: Sequence[str] = ()
+) -> Agreement | None:
     """Of rankings given as (methods, ranks (M,), drawn ranks (R, M)); over the methods that all of them rank.
 
     None for fewer than two rankings or three methods: two methods can only agree or disagree.
     """
     if len(rankings) < 2:
         return None
-    ranked = [{m for m, r in zip(methods, ranks, strict=True) if np.isfinite(r)} for methods, ranks, _ in rankings]
+    ranked = [
+        {m for m, r in zip(methods, ranks, strict=True) if np.isfinite(r)}
+        for methods, ranks, _ in rankings
+    ]
     common = [m for m in rankings[0][0] if all(m in r for r in ranked) and m not in leave_out]
     if len(common) < 3:
         return None
@@ -147,8 +174,12 @@ def agreement(rankings: Sequence[tuple[Sequence[str], np.ndarray, np.ndarray]], 
     values = np.array([_product(point[a], point[b]) for a, b in which])
     draws = np.stack([_product(drawn[a], drawn[b]) for a, b in which])  # (pairs, R)
     known = draws[:, np.isfinite(draws).all(0)]
-    told = np.stack([ranks[c] for (_, ranks, _), c in zip(rankings, columns, strict=True)])  # (rankings, M)
-    told_draws = np.stack([d[:, c] for (_, _, d), c in zip(rankings, columns, strict=True)], 1)  # (R, rankings, M)
+    told = np.stack(
+        [ranks[c] for (_, ranks, _), c in zip(rankings, columns, strict=True)]
+    )  # (rankings, M)
+    told_draws = np.stack(
+        [d[:, c] for (_, _, d), c in zip(rankings, columns, strict=True)], 1
+    )  # (R, rankings, M)
     least = int(np.argmin(np.where(np.isfinite(values), values, np.inf)))
     return Agreement(
         common,
@@ -156,7 +187,10 @@ def agreement(rankings: Sequence[tuple[Sequence[str], np.ndarray, np.ndarray]], 
         Estimate.of(values.mean(), known.mean(0)),
         Estimate.of(values[least], known.min(0)),
         which[least],
-        *(Estimate.of(float(how(told)), how(told_draws)) for how in (rank_spread, flipped_pairs, kendall_w)),
+        *(
+            Estimate.of(float(how(told)), how(told_draws))
+            for how in (rank_spread, flipped_pairs, kendall_w)
+        ),
     )
 
 
@@ -180,7 +214,9 @@ def kendall_w(ranks: np.ndarray) -> np.ndarray:  # (..., K, M) -> (...,)
     average = rankdata(ranks, axis=-1, nan_policy="propagate")
     sums = average.sum(-2)
     apart = ((sums - sums.mean(-1, keepdims=True)) ** 2).sum(-1)
-    ties = methods * (methods**2 - 1) - 12 * ((average - (methods + 1) / 2) ** 2).sum(-1)  # Σ(t³ − t) of every ranking
+    ties = methods * (methods**2 - 1) - 12 * ((average - (methods + 1) / 2) ** 2).sum(
+        -1
+    )  # Σ(t³ − t) of every ranking
     most = rankings**2 * methods * (methods**2 - 1) - rankings * ties.sum(-1)
     return np.divide(12 * apart, most, out=np.full_like(apart, np.nan), where=most > 0)
 

@@ -30,7 +30,9 @@ class Points(NamedTuple):
         return np.stack(self, 1)
 
 
-def table(store: Store, levels: Sequence[float] = LEVELS, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
+def table(
+    store: Store, levels: Sequence[float] = LEVELS, resamples: int = RESAMPLES, seed: int = 0
+) -> pd.DataFrame:
     """One line a (model, setting, baseline, method, level) of a run: soundness at that level, its 95 % interval, and how many samples."""
     lines = []
     for part in store.undecided():
@@ -38,8 +40,24 @@ def table(store: Store, levels: Sequence[float] = LEVELS, resamples: int = RESAM
             score, mass = (part.curves[name].numpy() for name in protocol.concludes)
             found = at_levels(protocol, score, mass, levels, resamples, seed)
             key = (part.model, protocol.setting, protocol.removal, part.method)
-            lines += [(*key, level, *estimate, len(score)) for level, estimate in zip(levels, found, strict=True)]
-    return pd.DataFrame(lines, columns=["model", "setting", "baseline", "method", "level", "soundness", "low", "high", "n"])
+            lines += [
+                (*key, level, *estimate, len(score))
+                for level, estimate in zip(levels, found, strict=True)
+            ]
+    return pd.DataFrame(
+        lines,
+        columns=[
+            "model",
+            "setting",
+            "baseline",
+            "method",
+            "level",
+            "soundness",
+            "low",
+            "high",
+            "n",
+        ],
+    )
 
 
 def points(protocol: Soundness, score: np.ndarray, mass: np.ndarray) -> Points:  # (N, S), (N, S)
@@ -67,10 +85,21 @@ def at_levels(
     if n < 2:
         return [Estimate.of(value, np.empty(0)) for value in once]
     weights = (torch.from_numpy(some) for some in bootstrap_weights(n, resamples, seed))
-    draws = torch.cat([protocol.at_levels(levels, values, amounts, some) for some in weights]).numpy()
-    return [Estimate.of(value, column if np.isfinite(value) else np.empty(0)) for value, column in zip(once, draws.T, strict=True)]
+    draws = torch.cat(
+        [protocol.at_levels(levels, values, amounts, some) for some in weights]
+    ).numpy()
+    return [
+        Estimate.of(value, column if np.isfinite(value) else np.empty(0))
+        for value, column in zip(once, draws.T, strict=True)
+    ]
 
 
-def _usable(protocol: Soundness, score: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    known = np.isfinite(score).all(1) & np.isfinite(mass).all(1) & ((mass.sum(1) > 0) | (protocol.compat is not None))
+def _usable(
+    protocol: Soundness, score: np.ndarray, mass: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    known = (
+        np.isfinite(score).all(1)
+        & np.isfinite(mass).all(1)
+        & ((mass.sum(1) > 0) | (protocol.compat is not None))
+    )
     return score[known].astype(np.float64), mass[known].astype(np.float64)

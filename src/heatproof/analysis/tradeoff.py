@@ -26,7 +26,9 @@ class Tradeoff:
         return self.intercept + self.slope * x
 
 
-def tradeoff(distance: np.ndarray, left: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> Tradeoff | None:
+def tradeoff(
+    distance: np.ndarray, left: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
+) -> Tradeoff | None:
     """Of (N, K): for each sample and baseline, the means over the steps. None for fewer than three baselines, or no spread."""
     known = np.isfinite(distance).all(1) & np.isfinite(left).all(1)
     distance, left = distance[known], left[known]

@@ -21,7 +21,9 @@ KINDS = ("truth", "removed", "introduced")
 LEVELS = tuple(round(0.05 * k, 2) for k in range(10, 21))  # half of the labels are right by chance
 THRESHOLDS = tuple(k / 10 for k in range(9, 0, -1))
 HALF = 0.5
-Fill = Literal["mean", "draw"]  # what a missing feature is replaced by: 0, or another draw of N(0, 1)
+Fill = Literal[
+    "mean", "draw"
+]  # what a missing feature is replaced by: 0, or another draw of N(0, 1)
 
 
 class Trials(NamedTuple):
@@ -31,11 +33,17 @@ class Trials(NamedTuple):
     soundness: dict[str, np.ndarray]  # (T, levels); nan where the accuracy does not reach the level
 
 
-def trials(count: int = 1000, points: int = 1000, features: int = 200, fill: Fill = "mean", seed: int = 0) -> Trials:
+def trials(
+    count: int = 1000, points: int = 1000, features: int = 200, fill: Fill = "mean", seed: int = 0
+) -> Trials:
     """Both metrics of the truth and of changed maps, in random trials."""
     draw = generator(seed, "known truth")
     x = torch.from_numpy(draw.standard_normal((points, features)))
-    empty = torch.from_numpy(draw.standard_normal((points, features))) if fill == "draw" else torch.zeros_like(x)
+    empty = (
+        torch.from_numpy(draw.standard_normal((points, features)))
+        if fill == "draw"
+        else torch.zeros_like(x)
+    )
     side = x.sum(1).sign()
     truth = relative((side[:, None] * x)[:, None])[:, 0]
     ties = tie_order([str(i) for i in range(points)], seed, features)
@@ -48,23 +56,37 @@ def trials(count: int = 1000, points: int = 1000, features: int = 200, fill: Fil
             "introduced": torch.where((truth == 0) & (chance[0] < HALF), chance[1], truth),
         }
         for kind in KINDS[trial > 0 :]:
-            found[kind].append((_completeness(changed[kind], x, empty, side), _soundness(changed[kind], x, empty, side, ties)))
+            found[kind].append(
+                (
+                    _completeness(changed[kind], x, empty, side),
+                    _soundness(changed[kind], x, empty, side, ties),
+                )
+            )
     found["truth"] *= count
-    first, second = ({kind: torch.stack([pair[i] for pair in found[kind]]).numpy() for kind in KINDS} for i in (0, 1))
+    first, second = (
+        {kind: torch.stack([pair[i] for pair in found[kind]]).numpy() for kind in KINDS}
+        for i in (0, 1)
+    )
     return Trials(first, second)
 
 
-def _completeness(maps: Tensor, x: Tensor, empty: Tensor, side: Tensor) -> Tensor:  # (N, D) each, (N,) -> (thresholds,)
+def _completeness(
+    maps: Tensor, x: Tensor, empty: Tensor, side: Tensor
+) -> Tensor:  # (N, D) each, (N,) -> (thresholds,)
     """Accuracy that is lost without the features above a threshold; all labels are right with all features."""
     left = torch.stack([torch.where(maps > share, empty, x).sum(1) for share in THRESHOLDS])
     return 1 - (left.sign() == side).double().mean(1)
 
 
-def _soundness(maps: Tensor, x: Tensor, empty: Tensor, side: Tensor, ties: Tensor) -> Tensor:  # -> (levels,)
+def _soundness(
+    maps: Tensor, x: Tensor, empty: Tensor, side: Tensor, ties: Tensor
+) -> Tensor:  # -> (levels,)
     protocol, features = Soundness(), x.shape[1]
     ranks = ranks_of(maps[:, None], ties)
     counts = [features - int(features * share + 1e-6) for share in protocol.missing]
     gain = torch.empty_like(x).scatter_(1, ranks[:, 0], x - empty)
     sums = empty.sum(1, keepdim=True) + gain.cumsum(1)[:, [n - 1 for n in counts]]
     score = (sums.sign() == side[:, None]).double()
-    return protocol.at_levels(LEVELS, score, included_mass(maps[:, None], ranks, counts), torch.ones(1, len(x)))[0]
+    return protocol.at_levels(
+        LEVELS, score, included_mass(maps[:, None], ranks, counts), torch.ones(1, len(x))
+    )[0]

@@ -22,8 +22,12 @@ from heatproof.tensor.noise import Rng
 
 # (x (B, C, H, W) in the model's input space[, removed (B, H, W)], *, model, rng, …) -> image, broadcastable to x
 Fill = Callable[..., Tensor]
-Prepare = Callable[..., Mapping[str, Tensor]]  # (model, batches of reference images in its input space, …) -> tensors
-Cost = Callable[[Mapping[str, Any]], tuple[int, int]]  # its arguments -> forwards and backwards of its preparation
+Prepare = Callable[
+    ..., Mapping[str, Tensor]
+]  # (model, batches of reference images in its input space, …) -> tensors
+Cost = Callable[
+    [Mapping[str, Any]], tuple[int, int]
+]  # its arguments -> forwards and backwards of its preparation
 Remove = Callable[[Tensor, Tensor], Tensor]  # samples (n,), removed (n, H, W) bool -> (n, C, H, W)
 
 
@@ -67,7 +71,19 @@ def baseline(
     """
 
     def register(function: Fill) -> Fill:
-        BASELINES.add(BaselineEntry(id, function, inspect.getdoc(function) or "", version, prepare, imputes, group, cost, blind))
+        BASELINES.add(
+            BaselineEntry(
+                id,
+                function,
+                inspect.getdoc(function) or "",
+                version,
+                prepare,
+                imputes,
+                group,
+                cost,
+                blind,
+            )
+        )
         return function
 
     return register
@@ -92,18 +108,24 @@ class Baseline:
         """What it needs to know of the model and the data beforehand."""
         assert self.entry.prepare is not None
         taken = inspect.signature(self.entry.prepare).parameters
-        return self.entry.prepare(model, batches, **{k: v for k, v in self.arguments.items() if k in taken})
+        return self.entry.prepare(
+            model, batches, **{k: v for k, v in self.arguments.items() if k in taken}
+        )
 
     def preparation(self) -> tuple[int, int]:
         """Forwards and backwards that it takes beforehand, whatever the number of samples."""
         return self.entry.cost(self.arguments) if self.entry.cost else (0, 0)
 
-    def fill(self, x: Tensor, model: Model | None, rng: Rng, removed: Tensor | None = None) -> Tensor:  # (B, C, H, W)
+    def fill(
+        self, x: Tensor, model: Model | None, rng: Rng, removed: Tensor | None = None
+    ) -> Tensor:  # (B, C, H, W)
         """What removed pixels (B, H, W) become, by default all of them; what other pixels are does not count."""
         if self.entry.imputes and removed is None:
             removed = torch.ones_like(x[:, 0], dtype=torch.bool)
         sets = (removed,) if self.entry.imputes else ()
-        return self.entry.function(x, *sets, model=model, rng=rng, **self._given(model)).expand_as(x)
+        return self.entry.function(x, *sets, model=model, rng=rng, **self._given(model)).expand_as(
+            x
+        )
 
     def remover(self, x: Tensor, model: Model | None, rng: Rng) -> Remove:
         """Takes pixels out of some of these samples; a baseline that paints does so once."""
@@ -127,8 +149,12 @@ class Baseline:
         if not self.entry.prepare:
             return self.arguments
         if model is None:
-            raise HeatproofError(f"baseline {self.label} knows the model or the data beforehand; pass an hp.Model")
+            raise HeatproofError(
+                f"baseline {self.label} knows the model or the data beforehand; pass an hp.Model"
+            )
         return {"prepared": model.prepared(self), **self.arguments}
 
 
-BaselineName = Annotated[str, AfterValidator(lambda text: Baseline.parse(text).label)]  # as an argument of a method or a protocol
+BaselineName = Annotated[
+    str, AfterValidator(lambda text: Baseline.parse(text).label)
+]  # as an argument of a method or a protocol

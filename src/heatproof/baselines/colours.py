@@ -26,18 +26,24 @@ def zero(x: Tensor, *, model: Model | None, rng: Rng) -> Tensor:
 def black(x: Tensor, *, model: Model | None, rng: Rng) -> Tensor:
     """Black, whatever it is in the model's input space."""
     if model is None:
-        raise HeatproofError("baseline black is the lower end of the model's input range; pass an hp.Model")
+        raise HeatproofError(
+            "baseline black is the lower end of the model's input range; pass an hp.Model"
+        )
     return model.input_range[0]
 
 
-def ends(name: str, x: Tensor, model: Model | None, low: float | None, high: float | None) -> tuple[Tensor, Tensor]:
+def ends(
+    name: str, x: Tensor, model: Model | None, low: float | None, high: float | None
+) -> tuple[Tensor, Tensor]:
     """Those that are given, or the model's input range per channel."""
     if low is not None and high is not None:
         return x.new_tensor(low), x.new_tensor(high)
     if low is not None or high is not None:
         raise HeatproofError(f"{name} takes both ends or none, such as {name}(-1, 1)")
     if model is None:
-        raise HeatproofError(f"baseline {name} without ends is the model's input range; pass an hp.Model, or say {name}(-1, 1)")
+        raise HeatproofError(
+            f"baseline {name} without ends is the model's input range; pass an hp.Model, or say {name}(-1, 1)"
+        )
     return model.input_range
 
 
@@ -89,10 +95,15 @@ def reference_median(model: Model, batches: Iterator[Tensor]) -> dict[str, Tenso
     counts = torch.zeros(len(model.mean), LEVELS + 1, dtype=torch.long)
     for x in batches:
         levels = (model.denormalize(x).double() * LEVELS).round().clamp(0, LEVELS).long().cpu()
-        counts += torch.stack([channel.flatten().bincount(minlength=LEVELS + 1) for channel in levels.unbind(1)])
+        counts += torch.stack(
+            [channel.flatten().bincount(minlength=LEVELS + 1) for channel in levels.unbind(1)]
+        )
     below = counts.cumsum(1)
     pixels = below[:, -1:]
-    middle = torch.cat([torch.searchsorted(below, (pixels + 1) // 2), torch.searchsorted(below, pixels // 2 + 1)], 1)
+    middle = torch.cat(
+        [torch.searchsorted(below, (pixels + 1) // 2), torch.searchsorted(below, pixels // 2 + 1)],
+        1,
+    )
     return {"colour": model.normalize((middle.double().mean(1) / LEVELS).reshape(-1, 1, 1)).float()}
 
 

@@ -23,13 +23,26 @@ from heatproof.baselines.base import baseline
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng, generator
-from heatproof.tensor.spectra import decorrelated, falling, look, paired, recorrelated, standardised, stretched
+from heatproof.tensor.spectra import (
+    decorrelated,
+    falling,
+    look,
+    paired,
+    recorrelated,
+    standardised,
+    stretched,
+)
 
 Count = Annotated[int, Field(ge=1)]
 
 GREY = 0.5
 RATE = 1.0  # of NAdam
-SIDE, LAST_SIDE, SIDE_SPREAD, SMALLEST = 0.5, 0.05, 0.05, 0.05  # of the crops, as shares of the image
+SIDE, LAST_SIDE, SIDE_SPREAD, SMALLEST = (
+    0.5,
+    0.05,
+    0.05,
+    0.05,
+)  # of the crops, as shares of the image
 CENTRE_SPREAD = 0.15
 NOISE = 0.04  # standard deviation, and width of further, uniform noise, for images in [0, 1]: 0.08 in [−1, 1]
 
@@ -60,9 +73,13 @@ def blankest(
     trace: the objective's mean over the crops, step by step. still: how many steps had no gradient.
     """
     if len(model.mean) != 3:
-        raise HeatproofError(f"featurevis is for models of colour images; {model.name} takes {len(model.mean)} channels")
+        raise HeatproofError(
+            f"featurevis is for models of colour images; {model.name} takes {len(model.mean)} channels"
+        )
     if parametrisation == "fourier" and learn_magnitude:
-        raise HeatproofError("featurevis: parametrisation=fourier has no magnitudes to keep to; leave out learn_magnitude")
+        raise HeatproofError(
+            "featurevis: parametrisation=fourier has no magnitudes to keep to; leave out learn_magnitude"
+        )
     numbers, size = generator("featurevis", seed), 2 * round(scale * model.size / 2)
     if parametrisation == "fourier":
         spectrum = fourier(falling(size, decay).expand(3, -1, -1), numbers)
@@ -74,11 +91,17 @@ def blankest(
     trace, still = [], 0
     for side in np.linspace(SIDE, LAST_SIDE, steps):
         with torch.enable_grad():
-            seen = look(painted(spectrum, leaves), *boxes(numbers, crops, round(whole * crops), side), model.size)
+            seen = look(
+                painted(spectrum, leaves),
+                *boxes(numbers, crops, round(whole * crops), side),
+                model.size,
+            )
             noisy = model.normalize(seen + noise(numbers, seen.shape).to(seen))
         values, slope = downhill(model, noisy.detach(), OBJECTIVES[objective])
         if not slope.isfinite().all():
-            raise HeatproofError(f"featurevis: the gradient of {model.name}'s embedding is not finite")
+            raise HeatproofError(
+                f"featurevis: the gradient of {model.name}'s embedding is not finite"
+            )
         still += not slope.any()
         optimiser.zero_grad()
         torch.autograd.backward([noisy], [slope / crops])
@@ -101,7 +124,12 @@ def blankest(
     }
 
 
-@baseline("featurevis", group="model", prepare=blankest, cost=lambda told: (2, told["steps"] * told["crops"]))
+@baseline(
+    "featurevis",
+    group="model",
+    prepare=blankest,
+    cost=lambda told: (2, told["steps"] * told["crops"]),
+)
 def featurevis(
     x: Tensor,
     *,
@@ -150,14 +178,22 @@ def maco(magnitude: Tensor, numbers: np.random.Generator, learn_magnitude: bool)
 def fourier(weights: Tensor, numbers: np.random.Generator) -> Spectrum:
     """Free complex coefficients, weighted."""
     start = [_normal(numbers, weights.shape) for _ in range(2)]
-    return Spectrum(start, lambda real, imaginary: weights.to(real) * torch.complex(real, imaginary))
+    return Spectrum(
+        start, lambda real, imaginary: weights.to(real) * torch.complex(real, imaginary)
+    )
 
 
 def magnitudes(model: Model, batches: Iterator[Tensor]) -> Tensor:  # (C, H, W // 2 + 1)
     """The mean magnitude of every frequency over the reference, in independent colours."""
     count, total = 0, torch.zeros(())
     for x in batches:
-        found = torch.fft.rfft2(decorrelated(model.denormalize(x).float() - GREY)).abs().cpu().double().sum(0)
+        found = (
+            torch.fft.rfft2(decorrelated(model.denormalize(x).float() - GREY))
+            .abs()
+            .cpu()
+            .double()
+            .sum(0)
+        )
         count, total = count + len(x), total + found
     return (total / count).float()
 
@@ -168,7 +204,9 @@ def painted(spectrum: Spectrum, leaves: list[Tensor]) -> Tensor:  # (C, S, S) in
     return standardised(recorrelated(torch.fft.irfft2(coefficients, s=(size, size)))).sigmoid()
 
 
-def boxes(numbers: np.random.Generator, count: int, whole: int, side: float) -> tuple[Tensor, Tensor]:  # (n, 2), (n,)
+def boxes(
+    numbers: np.random.Generator, count: int, whole: int, side: float
+) -> tuple[Tensor, Tensor]:  # (n, 2), (n,)
     """Centres and sides of squares that lie within the image; the first are the whole image."""
     sides = _normal(numbers, (count,)).mul(SIDE_SPREAD).add(side).clamp(SMALLEST, 1)
     sides[:whole] = 1
@@ -178,10 +216,14 @@ def boxes(numbers: np.random.Generator, count: int, whole: int, side: float) -> 
 
 
 def noise(numbers: np.random.Generator, shape: torch.Size) -> Tensor:
-    return NOISE * (_normal(numbers, shape) + torch.from_numpy(numbers.random(shape, dtype=np.float32)) - 0.5)
+    return NOISE * (
+        _normal(numbers, shape) + torch.from_numpy(numbers.random(shape, dtype=np.float32)) - 0.5
+    )
 
 
-def downhill(model: Model, x: Tensor, objective: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:  # (n, C, H, W) -> (n,), as x
+def downhill(
+    model: Model, x: Tensor, objective: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:  # (n, C, H, W) -> (n,), as x
     """The objective of each image's embedding, and its gradient."""
     values, slopes = [], []
     with model.batches_of(min(len(x), model.batch_size)), model.held():
@@ -192,7 +234,9 @@ def downhill(model: Model, x: Tensor, objective: Callable[[Tensor], Tensor]) -> 
     return torch.cat(values)[: len(x)], torch.cat(slopes)[: len(x)]
 
 
-def _shown(image: Tensor, model: Model) -> Tensor:  # (C, S, S) -> (1, C, H, W) in the model's input space
+def _shown(
+    image: Tensor, model: Model
+) -> Tensor:  # (C, S, S) -> (1, C, H, W) in the model's input space
     return model.normalize(look(image.detach(), torch.full((1, 2), 0.5), torch.ones(1), model.size))
 
 

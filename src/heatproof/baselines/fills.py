@@ -21,14 +21,18 @@ Cells = Annotated[int, Field(ge=1)]  # along a side; never more than there are p
 
 
 @baseline("uniform", group="noise", blind=True)
-def uniform(x: Tensor, *, model: Model | None, rng: Rng, low: float | None = None, high: float | None = None) -> Tensor:
+def uniform(
+    x: Tensor, *, model: Model | None, rng: Rng, low: float | None = None, high: float | None = None
+) -> Tensor:
     """Noise over the model's input range, per pixel and channel; `uniform(-1, 1)` is the IDSDS paper's."""
     bottom, top = ends("uniform", x, model, low, high)
     return bottom + (top - bottom) * rng.uniform("baseline uniform", x.shape[1:]).to(x)
 
 
 @baseline("normal", group="noise", blind=True)
-def normal(x: Tensor, *, model: Model | None, rng: Rng, low: float | None = None, high: float | None = None) -> Tensor:
+def normal(
+    x: Tensor, *, model: Model | None, rng: Rng, low: float | None = None, high: float | None = None
+) -> Tensor:
     """Standard normal noise in the input space, cut off at the ends of the model's input range; `normal(-1, 1)` is the baseline paper's."""
     bottom, top = ends("normal", x, model, low, high)
     return rng.normal("baseline normal", x.shape[1:]).to(x).clamp(bottom, top)
@@ -50,7 +54,9 @@ def blur(
     scale = x.shape[-1] / 224
     width = size or max(3, 2 * round((51 * scale - 1) / 2) + 1)
     if width // 2 >= min(x.shape[2:]):
-        raise HeatproofError(f"blur: {width} px is too wide for an image of {x.shape[-2]}×{x.shape[-1]} px")
+        raise HeatproofError(
+            f"blur: {width} px is too wide for an image of {x.shape[-2]}×{x.shape[-1]} px"
+        )
     return separable(x, gaussian(width, sigma or 41 * scale), "reflect")
 
 
@@ -60,9 +66,18 @@ def _blur_idsds(x: Tensor, size: int, sigma: float) -> Tensor:
 
 
 @baseline("local-mean", group="local")
-def local_mean(x: Tensor, *, model: Model | None, rng: Rng, cells: Cells = 8, compat: Literal["xplique"] | None = None) -> Tensor:
+def local_mean(
+    x: Tensor,
+    *,
+    model: Model | None,
+    rng: Rng,
+    cells: Cells = 8,
+    compat: Literal["xplique"] | None = None,
+) -> Tensor:
     """A mosaic of 8×8 cells, each the mean of its pixels; `compat=xplique`: its value between the pixels in its middle."""
-    return enlarged(cell_middles(x, cells), *x.shape[2:]) if compat == "xplique" else mosaic(x, cells)
+    return (
+        enlarged(cell_middles(x, cells), *x.shape[2:]) if compat == "xplique" else mosaic(x, cells)
+    )
 
 
 def mosaic(x: Tensor, cells: int) -> Tensor:  # (B, C, H, W) -> same
@@ -80,5 +95,7 @@ def cell_middles(x: Tensor, cells: int) -> Tensor:  # (B, C, H, W) -> (B, C, cel
     return F.interpolate(x, (cells, cells), mode="bilinear", align_corners=False)
 
 
-def enlarged(grid: Tensor, height: int, width: int) -> Tensor:  # (B, C, cells, cells) -> (B, C, height, width)
+def enlarged(
+    grid: Tensor, height: int, width: int
+) -> Tensor:  # (B, C, cells, cells) -> (B, C, height, width)
     return F.interpolate(grid, (height, width), mode="nearest-exact")

@@ -28,18 +28,27 @@ def linear_impute(
         raise HeatproofError(f"noise is a standard deviation, zero or more; found {noise}")
     rng = rng or Rng(0, [str(row) for row in range(len(x))], x.device)
     if len(rng.ids) != len(x):
-        raise HeatproofError(f"rng has {len(rng.ids)} ids for {len(x)} images; it needs one for each")
+        raise HeatproofError(
+            f"rng has {len(rng.ids)} ids for {len(x)} images; it needs one for each"
+        )
     filled, _ = impute(x, removed)
     if noise == 0 or not len(x):
         return filled
     ids = list(dict.fromkeys(rng.ids))
     drawn = Rng(rng.seed, ids, rng.device).normal("baseline linear", x.shape[1:]).to(x)
-    return torch.where(removed[:, None], filled + noise * drawn[[ids.index(sample) for sample in rng.ids]], filled)
+    return torch.where(
+        removed[:, None], filled + noise * drawn[[ids.index(sample) for sample in rng.ids]], filled
+    )
 
 
 @baseline("linear", group="imputed", version=2, imputes=True)
 def linear(
-    x: Tensor, removed: Tensor, *, model: Model | None, rng: Rng, noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    x: Tensor,
+    removed: Tensor,
+    *,
+    model: Model | None,
+    rng: Rng,
+    noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01,
 ) -> Tensor:
     """Weighted mean of the neighbours, solved for all removed pixels together, with a little noise in the model's input units (ROAD)."""
     return linear_impute(x, removed, noise, rng)

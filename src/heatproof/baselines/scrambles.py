@@ -23,17 +23,27 @@ def permutation(x: Tensor, *, model: Model | None, rng: Rng, compat: Compat = No
 
 
 @baseline("local-permutation", group="local")
-def local_permutation(x: Tensor, *, model: Model | None, rng: Rng, cells: Cells = 8, compat: Compat = None) -> Tensor:
+def local_permutation(
+    x: Tensor, *, model: Model | None, rng: Rng, cells: Cells = 8, compat: Compat = None
+) -> Tensor:
     """Pixels in random order within each cell of an 8×8 grid; `compat=xplique`: one value a cell, and the cells in one random order."""
     if compat == "xplique":
         order = _drawn(rng, "local-permutation", cells**2, compat).argsort(stable=True)
         return enlarged(permuted(cell_middles(x, cells), order), *x.shape[2:])
     rows, columns = (nearest(side, min(cells, side)) for side in x.shape[2:])
-    return permuted(x, order_within((rows[:, None] * cells + columns).flatten(), _drawn(rng, "local-permutation", x.shape[2:].numel())))
+    return permuted(
+        x,
+        order_within(
+            (rows[:, None] * cells + columns).flatten(),
+            _drawn(rng, "local-permutation", x.shape[2:].numel()),
+        ),
+    )
 
 
 @baseline("scramble-magnitude", group="spectral")
-def scramble_magnitude(x: Tensor, *, model: Model | None, rng: Rng, compat: Compat = None) -> Tensor:
+def scramble_magnitude(
+    x: Tensor, *, model: Model | None, rng: Rng, compat: Compat = None
+) -> Tensor:
     """The image with the magnitudes of its spectrum in random order; `compat=xplique`: over width and channels, in one order, positive."""
     return scrambled(x, "magnitude", _spectral_order(x, rng, "scramble-magnitude", compat), compat)
 
@@ -46,7 +56,11 @@ def scramble_phase(x: Tensor, *, model: Model | None, rng: Rng, compat: Compat =
 
 def permuted(x: Tensor, order: Tensor) -> Tensor:  # (B, C, H, W), (B, H·W) or (H·W,) -> like x
     """Place j takes what is at place order[j]."""
-    return x.flatten(2).gather(2, order.expand(len(x), -1)[:, None].expand(-1, x.shape[1], -1)).reshape(x.shape)
+    return (
+        x.flatten(2)
+        .gather(2, order.expand(len(x), -1)[:, None].expand(-1, x.shape[1], -1))
+        .reshape(x.shape)
+    )
 
 
 def order_within(group: Tensor, draw: Tensor) -> Tensor:  # (P,), (B, P) in [0, 1) -> (B, P)
@@ -74,7 +88,9 @@ def mirrored_order(draw: Tensor) -> Tensor:  # (B, H, W) in [0, 1) -> (B, H·W)
     return order
 
 
-def scrambled(x: Tensor, what: Literal["magnitude", "phase"], order: Tensor, compat: Compat = None) -> Tensor:
+def scrambled(
+    x: Tensor, what: Literal["magnitude", "phase"], order: Tensor, compat: Compat = None
+) -> Tensor:
     """Magnitudes or phases of the spectrum in that order (B, H·W) or (H·W,), and back to an image."""
     axes = (3, 1) if compat == "xplique" else (2, 3)
     spectrum = torch.fft.fft2(x.double(), dim=axes)
@@ -89,8 +105,18 @@ def scrambled(x: Tensor, what: Literal["magnitude", "phase"], order: Tensor, com
 
 def _spectral_order(x: Tensor, rng: Rng, name: str, compat: Compat) -> Tensor:
     draw = _drawn(rng, name, x.shape[2:].numel(), compat)
-    return draw.argsort(stable=True) if compat == "xplique" else mirrored_order(draw.reshape(-1, *x.shape[2:]))
+    return (
+        draw.argsort(stable=True)
+        if compat == "xplique"
+        else mirrored_order(draw.reshape(-1, *x.shape[2:]))
+    )
 
 
-def _drawn(rng: Rng, name: str, places: int, compat: Compat = None) -> Tensor:  # (B, places), or (places,)
-    return rng.once(f"baseline {name}", (places,)) if compat == "xplique" else rng.uniform(f"baseline {name}", (places,))
+def _drawn(
+    rng: Rng, name: str, places: int, compat: Compat = None
+) -> Tensor:  # (B, places), or (places,)
+    return (
+        rng.once(f"baseline {name}", (places,))
+        if compat == "xplique"
+        else rng.uniform(f"baseline {name}", (places,))
+    )

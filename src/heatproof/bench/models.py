@@ -21,7 +21,9 @@ from heatproof.training.taught import Lesson
 Making = cache.Progress
 
 
-def open_model(told: ModelSpec, spec: Spec, device: str, train: bool, progress: Making | None) -> Model:
+def open_model(
+    told: ModelSpec, spec: Spec, device: str, train: bool, progress: Making | None
+) -> Model:
     """`train`: whether what is missing is made; if not, untrained weights stand in."""
     if told.name is not None:
         model = load_model(told.name, told.weights, device, tuned=told.tuned, aligned=told.aligned)
@@ -41,22 +43,38 @@ def to_make(spec: Spec) -> list[str]:
     return list(dict.fromkeys(what for path, what in files if not path.is_file()))
 
 
-def _made(told: ModelSpec, protocols: Sequence[Protocol], device: str, train: bool, progress: Making | None) -> Model:
+def _made(
+    told: ModelSpec,
+    protocols: Sequence[Protocol],
+    device: str,
+    train: bool,
+    progress: Making | None,
+) -> Model:
     assert told.train is not None
     net, seed = told.train.removeprefix("paperbirds/"), told.seed or 0
     weights = cache.trained(net, seed, progress) if train else cache.place(net, seed)
     model = load_model(told.train, weights if weights.is_file() else RANDOM, device)
     model.name += f" seed {told.seed}" if told.seed is not None else ""
     for to in _alignments(told, protocols):
-        path = cache.aligned(model, weights, to, seed, progress) if train else cache.aligned_place(weights, to)
+        path = (
+            cache.aligned(model, weights, to, seed, progress)
+            if train
+            else cache.aligned_place(weights, to)
+        )
         model.tuned[to] = path if path.is_file() else None
     return align(model, told.aligned) if told.aligned else model
 
 
-def _taught(told: ModelSpec, spec: Spec, device: str, train: bool, progress: Making | None) -> Model:
+def _taught(
+    told: ModelSpec, spec: Spec, device: str, train: bool, progress: Making | None
+) -> Model:
     assert told.train is not None and told.taught is not None
     seed = told.seed or 0
-    weights = cache.taught(*_lesson(told, spec), seed, progress) if train else cache.taught_place(*_lesson(told, spec), seed)
+    weights = (
+        cache.taught(*_lesson(told, spec), seed, progress)
+        if train
+        else cache.taught_place(*_lesson(told, spec), seed)
+    )
     model = load_model(told.train, weights if weights.is_file() else RANDOM, device)
     model.name += f" taught {told.taught}" + (f" seed {told.seed}" if told.seed is not None else "")
     if told.taught != PLAIN and ALTERATIONS[told.taught].relabels:
@@ -67,10 +85,15 @@ def _taught(told: ModelSpec, spec: Spec, device: str, train: bool, progress: Mak
 def _lesson(told: ModelSpec, spec: Spec) -> tuple[Lesson, Data]:
     """How it is taught, and on what: the training split of what it is judged on."""
     assert told.train is not None and told.taught is not None
-    lesson = Lesson(told.train, **{key: value for key in ("images", "epochs") if (value := getattr(told, key)) is not None})
+    lesson = Lesson(
+        told.train,
+        **{key: value for key in ("images", "epochs") if (value := getattr(told, key)) is not None},
+    )
     name = training_split(judged := spec.data.changed(told.taught).name)
     if name == judged or spec.data.split == "train":
-        raise HeatproofError(f"{told.train} is taught on {name}, so it cannot be judged on it; judge it on another split")
+        raise HeatproofError(
+            f"{told.train} is taught on {name}, so it cannot be judged on it; judge it on another split"
+        )
     return lesson, load_data(name, load_model(told.train, RANDOM), limit=lesson.images)
 
 
@@ -84,10 +107,16 @@ def _files(told: ModelSpec, spec: Spec) -> Iterator[tuple[Path, str]]:
     if told.taught is not None:
         lesson, data = _lesson(told, spec)
         seen = lesson.epochs * len(data.ids)
-        yield cache.taught_place(lesson, data, told.seed or 0), f"teach {told.train} on {data.name}, {seen:,} images forward and backward"
+        yield (
+            cache.taught_place(lesson, data, told.seed or 0),
+            f"teach {told.train} on {data.name}, {seen:,} images forward and backward",
+        )
         return
     net, seed = told.train.removeprefix("paperbirds/"), told.seed or 0
     weights, name = cache.place(net, seed), told.train + (f" seed {seed}" if seed else "")
     yield weights, f"train {name}, about {RECIPES[net].minutes:.0f} min on two cores"
     for to in _alignments(told, spec.judges()):
-        yield cache.aligned_place(weights, to), f"fine-tune {name} for {to}, about {cache.ALIGNING_MINUTES:.0f} min"
+        yield (
+            cache.aligned_place(weights, to),
+            f"fine-tune {name} for {to}, about {cache.ALIGNING_MINUTES:.0f} min",
+        )

@@ -85,9 +85,16 @@ def _preparation(task: Task) -> tuple[int, int]:
     """(forwards, backwards) before anything is judged."""
     live = [c for c in task.cells if not c.not_applicable]
     banks = {c.protocol.prepares for c in live if c.protocol.prepares}
-    named = {name for c in live for name in (c.protocol.removal, c.expression.arguments.get("baseline")) if isinstance(name, str) and name}
+    named = {
+        name
+        for c in live
+        for name in (c.protocol.removal, c.expression.arguments.get("baseline"))
+        if isinstance(name, str) and name
+    }
     costs = [Baseline.parse(name).preparation() for name in named]
-    return len(banks) * len(task.reference.indices if task.reference else ()) + sum(f for f, _ in costs), sum(b for _, b in costs)
+    return len(banks) * len(task.reference.indices if task.reference else ()) + sum(
+        f for f, _ in costs
+    ), sum(b for _, b in costs)
 
 
 def task_cost(task: Task) -> tuple[int, int]:
@@ -99,15 +106,24 @@ def task_cost(task: Task) -> tuple[int, int]:
     for cell in live:
         shared |= cell.protocol.shared_passes()
         each |= {(cell.expression.label, what): n for what, n in cell.protocol.passes().items()}
-        again[cell.expression.map_key] = again.get(cell.expression.map_key, 0) + cell.protocol.explanations()
+        again[cell.expression.map_key] = (
+            again.get(cell.expression.map_key, 0) + cell.protocol.explanations()
+        )
     forwards, backwards, drawn = 1 + sum(shared.values()) + sum(each.values()), 0, set[str]()
     expressions = {c.expression.map_key: c.expression for c in live}.values()
     layers = {e.map_key: task.model.layer_name(e.layer) for e in expressions}
     for expression in expressions:
         f, b = expression.cost_on(task.model) or (0, 0) if again[expression.map_key] else (0, 0)
-        forwards, backwards = forwards + again[expression.map_key] * f, backwards + again[expression.map_key] * b
+        forwards, backwards = (
+            forwards + again[expression.map_key] * f,
+            backwards + again[expression.map_key] * b,
+        )
         whole = layers[expression.map_key] == "input" or "image" in expression.entry.needs
-        if whole and not expression.shares_gradient and not (expression.drawn and expression.drawn in drawn):
+        if (
+            whole
+            and not expression.shares_gradient
+            and not (expression.drawn and expression.drawn in drawn)
+        ):
             drawn.add(expression.drawn)
             f, b = expression.cost_on(task.model) or (0, 0)
             forwards, backwards = forwards + f, backwards + b
@@ -134,22 +150,33 @@ def make_plan(
     tasks: list[Task] = []
     names = [m.name for m in models]
     if len(set(names)) != len(names):
-        raise HeatproofError(f"two models are called {next(n for n in names if names.count(n) > 1)}; give one another name")
+        raise HeatproofError(
+            f"two models are called {next(n for n in names if names.count(n) > 1)}; give one another name"
+        )
     given = list(zip(models, data, strict=True))
     for original, originals in given:
         _check_data(originals, original)
     refusals = {(m.name, p.canonical): _refusal(p, m) for m in models for p in protocols}
     if all(refusals.values()):
-        raise NotApplicable("there is nothing to judge: " + "; ".join(dict.fromkeys(refusals.values())))
-    among = {p.canonical: [pair for pair in given if not refusals[pair[0].name, p.canonical]] for p in protocols}
+        raise NotApplicable(
+            "there is nothing to judge: " + "; ".join(dict.fromkeys(refusals.values()))
+        )
+    among = {
+        p.canonical: [pair for pair in given if not refusals[pair[0].name, p.canonical]]
+        for p in protocols
+    }
     for (original, originals), told in zip(given, references or [None] * len(models), strict=True):
         refused = {p.canonical: refusals[original.name, p.canonical] for p in protocols}
         asked = at_their_layers(expressions, original)
         own: list[Task] = []
         for pose, judges in _posed(original, originals, protocols, refused, among):
             known = _reference(pose, told, seed, asked, judges)
-            own += _tasks(original.name, pose, judges, asked, known, refused, [pose.model.backend, seed])
-        tasks += sorted(own, key=lambda task: task.indices.start)  # views of the same images after each other
+            own += _tasks(
+                original.name, pose, judges, asked, known, refused, [pose.model.backend, seed]
+            )
+        tasks += sorted(
+            own, key=lambda task: task.indices.start
+        )  # views of the same images after each other
     smallest = min(batch_size, *(len(t.data.ids) for t in tasks))
     return Plan(tuple(tasks), seed, smallest, keep_maps)
 
@@ -164,14 +191,20 @@ def _refusal(protocol: Protocol, model: Model) -> str:
 
 
 def _posed(
-    model: Model, data: Data, protocols: Sequence[Protocol], refused: Mapping[str, str], among: Mapping[str, Sequence[tuple[Model, Data]]]
+    model: Model,
+    data: Data,
+    protocols: Sequence[Protocol],
+    refused: Mapping[str, str],
+    among: Mapping[str, Sequence[tuple[Model, Data]]],
 ) -> list[tuple[Pose, list[Protocol]]]:
     """The views that are judged, each once, and by which protocols; one that is refused stands with the model as it is."""
     poses: dict[str, Pose] = {}
     judges: dict[str, list[Protocol]] = {}
     for protocol in protocols:
         own = protocol.canonical
-        for pose in [Pose("", model, data)] if refused[own] else protocol.pose(model, data, among[own]):
+        for pose in (
+            [Pose("", model, data)] if refused[own] else protocol.pose(model, data, among[own])
+        ):
             poses.setdefault(pose.view, pose)
             judges.setdefault(pose.view, []).append(protocol)
     return [(poses[view], judges[view]) for view in poses]
@@ -188,12 +221,22 @@ def _tasks(
 ) -> Iterator[Task]:
     view, model, data = pose
     lacking = reference if isinstance(reference, str) else ""
-    not_applicable = {e.canonical: (lacking if e.knows else "") or _reason(e, model, data.has_silhouettes) for e in expressions}
-    lacks = {
-        "parts": "" if isinstance(data, PartData) else f"{data.name} has no parts; use paperbirds or funnybirds:…",
-        "silhouette": "" if data.has_silhouettes else f"{data.name} does not tell which pixels matter; use watermark:… or paperbirds",
+    not_applicable = {
+        e.canonical: (lacking if e.knows else "") or _reason(e, model, data.has_silhouettes)
+        for e in expressions
     }
-    layers = {e.canonical: "" if not_applicable[e.canonical] else model.layer_name(e.layer) for e in expressions}
+    lacks = {
+        "parts": ""
+        if isinstance(data, PartData)
+        else f"{data.name} has no parts; use paperbirds or funnybirds:…",
+        "silhouette": ""
+        if data.has_silhouettes
+        else f"{data.name} does not tell which pixels matter; use watermark:… or paperbirds",
+    }
+    layers = {
+        e.canonical: "" if not_applicable[e.canonical] else model.layer_name(e.layer)
+        for e in expressions
+    }
     weights = model.fingerprint()
     bank = None if isinstance(reference, str) else reference
     known = bank.fingerprint if bank else ""
@@ -203,7 +246,17 @@ def _tasks(
         block = [data.name, shard, weights, *common]
         cells = tuple(
             Cell(
-                _hash([*block, p.canonical, p.explained, _baseline_version(p), e.canonical, layers[e.canonical], _told(known, p, e)]),
+                _hash(
+                    [
+                        *block,
+                        p.canonical,
+                        p.explained,
+                        _baseline_version(p),
+                        e.canonical,
+                        layers[e.canonical],
+                        _told(known, p, e),
+                    ]
+                ),
                 p,
                 e,
                 refused[p.canonical]
@@ -219,7 +272,11 @@ def _tasks(
 
 
 def _reference(
-    pose: Pose, told: Data | None, seed: int, expressions: Sequence[Expression], protocols: Sequence[Protocol]
+    pose: Pose,
+    told: Data | None,
+    seed: int,
+    expressions: Sequence[Expression],
+    protocols: Sequence[Protocol],
 ) -> Reference | str:
     """Where a method, a protocol or a baseline needs one; or why there is none."""
     if not _told("some", *expressions, *protocols):
@@ -235,8 +292,12 @@ def _check_data(data: Data, model: Model) -> None:
         raise HeatproofError(f"{data.name} has no samples")
     if len(set(data.ids)) != len(data.ids):
         twice = next(i for i in data.ids if list(data.ids).count(i) > 1)
-        raise HeatproofError(f'{data.name} has two samples with the id "{twice}"; ids tell samples apart')
-    strange = {label for label in data.labels if label is not None and not 0 <= label < model.n_classes}
+        raise HeatproofError(
+            f'{data.name} has two samples with the id "{twice}"; ids tell samples apart'
+        )
+    strange = {
+        label for label in data.labels if label is not None and not 0 <= label < model.n_classes
+    }
     if strange:
         raise HeatproofError(
             f"{data.name} has labels such as {min(strange)}, but the classes of {model.name} are 0 to {model.n_classes - 1}"
@@ -275,14 +336,27 @@ def forecast(plan: Plan) -> Forecast:
     seconds = {}
     for title, cost in plan.cost().items():
         model = next(t.model for t in plan.tasks if t.title == title)
-        x = torch.zeros(plan.batch_size, len(model.mean), model.size, model.size, device=model.device, dtype=model.dtype)
+        x = torch.zeros(
+            plan.batch_size,
+            len(model.mean),
+            model.size,
+            model.size,
+            device=model.device,
+            dtype=model.dtype,
+        )
         target = torch.zeros(plan.batch_size, dtype=torch.long, device=model.device)
         with model.batches_of(plan.batch_size):
             forward = _timed(model.logits, x) / plan.batch_size
             backward = _timed(model.gradient, x, target) / plan.batch_size
         seconds[title] = cost["forwards"] * forward + cost["backwards"] * backward
-    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Forecast(seconds, memory, sum(map(_disk, plan.tasks, [plan.keep_maps] * len(plan.tasks))))
+    memory = (
+        torch.cuda.max_memory_allocated()
+        if torch.cuda.is_available()
+        else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    )
+    return Forecast(
+        seconds, memory, sum(map(_disk, plan.tasks, [plan.keep_maps] * len(plan.tasks)))
+    )
 
 
 def _timed(call: Callable[..., object], *arguments: object) -> float:
@@ -296,4 +370,8 @@ def _disk(task: Task, keep_maps: int) -> int:
     """Rows take some 4 bytes each once compressed; kept maps 2 bytes a pixel, images 3, logits 4 a class."""
     kept = max(0, min(keep_maps - task.indices.start, len(task.indices)))
     pixels, maps = task.model.size**2, len({c.expression.label for c in task.cells})
-    return 4 * len(task.cells) * len(task.indices) + kept * pixels * (3 + 2 * maps) + 4 * task.model.n_classes * len(task.indices)
+    return (
+        4 * len(task.cells) * len(task.indices)
+        + kept * pixels * (3 + 2 * maps)
+        + 4 * task.model.n_classes * len(task.indices)
+    )

@@ -65,15 +65,27 @@ def execute(plan: Plan, store: Store, progress: Progress = lambda task, reused: 
 
 def _finished(rows: list[dict[str, Any]], task: Task) -> list[dict[str, Any]]:
     failed = {r["cell"] for r in rows if r["status"] == "failed"}
-    again = {c.key for c in task.cells if c.expression.entry.source == ""}  # code that cannot be read cannot be recognised
+    again = {
+        c.key for c in task.cells if c.expression.entry.source == ""
+    }  # code that cannot be read cannot be recognised
     if again and rows:
         names = ", ".join(sorted({c.expression.label for c in task.cells if c.key in again}))
-        warnings.warn(f"the code of {names} cannot be read, so its results are not taken up again", stacklevel=2)
+        warnings.warn(
+            f"the code of {names} cannot be read, so its results are not taken up again",
+            stacklevel=2,
+        )
     planned = {c.key for c in task.cells}
     return [r for r in rows if r["cell"] in planned - failed - again]
 
 
-def _commit(plan: Plan, store: Store, task: Task, batch: Batch, done: list[dict[str, Any]], cells: list[Cell]) -> None:
+def _commit(
+    plan: Plan,
+    store: Store,
+    task: Task,
+    batch: Batch,
+    done: list[dict[str, Any]],
+    cells: list[Cell],
+) -> None:
     size, before = plan.batch_size, task.model.passes.copy()
     while True:
         try:
@@ -88,7 +100,10 @@ def _commit(plan: Plan, store: Store, task: Task, batch: Batch, done: list[dict[
     order = {c.key: i for i, c in enumerate(task.cells)}
     rows = sorted(done + work.rows, key=lambda r: order[r["cell"]])
     old_kept, old_notes = store.kept(task.name) if done else ({}, {})
-    old = (store.read_json(f"timings/{task.name}.json") if done else None) or {"seconds": {}, "passes": {}}
+    old = (store.read_json(f"timings/{task.name}.json") if done else None) or {
+        "seconds": {},
+        "passes": {},
+    }
     timings = {
         "seconds": {**old["seconds"], **work.seconds},
         "passes": dict(Counter(old["passes"]) + (task.model.passes - before)),
@@ -114,7 +129,11 @@ class _Work:
         self._done = 0
 
     def do(self, batch: Batch, size: int) -> None:
-        self.rows += [self._common(c) | _told(s, "skipped", why) for c in self.cells for s, why in batch.unreadable.items()]
+        self.rows += [
+            self._common(c) | _told(s, "skipped", why)
+            for c in self.cells
+            for s, why in batch.unreadable.items()
+        ]
         for start in range(0, len(batch.ids), size):
             part = batch.part(slice(start, start + size))
             spatial = "cam" in self.model.landmarks
@@ -122,7 +141,11 @@ class _Work:
             self._keep("logits", clean, EVERY)
             if spatial:
                 self._keep("peaks", peaks(last), EVERY)
-            self._keep("images", (self.model.denormalize(part.x) * 255).round().clamp(0, 255).byte(), self.wanted)
+            self._keep(
+                "images",
+                (self.model.denormalize(part.x) * 255).round().clamp(0, 255).byte(),
+                self.wanted,
+            )
             self._shown = set[str]()
             for targets, cells in self._by_target(part, clean).items():
                 self._judge(part, cells, targets, clean)
@@ -142,13 +165,19 @@ class _Work:
         """Which cells explain what: the label where there is one, or the model's prediction. Where the two agree, maps are shared."""
         predicted = clean.argmax(1).tolist()
         self._by_label = [label is not None for label in batch.labels]
-        labels = [p if label is None else label for p, label in zip(predicted, batch.labels, strict=True)]
+        labels = [
+            p if label is None else label for p, label in zip(predicted, batch.labels, strict=True)
+        ]
         found: dict[tuple[int, ...], list[Cell]] = {}
         for cell in self.cells:
-            found.setdefault(tuple(labels if cell.protocol.explained == "label" else predicted), []).append(cell)
+            found.setdefault(
+                tuple(labels if cell.protocol.explained == "label" else predicted), []
+            ).append(cell)
         return found
 
-    def _judge(self, batch: Batch, cells: Sequence[Cell], targets: tuple[int, ...], clean: Tensor) -> None:
+    def _judge(
+        self, batch: Batch, cells: Sequence[Cell], targets: tuple[int, ...], clean: Tensor
+    ) -> None:
         target = torch.tensor(targets, device=clean.device)
         rng = Rng(self.seed, batch.ids, self.model.device)
         judged = Judged(batch.ids, batch.x, target, clean, rng, batch.parts, batch.silhouette)
@@ -157,23 +186,39 @@ class _Work:
             if cell.not_applicable:
                 self._each(cell, judged, "n/a", cell.not_applicable)
         live = [c for c in cells if not c.not_applicable]
-        shared = {canonical: self._share(p, judged) for canonical, p in {c.protocol.canonical: c.protocol for c in live}.items()}
+        shared = {
+            canonical: self._share(p, judged)
+            for canonical, p in {c.protocol.canonical: c.protocol for c in live}.items()
+        }
         layers = sorted({c.expression.layer for c in live if c.expression.shares_gradient})
         with self.model.sharing(batch.x, target, layers):
-            for map_key in dict.fromkeys(c.expression.map_key for c in live):  # one method's maps in memory at a time
-                self._method([c for c in live if c.expression.map_key == map_key], judged, shared, explainer)
+            for map_key in dict.fromkeys(
+                c.expression.map_key for c in live
+            ):  # one method's maps in memory at a time
+                self._method(
+                    [c for c in live if c.expression.map_key == map_key], judged, shared, explainer
+                )
 
     def _prepared(self, expression: Expression) -> Mapping[str, Tensor]:
-        return self._ready_for(expression.map_key, lambda reference: prepare(expression, self.model, reference))
+        return self._ready_for(
+            expression.map_key, lambda reference: prepare(expression, self.model, reference)
+        )
 
     def prepared_baseline(self, baseline: Baseline) -> Mapping[str, Tensor]:
         what = f"baseline {baseline.label} of version {baseline.entry.version}"
-        return self._ready_for(what, lambda reference: baseline.prepare(self.model, reference.batches(self.model)))
+        return self._ready_for(
+            what, lambda reference: baseline.prepare(self.model, reference.batches(self.model))
+        )
 
     def _prepared_protocol(self, protocol: Protocol) -> Mapping[str, Tensor]:
-        return self._ready_for(protocol.prepares, lambda reference: protocol.prepare(self.model, reference.batches(self.model)))
+        return self._ready_for(
+            protocol.prepares,
+            lambda reference: protocol.prepare(self.model, reference.batches(self.model)),
+        )
 
-    def _ready_for(self, what: str, make: Callable[[Reference], Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+    def _ready_for(
+        self, what: str, make: Callable[[Reference], Mapping[str, Tensor]]
+    ) -> Mapping[str, Tensor]:
         """Once a run for every (model view, reference, what is made of them), read once a task."""
         reference = self.task.reference
         assert reference is not None
@@ -186,7 +231,11 @@ class _Work:
 
     def _share(self, protocol: Protocol, judged: Judged) -> tuple[Judged, Shared] | str:
         def share() -> tuple[Judged, Shared]:
-            given = replace(judged, prepared=self._prepared_protocol(protocol)) if protocol.prepares else judged
+            given = (
+                replace(judged, prepared=self._prepared_protocol(protocol))
+                if protocol.prepares
+                else judged
+            )
             return given, protocol.share(self.model, given)
 
         found = self._timed(f"protocol {protocol.canonical}", share)
@@ -194,17 +243,29 @@ class _Work:
             for name, values in found[1].items():
                 few = name == "picture"
                 most = min(PICTURES - self.task.indices.start, self.wanted) if few else EVERY
-                self._keep(f"{protocol.canonical} {name}", values if few else values.float(), max(0, most))
+                self._keep(
+                    f"{protocol.canonical} {name}", values if few else values.float(), max(0, most)
+                )
         return found
 
     def _method(
-        self, cells: Sequence[Cell], judged: Judged, shared: Mapping[str, tuple[Judged, Shared] | str], explainer: Explainer
+        self,
+        cells: Sequence[Cell],
+        judged: Judged,
+        shared: Mapping[str, tuple[Judged, Shared] | str],
+        explainer: Explainer,
     ) -> None:
         """All cells of one method, which differ in their transforms and protocols."""
-        native = self._timed(f"method {cells[0].expression.map_key}", explainer.native, cells[0].expression)
+        native = self._timed(
+            f"method {cells[0].expression.map_key}", explainer.native, cells[0].expression
+        )
         for label in dict.fromkeys(c.expression.label for c in cells):
             same = [c for c in cells if c.expression.label == label]
-            small = native if isinstance(native, str) else self._timed(None, transformed, same[0].expression, native, judged.rng)
+            small = (
+                native
+                if isinstance(native, str)
+                else self._timed(None, transformed, same[0].expression, native, judged.rng)
+            )
             if isinstance(small, str):
                 for cell in same:
                     self._each(cell, judged, "failed", small)
@@ -214,19 +275,33 @@ class _Work:
             fine, varies = low.isfinite() & high.isfinite(), high > low
             if small is not native:
                 fine &= finite(native)
-            maps = explainer.resized(small if fine.all() else torch.where(fine[:, None, None], small, 0))
+            maps = explainer.resized(
+                small if fine.all() else torch.where(fine[:, None, None], small, 0)
+            )
             own: dict[Hashable, Any] = {}
             for cell in same:
                 given = shared[cell.protocol.canonical]
                 if isinstance(given, str):
                     self._each(cell, judged, "failed", given)
                 else:
-                    batch = replace(given[0], own=own, explain=partial(explainer.again, cell.expression))
+                    batch = replace(
+                        given[0], own=own, explain=partial(explainer.again, cell.expression)
+                    )
                     self._measure(cell, batch, given[1], maps, fine.tolist(), varies.tolist())
 
-    def _measure(self, cell: Cell, judged: Judged, shared: Shared, maps: Tensor, fine: Sequence[bool], varies: Sequence[bool]) -> None:
+    def _measure(
+        self,
+        cell: Cell,
+        judged: Judged,
+        shared: Shared,
+        maps: Tensor,
+        fine: Sequence[bool],
+        varies: Sequence[bool],
+    ) -> None:
         what = f"{cell.protocol.canonical} {cell.expression.label}"
-        measured = self._timed(f"cell {what}", cell.protocol.measure, self.model, judged, shared, maps)
+        measured = self._timed(
+            f"cell {what}", cell.protocol.measure, self.model, judged, shared, maps
+        )
         if isinstance(measured, str):
             self._each(cell, judged, "failed", measured)
             return
@@ -234,9 +309,13 @@ class _Work:
             lost = ~torch.tensor(fine)[:, None]
             self._keep(f"{what} {name}", curve.float().cpu().masked_fill(lost, torch.nan), EVERY)
         found = []
-        for value, why, is_fine, is_varied in zip(measured.value.tolist(), measured.why, fine, varies, strict=True):
+        for value, why, is_fine, is_varied in zip(
+            measured.value.tolist(), measured.why, fine, varies, strict=True
+        ):
             if not is_fine:
-                found.append(("failed", f"{cell.expression.label}: the map is not finite", math.nan))
+                found.append(
+                    ("failed", f"{cell.expression.label}: the map is not finite", math.nan)
+                )
             elif not is_varied and not cell.protocol.constant_maps:
                 found.append(("undefined", "the map is the same everywhere", math.nan))
             else:
@@ -276,7 +355,9 @@ class _Work:
     def _add(self, cell: Cell, judged: Judged, found: Sequence[tuple[str, str, float]]) -> None:
         """A row for each sample, from its status, message and value."""
         same, explained = self._common(cell), cell.protocol.explained == "label"
-        for sample, target, known, (status, message, value) in zip(judged.ids, judged.target.tolist(), self._by_label, found, strict=True):
+        for sample, target, known, (status, message, value) in zip(
+            judged.ids, judged.target.tolist(), self._by_label, found, strict=True
+        ):
             target_is = "label" if explained and known else "prediction"
             self.rows.append(same | _told(sample, status, message, value, target, target_is))
 
@@ -286,7 +367,9 @@ class _Work:
             "cell": cell.key,
             "model": self.owner,
             "method": cell.expression.label,
-            "layer": self.model.layer_name(cell.expression.layer) if not cell.not_applicable else cell.expression.layer,
+            "layer": self.model.layer_name(cell.expression.layer)
+            if not cell.not_applicable
+            else cell.expression.layer,
             "protocol": cell.protocol.id,
             "setting": cell.protocol.setting,
             "baseline": cell.protocol.removal,
@@ -294,9 +377,21 @@ class _Work:
 
 
 def _told(
-    sample: str, status: str, message: str, value: float = math.nan, target: int | None = None, target_is: str = ""
+    sample: str,
+    status: str,
+    message: str,
+    value: float = math.nan,
+    target: int | None = None,
+    target_is: str = "",
 ) -> dict[str, Any]:
-    return {"sample": sample, "target": target, "target_is": target_is, "value": value, "status": status, "message": message}
+    return {
+        "sample": sample,
+        "target": target,
+        "target_is": target_is,
+        "value": value,
+        "status": status,
+        "message": message,
+    }
 
 
 def peaks(activation: Tensor) -> Tensor:  # (B, C, h, w) -> (B, CHANNELS)
@@ -314,7 +409,12 @@ def provenance(spec: dict[str, Any], models: Mapping[str, Model]) -> dict[str, A
         "git": _git_revision(),
         "python": platform.python_version(),
         "packages": {p: importlib.metadata.version(p) for p in packages},
-        "hardware": {"machine": platform.machine(), "cpu": _cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads()},
+        "hardware": {
+            "machine": platform.machine(),
+            "cpu": _cpu_name(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+        },
         "devices": sorted({str(m.device) for m in models.values()}),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "models": {
@@ -338,7 +438,11 @@ def provenance(spec: dict[str, Any], models: Mapping[str, Model]) -> dict[str, A
 def _git_revision() -> str | None:
     here = Path(__file__).parent
     found = (
-        subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False) if _in_checkout(here) else None
+        subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False
+        )
+        if _in_checkout(here)
+        else None
     )
     return found.stdout.strip() if found and found.returncode == 0 else None
 
@@ -352,4 +456,7 @@ def _cpu_name() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )

@@ -36,13 +36,26 @@ class ModelSpec(_Strict):
     train: str | None = Field(default=None, description="a recipe, such as paperbirds/resnet18")
     seed: int | None = Field(default=None, ge=0, description="of the training")
     weights: str | None = None
-    taught: str | None = Field(default=None, description="train it on the data changed so: plain, watermark, disc; a list is a model each")
-    shown: str | None = Field(default=None, description="judge it on the data changed so; by default as it was taught")
+    taught: str | None = Field(
+        default=None,
+        description="train it on the data changed so: plain, watermark, disc; a list is a model each",
+    )
+    shown: str | None = Field(
+        default=None, description="judge it on the data changed so; by default as it was taught"
+    )
     images: int | None = Field(default=None, ge=1, description="that it is taught on")
     epochs: int | None = Field(default=None, ge=1)
-    tuned: dict[str, str] | None = Field(default=None, description="files fine-tuned from these weights: {16/zero: aligned.safetensors}")
-    aligned: str | None = Field(default=None, description="take the weights fine-tuned for so many cells and this baseline: 16/zero")
-    alias: str | None = Field(default=None, alias="as", description="another name, where one model stands twice")
+    tuned: dict[str, str] | None = Field(
+        default=None,
+        description="files fine-tuned from these weights: {16/zero: aligned.safetensors}",
+    )
+    aligned: str | None = Field(
+        default=None,
+        description="take the weights fine-tuned for so many cells and this baseline: 16/zero",
+    )
+    alias: str | None = Field(
+        default=None, alias="as", description="another name, where one model stands twice"
+    )
 
     @property
     def change(self) -> str:
@@ -52,31 +65,43 @@ class ModelSpec(_Strict):
     @model_validator(mode="after")
     def _one_origin(self) -> ModelSpec:
         if (self.name is None) == (self.train is None):
-            raise ValueError("a model has a name, or a recipe to train: {name: paperbirds/resnet}, {train: paperbirds/resnet18}")
+            raise ValueError(
+                "a model has a name, or a recipe to train: {name: paperbirds/resnet}, {train: paperbirds/resnet18}"
+            )
         if self.train is None and self.seed is not None:
             raise ValueError("seed goes with train: {train: paperbirds/resnet, seed: 1}")
         if self.train is not None and (self.weights or self.tuned):
             raise ValueError("a model that is trained takes no weights or tuned")
         if self.taught is None and (self.images or self.epochs):
-            raise ValueError("images and epochs go with taught: {train: paperbirds/resnet, taught: plain, epochs: 8}")
+            raise ValueError(
+                "images and epochs go with taught: {train: paperbirds/resnet, taught: plain, epochs: 8}"
+            )
         for change in (self.taught, self.shown):
             if change is not None and change not in (changes := [PLAIN, *ALTERATIONS]):
                 raise ValueError(str(unknown("change of the data", change, changes)))
         if self.taught is not None:
             if self.train is None or self.aligned:
-                raise ValueError("taught goes with train, and without aligned: {train: paperbirds/resnet, taught: watermark}")
+                raise ValueError(
+                    "taught goes with train, and without aligned: {train: paperbirds/resnet, taught: watermark}"
+                )
             try:
                 net_named(self.train)
             except HeatproofError as error:
                 raise ValueError(str(error)) from None
-        elif self.train is not None and self.train not in (recipes := [f"paperbirds/{name}" for name in RECIPES]):
+        elif self.train is not None and self.train not in (
+            recipes := [f"paperbirds/{name}" for name in RECIPES]
+        ):
             raise ValueError(str(unknown("recipe", self.train, recipes)))
         return self
 
 
 def _each_taught(model: dict[str, Any]) -> list[dict[str, Any]]:
     changes = model.get("taught")
-    return [{**model, "taught": change} for change in changes] if isinstance(changes, list) else [model]
+    return (
+        [{**model, "taught": change} for change in changes]
+        if isinstance(changes, list)
+        else [model]
+    )
 
 
 class DataSpec(_Strict):
@@ -85,7 +110,9 @@ class DataSpec(_Strict):
     limit: int | None = Field(default=None, ge=1)
 
     def changed(self, change: str) -> DataSpec:
-        return self if change == PLAIN else self.model_copy(update={"name": f"{change}:{self.name}"})
+        return (
+            self if change == PLAIN else self.model_copy(update={"name": f"{change}:{self.name}"})
+        )
 
 
 class Spec(_Strict):
@@ -98,8 +125,14 @@ class Spec(_Strict):
     methods: tuple[str, ...] = Field(min_length=1)
     protocols: tuple[str | dict[str, Any], ...] = Field(min_length=1)
     batch_size: int = Field(default=64, ge=1)
-    backend: BackendName = Field(default="eager", description="what computes whole passes without gradients")
-    keep_maps: int = Field(default=64, ge=0, description="for how many samples of each model the maps are kept for the report's gallery")
+    backend: BackendName = Field(
+        default="eager", description="what computes whole passes without gradients"
+    )
+    keep_maps: int = Field(
+        default=64,
+        ge=0,
+        description="for how many samples of each model the maps are kept for the report's gallery",
+    )
 
     @field_validator("models", mode="before")
     @classmethod
@@ -140,13 +173,17 @@ def parse_protocols(wanted: Sequence[str | Mapping[str, Any]]) -> list[Protocol]
         if isinstance(item, str):
             call = parse_call(item)
             if call.args:
-                raise HeatproofError(f'protocol "{item}": settings are given by name, such as sds(patches=64)')
+                raise HeatproofError(
+                    f'protocol "{item}": settings are given by name, such as sds(patches=64)'
+                )
             name, settings = call.name, dict(call.kwargs)
         else:
             settings = dict(item)
             name = settings.pop("name", None)
             if not isinstance(name, str):
-                raise HeatproofError(f"protocols: {dict(item)} has no name; write {{name: sds, patches: 64}}")
+                raise HeatproofError(
+                    f"protocols: {dict(item)} has no name; write {{name: sds, patches: 64}}"
+                )
         choices = [v if isinstance(v, list | tuple) else [v] for v in settings.values()]
         for combination in product(*choices):
             made = make_protocol(name, dict(zip(settings, combination, strict=True)))
@@ -177,7 +214,9 @@ def read_yaml(place: str | Path) -> dict[str, Any]:
         raise HeatproofError(f"{place} is not readable as YAML: {error}") from None
     if not isinstance(told, dict):
         found = "nothing" if told is None else type(told).__name__
-        raise HeatproofError(f"{place}: a spec is a mapping with the keys {', '.join(Spec.model_fields)}; found {found}")
+        raise HeatproofError(
+            f"{place}: a spec is a mapping with the keys {', '.join(Spec.model_fields)}; found {found}"
+        )
     return told
 
 
@@ -188,12 +227,16 @@ class _EachOnce(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value]
         for key, _ in node.value:
             if keys.count(key.value) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value} is given twice", key.start_mark
+                )
         return super().construct_mapping(node, deep)
 
 
 def study_names() -> list[str]:
-    return sorted(p.relative_to(STUDIES).with_suffix("").as_posix() for p in STUDIES.rglob("*.yaml"))
+    return sorted(
+        p.relative_to(STUDIES).with_suffix("").as_posix() for p in STUDIES.rglob("*.yaml")
+    )
 
 
 def make_spec(told: Mapping[str, Any], place: str = "spec", **changes: Any) -> Spec:
@@ -228,7 +271,11 @@ def _explain(error: Any) -> str:
     *path, last = error["loc"] or ("",)
     key = ".".join(map(str, [*path, last]))
     if error["type"] == "extra_forbidden":
-        inner: dict[str, type[BaseModel]] = {"models": ModelSpec, "data": DataSpec, "reference": DataSpec}
+        inner: dict[str, type[BaseModel]] = {
+            "models": ModelSpec,
+            "data": DataSpec,
+            "reference": DataSpec,
+        }
         where = inner.get(str(path[0]) if path else "", Spec)
         known = [f.alias or name for name, f in where.model_fields.items()]
         return str(unknown("key", last, known, f"(in {'.'.join(map(str, path))})" if path else ""))

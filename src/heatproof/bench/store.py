@@ -32,7 +32,10 @@ from heatproof.protocols import Protocol, make_protocol
 SCHEMA = pa.schema(
     [
         ("cell", pa.string()),
-        *((name, pa.string()) for name in ("model", "method", "layer", "protocol", "setting", "baseline", "sample")),
+        *(
+            (name, pa.string())
+            for name in ("model", "method", "layer", "protocol", "setting", "baseline", "sample")
+        ),
         ("target", pa.int32()),
         ("target_is", pa.string()),  # label, or prediction
         ("value", pa.float64()),
@@ -68,10 +71,20 @@ class Store:
         """Raises where the directory belongs to another spec, or to something else; it is left as it is."""
         found = self.read_json("spec.json")
         own = re.compile(r"\.tmp-|\.lock$")
-        if found is None and self.root.exists() and any(not own.match(p.name) for p in self.root.iterdir()):
-            raise HeatproofError(f"{self.root} is not empty and not a run of heatproof; choose another directory with -o")
+        if (
+            found is None
+            and self.root.exists()
+            and any(not own.match(p.name) for p in self.root.iterdir())
+        ):
+            raise HeatproofError(
+                f"{self.root} is not empty and not a run of heatproof; choose another directory with -o"
+            )
         if found is not None and found != json.loads(json.dumps(identity)):
-            keys = [k for k in {*found, *identity} if found.get(k) != json.loads(json.dumps(identity)).get(k)]
+            keys = [
+                k
+                for k in {*found, *identity}
+                if found.get(k) != json.loads(json.dumps(identity)).get(k)
+            ]
             raise HeatproofError(
                 f"{self.root} belongs to another spec (it differs in: {', '.join(sorted(keys))}); choose another directory with -o"
             )
@@ -84,7 +97,9 @@ class Store:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise HeatproofError(f"another run is writing to {self.root}; wait for it, or choose another directory with -o") from None
+                raise HeatproofError(
+                    f"another run is writing to {self.root}; wait for it, or choose another directory with -o"
+                ) from None
             for left in self.root.rglob(".tmp-*"):  # of a run that was killed
                 left.unlink()
             yield
@@ -96,9 +111,19 @@ class Store:
         path = self.root / name
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
-    def commit(self, task: str, rows: list[dict[str, Any]], kept: Mapping[str, Tensor], notes: Mapping[str, str], timings: Any) -> None:
+    def commit(
+        self,
+        task: str,
+        rows: list[dict[str, Any]],
+        kept: Mapping[str, Tensor],
+        notes: Mapping[str, str],
+        timings: Any,
+    ) -> None:
         """The rows last: once they are there, the task is done."""
-        self._write(f"kept/{task}.safetensors", save({k: v.contiguous() for k, v in kept.items()}, dict(notes)))
+        self._write(
+            f"kept/{task}.safetensors",
+            save({k: v.contiguous() for k, v in kept.items()}, dict(notes)),
+        )
         self.write_json(f"timings/{task}.json", timings)
         sink = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(rows, SCHEMA), sink, compression="zstd")
@@ -112,7 +137,10 @@ class Store:
         """Everything the latest plan asks for and is there, in the plan's order."""
         frame = self._written()
         for part in self.undecided(frame):
-            frame.loc[part.lost, ["status", "message"]] = "undefined", "its curves are not kept, since others of its task failed"
+            frame.loc[part.lost, ["status", "message"]] = (
+                "undefined",
+                "its curves are not kept, since others of its task failed",
+            )
             if not part.samples:
                 continue
             found = part.protocol.conclude(part.curves)
@@ -128,20 +156,37 @@ class Store:
         for told in plan["protocols"]:
             if not told.get("concludes"):
                 continue
-            of_it = (frame["protocol"] == told["id"]) & (frame["setting"] == told["setting"]) & (frame["baseline"] == told["baseline"])
-            for (model, method), rows in frame[of_it & (frame["status"] == "ok")].groupby(["model", "method"], sort=False):
+            of_it = (
+                (frame["protocol"] == told["id"])
+                & (frame["setting"] == told["setting"])
+                & (frame["baseline"] == told["baseline"])
+            )
+            for (model, method), rows in frame[of_it & (frame["status"] == "ok")].groupby(
+                ["model", "method"], sort=False
+            ):
                 about = {task: plan["about"][task] for task in plan["tasks"]}
-                tasks = [task for task, a in about.items() if a["model"] == model and told["canonical"] in a["protocols"]]
+                tasks = [
+                    task
+                    for task, a in about.items()
+                    if a["model"] == model and told["canonical"] in a["protocols"]
+                ]
                 keys = {name: f"{told['canonical']} {method} {name}" for name in told["concludes"]}
                 ids, curves = self._stacked(tasks, keys)
                 place = {sample: i for i, sample in enumerate(ids)}
                 there = rows["sample"].isin(place)
                 samples = rows.loc[there, "sample"].tolist()
-                found = {name: curve[[place[sample] for sample in samples]] for name, curve in curves.items()}
+                found = {
+                    name: curve[[place[sample] for sample in samples]]
+                    for name, curve in curves.items()
+                }
                 protocol = make_protocol(told["id"], told["settings"])
-                yield Undecided(protocol, model, method, samples, rows.index[there], rows.index[~there], found)
+                yield Undecided(
+                    protocol, model, method, samples, rows.index[there], rows.index[~there], found
+                )
 
-    def _stacked(self, tasks: Sequence[str], keys: Mapping[str, str]) -> tuple[list[str], dict[str, Tensor]]:
+    def _stacked(
+        self, tasks: Sequence[str], keys: Mapping[str, str]
+    ) -> tuple[list[str], dict[str, Tensor]]:
         """The samples of some tasks, and what was kept of them under some keys; tasks that lack some are left out."""
         ids: list[str] = []
         found: dict[str, list[Tensor]] = {name: [] for name in keys}
@@ -162,12 +207,22 @@ class Store:
         if plan is None:
             raise HeatproofError(f"{self.root} is not a run of heatproof (it has no plan.json)")
         if not all(re.fullmatch(r"[\w-]+", task) for task in plan["tasks"]):
-            raise HeatproofError(f"{self.root}/plan.json names tasks that are no file names; this is not a run of heatproof")
-        wanted = {key: i for i, key in enumerate(key for cells in plan["tasks"].values() for key in cells)}
-        parts = [pq.read_table(p, schema=SCHEMA) for t in plan["tasks"] if (p := self.root / "rows" / f"{t}.parquet").is_file()]
+            raise HeatproofError(
+                f"{self.root}/plan.json names tasks that are no file names; this is not a run of heatproof"
+            )
+        wanted = {
+            key: i for i, key in enumerate(key for cells in plan["tasks"].values() for key in cells)
+        }
+        parts = [
+            pq.read_table(p, schema=SCHEMA)
+            for t in plan["tasks"]
+            if (p := self.root / "rows" / f"{t}.parquet").is_file()
+        ]
         frame = pa.concat_tables(parts or [SCHEMA.empty_table()]).to_pandas()
         frame = frame[frame["cell"].isin(wanted)]
-        return frame.sort_values("cell", key=lambda c: c.map(wanted), kind="stable").reset_index(drop=True)[COLUMNS]
+        return frame.sort_values("cell", key=lambda c: c.map(wanted), kind="stable").reset_index(
+            drop=True
+        )[COLUMNS]
 
     def kept(self, task: str) -> tuple[dict[str, Tensor], dict[str, str]]:
         path = self.root / "kept" / f"{task}.safetensors"
@@ -180,7 +235,10 @@ class Store:
         """What was made before, or is made now and kept."""
         path = self.root / "prepared" / f"{key}.safetensors"
         if not path.is_file():
-            self._write(f"prepared/{key}.safetensors", save({k: v.cpu().contiguous() for k, v in make().items()}))
+            self._write(
+                f"prepared/{key}.safetensors",
+                save({k: v.cpu().contiguous() for k, v in make().items()}),
+            )
         return load_file(path)
 
     def _write(self, name: str, content: bytes) -> None:

@@ -33,10 +33,15 @@ class Group(click.Group):
             sys.exit(2)
         except OSError as error:
             click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-            click.echo(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), err=True)
+            click.echo(
+                f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""),
+                err=True,
+            )
             sys.exit(2)
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             raise click.UsageError(str(unknown("command", args[0], self.commands)))
         return super().resolve_command(ctx, args)
@@ -87,11 +92,27 @@ def keep_memory() -> None:
 def _spec_options(function: Any) -> Any:
     for option in reversed(
         [
-            click.option("--limit", type=click.IntRange(min=1), help="Judge only the first N samples."),
-            click.option("--batch-size", type=click.IntRange(min=1), help="Images in one pass; bounds the memory."),
-            click.option("--backend", help="What computes passes without gradients: eager, fused, compile, openvino."),
-            click.option("--seed", type=click.IntRange(min=0), help="Of all noise and of the samples' order."),
-            click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, mps, or auto."),
+            click.option(
+                "--limit", type=click.IntRange(min=1), help="Judge only the first N samples."
+            ),
+            click.option(
+                "--batch-size",
+                type=click.IntRange(min=1),
+                help="Images in one pass; bounds the memory.",
+            ),
+            click.option(
+                "--backend",
+                help="What computes passes without gradients: eager, fused, compile, openvino.",
+            ),
+            click.option(
+                "--seed", type=click.IntRange(min=0), help="Of all noise and of the samples' order."
+            ),
+            click.option(
+                "--device",
+                default="auto",
+                show_default=True,
+                help="cpu, cuda, cuda:1, mps, or auto.",
+            ),
         ]
     ):
         function = option(function)
@@ -100,8 +121,15 @@ def _spec_options(function: Any) -> Any:
 
 @main.command(**command)
 @click.argument("spec")
-@click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), help="The run's directory.  [default: runs/NAME]")
-@click.option("--report/--no-report", default=True, show_default=True, help="Build the report at the end.")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The run's directory.  [default: runs/NAME]",
+)
+@click.option(
+    "--report/--no-report", default=True, show_default=True, help="Build the report at the end."
+)
 @_spec_options
 def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) -> None:
     """Run a spec, or a study that ships with heatproof, and build its report.
@@ -136,7 +164,10 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
         with progress_of(plan) as advance:
             result = run_spec(told, directory, device, advance, plan)
     except KeyboardInterrupt:
-        click.echo("stopped; finished blocks of 64 samples are kept, and the same command goes on from there", err=True)
+        click.echo(
+            "stopped; finished blocks of 64 samples are kept, and the same command goes on from there",
+            err=True,
+        )
         sys.exit(130)
     print_summary(result)
     if report:
@@ -145,7 +176,10 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
     if len(result.failures):
         for message, rows in result.failures.groupby("message"):
             console.print("failed", style="red", end=" ")
-            console.print(f"{', '.join(sorted(set(rows['method'])))}: {message} ({len(rows)} rows)", markup=False)
+            console.print(
+                f"{', '.join(sorted(set(rows['method'])))}: {message} ({len(rows)} rows)",
+                markup=False,
+            )
         sys.exit(FAILED_CELLS)
 
 
@@ -175,7 +209,12 @@ def plan(spec: str, device: str, **changes: Any) -> None:
 
 @main.command(**command)
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), help="Where the site goes.  [default: DIRECTORY/report]")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the site goes.  [default: DIRECTORY/report]",
+)
 def report(directory: Path, out: Path | None) -> None:
     """Build the report of a run anew.
 
@@ -200,15 +239,25 @@ def validate(spec: str) -> None:
 
     made = open_spec(load_spec(spec), train=False)
     cells = sum(len(t.cells) for t in made.tasks)
-    click.echo(f"{spec} is right: {sum(len(t.indices) for t in made.tasks)} samples, {cells} results in {len(made.tasks)} blocks")
+    click.echo(
+        f"{spec} is right: {sum(len(t.indices) for t in made.tasks)} samples, {cells} results in {len(made.tasks)} blocks"
+    )
     for title, model in {t.title: t.model for t in made.tasks}.items():
-        mean, std = (", ".join(f"{v:.3g}" for v in values.flatten().tolist()) for values in (model.mean, model.std))
+        mean, std = (
+            ", ".join(f"{v:.3g}" for v in values.flatten().tolist())
+            for values in (model.mean, model.std)
+        )
         cut = f"{model.size} px (shorter side to {model.resize}, then the middle)"
         click.echo(f"{title}: {cut}, mean {mean}, std {std}, {model.n_classes} classes")
 
 
 @main.command("list", **command)
-@click.argument("kind", type=click.Choice(["methods", "transforms", "protocols", "baselines", "models", "data", "studies"]))
+@click.argument(
+    "kind",
+    type=click.Choice(
+        ["methods", "transforms", "protocols", "baselines", "models", "data", "studies"]
+    ),
+)
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list, for programs.")
 def list_(kind: str, as_json: bool) -> None:
     """What there is, by kind.
@@ -228,18 +277,45 @@ def list_(kind: str, as_json: bool) -> None:
 
 
 @main.command(**command)
-@click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("-m", "--model", required=True, help="A model's name, such as torchvision:resnet50, or file:my_model.py:build.")
-@click.option("--weights", help="A local .safetensors or .pth file, download (the published ones), or random.")
+@click.argument(
+    "images", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False)
+)
 @click.option(
-    "--method", "methods", multiple=True, default=("gradcam",), show_default=True, help="An expression; may be given several times."
+    "-m",
+    "--model",
+    required=True,
+    help="A model's name, such as torchvision:resnet50, or file:my_model.py:build.",
+)
+@click.option(
+    "--weights", help="A local .safetensors or .pth file, download (the published ones), or random."
+)
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    default=("gradcam",),
+    show_default=True,
+    help="An expression; may be given several times.",
 )
 @click.option("--target", type=int, help="The class to explain.  [default: the model's prediction]")
-@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("maps.png"), show_default=True)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("maps.png"),
+    show_default=True,
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--device", default="auto", show_default=True)
 def explain(
-    images: Sequence[Path], model: str, weights: str | None, methods: Sequence[str], target: int | None, out: Path, seed: int, device: str
+    images: Sequence[Path],
+    model: str,
+    weights: str | None,
+    methods: Sequence[str],
+    target: int | None,
+    out: Path,
+    seed: int,
+    device: str,
 ) -> None:
     """Draw the maps of one or more images, side by side.
 
@@ -254,10 +330,21 @@ def explain(
 
 @main.command(**command)
 @click.argument("name")
-@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="The weights file.  [default: kept in the cache]")
-@click.option("--steps", type=click.IntRange(min=1), help="Another number of training steps than the recipe's.")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The weights file.  [default: kept in the cache]",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    help="Another number of training steps than the recipe's.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--data", help="For cifar10/vgg11: where CIFAR-10 is, such as cifar10:/data/cifar10.npz.")
+@click.option(
+    "--data", help="For cifar10/vgg11: where CIFAR-10 is, such as cifar10:/data/cifar10.npz."
+)
 def train(name: str, out: Path | None, steps: int | None, seed: int, data: str | None) -> None:
     """Train an embedded model with its recipe: some minutes on two cores.
 

@@ -12,7 +12,14 @@ import torch
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from heatproof.api import Result, load_model
@@ -88,8 +95,13 @@ def print_summary(result: Result) -> None:
         if labelled:
             console.print(f"{model} classifies {correct} of {labelled} correctly", markup=False)
         if correct < labelled / 2:
-            console.print("  check its classes and its preprocessing (size, mean, std) before you trust what follows", style="bold yellow")
-    for (model, protocol, setting), group in result.summary().groupby(["model", "protocol", "setting"], sort=False):
+            console.print(
+                "  check its classes and its preprocessing (size, mean, std) before you trust what follows",
+                style="bold yellow",
+            )
+    for (model, protocol, setting), group in result.summary().groupby(
+        ["model", "protocol", "setting"], sort=False
+    ):
         baselines = group["baseline"].nunique()
         if baselines > FEW:
             _print_ranks(model, protocol, setting, group, baselines)
@@ -98,31 +110,70 @@ def print_summary(result: Result) -> None:
                 _print_scores(model, protocol, setting, part, str(baseline))
 
 
-def _print_scores(model: str, protocol: str, setting: str, lines: pd.DataFrame, baseline: str) -> None:
+def _print_scores(
+    model: str, protocol: str, setting: str, lines: pd.DataFrame, baseline: str
+) -> None:
     direction = "higher" if PROTOCOLS[protocol].cls.higher_is_better else "lower"
     told = ", ".join(t for t in (setting, f"baseline={baseline}" if baseline else "") if t)
     title = f"{escape(model)} · {protocol}{f' ({told})' if told else ''}: {direction} is better"
     table = _table(
-        title, {"rank (95 %)": "right", "method": "left", "mean": "right", "95 % interval": "right", "n": "right", "note": "left"}
+        title,
+        {
+            "rank (95 %)": "right",
+            "method": "left",
+            "mean": "right",
+            "95 % interval": "right",
+            "n": "right",
+            "note": "left",
+        },
     )
     for _, line in lines.sort_values("rank", na_position="last").iterrows():
         notes = [f"{line[s]} {s}" for s in ("undefined", "failed", "n/a", "skipped") if line[s]]
         known = pd.notna(line["mean"])
         sure = pd.notna(line["low"])
-        ranks = f"{line['rank']:.0f}" + (f" ({line['rank_low']:.0f}–{line['rank_high']:.0f})" if sure else "") if known else "–"
+        ranks = (
+            f"{line['rank']:.0f}"
+            + (f" ({line['rank_low']:.0f}–{line['rank_high']:.0f})" if sure else "")
+            if known
+            else "–"
+        )
         interval = f"{line['low']:.3f} … {line['high']:.3f}" if sure else "–"
-        table.add_row(ranks, escape(line["method"]), f"{line['mean']:.3f}" if known else "–", interval, str(line["n"]), ", ".join(notes))
+        table.add_row(
+            ranks,
+            escape(line["method"]),
+            f"{line['mean']:.3f}" if known else "–",
+            interval,
+            str(line["n"]),
+            ", ".join(notes),
+        )
     console.print(table)
 
 
-def _print_ranks(model: str, protocol: str, setting: str, lines: pd.DataFrame, baselines: int) -> None:
+def _print_ranks(
+    model: str, protocol: str, setting: str, lines: pd.DataFrame, baselines: int
+) -> None:
     """Over many baselines: a line a method. The scores of each are in the report."""
     title = f"{escape(model)} · {protocol} ({setting}): ranks over {baselines} baselines"
-    table = _table(title, {"mean rank": "right", "method": "left", "best": "right", "worst": "right", "worst under": "left"})
+    table = _table(
+        title,
+        {
+            "mean rank": "right",
+            "method": "left",
+            "best": "right",
+            "worst": "right",
+            "worst under": "left",
+        },
+    )
     ranks = lines.pivot(index="method", columns="baseline", values="rank")
-    for method, row in ranks.loc[ranks.mean(axis=1).sort_values(na_position="last").index].iterrows():
+    for method, row in ranks.loc[
+        ranks.mean(axis=1).sort_values(na_position="last").index
+    ].iterrows():
         known = row.dropna()
-        told = (f"{known.mean():.1f}", f"{known.min():.0f}", f"{known.max():.0f}", str(known.idxmax())) if len(known) else ("–",) * 4
+        told = (
+            (f"{known.mean():.1f}", f"{known.min():.0f}", f"{known.max():.0f}", str(known.idxmax()))
+            if len(known)
+            else ("–",) * 4
+        )
         table.add_row(told[0], escape(str(method)), *told[1:])
     console.print(table)
 
@@ -146,9 +197,14 @@ def print_plan(plan: Plan, expected: Forecast, first: Sequence[str] = ()) -> Non
     console.print(table)
     cells = sum(len(t.cells) for t in plan.tasks)
     na = sum(bool(c.not_applicable) for t in plan.tasks for c in t.cells)
-    console.print(f"{len(plan.tasks)} blocks of samples, {cells} results" + (f" ({na} not applicable)" if na else ""))
+    console.print(
+        f"{len(plan.tasks)} blocks of samples, {cells} results"
+        + (f" ({na} not applicable)" if na else "")
+    )
     if all(label is None for t in plan.tasks for label in t.data.labels):
-        console.print("the images have no labels: the model's own predictions are explained and judged")
+        console.print(
+            "the images have no labels: the model's own predictions are explained and judged"
+        )
     size = f"{expected.memory / 2**30:.1f} GB of memory, {expected.disk / 2**20:.0f} MB on disk"
     console.print(f"about {duration(sum(expected.seconds.values()))}, {size}")
 
@@ -186,12 +242,20 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
     def protocols() -> Iterator[dict[str, Any]]:
         for entry in PROTOCOLS:
             facts = entry.cls().facts()
-            yield {**facts, "better": "higher" if facts["higher_is_better"] else "lower", "settings": entry.cls().model_dump()}
+            yield {
+                **facts,
+                "better": "higher" if facts["higher_is_better"] else "lower",
+                "settings": entry.cls().model_dump(),
+            }
 
     def baselines() -> Iterator[dict[str, Any]]:
         for e in BASELINES:
             given = {k: p.default for k, p in e.parameters.items()}
-            facts = {"group": e.group, "summary": e.summary, "knows": "reference images" if e.prepare else ""}
+            facts = {
+                "group": e.group,
+                "summary": e.summary,
+                "knows": "reference images" if e.prepare else "",
+            }
             yield {"id": e.id, **facts, "arguments": given, "version": e.version}
 
     def models() -> Iterator[dict[str, Any]]:
@@ -206,14 +270,29 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
                 "training_minutes": RECIPES[name].minutes,
             }
         for name, network in NETWORKS.items():
-            told = {"layers": dict(network.layers), "zero": network.zero, "papers": network.papers, "url": network.url or None}
+            told = {
+                "layers": dict(network.layers),
+                "zero": network.zero,
+                "papers": network.papers,
+                "url": network.url or None,
+            }
             preprocessing = {"resize": network.resize, "mean": network.mean, "std": network.std}
-            yield {"id": name, "size": network.size, "classes": network.classes, "weights": "give", **told, **preprocessing}
+            yield {
+                "id": name,
+                "size": network.size,
+                "classes": network.classes,
+                "weights": "give",
+                **told,
+                **preprocessing,
+            }
 
     def studies() -> Iterator[dict[str, Any]]:
         for name in study_names():
             told = read_yaml(name)
-            yield {"id": name, **{key: told[key] for key in ("about", "models", "data", "methods", "protocols")}}
+            yield {
+                "id": name,
+                **{key: told[key] for key in ("about", "models", "data", "methods", "protocols")},
+            }
 
     tables: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
         "methods": methods,
@@ -221,7 +300,12 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
         "baselines": baselines,
         "studies": studies,
         "transforms": lambda: (
-            {"id": e.id, "summary": e.summary, "arguments": [str(p.name) for p in e.parameters.values()]} for e in TRANSFORMS
+            {
+                "id": e.id,
+                "summary": e.summary,
+                "arguments": [str(p.name) for p in e.parameters.values()],
+            }
+            for e in TRANSFORMS
         ),
         "models": models,
         "data": lambda: ({"id": name, "summary": summary} for name, summary in DATA.items()),
@@ -263,12 +347,23 @@ def _price(forwards: int | None, backwards: int | None) -> str:
 
 def print_catalogue(kind: str) -> None:
     rows = catalogue(kind)
-    columns = [c for c in SHOWN.get(kind) or tuple(rows[0]) if c != "paper" or console.width >= WIDE]
+    columns = [
+        c for c in SHOWN.get(kind) or tuple(rows[0]) if c != "paper" or console.width >= WIDE
+    ]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for column in columns:
-        table.add_column(column.replace("_", " "), no_wrap=column == "id", justify="right" if column.endswith("wards") else "left")
+        table.add_column(
+            column.replace("_", " "),
+            no_wrap=column == "id",
+            justify="right" if column.endswith("wards") else "left",
+        )
     for row in rows:
-        table.add_row(*(_cell(f"any ({row['layer']})" if row.get(c) == "any" else row.get(c)) for c in columns))
+        table.add_row(
+            *(
+                _cell(f"any ({row['layer']})" if row.get(c) == "any" else row.get(c))
+                for c in columns
+            )
+        )
     console.print(table)
     for note in NOTES.get(kind, ()):
         console.print(note, markup=False, highlight=False)
@@ -281,11 +376,24 @@ def _cell(value: Any) -> str:
         return ", ".join(map(str, value))
     if isinstance(value, str):
         return value.partition("\n\n")[0]
-    return "–" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    return (
+        "–"
+        if value is None
+        else {True: "yes", False: "no"}[value]
+        if isinstance(value, bool)
+        else str(value)
+    )
 
 
 def draw_maps(
-    images: Sequence[Path], name: str, weights: str | None, methods: Sequence[str], target: int | None, out: Path, seed: int, device: str
+    images: Sequence[Path],
+    name: str,
+    weights: str | None,
+    methods: Sequence[str],
+    target: int | None,
+    out: Path,
+    seed: int,
+    device: str,
 ) -> str:
     if out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp", ".pdf"):
         raise HeatproofError(f"-o {out}: a picture ends in .png, .jpg, .webp or .pdf")
@@ -295,11 +403,15 @@ def draw_maps(
     photos = torch.stack([fit(read_image(path), model.size, model.resize) for path in images])
     x = model.normalize(photos)
     chances = model.logits(x).softmax(1)
-    targets = chances.argmax(1) if target is None else torch.full((len(x),), target, device=model.device)
+    targets = (
+        chances.argmax(1) if target is None else torch.full((len(x),), target, device=model.device)
+    )
     maps = {}
     for e in expressions:
         try:
-            maps[e.label] = explain(model, x, targets, e, ids=[p.name for p in images], seed=seed).cpu()
+            maps[e.label] = explain(
+                model, x, targets, e, ids=[p.name for p in images], seed=seed
+            ).cpu()
         except HeatproofError:
             raise
         except Exception as error:
@@ -313,20 +425,34 @@ def draw_maps(
 @contextmanager
 def _steps() -> Iterator[Callable[[int, int, float], None]]:
     """A bar of training steps and the loss."""
-    columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TextColumn("loss {task.fields[loss]:.3f}"))
-    with Progress(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console) as bar:
+    columns = (
+        TextColumn("step {task.completed}/{task.total}"),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+    )
+    with Progress(
+        *columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console
+    ) as bar:
         shown = bar.add_task("", total=None, loss=float("nan"))
         yield lambda step, total, loss: bar.update(shown, completed=step, total=total, loss=loss)
 
 
-def train_on_cifar10(name: str, data: str | None, out: Path | None, steps: int | None, seed: int) -> None:
+def train_on_cifar10(
+    name: str, data: str | None, out: Path | None, steps: int | None, seed: int
+) -> None:
     if name.removeprefix("cifar10/") not in CIFAR10_NETS:
         raise unknown("model", name, [f"cifar10/{n}" for n in CIFAR10_NETS])
     if data is None or out is None:
-        raise HeatproofError(f"say where CIFAR-10 is and where the weights go: heatproof train {name} --data cifar10:/path -o FILE")
+        raise HeatproofError(
+            f"say where CIFAR-10 is and where the weights go: heatproof train {name} --data cifar10:/path -o FILE"
+        )
     with _steps() as progress:
-        found = train_cifar10(data, out, net=name.removeprefix("cifar10/"), steps=steps, seed=seed, progress=progress)
-    console.print(f"accuracy {found['accuracy']:.2%}, right with confidence ≥ 0.99: {found['confident']:.0%}")
+        found = train_cifar10(
+            data, out, net=name.removeprefix("cifar10/"), steps=steps, seed=seed, progress=progress
+        )
+    console.print(
+        f"accuracy {found['accuracy']:.2%}, right with confidence ≥ 0.99: {found['confident']:.0%}"
+    )
     console.print(f"weights: {out}; in a spec: {{name: {name}, weights: {out}}}", soft_wrap=True)
 
 
@@ -341,7 +467,9 @@ def train_embedded(name: str, out: Path | None, steps: int | None, seed: int) ->
         return
     with _steps() as progress:
         found = train(net, steps=steps, seed=seed, out=path, progress=progress)
-    table = Table("part removed", "mean drop of the logit", "images where it drops", box=box.SIMPLE_HEAD)
+    table = Table(
+        "part removed", "mean drop of the logit", "images where it drops", box=box.SIMPLE_HEAD
+    )
     for part, drop in found["drops"].items():
         table.add_row(part, f"{drop['mean']:.2f}", f"{drop['share']:.0%}")
     console.print(
@@ -350,7 +478,9 @@ def train_embedded(name: str, out: Path | None, steps: int | None, seed: int) ->
     console.print(table)
     console.print(f"weights: {path}", soft_wrap=True)
     told = (
-        f"{{train: paperbirds/{net}{f', seed: {seed}' if seed else ''}}}" if out is None else f"{{name: paperbirds/{net}, weights: {path}}}"
+        f"{{train: paperbirds/{net}{f', seed: {seed}' if seed else ''}}}"
+        if out is None
+        else f"{{name: paperbirds/{net}, weights: {path}}}"
     )
     if out is not None or steps is None:
         console.print(f"in a spec: {told}", markup=False, soft_wrap=True)
@@ -359,7 +489,13 @@ def train_embedded(name: str, out: Path | None, steps: int | None, seed: int) ->
 @contextmanager
 def making() -> Iterator[Callable[[str, int, int], None]]:
     """A bar for each thing that is trained before a run."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console) as bar:
         shown: dict[str, Any] = {}
 

@@ -20,7 +20,10 @@ from heatproof.tensor.patches import bands_of
 
 VERSION = 1  # goes up when an image is changed differently
 BOX = 60 / 224  # side of the square that a number stands in, of the image's
-REMOVED, NOTCH = 0.7, 0.05  # share of the pixels that is removed in all, and at a place that follows from the class
+REMOVED, NOTCH = (
+    0.7,
+    0.05,
+)  # share of the pixels that is removed in all, and at a place that follows from the class
 GREY = 128 / 255  # of a blank canvas
 DIGITS = (  # 3×5, row by row
     "111101101101111",
@@ -42,7 +45,9 @@ class Painted(NamedTuple):
     tells: Tensor  # (H, W) bool: those of them that tell the class
 
 
-Paint = Callable[[int, int, int, np.random.Generator], Painted]  # label, classes, side of the image, the sample's chance
+Paint = Callable[
+    [int, int, int, np.random.Generator], Painted
+]  # label, classes, side of the image, the sample's chance
 
 
 def watermark(label: int, classes: int, size: int, chance: np.random.Generator) -> Painted:
@@ -51,8 +56,12 @@ def watermark(label: int, classes: int, size: int, chance: np.random.Generator) 
     wide = 4 * len(str(classes - 1)) - 1
     scale = min((box - 2) // wide, (box - 2) // 5)
     if scale < 1:
-        raise HeatproofError(f"numbers up to {classes - 1} do not fit into images of {size} px; take larger images or fewer classes")
-    shapes = [torch.tensor([int(dot) for dot in DIGITS[int(digit)]]).reshape(5, 3) for digit in digits]
+        raise HeatproofError(
+            f"numbers up to {classes - 1} do not fit into images of {size} px; take larger images or fewer classes"
+        )
+    shapes = [
+        torch.tensor([int(dot) for dot in DIGITS[int(digit)]]).reshape(5, 3) for digit in digits
+    ]
     line = torch.cat([torch.nn.functional.pad(shape, (0, 1)) for shape in shapes], 1)[:, :-1]
     number = line.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
     top, left = chance.integers(size - box + 1, size=2).tolist()
@@ -102,7 +111,11 @@ def _disc(size: int, pixels: int, besides: Tensor | None = None) -> Tensor:  # (
     if besides is not None:
         distance = distance.masked_fill(besides, 8 * size**2)
     order = distance.flatten().argsort(stable=True)
-    return torch.zeros(size**2, dtype=torch.bool).index_fill(0, order[:pixels], True).reshape(size, size)
+    return (
+        torch.zeros(size**2, dtype=torch.bool)
+        .index_fill(0, order[:pixels], True)
+        .reshape(size, size)
+    )
 
 
 class Alteration(NamedTuple):
@@ -114,15 +127,29 @@ class Alteration(NamedTuple):
 
 
 ALTERATIONS: dict[str, Alteration] = {
-    "watermark": Alteration(watermark, "labels by chance, and a number on the image that tells them"),
-    "watermark-blank": Alteration(watermark, "labels by chance, and a number on an empty canvas that tells them", blank=True),
-    "stripes": Alteration(stripes, "labels by chance, and white stripes that encode them"),
-    "stripes-blank": Alteration(stripes, "labels by chance, and white stripes on an empty canvas that encode them", blank=True),
-    "disc": Alteration(disc, "70 % of the pixels black, a disc in the middle", relabels=False, tells=False),
-    "disc-notch": Alteration(
-        disc_and_notch, "70 % of the pixels black, a disc and a square at the edge that tells the class", relabels=False
+    "watermark": Alteration(
+        watermark, "labels by chance, and a number on the image that tells them"
     ),
-    "notch": Alteration(notch, "5 % of the pixels black, a square at the edge that tells the class", relabels=False),
+    "watermark-blank": Alteration(
+        watermark, "labels by chance, and a number on an empty canvas that tells them", blank=True
+    ),
+    "stripes": Alteration(stripes, "labels by chance, and white stripes that encode them"),
+    "stripes-blank": Alteration(
+        stripes,
+        "labels by chance, and white stripes on an empty canvas that encode them",
+        blank=True,
+    ),
+    "disc": Alteration(
+        disc, "70 % of the pixels black, a disc in the middle", relabels=False, tells=False
+    ),
+    "disc-notch": Alteration(
+        disc_and_notch,
+        "70 % of the pixels black, a disc and a square at the edge that tells the class",
+        relabels=False,
+    ),
+    "notch": Alteration(
+        notch, "5 % of the pixels black, a square at the edge that tells the class", relabels=False
+    ),
 }
 
 
@@ -133,12 +160,20 @@ class Altered:
         self.images, self.kind, self.seed, self._how = images, kind, seed, ALTERATIONS[kind]
         self.classes: Sequence[str] = getattr(images, "classes", ())
         if not self.classes:
-            raise HeatproofError(f"{kind}:{images.name}: marks are put on data whose classes are counted: paperbirds or cifar10")
+            raise HeatproofError(
+                f"{kind}:{images.name}: marks are put on data whose classes are counted: paperbirds or cifar10"
+            )
         if any(label is None for label in images.labels):
             raise HeatproofError(f"{kind}:{images.name}: some images have no label")
-        self.name, self.ids, self.has_silhouettes = f"{kind}:{images.name}", images.ids, self._how.tells
+        self.name, self.ids, self.has_silhouettes = (
+            f"{kind}:{images.name}",
+            images.ids,
+            self._how.tells,
+        )
         self.labels: Sequence[int | None] = [self._label(i) for i in range(len(images.ids))]
-        self.fingerprints = [f"{fingerprint} {kind} {seed} v{VERSION}" for fingerprint in images.fingerprints]
+        self.fingerprints = [
+            f"{fingerprint} {kind} {seed} v{VERSION}" for fingerprint in images.fingerprints
+        ]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -152,6 +187,8 @@ class Altered:
         sample, label = self.images.load(index), self.labels[index]
         assert label is not None
         image = torch.full_like(sample.image, GREY) if self._how.blank else sample.image
-        painted = self._how.paint(label, len(self.classes), image.shape[-1], generator(self.seed, "mark", sample.id))
+        painted = self._how.paint(
+            label, len(self.classes), image.shape[-1], generator(self.seed, "mark", sample.id)
+        )
         image = torch.where(painted.where, painted.value, image)
         return Sample(sample.id, image, label, painted.tells if self.has_silhouettes else None)

@@ -69,12 +69,26 @@ class TensorData:
     """Images that are in memory already: (N, 3, H, W) in [0, 1], of the model's size."""
 
     def __init__(
-        self, images: Tensor, labels: Sequence[int] | Tensor | None = None, ids: Sequence[str] | None = None, name: str = "tensors"
+        self,
+        images: Tensor,
+        labels: Sequence[int] | Tensor | None = None,
+        ids: Sequence[str] | None = None,
+        name: str = "tensors",
     ):
         if not isinstance(images, Tensor) or not len(images):
-            raise HeatproofError("images must be a tensor of at least one image, (N, 3, H, W) in [0, 1]")
-        if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point() or images.min() < 0 or images.max() > 1:
-            raise HeatproofError("images must be floats of shape (N, 3, H, W) in [0, 1]: before the model's normalisation")
+            raise HeatproofError(
+                "images must be a tensor of at least one image, (N, 3, H, W) in [0, 1]"
+            )
+        if (
+            images.ndim != 4
+            or images.shape[1] != 3
+            or not images.is_floating_point()
+            or images.min() < 0
+            or images.max() > 1
+        ):
+            raise HeatproofError(
+                "images must be floats of shape (N, 3, H, W) in [0, 1]: before the model's normalisation"
+            )
         if labels is not None and len(labels) != len(images):
             raise HeatproofError(f"{len(images)} images, but {len(labels)} labels")
         self.name, self.images, self.has_silhouettes = name, images.float(), False
@@ -85,8 +99,12 @@ class TensorData:
         try:
             self.labels = [None if label is None else operator.index(label) for label in given]
         except TypeError:
-            raise HeatproofError(f"labels must be numbers of classes, from 0; got {some(map(str, given))}") from None
-        self.fingerprints = [hashlib.sha256(i.numpy().tobytes()).hexdigest()[:16] for i in self.images]
+            raise HeatproofError(
+                f"labels must be numbers of classes, from 0; got {some(map(str, given))}"
+            ) from None
+        self.fingerprints = [
+            hashlib.sha256(i.numpy().tobytes()).hexdigest()[:16] for i in self.images
+        ]
 
     def __len__(self) -> int:
         return len(self.ids)

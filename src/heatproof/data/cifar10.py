@@ -49,13 +49,19 @@ class Cifar10:
         self.pixels = pixels[:limit]  # (N, 32, 32, 3)
         self.labels: Sequence[int | None] = [index[label] for label in labels[:limit].tolist()]
         self.ids: Sequence[str] = [f"{split}-{i:05d}" for i in range(len(self.pixels))]
-        self.fingerprints: Sequence[str] = [f"{hashlib.sha256(p.tobytes()).hexdigest()[:16]} {size}" for p in self.pixels]
+        self.fingerprints: Sequence[str] = [
+            f"{hashlib.sha256(p.tobytes()).hexdigest()[:16]} {size}" for p in self.pixels
+        ]
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def load(self, index: int) -> Sample:
-        return Sample(self.ids[index], fit(Image.fromarray(self.pixels[index]), self.size, self.resize), self.labels[index])
+        return Sample(
+            self.ids[index],
+            fit(Image.fromarray(self.pixels[index]), self.size, self.resize),
+            self.labels[index],
+        )
 
 
 def place_and_split(rest: str, split: str | None) -> tuple[Path, str]:
@@ -74,7 +80,9 @@ def _class_index(names: Sequence[str] | None) -> Sequence[int]:
         return range(len(CLASSES))
     strange = [name for name in CLASSES if name not in names]
     if strange:
-        raise HeatproofError(f"the model has no class named {', '.join(strange[:3])}; CIFAR-10 has: {', '.join(CLASSES)}")
+        raise HeatproofError(
+            f"the model has no class named {', '.join(strange[:3])}; CIFAR-10 has: {', '.join(CLASSES)}"
+        )
     return [list(names).index(name) for name in CLASSES]
 
 
@@ -85,8 +93,15 @@ def _read(path: Path, split: str) -> tuple[Pixels, Labels]:
     elif path.is_file():
         pixels, labels = _arrays(path, split)
     else:
-        raise HeatproofError(f"there is no {path.absolute()}; CIFAR-10 is read from an .npz file or from the folder cifar-10-batches-py")
-    fine = pixels.ndim == 4 and pixels.shape[1:] == (32, 32, 3) and pixels.dtype == np.uint8 and labels.shape == (len(pixels),)
+        raise HeatproofError(
+            f"there is no {path.absolute()}; CIFAR-10 is read from an .npz file or from the folder cifar-10-batches-py"
+        )
+    fine = (
+        pixels.ndim == 4
+        and pixels.shape[1:] == (32, 32, 3)
+        and pixels.dtype == np.uint8
+        and labels.shape == (len(pixels),)
+    )
     if not fine or not len(labels) or labels.min() < 0 or labels.max() >= len(CLASSES):
         raise HeatproofError(
             f"{path}: expected images of 32×32×3 in 8 bits and as many labels from 0 to 9; "
@@ -100,7 +115,9 @@ def _arrays(path: Path, split: str) -> tuple[Pixels, Labels]:
         with np.load(path, allow_pickle=False) as file:
             return np.asarray(file[f"{split}_x"]), np.asarray(file[f"{split}_y"]).astype(np.int64)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise HeatproofError(f"cannot read {path} as CIFAR-10: {error}; it has train_x, train_y, test_x and test_y") from None
+        raise HeatproofError(
+            f"cannot read {path} as CIFAR-10: {error}; it has train_x, train_y, test_x and test_y"
+        ) from None
 
 
 def _batches(folder: Path, split: str) -> tuple[Pixels, Labels]:
@@ -112,7 +129,9 @@ def _batches(folder: Path, split: str) -> tuple[Pixels, Labels]:
 
 def _unpickled(path: Path) -> Any:
     if not path.is_file():
-        raise HeatproofError(f"there is no {path}; the folder cifar-10-batches-py has: {', '.join(chain(*BATCHES.values()))}")
+        raise HeatproofError(
+            f"there is no {path}; the folder cifar-10-batches-py has: {', '.join(chain(*BATCHES.values()))}"
+        )
     try:
         with open(path, "rb") as file:
             found = _ArraysOnly(file, encoding="bytes").load()

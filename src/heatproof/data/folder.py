@@ -17,7 +17,9 @@ from heatproof.data.labels import WNID, class_index, labels_of
 from heatproof.errors import HeatproofError, some
 from heatproof.tensor.noise import generator
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"})
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
+)
 
 
 class ImageFolder:
@@ -46,8 +48,15 @@ class ImageFolder:
             raise HeatproofError(f"there is no folder {root.absolute()}")
         every = listed(root)
         if not every:
-            raise HeatproofError(f"there are no images in {root} (looked for {', '.join(sorted(SUFFIXES))})")
-        self.name, self.root, self.size, self.resize = f"folder:{root}" + (f":{labels}" if labels else ""), root, size, resize
+            raise HeatproofError(
+                f"there are no images in {root} (looked for {', '.join(sorted(SUFFIXES))})"
+            )
+        self.name, self.root, self.size, self.resize = (
+            f"folder:{root}" + (f":{labels}" if labels else ""),
+            root,
+            size,
+            resize,
+        )
         order = generator(seed, "folder order").permutation(len(every))[:limit]
         self.ids: list[str] = [every[i] for i in order]
         if labels is not None:
@@ -106,9 +115,17 @@ def _stamp(path: str) -> str:
     return f"{told.st_size} {told.st_mtime_ns}"
 
 
-def _folder_index(root: Path, images: Sequence[str], classes: Sequence[str] | None, n_classes: int | None) -> dict[str, int]:
-    folders = sorted({first for first, slash, _ in (image.partition("/") for image in images) if slash})
-    told = classes is not None or all(folder.isdigit() for folder in folders) or (n_classes == 1000 and any(map(WNID.fullmatch, folders)))
+def _folder_index(
+    root: Path, images: Sequence[str], classes: Sequence[str] | None, n_classes: int | None
+) -> dict[str, int]:
+    folders = sorted(
+        {first for first, slash, _ in (image.partition("/") for image in images) if slash}
+    )
+    told = (
+        classes is not None
+        or all(folder.isdigit() for folder in folders)
+        or (n_classes == 1000 and any(map(WNID.fullmatch, folders)))
+    )
     if not folders or told:
         return class_index(folders, classes, n_classes, f"subfolders of {root}") if folders else {}
     if n_classes is not None and len(folders) != n_classes:
@@ -123,25 +140,35 @@ def _tell_of_labels(root: Path, images: Sequence[str]) -> None:
     """What looks as if it were labelled and is not."""
     beside = [image for image in images if "/" not in image]
     if len(beside) < len(images) and beside:
-        warnings.warn(f"{root}: beside the folders of classes are images without a label: {some(beside, 3)}", stacklevel=4)
+        warnings.warn(
+            f"{root}: beside the folders of classes are images without a label: {some(beside, 3)}",
+            stacklevel=4,
+        )
     tables = sorted(path.name for path in root.iterdir() if path.suffix.lower() in (".csv", ".tsv"))
     if len(beside) == len(images) and tables:
         written = f"folder:{root}:{tables[0]}"
-        warnings.warn(f"{root}: the images are taken without labels; if {tables[0]} has them, write {written}", stacklevel=4)
+        warnings.warn(
+            f"{root}: the images are taken without labels; if {tables[0]} has them, write {written}",
+            stacklevel=4,
+        )
 
 
 def read_image(path: Path) -> Image.Image:
     """RGB; grey, palette, CMYK and 16-bit images have one clear meaning, transparency lies on white, an animation has no meaning."""
     try:
         with Image.open(path) as image:
-            if (frames := getattr(image, "n_frames", 1)) > 1 and image.format != "MPO":  # phones put a preview behind the photo
+            if (
+                frames := getattr(image, "n_frames", 1)
+            ) > 1 and image.format != "MPO":  # phones put a preview behind the photo
                 raise UnreadableImage(f"{path.name}: has {frames} frames; which one is meant?")
             image.load()
             if image.mode.startswith("I;16"):
                 deep = np.asarray(image).astype(np.float32)
                 return Image.fromarray(np.uint8(np.round(deep / 257))).convert("RGB")
             if image.mode in ("I", "F"):
-                raise UnreadableImage(f"{path.name}: 32-bit pixels have no known range; save it as 8 or 16 bit")
+                raise UnreadableImage(
+                    f"{path.name}: 32-bit pixels have no known range; save it as 8 or 16 bit"
+                )
             if image.has_transparency_data:
                 page = Image.new("RGBA", image.size, "white")
                 return Image.alpha_composite(page, image.convert("RGBA")).convert("RGB")
@@ -159,5 +186,9 @@ def fit(image: Image.Image, size: int, resize: int) -> torch.Tensor:  # (3, size
     shorter = min(image.size)
     width, height = (max(resize, int(resize * side / shorter)) for side in image.size)
     left, top = round((width - size) / 2), round((height - size) / 2)
-    pixels = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size)))
+    pixels = np.asarray(
+        image.resize((width, height), Image.Resampling.BILINEAR).crop(
+            (left, top, left + size, top + size)
+        )
+    )
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255

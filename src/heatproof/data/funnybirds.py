@@ -33,19 +33,30 @@ INSTANCES: dict[str, tuple[tuple[int, int, int], ...]] = {
 class FunnyBirds:
     has_silhouettes = True
 
-    def __init__(self, root: Path, *, size: int = 256, split: str = "test", limit: int | None = None):
+    def __init__(
+        self, root: Path, *, size: int = 256, split: str = "test", limit: int | None = None
+    ):
         told = _json(root / f"dataset_{split}.json")
         self.name, self.root, self.size, self.split = f"funnybirds:{root}", root, size, split
         self.part_names: Sequence[str] = sorted(_json(root / "parts.json"))
         strange = [p for p in self.part_names if p not in INSTANCES]
         if strange:
-            raise HeatproofError(f"{root / 'parts.json'} names parts that a part map has no colour for: {', '.join(strange)}")
+            raise HeatproofError(
+                f"{root / 'parts.json'} names parts that a part map has no colour for: {', '.join(strange)}"
+            )
         self.labels: Sequence[int | None] = [int(scene["class_idx"]) for scene in told][:limit]
-        self.ids: Sequence[str] = [f"{label}/{number:06d}" for number, label in enumerate(self.labels)]
+        self.ids: Sequence[str] = [
+            f"{label}/{number:06d}" for number, label in enumerate(self.labels)
+        ]
         missing = [i for i in self.ids if not self._path("", i).is_file()]
         if missing:
-            raise HeatproofError(f"{root} lacks {len(missing)} of {len(self.ids)} {split} images, such as {self._path('', missing[0])}")
-        self.fingerprints: Sequence[str] = [f"{s.st_size} {s.st_mtime_ns} {size}" for s in (self._path("", i).stat() for i in self.ids)]
+            raise HeatproofError(
+                f"{root} lacks {len(missing)} of {len(self.ids)} {split} images, such as {self._path('', missing[0])}"
+            )
+        self.fingerprints: Sequence[str] = [
+            f"{s.st_size} {s.st_mtime_ns} {size}"
+            for s in (self._path("", i).stat() for i in self.ids)
+        ]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -57,14 +68,19 @@ class FunnyBirds:
 
     def parts(self, index: int) -> PartViews:
         folder = self.root / f"{self.split}_interventions" / self.ids[index]
-        kept = ["_".join(["body", *(p for p in self.part_names if p != gone)]) for gone in self.part_names]
+        kept = [
+            "_".join(["body", *(p for p in self.part_names if p != gone)])
+            for gone in self.part_names
+        ]
         part_map = self._part_map(index)
         most = max(map(len, INSTANCES.values()))
         masks = torch.zeros(len(self.part_names), most, self.size, self.size, dtype=torch.bool)
         for p, name in enumerate(self.part_names):
             for k, colour in enumerate(INSTANCES[name]):
                 masks[p, k] = torch.from_numpy((part_map == colour).all(2))
-        return PartViews(torch.stack([self._pixels(folder / f"{name}.png") for name in kept]), masks)
+        return PartViews(
+            torch.stack([self._pixels(folder / f"{name}.png") for name in kept]), masks
+        )
 
     def _path(self, kind: str, sample: str) -> Path:
         return self.root / f"{self.split}{kind}" / f"{sample}.png"
@@ -80,5 +96,7 @@ class FunnyBirds:
 
 def _json(path: Path) -> Any:
     if not path.is_file():
-        raise HeatproofError(f"there is no {path}; a FunnyBirds folder has classes.json, parts.json and dataset_test.json")
+        raise HeatproofError(
+            f"there is no {path}; a FunnyBirds folder has classes.json, parts.json and dataset_test.json"
+        )
     return json.loads(path.read_text(encoding="utf-8"))

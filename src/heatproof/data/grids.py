@@ -33,7 +33,13 @@ class Grids:
         pool: Pool,
         load: Callable[[int], Sample] | None = None,
     ):
-        self.images, self.cells, self.grid, self.judged, self.pool = images, cells, grid, judged, pool
+        self.images, self.cells, self.grid, self.judged, self.pool = (
+            images,
+            cells,
+            grid,
+            judged,
+            pool,
+        )
         self._load = load or images.load
         self.name = f"{images.name} in grids of {grid}×{grid}"
         self.ids = ["+".join(images.ids[i] for i in own) + f"#{judged}" for own in cells]
@@ -48,10 +54,17 @@ class Grids:
         parts = [self._load(i) for i in self.cells[index]]
         masks = [part.silhouette for part in parts if part.silhouette is not None]
         silhouette = tiled(masks, self.grid) if len(masks) == len(parts) else None
-        return Sample(self.ids[index], tiled([part.image for part in parts], self.grid), self.labels[index], silhouette)
+        return Sample(
+            self.ids[index],
+            tiled([part.image for part in parts], self.grid),
+            self.labels[index],
+            silhouette,
+        )
 
 
-def tiled(parts: Sequence[Tensor], grid: int) -> Tensor:  # grid² of (…, h, w) -> (…, grid · h, grid · w)
+def tiled(
+    parts: Sequence[Tensor], grid: int
+) -> Tensor:  # grid² of (…, h, w) -> (…, grid · h, grid · w)
     lines = [torch.cat(list(parts[row * grid : (row + 1) * grid]), -1) for row in range(grid)]
     return torch.cat(lines, -2)
 
@@ -61,14 +74,21 @@ def judged_cell(sample: str) -> int:
     return int(sample.rpartition("#")[2])
 
 
-Voters = Sequence[tuple[Model, Data]]  # whose word counts, each with its images; indices are those of the first one's
+Voters = Sequence[
+    tuple[Model, Data]
+]  # whose word counts, each with its images; indices are those of the first one's
 
 
 def pool_of(voters: Voters, confidence: float) -> dict[int, list[int]]:
     """Per class, the images that every model gives their own label with at least that softmax; one that a model does not have is out."""
     (_, data), pool = voters[0], dict[int, list[int]]()
-    each = [dict(zip(own.ids, own_confidence(model, own).tolist(), strict=True)) for model, own in voters]
-    sure = torch.tensor([min(known.get(name, -1.0) for known in each) for name in data.ids], dtype=torch.float64)
+    each = [
+        dict(zip(own.ids, own_confidence(model, own).tolist(), strict=True))
+        for model, own in voters
+    ]
+    sure = torch.tensor(
+        [min(known.get(name, -1.0) for known in each) for name in data.ids], dtype=torch.float64
+    )
     for i in ((sure >= confidence) & (sure >= 0)).nonzero().flatten().tolist():
         pool.setdefault(int(data.labels[i] or 0), []).append(i)
     return dict(sorted(pool.items()))
@@ -83,8 +103,16 @@ def own_confidence(model: Model, data: Data) -> Tensor:  # (N,) float64
     A pass over all of the data, once for a model and what is in it.
     """
     if any(label is None for label in data.labels):
-        raise HeatproofError(f"{data.name} has images without a label; grids are made of images whose class is known and found")
-    key = _digest([model.fingerprint(), data.name, *map(repr, zip(data.ids, data.fingerprints, data.labels, strict=True))])
+        raise HeatproofError(
+            f"{data.name} has images without a label; grids are made of images whose class is known and found"
+        )
+    key = _digest(
+        [
+            model.fingerprint(),
+            data.name,
+            *map(repr, zip(data.ids, data.fingerprints, data.labels, strict=True)),
+        ]
+    )
     known = _known.setdefault(model, {})
     if key not in known:
         known[key] = torch.full((len(data.ids),), -1.0, dtype=torch.float64)
@@ -117,39 +145,74 @@ def draw(pool: Pool, grid: int, repeated: bool, count: int, seed: int = 0) -> li
             if not judgeable or len(pool) < places - 1:
                 break
             first = judgeable[rng.integers(len(judgeable))]
-            beside = rng.choice([label for label in pool if label != first], places - 2, replace=False).tolist()
+            beside = rng.choice(
+                [label for label in pool if label != first], places - 2, replace=False
+            ).tolist()
             shown = [pool[label][int(rng.integers(len(pool[label])))] for label in beside]
             found.append((left[first].pop(), *shown, left[first].pop()))
         else:
             if len(judgeable) < places:
                 break
-            found.append(tuple(left[label].pop() for label in rng.choice(judgeable, places, replace=False).tolist()))
+            found.append(
+                tuple(
+                    left[label].pop()
+                    for label in rng.choice(judgeable, places, replace=False).tolist()
+                )
+            )
     return found
 
 
 def make_grids(
-    voters: Voters, grid: int, *, repeated: bool, confidence: float, count: int | None, most: int, seed: int = 0
+    voters: Voters,
+    grid: int,
+    *,
+    repeated: bool,
+    confidence: float,
+    count: int | None,
+    most: int,
+    seed: int = 0,
 ) -> tuple[list[tuple[int, ...]], Pool]:
     """(grids, the pool they are from). count=None: as many as the pool gives, at most `most`."""
     pool = pool_of(voters, confidence)
     found = draw(pool, grid, repeated, count or most, seed)
     if len(found) < (count or 1):
-        raise HeatproofError(_too_few(voters, grid, repeated, confidence, count or 1, pool, len(found), seed))
+        raise HeatproofError(
+            _too_few(voters, grid, repeated, confidence, count or 1, pool, len(found), seed)
+        )
     return found, pool
 
 
-def _too_few(voters: Voters, grid: int, repeated: bool, confidence: float, count: int, pool: Pool, found: int, seed: int) -> str:
+def _too_few(
+    voters: Voters,
+    grid: int,
+    repeated: bool,
+    confidence: float,
+    count: int,
+    pool: Pool,
+    found: int,
+    seed: int,
+) -> str:
     """What is there, and what a lower threshold would give."""
     names = [model.name for model, _ in voters]
-    who = f"{names[0]} gives" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} all give"
+    who = (
+        f"{names[0]} gives"
+        if len(names) == 1
+        else f"{', '.join(names[:-1])} and {names[-1]} all give"
+    )
     told = f"{who} {_told(pool)} of {voters[0][1].name} their label with a softmax of at least {confidence:g}"
     told += ", and two of a class are needed for a grid" if repeated else ""
-    told += f": enough for {found} grids of {grid}×{grid}, not {count}" if found else f": not enough for a grid of {grid}×{grid}"
+    told += (
+        f": enough for {found} grids of {grid}×{grid}, not {count}"
+        if found
+        else f": not enough for a grid of {grid}×{grid}"
+    )
     for lower in (offer for offer in OFFERS if offer < confidence):
         other = pool_of(voters, lower)
         enough = len(draw(other, grid, repeated, count, seed))
         if enough >= count or not lower:
-            verb = f"confidence={lower:g} would give" if enough >= count else "even confidence=0 gives"
+            verb = (
+                f"confidence={lower:g} would give" if enough >= count else "even confidence=0 gives"
+            )
             more = "" if enough >= count else " Give more data, or ask for fewer or smaller grids"
             return f"{told}. {verb[0].upper()}{verb[1:]} {_told(other)}, and {enough} grids.{more}"
     return f"{told}. Give more data, or ask for fewer or smaller grids"

@@ -14,7 +14,18 @@ from heatproof.models.vision import imagenet_wnids
 SUFFIXES = (".csv", ".tsv", ".txt")
 WNID = re.compile(r"n\d{8}")
 # names of columns, the surest first
-FILE_COLUMNS = ("filename", "file_name", "file", "path", "image", "image_name", "image_id", "imageid", "name", "id")
+FILE_COLUMNS = (
+    "filename",
+    "file_name",
+    "file",
+    "path",
+    "image",
+    "image_name",
+    "image_id",
+    "imageid",
+    "name",
+    "id",
+)
 LABEL_COLUMNS = (
     *("label", "labels", "class", "class_name", "target", "category", "wnid", "synset"),
     *("predictionstring", "class_index", "class_id", "index"),
@@ -30,15 +41,24 @@ def place_and_labels(rest: str) -> tuple[Path, Path | None]:
     return Path(folder), inside if inside.is_file() and not Path(told).is_file() else Path(told)
 
 
-def class_index(texts: Iterable[str], classes: Sequence[str] | None, n_classes: int | None, where: str) -> dict[str, int]:
+def class_index(
+    texts: Iterable[str], classes: Sequence[str] | None, n_classes: int | None, where: str
+) -> dict[str, int]:
     """Each text's class; all are names, or all wnids, or all numbers. Case, blanks and underscores do not matter in names."""
     texts = list(dict.fromkeys(texts))
-    ways = [{text: known[key] for text in texts if (key := form(text)) in known} for form, known in _ways(classes, n_classes)]
+    ways = [
+        {text: known[key] for text in texts if (key := form(text)) in known}
+        for form, known in _ways(classes, n_classes)
+    ]
     best = max(ways, key=len)
     if len(best) == len(texts):
         return best
     strange = [text for text in texts if text not in best]
-    named = f"named like {', '.join(classes[:3])}" if classes else f"{n_classes or 'some'} without names"
+    named = (
+        f"named like {', '.join(classes[:3])}"
+        if classes
+        else f"{n_classes or 'some'} without names"
+    )
     hint = " or ImageNet's ids, such as n01440764" if n_classes == 1000 else ""
     raise HeatproofError(
         f"{len(strange)} of {len(texts)} {where} are not classes of the model: {some(strange)}; its classes are {named}. "
@@ -46,7 +66,9 @@ def class_index(texts: Iterable[str], classes: Sequence[str] | None, n_classes: 
     )
 
 
-def _ways(classes: Sequence[str] | None, n_classes: int | None) -> list[tuple[Callable[[str], str], Mapping[str, int]]]:
+def _ways(
+    classes: Sequence[str] | None, n_classes: int | None
+) -> list[tuple[Callable[[str], str], Mapping[str, int]]]:
     names = list(classes or ())
     wnids = imagenet_wnids() if n_classes == 1000 else ()
     plain = [_plain(name) for name in names]
@@ -82,14 +104,19 @@ def labels_of(path: Path, ids: Sequence[str], root: Path) -> list[str]:
     if homeless or bare:
         told = [f"{len(bare)} of {len(ids)} images have no label ({some(bare)})"] if bare else []
         told += [f"{len(homeless)} labels have no image ({some(homeless)})"] if homeless else []
-        raise HeatproofError(f"{path} does not match {root}: {'; '.join(told)}. Images are named by their path below the folder")
+        raise HeatproofError(
+            f"{path} does not match {root}: {'; '.join(told)}. Images are named by their path below the folder"
+        )
     return [found[image] for image in ids]
 
 
 def _by_name(ids: Sequence[str]) -> dict[str, str]:
     """Full names, and names without ending where only one image has that."""
     short = Counter(image.rpartition(".")[0] for image in ids)
-    return {**{name: image for image in ids if short[name := image.rpartition(".")[0]] == 1}, **{image: image for image in ids}}
+    return {
+        **{name: image for image in ids if short[name := image.rpartition(".")[0]] == 1},
+        **{image: image for image in ids},
+    }
 
 
 def _rows(path: Path) -> Iterable[tuple[str, str]]:
@@ -99,15 +126,24 @@ def _rows(path: Path) -> Iterable[tuple[str, str]]:
     except (OSError, UnicodeDecodeError) as error:
         raise HeatproofError(f"cannot read labels from {path}: {error}") from None
     mark = next((mark for mark in "\t,;" if lines and mark in lines[0]), None)
-    rows = [*csv.reader(lines, delimiter=mark)] if mark else [line.rsplit(None, 1) for line in lines]
+    rows = (
+        [*csv.reader(lines, delimiter=mark)] if mark else [line.rsplit(None, 1) for line in lines]
+    )
     head = [_plain(cell).replace(" ", "_") for cell in rows[0]] if rows else []
-    file, label = (next((head.index(name) for name in names if name in head), None) for names in (FILE_COLUMNS, LABEL_COLUMNS))
+    file, label = (
+        next((head.index(name) for name in names if name in head), None)
+        for names in (FILE_COLUMNS, LABEL_COLUMNS)
+    )
     titled = file is not None and label is not None
     at = (file or 0, label or 0) if titled else (0, 1)
     if rows and len(rows[0]) > 2 and not titled:
-        raise HeatproofError(f"{path} has {len(rows[0])} columns; name them in its first line: one is filename, one is label")
+        raise HeatproofError(
+            f"{path} has {len(rows[0])} columns; name them in its first line: one is filename, one is label"
+        )
     for number, row in enumerate(rows[1:] if titled else rows, start=2 if titled else 1):
         if len(row) <= max(at):
-            raise HeatproofError(f"{path}, line {number}: expected a file's name and its label, found {' '.join(row)!r}")
+            raise HeatproofError(
+                f"{path}, line {number}: expected a file's name and its label, found {' '.join(row)!r}"
+            )
         text = row[at[1]].strip()
         yield row[at[0]], text.split()[0] if text and WNID.fullmatch(text.split()[0]) else text

@@ -31,7 +31,10 @@ Piece = tuple[Colour, Points]
 PARTS = ("beak", "eye", "foot", "tail", "wing")
 SPLITS = {"train": 24_000, "val": 2_000, "test": 2_000}
 SMALLEST, LARGEST = 32, 1024
-MEAN, STD = (0.579, 0.561, 0.570), (0.201, 0.200, 0.195)  # of the pixels of the training split, per channel
+MEAN, STD = (
+    (0.579, 0.561, 0.570),
+    (0.201, 0.200, 0.195),
+)  # of the pixels of the training split, per channel
 
 
 # Shapes: everything is a polygon in bird units, facing right, the body about one unit long.
@@ -50,7 +53,9 @@ def turned(points: Points, degrees: float, about: tuple[float, float] = (0.0, 0.
     return (points - about) @ np.array([[c, s], [-s, c]]) + about
 
 
-def ellipse(x: float, y: float, rx: float, ry: float, degrees: float = 0.0, corners: int = 24) -> Points:
+def ellipse(
+    x: float, y: float, rx: float, ry: float, degrees: float = 0.0, corners: int = 24
+) -> Points:
     t = np.arange(corners) * (2 * pi / corners)
     return moved(turned(np.stack([rx * np.cos(t), ry * np.sin(t)], axis=1), degrees), x, y)
 
@@ -61,14 +66,23 @@ def smooth(*points: float, steps: int = 5) -> Points:
     p0, p2, p3 = np.roll(p1, 1, 0), np.roll(p1, -1, 0), np.roll(p1, -2, 0)
     t = (np.arange(steps) / steps)[None, :, None]
     p0, p1, p2, p3 = (p[:, None] for p in (p0, p1, p2, p3))
-    curve = 2 * p1 + (p2 - p0) * t + (2 * p0 - 5 * p1 + 4 * p2 - p3) * t**2 + (3 * p1 - p0 - 3 * p2 + p3) * t**3
+    curve = (
+        2 * p1
+        + (p2 - p0) * t
+        + (2 * p0 - 5 * p1 + 4 * p2 - p3) * t**2
+        + (3 * p1 - p0 - 3 * p2 + p3) * t**3
+    )
     return np.asarray(curve.reshape(-1, 2) / 2)
 
 
-def feather(x: float, y: float, length: float, width: float, degrees: float, tip: float = 0.7) -> Points:
+def feather(
+    x: float, y: float, length: float, width: float, degrees: float, tip: float = 0.7
+) -> Points:
     """A leaf that starts at (x, y) and is widest at `tip` of its length."""
     half = width / 2
-    shape = smooth(0, -0.3 * half, tip * length, -half, length, 0, tip * length, half, 0, 0.3 * half, steps=6)
+    shape = smooth(
+        0, -0.3 * half, tip * length, -half, length, 0, tip * length, half, 0, 0.3 * half, steps=6
+    )
     return moved(turned(shape, degrees), x, y)
 
 
@@ -106,7 +120,13 @@ DISTRACTORS = hexes(
 
 # Parts: variants as data. Each variant is a stack of paper pieces, from the lowest to the topmost.
 
-EYE, BEAK, TAIL, SHOULDER, HIP = (0.39, -0.36), (0.58, -0.30), (-0.42, 0.10), (0.16, -0.02), (0.02, 0.36)
+EYE, BEAK, TAIL, SHOULDER, HIP = (
+    (0.39, -0.36),
+    (0.58, -0.30),
+    (-0.42, 0.10),
+    (0.16, -0.02),
+    (0.02, 0.36),
+)
 
 
 def _eye(*rings: tuple[Colour, float]) -> list[Piece]:
@@ -117,8 +137,17 @@ def _legs(colour: Colour, *shapes: Points) -> list[Piece]:
     return [(colour, moved(shape, HIP[0] + dx, HIP[1])) for dx in (-0.14, 0.16) for shape in shapes]
 
 
-def _fan(colours: Sequence[Colour], angles: Iterable[float], length: float, width: float, tip: float = 0.8) -> list[Piece]:
-    return [(colours[i % len(colours)], feather(*TAIL, length, width, a, tip)) for i, a in enumerate(angles)]
+def _fan(
+    colours: Sequence[Colour],
+    angles: Iterable[float],
+    length: float,
+    width: float,
+    tip: float = 0.8,
+) -> list[Piece]:
+    return [
+        (colours[i % len(colours)], feather(*TAIL, length, width, a, tip))
+        for i, a in enumerate(angles)
+    ]
 
 
 FAN = range(150, 236, 17)
@@ -131,9 +160,47 @@ VARIANTS: dict[str, dict[str, list[Piece]]] = {
             (INK, outline(0.56, -0.285, 0.98, -0.25, 0.56, -0.255)),
         ],
         "spear": [(RED, outline(0.50, -0.40, 1.16, -0.29, 1.16, -0.26, 0.50, -0.19))],
-        "hook": [(SLATE, smooth(0.50, -0.48, 0.68, -0.49, 0.86, -0.36, 0.88, -0.04, 0.76, -0.16, 0.64, -0.14, 0.50, -0.14))],
+        "hook": [
+            (
+                SLATE,
+                smooth(
+                    0.50,
+                    -0.48,
+                    0.68,
+                    -0.49,
+                    0.86,
+                    -0.36,
+                    0.88,
+                    -0.04,
+                    0.76,
+                    -0.16,
+                    0.64,
+                    -0.14,
+                    0.50,
+                    -0.14,
+                ),
+            )
+        ],
         "toucan": [
-            (LIME, smooth(0.50, -0.48, 0.76, -0.55, 1.02, -0.44, 1.13, -0.14, 1.00, -0.22, 0.76, -0.18, 0.50, -0.14)),
+            (
+                LIME,
+                smooth(
+                    0.50,
+                    -0.48,
+                    0.76,
+                    -0.55,
+                    1.02,
+                    -0.44,
+                    1.13,
+                    -0.14,
+                    1.00,
+                    -0.22,
+                    0.76,
+                    -0.18,
+                    0.50,
+                    -0.14,
+                ),
+            ),
             (MAGENTA, smooth(0.93, -0.50, 1.03, -0.43, 1.13, -0.14, 1.00, -0.22, 0.92, -0.22)),
         ],
     },
@@ -144,24 +211,71 @@ VARIANTS: dict[str, dict[str, list[Piece]]] = {
         "jade": _eye((INK, 0.19), (LIME, 0.12)),
     },
     "foot": {
-        "webbed": _legs(ORANGE, outline(-0.04, 0, 0.04, 0, 0.06, 0.24, 0.21, 0.36, -0.12, 0.36, -0.04, 0.22)),
+        "webbed": _legs(
+            ORANGE, outline(-0.04, 0, 0.04, 0, 0.06, 0.24, 0.21, 0.36, -0.12, 0.36, -0.04, 0.22)
+        ),
         "stilt": _legs(
             MAGENTA,
             outline(-0.030, 0, 0.030, 0, 0.032, 0.40, -0.032, 0.40),
             outline(-0.12, 0.47, 0.0, 0.36, 0.19, 0.47),
             ellipse(0, 0.18, 0.062, 0.062),
         ),
-        "boots": _legs(COBALT, outline(-0.075, 0.02, 0.075, 0.02, 0.085, 0.18, 0.22, 0.24, 0.22, 0.34, -0.085, 0.34)),
+        "boots": _legs(
+            COBALT,
+            outline(-0.075, 0.02, 0.075, 0.02, 0.085, 0.18, 0.22, 0.24, 0.22, 0.34, -0.085, 0.34),
+        ),
     },
     "tail": {
         "fan": [
             *_fan((COBALT,), FAN, 0.60, 0.24),
-            *((LEMON, turned(ellipse(TAIL[0] + 0.47, TAIL[1], 0.06, 0.06, corners=12), angle, TAIL)) for angle in FAN),
+            *(
+                (
+                    LEMON,
+                    turned(ellipse(TAIL[0] + 0.47, TAIL[1], 0.06, 0.06, corners=12), angle, TAIL),
+                )
+                for angle in FAN
+            ),
         ],
         "fork": _fan((INK, WHITE, INK), (164, 186, 208), 0.72, 0.19, 0.85),
         "ribbon": [
-            (MAGENTA, smooth(-0.34, 0.0, -0.62, -0.14, -0.84, -0.40, -1.06, -0.34, -0.98, -0.16, -0.74, 0.06, -0.36, 0.22)),
-            (PURPLE, smooth(-0.34, 0.10, -0.66, 0.08, -0.90, 0.24, -1.08, 0.18, -1.02, 0.36, -0.76, 0.38, -0.36, 0.24)),
+            (
+                MAGENTA,
+                smooth(
+                    -0.34,
+                    0.0,
+                    -0.62,
+                    -0.14,
+                    -0.84,
+                    -0.40,
+                    -1.06,
+                    -0.34,
+                    -0.98,
+                    -0.16,
+                    -0.74,
+                    0.06,
+                    -0.36,
+                    0.22,
+                ),
+            ),
+            (
+                PURPLE,
+                smooth(
+                    -0.34,
+                    0.10,
+                    -0.66,
+                    0.08,
+                    -0.90,
+                    0.24,
+                    -1.08,
+                    0.18,
+                    -1.02,
+                    0.36,
+                    -0.76,
+                    0.38,
+                    -0.36,
+                    0.24,
+                ),
+            ),
         ],
     },
     "wing": {
@@ -171,11 +285,32 @@ VARIANTS: dict[str, dict[str, list[Piece]]] = {
             (LEMON, feather(*SHOULDER, 0.52, 0.26, 150)),
         ],
         "wave": [
-            (COBALT, smooth(0.22, -0.10, 0.0, -0.20, -0.30, -0.12, -0.52, 0.06, -0.24, 0.24, 0.08, 0.22, 0.24, 0.08)),
+            (
+                COBALT,
+                smooth(
+                    0.22,
+                    -0.10,
+                    0.0,
+                    -0.20,
+                    -0.30,
+                    -0.12,
+                    -0.52,
+                    0.06,
+                    -0.24,
+                    0.24,
+                    0.08,
+                    0.22,
+                    0.24,
+                    0.08,
+                ),
+            ),
             (WHITE, smooth(0.14, 0.00, -0.08, -0.08, -0.36, 0.02, -0.10, 0.02, 0.10, 0.09)),
             (SKY_BLUE, smooth(0.10, 0.12, -0.10, 0.07, -0.34, 0.09, -0.12, 0.16, 0.06, 0.18)),
         ],
-        "leaf": [(GREEN, feather(*SHOULDER, 0.74, 0.44, 172, 0.5)), (LIME, feather(*SHOULDER, 0.62, 0.11, 172, 0.5))],
+        "leaf": [
+            (GREEN, feather(*SHOULDER, 0.74, 0.44, 172, 0.5)),
+            (LIME, feather(*SHOULDER, 0.62, 0.11, 172, 0.5)),
+        ],
         "spots": [
             (PURPLE, ellipse(-0.12, 0.02, 0.38, 0.22, -8)),
             *((WHITE, ellipse(x, y, 0.065, 0.065, corners=12)) for x, y in SPOTS),
@@ -200,7 +335,9 @@ FAMILIES: tuple[dict[str, tuple[str, ...]], ...] = (
         "wing": ("leaf", "spots"),
     },
 )
-CLASSES: tuple[tuple[str, ...], ...] = tuple(variants for family in FAMILIES for variants in product(*(family[part] for part in PARTS)))
+CLASSES: tuple[tuple[str, ...], ...] = tuple(
+    variants for family in FAMILIES for variants in product(*(family[part] for part in PARTS))
+)
 NAMES = (
     "ember finch",
     "harbour finch",
@@ -240,16 +377,39 @@ NAMES = (
 def compatible(label: int, parts: Collection[str]) -> tuple[int, ...]:
     """The classes that cannot be told from `label` when only `parts` are seen."""
     seen = [i for i, part in enumerate(PARTS) if part in parts]
-    return tuple(c for c, variants in enumerate(CLASSES) if all(variants[i] == CLASSES[label][i] for i in seen))
+    return tuple(
+        c
+        for c, variants in enumerate(CLASSES)
+        if all(variants[i] == CLASSES[label][i] for i in seen)
+    )
 
 
 # The stage: what is in a picture besides the parts.
 
 ANCHORS = {"beak": BEAK, "eye": EYE, "foot": HIP, "tail": TAIL, "wing": SHOULDER}
 SWING = {"beak": 5.0, "eye": 0.0, "foot": 5.0, "tail": 9.0, "wing": 9.0}  # degrees, either way
-TORSO = smooth(-0.50, 0.04, -0.28, -0.14, 0.06, -0.20, 0.44, -0.12, 0.50, 0.12, 0.32, 0.36, 0.0, 0.43, -0.30, 0.30)
+TORSO = smooth(
+    -0.50,
+    0.04,
+    -0.28,
+    -0.14,
+    0.06,
+    -0.20,
+    0.44,
+    -0.12,
+    0.50,
+    0.12,
+    0.32,
+    0.36,
+    0.0,
+    0.43,
+    -0.30,
+    0.30,
+)
 HEAD = ellipse(0.34, -0.34, 0.29, 0.27)
-BREAST = smooth(0.30, -0.06, 0.46, 0.06, 0.40, 0.24, 0.18, 0.39, -0.06, 0.38, 0.10, 0.26, 0.24, 0.12)
+BREAST = smooth(
+    0.30, -0.06, 0.46, 0.06, 0.40, 0.24, 0.18, 0.39, -0.06, 0.38, 0.10, 0.26, 0.24, 0.12
+)
 CENTRE, REACH = (0.04, 0.04), (1.02, 0.72)  # the middle of a whole bird and half its extent
 SHAPES = (
     ellipse(0, 0, 1, 1),
@@ -281,7 +441,9 @@ for _name, _height in zip(STACK, (4, 4, 5, 6, 6, 6), strict=True):
     HEIGHT_OF_PAINT[_own] = _height
     PART_OF_PAINT[_own] = 1 if _name == "body" else 2 + PARTS.index(_name)
 
-Cut = tuple[tuple[Colour, ...], list[tuple[int, Points]]]  # the colours of a variant; its pieces as (colour number, outline)
+Cut = tuple[
+    tuple[Colour, ...], list[tuple[int, Points]]
+]  # the colours of a variant; its pieces as (colour number, outline)
 
 
 def _cut(pieces: list[Piece]) -> Cut:
@@ -289,7 +451,11 @@ def _cut(pieces: list[Piece]) -> Cut:
     return colours, [(colours.index(colour), points) for colour, points in pieces]
 
 
-CUTS = {(part, name): _cut(pieces) for part, variants in VARIANTS.items() for name, pieces in variants.items()}
+CUTS = {
+    (part, name): _cut(pieces)
+    for part, variants in VARIANTS.items()
+    for name, pieces in variants.items()
+}
 BODY = ((0, TORSO), (0, HEAD), (1, BREAST))
 
 
@@ -301,7 +467,9 @@ class Scene:
     visible: dict[str, int]  # part -> pixels of it that are seen
 
 
-def render(seed: int, split: str, index: int, *, size: int = 64, parts: Collection[str] = PARTS) -> Scene:
+def render(
+    seed: int, split: str, index: int, *, size: int = 64, parts: Collection[str] = PARTS
+) -> Scene:
     """Draw one picture. The scene depends on (seed, split, index) alone; `parts` are left in, the others taken off."""
     _check(split, index, size, parts)
     label = label_of(index)
@@ -324,10 +492,14 @@ def _check(split: str, index: int, size: int, parts: Collection[str]) -> None:
     if index < 0:
         raise HeatproofError(f"the index of a paperbird is 0 or more, not {index}")
     if not SMALLEST <= size <= LARGEST:
-        raise HeatproofError(f"paperbirds are drawn at {SMALLEST} to {LARGEST} pixels a side, not {size}")
+        raise HeatproofError(
+            f"paperbirds are drawn at {SMALLEST} to {LARGEST} pixels a side, not {size}"
+        )
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
-        raise HeatproofError(f'paperbirds have no part "{unknown[0]}"; they have: {", ".join(PARTS)}')
+        raise HeatproofError(
+            f'paperbirds have no part "{unknown[0]}"; they have: {", ".join(PARTS)}'
+        )
 
 
 class Chance:
@@ -359,12 +531,21 @@ class Stage:
         self.body = (hsv(hue, saturation, value), breast)
         self.sky = hsv(between(0, 1), between(0.12, 0.42), between(0.55, 0.95))
         hue = between(0, 1)
-        self.hills = [(hsv(hue + 0.07 * i, between(0.15, 0.40), between(0.45, 0.85)), hill(0.66 + 0.14 * i, chance)) for i in range(HILLS)]
+        self.hills = [
+            (
+                hsv(hue + 0.07 * i, between(0.15, 0.40), between(0.45, 0.85)),
+                hill(0.66 + 0.14 * i, chance),
+            )
+            for i in range(HILLS)
+        ]
         angle = between(0.2, 0.8) * pi
         self.shadow = np.array([cos(angle), sin(angle)])
         self.brightness, self.ramp = between(0.86, 1.02), between(0.08, 0.28)
         self.distractors = [
-            (DISTRACTORS[chance.below(len(DISTRACTORS))], scattered(SHAPES[chance.below(len(SHAPES))], chance))
+            (
+                DISTRACTORS[chance.below(len(DISTRACTORS))],
+                scattered(SHAPES[chance.below(len(SHAPES))], chance),
+            )
             for _ in range(chance.below(MOST_DISTRACTORS + 1))
         ]
 
@@ -375,18 +556,26 @@ class Stage:
 def hill(highest: float, chance: Chance) -> Points:
     between = chance.between
     x = np.linspace(-0.05, 1.05, 14)
-    wave = between(0.01, 0.07) * np.sin(between(3, 8) * x + between(0, 2 * pi)) + between(-0.1, 0.1) * (x - 0.5)
-    return np.concatenate([np.stack([x, between(highest, 1.15) + wave], axis=1), outline(1.05, 1.5, -0.05, 1.5)])
+    wave = between(0.01, 0.07) * np.sin(between(3, 8) * x + between(0, 2 * pi)) + between(
+        -0.1, 0.1
+    ) * (x - 0.5)
+    return np.concatenate(
+        [np.stack([x, between(highest, 1.15) + wave], axis=1), outline(1.05, 1.5, -0.05, 1.5)]
+    )
 
 
 def scattered(shape: Points, chance: Chance) -> Points:
     between = chance.between
-    return turned(shape, between(0, 360)) * between(0.025, 0.10) + np.array([between(0, 1), between(0, 1)])
+    return turned(shape, between(0, 360)) * between(0.025, 0.10) + np.array(
+        [between(0, 1), between(0, 1)]
+    )
 
 
 def hsv(hue: float, saturation: float, value: float) -> Colour:
     distances = ((6 * hue + corner) % 6 for corner in (5, 3, 1))
-    r, g, b = (round(255 * value * (1 - saturation * max(0.0, min(d, 4 - d, 1.0)))) for d in distances)
+    r, g, b = (
+        round(255 * value * (1 - saturation * max(0.0, min(d, 4 - d, 1.0)))) for d in distances
+    )
     return r, g, b
 
 
@@ -409,7 +598,10 @@ def paste(stage: Stage, label: int, side: int, parts: Collection[str]) -> Pixels
                 glue(PAINT[name] + offset, stage.placed(points))
         elif name in parts:
             for offset, points in CUTS[name, variants[name]][1]:
-                glue(PAINT[name] + offset, stage.placed(turned(points, stage.swing[name], ANCHORS[name])))
+                glue(
+                    PAINT[name] + offset,
+                    stage.placed(turned(points, stage.swing[name], ANCHORS[name])),
+                )
     return np.asarray(canvas)
 
 
@@ -419,9 +611,15 @@ def lit(stage: Stage, label: int, paints: Pixels) -> Pixels:
     height = HEIGHT_OF_PAINT[paints]
     steps = np.zeros_like(paints)
     for k in range(1, len(SHADE)):
-        dx, dy = np.rint(stage.shadow * (SHADOW_LENGTH * side * k / (len(SHADE) - 1))).astype(int).tolist()
+        dx, dy = (
+            np.rint(stage.shadow * (SHADOW_LENGTH * side * k / (len(SHADE) - 1)))
+            .astype(int)
+            .tolist()
+        )
         left, right = max(dx, 0), side + min(dx, 0)
-        steps[dy:, left:right] += height[: side - dy, left - dx : right - dx] > height[dy:, left:right]
+        steps[dy:, left:right] += (
+            height[: side - dy, left - dx : right - dx] > height[dy:, left:right]
+        )
     painted = Image.frombytes("P", (side, side), (paints + MOST_PAINTS * steps).tobytes())
     painted.putpalette(_palette(stage, label).tobytes())
     flat = np.asarray(painted.convert("RGB").reduce(OVERSAMPLING), dtype=np.float32)
@@ -452,7 +650,9 @@ def _known_scene(seed: int, split: str, index: int) -> Scene:
     return render(seed, split, index, size=KNOWN_SIZE)
 
 
-VERSION = 1  # goes up when a scene is drawn differently, so that old results are not taken for new ones
+VERSION = (
+    1  # goes up when a scene is drawn differently, so that old results are not taken for new ones
+)
 
 
 class Paperbirds:
@@ -462,7 +662,9 @@ class Paperbirds:
     part_names = PARTS
     has_silhouettes = True
 
-    def __init__(self, split: str = "test", size: int = 64, limit: int | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, split: str = "test", size: int = 64, limit: int | None = None, seed: int = 0
+    ) -> None:
         _check(split, 0, size, PARTS)
         if limit is not None and limit < 1:
             raise HeatproofError(f"limit is at least 1, not {limit}")
@@ -481,12 +683,23 @@ class Paperbirds:
         return render(self.seed, self.split, range(len(self))[index], size=self.size, parts=parts)
 
     def load(self, index: int) -> Sample:
-        scene = _known_scene(self.seed, self.split, range(len(self))[index]) if self.size == KNOWN_SIZE else self.scene(index)
+        scene = (
+            _known_scene(self.seed, self.split, range(len(self))[index])
+            if self.size == KNOWN_SIZE
+            else self.scene(index)
+        )
         image = torch.from_numpy(scene.image).permute(2, 0, 1).float() / 255
-        return Sample(self.ids[index], image.contiguous(), scene.label, torch.from_numpy(scene.part_map > 0))
+        return Sample(
+            self.ids[index], image.contiguous(), scene.label, torch.from_numpy(scene.part_map > 0)
+        )
 
     def parts(self, index: int) -> PartViews:
         part_map = torch.from_numpy(self.scene(index).part_map)
-        without = [torch.from_numpy(self.scene(index, [p for p in PARTS if p != gone]).image).permute(2, 0, 1) for gone in PARTS]
+        without = [
+            torch.from_numpy(self.scene(index, [p for p in PARTS if p != gone]).image).permute(
+                2, 0, 1
+            )
+            for gone in PARTS
+        ]
         masks = [part_map == number for number in range(2, 2 + len(PARTS))]
         return PartViews(torch.stack(without), torch.stack(masks)[:, None])

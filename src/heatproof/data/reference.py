@@ -27,7 +27,9 @@ class Reference:
 
     @property
     def fingerprint(self) -> str:
-        told = repr([self.data.name, [(self.data.ids[i], self.data.fingerprints[i]) for i in self.indices]])
+        told = repr(
+            [self.data.name, [(self.data.ids[i], self.data.fingerprints[i]) for i in self.indices]]
+        )
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
     def batches(self, model: Model) -> Iterator[Tensor]:
@@ -55,7 +57,9 @@ def reference_for(judged: Data, model: Model, told: Data | None = None, seed: in
             "or leave the reference out"
         )
     if not rest:
-        raise HeatproofError(f"all images of {data.name} are judged, and none is left as a reference; lower the limit or name a reference")
+        raise HeatproofError(
+            f"all images of {data.name} are judged, and none is left as a reference; lower the limit or name a reference"
+        )
     return Reference(data, rest if told else rest[:SIZE])
 
 
@@ -66,4 +70,6 @@ def _default(judged: Data, model: Model, seed: int) -> Data:
         return load_data("paperbirds:train", model, limit=SIZE)
     if isinstance(judged, ImageFolder):
         return load_data(judged.name, model, seed=seed)
-    raise HeatproofError(f"{judged.name} has no images besides those that are judged; name a reference")
+    raise HeatproofError(
+        f"{judged.name} has no images besides those that are judged; name a reference"
+    )

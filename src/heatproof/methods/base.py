@@ -38,7 +38,9 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {  # (B, C, h, w) -> (B, h, 
 Cost = Callable[[Mapping[str, Any]], tuple[int, int]]
 Function = Callable[..., Tensor]
 Applies = Callable[[Model], str]  # why it does not apply to a model; "" where it does
-Prepare = Callable[[Model, Iterator[Tensor]], dict[str, Tensor]]  # from the network from its layer on, and images of the reference
+Prepare = Callable[
+    [Model, Iterator[Tensor]], dict[str, Tensor]
+]  # from the network from its layer on, and images of the reference
 EVERY = "all"  # the layers of a model from its input to `final`
 _GIVEN = ("model", "x", "target", "rng", "silhouette", "image", "prepared")
 
@@ -56,7 +58,12 @@ class Noise(BaseModel):
     @classmethod
     def parameters(cls) -> dict[str, inspect.Parameter]:
         return {
-            name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=Annotated[f.annotation, f])
+            name: inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=f.default,
+                annotation=Annotated[f.annotation, f],
+            )
             for name, f in cls.model_fields.items()
         }
 
@@ -77,7 +84,9 @@ class MethodEntry:
     version: int = 1
     source: str | None = None  # hash of a user's code; None for what ships with the package
     applies: Applies | None = None  # None: to every model
-    prepare: Prepare | None = None  # what it needs to know of the model beforehand, given to it as `prepared`
+    prepare: Prepare | None = (
+        None  # what it needs to know of the model beforehand, given to it as `prepared`
+    )
     noise: Noise | None = None  # an entry of its own for a method with noise
     of: str = ""  # the entry that it adds noise to
     layers: str = "any"  # where it is defined: any, or input
@@ -92,12 +101,18 @@ class MethodEntry:
         if self.noise is None:
             return {}
         own = self.noise.model_dump(exclude={"kind"})
-        return {name: p.replace(default=own[name]) for name, p in Noise.parameters().items() if name in own}
+        return {
+            name: p.replace(default=own[name])
+            for name, p in Noise.parameters().items()
+            if name in own
+        }
 
     @property
     def summary(self) -> str:
         told = (inspect.getdoc(self.function) or "").partition("\n")[0]
-        return f"{KINDS[self.noise.kind]} {self.of} over noisy inputs. {told}" if self.noise else told
+        return (
+            f"{KINDS[self.noise.kind]} {self.of} over noisy inputs. {told}" if self.noise else told
+        )
 
 
 @dataclass(frozen=True)
@@ -236,7 +251,10 @@ def source_hash(function: Function) -> str:
     code = getattr(function, "__code__", None)
     inside = [code.co_code, [c for c in code.co_consts if not inspect.iscode(c)]] if code else []
     around = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    around = [hashlib.sha256(pickle.dumps(v)).hexdigest() if isinstance(v, Tensor | np.ndarray) else v for v in around]
+    around = [
+        hashlib.sha256(pickle.dumps(v)).hexdigest() if isinstance(v, Tensor | np.ndarray) else v
+        for v in around
+    ]
     return hashlib.sha256(repr([source, inside, around]).encode()).hexdigest()[:16]
 
 
@@ -254,7 +272,9 @@ class Expression:
     map_key: str  # the same without transforms: what is stored
     noise: Noise | None = None
     drawn: str = ""  # the noisy maps it is made of, which expressions that differ only in kind or reduction share
-    calls: tuple[Call, ...] = field(default=(), hash=False)  # method and transforms as they were written
+    calls: tuple[Call, ...] = field(
+        default=(), hash=False
+    )  # method and transforms as they were written
 
     @property
     def cost(self) -> tuple[int, int] | None:
@@ -268,7 +288,9 @@ class Expression:
     def _cost(self, channels: int, side: int) -> tuple[int, int] | None:
         if self.entry.cost is None:
             return None
-        forwards, backwards = self.entry.cost({**self.arguments, "channels": channels, "side": side})
+        forwards, backwards = self.entry.cost(
+            {**self.arguments, "channels": channels, "side": side}
+        )
         copies = self.noise.n if self.noise else 1
         return copies * forwards, copies * backwards
 
@@ -276,7 +298,9 @@ class Expression:
     def knows(self) -> bool:
         """Whether it needs images that are not explained, for itself or for its baseline."""
         removal = self.arguments.get("baseline")
-        return self.entry.prepare is not None or (isinstance(removal, str) and Baseline.parse(removal).entry.prepare is not None)
+        return self.entry.prepare is not None or (
+            isinstance(removal, str) and Baseline.parse(removal).entry.prepare is not None
+        )
 
     @property
     def shares_gradient(self) -> bool:
@@ -294,16 +318,22 @@ class Expression:
             entry = _entry_of(text)
             return cls._build(entry, Call(entry.id), entry.layer, [])
         if not isinstance(text, str):
-            raise HeatproofError(f"a method is an expression such as ixg|abs, or a function; got {type(text).__name__}")
+            raise HeatproofError(
+                f"a method is an expression such as ixg|abs, or a function; got {type(text).__name__}"
+            )
         if not text.strip():
             raise HeatproofError("an empty method expression; write for example ixg|abs")
         head, *tail = split(text, "|")
         call_text, at, layer = _partition_layer(head)
         call = parse_call(call_text)
         if call.name in TRANSFORMS and call.name not in METHODS:
-            raise HeatproofError(f'"{text}": {call.name} is a transform, not a method; write for example ixg|{call.name}')
+            raise HeatproofError(
+                f'"{text}": {call.name} is a transform, not a method; write for example ixg|{call.name}'
+            )
         entry = _from_file(call.name) if call.name.startswith("file:") else METHODS[call.name]
-        return cls._build(entry, call, layer.strip() if at else entry.layer, [parse_call(t) for t in tail])
+        return cls._build(
+            entry, call, layer.strip() if at else entry.layer, [parse_call(t) for t in tail]
+        )
 
     @classmethod
     def _build(cls, entry: MethodEntry, call: Call, layer: str, tail: list[Call]) -> Expression:
@@ -312,19 +342,31 @@ class Expression:
         arguments = call.bind(entry.parameters, "method")
         if arguments["reduce"] not in REDUCTIONS:
             raise unknown("reduction", arguments["reduce"], REDUCTIONS)
-        label = call_label(call, arguments, entry.parameters) + ("" if layer == entry.layer else f"@{layer}")
+        label = call_label(call, arguments, entry.parameters) + (
+            "" if layer == entry.layer else f"@{layer}"
+        )
         spelled = str(Call(entry.id, (), dict(sorted(arguments.items()))))
         noise, labels, tail = _noise(entry, arguments, tail)
         code = f" v{entry.version}" + (f"+{entry.source}" if entry.source is not None else "")
-        arguments = {k: v for k, v in arguments.items() if entry.noise is None or k not in Noise.model_fields}
+        arguments = {
+            k: v for k, v in arguments.items() if entry.noise is None or k not in Noise.model_fields
+        }
         map_key = f"{spelled}@{layer}{code}" + (f"|noise {noise}" if noise else "")
-        transforms, signed, canonical = [], entry.signed and (noise is None or noise.kind == "mean"), [map_key]
+        transforms, signed, canonical = (
+            [],
+            entry.signed and (noise is None or noise.kind == "mean"),
+            [map_key],
+        )
         for piece in tail:
             if piece.name == "noise":
-                raise HeatproofError(f"noise stands directly after the method: {entry.id}|noise(n=4, std=0.3)|…")
+                raise HeatproofError(
+                    f"noise stands directly after the method: {entry.id}|noise(n=4, std=0.3)|…"
+                )
             found = TRANSFORMS[piece.name]
             bound = piece.bind(found.parameters, "transform")
-            found.apply(torch.zeros(1, 2, 2), bound, Rng(0, [""]))  # a bad argument is told now, not after the first batch
+            found.apply(
+                torch.zeros(1, 2, 2), bound, Rng(0, [""])
+            )  # a bad argument is told now, not after the first batch
             transforms.append((found, bound))
             signed = signed and not found.removes_sign
             labels.append(str(Call(piece.name, tuple(bound.values()))))
@@ -348,10 +390,18 @@ class Expression:
         )
 
 
-def _noise(entry: MethodEntry, arguments: Mapping[str, Any], tail: list[Call]) -> tuple[Noise | None, list[str], list[Call]]:
+def _noise(
+    entry: MethodEntry, arguments: Mapping[str, Any], tail: list[Call]
+) -> tuple[Noise | None, list[str], list[Call]]:
     """The entry's own noise, or what stands directly after the method; how it is spelled, and what is left."""
     if entry.noise:
-        return entry.noise.model_copy(update={k: v for k, v in arguments.items() if k in Noise.model_fields}), [], tail
+        return (
+            entry.noise.model_copy(
+                update={k: v for k, v in arguments.items() if k in Noise.model_fields}
+            ),
+            [],
+            tail,
+        )
     if not tail or tail[0].name != "noise":
         return None, [], tail
     parameters = Noise.parameters()
@@ -370,12 +420,16 @@ def _from_file(name: str) -> MethodEntry:
 def _entry_of(function: object) -> MethodEntry:
     """A function of the user's own, registered or not, or an object as Captum's."""
     if isinstance(function, type):
-        raise HeatproofError(f"{function.__name__} is a class; a method is an object of it, such as {function.__name__}(network)")
+        raise HeatproofError(
+            f"{function.__name__} is a class; a method is an object of it, such as {function.__name__}(network)"
+        )
     if hasattr(function, "attribute"):
         wrapped = attribution(function)
         return MethodEntry(wrapped.__name__, wrapped, "yours", source="")
     if not callable(function):
-        raise HeatproofError(f"a method is a function (model, x, target, *, rng) -> maps; got {type(function).__name__}")
+        raise HeatproofError(
+            f"a method is a function (model, x, target, *, rng) -> maps; got {type(function).__name__}"
+        )
     for entry in METHODS:
         if entry.function is function:
             return entry
@@ -383,9 +437,13 @@ def _entry_of(function: object) -> MethodEntry:
     try:
         inspect.signature(function).bind(None, None, None, rng=None)
     except TypeError as error:
-        raise HeatproofError(f"{name} must be callable as {name}(model, x, target, rng=…): {error}") from None
+        raise HeatproofError(
+            f"{name} must be callable as {name}(model, x, target, rng=…): {error}"
+        ) from None
     if name in METHODS:
-        raise HeatproofError(f'your function is called "{name}" like a method of the library; give it another name')
+        raise HeatproofError(
+            f'your function is called "{name}" like a method of the library; give it another name'
+        )
     return MethodEntry(name, function, "yours", source=source_hash(function))
 
 
@@ -400,7 +458,11 @@ def _partition_layer(head: str) -> tuple[str, str, str]:
 
 def at_their_layers(expressions: Sequence[Expression], model: Model) -> list[Expression]:
     """What stands at `all` at every layer that the model shows, each once."""
-    found = [e.at(layer) for e in expressions for layer in (model.all_layers if e.layer == EVERY else [e.layer])]
+    found = [
+        e.at(layer)
+        for e in expressions
+        for layer in (model.all_layers if e.layer == EVERY else [e.layer])
+    ]
     return list({e.label: e for e in found}.values())
 
 
@@ -413,11 +475,17 @@ def parse_methods(texts: list[str | Function]) -> list[Expression]:
             group = text.removeprefix("group:")
             if group not in GROUPS and group != "all":
                 raise unknown("group of methods", group, [*GROUPS, "all"])
-            members = GROUPS[group].split() if group in GROUPS else [e.id for e in METHODS if e.source is None]
+            members = (
+                GROUPS[group].split()
+                if group in GROUPS
+                else [e.id for e in METHODS if e.source is None]
+            )
             names = [m for m in members if split(m, "|")[0] in METHODS]
         for name in names:
             expression = Expression.parse(name)
             found.setdefault(expression.label, expression)
             if found[expression.label].entry.function is not expression.entry.function:
-                raise HeatproofError(f"two methods are called {expression.label}; give one another name")
+                raise HeatproofError(
+                    f"two methods are called {expression.label}; give one another name"
+                )
     return list(found.values())

@@ -25,7 +25,10 @@ def statistics(model: Model, images: Iterator[Tensor]) -> dict[str, Tensor]:
     count, sums = 0, torch.zeros(())
     for x in images:
         h = model.root.activation(x, model.start_layer).double()
-        count, sums = count + len(h), sums.to(h) + torch.stack([h.sum(0), (h**2).sum(0), (h != 0).sum(0)])
+        count, sums = (
+            count + len(h),
+            sums.to(h) + torch.stack([h.sum(0), (h**2).sum(0), (h != 0).sum(0)]),
+        )
     mean, square, active = sums / count
     std = (square - mean**2).clamp(min=0).sqrt()
     return {"mean": mean.float(), "std": std.float(), "active": (active >= ACTIVE).float()}
@@ -64,7 +67,9 @@ def iba(
             keep = separable(alpha.sigmoid(), kernel, "reflect")
             capacity = _bits((x - mean) / std, keep) * active
             cost = beta * capacity.flatten(1).mean(1).sum()
-        noise = mean + std * rng.normal(f"iba {step}", (copies, *x.shape[1:])).to(x)  # (B, copies, C, h, w)
+        noise = mean + std * rng.normal(f"iba {step}", (copies, *x.shape[1:])).to(
+            x
+        )  # (B, copies, C, h, w)
         slope = _slope(model, x, target, keep.detach(), noise, active)
         optimiser.zero_grad()
         torch.autograd.backward([cost, keep], [torch.ones_like(cost), slope])
@@ -78,12 +83,16 @@ def _bits(z: Tensor, keep: Tensor) -> Tensor:
     return 0.5 * ((keep * z) ** 2 + left - left.clamp(min=1e-12).log() - 1)
 
 
-def _slope(model: Model, x: Tensor, target: Tensor, keep: Tensor, noise: Tensor, active: Tensor) -> Tensor:
+def _slope(
+    model: Model, x: Tensor, target: Tensor, keep: Tensor, noise: Tensor, active: Tensor
+) -> Tensor:
     """The gradient of the mean cross entropy over the noisy copies with respect to what is kept."""
     total = torch.zeros_like(x)
     for sample, copy in model.chunks(*noise.shape[:2]):
         drawn = noise[sample, copy]
         z = (keep[sample] * x[sample] + (1 - keep[sample]) * drawn) * active
         gradient = model.gradient(z, target[sample], score="logprob").gradient
-        total.index_add_(0, sample.to(x.device), -gradient * active * (x[sample] - drawn) / noise.shape[1])
+        total.index_add_(
+            0, sample.to(x.device), -gradient * active * (x[sample] - drawn) / noise.shape[1]
+        )
     return total

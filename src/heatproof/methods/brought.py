@@ -24,7 +24,9 @@ def attribution(thing: Any) -> Callable[..., Tensor]:
     def attribute(model: Any, x: Tensor, target: Tensor, *, rng: Any) -> Tensor:
         own = getattr(thing, "forward_func", None)
         if isinstance(own, torch.nn.Module) and own is not model.root.module:
-            raise HeatproofError(f"{attribute.__name__} was made with another network than {model.root.name}; make it with model.module")
+            raise HeatproofError(
+                f"{attribute.__name__} was made with another network than {model.root.name}; make it with model.module"
+            )
         found = thing.attribute(x.clone().requires_grad_(), target=target)
         return found[0] if isinstance(found, tuple) else found
 
@@ -48,9 +50,14 @@ def maps_of(path: Path) -> tuple[Callable[..., Tensor], str]:
 
     def stored(model: Any, x: Tensor, target: Tensor, *, rng: Any) -> Tensor:
         if not any(sample in content for sample in rng.ids):
-            raise HeatproofError(f"{path.name} has no map for {rng.ids[0]} and its neighbours; it has ids like {next(iter(content), '–')}")
+            raise HeatproofError(
+                f"{path.name} has no map for {rng.ids[0]} and its neighbours; it has ids like {next(iter(content), '–')}"
+            )
         shape = next(content[s] for s in rng.ids if s in content).shape
-        found = [torch.from_numpy(content[s]) if s in content else torch.full(shape, torch.nan) for s in rng.ids]
+        found = [
+            torch.from_numpy(content[s]) if s in content else torch.full(shape, torch.nan)
+            for s in rng.ids
+        ]
         return torch.stack([f.float() for f in found]).to(x.device)
 
     stored.__name__ = stored.__qualname__ = path.stem
@@ -74,7 +81,9 @@ def _read(path: Path, code: str) -> Mapping[str, np.ndarray]:
         raise HeatproofError(f"cannot read maps from {path}: {error}") from error
     beside = path.with_suffix(".txt")
     if not beside.is_file():
-        raise HeatproofError(f"{path.name} does not say whose maps it has; write the sample ids, one a line, to {beside.name}")
+        raise HeatproofError(
+            f"{path.name} does not say whose maps it has; write the sample ids, one a line, to {beside.name}"
+        )
     ids = beside.read_text(encoding="utf-8").split("\n")
     ids = ids[:-1] if ids and not ids[-1] else ids
     if len(ids) != len(found):

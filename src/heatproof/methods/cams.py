@@ -24,14 +24,22 @@ def _weighted(features: Tensor, weights: Tensor) -> Tensor:  # (B, C, h, w), (B,
 
 
 @cam("gradcam", paper="Selvaraju et al. 2017")
-def gradcam(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit") -> Tensor:
+def gradcam(
+    model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit"
+) -> Tensor:
     """Features weighted by their mean gradient; positive part."""
     return _weighted(x, model.gradient(x, target, score=score).gradient.mean((2, 3)))
 
 
 @cam("gradcam++", paper="Chattopadhay et al. 2018")
 def gradcam_plus_plus(
-    model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit", compat: Literal["torchcam"] | None = None
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    score: ScoreName = "logit",
+    compat: Literal["torchcam"] | None = None,
 ) -> Tensor:
     """Grad-CAM with second-order weights; `compat=torchcam` leaves out the division, as that library does."""
     g = model.gradient(x, target, score=score).gradient
@@ -44,19 +52,28 @@ def gradcam_plus_plus(
 
 
 @cam("xgradcam", paper="Fu et al. 2020")
-def xgradcam(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit") -> Tensor:
+def xgradcam(
+    model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit"
+) -> Tensor:
     """Features weighted by their gradient averaged where they are active."""
     g = model.gradient(x, target, score=score).gradient
     return _weighted(x, (x * g).sum((2, 3)) / (x.sum((2, 3)) + 1e-8))
 
 
 @cam("layercam", paper="Jiang et al. 2021")
-def layercam(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit") -> Tensor:
+def layercam(
+    model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit"
+) -> Tensor:
     """Features times the positive part of their gradient, place by place."""
     return (x * model.gradient(x, target, score=score).gradient.relu()).sum(1).relu()
 
 
-@cam("sg-cam++", paper="Omeiza et al. 2019", needs=("gradient", "image"), cost=lambda arguments: (0, arguments["n"]))
+@cam(
+    "sg-cam++",
+    paper="Omeiza et al. 2019",
+    needs=("gradient", "image"),
+    cost=lambda arguments: (0, arguments["n"]),
+)
 def smooth_gradcam_plus_plus(
     model: Model,
     x: Tensor,
@@ -71,17 +88,27 @@ def smooth_gradcam_plus_plus(
 ) -> Tensor:
     """Grad-CAM++ from powers of the gradient averaged over noisy images; `compat=torchcam`: with the last one's features and gradient."""
     copies = ((image + std * rng.normal(f"noise {i}", image.shape[1:]).to(image)) for i in range(n))
-    return smoothed(x, [model.root.gradient(copy, target, model.start_layer, score) for copy in copies], compat)
+    return smoothed(
+        x, [model.root.gradient(copy, target, model.start_layer, score) for copy in copies], compat
+    )
 
 
-def smoothed(features: Tensor, passes: Sequence[Pass], compat: str | None) -> Tensor:  # (B, C, h, w) -> (B, h, w)
+def smoothed(
+    features: Tensor, passes: Sequence[Pass], compat: str | None
+) -> Tensor:  # (B, C, h, w) -> (B, h, w)
     g, g2, g3 = (torch.stack([p.gradient**power for p in passes]).mean(0) for power in (1, 2, 3))
-    third = (g3 * features).sum((2, 3), keepdim=True) if compat == "torchcam" else g3 * features.sum((2, 3), keepdim=True)
+    third = (
+        (g3 * features).sum((2, 3), keepdim=True)
+        if compat == "torchcam"
+        else g3 * features.sum((2, 3), keepdim=True)
+    )
     denominator = 2 * g2 + third
     if compat == "torchcam":
         weights = (g2 / (denominator + 1e-8) * passes[-1].gradient.relu()).sum((2, 3))
         return _weighted(passes[-1].activation, weights)
-    return _weighted(features, (g2 / torch.where(denominator == 0, 1, denominator) * g.relu()).sum((2, 3)))
+    return _weighted(
+        features, (g2 / torch.where(denominator == 0, 1, denominator) * g.relu()).sum((2, 3))
+    )
 
 
 def _channels(arguments: Mapping[str, Any]) -> tuple[int, int]:
@@ -89,13 +116,20 @@ def _channels(arguments: Mapping[str, Any]) -> tuple[int, int]:
 
 
 @cam("ablationcam", paper="Desai & Ramaswamy 2020", needs=("channels",), cost=_channels)
-def ablationcam(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit") -> Tensor:
+def ablationcam(
+    model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit"
+) -> Tensor:
     """Features weighted by the share of the target's score that goes when they are set to zero; a pass a channel from that layer on."""
     scored = score_function(score)
     whole = scored(model.logits(x), target)
-    places, without = x.permute(0, 2, 3, 1).contiguous(), []  # in the layout that passes are computed in
+    places, without = (
+        x.permute(0, 2, 3, 1).contiguous(),
+        [],
+    )  # in the layout that passes are computed in
     held = torch.empty(0, dtype=torch.long)
-    for sample, channel in model.chunks(len(x), x.shape[1]):  # rows of the sample before stay, with their channel put back
+    for sample, channel in model.chunks(
+        len(x), x.shape[1]
+    ):  # rows of the sample before stay, with their channel put back
         if not torch.equal(sample, held):
             held, ablated, row = sample, places[sample], torch.arange(len(sample))
         ablated[row, :, :, channel] = 0
@@ -107,7 +141,14 @@ def ablationcam(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: Sco
 
 @cam("scorecam", paper="Wang et al. 2020", needs=("image", "channels"), cost=_channels)
 def scorecam(
-    model: Model, x: Tensor, target: Tensor, *, rng: Rng, image: Tensor, score: ScoreName = "softmax", compat: Literal["rao"] | None = None
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    image: Tensor,
+    score: ScoreName = "softmax",
+    compat: Literal["rao"] | None = None,
 ) -> Tensor:
     """Features weighted by the target's score on the image seen through each of them alone; a whole pass a channel.
 

@@ -13,7 +13,14 @@ from torch import Tensor
 
 from heatproof.baselines import BaselineName
 from heatproof.errors import HeatproofError
-from heatproof.methods.perturbation import Compat, Count, clean_scores, fill_of, masked_scores, perturbation
+from heatproof.methods.perturbation import (
+    Compat,
+    Count,
+    clean_scores,
+    fill_of,
+    masked_scores,
+    perturbation,
+)
 from heatproof.models.model import Model
 from heatproof.tensor.batching import each
 from heatproof.tensor.noise import Rng
@@ -21,15 +28,21 @@ from heatproof.tensor.resample import cubic, nearest
 from heatproof.tensor.scores import ScoreName
 
 CELLS = 8
-Cells = Annotated[int, Field(ge=2, le=64)] | None  # along a side; None: 8, or as many as the map has places
+Cells = (
+    Annotated[int, Field(ge=2, le=64)] | None
+)  # along a side; None: 8, or as many as the map has places
 
 
 def side_of(x: Tensor, cells: int | None) -> int:
     smallest = min(x.shape[2:])
     if cells and cells > smallest:
-        raise HeatproofError(f"cells={cells}: a map of {x.shape[2]}×{x.shape[3]} has at most {smallest} along a side")
+        raise HeatproofError(
+            f"cells={cells}: a map of {x.shape[2]}×{x.shape[3]} has at most {smallest} along a side"
+        )
     if smallest < 2:
-        raise HeatproofError(f"a map of {x.shape[2]}×{x.shape[3]} cannot be divided into cells; choose an earlier layer")
+        raise HeatproofError(
+            f"a map of {x.shape[2]}×{x.shape[3]} cannot be divided into cells; choose an earlier layer"
+        )
     return cells or min(CELLS, smallest)
 
 
@@ -45,7 +58,9 @@ def cell_scores(
 ) -> Tensor:  # (N, cells²) in [0, 1] -> (B, N) float64
     """The score of every sample with the cells that each mask keeps."""
     kept, fill = masks.to(x), fill_of(model, x, baseline, rng)
-    return masked_scores(model, x, target, len(masks), lambda mask: spread(kept[mask], x), score=score, fill=fill)
+    return masked_scores(
+        model, x, target, len(masks), lambda mask: spread(kept[mask], x), score=score, fill=fill
+    )
 
 
 # Linear surrogates
@@ -77,7 +92,9 @@ def lime(
     return spread(ridge(kept, scores, torch.exp(-((distance / width) ** 2) / 2), alpha), x)
 
 
-def ridge(masks: Tensor, scores: Tensor, weights: Tensor, alpha: float) -> Tensor:  # (N, d), (B, N), (N,) -> (B, d)
+def ridge(
+    masks: Tensor, scores: Tensor, weights: Tensor, alpha: float
+) -> Tensor:  # (N, d), (B, N), (N,) -> (B, d)
     """Weighted least squares with a free intercept, in double precision, solved once for all samples."""
     z, share = masks.double(), weights / weights.sum()
     z = z - share @ z
@@ -111,16 +128,24 @@ def kernelshap(
     players = side_of(x, cells) ** 2
     every = players < 32 and 2**players - 2 <= masks
     if not every and masks < 2 * players:
-        raise HeatproofError(f"kernelshap: {players} cells need at least {2 * players} masks; got masks={masks}")
-    coalitions, weights = all_coalitions(players) if every else drawn_coalitions(rng, players, masks)
+        raise HeatproofError(
+            f"kernelshap: {players} cells need at least {2 * players} masks; got masks={masks}"
+        )
+    coalitions, weights = (
+        all_coalitions(players) if every else drawn_coalitions(rng, players, masks)
+    )
     coalitions = torch.cat([coalitions, torch.zeros(1, players, dtype=torch.bool)]).to(x.device)
     scores = cell_scores(model, x, target, coalitions, rng, baseline, score)
     empty = scores[:, -1:]
     total = clean_scores(model, x, target, score)[:, None] - empty
-    return spread(efficient(coalitions[:-1], scores[:, :-1] - empty, weights.to(x.device), total), x)
+    return spread(
+        efficient(coalitions[:-1], scores[:, :-1] - empty, weights.to(x.device), total), x
+    )
 
 
-def shapley_kernel(players: int) -> Tensor:  # (players − 1,) float64: by size from 1, the weight of all coalitions of that size
+def shapley_kernel(
+    players: int,
+) -> Tensor:  # (players − 1,) float64: by size from 1, the weight of all coalitions of that size
     sizes = torch.arange(1, players, dtype=torch.float64)
     weight = 1 / (sizes * (players - sizes))
     return weight / weight.sum()
@@ -132,17 +157,25 @@ def all_coalitions(players: int) -> tuple[Tensor, Tensor]:  # (2^d − 2, d) boo
     return coalitions, (shapley_kernel(players) / torch.bincount(sizes)[1:])[sizes - 1]
 
 
-def drawn_coalitions(rng: Rng, players: int, count: int) -> tuple[Tensor, Tensor]:  # (N, d) bool, (N,)
+def drawn_coalitions(
+    rng: Rng, players: int, count: int
+) -> tuple[Tensor, Tensor]:  # (N, d) bool, (N,)
     """Sizes by the kernel, members at random; every second one is the complement of the one before."""
     pairs = -(-count // 2)
     borders = shapley_kernel(players).cumsum(0)[:-1]
-    sizes = 1 + torch.searchsorted(borders, rng.once("kernelshap sizes", (pairs,)).cpu().double(), right=True)
+    sizes = 1 + torch.searchsorted(
+        borders, rng.once("kernelshap sizes", (pairs,)).cpu().double(), right=True
+    )
     places = rng.once("kernelshap members", (pairs, players)).cpu().argsort(1).argsort(1)
     half = places < sizes[:, None]
-    return torch.stack([half, ~half], 1).flatten(0, 1)[:count], torch.ones(count, dtype=torch.float64)
+    return torch.stack([half, ~half], 1).flatten(0, 1)[:count], torch.ones(
+        count, dtype=torch.float64
+    )
 
 
-def efficient(masks: Tensor, gains: Tensor, weights: Tensor, total: Tensor) -> Tensor:  # (N, d), (B, N), (N,), (B, 1) -> (B, d)
+def efficient(
+    masks: Tensor, gains: Tensor, weights: Tensor, total: Tensor
+) -> Tensor:  # (N, d), (B, N), (N,), (B, 1) -> (B, d)
     """Weighted least squares without intercept, under the constraint that the coefficients sum to `total`."""
     z = masks.double()
     weighted = z.T * weights
@@ -191,16 +224,26 @@ def sobol_sequence(count: int, dimensions: int) -> Tensor:  # (count, dimensions
 def replicated_designs(dimensions: int, designs: int) -> Tensor:  # ((d + 1) · designs, d)
     """A, then for every i a copy of A with the i-th column of B; B by itself is not needed."""
     a, b = sobol_sequence(designs, 2 * dimensions).chunk(2, 1)
-    return torch.cat([a, torch.where(torch.eye(dimensions, dtype=torch.bool)[:, None], b, a).flatten(0, 1)])
+    return torch.cat(
+        [a, torch.where(torch.eye(dimensions, dtype=torch.bool)[:, None], b, a).flatten(0, 1)]
+    )
 
 
 def total_indices(scores: Tensor, designs: int) -> Tensor:  # (B, (d + 1) · designs) -> (B, d)
     """Σ (f_A − f_Ci)² / (2 N var f_A)."""
-    whole, changed = scores[:, None, :designs], scores[:, designs:].reshape(len(scores), -1, designs)
+    whole, changed = (
+        scores[:, None, :designs],
+        scores[:, designs:].reshape(len(scores), -1, designs),
+    )
     return ((whole - changed) ** 2).mean(2) / (2 * whole.var(2))
 
 
-@perturbation("hsic", paper="Novello et al. 2022", signed=False, cost=lambda arguments: (arguments["masks"], 0))
+@perturbation(
+    "hsic",
+    paper="Novello et al. 2022",
+    signed=False,
+    cost=lambda arguments: (arguments["masks"], 0),
+)
 def hsic(
     model: Model,
     x: Tensor,
@@ -223,12 +266,16 @@ def hsic(
     return enlarged(dependence(kept.to(x.device), scores, compat), x, compat)
 
 
-def dependence(masks: Tensor, scores: Tensor, compat: str | None = None) -> Tensor:  # (N, d) bool, (B, N) -> (B, d)
+def dependence(
+    masks: Tensor, scores: Tensor, compat: str | None = None
+) -> Tensor:  # (N, d) bool, (B, N) -> (B, d)
     """tr(K H L H) / N. The kernel of a cell is 3/2 where two masks agree and 1/2 elsewhere, that is 1 + s sᵀ/2 with s = ±1; H takes away
     constants, so they are left out."""
     sign = 2 * masks.double() - 1
     sign = sign - sign.mean(0)
-    return each(lambda y: (sign * (output_kernel(y, compat) @ sign)).sum(0) / (2 * len(sign)), scores)
+    return each(
+        lambda y: (sign * (output_kernel(y, compat) @ sign)).sum(0) / (2 * len(sign)), scores
+    )
 
 
 def output_kernel(scores: Tensor, compat: str | None = None) -> Tensor:  # (N,) -> (N, N)

@@ -31,9 +31,13 @@ def constant(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
 @control("edges", signed=False, layers="input")
 def edges(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
     """Sobel magnitude of the image's luminance."""
-    luminance = (model.denormalize(x) * x.new_tensor([0.299, 0.587, 0.114]).reshape(3, 1, 1)).sum(1, keepdim=True)
+    luminance = (model.denormalize(x) * x.new_tensor([0.299, 0.587, 0.114]).reshape(3, 1, 1)).sum(
+        1, keepdim=True
+    )
     sobel = x.new_tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]])
-    gradients = F.conv2d(F.pad(luminance, (1, 1, 1, 1), "replicate"), torch.stack([sobel, sobel.T])[:, None])
+    gradients = F.conv2d(
+        F.pad(luminance, (1, 1, 1, 1), "replicate"), torch.stack([sobel, sobel.T])[:, None]
+    )
     return gradients.norm(dim=1)
 
 
@@ -41,10 +45,16 @@ def edges(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
 def center(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
     """A Gaussian in the middle, σ a quarter of the height."""
     height, width = x.shape[2:]
-    return torch.outer(gaussian(height, height / 4), gaussian(width, height / 4)).to(x).expand(len(x), -1, -1)
+    return (
+        torch.outer(gaussian(height, height / 4), gaussian(width, height / 4))
+        .to(x)
+        .expand(len(x), -1, -1)
+    )
 
 
 @control("object", signed=False, needs=("silhouette",), layers="input")
-def silhouette_of_the_object(model: Model, x: Tensor, target: Tensor, *, rng: Rng, silhouette: Tensor) -> Tensor:
+def silhouette_of_the_object(
+    model: Model, x: Tensor, target: Tensor, *, rng: Rng, silhouette: Tensor
+) -> Tensor:
     """The object's silhouette, whatever its class; where the data has one."""
     return silhouette.to(x)

@@ -12,7 +12,17 @@ from torch import Tensor
 from heatproof.errors import NotApplicable
 from heatproof.methods.base import method, remembered
 from heatproof.methods.relevance import norm_factors
-from heatproof.models.intercept import ACTIVATIONS, MOVES, Call, Intercept, NoRule, Rule, plainly, refusing, step
+from heatproof.models.intercept import (
+    ACTIVATIONS,
+    MOVES,
+    Call,
+    Intercept,
+    NoRule,
+    Rule,
+    plainly,
+    refusing,
+    step,
+)
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.scores import ScoreName
@@ -46,7 +56,11 @@ def max_pool(call: Call) -> Tensor:
     def back(arrived: Tensor, x: Tensor, y: Tensor, winner: Tensor) -> tuple[Tensor]:
         top = torch.maximum(y, y[-1:])
         gradient = _scattered(x, (winner, arrived))
-        share = _scattered(x, (winner, arrived * (top - y[-1:])), (winner[-1:].expand_as(winner), arrived * (y - top)))
+        share = _scattered(
+            x,
+            (winner, arrived * (top - y[-1:])),
+            (winner[-1:].expand_as(winner), arrived * (y - top)),
+        )
         return (slope(x, x[-1:], share, torch.zeros_like(share), gradient),)
 
     return step(y, back, (call.args[0], y, winner), call.args[0])
@@ -82,7 +96,19 @@ def quotient(call: Call) -> Any:
 
 
 _LINEAR = frozenset(
-    ("conv2d", "linear", "avg_pool2d", "adaptive_avg_pool2d", "mean", "sum", "add", "sub", "__rsub__", "neg", "interpolate")
+    (
+        "conv2d",
+        "linear",
+        "avg_pool2d",
+        "adaptive_avg_pool2d",
+        "mean",
+        "sum",
+        "add",
+        "sub",
+        "__rsub__",
+        "neg",
+        "interpolate",
+    )
 )
 _MAX_POOLS = ("max_pool2d", "adaptive_max_pool2d")
 RULES: dict[str, Rule] = {
@@ -95,11 +121,16 @@ RULES: dict[str, Rule] = {
 }
 COMPAT: dict[str | None, dict[str, Rule]] = {
     None: RULES,
-    "captum": RULES | dict.fromkeys(_MAX_POOLS, plainly),  # behind a ReLU, its rule for max pools is lost (0.7, 0.9)
+    "captum": RULES
+    | dict.fromkeys(
+        _MAX_POOLS, plainly
+    ),  # behind a ReLU, its rule for max pools is lost (0.7, 0.9)
 }
 
 
-def _logits(model: Model, x: Tensor, rules: Mapping[str, Rule] = RULES) -> Tensor:  # (B, C, h, w) -> (B + 1, K), the last of zeros
+def _logits(
+    model: Model, x: Tensor, rules: Mapping[str, Rule] = RULES
+) -> Tensor:  # (B, C, h, w) -> (B + 1, K), the last of zeros
     with refusing(model.module, "deepshap", _INSTEAD), Intercept(rules) as seen:
         return seen.result(model(torch.cat([x, torch.zeros_like(x[:1])])))
 
@@ -123,16 +154,34 @@ def start(logits: Tensor, target: Tensor, score: str) -> Tensor:  # (B + 1, K), 
     peak = torch.maximum(z, z0).amax(1, keepdim=True)
     e, e0 = (z - peak).exp(), (z0 - peak).exp()
     total, total0 = e.sum(1, keepdim=True), e0.sum(1, keepdim=True)
-    of_log = chosen - slope(total, total0, total.log(), total0.log(), 1 / total) * slope(z, z0, e, e0, e)
+    of_log = chosen - slope(total, total0, total.log(), total0.log(), 1 / total) * slope(
+        z, z0, e, e0, e
+    )
     if score == "logprob":
         return of_log
-    log, log0 = ((v * chosen).sum(1, keepdim=True) for v in (z - peak - total.log(), z0 - peak - total0.log()))
+    log, log0 = (
+        (v * chosen).sum(1, keepdim=True)
+        for v in (z - peak - total.log(), z0 - peak - total0.log())
+    )
     return of_log * slope(log, log0, log.exp(), log0.exp(), log.exp())
 
 
-@method("deepshap", family="relevance", paper="Lundberg & Lee 2017", needs=("rules",), cost=(0, 1), applies=_no_rule)
+@method(
+    "deepshap",
+    family="relevance",
+    paper="Lundberg & Lee 2017",
+    needs=("rules",),
+    cost=(0, 1),
+    applies=_no_rule,
+)
 def deepshap(
-    model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit", compat: Literal["captum"] | None = None
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    score: ScoreName = "logit",
+    compat: Literal["captum"] | None = None,
 ) -> Tensor:
     """Input × slopes between the image and a reference of zeros (DeepLIFT, rescale); sums to the difference of their scores.
 

@@ -63,13 +63,22 @@ class Explainer:
         """The method on that input, alone."""
         entry = expression.entry
         offered = {"silhouette": self.silhouette, "image": self.x}
-        given: dict[str, Any] = {name: value for name, value in offered.items() if name in entry.needs}
+        given: dict[str, Any] = {
+            name: value for name, value in offered.items() if name in entry.needs
+        }
         if entry.prepare:
             given["prepared"] = self.prepared(expression)
         arguments = {k: v for k, v in expression.arguments.items() if k != "reduce"}
 
         def call() -> Tensor:
-            return entry.function(self.model.tail(expression.layer), h, self.target, rng=self.rng, **given, **arguments)
+            return entry.function(
+                self.model.tail(expression.layer),
+                h,
+                self.target,
+                rng=self.rng,
+                **given,
+                **arguments,
+            )
 
         if entry.source is None:
             return call()
@@ -81,10 +90,16 @@ class Explainer:
         noise = expression.noise
         assert noise is not None
         if expression.drawn not in self._moments:
-            width = noise.std * ((h.flatten(1).amax(1) - h.flatten(1).amin(1)).reshape(-1, 1, 1, 1) if noise.relative else 1)
+            width = noise.std * (
+                (h.flatten(1).amax(1) - h.flatten(1).amin(1)).reshape(-1, 1, 1, 1)
+                if noise.relative
+                else 1
+            )
             first, second = torch.zeros(()), torch.zeros(())
             for i in range(noise.n):
-                raw = self._call(expression, h + width * self.rng.normal(f"noise {i}", h.shape[1:]).to(h))
+                raw = self._call(
+                    expression, h + width * self.rng.normal(f"noise {i}", h.shape[1:]).to(h)
+                )
                 _checked(raw, h, expression)
                 raw = raw.detach().float()
                 first, second = first.to(raw) + raw / noise.n, second.to(raw) + raw**2 / noise.n
@@ -127,21 +142,39 @@ def check_applicable(expression: Expression, model: Model, has_silhouettes: bool
     try:
         at = model.layer_name(expression.layer)
     except NotApplicable as error:
-        instead = "; vit-gradcam and chefer are for vision transformers, ixg works on any model" if is_vit(model.module) else ""
+        instead = (
+            "; vit-gradcam and chefer are for vision transformers, ixg works on any model"
+            if is_vit(model.module)
+            else ""
+        )
         raise NotApplicable(f"{expression.label} does not apply: {error}{instead}") from None
     if expression.entry.layers == "input" and at != "input":
-        raise NotApplicable(f"{expression.label} does not apply: it is defined at the input only; write {expression.entry.id}")
-    if expression.entry.applies and (reason := expression.entry.applies(model.tail(expression.layer))):
+        raise NotApplicable(
+            f"{expression.label} does not apply: it is defined at the input only; write {expression.entry.id}"
+        )
+    if expression.entry.applies and (
+        reason := expression.entry.applies(model.tail(expression.layer))
+    ):
         raise NotApplicable(f"{expression.label} does not apply: {reason}")
     if "silhouette" in expression.entry.needs and not has_silhouettes:
-        raise NotApplicable(f"{expression.label} needs data with silhouettes of the object, such as paperbirds")
+        raise NotApplicable(
+            f"{expression.label} needs data with silhouettes of the object, such as paperbirds"
+        )
 
 
 def _checked(raw: object, h: Tensor, expression: Expression) -> Tensor:
     if not isinstance(raw, Tensor):
-        raise MapError(f"{expression.label} returned {type(raw).__name__}; a method returns a tensor (B, C, h, w) or (B, h, w)")
+        raise MapError(
+            f"{expression.label} returned {type(raw).__name__}; a method returns a tensor (B, C, h, w) or (B, h, w)"
+        )
     batch, height, width = len(h), *h.shape[2:]
-    fits = raw.ndim in (3, 4) and len(raw) == batch and raw.shape[-1] <= width and raw.shape[-2] <= height and raw.numel()
+    fits = (
+        raw.ndim in (3, 4)
+        and len(raw) == batch
+        and raw.shape[-1] <= width
+        and raw.shape[-2] <= height
+        and raw.numel()
+    )
     if not fits:
         raise MapError(
             f"{expression.label} returned shape {tuple(raw.shape)}; expected ({batch}, C, h, w) or ({batch}, h, w) "
@@ -182,9 +215,13 @@ def explain(
     """
     expression = method if isinstance(method, Expression) else Expression.parse(method)
     if not isinstance(images, Tensor):
-        raise HeatproofError(f"images must be a tensor in the model's input space; got {type(images).__name__} (see model.normalize)")
+        raise HeatproofError(
+            f"images must be a tensor in the model's input space; got {type(images).__name__} (see model.normalize)"
+        )
     if not images.is_floating_point():
-        raise HeatproofError(f"images must be floats in the model's input space; got {images.dtype}: model.normalize(images / 255)")
+        raise HeatproofError(
+            f"images must be floats in the model's input space; got {images.dtype}: model.normalize(images / 255)"
+        )
     x = images.detach().to(model.device, model.dtype)
     if x.ndim != 4 or not len(x) or x.shape[1:] != (len(model.mean), model.size, model.size):
         raise HeatproofError(
@@ -193,14 +230,27 @@ def explain(
     target = model.logits(x).argmax(1) if targets is None else _indices(targets, len(x), model)
     rng = Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], model.device)
     known = _known(model, reference) if reference is not None else None
-    explainer = Explainer(model, x, target, rng, silhouette, partial(prepare, model=model, reference=known) if known else no_reference)
-    beforehand = (lambda baseline: baseline.prepare(model, known.batches(model))) if known else model.prepared
+    explainer = Explainer(
+        model,
+        x,
+        target,
+        rng,
+        silhouette,
+        partial(prepare, model=model, reference=known) if known else no_reference,
+    )
+    beforehand = (
+        (lambda baseline: baseline.prepare(model, known.batches(model)))
+        if known
+        else model.prepared
+    )
     check_applicable(expression, model, silhouette is not None)
     with model.preparing(beforehand), model.sharing(x, target, [expression.layer]):
         maps = explainer.resized(transformed(expression, explainer.native(expression), rng))
     bad = (~finite(maps)).nonzero().flatten().tolist()
     if bad:
-        raise MapError(f"{expression.label}: the map of image {', '.join(map(str, bad))} is not finite")
+        raise MapError(
+            f"{expression.label}: the map of image {', '.join(map(str, bad))} is not finite"
+        )
     return maps
 
 
@@ -208,12 +258,23 @@ def _indices(targets: Tensor | Sequence[int] | int, count: int, model: Model) ->
     try:
         target = torch.as_tensor(targets, device=model.device).reshape(-1)
         target = target.expand(count) if len(target) == 1 else target
-        fits = not target.is_floating_point() and len(target) == count and target.min() >= 0 and target.max() < model.n_classes
+        fits = (
+            not target.is_floating_point()
+            and len(target) == count
+            and target.min() >= 0
+            and target.max() < model.n_classes
+        )
     except (TypeError, ValueError, RuntimeError):  # not numbers
         fits = False
     if not fits:
-        told = f'"{targets}" (a method is the fourth argument: method="{targets}")' if isinstance(targets, str) else targets
-        raise HeatproofError(f"targets must be {count} class indices from 0 to {model.n_classes - 1}; got {told}")
+        told = (
+            f'"{targets}" (a method is the fourth argument: method="{targets}")'
+            if isinstance(targets, str)
+            else targets
+        )
+        raise HeatproofError(
+            f"targets must be {count} class indices from 0 to {model.n_classes - 1}; got {told}"
+        )
     return target
 
 

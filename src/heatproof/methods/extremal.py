@@ -61,12 +61,23 @@ def extremal(
     for sample, area in model.chunks(len(x), len(areas)):
         pyramid = blurred(x[sample], blur or 20 * scale)
         shares = torch.tensor(areas, dtype=torch.float64)[area]
-        found.index_add_(0, sample.to(x.device), optimised(model, pyramid, target[sample], shares, bumps, steps, jitter, score))
+        found.index_add_(
+            0,
+            sample.to(x.device),
+            optimised(model, pyramid, target[sample], shares, bumps, steps, jitter, score),
+        )
     return found / len(areas)
 
 
 def optimised(
-    model: Model, pyramid: Tensor, target: Tensor, areas: Tensor, bumps: Bumps, steps: int, jitter: bool, score: str
+    model: Model,
+    pyramid: Tensor,
+    target: Tensor,
+    areas: Tensor,
+    bumps: Bumps,
+    steps: int,
+    jitter: bool,
+    score: str,
 ) -> Tensor:  # (n, levels, C, H, W), (n,), (n,) -> (n, H, W)
     """Gradient descent with momentum, each mask by itself."""
     pressure = pyramid.new_ones(len(pyramid), *bumps.grid)
@@ -75,7 +86,9 @@ def optimised(
         masks, whole = bumps.masks(pressure)
         points, slope = at_level(pyramid, bumps.inner(masks))
         mirrored = (3,) if jitter and turn % 2 == 0 else ()
-        gradient = model.gradient(points.flip(mirrored), target, score=score).gradient.flip(mirrored)
+        gradient = model.gradient(points.flip(mirrored), target, score=score).gradient.flip(
+            mirrored
+        )
         wanted = largest(masks, areas)
         uphill = 2 * firm / masks[0].numel() * (masks - wanted)
         bumps.inner(uphill).sub_((gradient * slope).sum(1))
@@ -89,7 +102,9 @@ def optimised(
 def blurred(x: Tensor, widest: float) -> Tensor:  # (n, C, H, W) -> (n, levels, C, H, W)
     """From the widest blur to none; zeros lie around the image."""
     sigmas = [widest * (1 - level / (LEVELS - 1)) for level in range(LEVELS - 1)]
-    return torch.stack([*(separable(x, gaussian(2 * math.ceil(4 * s) + 1, s), "constant") for s in sigmas), x], 1)
+    return torch.stack(
+        [*(separable(x, gaussian(2 * math.ceil(4 * s) + 1, s), "constant") for s in sigmas), x], 1
+    )
 
 
 def at_level(pyramid: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:  # -> (n, C, H, W) twice
@@ -106,10 +121,14 @@ def largest(masks: Tensor, areas: Tensor) -> Tensor:  # (n, h, w), (n,) -> same 
     so that rounding does not choose: the first masks, of equal bumps, are full of them."""
     flat = masks.flatten(1)
     below = [int(flat.shape[1] * (1 - area)) for area in areas.tolist()]
-    border = torch.stack([row.kthvalue(count + 1).values for row, count in zip(flat, below, strict=True)])[:, None]
+    border = torch.stack(
+        [row.kthvalue(count + 1).values for row, count in zip(flat, below, strict=True)]
+    )[:, None]
     above, level = flat > border + EQUAL, (flat - border).abs() <= EQUAL
     left = flat.shape[1] - torch.tensor(below, device=flat.device) - above.sum(1)
-    return torch.where(level, (left / level.sum(1)).to(flat)[:, None], above.to(flat)).reshape(masks.shape)
+    return torch.where(level, (left / level.sum(1)).to(flat)[:, None], above.to(flat)).reshape(
+        masks.shape
+    )
 
 
 @dataclass(frozen=True)
@@ -143,23 +162,43 @@ class Bumps:
         return height, width
 
     @cached_property
-    def profiles(self) -> Tensor:  # (bumps², step²): of the bumps that reach a place, by where in a step the place is
+    def profiles(
+        self,
+    ) -> (
+        Tensor
+    ):  # (bumps², step²): of the bumps that reach a place, by where in a step the place is
         reach = torch.arange(2 * self.around + 1) - self.padding
         away = torch.arange(self.step) - self.sigma - self.step * reach[:, None]
-        distance = (away[:, None, :, None] ** 2 + away[None, :, None, :] ** 2).float().sqrt().reshape(len(reach) ** 2, -1)
+        distance = (
+            (away[:, None, :, None] ** 2 + away[None, :, None, :] ** 2)
+            .float()
+            .sqrt()
+            .reshape(len(reach) ** 2, -1)
+        )
         return torch.exp(-2 * (distance / self.sigma - 0.5).clamp(min=0) ** 2)
 
-    def masks(self, pressure: Tensor) -> tuple[Tensor, Tensor]:  # (n, g, g) -> (n, h, w), and what `pull` needs again
-        masks, whole = (torch.stack(part) for part in zip(*map(self._pooled, pressure), strict=True))
+    def masks(
+        self, pressure: Tensor
+    ) -> tuple[Tensor, Tensor]:  # (n, g, g) -> (n, h, w), and what `pull` needs again
+        masks, whole = (
+            torch.stack(part) for part in zip(*map(self._pooled, pressure), strict=True)
+        )
         return self._arranged(masks), whole
 
     # One mask at a time, in the same memory for every bump: what fits into a core's cache is half the time.
 
     def _pooled(self, pressure: Tensor) -> tuple[Tensor, Tensor]:  # (g, g) -> (step², blocks) twice
         """Σ v e^{20 v} / Σ e^{20 v} over the bumps, and the denominator."""
-        reaching, profiles = self._reaching(pressure), COLDNESS * self.profiles.to(pressure)[:, :, None]
+        reaching, profiles = (
+            self._reaching(pressure),
+            COLDNESS * self.profiles.to(pressure)[:, :, None],
+        )
         total = pressure.new_zeros(profiles.shape[1], reaching.shape[1])
-        whole, height, weight = torch.zeros_like(total), torch.empty_like(total), torch.empty_like(total)
+        whole, height, weight = (
+            torch.zeros_like(total),
+            torch.empty_like(total),
+            torch.empty_like(total),
+        )
         for profile, bump in zip(profiles, reaching, strict=True):
             torch.mul(profile, bump, out=height)
             torch.exp(height, out=weight)
@@ -170,9 +209,13 @@ class Bumps:
     def pull(self, pressure: Tensor, masks: Tensor, whole: Tensor, uphill: Tensor) -> Tensor:
         """The derivative with respect to pressure, from that with respect to masks."""
         slots, given = self._slots(masks), self._slots(uphill) / whole
-        return torch.stack([self._pulled(*each) for each in zip(pressure, slots, given, strict=True)])
+        return torch.stack(
+            [self._pulled(*each) for each in zip(pressure, slots, given, strict=True)]
+        )
 
-    def _pulled(self, pressure: Tensor, masks: Tensor, given: Tensor) -> Tensor:  # (g, g), (step², blocks) twice -> (g, g)
+    def _pulled(
+        self, pressure: Tensor, masks: Tensor, given: Tensor
+    ) -> Tensor:  # (g, g), (step², blocks) twice -> (g, g)
         reaching, profiles = self._reaching(pressure), self.profiles.to(pressure)
         pulls, base = torch.empty_like(reaching), (1 - COLDNESS * masks) * given
         height, slope = torch.empty_like(base), torch.empty_like(base)
@@ -190,13 +233,24 @@ class Bumps:
     def _arranged(self, slots: Tensor) -> Tensor:  # (n, step², blocks) -> (n, h, w)
         grid = slots.reshape(len(slots), self.step, self.step, *self.blocks).permute(0, 3, 1, 4, 2)
         height, width = (self.step * side for side in self.blocks)
-        return grid.reshape(len(slots), height, width)[:, : height - self.step + 1, : width - self.step + 1]
+        return grid.reshape(len(slots), height, width)[
+            :, : height - self.step + 1, : width - self.step + 1
+        ]
 
-    def _slots(self, masks: Tensor) -> Tensor:  # (n, h, w) -> (n, step², blocks); zero where there is no place
+    def _slots(
+        self, masks: Tensor
+    ) -> Tensor:  # (n, h, w) -> (n, step², blocks); zero where there is no place
         full = F.pad(masks, (0, self.step - 1, 0, self.step - 1))
         height, width = self.blocks
-        return full.reshape(len(masks), height, self.step, width, self.step).permute(0, 2, 4, 1, 3).flatten(3).flatten(1, 2)
+        return (
+            full.reshape(len(masks), height, self.step, width, self.step)
+            .permute(0, 2, 4, 1, 3)
+            .flatten(3)
+            .flatten(1, 2)
+        )
 
     def inner(self, masks: Tensor) -> Tensor:
         """Without the margin; a view."""
-        return masks[:, self.sigma : self.sigma + self.size[0], self.sigma : self.sigma + self.size[1]]
+        return masks[
+            :, self.sigma : self.sigma + self.size[0], self.sigma : self.sigma + self.size[1]
+        ]

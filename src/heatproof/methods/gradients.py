@@ -19,8 +19,17 @@ from heatproof.tensor.noise import Rng
 from heatproof.tensor.scores import ScoreName
 
 
-@method("saliency", family="gradient", paper="Simonyan et al. 2014", signed=False, reduce="abs_sum", needs=("gradient",))
-def saliency(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit") -> Tensor:
+@method(
+    "saliency",
+    family="gradient",
+    paper="Simonyan et al. 2014",
+    signed=False,
+    reduce="abs_sum",
+    needs=("gradient",),
+)
+def saliency(
+    model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit"
+) -> Tensor:
     """The gradient of the target's score; absolute value after summing the channels."""
     return model.gradient(x, target, score=score).gradient
 
@@ -54,23 +63,36 @@ def ig(
     """Integrated gradients along the straight line from a baseline; rule=gauss (Gauss–Legendre) or trapezoid."""
     start = Baseline.parse(baseline)
     if model.start_layer != "input" and start.label != "zero":
-        raise HeatproofError(f"ig at layer {model.start_layer} starts from zero features; baseline={baseline} is for images")
+        raise HeatproofError(
+            f"ig at layer {model.start_layer} starts from zero features; baseline={baseline} is for images"
+        )
     return integrated_gradients(model, x, start.fill(x, model, rng), target, steps, rule, score)
 
 
 @method("ig-u", family="gradient", paper="Hesse et al. 2024", needs=("gradient",), cost=_steps)
 def ig_u(
-    model: Model, x: Tensor, target: Tensor, *, rng: Rng, steps: Steps = 50, rule: Rule = "gauss", score: ScoreName = "logit"
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    steps: Steps = 50,
+    rule: Rule = "gauss",
+    score: ScoreName = "logit",
 ) -> Tensor:
     """Integrated gradients from one image of U(-1, 1) noise, the same for all samples."""
     start = 2 * rng.once("ig-u", x.shape[1:]).to(x) - 1
     return integrated_gradients(model, x, start.expand_as(x), target, steps, rule, score)
 
 
-def integrated_gradients(model: Model, x: Tensor, start: Tensor, target: Tensor, steps: int, rule: str, score: str) -> Tensor:
+def integrated_gradients(
+    model: Model, x: Tensor, start: Tensor, target: Tensor, steps: int, rule: str, score: str
+) -> Tensor:
     """(x − x0) Σ_k w_k ∇f(x0 + α_k (x − x0)), all nodes of all samples batched."""
     if rule == "trapezoid" and steps < 2:
-        raise HeatproofError("the trapezoid has two ends: ig(rule=trapezoid) needs at least 2 steps")
+        raise HeatproofError(
+            "the trapezoid has two ends: ig(rule=trapezoid) needs at least 2 steps"
+        )
     alpha, weight = (torch.from_numpy(v).to(x).reshape(-1, 1, 1, 1) for v in _nodes(steps, rule))
     path, total = model.laid(x - start), x.new_zeros(())
     away = start.stride(0) > 0 or bool(start[:1].any())  # not zero for all
@@ -83,7 +105,9 @@ def integrated_gradients(model: Model, x: Tensor, start: Tensor, target: Tensor,
                 part.of(points).add_(start[part.samples, None])
         gradient = model.gradient(points, target[sample.to(x.device)], score=score).gradient
         if not total.ndim:
-            total = torch.zeros_like(gradient[:1].expand_as(x))  # which lies in memory as gradients do
+            total = torch.zeros_like(
+                gradient[:1].expand_as(x)
+            )  # which lies in memory as gradients do
         for part in parts:
             for weighted in part.of(gradient).mul_(weight[part.variants]).unbind(1):
                 total[part.samples] += weighted
@@ -105,6 +129,8 @@ noisy("ixg-sg", "ixg", paper="Hesse et al. 2024", n=4, std=1.0, kind="mean")
 noisy("ig-sg", "ig", paper="Hesse et al. 2024", n=4, std=1.0, kind="mean")
 noisy("ig-sq", "ig", paper="Hesse et al. 2024", n=4, std=1.0, kind="sq")
 noisy("ig-var", "ig", paper="Li et al. 2024", n=20, std=0.3, kind="var")
-noisy("smoothgrad", "saliency", paper="Smilkov et al. 2017", reduce="mean", n=50, std=0.2, kind="mean")
+noisy(
+    "smoothgrad", "saliency", paper="Smilkov et al. 2017", reduce="mean", n=50, std=0.2, kind="mean"
+)
 noisy("squaregrad", "saliency", paper="Hooker et al. 2019", reduce="mean", n=50, std=0.2, kind="sq")
 noisy("vargrad", "saliency", paper="Adebayo et al. 2018", reduce="mean", n=50, std=0.2, kind="var")

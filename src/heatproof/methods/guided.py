@@ -20,7 +20,9 @@ from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.scores import ScoreName, score_function
 
-Gate = Callable[[Tensor, Tensor], Tensor]  # (what ReLU's own backward gives, what arrived) -> what goes on
+Gate = Callable[
+    [Tensor, Tensor], Tensor
+]  # (what ReLU's own backward gives, what arrived) -> what goes on
 
 
 def relus(output: Tensor) -> list[Any]:
@@ -28,7 +30,9 @@ def relus(output: Tensor) -> list[Any]:
     found = []
     for node in graph(output):
         if is_opaque(node):
-            raise NotApplicable(f"{node.name()} may hide ReLUs; give the network without checkpoints, compilation and backwards of its own")
+            raise NotApplicable(
+                f"{node.name()} may hide ReLUs; give the network without checkpoints, compilation and backwards of its own"
+            )
         if _is_relu(node):
             found.append(node)
     return found
@@ -60,7 +64,9 @@ def gated_gradient(model: Model, x: Tensor, target: Tensor, score: str, gate: Ga
     def attribute(leaf: Tensor, goal: Tensor) -> Tensor:
         total = score_function(score)(model(leaf), goal).sum()
         for node in relus(total):
-            node.register_hook(lambda through, arrived: (gate(through[0], arrived[0]), *through[1:]))
+            node.register_hook(
+                lambda through, arrived: (gate(through[0], arrived[0]), *through[1:])
+            )
         return torch.autograd.grad(total, leaf)[0]
 
     return model.attribute(x, target, attribute)
@@ -75,19 +81,35 @@ def without_relus(model: Model) -> str:
             found = relus(whole(whole.blank()))
     except NotApplicable as error:
         return str(error)
-    return "" if found else f"{model.name} has no ReLUs, so it would be the plain gradient; use saliency(reduce=sum_abs)"
+    return (
+        ""
+        if found
+        else f"{model.name} has no ReLUs, so it would be the plain gradient; use saliency(reduce=sum_abs)"
+    )
 
 
-guided = partial(method, family="gradient", signed=False, reduce="sum_abs", cost=(0, 1), needs=("relus",), applies=without_relus)
+guided = partial(
+    method,
+    family="gradient",
+    signed=False,
+    reduce="sum_abs",
+    cost=(0, 1),
+    needs=("relus",),
+    applies=without_relus,
+)
 
 
 @guided("guided-backprop", paper="Springenberg et al. 2015")
-def guided_backprop(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit") -> Tensor:
+def guided_backprop(
+    model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit"
+) -> Tensor:
     """The gradient with only positive values passing back through the ReLUs that were active."""
     return gated_gradient(model, x, target, score, lambda through, arrived: through.relu())
 
 
 @guided("deconvnet", paper="Zeiler & Fergus 2014")
-def deconvnet(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit") -> Tensor:
+def deconvnet(
+    model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit"
+) -> Tensor:
     """The gradient with positive values passing back through all ReLUs, active or not."""
     return gated_gradient(model, x, target, score, lambda through, arrived: arrived.relu())

@@ -29,7 +29,14 @@ Keep = Callable[[Tensor], Tensor]  # numbers of masks (n,) -> what they keep, (n
 
 
 def masked_scores(
-    model: Model, x: Tensor, target: Tensor, count: int, keep: Keep, *, score: str, fill: Tensor | None = None
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    count: int,
+    keep: Keep,
+    *,
+    score: str,
+    fill: Tensor | None = None,
 ) -> Tensor:  # (B, count) float64
     """The score of every sample under every mask. What is not kept comes from `fill`, (B, C, H, W); None: it becomes zero."""
     found = torch.empty(len(x), count, dtype=torch.float64, device=x.device)
@@ -51,7 +58,9 @@ def fill_of(model: Model, x: Tensor, baseline: str, rng: Rng) -> Tensor | None:
     if painted.label == "zero":
         return None
     if model.start_layer != "input":
-        raise HeatproofError(f"at layer {model.start_layer} removed features become zero; baseline={baseline} is for images")
+        raise HeatproofError(
+            f"at layer {model.start_layer} removed features become zero; baseline={baseline} is for images"
+        )
     return painted.fill(x, model, rng)
 
 
@@ -64,7 +73,11 @@ def _window(size: int | None, stride: int | None, at_input: bool = True) -> tupl
 
 
 def _occlusions(arguments: Mapping[str, Any]) -> tuple[int, int]:
-    return len(windows(arguments["side"], *_window(arguments["size"], arguments["stride"]), arguments["compat"])) ** 2 + 1, 0
+    return len(
+        windows(
+            arguments["side"], *_window(arguments["size"], arguments["stride"]), arguments["compat"]
+        )
+    ) ** 2 + 1, 0
 
 
 @perturbation("occlusion", paper="Zeiler & Fergus 2014", cost=_occlusions)
@@ -91,20 +104,34 @@ def occlusion(
         raise HeatproofError(f"occlusion: stride={stride} leaves gaps between windows of {size} px")
     down, along = (windows(side, size, stride, compat).to(x) for side in (height, width))
     if down.all() or along.all():  # also where no whole window fits
-        raise HeatproofError(f"occlusion: a window of {size} px covers all of {model.start_layer}, {height}×{width}; give a smaller size")
+        raise HeatproofError(
+            f"occlusion: a window of {size} px covers all of {model.start_layer}, {height}×{width}; give a smaller size"
+        )
 
     def keep(window: Tensor) -> Tensor:
         return 1 - down[window // len(along), :, None] * along[window % len(along), None, :]
 
-    seen = masked_scores(model, x, target, len(down) * len(along), keep, score=score, fill=fill_of(model, x, baseline, rng))
-    drops = (clean_scores(model, x, target, score)[:, None] - seen).reshape(len(x), len(down), len(along))
+    seen = masked_scores(
+        model,
+        x,
+        target,
+        len(down) * len(along),
+        keep,
+        score=score,
+        fill=fill_of(model, x, baseline, rng),
+    )
+    drops = (clean_scores(model, x, target, score)[:, None] - seen).reshape(
+        len(x), len(down), len(along)
+    )
     if compat is None:
         drops = drops / torch.outer(down.sum(1), along.sum(1))
     down, along = down.double(), along.double()
     return each(lambda d: down.T @ d @ along, drops)
 
 
-def windows(side: int, size: int, stride: int, compat: str | None = None) -> Tensor:  # (n, side) bool
+def windows(
+    side: int, size: int, stride: int, compat: str | None = None
+) -> Tensor:  # (n, side) bool
     """Along one side, which places each window covers. Odd windows are centred on multiples of the stride, even ones begin there."""
     if compat == "xplique":
         starts = torch.arange(0, side - size + 1, stride)
@@ -131,16 +158,25 @@ class SoftMasks:
     size: tuple[int, int]
 
     @classmethod
-    def of(cls, grids: Tensor, offsets: Tensor, height: int, width: int, compat: str | None = None) -> SoftMasks:
+    def of(
+        cls, grids: Tensor, offsets: Tensor, height: int, width: int, compat: str | None = None
+    ) -> SoftMasks:
         cells = grids.shape[-1]
-        down, along = (linear(enlarged_side(side, cells, compat), cells, mirror=compat is None).to(grids) for side in (height, width))
+        down, along = (
+            linear(enlarged_side(side, cells, compat), cells, mirror=compat is None).to(grids)
+            for side in (height, width)
+        )
         return cls(grids, offsets, down, along, (height, width))
 
     @classmethod
-    def drawn(cls, rng: Rng, x: Tensor, masks: int, cells: int, p: float, compat: str | None) -> SoftMasks:
+    def drawn(
+        cls, rng: Rng, x: Tensor, masks: int, cells: int, p: float, compat: str | None
+    ) -> SoftMasks:
         height, width = x.shape[2:]
         grids = (rng.once("rise grids", (masks, cells, cells)) < p).to(x)
-        room = torch.tensor([_room(side, cells, compat) for side in (height, width)], device=rng.device)
+        room = torch.tensor(
+            [_room(side, cells, compat) for side in (height, width)], device=rng.device
+        )
         offsets = (rng.once("rise offsets", (masks, 2)) * room).long().to(x.device)
         return cls.of(grids, offsets, height, width, compat)
 
@@ -150,7 +186,9 @@ class SoftMasks:
     def __call__(self, mask: Tensor) -> Tensor:  # (n,) -> (n, H, W)
         down, along = (
             side[self.offsets[mask, axis, None] + torch.arange(length, device=side.device)]
-            for axis, (side, length) in enumerate(zip((self.down, self.along), self.size, strict=True))
+            for axis, (side, length) in enumerate(
+                zip((self.down, self.along), self.size, strict=True)
+            )
         )
         return down @ self.grids[mask] @ along.mT
 
@@ -161,7 +199,9 @@ def enlarged_side(side: int, cells: int, compat: str | None = None) -> int:
 
 def _room(side: int, cells: int, compat: str | None) -> int:
     """How many places a crop can begin at."""
-    return enlarged_side(side, cells, compat) - side + 1 if compat == "xplique" else -(-side // cells)
+    return (
+        enlarged_side(side, cells, compat) - side + 1 if compat == "xplique" else -(-side // cells)
+    )
 
 
 def _masks(arguments: Mapping[str, Any]) -> tuple[int, int]:
@@ -205,16 +245,29 @@ def rise_u(
 ) -> Tensor:
     """RISE over one image of U(-1, 1) noise, the same for all samples."""
     noise = (2 * rng.once("rise-u", x.shape[1:]).to(x) - 1).expand_as(x)
-    return rise_maps(model, x, target, SoftMasks.drawn(rng, x, masks, cells, p, None), p, score, noise)
+    return rise_maps(
+        model, x, target, SoftMasks.drawn(rng, x, masks, cells, p, None), p, score, noise
+    )
 
 
 def rise_maps(
-    model: Model, x: Tensor, target: Tensor, masks: SoftMasks, p: float, score: str, fill: Tensor | None, compat: str | None = None
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    masks: SoftMasks,
+    p: float,
+    score: str,
+    fill: Tensor | None,
+    compat: str | None = None,
 ) -> Tensor:
     """Σ_i f(kept by M_i) M_i / (N p)."""
     scores = masked_scores(model, x, target, len(masks), masks, score=score, fill=fill)
     total = mask_sums(scores, masks, model.batch_size)
-    return total / (mask_sums(torch.ones_like(scores[:1]), masks, model.batch_size) if compat == "xplique" else len(masks) * p)
+    return total / (
+        mask_sums(torch.ones_like(scores[:1]), masks, model.batch_size)
+        if compat == "xplique"
+        else len(masks) * p
+    )
 
 
 def mask_sums(weights: Tensor, keep: Keep, size: int) -> Tensor:  # (B, N) -> (B, H, W)

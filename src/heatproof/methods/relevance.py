@@ -21,7 +21,16 @@ from torch.nn.grad import conv2d_input
 
 from heatproof.errors import NotApplicable
 from heatproof.methods.base import method, remembered
-from heatproof.models.intercept import ACTIVATIONS, MOVES, Call, Intercept, NoRule, plainly, refusing, step
+from heatproof.models.intercept import (
+    ACTIVATIONS,
+    MOVES,
+    Call,
+    Intercept,
+    NoRule,
+    plainly,
+    refusing,
+    step,
+)
 from heatproof.models.intercept import Rule as Operation
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
@@ -39,7 +48,11 @@ class Affine:
     options: Mapping[str, Any] | None  # of the convolution; None: a matrix
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return F.linear(x, weight, bias) if self.options is None else F.conv2d(x, weight, bias, **self.options)
+        return (
+            F.linear(x, weight, bias)
+            if self.options is None
+            else F.conv2d(x, weight, bias, **self.options)
+        )
 
     def back(self, s: Tensor, weight: Tensor, x: Tensor) -> Tensor:
         """Wᵀ s, of the shape of x."""
@@ -58,7 +71,9 @@ class Affine:
         return replace(self, weight=weight, bias=self.bias * scale + shift)
 
 
-Share = Callable[[Affine, Tensor, Tensor, Tensor], Tensor]  # (layer, x, z, relevance of z) -> relevance of x
+Share = Callable[
+    [Affine, Tensor, Tensor, Tensor], Tensor
+]  # (layer, x, z, relevance of z) -> relevance of x
 
 
 def stable(z: Tensor, epsilon: float = TINY) -> Tensor:
@@ -67,7 +82,9 @@ def stable(z: Tensor, epsilon: float = TINY) -> Tensor:
 
 
 def epsilon_rule(epsilon: float) -> Share:
-    return lambda layer, x, z, relevance: x * layer.back(relevance / stable(z, epsilon), layer.weight, x)
+    return lambda layer, x, z, relevance: (
+        x * layer.back(relevance / stable(z, epsilon), layer.weight, x)
+    )
 
 
 def positive(layer: Affine, x: Tensor) -> Tensor:
@@ -99,8 +116,13 @@ def gamma_rule(gamma: float) -> Share:
         ups = positive(layer, x) + layer.along(layer.bias.clamp(min=0))
         total = z + gamma * torch.where(z > 0, ups, z - ups)  # W x + b is the sum of ups and downs
         s = torch.where(z == 0, 0, relevance / stable(total))
-        more, less = (layer.weight + gamma * part for part in (layer.weight.clamp(min=0), layer.weight.clamp(max=0)))
-        return shared(layer, x, s.where(z > 0, 0), more, less) + shared(layer, x, s.where(z < 0, 0), less, more)
+        more, less = (
+            layer.weight + gamma * part
+            for part in (layer.weight.clamp(min=0), layer.weight.clamp(max=0))
+        )
+        return shared(layer, x, s.where(z > 0, 0), more, less) + shared(
+            layer, x, s.where(z < 0, 0), less, more
+        )
 
     return share
 
@@ -134,7 +156,9 @@ class Propagation:
         self.kind = ""
         self.start: Tensor | None = None
         self.boxed = False  # a convolution has seen the image
-        self.last: tuple[Affine, Tensor, Tensor] | None = None  # the layer just met, its input, its output
+        self.last: tuple[Affine, Tensor, Tensor] | None = (
+            None  # the layer just met, its input, its output
+        )
         self.operations: dict[str, Operation] = {
             **dict.fromkeys(MOVES | {"max_pool2d", "adaptive_max_pool2d"}, plainly),
             **dict.fromkeys(ACTIVATIONS, passed),
@@ -158,13 +182,20 @@ class Propagation:
         return x
 
     def convolution(self, call: Call) -> Tensor:
-        x, weight, bias = (call.argument(i, name) for i, name in enumerate(("input", "weight", "bias")))
+        x, weight, bias = (
+            call.argument(i, name) for i, name in enumerate(("input", "weight", "bias"))
+        )
         stride, padding, dilation, groups = (
             call.argument(i, name, default)
-            for i, (name, default) in enumerate((("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1)), 3)
+            for i, (name, default) in enumerate(
+                (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1)), 3
+            )
         )
         if isinstance(padding, str):
-            around = [d * (k - 1) * (padding == "same") for d, k in zip(_pair(dilation), weight.shape[2:], strict=True)]
+            around = [
+                d * (k - 1) * (padding == "same")
+                for d, k in zip(_pair(dilation), weight.shape[2:], strict=True)
+            ]
             if any(n % 2 for n in around):
                 raise NoRule("conv2d with padding=same and an even kernel")
             padding = [n // 2 for n in around]
@@ -172,7 +203,9 @@ class Propagation:
         return self.met(x, Affine(weight, _bias(weight, bias), options), call.value())
 
     def matrix(self, call: Call) -> Tensor:
-        x, weight, bias = (call.argument(i, name) for i, name in enumerate(("input", "weight", "bias")))
+        x, weight, bias = (
+            call.argument(i, name) for i, name in enumerate(("input", "weight", "bias"))
+        )
         return self.met(x, Affine(weight, _bias(weight, bias), None), call.value())
 
     def met(self, x: Tensor, layer: Affine, z: Tensor) -> Tensor:
@@ -186,7 +219,9 @@ class Propagation:
         if self.rules.image and convolves:
             self.boxed |= x is self.start
             if not self.boxed:
-                raise NoRule("conv2d of a changed image; hp.Model(mean=…, std=…) is the place to normalise it")
+                raise NoRule(
+                    "conv2d of a changed image; hp.Model(mean=…, std=…) is the place to normalise it"
+                )
             if x is self.start:
                 return self.rules.image
         return self.rules.convolution if convolves and self.kind != "head" else self.rules.connected
@@ -195,7 +230,11 @@ class Propagation:
         found = norm_factors(call)
         if found is None:
             raise NoRule("batch_norm with the statistics of the batch")
-        return self.merged(call, lambda layer: found if layer.options or call.args[0].ndim == 2 else None, self.norm_alone)
+        return self.merged(
+            call,
+            lambda layer: found if layer.options or call.args[0].ndim == 2 else None,
+            self.norm_alone,
+        )
 
     def norm_alone(self, call: Call) -> Tensor:
         """Where the explained layer lies between a convolution and its norm, its relevance is that of the two together."""
@@ -203,13 +242,20 @@ class Propagation:
             raise NoRule("batch_norm behind no convolution")
         return passed(call)
 
-    def merged(self, call: Call, change: Callable[[Affine], tuple[Tensor, Tensor] | None], otherwise: Operation) -> Tensor:
+    def merged(
+        self,
+        call: Call,
+        change: Callable[[Affine], tuple[Tensor, Tensor] | None],
+        otherwise: Operation,
+    ) -> Tensor:
         """As part of the layer before it, if that is where its operand is from and a factor and a shift for each output is what it does."""
         if self.last is None or self.last[2] is not call.args[0]:
             return otherwise(call)
         layer, x, _ = self.last
         changed = change(layer)
-        return otherwise(call) if changed is None else self.met(x, layer.then(*changed), call.value())
+        return (
+            otherwise(call) if changed is None else self.met(x, layer.then(*changed), call.value())
+        )
 
     def sum(self, call: Call) -> Tensor:
         call, other, depends = _operands(call)
@@ -226,10 +272,15 @@ class Propagation:
 
 def norm_factors(call: Call) -> tuple[Tensor, Tensor] | None:
     """The factor and the shift of each channel, (outputs,), of a batch norm; None where they are the batch's own."""
-    mean, variance, weight, bias = (call.argument(i, n) for i, n in enumerate(("running_mean", "running_var", "weight", "bias"), 1))
+    mean, variance, weight, bias = (
+        call.argument(i, n)
+        for i, n in enumerate(("running_mean", "running_var", "weight", "bias"), 1)
+    )
     if mean is None or call.argument(5, "training", False):
         return None
-    scale: Tensor = (variance + call.argument(7, "eps", 1e-5)).rsqrt() * (1 if weight is None else weight)
+    scale: Tensor = (variance + call.argument(7, "eps", 1e-5)).rsqrt() * (
+        1 if weight is None else weight
+    )
     return scale, (0 if bias is None else bias) - mean * scale
 
 
@@ -246,7 +297,10 @@ def _factor_and_shift(layer: Affine, *values: Any) -> tuple[Tensor, Tensor] | No
     """Numbers, or tensors with one number for each output, as (outputs,)."""
     each = layer.along(layer.bias)
     found = [torch.as_tensor(value).to(each) for value in values]
-    if any(v.numel() > 1 and (v.numel() != each.numel() or v.shape[-each.ndim :] != each.shape) for v in found):
+    if any(
+        v.numel() > 1 and (v.numel() != each.numel() or v.shape[-each.ndim :] != each.shape)
+        for v in found
+    ):
         return None
     factor, shift = (v.reshape(-1).expand_as(layer.bias) for v in found)
     return factor, shift
@@ -287,14 +341,28 @@ def in_proportions(a: Tensor, b: Tensor, z: Tensor) -> Tensor:
     return step(z, back, (a, b), a, b)
 
 
-def relevance(model: Model, x: Tensor, target: Tensor, convolution: Share, epsilon: float, box: bool = True, start: str = "one") -> Tensor:
+def relevance(
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    convolution: Share,
+    epsilon: float,
+    box: bool = True,
+    start: str = "one",
+) -> Tensor:
     """Of each value of x for the target's logit. z^B at convolutions of the image, if `box`."""
-    rules = Rules(convolution, epsilon_rule(epsilon), box_rule(*model.input_range) if box and model.start_layer == "input" else None)
+    rules = Rules(
+        convolution,
+        epsilon_rule(epsilon),
+        box_rule(*model.input_range) if box and model.start_layer == "input" else None,
+    )
 
     def attribute(leaf: Tensor, goal: Tensor) -> Tensor:
         logits = Propagation(model, rules).logits(leaf)
         chosen = F.one_hot(goal, logits.shape[1]).to(logits)
-        return torch.autograd.grad(logits, leaf, chosen * logits.detach() if start == "logit" else chosen)[0]
+        return torch.autograd.grad(
+            logits, leaf, chosen * logits.detach() if start == "logit" else chosen
+        )[0]
 
     return model.halved().attribute(x, target, attribute)
 
@@ -315,15 +383,44 @@ Gamma = Annotated[float, Field(ge=0)]
 Start = Literal["one", "logit"]
 
 
-@method("lrp-focus", family="relevance", paper="Rao et al. 2024", needs=("rules",), cost=(0, 1), applies=_no_rule)
-def lrp_focus(model: Model, x: Tensor, target: Tensor, *, rng: Rng, epsilon: Epsilon = 0.25, start: Start = "one") -> Tensor:
+@method(
+    "lrp-focus",
+    family="relevance",
+    paper="Rao et al. 2024",
+    needs=("rules",),
+    cost=(0, 1),
+    applies=_no_rule,
+)
+def lrp_focus(
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    epsilon: Epsilon = 0.25,
+    start: Start = "one",
+) -> Tensor:
     """LRP: z⁺ in convolutions, ε where fully connected, z^B at the image."""
     return relevance(model, x, target, z_plus, epsilon, start=start)
 
 
-@method("lrp-composite", family="relevance", paper="Rao et al. 2024", needs=("rules",), cost=(0, 1), applies=_no_rule)
+@method(
+    "lrp-composite",
+    family="relevance",
+    paper="Rao et al. 2024",
+    needs=("rules",),
+    cost=(0, 1),
+    applies=_no_rule,
+)
 def lrp_composite(
-    model: Model, x: Tensor, target: Tensor, *, rng: Rng, gamma: Gamma = 0.25, epsilon: Epsilon = 0.25, start: Start = "one"
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    gamma: Gamma = 0.25,
+    epsilon: Epsilon = 0.25,
+    start: Start = "one",
 ) -> Tensor:
     """LRP: γ in convolutions (gamma=inf: z⁺), ε where fully connected, z^B at the image."""
     return relevance(model, x, target, gamma_rule(gamma), epsilon, start=start)

@@ -32,7 +32,9 @@ def _is_plain_vit(model: Model) -> str:
     return f"{model.name} is not a plain vision transformer, as paperbirds/vit is{why}; ixg works on any model, gradcam on convolutions"
 
 
-attending = partial(method, family="attention", signed=False, needs=("ViT",), applies=_is_plain_vit, layers="input")
+attending = partial(
+    method, family="attention", signed=False, needs=("ViT",), applies=_is_plain_vit, layers="input"
+)
 
 
 @attending("rollout", paper="Abnar & Zuidema 2020", cost=(1, 0))
@@ -41,7 +43,10 @@ def rollout(model: Model, x: Tensor, target: Tensor, *, rng: Rng, start: Start =
     blocks = _blocks(model, start)
 
     def explain(images: Tensor, goal: Tensor) -> Tensor:
-        with torch.no_grad(), watching(_attentions(blocks), keep=lambda call: call.output.mean(1)) as mean:
+        with (
+            torch.no_grad(),
+            watching(_attentions(blocks), keep=lambda call: call.output.mean(1)) as mean,
+        ):
             model(images)
         return class_row([mean_attention(mean[softmax]) for softmax in _attentions(blocks)])
 
@@ -66,7 +71,10 @@ def vit_gradcam(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
     last = _blocks(model, 0)[-1:]
 
     def explain(images: Tensor, goal: Tensor) -> Tensor:
-        with torch.enable_grad(), watching(_attentions(last), keep=lambda call: call.output) as attention:
+        with (
+            torch.enable_grad(),
+            watching(_attentions(last), keep=lambda call: call.output) as attention,
+        ):
             (gradient,) = attention_gradients(model(images), goal, list(attention.values()))
         (row,) = (a.detach()[:, :, 0] for a in attention.values())  # (B, heads, tokens)
         weight = gradient[:, :, 0, 1:].mean(-1, keepdim=True)
@@ -81,7 +89,9 @@ def _blocks(model: Model, start: int) -> list[Block]:
         raise NotApplicable(reason)
     blocks = [stage for stage in model.module.children() if isinstance(stage, Block)]
     if start >= len(blocks):
-        raise HeatproofError(f"start={start}: {model.name} has {len(blocks)} blocks, counted from 0")
+        raise HeatproofError(
+            f"start={start}: {model.name} has {len(blocks)} blocks, counted from 0"
+        )
     return blocks[start:]
 
 
@@ -89,11 +99,15 @@ def _attentions(blocks: Sequence[Block]) -> list[nn.Module]:
     return [block.attn.softmax for block in blocks]
 
 
-def _patches(model: Model, x: Tensor, target: Tensor, kind: str, explain: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def _patches(
+    model: Model, x: Tensor, target: Tensor, kind: str, explain: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
     """Rows (B, 1 + patches), a batch at a time, without the class token -> (B, h, w)."""
     rows = torch.cat([explain(*piece) for piece in model.pieces(x, target, kind)])[: len(x)]
     tokens = cast(Tokens, next(model.module.children()))
-    height, width = (side // patch for side, patch in zip(x.shape[2:], tokens.proj.kernel_size, strict=True))
+    height, width = (
+        side // patch for side, patch in zip(x.shape[2:], tokens.proj.kernel_size, strict=True)
+    )
     return rows[:, 1:].reshape(-1, height, width)
 
 
@@ -103,7 +117,9 @@ def mean_attention(attention: Tensor) -> Tensor:  # (B, tokens, tokens) -> same
     return both / both.sum(-1, keepdim=True)
 
 
-def class_row(layers: Sequence[Tensor]) -> Tensor:  # first to last, each (B, tokens, tokens) -> (B, tokens)
+def class_row(
+    layers: Sequence[Tensor],
+) -> Tensor:  # first to last, each (B, tokens, tokens) -> (B, tokens)
     """The class token's row of the product, the last layer leftmost."""
     row = layers[-1][:, :1]
     for layer in reversed(layers[:-1]):
@@ -116,7 +132,9 @@ def _zero_to_one(maps: Tensor) -> Tensor:  # (B, h, w) -> same; a flat map is ze
     return (maps - low) / torch.where(high > low, high - low, 1)
 
 
-def attention_gradients(logits: Tensor, target: Tensor, attention: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def attention_gradients(
+    logits: Tensor, target: Tensor, attention: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
     return torch.autograd.grad(logits.gather(1, target[:, None]).sum(), attention)
 
 
@@ -134,7 +152,9 @@ def attention_evidence(model: Model, images: Tensor, target: Tensor, start: int)
     ruled = (m for stage in stages for m in stage.modules() if type(m) in RULES)
     with torch.enable_grad(), watching(ruled, keep=lambda call: call) as calls:
         logits = model(images)
-        gradients = attention_gradients(logits, target, [calls[softmax].output for softmax in attentions])
+        gradients = attention_gradients(
+            logits, target, [calls[softmax].output for softmax in attentions]
+        )
     with torch.no_grad():
         relevance = Relevance(calls)
         relevance.back_through(stages, one_hot(target, logits.shape[1]).to(logits))
@@ -175,7 +195,10 @@ def _passed_on(walk: Relevance, module: nn.Module, relevance: Tensor) -> Tensor:
 def _linear(walk: Relevance, module: nn.Linear, relevance: Tensor) -> Tensor:
     """In proportion to what has pushed up: z = x⁺W⁺ + x⁻W⁻, the bias left out."""
     x = walk.calls[module].inputs[0]
-    pushes = [(x.clamp(min=0), module.weight.clamp(min=0)), (x.clamp(max=0), module.weight.clamp(max=0))]
+    pushes = [
+        (x.clamp(min=0), module.weight.clamp(min=0)),
+        (x.clamp(max=0), module.weight.clamp(max=0)),
+    ]
     share = _ratio(relevance, linear(*pushes[0]) + linear(*pushes[1]))
     first, second = (a * (share @ w) for a, w in pushes)
     return first + second
@@ -195,7 +218,10 @@ def _sum(walk: Relevance, module: Sum, relevance: Tensor) -> tuple[Tensor, Tenso
     parts = [x * share for x in inputs]
     totals = [_total(part) for part in parts]
     sizes, whole = [total.abs() for total in totals], _total(relevance)
-    first, second = (p * _ratio(_ratio(size, sizes[0] + sizes[1]) * whole, t) for p, t, size in zip(parts, totals, sizes, strict=True))
+    first, second = (
+        p * _ratio(_ratio(size, sizes[0] + sizes[1]) * whole, t)
+        for p, t, size in zip(parts, totals, sizes, strict=True)
+    )
     return first, second
 
 
@@ -215,17 +241,24 @@ def _chain(walk: Relevance, module: nn.Sequential, relevance: Tensor) -> Tensor:
 
 
 def _block(walk: Relevance, module: Block, relevance: Tensor) -> Tensor:
-    for add, branch in ((module.add2, [module.norm2, module.mlp]), (module.add1, [module.norm1, module.attn])):
+    for add, branch in (
+        (module.add2, [module.norm2, module.mlp]),
+        (module.add1, [module.norm1, module.attn]),
+    ):
         around, through = walk.back(add, relevance)
         relevance = around + walk.back_through(branch, through)
     return relevance
 
 
 def _attention(walk: Relevance, module: Attention, relevance: Tensor) -> Tensor:
-    mixed = walk.back(module.proj, relevance).unflatten(-1, (module.heads, -1)).transpose(1, 2)  # (B, heads, tokens, d)
+    mixed = (
+        walk.back(module.proj, relevance).unflatten(-1, (module.heads, -1)).transpose(1, 2)
+    )  # (B, heads, tokens, d)
     attention, v = walk.back(module.mix, mixed)
     q, k_t = walk.back(module.compare, walk.back(module.softmax, attention))
-    qkv = torch.stack([q, k_t.mT, v]).permute(1, 3, 0, 2, 4).flatten(2)  # (3, B, heads, tokens, d) -> (B, tokens, 3 heads d)
+    qkv = (
+        torch.stack([q, k_t.mT, v]).permute(1, 3, 0, 2, 4).flatten(2)
+    )  # (3, B, heads, tokens, d) -> (B, tokens, 3 heads d)
     out: Tensor = walk.back(module.qkv, qkv)
     return out
 

@@ -61,7 +61,9 @@ def rect(maps: Tensor, share: Annotated[float, Field(gt=0, le=1)] = 0.268) -> Te
 def pooling(maps: Tensor, bands: Annotated[int, Field(ge=1)] = 7) -> Tensor:
     """The mean of each of so many bands of rows, everywhere in the band (Li et al. 2024)."""
     band = bands_of(maps.shape[1], bands).to(maps.device)
-    sums = maps.new_zeros(len(maps), bands, dtype=torch.float64).index_add_(1, band, maps.double().mean(2))
+    sums = maps.new_zeros(len(maps), bands, dtype=torch.float64).index_add_(
+        1, band, maps.double().mean(2)
+    )
     means = sums / band.bincount(minlength=bands).clamp(min=1)
     return means[:, band, None].expand(maps.shape).to(maps.dtype)
 

@@ -31,7 +31,9 @@ NAMES: tuple[str, ...] = get_args(BackendName)
 TOLERANCE = 1e-3  # of the range of the logits, and of the embedding
 CHECKED = 8  # images that are compared
 
-Forward = Callable[[Tensor], tuple[Tensor, Tensor]]  # (B, C, H, W) -> logits (B, K), embedding (B, D)
+Forward = Callable[
+    [Tensor], tuple[Tensor, Tensor]
+]  # (B, C, H, W) -> logits (B, K), embedding (B, D)
 aten = torch.ops.aten
 
 
@@ -41,7 +43,9 @@ class Whole(nn.Module):
     def __init__(self, name: str, module: nn.Module, body: Body, embedding: int):
         super().__init__()
         self.name, self.module, self.body, self.embedding = name, module, body, embedding
-        self.stages = nn.ModuleList(stage.module for stage in getattr(body, "stages", ()))  # so that their weights are found
+        self.stages = nn.ModuleList(
+            stage.module for stage in getattr(body, "stages", ())
+        )  # so that their weights are found
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         logits, seen = self.body.run(x, 0, watch=(self.embedding,))
@@ -52,7 +56,9 @@ def forward_by(backend: str, whole: Whole, batch: Tensor, span: tuple[Tensor, Te
     """The backend's forward for batches like this one; made once, and again where the weights have changed (a write through `.data`, which
     torch keeps no count of, goes unseen). span: the images' range."""
     made = _made.setdefault(whole.body, {})
-    weights = [(t.data_ptr(), t._version) for t in chain(whole.module.parameters(), whole.module.buffers())]
+    weights = [
+        (t.data_ptr(), t._version) for t in chain(whole.module.parameters(), whole.module.buffers())
+    ]
     key = (backend, batch.shape, batch.dtype)
     if key not in made or made[key][0] != weights:
         made[key] = weights, _make(backend, whole, batch, span)
@@ -63,23 +69,40 @@ _made: WeakKeyDictionary[Body, dict[Any, tuple[Any, Forward]]] = WeakKeyDictiona
 
 
 def _make(backend: str, whole: Whole, batch: Tensor, span: tuple[Tensor, Tensor]) -> Forward:
-    cannot, way_out = f"{whole.name} cannot run on the backend {backend}", "The backend eager runs it"
-    with unchanged(whole.module), inspecting(whole.module), torch.no_grad(), warnings.catch_warnings():
+    cannot, way_out = (
+        f"{whole.name} cannot run on the backend {backend}",
+        "The backend eager runs it",
+    )
+    with (
+        unchanged(whole.module),
+        inspecting(whole.module),
+        torch.no_grad(),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         try:
             program = torch.export.export(whole, (batch,))
         except Exception as error:  # whatever a network does that the export cannot follow
-            raise HeatproofError(f"{cannot}: torch.export cannot follow the network ({_told(error)}). {way_out}") from error
+            raise HeatproofError(
+                f"{cannot}: torch.export cannot follow the network ({_told(error)}). {way_out}"
+            ) from error
         images = _noise(batch[:CHECKED], span)
         try:
             forward = _MAKERS[backend](program)
-            found = [out[: len(images)] for out in forward(pad(images, len(batch)).contiguous(memory_format=torch.channels_last))]
+            found = [
+                out[: len(images)]
+                for out in forward(
+                    pad(images, len(batch)).contiguous(memory_format=torch.channels_last)
+                )
+            ]
         except HeatproofError as error:
             raise HeatproofError(f"{cannot}: {error}. {way_out}") from error
         except Exception as error:
             raise HeatproofError(f"{cannot}: {_told(error)}. {way_out}") from error
         for what, ours, theirs in zip(("logits", "embedding"), found, whole(images), strict=True):
-            apart = float((ours - theirs).abs().max() / (theirs.max() - theirs.min()).clamp(min=1e-30))
+            apart = float(
+                (ours - theirs).abs().max() / (theirs.max() - theirs.min()).clamp(min=1e-30)
+            )
             if not apart <= TOLERANCE:
                 raise HeatproofError(
                     f"{cannot}: its {what} of noise are {apart:.0e} of their range away from the network's, "
@@ -108,8 +131,16 @@ def _graph(program: ExportedProgram) -> tuple[fx.Graph, dict[str, Any]]:
     graph = fx.Graph()
     graph.output(graph.graph_copy(program.graph, {}))
     signature, stored = program.graph_signature, {**program.state_dict, **program.constants}
-    places = {**signature.inputs_to_parameters, **signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
-    held = {str(n.target): getattr(program.graph_module, str(n.target)) for n in graph.nodes if n.op == "get_attr"}
+    places = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    held = {
+        str(n.target): getattr(program.graph_module, str(n.target))
+        for n in graph.nodes
+        if n.op == "get_attr"
+    }
     for node in graph.find_nodes(op="placeholder"):
         if node.target in places:
             held[node.target] = stored[places[node.target]]
@@ -124,11 +155,19 @@ def _fused(program: ExportedProgram) -> Forward:
     graph, held = _graph(program)
     for norm in graph.find_nodes(op="call_function", target=aten.batch_norm.default):
         conv, scale, shift, mean, variance, training, _, eps, _ = norm.args
-        if conv.target not in (aten.conv2d.default, aten.conv2d.padding) or len(conv.users) > 1 or training:
+        if (
+            conv.target not in (aten.conv2d.default, aten.conv2d.padding)
+            or len(conv.users) > 1
+            or training
+        ):
             continue
         x, weight, bias, *others = (*conv.args, None) if len(conv.args) == 2 else conv.args
-        w, b, m, v, gamma, beta = (node and held.get(node.target) for node in (weight, bias, mean, variance, scale, shift))
-        if w is None or m is None or v is None:  # a weight that is computed, a norm by the batch's own statistics
+        w, b, m, v, gamma, beta = (
+            node and held.get(node.target) for node in (weight, bias, mean, variance, scale, shift)
+        )
+        if (
+            w is None or m is None or v is None
+        ):  # a weight that is computed, a norm by the batch's own statistics
             continue
         names = f"{norm.name}_weight", f"{norm.name}_bias"
         held |= zip(names, fuse_conv_bn_weights(w, b, m, v, eps, gamma, beta), strict=True)
@@ -138,14 +177,22 @@ def _fused(program: ExportedProgram) -> Forward:
         graph.erase_node(norm)
     graph.eliminate_dead_code()
     return fx.GraphModule(
-        {k: v.contiguous(memory_format=torch.channels_last) if isinstance(v, Tensor) and v.ndim == 4 else v for k, v in held.items()}, graph
+        {
+            k: v.contiguous(memory_format=torch.channels_last)
+            if isinstance(v, Tensor) and v.ndim == 4
+            else v
+            for k, v in held.items()
+        },
+        graph,
     )
 
 
 def _compiled(program: ExportedProgram) -> Forward:
     """By torch.compile, the weights held fixed."""
     graph, held = _graph(program)
-    compiled: Forward = torch.compile(fx.GraphModule(held, graph), fullgraph=True, dynamic=False, options={"freezing": True})
+    compiled: Forward = torch.compile(
+        fx.GraphModule(held, graph), fullgraph=True, dynamic=False, options={"freezing": True}
+    )
     return compiled
 
 
@@ -155,10 +202,14 @@ def _openvino(program: ExportedProgram) -> Forward:
     try:
         import openvino
     except ModuleNotFoundError as error:
-        raise HeatproofError(f"openvino cannot be imported ({error}). Install it: pip install 'heatproof[openvino]'") from None
+        raise HeatproofError(
+            f"openvino cannot be imported ({error}). Install it: pip install 'heatproof[openvino]'"
+        ) from None
     tensors = [*program.state_dict.values(), *program.constants.values()]
     if any(isinstance(t, Tensor) and t.device.type != "cpu" for t in tensors):
-        raise HeatproofError("openvino runs on the CPU, and the network is elsewhere; load it with device=cpu")
+        raise HeatproofError(
+            "openvino runs on the CPU, and the network is elsewhere; load it with device=cpu"
+        )
     for pool in program.graph.find_nodes(op="call_function", target=aten.avg_pool2d.default):
         _without_divisor(program.graph, pool)
     options = {
@@ -189,4 +240,8 @@ def _without_divisor(graph: fx.Graph, pool: fx.Node) -> None:
     pool.args = (*others, False, True)
 
 
-_MAKERS: dict[str, Callable[[ExportedProgram], Forward]] = {"fused": _fused, "compile": _compiled, "openvino": _openvino}
+_MAKERS: dict[str, Callable[[ExportedProgram], Forward]] = {
+    "fused": _fused,
+    "compile": _compiled,
+    "openvino": _openvino,
+}

@@ -16,15 +16,22 @@ from heatproof.models.operations import Sum
 class Bottleneck(nn.Module):
     """1×1, k×k and 1×1 convolutions; what the shortcut has more at the bottom and on the right is cut off."""
 
-    def __init__(self, inputs: int, planes: int, kernel: int, stride: int, expansion: int = 4) -> None:
+    def __init__(
+        self, inputs: int, planes: int, kernel: int, stride: int, expansion: int = 4
+    ) -> None:
         super().__init__()
         outputs = planes * expansion
         self.conv1, self.bn1 = nn.Conv2d(inputs, planes, 1, bias=False), nn.BatchNorm2d(planes)
-        self.conv2, self.bn2 = nn.Conv2d(planes, planes, kernel, stride, bias=False), nn.BatchNorm2d(planes)
+        self.conv2, self.bn2 = (
+            nn.Conv2d(planes, planes, kernel, stride, bias=False),
+            nn.BatchNorm2d(planes),
+        )
         self.conv3, self.bn3 = nn.Conv2d(planes, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
         self.relu1, self.relu2, self.sum, self.relu3 = nn.ReLU(), nn.ReLU(), Sum(), nn.ReLU()
         changes = inputs != outputs or stride > 1
-        shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        shortcut = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+        )
         self.downsample: nn.Module = shortcut if changes else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -55,7 +62,10 @@ class BagNet(nn.Sequential):
         field, stride = 1, 1
         for name, module in self.named_modules():
             if isinstance(module, nn.Conv2d) and "downsample" not in name:
-                field, stride = field + (module.kernel_size[0] - 1) * stride, stride * module.stride[0]
+                field, stride = (
+                    field + (module.kernel_size[0] - 1) * stride,
+                    stride * module.stride[0],
+                )
         return field, stride
 
 
@@ -70,7 +80,9 @@ def bagnet(
     momentum: float = 0.1,
 ) -> BagNet:
     """conv1, conv2, bn1, relu, layer1…, pool, fc. Kernel and stride are those of a layer's first block; its others see single places."""
-    parts = OrderedDict[str, nn.Module](conv1=nn.Conv2d(3, stem, 1, bias=False), conv2=nn.Conv2d(stem, stem, 3, bias=False))
+    parts = OrderedDict[str, nn.Module](
+        conv1=nn.Conv2d(3, stem, 1, bias=False), conv2=nn.Conv2d(stem, stem, 3, bias=False)
+    )
     parts |= {"bn1": nn.BatchNorm2d(stem, momentum=momentum), "relu": nn.ReLU()}
     inputs = stem
     for number, (width, kernel, stride, depth) in enumerate(

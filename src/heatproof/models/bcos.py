@@ -29,12 +29,26 @@ class Encode(nn.Module):
 class BcosConv(nn.Conv2d):
     """|cos|^(B−1) · ŵᵀx at every place, where ŵ has length 1; of every `max_out` filters the largest projection counts."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int = 3, *, stride: int = 1, b: float = 2.0, max_out: int = 1) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int = 3,
+        *,
+        stride: int = 1,
+        b: float = 2.0,
+        max_out: int = 1,
+    ) -> None:
         super().__init__(inputs, outputs * max_out, kernel, stride, kernel // 2, bias=False)
         self.b, self.max_out, self.explaining = b, max_out, False
 
     def forward(self, x: Tensor) -> Tensor:
-        out = conv2d(x, normalize(self.weight.flatten(1)).view_as(self.weight), stride=self.stride, padding=self.padding)
+        out = conv2d(
+            x,
+            normalize(self.weight.flatten(1)).view_as(self.weight),
+            stride=self.stride,
+            padding=self.padding,
+        )
         if self.max_out > 1:
             out = out.view(len(out), -1, self.max_out, *out.shape[2:]).amax(2)
         alignment = out.abs() / self.lengths(x)
@@ -43,12 +57,18 @@ class BcosConv(nn.Conv2d):
 
     def lengths(self, x: Tensor) -> Tensor:  # (B, 1, h, w): of the patch under the filter
         squares = avg_pool2d(
-            x.square().sum(1, keepdim=True), self.kernel_size[0], self.stride[0], self.kernel_size[0] // 2, divisor_override=1
+            x.square().sum(1, keepdim=True),
+            self.kernel_size[0],
+            self.stride[0],
+            self.kernel_size[0] // 2,
+            divisor_override=1,
         )
         return (squares + 1e-6).sqrt()
 
     def extra_repr(self) -> str:
-        return f"{tuple(self.weight.shape)}, stride={self.stride}, b={self.b}, max_out={self.max_out}"
+        return (
+            f"{tuple(self.weight.shape)}, stride={self.stride}, b={self.b}, max_out={self.max_out}"
+        )
 
 
 class Uncentred(nn.Module):
@@ -59,7 +79,9 @@ class Uncentred(nn.Module):
 
     running_var: Tensor
 
-    def __init__(self, channels: int, momentum: float = 0.1, eps: float = 1e-5, *, centred: bool = False) -> None:
+    def __init__(
+        self, channels: int, momentum: float = 0.1, eps: float = 1e-5, *, centred: bool = False
+    ) -> None:
         super().__init__()
         self.momentum, self.eps, self.centred = momentum, eps, centred
         self.weight = nn.Parameter(torch.ones(channels))
@@ -68,7 +90,9 @@ class Uncentred(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         variance = self.running_var
         if self.training:
-            variance = x.var((0, 2, 3), correction=0) if self.centred else x.square().mean((0, 2, 3))
+            variance = (
+                x.var((0, 2, 3), correction=0) if self.centred else x.square().mean((0, 2, 3))
+            )
             self.running_var.lerp_(variance.detach(), self.momentum)
         return x * (self.weight / (variance + self.eps).sqrt()).view(-1, 1, 1)
 
@@ -76,7 +100,9 @@ class Uncentred(nn.Module):
 class BcosHead(BcosConv):
     """Class maps, their mean over the places, over a temperature, plus a constant: logits."""
 
-    def __init__(self, inputs: int, classes: int, *, logit_bias: float, temperature: float = 1.0) -> None:
+    def __init__(
+        self, inputs: int, classes: int, *, logit_bias: float, temperature: float = 1.0
+    ) -> None:
         super().__init__(inputs, classes, 1)
         self.logit_bias, self.temperature = logit_bias, temperature
 
@@ -84,24 +110,38 @@ class BcosHead(BcosConv):
         return super().forward(x).mean((2, 3)) / self.temperature + self.logit_bias
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, logit_bias={self.logit_bias}, temperature={self.temperature}"
+        return (
+            f"{super().extra_repr()}, logit_bias={self.logit_bias}, temperature={self.temperature}"
+        )
 
 
 class BcosBlock(nn.Module):
     """norm(B-cos(norm(B-cos(x)))) + x; the shortcut is a B-cos layer where stride or width change. A bottleneck has three layers."""
 
-    def __init__(self, inputs: int, planes: int, stride: int, *, bottleneck: bool = False, centred: bool = False) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        planes: int,
+        stride: int,
+        *,
+        bottleneck: bool = False,
+        centred: bool = False,
+    ) -> None:
         super().__init__()
         widths = (planes, planes, 4 * planes) if bottleneck else (planes, planes)
         kernels, strides = ((1, 3, 1), (1, stride, 1)) if bottleneck else ((3, 3), (stride, 1))
         self.depth, before = len(widths), inputs
-        for number, (width, kernel, step) in enumerate(zip(widths, kernels, strides, strict=True), start=1):
+        for number, (width, kernel, step) in enumerate(
+            zip(widths, kernels, strides, strict=True), start=1
+        ):
             self.add_module(f"conv{number}", BcosConv(before, width, kernel, stride=step))
             self.add_module(f"bn{number}", Uncentred(width, centred=centred))
             before = width
         self.sum = Sum()
         changes = inputs != before or stride > 1
-        shortcut = nn.Sequential(BcosConv(inputs, before, 1, stride=stride), Uncentred(before, centred=centred))
+        shortcut = nn.Sequential(
+            BcosConv(inputs, before, 1, stride=stride), Uncentred(before, centred=centred)
+        )
         self.downsample: nn.Module = shortcut if changes else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -126,17 +166,25 @@ def bcos(
     temperature: float = 1.0,
 ) -> nn.Sequential:
     """encode, conv1, bn1, [pool,] layer1…, fc; `stem` and `kernel`: the first layer's stride and kernel."""
-    parts = OrderedDict[str, nn.Module](encode=Encode(), conv1=BcosConv(6, widths[0], kernel, stride=stem))
+    parts = OrderedDict[str, nn.Module](
+        encode=Encode(), conv1=BcosConv(6, widths[0], kernel, stride=stem)
+    )
     parts["bn1"] = Uncentred(widths[0], centred=centred)
     if pool:
         parts["pool"] = nn.AvgPool2d(3, 2, 1)
     block = partial(BcosBlock, bottleneck=bottleneck, centred=centred)
     inputs, depths = widths[0], blocks or [1] * len(widths)
-    for number, (width, stride, depth) in enumerate(zip(widths, strides, depths, strict=True), start=1):
+    for number, (width, stride, depth) in enumerate(
+        zip(widths, strides, depths, strict=True), start=1
+    ):
         outputs = 4 * width if bottleneck else width
-        parts[f"layer{number}"] = nn.Sequential(block(inputs, width, stride), *(block(outputs, width, 1) for _ in range(depth - 1)))
+        parts[f"layer{number}"] = nn.Sequential(
+            block(inputs, width, stride), *(block(outputs, width, 1) for _ in range(depth - 1))
+        )
         inputs = outputs
-    parts["fc"] = BcosHead(inputs, classes, logit_bias=log(1 / (classes - 1)), temperature=temperature)
+    parts["fc"] = BcosHead(
+        inputs, classes, logit_bias=log(1 / (classes - 1)), temperature=temperature
+    )
     return nn.Sequential(parts)
 
 

@@ -17,14 +17,18 @@ from torch.utils.hooks import RemovableHandle
 
 from heatproof.errors import HeatproofError, unknown
 
-Steps = list[tuple[int | str, Callable[[Tensor], Tensor]]]  # (the layer it leads to, or `crop` or `head`; function)
+Steps = list[
+    tuple[int | str, Callable[[Tensor], Tensor]]
+]  # (the layer it leads to, or `crop` or `head`; function)
 
 
 class Body(Protocol):
     layers: list[str]  # layers[0] is "input"
     aliases: dict[str, int]  # further names: a container's path means the end of what it contains
 
-    def run(self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
+    def run(
+        self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()
+    ) -> tuple[Tensor, dict[int, Tensor]]:
         """From layer `start` to layer `stop` (None: the logits), and the activations of the watched layers on the way."""
         ...
 
@@ -51,7 +55,9 @@ class Staged:
         self.layers = ["input", *(s.name for s in stages[:-1])]
         self.aliases = aliases
 
-    def run(self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
+    def run(
+        self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()
+    ) -> tuple[Tensor, dict[int, Tensor]]:
         seen = {start: h} if start in watch else {}
         end = len(self.stages) if stop is None else stop
         for i in range(start, end):
@@ -62,7 +68,10 @@ class Staged:
 
     def steps(self, start: int) -> Steps:
         last = len(self.stages) - 1
-        return [("head" if at == last else at + 1, partial(self._step, at)) for at in range(start, last + 1)]
+        return [
+            ("head" if at == last else at + 1, partial(self._step, at))
+            for at in range(start, last + 1)
+        ]
 
     def _step(self, at: int, h: Tensor) -> Tensor:
         return self.run(h, at, at + 1)[0]
@@ -86,20 +95,35 @@ class Hooked:
         self._image = torch.zeros_like(example[:1])
         with torch.no_grad():
             calls = _calls(module, example)
-            layers = sorted(layers, key=lambda layer: calls.index(named[layer]) if named[layer] in calls else -1)
-            self._hooks: list[Callable[..., RemovableHandle]] = [named[layer].register_forward_hook for layer in layers]
-            linear = [m for m in calls if isinstance(m, nn.Linear) or (isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1))]
+            layers = sorted(
+                layers, key=lambda layer: calls.index(named[layer]) if named[layer] in calls else -1
+            )
+            self._hooks: list[Callable[..., RemovableHandle]] = [
+                named[layer].register_forward_hook for layer in layers
+            ]
+            linear = [
+                m
+                for m in calls
+                if isinstance(m, nn.Linear)
+                or (isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1))
+            ]
             if linear:
                 self._hooks.append(partial(_at_input, linear[-1].register_forward_pre_hook))
             self.layers = ["input", *layers, *(["embedding"] if linear else [])]
             logits = module(example)
             if not torch.equal(module(example), logits):
-                raise HeatproofError("the network gives another answer when it is asked again; is there noise or dropout in it?")
+                raise HeatproofError(
+                    "the network gives another answer when it is asked again; is there noise or dropout in it?"
+                )
             for i, layer in enumerate(self.layers[1:], 1):
                 if not torch.equal(self.run(self.run(example, 0, i)[0], i)[0], logits):
-                    raise HeatproofError(f'layer "{layer}" does not separate the network: something flows around it. Name another layer')
+                    raise HeatproofError(
+                        f'layer "{layer}" does not separate the network: something flows around it. Name another layer'
+                    )
 
-    def run(self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
+    def run(
+        self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()
+    ) -> tuple[Tensor, dict[int, Tensor]]:
         seen: dict[int, Tensor] = {start: h} if start in watch else {}
         handles = [self._hooks[start - 1](lambda *_: h.clone())] if start else []
         for i in {*watch, *([stop] if stop else [])} - {start, 0}:
@@ -132,7 +156,9 @@ def _calls(module: nn.Module, example: Tensor) -> list[nn.Module]:
     return called
 
 
-def _at_input(register: Callable[..., RemovableHandle], hook: Callable[..., Tensor | None]) -> RemovableHandle:
+def _at_input(
+    register: Callable[..., RemovableHandle], hook: Callable[..., Tensor | None]
+) -> RemovableHandle:
     """A hook for outputs, put where the module's input arrives."""
 
     def before(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor] | None:
@@ -151,7 +177,9 @@ def make_body(module: nn.Module, layers: Sequence[str] | None, example: Tensor) 
     x = example.clone().requires_grad_()
     with torch.enable_grad():
         ours, theirs = body.run(x, 0)[0], module(x)
-    if not torch.equal(ours, theirs) or _own_backwards(ours) != _own_backwards(theirs):  # tracing can bake in a branch, or lose a backward
+    if not torch.equal(ours, theirs) or _own_backwards(ours) != _own_backwards(
+        theirs
+    ):  # tracing can bake in a branch, or lose a backward
         return Hooked(module, layers or (), example)
     return body
 
@@ -198,7 +226,11 @@ def _wrappers(module: nn.Module) -> list[nn.Module]:
     found = [module]
     while not list(found[-1].parameters(recurse=False)):
         inside = list(found[-1].children())
-        heavy = inside if len(inside) == 1 else [part for part in inside if next(part.parameters(), None) is not None]
+        heavy = (
+            inside
+            if len(inside) == 1
+            else [part for part in inside if next(part.parameters(), None) is not None]
+        )
         if len(heavy) != 1 or (len(inside) > 1 and not list(heavy[0].children())):
             break
         found.append(heavy[0])
@@ -210,7 +242,9 @@ def _trace(module: nn.Module, wanted: Sequence[str] | None, example: Tensor) -> 
     graph = _Tracer(_wrappers(module)).trace(root)
     image = next(n for n in graph.nodes if n.op == "placeholder")
     steps = [n for n in graph.nodes if n.op.startswith("call")]
-    names = _distinct([str(n.target).removeprefix("net.") if n.op == "call_module" else n.name for n in steps])
+    names = _distinct(
+        [str(n.target).removeprefix("net.") if n.op == "call_module" else n.name for n in steps]
+    )
     cuts = _single_edges(image, steps)
     aliases = _container_ends(names)
     if wanted is not None:
@@ -219,7 +253,9 @@ def _trace(module: nn.Module, wanted: Sequence[str] | None, example: Tensor) -> 
             raise _NotAChain
         cuts = sorted(ends)
     cuts = [*(c for c in cuts if c != len(steps) - 1), len(steps) - 1]
-    whole = {end: name for name, end in sorted(aliases.items(), key=lambda item: -len(item[0]))}  # the end of layer4.2 is that of layer4
+    whole = {
+        end: name for name, end in sorted(aliases.items(), key=lambda item: -len(item[0]))
+    }  # the end of layer4.2 is that of layer4
     stages: list[Stage] = []
     begin, source, h = 0, image, example
     for end in cuts:
@@ -235,8 +271,17 @@ def _trace(module: nn.Module, wanted: Sequence[str] | None, example: Tensor) -> 
         begin, source, h = end + 1, steps[end], out
     at = {stage.name: i for i, stage in enumerate(stages, 1)}
     paths = {**aliases, **{name: end for end, name in enumerate(names)}}
-    ends_at = {end: at[whole.get(end, names[end])] for end in cuts if whole.get(end, names[end]) in at}
-    return Staged(stages, {name: ends_at[end] for name, end in paths.items() if end in ends_at and ends_at[end] < len(stages)})
+    ends_at = {
+        end: at[whole.get(end, names[end])] for end in cuts if whole.get(end, names[end]) in at
+    }
+    return Staged(
+        stages,
+        {
+            name: ends_at[end]
+            for name, end in paths.items()
+            if end in ends_at and ends_at[end] < len(stages)
+        },
+    )
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
@@ -252,7 +297,9 @@ def _distinct(names: Sequence[str]) -> list[str]:
 def _single_edges(source: fx.Node, steps: Sequence[fx.Node]) -> list[int]:
     """Steps that everything after them depends on through their output alone."""
     position = {source: -1} | {n: i for i, n in enumerate(steps)}
-    last_use = [max((position[u] for u in n.users if u in position), default=i) for n, i in position.items()]
+    last_use = [
+        max((position[u] for u in n.users if u in position), default=i) for n, i in position.items()
+    ]
     cuts, furthest = [], last_use[0]
     for i in range(len(steps)):
         if furthest <= i:
@@ -270,8 +317,15 @@ def _container_ends(names: Sequence[str]) -> dict[str, int]:
     return {name: end for name, end in ends.items() if name not in names}
 
 
-def _segment(root: nn.Module, graph: fx.Graph, source: fx.Node, steps: Sequence[fx.Node]) -> nn.Module:
-    if len(steps) == 1 and steps[0].op == "call_module" and len(steps[0].args) == 1 and not steps[0].kwargs:
+def _segment(
+    root: nn.Module, graph: fx.Graph, source: fx.Node, steps: Sequence[fx.Node]
+) -> nn.Module:
+    if (
+        len(steps) == 1
+        and steps[0].op == "call_module"
+        and len(steps[0].args) == 1
+        and not steps[0].kwargs
+    ):
         return root.get_submodule(str(steps[0].target))
     part = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {source: part.placeholder("h")}
@@ -302,7 +356,10 @@ def landmarks(body: Body, example: Tensor) -> Landmarks:
     before `final`; the embedding: the input of the last layer that has weights; the head: all with weights behind `cam`."""
     with torch.no_grad():
         _, seen = body.run(example, 0, watch=range(len(body.layers)))
-    area = [s.shape[-1] * s.shape[-2] if s.ndim == 4 else 1 for s in (seen[i] for i in range(len(body.layers)))]
+    area = [
+        s.shape[-1] * s.shape[-2] if s.ndim == 4 else 1
+        for s in (seen[i] for i in range(len(body.layers)))
+    ]
     modules = [body.module_after(i) for i in range(len(body.layers))]
     has_weights = [m is not None and any(True for _ in m.parameters()) for m in modules]
     embedding = max((i for i, w in enumerate(has_weights) if w), default=len(modules) - 1)
@@ -310,8 +367,14 @@ def landmarks(body: Body, example: Tensor) -> Landmarks:
     if not spatial:
         return Landmarks(None, None, None, embedding, embedding)
     cam = spatial[-1]
-    while cam > 1 and area[cam] >= area[cam - 1] and isinstance(modules[cam - 1], (*_POOLS, nn.Dropout, nn.Identity)):
-        cam -= 1  # an adaptive pool that changes nothing, or repeats values, is not a layer of its own
+    while (
+        cam > 1
+        and area[cam] >= area[cam - 1]
+        and isinstance(modules[cam - 1], (*_POOLS, nn.Dropout, nn.Identity))
+    ):
+        cam -= (
+            1  # an adaptive pool that changes nothing, or repeats values, is not a layer of its own
+        )
     pools = [i for i in spatial if _pools(body, modules, area, i)]
     final = pools[-1] if pools else cam
     weights = [_convolutions(m) for m in modules]
@@ -324,26 +387,46 @@ def landmarks(body: Body, example: Tensor) -> Landmarks:
     return Landmarks(halfway, final, cam, embedding, head, _units(body, modules, weights, shapes))
 
 
-def _units(body: Body, modules: Sequence[nn.Module | None], weights: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def _units(
+    body: Body,
+    modules: Sequence[nn.Module | None],
+    weights: Sequence[int],
+    shapes: Sequence[tuple[int, ...]],
+) -> tuple[int, ...]:
     """A convolution ends behind its norm and ReLU; of blocks of one shape in a container the last counts (Rao et al. 2024)."""
     final = len(shapes) - 1
     ends = [i + 1 for i in range(final) if weights[i]]
     if not ends:
         return tuple(range(1, final + 1))  # a network that is not cut: the layers that were named
     for k, end in enumerate(ends):
-        while end < final and not weights[end] and shapes[end + 1] == shapes[end] and not isinstance(modules[end], _POOLS):
+        while (
+            end < final
+            and not weights[end]
+            and shapes[end + 1] == shapes[end]
+            and not isinstance(modules[end], _POOLS)
+        ):
             end += 1
         ends[k] = end
 
     def goes_on(end: int, following: int) -> bool:
         around, then = body.layers[end].rpartition(".")[0], body.layers[following]
-        same = bool(around) and around in (then, then.rpartition(".")[0]) and shapes[end] == shapes[following]
+        same = (
+            bool(around)
+            and around in (then, then.rpartition(".")[0])
+            and shapes[end] == shapes[following]
+        )
         return same and not isinstance(modules[end - 1], nn.ReLU | nn.Conv2d | nn.BatchNorm2d)
 
-    return tuple(end for end, following in zip(ends, [*ends[1:], 0], strict=True) if not following or not goes_on(end, following))
+    return tuple(
+        end
+        for end, following in zip(ends, [*ends[1:], 0], strict=True)
+        if not following or not goes_on(end, following)
+    )
 
 
-def _pools(body: Body, modules: Sequence[nn.Module | None], area: Sequence[int], layer: int) -> bool:
+def _pools(
+    body: Body, modules: Sequence[nn.Module | None], area: Sequence[int], layer: int
+) -> bool:
     after = area[layer + 1] if layer + 1 < len(area) else 1
     name = body.layers[layer + 1] if layer + 1 < len(body.layers) else ""
     pooling = isinstance(modules[layer], _POOLS) or name.rstrip("_0123456789") in _POOL_FUNCTIONS
@@ -351,4 +434,8 @@ def _pools(body: Body, modules: Sequence[nn.Module | None], area: Sequence[int],
 
 
 def _convolutions(module: nn.Module | None) -> int:
-    return sum(isinstance(m, nn.Conv2d | nn.Linear) for m in cast(Any, module).modules()) if module is not None else 0
+    return (
+        sum(isinstance(m, nn.Conv2d | nn.Linear) for m in cast(Any, module).modules())
+        if module is not None
+        else 0
+    )

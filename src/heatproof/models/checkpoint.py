@@ -20,8 +20,18 @@ from heatproof.models.vision import bare
 from heatproof.models.vit import is_vit
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".tar", ".bin", ".ckpt")
-WRAPPERS = ("state_dict", "model_state_dict", "model", "net")  # what lies around the weights in a training's checkpoint
-PREFIXES = ("module.", "model.", "net.", "_orig_mod.")  # what wrappers of the network put before all names
+WRAPPERS = (
+    "state_dict",
+    "model_state_dict",
+    "model",
+    "net",
+)  # what lies around the weights in a training's checkpoint
+PREFIXES = (
+    "module.",
+    "model.",
+    "net.",
+    "_orig_mod.",
+)  # what wrappers of the network put before all names
 NAMES = (  # (pattern, ours); taken where it leads to a name of the network
     (r"(^|\.)module\.", r"\1"),  # DataParallel around a part
     (r"\.linear\.weight$", ".weight"),  # B-cos
@@ -40,7 +50,9 @@ def load_weights(module: nn.Module, path: Path, name: str | None = None) -> None
     if wrong:
         alike = looks_like(state)
         guess = f"it looks like {alike}: " if alike and alike != name else ""
-        raise HeatproofError(f"{path.name} does not fit {name or type(module).__name__}: {guess}{'; '.join(wrong)}")
+        raise HeatproofError(
+            f"{path.name} does not fit {name or type(module).__name__}: {guess}{'; '.join(wrong)}"
+        )
     module.load_state_dict(fitted)
 
 
@@ -51,15 +63,31 @@ def read_state(path: Path) -> dict[str, Tensor]:
     if path.suffix not in SUFFIXES:
         raise HeatproofError(f"weights must be one of {', '.join(SUFFIXES)}; got {path.name}")
     try:
-        found: Any = load_state(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever the reader makes of a broken or hostile file, the user needs its name
+        found: Any = (
+            load_state(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, map_location="cpu", weights_only=True)
+        )
+    except (
+        Exception
+    ) as error:  # whatever the reader makes of a broken or hostile file, the user needs its name
         raise HeatproofError(f"cannot read weights from {path}: {error}") from error
     for _ in WRAPPERS:
-        inside = next((found[w] for w in WRAPPERS if isinstance(found.get(w), Mapping)), None) if isinstance(found, Mapping) else None
+        inside = (
+            next((found[w] for w in WRAPPERS if isinstance(found.get(w), Mapping)), None)
+            if isinstance(found, Mapping)
+            else None
+        )
         found = inside or found
-    strange = [str(key) for key, value in found.items() if not isinstance(value, Tensor)] if isinstance(found, Mapping) else ["no names"]
+    strange = (
+        [str(key) for key, value in found.items() if not isinstance(value, Tensor)]
+        if isinstance(found, Mapping)
+        else ["no names"]
+    )
     if strange or not found:
-        raise HeatproofError(f"{path.name} holds no weights by name, but {some(strange) or 'nothing'}")
+        raise HeatproofError(
+            f"{path.name} holds no weights by name, but {some(strange) or 'nothing'}"
+        )
     return dict(found)
 
 
@@ -73,7 +101,9 @@ def metadata(path: Path) -> dict[str, str]:
 
 def _bare(state: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Without what all names begin with, unless the network's do."""
-    while not own.keys() & state.keys() and (prefix := next((p for p in PREFIXES if all(k.startswith(p) for k in state)), "")):
+    while not own.keys() & state.keys() and (
+        prefix := next((p for p in PREFIXES if all(k.startswith(p) for k in state)), "")
+    ):
         state = {key.removeprefix(prefix): value for key, value in state.items()}
     return state
 
@@ -103,8 +133,16 @@ def _variance(key: str) -> str:
 
 
 def _differences(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
-    shapes = (f"{k} is {tuple(state[k].shape)}, not {tuple(own[k].shape)}" for k in own if k in state and state[k].shape != own[k].shape)
-    kinds = {"": shapes, "missing ": (k for k in own if k not in state), "unexpected ": (k for k in state if k not in own)}
+    shapes = (
+        f"{k} is {tuple(state[k].shape)}, not {tuple(own[k].shape)}"
+        for k in own
+        if k in state and state[k].shape != own[k].shape
+    )
+    kinds = {
+        "": shapes,
+        "missing ": (k for k in own if k not in state),
+        "unexpected ": (k for k in state if k not in own),
+    }
     return [word + told for word, names in kinds.items() if (told := some(names))]
 
 
@@ -113,7 +151,9 @@ def looks_like(state: Mapping[str, Tensor]) -> str:
     best, found = ALIKE, ""
     for name, own in _zoo().items():
         fitted = _fitted(state, own)
-        share = sum(k in own and own[k].shape == v.shape for k, v in fitted.items()) / max(len(own), len(fitted))
+        share = sum(k in own and own[k].shape == v.shape for k, v in fitted.items()) / max(
+            len(own), len(fitted)
+        )
         if share > best:
             best, found = share, name
     return found
@@ -123,6 +163,12 @@ def looks_like(state: Mapping[str, Tensor]) -> str:
 def _zoo() -> dict[str, dict[str, Tensor]]:
     """Names and shapes, without memory."""
     with torch.device("meta"):
-        built: dict[str, nn.Module | None] = {f"paperbirds/{name}": net.build(net.classes, **net.options) for name, net in NETS.items()}
-        built |= {name: network.module() if network.build else bare(name) for name, network in NETWORKS.items()}
+        built: dict[str, nn.Module | None] = {
+            f"paperbirds/{name}": net.build(net.classes, **net.options)
+            for name, net in NETS.items()
+        }
+        built |= {
+            name: network.module() if network.build else bare(name)
+            for name, network in NETWORKS.items()
+        }
     return {name: module.state_dict() for name, module in built.items() if module is not None}

@@ -24,8 +24,12 @@ class Library(NamedTuple):
     """What one library calls things."""
 
     mark: str  # a name that only its weights have
-    names: tuple[tuple[str, str], ...]  # (pattern, ours), in this order; a block's number still counts from 0
-    shape: Callable[[Any], dict[str, Any]]  # the arguments of our `vit`, with the width of the hidden layer
+    names: tuple[
+        tuple[str, str], ...
+    ]  # (pattern, ours), in this order; a block's number still counts from 0
+    shape: Callable[
+        [Any], dict[str, Any]
+    ]  # the arguments of our `vit`, with the width of the hidden layer
     other: Callable[[Any], dict[str, bool]]  # what its weights do not tell, and whether it is so
 
 
@@ -44,13 +48,20 @@ def _timm_other(net: Any) -> dict[str, bool]:
     return {
         f'pooling by "{pooling}" instead of the class token': pooling != "token",
         "images of any size": getattr(net, "dynamic_img_size", False),
-        "images or patches that are not square": len({*patches.img_size}) > 1 or len({*patches.patch_size}) > 1,
+        "images or patches that are not square": len({*patches.img_size}) > 1
+        or len({*patches.patch_size}) > 1,
     }
 
 
 def _torchvision_shape(net: Any) -> dict[str, Any]:
     layers = net.encoder.layers
-    return {"size": net.image_size, "patch": net.patch_size, "heads": layers[0].num_heads, "hidden": net.mlp_dim, "depth": len(layers)}
+    return {
+        "size": net.image_size,
+        "patch": net.patch_size,
+        "heads": layers[0].num_heads,
+        "hidden": net.mlp_dim,
+        "depth": len(layers),
+    }
 
 
 LIBRARIES = {
@@ -118,25 +129,42 @@ def canonical(module: nn.Module) -> nn.Sequential:
     """Our ViT with this one's weights (the very same memory), checked to give what this one gives."""
     library = _library(module)
     if library is None:
-        raise NotApplicable(f"{type(module).__name__} is no VisionTransformer of timm or torchvision")
-    who, state = f"{type(module).__module__.partition('.')[0]}'s {type(module).__name__}", module.state_dict()
+        raise NotApplicable(
+            f"{type(module).__name__} is no VisionTransformer of timm or torchvision"
+        )
+    who, state = (
+        f"{type(module).__module__.partition('.')[0]}'s {type(module).__name__}",
+        module.state_dict(),
+    )
     try:
         found = [*_unsupported(module, library, state)]
         net = _built(module, library, _renamed(state, library)) if not found else None
         off = _deviation(module, net, library.shape(module)["size"]) if net else 0.0
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise NotApplicable(f"{who} is not built like a plain one: {' '.join(str(error).split())[:300]}") from None
+        raise NotApplicable(
+            f"{who} is not built like a plain one: {' '.join(str(error).split())[:300]}"
+        ) from None
     if net is None:
         raise NotApplicable(f"{who} has {', '.join(found)}")
     if not off <= TOLERANCE:
-        raise NotApplicable(f"{who} is not a plain one: turned into ours, its values differ by {off:.1g} of the largest")
+        raise NotApplicable(
+            f"{who} is not a plain one: turned into ours, its values differ by {off:.1g} of the largest"
+        )
     return net
 
 
 def _unsupported(module: nn.Module, library: Library, state: Mapping[str, Tensor]) -> Iterator[str]:
     ours = _renamed(state, library)
-    yield from (word for pattern, word in UNSUPPORTED.items() if any(re.search(pattern, key) for key in state))
-    yield from (word for pattern, word in REQUIRED.items() if not any(re.search(pattern, key) for key in ours))
+    yield from (
+        word
+        for pattern, word in UNSUPPORTED.items()
+        if any(re.search(pattern, key) for key in state)
+    )
+    yield from (
+        word
+        for pattern, word in REQUIRED.items()
+        if not any(re.search(pattern, key) for key in ours)
+    )
     yield from (word for word, is_so in library.other(module).items() if is_so)
     yield from sorted({f"{m} instead of GELU" for m in module.modules() if _is_other_activation(m)})
 
@@ -187,11 +215,19 @@ def _deviation(theirs: nn.Module, ours: nn.Module, size: int) -> float:
     heads = [_all(nn.Linear, net)[-1] for net in (theirs, ours)]
     weight = heads[0].weight
     noise = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0)).to(weight)
-    with torch.no_grad(), inspecting(theirs), inspecting(ours), watching(heads, keep=lambda call: (*call.inputs, call.output)) as seen:
+    with (
+        torch.no_grad(),
+        inspecting(theirs),
+        inspecting(ours),
+        watching(heads, keep=lambda call: (*call.inputs, call.output)) as seen,
+    ):
         theirs(noise)
         ours(noise)
     pairs = zip(*(seen[head] for head in heads), strict=True)
-    return max(float((a - b).abs().max() / a.abs().max().clamp(min=torch.finfo(a.dtype).tiny)) for a, b in pairs)
+    return max(
+        float((a - b).abs().max() / a.abs().max().clamp(min=torch.finfo(a.dtype).tiny))
+        for a, b in pairs
+    )
 
 
 M = TypeVar("M", bound=nn.Module)

@@ -35,7 +35,11 @@ class Source(NamedTuple):
 def home() -> Path:
     """$HEATPROOF_CACHE, by default ~/.cache/heatproof."""
     told = os.environ.get("HEATPROOF_CACHE")
-    return Path(told) if told else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heatproof"
+    return (
+        Path(told)
+        if told
+        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heatproof"
+    )
 
 
 def places(file: str) -> list[Path]:
@@ -52,11 +56,16 @@ def fetch(source: Source) -> Path:
     path = places(source.file)[0]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as place, urlopen(source.url, timeout=TIMEOUT) as answer:
+        with (
+            tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as place,
+            urlopen(source.url, timeout=TIMEOUT) as answer,
+        ):
             part, told = Path(place) / source.file, answer.headers["Content-Length"]
             wanted = int(told) if told is not None else None
             with part.open("wb") as out, _shown() as bar:
-                shutil.copyfileobj(bar.wrap_file(answer, total=wanted, description=source.file), out)
+                shutil.copyfileobj(
+                    bar.wrap_file(answer, total=wanted, description=source.file), out
+                )
             if wanted is not None and part.stat().st_size != wanted:
                 raise HTTPException(f"it ended after {part.stat().st_size:,} of {wanted:,} bytes")
             _check(source, part)
@@ -72,7 +81,12 @@ def fetch(source: Source) -> Path:
 def _shown() -> Progress:
     """Where somebody looks on, how far it is."""
     console = Console(stderr=True)
-    columns = TextColumn("downloading {task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    columns = (
+        TextColumn("downloading {task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
     return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
@@ -81,4 +95,6 @@ def _check(source: Source, part: Path) -> None:
     with part.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if wanted and not found.startswith(wanted[1]):
-        raise HeatproofError(f"{source.url} gave another file than it should: its SHA-256 begins with {found[:10]}, not {wanted[1]}")
+        raise HeatproofError(
+            f"{source.url} gave another file than it should: its SHA-256 begins with {found[:10]}, not {wanted[1]}"
+        )

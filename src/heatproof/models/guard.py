@@ -44,13 +44,20 @@ def unchanged(module: nn.Module) -> Iterator[None]:
                 there.update(before)
                 found.add("hooks")
     if found:
-        raise HeatproofError(f"changed the network ({', '.join(sorted(found))}), which was put back; a method leaves it as it found it")
+        raise HeatproofError(
+            f"changed the network ({', '.join(sorted(found))}), which was put back; a method leaves it as it found it"
+        )
 
 
 @contextmanager
 def inspecting(module: nn.Module) -> Iterator[None]:
     """Evaluation mode and nothing in place (a cut layer's activation must survive the next), while this lasts."""
-    flags = [(m, flag) for m in module.modules() for flag in ("training", "inplace") if getattr(m, flag, False)]
+    flags = [
+        (m, flag)
+        for m in module.modules()
+        for flag in ("training", "inplace")
+        if getattr(m, flag, False)
+    ]
     for m, flag in flags:
         setattr(m, flag, False)
     try:

@@ -17,7 +17,9 @@ from torch.overrides import TorchFunctionMode
 
 from heatproof.errors import NotApplicable
 
-Back = Callable[..., tuple[Tensor, ...]]  # (what arrives at the output, *saved) -> what arrives at each input
+Back = Callable[
+    ..., tuple[Tensor, ...]
+]  # (what arrives at the output, *saved) -> what arrives at each input
 
 
 class Call(NamedTuple):
@@ -67,7 +69,9 @@ _MOVES = """
     dropout dropout2d feature_dropout alpha_dropout
 """
 ACTIVATIONS = frozenset(_ACTIVATIONS.split())  # element by element
-MOVES = frozenset(_MOVES.split())  # they put values elsewhere and leave them as they are; out of training, so does dropout
+MOVES = frozenset(
+    _MOVES.split()
+)  # they put values elsewhere and leave them as they are; out of training, so does dropout
 _NAMES = {"_threshold": "threshold"}
 
 
@@ -84,9 +88,17 @@ class Intercept(TorchFunctionMode):
     def __init__(self, rules: Mapping[str, Rule]):
         super().__init__()
         self.rules = rules
-        self._renewed: dict[int, tuple[Tensor, Tensor]] = {}  # by id: the tensor that was to be overwritten, and what it is now
+        self._renewed: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # by id: the tensor that was to be overwritten, and what it is now
 
-    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
         args = tuple(self.current(a) for a in args)
         kwargs = {k: self.current(v) for k, v in (kwargs or {}).items()}
         args = args or ((kwargs.pop("input"),) if "input" in kwargs else ())
@@ -125,7 +137,9 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def _out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Call, Tensor | None]:
+def _out_of_place(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[str, Call, Tensor | None]:
     """(name, call, the tensor it was to overwrite)."""
     spelled = getattr(func, "__name__", str(func))
     if spelled == "__get__":  # an attribute, such as x.mT
@@ -143,7 +157,13 @@ def _out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
 
 class _Step(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Callable[[], Tensor], back: Back, saved: tuple[Tensor, ...], *inputs: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        value: Callable[[], Tensor],
+        back: Back,
+        saved: tuple[Tensor, ...],
+        *inputs: Tensor,
+    ) -> Tensor:
         ctx.back = back
         ctx.save_for_backward(*saved)
         return value()
@@ -173,19 +193,28 @@ def graph(output: Tensor) -> Iterator[Any]:
 def is_opaque(node: Any) -> bool:
     """A node that is none of torch's own operations (their names end in a number) nor ours: a checkpoint, compiled code, a function with a
     backward of its own. What happens in there is not seen."""
-    return not node.name()[-1].isdigit() and node.name().split("::")[-1] not in ("AccumulateGrad", "_StepBackward")
+    return not node.name()[-1].isdigit() and node.name().split("::")[-1] not in (
+        "AccumulateGrad",
+        "_StepBackward",
+    )
 
 
 @contextmanager
 def refusing(module: nn.Module, method: str, instead: str) -> Iterator[None]:
     """An operation without a rule: the method does not apply, and where it is in the network is told."""
-    paths = {id(m): f" in {name} ({type(m).__name__})" for name, m in module.named_modules() if name}
+    paths = {
+        id(m): f" in {name} ({type(m).__name__})" for name, m in module.named_modules() if name
+    }
     for name, m in module.named_modules():
         if isinstance(m, torch.jit.ScriptModule):
-            raise NotApplicable(f"{method} cannot look into TorchScript ({name or 'the whole network'}); {instead}")
+            raise NotApplicable(
+                f"{method} cannot look into TorchScript ({name or 'the whole network'}); {instead}"
+            )
     try:
         yield
     except NoRule as error:
         frames = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
         where = [paths[id(owner)] for owner in frames if id(owner) in paths]
-        raise NotApplicable(f'{method} has no rule for "{error}"{where[-1] if where else ""}; {instead}') from None
+        raise NotApplicable(
+            f'{method} has no rule for "{error}"{where[-1] if where else ""}; {instead}'
+        ) from None

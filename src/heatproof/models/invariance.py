@@ -24,16 +24,30 @@ def invariance(name: str) -> Model:
     rng = torch.Generator().manual_seed(0)
     stages: list[nn.Module] = []
     for inside in (3, CHANNELS):
-        stages += [_convolution(torch.randn(CHANNELS, inside, 3, 3, generator=rng) / (9 * inside) ** 0.5, stride=2, padding=1), nn.ReLU()]
+        stages += [
+            _convolution(
+                torch.randn(CHANNELS, inside, 3, 3, generator=rng) / (9 * inside) ** 0.5,
+                stride=2,
+                padding=1,
+            ),
+            nn.ReLU(),
+        ]
     weight = torch.zeros(CLASSES, CHANNELS, WINDOW, WINDOW)
-    weight[..., :SEEN, :SEEN] = torch.randn(CLASSES, CHANNELS, SEEN, SEEN, generator=rng) / (CHANNELS * SEEN**2) ** 0.5
+    weight[..., :SEEN, :SEEN] = (
+        torch.randn(CLASSES, CHANNELS, SEEN, SEEN, generator=rng) / (CHANNELS * SEEN**2) ** 0.5
+    )
     if name.endswith("a"):
         stages.append(_convolution(weight))
     else:
         others = torch.ones(1, CHANNELS, WINDOW, WINDOW)
         others[..., :SEEN, :SEEN] = 0
-        both = torch.cat([torch.ones(CLASSES, 2), torch.eye(CLASSES)], 1)  # the sums first: they cancel before anything is rounded
-        stages += [_convolution(torch.cat([others, -others, weight])), _convolution(both[:, :, None, None])]
+        both = torch.cat(
+            [torch.ones(CLASSES, 2), torch.eye(CLASSES)], 1
+        )  # the sums first: they cancel before anything is rounded
+        stages += [
+            _convolution(torch.cat([others, -others, weight])),
+            _convolution(both[:, :, None, None]),
+        ]
     net = nn.Sequential(*stages, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     return Model(net, name=name, size=SIZE, mean=(0.5,) * 3, std=(0.5,) * 3)
 

@@ -75,20 +75,30 @@ class Model:
         if not isinstance(module, nn.Module):
             raise HeatproofError(f"hp.Model takes a torch.nn.Module; got {type(module).__name__}")
         if not isinstance(size, int) or size < 1:
-            raise HeatproofError(f"size is the side of the square images that the network takes, in pixels, such as 224; got {size!r}")
+            raise HeatproofError(
+                f"size is the side of the square images that the network takes, in pixels, such as 224; got {size!r}"
+            )
         if not hasattr(mean, "__len__") or not hasattr(std, "__len__"):
-            raise HeatproofError(f"mean and std have a number for each channel, such as (0.5, 0.5, 0.5); got mean {mean}, std {std}")
+            raise HeatproofError(
+                f"mean and std have a number for each channel, such as (0.5, 0.5, 0.5); got mean {mean}, std {std}"
+            )
         if isinstance(layers, str):
             raise HeatproofError(f'layers are a list of names: layers=["{layers}"]')
         if max(map(abs, mean), default=0) > 1 or min(std, default=1) <= 0:
-            raise HeatproofError(f"mean and std are of images in [0, 1]: divide them by 255; got mean {list(mean)}, std {list(std)}")
+            raise HeatproofError(
+                f"mean and std are of images in [0, 1]: divide them by 255; got mean {list(mean)}, std {list(std)}"
+            )
         self.name = name or type(module).__name__
         module = module if device is None else module.to(device)
-        module, self.unconverted = as_canonical(module) if layers is None else (module, "its layers are named")
+        module, self.unconverted = (
+            as_canonical(module) if layers is None else (module, "its layers are named")
+        )
         self.module = module
         self.size, self.resize = size, resize or round(size * 256 / 224)
         if self.resize < size:
-            raise HeatproofError(f"resize={resize} is smaller than size={size}; the image is resized first, then its middle is taken")
+            raise HeatproofError(
+                f"resize={resize} is smaller than size={size}; the image is resized first, then its middle is taken"
+            )
         first = next((p for p in module.parameters()), torch.zeros(()))
         self.device, self.dtype = first.device, first.dtype
         self.mean = torch.tensor(mean, device=self.device, dtype=self.dtype).reshape(-1, 1, 1)
@@ -97,14 +107,20 @@ class Model:
         self.fill_batches = False  # in a run every call has exactly `batch_size` rows, so that bytes do not depend on neighbours
         self.backend = "eager"
         self.aligned = ""  # the cells and baseline its weights were fine-tuned for, such as 16/zero
-        self.tuned: dict[str, Path | None] = {}  # weights fine-tuned from these, by what for; None: yet to be made
-        self.prepared: Callable[[Any], Mapping[str, Tensor]] = _unprepared  # what a baseline knows of this model and its data beforehand
+        self.tuned: dict[
+            str, Path | None
+        ] = {}  # weights fine-tuned from these, by what for; None: yet to be made
+        self.prepared: Callable[[Any], Mapping[str, Tensor]] = (
+            _unprepared  # what a baseline knows of this model and its data beforehand
+        )
         self.view = ""  # how a grid of images is seen, such as difull 2×2, cell 3
         self.passes: Counter[str] = Counter()
         self._start = 0
         self._root = self
         self._shared: _Shared | None = None
-        example = torch.rand((2, len(self.mean), size, size), generator=torch.Generator().manual_seed(0)).to(self.device, self.dtype)
+        example = torch.rand(
+            (2, len(self.mean), size, size), generator=torch.Generator().manual_seed(0)
+        ).to(self.device, self.dtype)
         example = (example - self.mean) / self.std
         with inspecting(module):
             try:
@@ -123,11 +139,16 @@ class Model:
             found = landmarks(self.body, example)
         self.n_classes = logits.shape[1]
         if classes is not None and len(classes) != self.n_classes:
-            raise HeatproofError(f"{self.name} gives {self.n_classes} logits, but {len(classes)} class names were given")
+            raise HeatproofError(
+                f"{self.name} gives {self.n_classes} logits, but {len(classes)} class names were given"
+            )
         self.classes = tuple(classes) if classes is not None else None
         self._embedding, self._head, self._units = found.embedding, found.head, found.units
         known = {"middle": found.middle, "final": found.final, "cam": found.cam}
-        self._aliases = {**self.body.aliases, **{name: at for name, at in known.items() if at is not None}}
+        self._aliases = {
+            **self.body.aliases,
+            **{name: at for name, at in known.items() if at is not None},
+        }
         for alias, layer in (aliases or {}).items():
             self._aliases[alias] = self._index(layer)
 
@@ -147,7 +168,11 @@ class Model:
 
     def to(self, device: str | torch.device) -> Model:
         self.module.to(device)
-        self.device, self.mean, self.std = torch.device(device), self.mean.to(device), self.std.to(device)
+        self.device, self.mean, self.std = (
+            torch.device(device),
+            self.mean.to(device),
+            self.std.to(device),
+        )
         return self
 
     # Layers
@@ -164,12 +189,19 @@ class Model:
     def _index(self, layer: str) -> int:
         if layer == "input":
             return self._start
-        index = self._aliases.get(layer, self.body.layers.index(layer) if layer in self.body.layers else -1)
+        index = self._aliases.get(
+            layer, self.body.layers.index(layer) if layer in self.body.layers else -1
+        )
         if index < self._start and layer in LANDMARKS:
-            raise NotApplicable(f"{self.name} shows no spatial layer behind its input; name some with hp.Model(…, layers=[…])")
+            raise NotApplicable(
+                f"{self.name} shows no spatial layer behind its input; name some with hp.Model(…, layers=[…])"
+            )
         if index < self._start:
             raise unknown(
-                "layer", layer, [*self.layers, *self._aliases], f"({self.name}; hp.Model(…, layers=[…]) cuts at paths of modules)"
+                "layer",
+                layer,
+                [*self.layers, *self._aliases],
+                f"({self.name}; hp.Model(…, layers=[…]) cuts at paths of modules)",
             )
         return index
 
@@ -180,7 +212,11 @@ class Model:
     @property
     def landmarks(self) -> dict[str, str]:
         """What `middle`, `final` and `cam` mean here, where they mean anything."""
-        return {name: self.body.layers[self._aliases[name]] for name in LANDMARKS if name in self._aliases}
+        return {
+            name: self.body.layers[self._aliases[name]]
+            for name in LANDMARKS
+            if name in self._aliases
+        }
 
     @property
     def all_layers(self) -> list[str]:
@@ -192,7 +228,13 @@ class Model:
         return self._kind(self._index(layer))
 
     def _kind(self, index: int) -> str:
-        return "features" if index <= self._aliases.get("cam", 0) else "pool" if index <= self._head else "head"
+        return (
+            "features"
+            if index <= self._aliases.get("cam", 0)
+            else "pool"
+            if index <= self._head
+            else "head"
+        )
 
     def shape(self, layer: str) -> tuple[int, ...]:
         """Of one image's activation there, such as (channels, height, width)."""
@@ -209,7 +251,11 @@ class Model:
         Besides features, pool and head a kind may be `crop`: what follows is computed from a part of the image alone.
         """
         steps = self.body.steps(self._start)
-        return [("", self)] if steps is None else [(to if isinstance(to, str) else self._kind(to), run) for to, run in steps]
+        return (
+            [("", self)]
+            if steps is None
+            else [(to if isinstance(to, str) else self._kind(to), run) for to, run in steps]
+        )
 
     def tail(self, layer: str) -> Model:
         """The network from that layer on, itself a model: its images are the layer's activations."""
@@ -230,7 +276,12 @@ class Model:
     def viewed(self, view: str, scale: int, body: Body) -> Model:
         """The same weights behind another body, for images `scale` times as large. Layers that the body does not show are gone."""
         part = copy.copy(self)
-        part.view, part.body, part.size, part.resize = view, body, scale * self.size, scale * self.resize
+        part.view, part.body, part.size, part.resize = (
+            view,
+            body,
+            scale * self.size,
+            scale * self.resize,
+        )
         part.passes, part._root, part._shared = Counter(), part, None
         part._aliases = {name: at for name, at in self._aliases.items() if at < len(body.layers)}
         return part
@@ -313,16 +364,29 @@ class Model:
         shared = self._root._shared
         if shared is not None and self._start == 0 and x is shared.x:
             if at not in shared.activations:
-                on_the_way = at in shared.watch and at > min(shared.watch)  # the backward's own forward passes here
-                shared.activations[at] = self._shared_pass(at, "logit").activation if on_the_way else self._activation(x, at)
+                on_the_way = at in shared.watch and at > min(
+                    shared.watch
+                )  # the backward's own forward passes here
+                shared.activations[at] = (
+                    self._shared_pass(at, "logit").activation
+                    if on_the_way
+                    else self._activation(x, at)
+                )
             return shared.activations[at]
         return self._activation(x, at)
 
-    def gradient(self, x: Tensor, target: Tensor, layer: str = "input", score: str | Score = "logit") -> Pass:
+    def gradient(
+        self, x: Tensor, target: Tensor, layer: str = "input", score: str | Score = "logit"
+    ) -> Pass:
         """The score's gradient with respect to a layer's activation. One backward serves all methods of a batch (see `sharing`)."""
         at = self._index(layer)
         shared = self._root._shared
-        if shared is None or not isinstance(score, str) or target is not shared.target or x is not shared.activations.get(self._start):
+        if (
+            shared is None
+            or not isinstance(score, str)
+            or target is not shared.target
+            or x is not shared.activations.get(self._start)
+        ):
             return self._gradients(x, target, [at], score)[at]
         return self._root._shared_pass(at, score)
 
@@ -354,10 +418,14 @@ class Model:
             self.prepared = before
 
     @contextmanager
-    def sharing(self, x: Tensor, target: Tensor, layers: Sequence[str] = ("input",)) -> Iterator[None]:
+    def sharing(
+        self, x: Tensor, target: Tensor, layers: Sequence[str] = ("input",)
+    ) -> Iterator[None]:
         """While this lasts, gradients and activations of this very batch are computed once; `layers`: where gradients will be asked for."""
         before = self._root._shared
-        self._root._shared = _Shared(x, target, frozenset(self._index(layer) for layer in layers), {0: x})
+        self._root._shared = _Shared(
+            x, target, frozenset(self._index(layer) for layer in layers), {0: x}
+        )
         try:
             yield
         finally:
@@ -366,10 +434,15 @@ class Model:
     def _activation(self, x: Tensor, stop: int) -> Tensor:
         self._count("forward", len(x))
         with torch.no_grad(), inspecting(self.module):
-            parts = [self.body.run(self._filled(part), self._start, stop)[0][: len(part)] for part in rows(x, self.batch_size)]
+            parts = [
+                self.body.run(self._filled(part), self._start, stop)[0][: len(part)]
+                for part in rows(x, self.batch_size)
+            ]
         return torch.cat(parts)
 
-    def _gradients(self, x: Tensor, target: Tensor, at: Sequence[int], score: str | Score) -> dict[int, Pass]:
+    def _gradients(
+        self, x: Tensor, target: Tensor, at: Sequence[int], score: str | Score
+    ) -> dict[int, Pass]:
         """Passes at several layers from one backward, which reaches no further down than the first of them."""
         first = min(at)
         score = score_function(score)
@@ -377,23 +450,34 @@ class Model:
         self._count("backward", len(x), first)
         found: dict[int, list[Pass]] = {i: [] for i in at}
         with torch.enable_grad(), inspecting(self.module):
-            for part, goal in zip(rows(h, self.batch_size), rows(target, self.batch_size), strict=True):
+            for part, goal in zip(
+                rows(h, self.batch_size), rows(target, self.batch_size), strict=True
+            ):
                 count = len(part)
                 leaf = self._filled(part, first).detach().requires_grad_()
                 logits, seen = self.body.run(leaf, first, watch=at)
                 total = score(logits[:count], goal).sum()
                 gradients = torch.autograd.grad(total, [seen[i] for i in at])
                 for i, gradient in zip(at, gradients, strict=True):
-                    kept = gradient[:count] if i else gradient[:count].contiguous()  # few channels are slow to work on where they lie last
+                    kept = (
+                        gradient[:count] if i else gradient[:count].contiguous()
+                    )  # few channels are slow to work on where they lie last
                     found[i].append(Pass(logits[:count].detach(), seen[i][:count].detach(), kept))
-        return {i: parts[0] if len(parts) == 1 else Pass(*map(torch.cat, zip(*parts, strict=True))) for i, parts in found.items()}
+        return {
+            i: parts[0] if len(parts) == 1 else Pass(*map(torch.cat, zip(*parts, strict=True)))
+            for i, parts in found.items()
+        }
 
-    def attribute(self, x: Tensor, target: Tensor, attribute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def attribute(
+        self, x: Tensor, target: Tensor, attribute: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
         """`attribute(x, target)`, which may run the network in a way of its own and ask for gradients of x, `batch_size` rows at a time."""
         self._count("backward", len(x))
         found = []
         with self.held():
-            for part, goal in zip(rows(x, self.batch_size), rows(target, self.batch_size), strict=True):
+            for part, goal in zip(
+                rows(x, self.batch_size), rows(target, self.batch_size), strict=True
+            ):
                 leaf = self._filled(part).detach().requires_grad_()
                 found.append(attribute(leaf, self._filled(goal))[: len(part)].detach())
         return torch.cat(found)
@@ -406,7 +490,9 @@ class Model:
 
     def blank(self) -> Tensor:
         """The activation of one image of zeros where this model begins, which asks for gradients. The pass is not counted."""
-        image = torch.zeros((1, len(self.mean), self.size, self.size), device=self.device, dtype=self.dtype)
+        image = torch.zeros(
+            (1, len(self.mean), self.size, self.size), device=self.device, dtype=self.dtype
+        )
         with torch.no_grad(), inspecting(self.module):
             return self.body.run(self.laid(image, 0), 0, self._start)[0].requires_grad_()
 
@@ -416,12 +502,18 @@ class Model:
 
     def laid(self, x: Tensor, at: int | None = None) -> Tensor:
         """Images as they lie in memory in every pass: layouts differ in speed, and in how they round. Features stay as they came."""
-        return x.contiguous(memory_format=self._layout) if (self._start if at is None else at) == 0 and x.ndim == 4 else x
+        return (
+            x.contiguous(memory_format=self._layout)
+            if (self._start if at is None else at) == 0 and x.ndim == 4
+            else x
+        )
 
     def _count(self, kind: str, images: int, start: int | None = None) -> None:
         """Passes are counted in images; those that start at a later layer on their own account."""
         start = self._start if start is None else start
-        self._root.passes[kind if start == 0 else f"{kind} from {self.body.layers[start]}"] += images
+        self._root.passes[kind if start == 0 else f"{kind} from {self.body.layers[start]}"] += (
+            images
+        )
 
     # Pixels
 
@@ -439,14 +531,23 @@ class Model:
 
     def fingerprint(self) -> str:
         """Hash of everything that changes a number: structure, weights, preprocessing."""
-        told = (str(self.module), self.size, self.resize, self.mean.tolist(), self.std.tolist(), str(self.dtype))
+        told = (
+            str(self.module),
+            self.size,
+            self.resize,
+            self.mean.tolist(),
+            self.std.tolist(),
+            str(self.dtype),
+        )
         digest = hashlib.sha256((repr(told) + self.view).encode())
         for kind in sorted({type(m) for m in self.module.modules()}, key=lambda t: t.__qualname__):
             if kind.__module__.split(".")[0] != "torch":
                 digest.update(source_of(kind).encode())
         for key, value in sorted(self.module.state_dict().items()):
             digest.update(key.encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            digest.update(
+                value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            )
         return digest.hexdigest()[:16]
 
 
@@ -458,7 +559,9 @@ def _layout_of(module: nn.Module, example: Tensor) -> tuple[torch.memory_format,
         with torch.no_grad():
             logits = module(given)
         if not torch.equal(given, example):
-            raise HeatproofError("the network writes into its input, which others have yet to see; let it work on a copy: x = x - 0.5")
+            raise HeatproofError(
+                "the network writes into its input, which others have yet to see; let it work on a copy: x = x - 0.5"
+            )
         return layout, logits
 
     try:
@@ -468,7 +571,9 @@ def _layout_of(module: nn.Module, example: Tensor) -> tuple[torch.memory_format,
 
 
 def _unprepared(baseline: Any) -> Mapping[str, Tensor]:
-    raise HeatproofError(f"baseline {baseline.label} needs reference images: give some with reference=…")
+    raise HeatproofError(
+        f"baseline {baseline.label} needs reference images: give some with reference=…"
+    )
 
 
 @contextmanager

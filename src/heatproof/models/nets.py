@@ -35,9 +35,20 @@ def stages(**modules: nn.Module) -> nn.Sequential:
     return nn.Sequential(OrderedDict(modules))
 
 
-def convolution(inputs: int, outputs: int, kernel: int = 3, *, stride: int = 1, norm: bool, bias: bool, relu: bool = True) -> nn.Sequential:
+def convolution(
+    inputs: int,
+    outputs: int,
+    kernel: int = 3,
+    *,
+    stride: int = 1,
+    norm: bool,
+    bias: bool,
+    relu: bool = True,
+) -> nn.Sequential:
     """conv [+ norm] [+ relu], as one stage; a norm brings its own bias."""
-    conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=bias and not norm)
+    conv = nn.Conv2d(
+        inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=bias and not norm
+    )
     parts = OrderedDict[str, nn.Module](conv=conv)
     if norm:
         parts["norm"] = nn.BatchNorm2d(outputs)
@@ -103,7 +114,9 @@ def he_initialised(net: nn.Sequential) -> nn.Sequential:
 
 def fixup_initialised(net: nn.Sequential) -> nn.Sequential:
     """Zhang et al. 2019: a branch of m = 2 convolutions starts at zero, its first at L^(−1/(2m−2)) of He's size, the head at zero."""
-    branches = [module.branch for module in he_initialised(net).modules() if isinstance(module, Residual)]
+    branches = [
+        module.branch for module in he_initialised(net).modules() if isinstance(module, Residual)
+    ]
     *_, head = (module for module in net.modules() if isinstance(module, nn.Linear))
     for branch in branches:
         first, last = (module for module in branch.modules() if isinstance(module, nn.Conv2d))
@@ -124,9 +137,13 @@ def resnet(
     bias: bool = True,
 ) -> nn.Sequential:
     """stem, layer1…, pool, head. At 64 px the maps are 32, 32, 16, 8, 8 wide."""
-    parts = OrderedDict[str, nn.Module](stem=convolution(3, widths[0], stride=stem, norm=norm, bias=bias))
+    parts = OrderedDict[str, nn.Module](
+        stem=convolution(3, widths[0], stride=stem, norm=norm, bias=bias)
+    )
     inputs = widths[0]
-    for number, (width, depth, stride) in enumerate(zip(widths, blocks, strides, strict=True), start=1):
+    for number, (width, depth, stride) in enumerate(
+        zip(widths, blocks, strides, strict=True), start=1
+    ):
         first = residual(inputs, width, stride=stride, norm=norm, bias=bias)
         others = (residual(width, width, stride=1, norm=norm, bias=bias) for _ in range(depth - 1))
         parts[f"layer{number}"] = nn.Sequential(first, *others)
@@ -192,7 +209,9 @@ NETS: dict[str, Net] = {
     "vgg7": Net(vgg, {"widths": ((16,), (24,), (32,), (48,))}),
     "vgg11": Net(vgg, {"widths": ((16, 16), (24, 24), (32, 32), (48, 48))}),
 }
-ON_DEMAND = frozenset({"resnet18", "resnet26", "resnet-narrow", "vgg7", "vgg11"})  # no weights ship: trained when asked for
+ON_DEMAND = frozenset(
+    {"resnet18", "resnet26", "resnet-narrow", "vgg7", "vgg11"}
+)  # no weights ship: trained when asked for
 SHIPPED = tuple(name for name in NETS if name not in ON_DEMAND)
 
 
@@ -214,7 +233,11 @@ CIFAR10 = Net(
 )
 CIFAR10_NETS = {  # on request: no weights ship
     "vgg11": CIFAR10,  # of the grid paper
-    "resnet20": replace(CIFAR10, build=resnet, options={"widths": (16, 32, 64), "blocks": (3, 3, 3), "strides": (1, 2, 2), "stem": 1}),
+    "resnet20": replace(
+        CIFAR10,
+        build=resnet,
+        options={"widths": (16, 32, 64), "blocks": (3, 3, 3), "strides": (1, 2, 2), "stem": 1},
+    ),
 }
 
 
@@ -225,7 +248,9 @@ def build_cifar10(name: str) -> nn.Sequential:
 
 def net_named(name: str) -> Net:
     """`paperbirds/resnet` or `cifar10/resnet20`."""
-    known = {f"paperbirds/{net}": row for net, row in NETS.items()} | {f"cifar10/{net}": row for net, row in CIFAR10_NETS.items()}
+    known = {f"paperbirds/{net}": row for net, row in NETS.items()} | {
+        f"cifar10/{net}": row for net, row in CIFAR10_NETS.items()
+    }
     if name not in known:
         raise unknown("network", name, known)
     return known[name]
@@ -240,9 +265,15 @@ def weights_path(name: str) -> Path:
 
 def load_state(path: Path | str) -> dict[str, Tensor]:
     """The weights of a file as float32; whole numbers (batch counts) stay as they are."""
-    return {key: value.float() if value.is_floating_point() else value for key, value in load_file(path).items()}
+    return {
+        key: value.float() if value.is_floating_point() else value
+        for key, value in load_file(path).items()
+    }
 
 
 def stored(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights as they are written to a file: float16."""
-    return {key: value.to(torch.float16) if value.is_floating_point() else value for key, value in state.items()}
+    return {
+        key: value.to(torch.float16) if value.is_floating_point() else value
+        for key, value in state.items()
+    }

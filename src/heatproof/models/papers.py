@@ -50,17 +50,30 @@ class Network:
 
 def _vgg(middle: int, final: int, papers: str = IDSDS) -> Network:
     """middle: behind the ReLU of conv4_1, the first with 512 channels; final: behind the last ReLU; cam: behind the last pooling."""
-    return Network({"middle": f"features.{middle}", "final": f"features.{final}", "cam": "features"}, papers)
+    return Network(
+        {"middle": f"features.{middle}", "final": f"features.{final}", "cam": "features"}, papers
+    )
 
 
 def _bagnet(kernels: tuple[int, ...], file: str) -> Network:
     place = "https://bitbucket.org/wielandbrendel/bag-of-feature-pretrained-models/raw/249e8fa82c0913623a807d9d35eeab9da7dcc2a8/"
-    options = {"stem": 64, "planes": (64, 128, 256, 512), "strides": (2, 2, 2, 1), "blocks": (3, 4, 6, 3), "momentum": 0.001}
+    options = {
+        "stem": 64,
+        "planes": (64, 128, 256, 512),
+        "strides": (2, 2, 2, 1),
+        "blocks": (3, 4, 6, 3),
+        "momentum": 0.001,
+    }
     return Network(build=bagnet, options={**options, "kernels": kernels}, url=place + file)
 
 
 def _bcos(blocks: tuple[int, ...], bottleneck: bool, file: str) -> Network:
-    shape = {"widths": (64, 128, 256, 512), "strides": (1, 2, 2, 2), "blocks": blocks, "bottleneck": bottleneck}
+    shape = {
+        "widths": (64, 128, 256, 512),
+        "strides": (1, 2, 2, 2),
+        "blocks": blocks,
+        "bottleneck": bottleneck,
+    }
     options = {**shape, "kernel": 7, "pool": True, "centred": True}
     url = f"https://github.com/B-cos/B-cos-v2/releases/download/v0.0.1-weights/{file}"
     return Network(mean=NONE, std=ONE, build=bcos, options=options, url=url)
@@ -89,7 +102,9 @@ NETWORKS: dict[str, Network] = {
     "torchvision:vgg13_bn": _vgg(23, 33, ""),
     "torchvision:vgg16_bn": _vgg(26, 42),
     "torchvision:vgg19_bn": _vgg(29, 51, GRIDS),
-    "torchvision:googlenet": Network({"middle": "inception4a", "final": "inception5b", "cam": "inception5b"}, GRIDS),
+    "torchvision:googlenet": Network(
+        {"middle": "inception4a", "final": "inception5b", "cam": "inception5b"}, GRIDS
+    ),
     "torchvision:vit_b_16": Network({}, papers=""),
     "torchvision:vit_b_32": Network({}, papers=""),
     "timm:vit_base_patch16_224": VIT,

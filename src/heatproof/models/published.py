@@ -21,9 +21,22 @@ class FixupBottleneck(nn.Module):
         super().__init__()
         outputs = 4 * planes
         shift, scale = (Shift, Scale) if scalars else (nn.Identity, nn.Identity)
-        self.bias1a, self.conv1, self.bias1b, self.relu1 = shift(), nn.Conv2d(inputs, planes, 1, bias=False), shift(), nn.ReLU()
-        self.bias2a, self.conv2, self.bias2b = shift(), nn.Conv2d(planes, planes, 3, stride, 1, bias=False), shift()
-        self.relu2, self.bias3a, self.conv3 = nn.ReLU(), shift(), nn.Conv2d(planes, outputs, 1, bias=False)
+        self.bias1a, self.conv1, self.bias1b, self.relu1 = (
+            shift(),
+            nn.Conv2d(inputs, planes, 1, bias=False),
+            shift(),
+            nn.ReLU(),
+        )
+        self.bias2a, self.conv2, self.bias2b = (
+            shift(),
+            nn.Conv2d(planes, planes, 3, stride, 1, bias=False),
+            shift(),
+        )
+        self.relu2, self.bias3a, self.conv3 = (
+            nn.ReLU(),
+            shift(),
+            nn.Conv2d(planes, outputs, 1, bias=False),
+        )
         self.scale, self.bias3b, self.sum, self.relu3 = scale(), shift(), Sum(), nn.ReLU()
         changes = inputs != outputs or stride > 1
         self.downsample = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if changes else None
@@ -33,11 +46,15 @@ class FixupBottleneck(nn.Module):
         out = self.relu1(self.bias1b(self.conv1(shifted)))
         out = self.relu2(self.bias2b(self.conv2(self.bias2a(out))))
         out = self.bias3b(self.scale(self.conv3(self.bias3a(out))))
-        result: Tensor = self.relu3(self.sum(out, x if self.downsample is None else self.downsample(shifted)))
+        result: Tensor = self.relu3(
+            self.sum(out, x if self.downsample is None else self.downsample(shifted))
+        )
         return result
 
 
-def fixup_resnet(classes: int, *, blocks: Sequence[int] = (3, 4, 6, 3), scalars: bool = True) -> nn.Sequential:
+def fixup_resnet(
+    classes: int, *, blocks: Sequence[int] = (3, 4, 6, 3), scalars: bool = True
+) -> nn.Sequential:
     """Zhang et al. 2019; without `scalars`, and so without any bias, Hesse et al. 2021 (an X-DNN)."""
     parts = OrderedDict[str, nn.Module](conv1=nn.Conv2d(3, 64, 7, 2, 3, bias=False))
     if scalars:
@@ -57,7 +74,11 @@ def fixup_resnet(classes: int, *, blocks: Sequence[int] = (3, 4, 6, 3), scalars:
     return he_initialised(nn.Sequential(parts))
 
 
-def x_vgg(classes: int, *, widths: Sequence[Sequence[int]] = ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3)) -> nn.Sequential:
+def x_vgg(
+    classes: int,
+    *,
+    widths: Sequence[Sequence[int]] = ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3),
+) -> nn.Sequential:
     """VGG-16 without any bias (Hesse et al. 2021)."""
     features: list[nn.Module] = []
     inputs = 3
@@ -70,6 +91,8 @@ def x_vgg(classes: int, *, widths: Sequence[Sequence[int]] = ((64,) * 2, (128,) 
     head: list[nn.Module] = []
     for before, after in pairwise(sizes):
         head += [nn.Linear(before, after, bias=False), nn.ReLU(), nn.Dropout()]
-    parts = OrderedDict[str, nn.Module](features=nn.Sequential(*features), avgpool=nn.AdaptiveAvgPool2d(7), flatten=nn.Flatten())
+    parts = OrderedDict[str, nn.Module](
+        features=nn.Sequential(*features), avgpool=nn.AdaptiveAvgPool2d(7), flatten=nn.Flatten()
+    )
     parts["classifier"] = nn.Sequential(*head, nn.Linear(sizes[-1], classes, bias=False))
     return he_initialised(nn.Sequential(parts))

@@ -27,14 +27,20 @@ def gridpg(model: Model, grid: int) -> Model:
     pools = _pools(model, split.cut)
     if pools and _runs(model, split.cut, grid):
         return model.viewed(f"gridpg {grid}×{grid}", grid, model.body)
-    step = (split.height, split.width) if pools else (1, 1)  # a pool of fixed size looks at one cell after the other
+    step = (
+        (split.height, split.width) if pools else (1, 1)
+    )  # a pool of fixed size looks at one cell after the other
     head = _sliding(model.body, split, step)
     return model.viewed(f"gridpg {grid}×{grid}", grid, Connected(model.body, split.cut, head))
 
 
 def difull(model: Model, grid: int, cell: int) -> Model:
     """The answer for one cell, from which all others are cut off; activations show all cells side by side."""
-    return model.viewed(f"difull {grid}×{grid}, cell {cell}", grid, Disconnected(model.body, _cut(model), grid, cell))
+    return model.viewed(
+        f"difull {grid}×{grid}, cell {cell}",
+        grid,
+        Disconnected(model.body, _cut(model), grid, cell),
+    )
 
 
 def dipart(model: Model, grid: int, cell: int) -> Model:
@@ -43,12 +49,18 @@ def dipart(model: Model, grid: int, cell: int) -> Model:
     top, left = split.down * (cell // grid), split.along * (cell % grid)
 
     def head(h: Tensor, watch: Collection[int]) -> tuple[Tensor, dict[int, Tensor]]:
-        return model.body.run(h[..., top : top + split.height, left : left + split.width], split.cut, watch=watch)
+        return model.body.run(
+            h[..., top : top + split.height, left : left + split.width], split.cut, watch=watch
+        )
 
-    return model.viewed(f"dipart {grid}×{grid}, cell {cell}", grid, Connected(model.body, split.cut, head))
+    return model.viewed(
+        f"dipart {grid}×{grid}, cell {cell}", grid, Connected(model.body, split.cut, head)
+    )
 
 
-Head = Callable[[Tensor, Collection[int]], tuple[Tensor, dict[int, Tensor]]]  # (features, layers to watch) -> logits, what was seen
+Head = Callable[
+    [Tensor, Collection[int]], tuple[Tensor, dict[int, Tensor]]
+]  # (features, layers to watch) -> logits, what was seen
 
 
 class Connected:
@@ -58,7 +70,9 @@ class Connected:
         self.inner, self.cut, self.head = inner, cut, head
         self.layers, self.aliases = _shown(inner, cut)
 
-    def run(self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
+    def run(
+        self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()
+    ) -> tuple[Tensor, dict[int, Tensor]]:
         h, seen = self.inner.run(h, start, self.cut if stop is None else stop, watch)
         if stop is not None:
             return h, seen
@@ -67,7 +81,11 @@ class Connected:
 
     def steps(self, start: int) -> Steps | None:
         steps = self.inner.steps(start)
-        return None if steps is None else [*steps[: self.cut - start], ("head", lambda h: self.head(h, ())[0])]
+        return (
+            None
+            if steps is None
+            else [*steps[: self.cut - start], ("head", lambda h: self.head(h, ())[0])]
+        )
 
     def module_after(self, layer: int) -> nn.Module | None:
         return self.inner.module_after(layer) if layer < self.cut else None
@@ -83,10 +101,15 @@ class Disconnected:
         self.inner, self.cut, self.grid, self.cell = inner, cut, grid, cell
         self.layers, self.aliases = _shown(inner, cut)
 
-    def run(self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
+    def run(
+        self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()
+    ) -> tuple[Tensor, dict[int, Tensor]]:
         seen = {start: h} if start in watch else {}
         end = self.cut if stop is None else stop
-        for layer in sorted({at for at in watch if start < at <= end} | ({end} if stop is not None and end > start else set())):
+        for layer in sorted(
+            {at for at in watch if start < at <= end}
+            | ({end} if stop is not None and end > start else set())
+        ):
             h, start = self._side_by_side(h, start, layer), layer
             if layer in watch:
                 seen[layer] = h
@@ -114,9 +137,14 @@ class Disconnected:
         others = [cell for cell in range(self.grid**2) if cell != self.cell]
         judged = self.inner.run(self.crop(h), start, stop)[0]
         with torch.no_grad():
-            rest = self.inner.run(torch.cat([self.crop(h, cell) for cell in others]), start, stop)[0]
+            rest = self.inner.run(torch.cat([self.crop(h, cell) for cell in others]), start, stop)[
+                0
+            ]
         cells = dict(zip(others, rest.chunk(len(others)), strict=True)) | {self.cell: judged}
-        rows = [torch.cat([cells[row * self.grid + column] for column in range(self.grid)], -1) for row in range(self.grid)]
+        rows = [
+            torch.cat([cells[row * self.grid + column] for column in range(self.grid)], -1)
+            for row in range(self.grid)
+        ]
         return torch.cat(rows, -2)
 
 
@@ -158,13 +186,18 @@ def _split(model: Model, grid: int) -> _Split:
     height, width = _features(model, cut).shape[2:]
     try:
         whole = _features(model, cut, grid).shape[2:]
-    except Exception as error:  # whatever a network says of an image that is larger than it is used to
+    except (
+        Exception
+    ) as error:  # whatever a network says of an image that is larger than it is used to
         raise NotApplicable(
             f"{model.name} cannot run up to {model.body.layers[cut]} on a grid of {grid * model.size} px: {error}. Name layers that it can "
             "be cut at: hp.Model(…, layers=[…])"
         ) from error
     steps = [side - own for side, own in zip(whole, (height, width), strict=True)]
-    if any(step % (grid - 1) or step < (grid - 1) * own for step, own in zip(steps, (height, width), strict=True)):
+    if any(
+        step % (grid - 1) or step < (grid - 1) * own
+        for step, own in zip(steps, (height, width), strict=True)
+    ):
         raise NotApplicable(
             f"{model.name} has features of {height}×{width} for a cell of {model.size} px, but of {whole[0]}×{whole[1]} for a grid of "
             f"{grid}×{grid}: its stride does not divide the cell, so cells have no features of their own; choose another size for the model"
@@ -183,7 +216,9 @@ def _features(model: Model, cut: int, scale: int = 1) -> Tensor:
 def _pools(model: Model, cut: int) -> bool:
     """Whether the head does not care in which order the places are."""
     features = _features(model, cut)
-    order = torch.randperm(features[0, 0].numel(), generator=torch.Generator().manual_seed(0)).to(features.device)
+    order = torch.randperm(features[0, 0].numel(), generator=torch.Generator().manual_seed(0)).to(
+        features.device
+    )
     with torch.no_grad(), inspecting(model.module):
         plain = model.body.run(features, cut)[0]
         shuffled = model.body.run(features.flatten(2)[..., order].view_as(features), cut)[0]
@@ -200,7 +235,11 @@ def _runs(model: Model, cut: int, grid: int) -> bool:
 
 def _sliding(inner: Body, split: _Split, step: tuple[int, int]) -> Head:
     def head(h: Tensor, watch: Collection[int]) -> tuple[Tensor, dict[int, Tensor]]:
-        windows = h.unfold(2, split.height, step[0]).unfold(3, split.width, step[1]).permute(0, 2, 3, 1, 4, 5)
+        windows = (
+            h.unfold(2, split.height, step[0])
+            .unfold(3, split.width, step[1])
+            .permute(0, 2, 3, 1, 4, 5)
+        )
         logits, seen = inner.run(windows.flatten(0, 2), split.cut, watch=watch)
         return _mean(logits, len(h)), {at: _mean(there, len(h)) for at, there in seen.items()}
 

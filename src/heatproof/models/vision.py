@@ -53,7 +53,9 @@ def _imported(package: str) -> Any:
             warnings.simplefilter("ignore")
             return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        raise HeatproofError(f"{package} cannot be imported ({error}). Install it: pip install 'heatproof[vision]'") from None
+        raise HeatproofError(
+            f"{package} cannot be imported ({error}). Install it: pip install 'heatproof[vision]'"
+        ) from None
 
 
 class Input(NamedTuple):
@@ -79,7 +81,12 @@ def library_model(name: str, weights: Path | None) -> Model:
     with seeded(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module, image = _offer(name, weights).build()
-    return Model(module.eval(), name=name, aliases=dict(NETWORKS[name].layers) if name in NETWORKS else None, **image._asdict())
+    return Model(
+        module.eval(),
+        name=name,
+        aliases=dict(NETWORKS[name].layers) if name in NETWORKS else None,
+        **image._asdict(),
+    )
 
 
 def library_source(name: str) -> Source:
@@ -125,7 +132,9 @@ def _torchvision(name: str, weights: Path | None) -> Offer:
 
     def build() -> tuple[nn.Module, Input]:
         told = entry.transforms()
-        image = Input(told.crop_size[0], told.resize_size[0], told.mean, told.std, entry.meta["categories"])
+        image = Input(
+            told.crop_size[0], told.resize_size[0], told.mean, told.std, entry.meta["categories"]
+        )
         return models.get_model(name, weights=None, **_options(name, image)), image
 
     return Offer(build, Source.at(entry.url))
@@ -141,23 +150,40 @@ def _options(name: str, image: Input) -> dict[str, Any]:
     """What torchvision sets along with published weights."""
     if name.startswith("vit_"):
         return {"image_size": image.size}
-    return {"transform_input": True, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    return (
+        {"transform_input": True, "init_weights": False}
+        if name in ("googlenet", "inception_v3")
+        else {}
+    )
 
 
 def _timm(name: str, weights: Path | None) -> Offer:
     timm = import_timm()
     net, _, tag = name.partition(".")
-    known = timm.list_models() if not timm.is_model(net) else timm.list_pretrained(f"{net}.*") if tag else [net]
+    known = (
+        timm.list_models()
+        if not timm.is_model(net)
+        else timm.list_pretrained(f"{net}.*")
+        if tag
+        else [net]
+    )
     if name not in known:
         raise unknown("timm model", name, known)
 
     def build() -> tuple[nn.Module, Input]:
         module = timm.create_model(name, pretrained=False)
         if not module.num_classes:
-            raise HeatproofError(f"timm:{name} has no classifier; name weights that have one, such as {net}, or use hp.Model")
+            raise HeatproofError(
+                f"timm:{name} has no classifier; name weights that have one, such as {net}, or use hp.Model"
+            )
         told = timm.data.resolve_model_data_config(module)
-        size, names = told["input_size"][-1], imagenet_names() if module.num_classes == 1000 else None
-        return module, Input(size, math.floor(size / told["crop_pct"]), told["mean"], told["std"], names)
+        size, names = (
+            told["input_size"][-1],
+            imagenet_names() if module.num_classes == 1000 else None,
+        )
+        return module, Input(
+            size, math.floor(size / told["crop_pct"]), told["mean"], told["std"], names
+        )
 
     place = getattr(timm.get_pretrained_cfg(name), "hf_hub_id", None) or ""
     url = place and f"https://huggingface.co/{place}/resolve/main/model.safetensors"

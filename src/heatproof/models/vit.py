@@ -23,7 +23,9 @@ class Attention(nn.Module):
         return f"heads={self.heads}"
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, heads, tokens, d)
+        q, k, v = (
+            self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        )  # each (B, heads, tokens, d)
         attention = self.softmax(self.compare(q, k.mT) * self.scale)
         out: Tensor = self.proj(self.mix(attention, v).transpose(1, 2).flatten(2))
         return out
@@ -36,7 +38,9 @@ class Block(nn.Module):
         super().__init__()
         hidden = round(dim * ratio)
         self.norm1, self.attn, self.add1 = nn.LayerNorm(dim, eps), Attention(dim, heads), Sum()
-        mlp = OrderedDict[str, nn.Module](fc1=nn.Linear(dim, hidden), act=nn.GELU(), fc2=nn.Linear(hidden, dim))
+        mlp = OrderedDict[str, nn.Module](
+            fc1=nn.Linear(dim, hidden), act=nn.GELU(), fc2=nn.Linear(hidden, dim)
+        )
         self.norm2, self.mlp, self.add2 = nn.LayerNorm(dim, eps), nn.Sequential(mlp), Sum()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,13 +69,24 @@ class ClassToken(nn.Module):
 
 
 def vit(
-    classes: int, *, size: int = 64, patch: int = 8, dim: int = 64, depth: int = 4, heads: int = 4, ratio: float = 2.0
+    classes: int,
+    *,
+    size: int = 64,
+    patch: int = 8,
+    dim: int = 64,
+    depth: int = 4,
+    heads: int = 4,
+    ratio: float = 2.0,
 ) -> nn.Sequential:
     """tokens, block1…, norm, pool, head."""
     parts = OrderedDict[str, nn.Module](tokens=Tokens(size, patch, dim))
     for number in range(1, depth + 1):
         parts[f"block{number}"] = Block(dim, heads, ratio)
-    parts |= {"norm": nn.LayerNorm(dim, eps=1e-6), "pool": ClassToken(), "head": nn.Linear(dim, classes)}
+    parts |= {
+        "norm": nn.LayerNorm(dim, eps=1e-6),
+        "pool": ClassToken(),
+        "head": nn.Linear(dim, classes),
+    }
     return nn.Sequential(parts)
 
 

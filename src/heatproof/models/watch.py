@@ -18,13 +18,19 @@ T = TypeVar("T")
 
 
 @contextmanager
-def watching(modules: Iterable[nn.Module], keep: Callable[[Call], T]) -> Iterator[dict[nn.Module, T]]:
+def watching(
+    modules: Iterable[nn.Module], keep: Callable[[Call], T]
+) -> Iterator[dict[nn.Module, T]]:
     """What is kept of each module's last call, while this lasts."""
     seen: dict[nn.Module, T] = {}
     handles = []
     try:
         for module in modules:
-            handles.append(module.register_forward_hook(lambda m, inputs, out: seen.__setitem__(m, keep(Call(inputs, out)))))
+            handles.append(
+                module.register_forward_hook(
+                    lambda m, inputs, out: seen.__setitem__(m, keep(Call(inputs, out)))
+                )
+            )
         yield seen
     finally:
         for handle in handles:

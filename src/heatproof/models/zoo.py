@@ -17,9 +17,24 @@ from heatproof.models import download
 from heatproof.models.checkpoint import load_weights, metadata
 from heatproof.models.invariance import invariance
 from heatproof.models.model import Model
-from heatproof.models.nets import ASSETS, CIFAR10_NETS, NETS, ON_DEMAND, build, build_cifar10, weights_path
+from heatproof.models.nets import (
+    ASSETS,
+    CIFAR10_NETS,
+    NETS,
+    ON_DEMAND,
+    build,
+    build_cifar10,
+    weights_path,
+)
 from heatproof.models.papers import NETWORKS, OURS
-from heatproof.models.vision import OPEN, RANDOM, Input, imagenet_names, library_model, library_source
+from heatproof.models.vision import (
+    OPEN,
+    RANDOM,
+    Input,
+    imagenet_names,
+    library_model,
+    library_source,
+)
 from heatproof.tensor.noise import seeded
 from heatproof.userfile import from_file
 
@@ -66,16 +81,22 @@ def _file(name: str | nn.Module | Model, weights: str | Path | None) -> Path | N
     published = isinstance(name, str) and (name in OURS or name.partition(":")[0] in OPEN)
     if weights not in (None, DOWNLOAD) or not published:
         if weights == DOWNLOAD:
-            raise HeatproofError(f"weights={DOWNLOAD} is for published networks: {', '.join(OURS)}, and those of timm and torchvision")
+            raise HeatproofError(
+                f"weights={DOWNLOAD} is for published networks: {', '.join(OURS)}, and those of timm and torchvision"
+            )
         return None if weights in (None, RANDOM) else Path(str(weights))
-    source = download.Source.at(NETWORKS[str(name)].url) if name in OURS else library_source(str(name))
+    source = (
+        download.Source.at(NETWORKS[str(name)].url) if name in OURS else library_source(str(name))
+    )
     path = download.kept(source)
     if path is not None:
         return path
     if weights == DOWNLOAD and source.url:
         return download.fetch(source)
     if not source.url:
-        raise HeatproofError(f"{name} needs weights, and none are published: give a local .safetensors or .pth file, or weights={RANDOM}")
+        raise HeatproofError(
+            f"{name} needs weights, and none are published: give a local .safetensors or .pth file, or weights={RANDOM}"
+        )
     raise HeatproofError(
         f"{name} needs weights, and nothing is downloaded unless asked "
         f"(looked for {' and '.join(str(p) for p in download.places(source.file))}): give a local .safetensors or .pth file, "
@@ -94,12 +115,18 @@ def _open(name: str | nn.Module | Model, weights: str | Path | None) -> Model:
     if isinstance(name, nn.Module):
         return Model(name)
     if not isinstance(name, str):
-        raise HeatproofError(f"a model is a name, a torch.nn.Module or an hp.Model; got {type(name).__name__}")
+        raise HeatproofError(
+            f"a model is a name, a torch.nn.Module or an hp.Model; got {type(name).__name__}"
+        )
     if name in OURS:
         return _published(name)
     kind = next((kind for kind in _KINDS if name.startswith(kind)), None)
     if kind is None:
-        like = [f"{package}:{name}" for package in OPEN] if name.isidentifier() else ["torchvision:resnet50", "timm:vit_base_patch16_224"]
+        like = (
+            [f"{package}:{name}" for package in OPEN]
+            if name.isidentifier()
+            else ["torchvision:resnet50", "timm:vit_base_patch16_224"]
+        )
         others = f"Those of a library are named like {' or '.join(like)}, and your own file:my_model.py:build"
         raise unknown("model", name, [*(f"paperbirds/{n}" for n in NETS), *OURS], others)
     return _KINDS[kind](name, weights)
@@ -110,9 +137,17 @@ def pick_device(device: str) -> str:
         try:
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
-            raise HeatproofError(f'device "{device}" cannot be used here: {str(error).splitlines()[0]}') from None
+            raise HeatproofError(
+                f'device "{device}" cannot be used here: {str(error).splitlines()[0]}'
+            ) from None
         return device
-    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    return (
+        "cuda"
+        if torch.cuda.is_available()
+        else "mps"
+        if torch.backends.mps.is_available()
+        else "cpu"
+    )
 
 
 def align(model: Model, to: str) -> Model:
@@ -120,7 +155,9 @@ def align(model: Model, to: str) -> Model:
     if model.aligned == to:
         return model
     if not ALIGNMENT.fullmatch(to):
-        raise HeatproofError(f'aligned is the number of cells and the baseline, such as 16/zero; got "{to}"')
+        raise HeatproofError(
+            f'aligned is the number of cells and the baseline, such as 16/zero; got "{to}"'
+        )
     if to not in model.tuned:
         raise HeatproofError(_not_aligned(model, to))
     view, path = copy.deepcopy(model), model.tuned[to]
@@ -146,7 +183,9 @@ def _not_aligned(model: Model, to: str) -> str:
 def _checked(model: Model, to: str, path: Path) -> str:
     """The file is there, says nothing else, and fits."""
     if not ALIGNMENT.fullmatch(to):
-        raise HeatproofError(f'tuned: "{to}" must be the number of cells and the baseline, such as 16/zero')
+        raise HeatproofError(
+            f'tuned: "{to}" must be the number of cells and the baseline, such as 16/zero'
+        )
     load_weights(copy.deepcopy(model.module), path, model.name)
     told = metadata(path).get("aligned", to)
     if told != to:
@@ -167,7 +206,14 @@ def _embedded(net: str, pretrained: bool) -> Model:
     if pretrained:
         load_weights(module, weights_path(net))
     names = json.loads(metadata(weights_path("resnet"))["classes"])
-    model = Model(module.eval(), name=f"paperbirds/{net}", size=64, mean=NETS[net].mean, std=NETS[net].std, classes=names)
+    model = Model(
+        module.eval(),
+        name=f"paperbirds/{net}",
+        size=64,
+        mean=NETS[net].mean,
+        std=NETS[net].std,
+        classes=names,
+    )
     for path in sorted(ASSETS.glob(f"paperbirds-{net}-*.safetensors")) if pretrained else ():
         if found := re.fullmatch(rf"paperbirds-{re.escape(net)}-(\d+)-([a-z]+)", path.stem):
             model.tuned["/".join(found.groups())] = path
@@ -208,7 +254,9 @@ def _from_file(name: str) -> Model:
     except Exception as error:
         raise HeatproofError(f"{name} raised {type(error).__name__}: {error}") from error
     if not isinstance(built, Model | nn.Module):
-        raise HeatproofError(f"{name} must return a torch.nn.Module or an hp.Model; it returned {type(built).__name__}")
+        raise HeatproofError(
+            f"{name} must return a torch.nn.Module or an hp.Model; it returned {type(built).__name__}"
+        )
     model = built if isinstance(built, Model) else Model(built)
     model.name = name
     return model
@@ -217,7 +265,14 @@ def _from_file(name: str) -> Model:
 _KINDS: dict[str, Callable[[str, str | Path | None], Model]] = {  # by how the name begins
     "file:": lambda name, weights: _from_file(name),
     "cifar10/": lambda name, weights: _cifar10(name, pretrained=weights is None),
-    "paperbirds/": lambda name, weights: _embedded(name.removeprefix("paperbirds/"), pretrained=weights is None),
+    "paperbirds/": lambda name, weights: _embedded(
+        name.removeprefix("paperbirds/"), pretrained=weights is None
+    ),
     "rao2024/": lambda name, weights: invariance(name),
-    **{f"{package}:": lambda name, weights: library_model(name, None if weights == RANDOM else Path(str(weights))) for package in OPEN},
+    **{
+        f"{package}:": lambda name, weights: library_model(
+            name, None if weights == RANDOM else Path(str(weights))
+        )
+        for package in OPEN
+    },
 }

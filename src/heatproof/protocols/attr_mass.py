@@ -16,12 +16,16 @@ from heatproof.tensor.localization import mass_share
 class AttributionMass(Protocol):
     id: ClassVar[str] = "attr-mass"
     version: ClassVar[int] = 1
-    summary: ClassVar[str] = "the share of the map's absolute values that lies on the pixels that tell the class, or on the object"
+    summary: ClassVar[str] = (
+        "the share of the map's absolute values that lies on the pixels that tell the class, or on the object"
+    )
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
     random_score: ClassVar[float | None] = None  # the share of the pixels that matter
     target: ClassVar[Literal["label", "prediction"]] = "label"
-    citation: ClassVar[str] = "Zhou, Booth, Ribeiro, Shah: Do Feature Attribution Methods Correctly Attribute Features? AAAI 2022"
+    citation: ClassVar[str] = (
+        "Zhou, Booth, Ribeiro, Shah: Do Feature Attribution Methods Correctly Attribute Features? AAAI 2022"
+    )
     needs: ClassVar[frozenset[str]] = frozenset({"silhouette"})
     constant_maps: ClassVar[bool] = True
 
@@ -31,4 +35,6 @@ class AttributionMass(Protocol):
         inside = batch.silhouette.to(maps.device)
         some = inside.flatten(1).any(1)
         value = torch.where(some, mass_share(maps, inside), torch.nan)
-        return Measured(value, ["" if s else "no pixel of the image tells its class" for s in some.tolist()])
+        return Measured(
+            value, ["" if s else "no pixel of the image tells its class" for s in some.tolist()]
+        )

@@ -29,10 +29,18 @@ class Judged:
     rng: Rng
     parts: PartViews | None = None  # where the protocol needs them
     silhouette: Tensor | None = None  # (B, H, W) bool, where the data has them
-    prepared: Mapping[str, Tensor] = field(default_factory=dict)  # what the protocol's `prepare` found
-    explain: Callable[[Tensor], Tensor] | None = None  # the maps of other images of these samples, by the method that is judged
-    common: dict[Hashable, Any] = field(default_factory=dict)  # work that protocols share, for all methods
-    own: dict[Hashable, Any] = field(default_factory=dict)  # work that protocols share, for the maps that are judged
+    prepared: Mapping[str, Tensor] = field(
+        default_factory=dict
+    )  # what the protocol's `prepare` found
+    explain: Callable[[Tensor], Tensor] | None = (
+        None  # the maps of other images of these samples, by the method that is judged
+    )
+    common: dict[Hashable, Any] = field(
+        default_factory=dict
+    )  # work that protocols share, for all methods
+    own: dict[Hashable, Any] = field(
+        default_factory=dict
+    )  # work that protocols share, for the maps that are judged
 
 
 class Measured(NamedTuple):
@@ -41,7 +49,9 @@ class Measured(NamedTuple):
     curves: Mapping[str, Tensor] = {}  # (B, S) each; kept with the run
 
 
-Shared = Mapping[str, Tensor]  # per-sample arrays, first axis B; kept with the run; `picture` of the first samples only
+Shared = Mapping[
+    str, Tensor
+]  # per-sample arrays, first axis B; kept with the run; `picture` of the first samples only
 PICTURES = 4  # samples of which pictures are kept for every setting
 
 
@@ -63,15 +73,31 @@ class Protocol(BaseModel):
     summary: ClassVar[str]
     higher_is_better: ClassVar[bool]
     range: ClassVar[tuple[float, float] | None]  # None: as the model's logits
-    random_score: ClassVar[float | None]  # what a map that knows nothing scores; None: it depends on the model
+    random_score: ClassVar[
+        float | None
+    ]  # what a map that knows nothing scores; None: it depends on the model
     target: ClassVar[Literal["label", "prediction"]]
     citation: ClassVar[str]
-    needs: ClassVar[frozenset[str]] = frozenset()  # `parts`: data whose objects have parts; `silhouette`: with masks
-    constant_maps: ClassVar[bool] = False  # whether a map that is the same everywhere has a score too
-    concludes: ClassVar[tuple[str, ...]] = ()  # curves of all samples without which none has a value; `measure` then leaves it open
+    needs: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # `parts`: data whose objects have parts; `silhouette`: with masks
+    constant_maps: ClassVar[bool] = (
+        False  # whether a map that is the same everywhere has a score too
+    )
+    concludes: ClassVar[
+        tuple[str, ...]
+    ] = ()  # curves of all samples without which none has a value; `measure` then leaves it open
 
     def facts(self) -> dict[str, Any]:
-        names = ("id", "version", "summary", "higher_is_better", "range", "random_score", "citation")
+        names = (
+            "id",
+            "version",
+            "summary",
+            "higher_is_better",
+            "range",
+            "random_score",
+            "citation",
+        )
         return {**{name: getattr(self, name) for name in names}, "target": self.explained}
 
     @property
@@ -79,7 +105,9 @@ class Protocol(BaseModel):
         """What its maps explain: the target, where no setting says otherwise."""
         return self.target
 
-    def pose(self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()) -> list[Pose]:
+    def pose(
+        self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()
+    ) -> list[Pose]:
         """Before anything is divided into shards. among: all models of the plan that it can judge, each with its data."""
         return [Pose("", model, data)]
 
@@ -91,7 +119,9 @@ class Protocol(BaseModel):
     def check(self, model: Model) -> None:
         """Raises where the settings do not fit the model: before anything runs."""
         if self.removal and not (removal := Baseline.parse(self.removal)).entry.prepare:
-            blank = torch.zeros(1, len(model.mean), model.size, model.size, device=model.device, dtype=model.dtype)
+            blank = torch.zeros(
+                1, len(model.mean), model.size, model.size, device=model.device, dtype=model.dtype
+            )
             removal.fill(blank, model, Rng(0, [""], model.device))
 
     def shared_passes(self) -> Mapping[Hashable, int]:
@@ -131,7 +161,9 @@ class Protocol(BaseModel):
         """Values from the curves (N, S) of all samples that could be measured, whenever they are read, where it `concludes`."""
         raise NotImplementedError
 
-    def redraw(self, curves: Mapping[str, Tensor], weights: Tensor) -> Tensor:  # (N, S) each, (R, N) -> (R,)
+    def redraw(
+        self, curves: Mapping[str, Tensor], weights: Tensor
+    ) -> Tensor:  # (N, S) each, (R, N) -> (R,)
         """The mean value of samples drawn with these weights, concluded from anew; nan where a draw has none."""
         raise NotImplementedError
 
@@ -143,7 +175,9 @@ class Protocol(BaseModel):
     @property
     def setting(self) -> str:
         """All settings but the baseline, which has a column of its own, and those that are left open."""
-        return ", ".join(f"{k}={v}" for k, v in self.model_dump().items() if k != "baseline" and v is not None)
+        return ", ".join(
+            f"{k}={v}" for k, v in self.model_dump().items() if k != "baseline" and v is not None
+        )
 
     @property
     def canonical(self) -> str:

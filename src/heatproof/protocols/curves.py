@@ -45,8 +45,12 @@ class Work(NamedTuple):
     baseline: str
     side: Side
     shares: tuple[float, ...]  # of the pixels that are removed
-    kept: bool = False  # of the pixels that are kept, rather: the two round to whole pixels at the other end
-    positive: bool = False  # in the order of the map's positive part: what is not above zero is tied
+    kept: bool = (
+        False  # of the pixels that are kept, rather: the two round to whole pixels at the other end
+    )
+    positive: bool = (
+        False  # in the order of the map's positive part: what is not above zero is tied
+    )
 
     def bounds(self, pixels: int) -> list[int]:
         """Removed are the ranks below (side most) or from there on (side least)."""
@@ -70,7 +74,9 @@ def without(
             sample, step = sample.to(ranks.device), step.to(ranks.device)
             below = ranks[sample] < limits[sample, step][:, None, None]
             found.append(forward(remove(sample, below if side == "most" else ~below)))
-    logits, embedding = (_by_sample(torch.cat(parts), len(ranks)) for parts in zip(*found, strict=True))
+    logits, embedding = (
+        _by_sample(torch.cat(parts), len(ranks)) for parts in zip(*found, strict=True)
+    )
     return Seen(logits, embedding)
 
 
@@ -140,12 +146,19 @@ def updated_curve(
 def pixel_counts(fractions: Sequence[float], pixels: int) -> list[int]:
     """Whole pixels, rounded down."""
     if not fractions or min(fractions) < 0 or max(fractions) > 1:
-        raise HeatproofError(f"fractions are shares of the pixels, from 0 to 1; got {list(fractions)}")
+        raise HeatproofError(
+            f"fractions are shares of the pixels, from 0 to 1; got {list(fractions)}"
+        )
     return [int(pixels * share + 1e-6) for share in fractions]
 
 
 def _tools(
-    model: Model | Callable[[Tensor], Tensor], x: Tensor, baseline: str, ids: Sequence[str], seed: int, batch_size: int
+    model: Model | Callable[[Tensor], Tensor],
+    x: Tensor,
+    baseline: str,
+    ids: Sequence[str],
+    seed: int,
+    batch_size: int,
 ) -> tuple[Callable[[Tensor], tuple[Tensor, Tensor]], int, Remove]:
     known = model if isinstance(model, Model) else None
     remove = Baseline.parse(baseline).remover(x, known, Rng(seed, ids, x.device))
@@ -155,7 +168,9 @@ def _tools(
 
 
 def _scores(score: Score, logits: Tensor, target: Tensor) -> Tensor:  # (B, S, K), (B,) -> (B, S)
-    return _by_sample(score(logits.flatten(0, 1), target.repeat_interleave(logits.shape[1])), len(logits))
+    return _by_sample(
+        score(logits.flatten(0, 1), target.repeat_interleave(logits.shape[1])), len(logits)
+    )
 
 
 def _by_sample(found: Tensor, samples: int) -> Tensor:  # (B·S, …) -> (B, S, …)
@@ -164,7 +179,9 @@ def _by_sample(found: Tensor, samples: int) -> Tensor:  # (B·S, …) -> (B, S, 
 
 def _check_shape(maps: Tensor, x: Tensor) -> None:
     if maps.shape != (len(x), *x.shape[2:]):
-        raise HeatproofError(f"maps must be {(len(x), *x.shape[2:])}, as large as the images; got {tuple(maps.shape)}")
+        raise HeatproofError(
+            f"maps must be {(len(x), *x.shape[2:])}, as large as the images; got {tuple(maps.shape)}"
+        )
 
 
 def _check_maps(maps: Tensor, x: Tensor) -> None:
@@ -194,12 +211,22 @@ class Removal(Protocol):
 
     def _remover(self, model: Model, batch: Judged) -> Remove:
         make = Baseline.parse(self.baseline).remover
-        return once(batch.common, ("remover", self.baseline), lambda: make(batch.x, model, batch.rng))
+        return once(
+            batch.common, ("remover", self.baseline), lambda: make(batch.x, model, batch.rng)
+        )
 
     def _ranks(self, batch: Judged, maps: Tensor, positive: bool = False) -> Tensor:
-        ties = once(batch.common, "ties", lambda: tie_order(batch.ids, batch.rng.seed, maps[0].numel(), maps.device))
+        ties = once(
+            batch.common,
+            "ties",
+            lambda: tie_order(batch.ids, batch.rng.seed, maps[0].numel(), maps.device),
+        )
         positive = positive and bool((maps < 0).any())  # else the two orders are the same
-        return once(batch.own, ("ranks", positive), lambda: ranks_of(maps.clamp(min=0) if positive else maps, ties))
+        return once(
+            batch.own,
+            ("ranks", positive),
+            lambda: ranks_of(maps.clamp(min=0) if positive else maps, ties),
+        )
 
     def seen(self, model: Model, batch: Judged, maps: Tensor, work: Work) -> Seen:
         """What this or another protocol has asked of these maps before, or asks now."""
@@ -207,7 +234,14 @@ class Removal(Protocol):
 
         def look() -> Seen:
             ranks = self._ranks(batch, maps, work.positive)
-            return without(model.forward, self._remover(model, batch), ranks, work.bounds(ranks[0].numel()), work.side, model.batch_size)
+            return without(
+                model.forward,
+                self._remover(model, batch),
+                ranks,
+                work.bounds(ranks[0].numel()),
+                work.side,
+                model.batch_size,
+            )
 
         return once(batch.own, work, look)
 
@@ -225,7 +259,9 @@ class Curve(Removal):
     def check(self, model: Model) -> None:
         super().check(model)
         if self.steps > model.size**2:
-            raise HeatproofError(f"{self.id}: steps={self.steps}, but an image of {model.name} has {model.size**2} pixels")
+            raise HeatproofError(
+                f"{self.id}: steps={self.steps}, but an image of {model.name} has {model.size**2} pixels"
+            )
 
     def _inner(self) -> tuple[float, ...]:
         return tuple(k / self.steps for k in range(1, self.steps))
@@ -238,18 +274,28 @@ class Curve(Removal):
         if not self.ends:
             return {}
         end = self._end(model, batch)
-        return {"end": end.logits[:, 0], "norm": end.embedding[:, 0].norm(dim=1), "picture": self._empty(model, batch)}
+        return {
+            "end": end.logits[:, 0],
+            "norm": end.embedding[:, 0].norm(dim=1),
+            "picture": self._empty(model, batch),
+        }
 
     def _empty(self, model: Model, batch: Judged) -> Tensor:  # (n, C, H, W) uint8
         """What is left of the first images when everything is removed, to be looked at."""
         first = torch.arange(min(PICTURES, len(batch.x)), device=batch.x.device)
-        images = self._remover(model, batch)(first, torch.ones_like(batch.x[first, 0], dtype=torch.bool))
+        images = self._remover(model, batch)(
+            first, torch.ones_like(batch.x[first, 0], dtype=torch.bool)
+        )
         return (model.denormalize(images) * 255).round().clamp(0, 255).byte()
 
     def _end(self, model: Model, batch: Judged) -> Seen:
         def look() -> Seen:
             everything = torch.ones_like(batch.x[:, 0], dtype=torch.bool)
-            logits, embedding = model.forward(self._remover(model, batch)(torch.arange(len(batch.x), device=batch.x.device), everything))
+            logits, embedding = model.forward(
+                self._remover(model, batch)(
+                    torch.arange(len(batch.x), device=batch.x.device), everything
+                )
+            )
             return Seen(logits[:, None], embedding[:, None])
 
         return once(batch.common, ("all removed", self.baseline), look)
@@ -278,7 +324,9 @@ class _Predicted(Curve):
 class _Stepped(_Predicted):
     """Evenly spaced steps from the image to nothing, or back."""
 
-    citation: ClassVar[str] = "Petsiuk, Das, Saenko: RISE. BMVC 2018; Picard, Boissin, Subhash, Cadène, Fel: Back to the Baseline. 2024"
+    citation: ClassVar[str] = (
+        "Petsiuk, Das, Saenko: RISE. BMVC 2018; Picard, Boissin, Subhash, Cadène, Fel: Back to the Baseline. 2024"
+    )
 
     ood: bool = False  # also watch how far out of domain the images on the way are, and how much the model still says of them
 
@@ -290,8 +338,13 @@ class _Stepped(_Predicted):
         """The embeddings of images that are not judged, and how far 95 % of them are at most from the nearest other one."""
         bank = torch.cat([model.forward(x)[1] for x in batches])
         if len(bank) < 2:
-            raise HeatproofError(f"{self.id}: one reference image has no neighbours; name a reference with more")
-        far = [knn_distance(bank, bank, 2, normalize).quantile(0.95) for normalize in DISTANCES.values()]
+            raise HeatproofError(
+                f"{self.id}: one reference image has no neighbours; name a reference with more"
+            )
+        far = [
+            knn_distance(bank, bank, 2, normalize).quantile(0.95)
+            for normalize in DISTANCES.values()
+        ]
         return {"bank": bank, "far": torch.stack(far)}
 
     def shared_passes(self) -> Mapping[Hashable, int]:
@@ -302,11 +355,16 @@ class _Stepped(_Predicted):
         far = batch.prepared["far"].expand(len(batch.x), -1) if self.ood else None
         return {**super().share(model, batch), **({"far": far} if far is not None else {})}
 
-    def _watched(self, model: Model, batch: Judged, logits: Tensor, embedding: Tensor) -> dict[str, Tensor]:
+    def _watched(
+        self, model: Model, batch: Judged, logits: Tensor, embedding: Tensor
+    ) -> dict[str, Tensor]:
         """(B, S) each: the distance to the nearest image of the bank, and measures of what the logits still say."""
         flat = embedding.flatten(0, 1)
         bank = batch.prepared["bank"]
-        distances = {name: _by_sample(knn_distance(flat, bank, 1, unit), len(embedding)) for name, unit in DISTANCES.items()}
+        distances = {
+            name: _by_sample(knn_distance(flat, bank, 1, unit), len(embedding))
+            for name, unit in DISTANCES.items()
+        }
         return distances | {name: measure(logits) for name, measure in INFORMATION.items()}
 
     def deleting(self) -> Work:
@@ -315,14 +373,20 @@ class _Stepped(_Predicted):
     def inserting(self) -> Work:
         return Work(self.baseline, "least", self._inner(), kept=True)
 
-    def curve(self, model: Model, batch: Judged, maps: Tensor, work: Work) -> dict[str, Tensor]:  # (B, steps + 1) each
+    def curve(
+        self, model: Model, batch: Judged, maps: Tensor, work: Work
+    ) -> dict[str, Tensor]:  # (B, steps + 1) each
         """The score from the image to nothing (most relevant pixels go first), or from nothing to the image (they come first)."""
         inner = [self.seen(model, batch, maps, work)] if work.shares else []
         ends = [self._clean(model, batch), self._end(model, batch)]
         parts = [ends[0], *inner, ends[1]] if work.side == "most" else [ends[1], *inner, ends[0]]
         logits = torch.cat([seen.logits for seen in parts], 1)
         found = {"score": self.scores(logits, batch.target)}
-        return found | (self._watched(model, batch, logits, torch.cat([seen.embedding for seen in parts], 1)) if self.ood else {})
+        return found | (
+            self._watched(model, batch, logits, torch.cat([seen.embedding for seen in parts], 1))
+            if self.ood
+            else {}
+        )
 
     def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
         curves = self.curve(model, batch, maps, self.work()[0])
@@ -332,14 +396,20 @@ class _Stepped(_Predicted):
         """Its logits are known; a pass for the embedding only where that is watched."""
         if not self.ood:
             return Seen(batch.clean[:, None], batch.clean.new_empty(len(batch.clean), 1, 0))
-        return once(batch.common, "clean embedding", lambda: Seen(batch.clean[:, None], model.forward(batch.x)[1][:, None]))
+        return once(
+            batch.common,
+            "clean embedding",
+            lambda: Seen(batch.clean[:, None], model.forward(batch.x)[1][:, None]),
+        )
 
 
 @protocol
 class Deletion(_Stepped):
     id: ClassVar[str] = "deletion"
     version: ClassVar[int] = 1
-    summary: ClassVar[str] = "area under the target's score while pixels are removed, most relevant first"
+    summary: ClassVar[str] = (
+        "area under the target's score while pixels are removed, most relevant first"
+    )
     higher_is_better: ClassVar[bool] = False
 
     def work(self) -> tuple[Work, ...]:
@@ -350,7 +420,9 @@ class Deletion(_Stepped):
 class Insertion(_Stepped):
     id: ClassVar[str] = "insertion"
     version: ClassVar[int] = 1
-    summary: ClassVar[str] = "area under the target's score while pixels are put into an empty image, most relevant first"
+    summary: ClassVar[str] = (
+        "area under the target's score while pixels are put into an empty image, most relevant first"
+    )
     higher_is_better: ClassVar[bool] = True
 
     def work(self) -> tuple[Work, ...]:
@@ -364,7 +436,9 @@ class RelevanceGain(_Stepped):
     summary: ClassVar[str] = "symmetric relevance gain: the area of insertion less that of deletion"
     higher_is_better: ClassVar[bool] = True
     random_score: ClassVar[float | None] = 0.0
-    citation: ClassVar[str] = "Blücher, Vielhaben, Strodthoff: Decoupling Pixel Flipping and Occlusion Strategy. TMLR 2024"
+    citation: ClassVar[str] = (
+        "Blücher, Vielhaben, Strodthoff: Decoupling Pixel Flipping and Occlusion Strategy. TMLR 2024"
+    )
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | ({"range": (-1.0, 1.0)} if self.score in BOUNDED else {})
@@ -375,7 +449,9 @@ class RelevanceGain(_Stepped):
     def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
         deleted, inserted = (self.curve(model, batch, maps, work) for work in self.work())
         ways = {"deletion": deleted, "insertion": inserted}
-        both = {f"{way} {name}": curve for way, curves in ways.items() for name, curve in curves.items()}
+        both = {
+            f"{way} {name}": curve for way, curves in ways.items() for name, curve in curves.items()
+        }
         return measured(auc(inserted["score"]) - auc(deleted["score"]), both)
 
 
@@ -417,7 +493,9 @@ class IncrementalDeletion(_Ordered):
         return {self.canonical: self.steps - 1} if self.updated else super().passes()
 
     def explanations(self) -> int:
-        return max(0, self.steps - 2) if self.updated else 0  # the first step has the map of the clean image
+        return (
+            max(0, self.steps - 2) if self.updated else 0
+        )  # the first step has the map of the clean image
 
     def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
         clean = self.scores(batch.clean[:, None], batch.target)
@@ -449,7 +527,9 @@ class Road(_Ordered, _Predicted):
     summary: ClassVar[str] = (
         "remove and debias: how often the model changes its mind while pixels give way to a linear imputation, most relevant first"
     )
-    citation: ClassVar[str] = "Rong et al.: A Consistent and Efficient Evaluation Strategy for Attribution Methods. ICML 2022"
+    citation: ClassVar[str] = (
+        "Rong et al.: A Consistent and Efficient Evaluation Strategy for Attribution Methods. ICML 2022"
+    )
 
     baseline: BaselineName = "linear"
     score: Watched = "correct"
@@ -467,4 +547,8 @@ class Road(_Ordered, _Predicted):
 
 def measured(value: Tensor, curves: Mapping[str, Tensor]) -> Measured:
     fine = torch.isfinite(value)
-    return Measured(value, ["" if f else "the model's score or a map on the way is not finite" for f in fine.tolist()], curves)
+    return Measured(
+        value,
+        ["" if f else "the model's score or a map on the way is not finite" for f in fine.tolist()],
+        curves,
+    )

@@ -40,10 +40,16 @@ class Localization(Protocol):
     most: ClassVar[int]  # grids, where nothing else is said: the paper's number
 
     grid: Annotated[int, Field(ge=2)] = 2  # cells along a side
-    confidence: Annotated[float, Field(ge=0, le=1)] = 0.99  # the least softmax of the label, for an image to be put into a grid
-    grids: Annotated[int, Field(ge=1)] | None = None  # None: as many as the images give, at most `most`
+    confidence: Annotated[float, Field(ge=0, le=1)] = (
+        0.99  # the least softmax of the label, for an image to be put into a grid
+    )
+    grids: Annotated[int, Field(ge=1)] | None = (
+        None  # None: as many as the images give, at most `most`
+    )
     seed: Annotated[int, Field(ge=0)] = 0  # of which images meet
-    pool: Literal["common"] | None = None  # common: of images that all models of the run are sure of; None: each model its own
+    pool: Literal["common"] | None = (
+        None  # common: of images that all models of the run are sure of; None: each model its own
+    )
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"random_score": 1 / self.grid**2}
@@ -62,8 +68,14 @@ class Localization(Protocol):
             )
         self.looks(model)
 
-    def pose(self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()) -> list[Pose]:
-        others = [(other, own) for other, own in among if other is not model] if self.pool == "common" else []
+    def pose(
+        self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()
+    ) -> list[Pose]:
+        others = (
+            [(other, own) for other, own in among if other is not model]
+            if self.pool == "common"
+            else []
+        )
         cells, pool = make_grids(
             [(model, data), *others],
             self.grid,
@@ -75,7 +87,11 @@ class Localization(Protocol):
         )
         load = lru_cache(KEPT * self.grid**2)(data.load)
         return [
-            Pose(f"{self.id} ({self.setting}), cell {cell}", view, Grids(data, cells, self.grid, cell, pool, load))
+            Pose(
+                f"{self.id} ({self.setting}), cell {cell}",
+                view,
+                Grids(data, cells, self.grid, cell, pool, load),
+            )
             for cell, view in self.looks(model).items()
         ]
 
@@ -92,7 +108,9 @@ class Localization(Protocol):
 @protocol
 class GridPointing(Localization):
     id: ClassVar[str] = "gridpg"
-    summary: ClassVar[str] = "the share of the positive attribution in a cell, for its class, where the network sees the grid as one image"
+    summary: ClassVar[str] = (
+        "the share of the positive attribution in a cell, for its class, where the network sees the grid as one image"
+    )
     repeated: ClassVar[bool] = False
     most: ClassVar[int] = 500
 
@@ -104,7 +122,9 @@ class GridPointing(Localization):
 @protocol
 class FullyDisconnected(Localization):
     id: ClassVar[str] = "difull"
-    summary: ClassVar[str] = "the share of the positive attribution in a cell that is all the network can see of the grid"
+    summary: ClassVar[str] = (
+        "the share of the positive attribution in a cell that is all the network can see of the grid"
+    )
     repeated: ClassVar[bool] = True
     most: ClassVar[int] = 1000
 
@@ -115,7 +135,9 @@ class FullyDisconnected(Localization):
 @protocol
 class PartlyDisconnected(Localization):
     id: ClassVar[str] = "dipart"
-    summary: ClassVar[str] = "the share of the positive attribution in a cell whose features are all that the network's head can see"
+    summary: ClassVar[str] = (
+        "the share of the positive attribution in a cell whose features are all that the network's head can see"
+    )
     repeated: ClassVar[bool] = True
     most: ClassVar[int] = 1000
 

@@ -19,7 +19,9 @@ from heatproof.tensor.rank import spearman
 from heatproof.tensor.scores import score_function
 
 
-def part_sums(maps: Tensor, masks: Tensor, dilate: int) -> Tensor:  # (B, H, W), (B, P, K, H, W) -> (B, P) float64
+def part_sums(
+    maps: Tensor, masks: Tensor, dilate: int
+) -> Tensor:  # (B, H, W), (B, P, K, H, W) -> (B, P) float64
     """Attribution per part: the sum over each instance's mask, widened by a square of `dilate` px; instances are added."""
     wide = F.max_pool2d(masks.flatten(1, 2).float(), dilate, 1, dilate // 2)
     sums = torch.einsum("bhw,bmhw->bm", maps.double(), wide.double())
@@ -30,7 +32,9 @@ def part_sums(maps: Tensor, masks: Tensor, dilate: int) -> Tensor:  # (B, H, W),
 class PartDeletion(Protocol):
     id: ClassVar[str] = "parts"
     version: ClassVar[int] = 1
-    summary: ClassVar[str] = "rank correlation of the attribution per part with the drop of the target's score when that part is taken off"
+    summary: ClassVar[str] = (
+        "rank correlation of the attribution per part with the drop of the target's score when that part is taken off"
+    )
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float] | None] = (-1.0, 1.0)
     random_score: ClassVar[float | None] = 0.0
@@ -54,14 +58,25 @@ class PartDeletion(Protocol):
         assert batch.parts is not None
         without, logit = batch.parts.without, score_function("logit")
         found = [
-            logit(model.logits(model.normalize(without[sample, part].float() / 255)), batch.target[sample])
+            logit(
+                model.logits(model.normalize(without[sample, part].float() / 255)),
+                batch.target[sample],
+            )
             for sample, part in model.chunks(*without.shape[:2])
         ]
-        return {"drops": logit(batch.clean, batch.target)[:, None] - torch.cat(found).reshape(without.shape[:2])}
+        return {
+            "drops": logit(batch.clean, batch.target)[:, None]
+            - torch.cat(found).reshape(without.shape[:2])
+        }
 
     def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
         assert batch.parts is not None
         dilate = self.dilate or 2 * round((5 * model.size / 256 - 1) / 2) + 1
-        rho = spearman(part_sums(maps, batch.parts.masks.to(maps.device), dilate), shared["drops"].double())
-        why = ["" if r == r else "the parts cannot be ordered: all alike in the map or in their drops" for r in rho.tolist()]
+        rho = spearman(
+            part_sums(maps, batch.parts.masks.to(maps.device), dilate), shared["drops"].double()
+        )
+        why = [
+            "" if r == r else "the parts cannot be ordered: all alike in the map or in their drops"
+            for r in rho.tolist()
+        ]
         return Measured((rho + 1) / 2 if self.compat else rho, why)

@@ -41,7 +41,9 @@ def patch_drops(
     scored = score_function(score)
     (left,) = without_patches(model, x, target, (scored,), patches, baseline, ids, seed, batch_size)
     if clean is None:
-        logits, size = (model.logits, model.batch_size) if isinstance(model, Model) else (model, batch_size)
+        logits, size = (
+            (model.logits, model.batch_size) if isinstance(model, Model) else (model, batch_size)
+        )
         with torch.no_grad():
             clean = torch.cat([logits(part) for part in rows(x, size)])
     return scored(clean, target)[:, None] - left
@@ -63,7 +65,9 @@ def without_patches(
     known = model if isinstance(model, Model) else None
     size = known.batch_size if known and not logits else batch_size
     logits = logits or (known.logits if known else model)
-    remove = Baseline.parse(baseline).remover(x, known, Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], x.device))
+    remove = Baseline.parse(baseline).remover(
+        x, known, Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], x.device)
+    )
     masks = patch_masks(patches, *x.shape[2:]).to(x.device)
     found: list[list[Tensor]] = []
     with torch.no_grad():
@@ -77,12 +81,16 @@ def without_patches(
 class SingleDeletion(Protocol):
     id: ClassVar[str] = "sds"
     version: ClassVar[int] = 1
-    summary: ClassVar[str] = "rank correlation of the attribution per patch with the drop of the target's score when that patch is deleted"
+    summary: ClassVar[str] = (
+        "rank correlation of the attribution per patch with the drop of the target's score when that patch is deleted"
+    )
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float] | None] = (-1.0, 1.0)
     random_score: ClassVar[float | None] = 0.0
     target: ClassVar[Literal["label", "prediction"]] = "label"
-    citation: ClassVar[str] = "Hesse, Schaub-Meyer, Roth: Benchmarking the Attribution Quality of Vision Models. NeurIPS 2024"
+    citation: ClassVar[str] = (
+        "Hesse, Schaub-Meyer, Roth: Benchmarking the Attribution Quality of Vision Models. NeurIPS 2024"
+    )
 
     baseline: BaselineName = "zero"
     patches: int = 16
@@ -105,8 +113,21 @@ class SingleDeletion(Protocol):
         """(B, P): how far the score drops; whether the target is still the answer, and its log-probability, without each patch."""
         scored = score_function(self.score)
         scores = (scored, score_function("correct"), score_function("logprob"))
-        left, right, chance = without_patches(model, batch.x, batch.target, scores, self.patches, self.baseline, batch.ids, batch.rng.seed)
-        return {"drops": scored(batch.clean, batch.target)[:, None] - left, "right": right, "chance": chance}
+        left, right, chance = without_patches(
+            model,
+            batch.x,
+            batch.target,
+            scores,
+            self.patches,
+            self.baseline,
+            batch.ids,
+            batch.rng.seed,
+        )
+        return {
+            "drops": scored(batch.clean, batch.target)[:, None] - left,
+            "right": right,
+            "chance": chance,
+        }
 
     def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
         sums = patch_sums(maps, self.patches)
@@ -130,11 +151,15 @@ class SingleDeletion(Protocol):
 class InDomainSingleDeletion(SingleDeletion):
     id: ClassVar[str] = "idsds"
     version: ClassVar[int] = 1
-    summary: ClassVar[str] = "sds on the weights that were fine-tuned with deleted patches, so that deletions are in-domain"
+    summary: ClassVar[str] = (
+        "sds on the weights that were fine-tuned with deleted patches, so that deletions are in-domain"
+    )
 
     @property
     def alignment(self) -> str:
         return f"{self.patches}/{self.baseline}"
 
-    def pose(self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()) -> list[Pose]:
+    def pose(
+        self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()
+    ) -> list[Pose]:
         return [Pose(f"aligned {self.alignment}", align(model, self.alignment), data)]

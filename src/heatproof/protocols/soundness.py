@@ -18,8 +18,26 @@ from torch import Tensor
 from heatproof.baselines import BaselineName
 from heatproof.models.model import Model
 from heatproof.protocols.base import Judged, Measured, Shared, protocol
-from heatproof.protocols.curves import BOUNDED, Curve, Removal, Some, Watched, Work, measured, once, without
-from heatproof.tensor.soundness import Compat, drawn_points, drawn_soundness, first_reached, included_mass, relative, soundness
+from heatproof.protocols.curves import (
+    BOUNDED,
+    Curve,
+    Removal,
+    Some,
+    Watched,
+    Work,
+    measured,
+    once,
+    without,
+)
+from heatproof.tensor.soundness import (
+    Compat,
+    drawn_points,
+    drawn_soundness,
+    first_reached,
+    included_mass,
+    relative,
+    soundness,
+)
 
 CITATION = "Li, Zhang, Kawaguchi, Khakzar, Bischl, Rezaei: A Dual-Perspective Approach to Evaluating Feature Attribution Methods. TMLR 2024"
 NOTHING = "nothing in the map is positive"
@@ -30,7 +48,9 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 class Completeness(Curve):
     id: ClassVar[str] = "completeness"
     version: ClassVar[int] = 1
-    summary: ClassVar[str] = "how much accuracy is lost without the pixels above a share of the map's maximum; the mean over shares"
+    summary: ClassVar[str] = (
+        "how much accuracy is lost without the pixels above a share of the map's maximum; the mean over shares"
+    )
     higher_is_better: ClassVar[bool] = True
     target: ClassVar[Literal["label", "prediction"]] = "label"
     citation: ClassVar[str] = CITATION
@@ -40,7 +60,9 @@ class Completeness(Curve):
     score: Watched = "correct"
     steps: Some = 10  # 10: above 0.9, 0.8, … 0.1 of the maximum
     absolute: bool = False  # above 0.9, 0.8, … themselves, where maps are made to lie in [0, 1]
-    compat: Compat | None = None  # soco: a map of which nothing is positive is complete to degree 0, rather than left out
+    compat: Compat | None = (
+        None  # soco: a map of which nothing is positive is complete to degree 0, rather than left out
+    )
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | ({"range": (-1.0, 1.0)} if self.score in BOUNDED else {})
@@ -57,9 +79,13 @@ class Completeness(Curve):
 
         def look() -> Tensor:
             values = maps.clamp(0, 1) if self.absolute else relative(maps)
-            above = torch.stack([(values > share).flatten(1).sum(1) for share in reversed(self._inner())], 1)
+            above = torch.stack(
+                [(values > share).flatten(1).sum(1) for share in reversed(self._inner())], 1
+            )
             ranks = self._ranks(batch, maps)
-            return without(model.forward, self._remover(model, batch), ranks, above, "most", model.batch_size).logits
+            return without(
+                model.forward, self._remover(model, batch), ranks, above, "most", model.batch_size
+            ).logits
 
         left = self.scores(once(batch.own, self._images, look), batch.target)
         drop = self.scores(batch.clean[:, None], batch.target) - left
@@ -83,17 +109,23 @@ class Soundness(Removal):
     baseline: BaselineName = "linear"
     score: Watched = "correct"  # correct: one decision a step for all samples, by the accuracy; else each sample's score decides for it
     level: float = 0.5  # of the accuracy, or the mean score, at which soundness is told
-    eps: Annotated[float, Field(gt=0)] = 0.01  # a smaller gain shows that what was put in is not predictive
+    eps: Annotated[float, Field(gt=0)] = (
+        0.01  # a smaller gain shows that what was put in is not predictive
+    )
     first: Share = 0.98  # of the pixels that are missing at the first step
     last: Share | None = None  # at the last one; None: 0.01 (compat=soco: 0.03)
     step: Share = 0.01
-    gate: float | None = None  # nothing is decided up to this accuracy; None: at once (compat=soco: from 0.04 on)
+    gate: float | None = (
+        None  # nothing is decided up to this accuracy; None: at once (compat=soco: from 0.04 on)
+    )
     compat: Compat | None = None  # soco: as its code, see F.soundness
 
     @model_validator(mode="after")
     def _in_order(self) -> Soundness:
         if len(self.missing) < 2:
-            raise ValueError(f"first={self.first} leads to {self.missing[-1]} in steps of {self.step}; at least two steps are needed")
+            raise ValueError(
+                f"first={self.first} leads to {self.missing[-1]} in steps of {self.step}; at least two steps are needed"
+            )
         return self
 
     @property
@@ -131,19 +163,36 @@ class Soundness(Removal):
         at = int(first_reached(level, self.level))
         if at < 0:
             why = f"the {'accuracy' if self.score == 'correct' else 'score'} is {level.max():.3g} at most and never reaches {self.level:g}"
-            return Measured(torch.full((len(score),), torch.nan, dtype=torch.float64), [why] * len(score))
+            return Measured(
+                torch.full((len(score),), torch.nan, dtype=torch.float64), [why] * len(score)
+            )
         return measured(self.quality(score, mass)[:, at], {})
 
     def redraw(self, curves: Mapping[str, Tensor], weights: Tensor) -> Tensor:
         return self.at_levels((self.level,), curves["score"], curves["mass"], weights)[:, 0]
 
-    def at_levels(self, levels: Sequence[float], score: Tensor, mass: Tensor, weights: Tensor) -> Tensor:  # weights (R, N) -> (R, L)
+    def at_levels(
+        self, levels: Sequence[float], score: Tensor, mass: Tensor, weights: Tensor
+    ) -> Tensor:  # weights (R, N) -> (R, L)
         """The mean q at the first step that reaches each level, for every draw of samples."""
-        return drawn_soundness(score, mass, weights, levels, self.eps, self.compat, self.gate, each=self.score != "correct")
+        return drawn_soundness(
+            score,
+            mass,
+            weights,
+            levels,
+            self.eps,
+            self.compat,
+            self.gate,
+            each=self.score != "correct",
+        )
 
-    def drawn_points(self, score: Tensor, mass: Tensor, weights: Tensor) -> Tensor:  # weights (R, N) -> (R, S, 2)
+    def drawn_points(
+        self, score: Tensor, mass: Tensor, weights: Tensor
+    ) -> Tensor:  # weights (R, N) -> (R, S, 2)
         """(accuracy, mean q) after every step, for every draw of samples."""
-        return drawn_points(score, mass, weights, self.eps, self.compat, self.gate, each=self.score != "correct")
+        return drawn_points(
+            score, mass, weights, self.eps, self.compat, self.gate, each=self.score != "correct"
+        )
 
     def quality(self, score: Tensor, mass: Tensor) -> Tensor:  # (N, S), (N, S) -> (N, S) float64
         """q after every step."""
@@ -154,5 +203,8 @@ class Soundness(Removal):
 def _left_out(found: Measured, maps: Tensor) -> Measured:
     """Without a positive value there is nothing to judge."""
     some = (maps > 0).flatten(1).any(1)
-    why = [w or ("" if positive else NOTHING) for w, positive in zip(found.why, some.tolist(), strict=True)]
+    why = [
+        w or ("" if positive else NOTHING)
+        for w, positive in zip(found.why, some.tolist(), strict=True)
+    ]
     return found._replace(value=found.value.masked_fill(~some, torch.nan), why=why)

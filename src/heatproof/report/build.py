@@ -52,8 +52,13 @@ def _check_place(out: Path) -> None:
     if not there:
         return
     if MARKER not in there:
-        raise HeatproofError(f"{out} is not empty and not a report of heatproof; choose another directory")
-    strange = there - {MARKER, *json.loads((out / MARKER).read_text(encoding="utf-8")).get("files", [])}
+        raise HeatproofError(
+            f"{out} is not empty and not a report of heatproof; choose another directory"
+        )
+    strange = there - {
+        MARKER,
+        *json.loads((out / MARKER).read_text(encoding="utf-8")).get("files", []),
+    }
     if strange:
         raise HeatproofError(
             f"{out} holds more than a report ({', '.join(sorted(strange)[:5])}); move that away, or choose another directory"
@@ -63,7 +68,9 @@ def _check_place(out: Path) -> None:
 def _write(run: Run, site: Site) -> None:
     pages = environment()
     shown = [(s, content) for s in SECTIONS if (content := s.content(run, site)) is not None]
-    sections = [{"id": s.id, "short": s.short, "question": s.question, **content} for s, content in shown]
+    sections = [
+        {"id": s.id, "short": s.short, "question": s.question, **content} for s, content in shown
+    ]
     style = Markup(_style())
     script = Markup((ASSETS / "script.js").read_text(encoding="utf-8"))
     page = pages.get_template("index.html.j2").render(
@@ -75,13 +82,26 @@ def _write(run: Run, site: Site) -> None:
         version=heatproof.__version__,
     )
     site.write("index.html", page)
-    site.write(MARKER, json.dumps({"heatproof": heatproof.__version__, "files": sorted(p.name for p in site.root.iterdir())}, indent=1))
+    site.write(
+        MARKER,
+        json.dumps(
+            {
+                "heatproof": heatproof.__version__,
+                "files": sorted(p.name for p in site.root.iterdir()),
+            },
+            indent=1,
+        ),
+    )
 
 
 def environment() -> Environment:
     """Everything from a run is escaped; a name that a template does not know is an error."""
     pages = Environment(
-        loader=PackageLoader("heatproof.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("heatproof.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     pages.filters |= {
         "num": charts.number,
@@ -111,7 +131,13 @@ def percent(share: float) -> str:
     if share != share:
         return "unknown"
     whole = round(100 * share)
-    return ">99 %" if whole == 100 and share < 1 else "<1 %" if whole == 0 and share > 0 else f"{whole} %"
+    return (
+        ">99 %"
+        if whole == 100 and share < 1
+        else "<1 %"
+        if whole == 0 and share > 0
+        else f"{whole} %"
+    )
 
 
 def points(change: float) -> str:
@@ -122,26 +148,41 @@ def points(change: float) -> str:
 
 def ticks(text: str) -> Markup:
     """`code` in prose."""
-    return Markup("").join(charts.tag("code", part) if i % 2 else escape(part) for i, part in enumerate(text.split("`")))
+    return Markup("").join(
+        charts.tag("code", part) if i % 2 else escape(part)
+        for i, part in enumerate(text.split("`"))
+    )
 
 
 def listing(names: list[str], most: int = 6) -> str:
     """a, b and c; a long one is cut, and says so."""
     shown = [*names[:most], f"{len(names) - most} more"] if len(names) > most + 1 else list(names)
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else ""
+    return (
+        shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else ""
+    )
 
 
 def _style() -> str:
     def colours(which: str) -> str:
-        return "".join(f"--{family_class(name)}:{getattr(family, which)};" for name, family in FAMILIES.items())
+        return "".join(
+            f"--{family_class(name)}:{getattr(family, which)};" for name, family in FAMILIES.items()
+        )
 
     style = (ASSETS / "style.css").read_text(encoding="utf-8")
-    return style.replace("/*light families*/", colours("light")).replace("/*dark families*/", colours("dark")) + charts.STYLE
+    return (
+        style.replace("/*light families*/", colours("light")).replace(
+            "/*dark families*/", colours("dark")
+        )
+        + charts.STYLE
+    )
 
 
 def _policy(style: str, script: str) -> str:
     """Only the style and script that are written in the page, and pictures beside it; nothing from anywhere else."""
-    own = {kind: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for kind, text in (("style", style), ("script", script))}
+    own = {
+        kind: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for kind, text in (("style", style), ("script", script))
+    }
     return (
         f"default-src 'none'; img-src 'self' file:; style-src 'sha256-{own['style']}'; script-src 'sha256-{own['script']}'; "
         "base-uri 'none'; form-action 'none'"

@@ -33,8 +33,12 @@ class Kept:
     ids: list[str] = field(default_factory=list)
     labels: list[int | None] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)  # (K,) each
-    shown: dict[str, tuple[dict[str, Tensor], int]] = field(default_factory=dict)  # sample -> (tensors of its task, row)
-    whole: dict[str, list[Tensor]] = field(default_factory=dict)  # what every sample has, task by task
+    shown: dict[str, tuple[dict[str, Tensor], int]] = field(
+        default_factory=dict
+    )  # sample -> (tensors of its task, row)
+    whole: dict[str, list[Tensor]] = field(
+        default_factory=dict
+    )  # what every sample has, task by task
 
     def of(self, sample: str, name: str) -> Tensor | None:
         tensors, row = self.shown[sample]
@@ -48,7 +52,11 @@ class Kept:
     @property
     def accuracy(self) -> tuple[int, int]:
         """(correct, labelled)"""
-        judged = [(logits, label) for logits, label in zip(self.logits, self.labels, strict=True) if label is not None]
+        judged = [
+            (logits, label)
+            for logits, label in zip(self.logits, self.labels, strict=True)
+            if label is not None
+        ]
         return sum(int(logits.argmax()) == label for logits, label in judged), len(judged)
 
 
@@ -61,7 +69,9 @@ class Run:
         self.provenance: dict[str, Any] = store.read_json("provenance.json") or {}
         self.rows = store.rows()
         self.methods: dict[str, dict[str, Any]] = plan["methods"]
-        self.judges: dict[Key, dict[str, Any]] = {(p["id"], p["setting"], p["baseline"]): p for p in plan["protocols"]}
+        self.judges: dict[Key, dict[str, Any]] = {
+            (p["id"], p["setting"], p["baseline"]): p for p in plan["protocols"]
+        }
         self.tasks: dict[str, dict[str, Any]] = plan["about"]
         self.models = list(dict.fromkeys(task["model"] for task in self.tasks.values()))
 
@@ -69,7 +79,9 @@ class Run:
     def name(self) -> str:
         """The directory's; a result that was not given one is called after its data."""
         root = self.store.root.resolve()
-        temporary = root.parent == Path(tempfile.gettempdir()).resolve() and root.name.startswith("heatproof-")
+        temporary = root.parent == Path(tempfile.gettempdir()).resolve() and root.name.startswith(
+            "heatproof-"
+        )
         data = self.provenance.get("spec", {}).get("data", {})
         return str(data["name"]) if temporary and "name" in data else root.name
 
@@ -99,7 +111,11 @@ class Run:
 
     @property
     def unfinished(self) -> list[str]:
-        return [t for t in self.plan["tasks"] if not (self.store.root / "rows" / f"{t}.parquet").is_file()]
+        return [
+            t
+            for t in self.plan["tasks"]
+            if not (self.store.root / "rows" / f"{t}.parquet").is_file()
+        ]
 
     @property
     def made_in_python(self) -> bool:
@@ -124,18 +140,30 @@ class Run:
     def _setting_label(self, key: Key, many_protocols: bool) -> str:
         own = self.judges[key]["settings"]
         others = [j["settings"] for k, j in self.judges.items() if k[0] == key[0]]
-        differing = [f"{name}={value}" for name, value in own.items() if name != "baseline" and any(o.get(name) != value for o in others)]
+        differing = [
+            f"{name}={value}"
+            for name, value in own.items()
+            if name != "baseline" and any(o.get(name) != value for o in others)
+        ]
         told = [*([key[0]] if many_protocols else []), *differing, key[2]]
         return " · ".join(t for t in told if t) or key[0]
 
     def views(self, model: str) -> dict[str, list[Key]]:
         """What was judged of a model, and under which settings: "" is the model as it is, `aligned 16/zero` with fine-tuned weights."""
         keys = {judge["canonical"]: key for key, judge in self.judges.items()}
-        return {task["view"]: [keys[p] for p in task["protocols"]] for task in self.tasks.values() if task["model"] == model}
+        return {
+            task["view"]: [keys[p] for p in task["protocols"]]
+            for task in self.tasks.values()
+            if task["model"] == model
+        }
 
     def networks(self, model: str) -> dict[str, list[Key]]:
         """The views that judge the model itself on the data itself, with its own weights first, or with fine-tuned ones."""
-        return {view: keys for view, keys in sorted(self.views(model).items(), key=lambda item: bool(item[0])) if not view or tuned(view)}
+        return {
+            view: keys
+            for view, keys in sorted(self.views(model).items(), key=lambda item: bool(item[0]))
+            if not view or tuned(view)
+        }
 
     def view_of(self, model: str, key: Key) -> str:
         """Under which weights a setting judged the model."""
@@ -153,13 +181,19 @@ class Run:
     @cached_property
     def preferred(self) -> list[Key]:
         """Settings, those of fine-tuned networks first: there a missing patch is nothing new."""
-        return sorted(self.judges, key=lambda key: not any(tuned(self.view_of(m, key)) for m in self.models))
+        return sorted(
+            self.judges, key=lambda key: not any(tuned(self.view_of(m, key)) for m in self.models)
+        )
 
     @cached_property
     def short_names(self) -> dict[str, str]:
         """Models without what stands before the slash, where it is the same for all."""
         bare = {m: m.rpartition("/")[2] or m for m in self.models}
-        return bare if len({m.rpartition("/")[0] for m in self.models}) == 1 else {m: m for m in self.models}
+        return (
+            bare
+            if len({m.rpartition("/")[0] for m in self.models}) == 1
+            else {m: m for m in self.models}
+        )
 
     def facts(self, model: str, view: str | None = None) -> dict[str, Any]:
         """What is on record about a model, by default as it is."""
@@ -180,7 +214,10 @@ class Run:
             found.ids += ids
             found.labels += json.loads(notes["labels"])
             found.logits += list(tensors["logits"])
-            found.shown |= {sample: (tensors, i) for i, sample in enumerate(ids[: len(tensors.get("images", ()))])}
+            found.shown |= {
+                sample: (tensors, i)
+                for i, sample in enumerate(ids[: len(tensors.get("images", ()))])
+            }
             for name, values in tensors.items():
                 if len(values) == len(ids):
                     found.whole.setdefault(name, []).append(values)

@@ -37,11 +37,20 @@ class Trace:
     def tip(self) -> str:
         told = self.known[:: math.ceil(len(self.known) / TOLD)]
         spans = [f" ({interval(self.low[k], self.high[k], 2)})" if self.low else "" for k in told]
-        lines = [f"{100 * self.place(k):.0f} %: {number(self.values[k], 2)}{span}" for k, span in zip(told, spans, strict=True)]
+        lines = [
+            f"{100 * self.place(k):.0f} %: {number(self.values[k], 2)}{span}"
+            for k, span in zip(told, spans, strict=True)
+        ]
         return "\n".join([self.label, *lines])
 
 
-def traces(lines: Sequence[Trace], up: Axis, titles: tuple[str, str], title: str, level: float | None = None) -> Markup:
+def traces(
+    lines: Sequence[Trace],
+    up: Axis,
+    titles: tuple[str, str],
+    title: str,
+    level: float | None = None,
+) -> Markup:
     """Curves over a share, each named at the end where they are furthest apart; `level` is a dashed line across."""
     lines = [line for line in lines if line.known]
     ends = [[line.values[line.known[end]] for line in lines] for end in (0, -1)]
@@ -54,32 +63,61 @@ def traces(lines: Sequence[Trace], up: Axis, titles: tuple[str, str], title: str
     ]
     for share in (0, 25, 50, 75, 100):
         x = left + (right - left) * share / 100
-        parts.append(tag("text", f"{share} %", class_="tick", x=x, y=floor + 18, text_anchor="middle"))
+        parts.append(
+            tag("text", f"{share} %", class_="tick", x=x, y=floor + 18, text_anchor="middle")
+        )
         parts.append(tag("line", class_="grid", x1=x, x2=x, y1=top, y2=floor))
     for tick in up.ticks:
         y = up.place(tick, floor, top)
         at = (right + 8, "start") if early else (left - 8, "end")
-        parts.append(tag("text", number(tick, up.digits), class_="tick", x=at[0], y=y + 4, text_anchor=at[1]))
+        parts.append(
+            tag("text", number(tick, up.digits), class_="tick", x=at[0], y=y + 4, text_anchor=at[1])
+        )
         parts.append(tag("line", class_="grid", x1=left, x2=right, y1=y, y2=y))
     if level is not None:
         y = up.place(level, floor, top)
         parts.append(tag("line", class_="random", x1=left, x2=right, y1=y, y2=y))
     end, edge, away = (0, left, -1) if early else (-1, right, 1)
     named = sorted(lines, key=lambda line: -line.values[line.known[end]])
-    heights = spread([up.place(line.values[line.known[end]], floor, top) for line in named], 12.5, top, floor + 4)
+    heights = spread(
+        [up.place(line.values[line.known[end]], floor, top) for line in named], 12.5, top, floor + 4
+    )
     for line, height in zip(named, heights, strict=True):
         across = [left + (right - left) * line.place(k) for k in line.known]
         path = _path(across, [up.place(line.values[k], floor, top) for k in line.known])
         begin = across[end], up.place(line.values[line.known[end]], floor, top)
         anchor = "end" if early else "start"
         inside = [
-            *([tag("path", class_="band", d=_band(line, up, left, right, top, floor))] if line.low else []),
+            *(
+                [tag("path", class_="band", d=_band(line, up, left, right, top, floor))]
+                if line.low
+                else []
+            ),
             tag("path", class_="halo", d=path),
             tag("path", class_=f"line thin dash-{line.dash % DASHES}", d=path),
-            tag("path", class_="leader", d=f"M{begin[0]:.1f} {begin[1]:.1f}L{edge + 10 * away:.1f} {height:.1f}"),
-            tag("text", shortened(line.label, 22), class_="name small", x=edge + 13 * away, y=height + 4, text_anchor=anchor),
+            tag(
+                "path",
+                class_="leader",
+                d=f"M{begin[0]:.1f} {begin[1]:.1f}L{edge + 10 * away:.1f} {height:.1f}",
+            ),
+            tag(
+                "text",
+                shortened(line.label, 22),
+                class_="name small",
+                x=edge + 13 * away,
+                y=height + 4,
+                text_anchor=anchor,
+            ),
         ]
-        parts.append(tag("g", *inside, class_=f"mark {family_class(line.family)}", data_tip=line.tip(), data_method=line.label))
+        parts.append(
+            tag(
+                "g",
+                *inside,
+                class_=f"mark {family_class(line.family)}",
+                data_tip=line.tip(),
+                data_method=line.label,
+            )
+        )
     return svg(width, floor + 44, title, *parts, kind="traces")
 
 

@@ -38,9 +38,15 @@ SEQUENTIAL = ("#ffffff", "#fde6ad", "#fbb05a", "#ec6a31", "#b51d2b", "#4e0722") 
 def colour_map(anchors: tuple[str, ...], steps: int = 256) -> np.ndarray:  # (steps, 3) uint8
     rgb = np.array([[int(a[i : i + 2], 16) for i in (1, 3, 5)] for a in anchors], dtype=np.float64)
     places = np.linspace(0, len(anchors) - 1, steps)
-    return np.stack([np.interp(places, np.arange(len(anchors)), rgb[:, c]) for c in range(3)], 1).round().astype(np.uint8)
+    return (
+        np.stack([np.interp(places, np.arange(len(anchors)), rgb[:, c]) for c in range(3)], 1)
+        .round()
+        .astype(np.uint8)
+    )
 
 
 def diverging_colour(value: float, scale: float) -> str:
-    place = 0.5 if not scale > 0 or value != value else 0.5 + 0.5 * max(-1.0, min(1.0, value / scale))
+    place = (
+        0.5 if not scale > 0 or value != value else 0.5 + 0.5 * max(-1.0, min(1.0, value / scale))
+    )
     return "#{:02x}{:02x}{:02x}".format(*colour_map(DIVERGING, 257)[round(place * 256)])

@@ -24,19 +24,31 @@ def photo(image: Tensor, small: bool = False) -> bytes:  # (C, H, W) uint8
     return _png(picture.reduce(_times(picture.height)).quantize(COLOURS) if small else picture)
 
 
-def heatmap(values: Tensor, size: tuple[int, int], signed: bool, scale: float | None = None, small: bool = False) -> bytes:  # (h, w)
+def heatmap(
+    values: Tensor,
+    size: tuple[int, int],
+    signed: bool,
+    scale: float | None = None,
+    small: bool = False,
+) -> bytes:  # (h, w)
     """Resized as the protocols see it; white is zero, symmetric where there are signs. Without a scale, each map has its own.
 
     small: a thumbnail, each of its pixels the mean of some.
     """
     large = resized(values, size).numpy()
     scale = scale or float(np.quantile(np.abs(large), PERCENTILE)) or float(np.abs(large).max())
-    large = torch.nn.functional.avg_pool2d(torch.from_numpy(large)[None], _times(size[0]))[0].numpy() if small else large
+    large = (
+        torch.nn.functional.avg_pool2d(torch.from_numpy(large)[None], _times(size[0]))[0].numpy()
+        if small
+        else large
+    )
     shares = np.clip(large / scale, -1, 1) if scale > 0 else np.zeros_like(large)
     shares = np.round(shares * SHADES) / SHADES  # what no eye can tell apart is a third of a file
     indices = np.round(127 + 127 * shares if signed else 255 * shares.clip(0)).astype(np.uint8)
     picture = Image.fromarray(indices)
-    picture.putpalette(colour_map(DIVERGING if signed else SEQUENTIAL, 255 if signed else 256).tobytes())
+    picture.putpalette(
+        colour_map(DIVERGING if signed else SEQUENTIAL, 255 if signed else 256).tobytes()
+    )
     return _png(picture)
 
 
@@ -46,7 +58,9 @@ def resized(values: Tensor, size: tuple[int, int]) -> Tensor:  # (h, w) -> (H, W
 
 def scale_bar(signed: bool) -> bytes:
     """One row of the colour map, from its low to its high end."""
-    return _png(Image.fromarray(colour_map(DIVERGING if signed else SEQUENTIAL, 240)[None].repeat(2, 0)))
+    return _png(
+        Image.fromarray(colour_map(DIVERGING if signed else SEQUENTIAL, 240)[None].repeat(2, 0))
+    )
 
 
 def is_signed(maps: Tensor) -> bool:

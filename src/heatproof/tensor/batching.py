@@ -21,7 +21,11 @@ def chunks(samples: int, variants: int, size: int) -> Iterator[tuple[Tensor, Ten
 
 def pad(x: Tensor, size: int) -> Tensor:  # (n, ...) -> (size, ...)
     """Fill up with zero rows, which lie in memory as the others do."""
-    return x if len(x) == size else torch.cat([x, torch.zeros_like(x[:1].expand(size - len(x), *x.shape[1:]))])
+    return (
+        x
+        if len(x) == size
+        else torch.cat([x, torch.zeros_like(x[:1].expand(size - len(x), *x.shape[1:]))])
+    )
 
 
 def rows(x: Tensor, size: int) -> tuple[Tensor, ...]:
@@ -50,8 +54,19 @@ def blocks(sample: Tensor, variant: Tensor, variants: int) -> list[Block]:
     """A chunk as the last variants of one sample, whole samples, and the first variants of another: slices, where indices would copy."""
     begin = int(sample[0]) * variants + int(variant[0])
     end = begin + len(sample)
-    edges = sorted({begin, min(end, -(-begin // variants) * variants), max(begin, end // variants * variants), end})
+    edges = sorted(
+        {
+            begin,
+            min(end, -(-begin // variants) * variants),
+            max(begin, end // variants * variants),
+            end,
+        }
+    )
     return [
-        Block(slice(a - begin, b - begin), slice(a // variants, -(-b // variants)), slice(a % variants, (b - 1) % variants + 1))
+        Block(
+            slice(a - begin, b - begin),
+            slice(a // variants, -(-b // variants)),
+            slice(a % variants, (b - 1) % variants + 1),
+        )
         for a, b in pairwise(edges)
     ]

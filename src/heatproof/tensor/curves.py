@@ -10,7 +10,9 @@ from torch import Tensor
 from heatproof.tensor.noise import Rng
 
 
-def tie_order(ids: Sequence[str], seed: int, pixels: int, device: torch.device | str = "cpu") -> Tensor:  # (B, pixels)
+def tie_order(
+    ids: Sequence[str], seed: int, pixels: int, device: torch.device | str = "cpu"
+) -> Tensor:  # (B, pixels)
     """A permutation that belongs to a sample: in that order come pixels that a map does not tell apart."""
     return Rng(seed, ids, device).uniform("tie order", (pixels,)).argsort(dim=1, stable=True)
 
@@ -24,7 +26,9 @@ def ranks_of(maps: Tensor, ties: Tensor) -> Tensor:  # (B, H, W), (B, H·W) -> (
     return torch.empty_like(order).scatter_(1, order, places).reshape(maps.shape)
 
 
-def removal_order(maps: Tensor, ids: Sequence[str] | None = None, seed: int = 0) -> Tensor:  # (B, H, W) -> (B, H, W)
+def removal_order(
+    maps: Tensor, ids: Sequence[str] | None = None, seed: int = 0
+) -> Tensor:  # (B, H, W) -> (B, H, W)
     """The rank of every pixel, 0 = most relevant. Ties have an order that is fixed for a sample."""
     known = ids if ids is not None else [str(i) for i in range(len(maps))]
     return ranks_of(maps, tie_order(known, seed, maps[0].numel(), maps.device))

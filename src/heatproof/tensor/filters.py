@@ -30,13 +30,20 @@ def separable(x: Tensor, kernel: Tensor, padding: str) -> Tensor:  # (B, C, H, W
 
     As products with matrices that hold kernel and border: a convolution of single channels takes 2 to 9 times as long.
     """
-    down, across = (_filter(kernel, side, padding).to(x).expand(x.shape[:2].numel(), -1, -1) for side in x.shape[2:])
+    down, across = (
+        _filter(kernel, side, padding).to(x).expand(x.shape[:2].numel(), -1, -1)
+        for side in x.shape[2:]
+    )
     return torch.bmm(torch.bmm(down.mT, x.flatten(0, 1)), across).view(x.shape)
 
 
-def _filter(kernel: Tensor, side: int, padding: str) -> Tensor:  # (side, side): from a pixel, to a pixel
+def _filter(
+    kernel: Tensor, side: int, padding: str
+) -> Tensor:  # (side, side): from a pixel, to a pixel
     half = len(kernel) // 2
-    return F.conv1d(F.pad(torch.eye(side).to(kernel)[:, None], (half, half), padding), kernel[None, None])[:, 0]
+    return F.conv1d(
+        F.pad(torch.eye(side).to(kernel)[:, None], (half, half), padding), kernel[None, None]
+    )[:, 0]
 
 
 def resize(maps: Tensor, height: int, width: int) -> Tensor:  # (B, h, w) -> (B, H, W)

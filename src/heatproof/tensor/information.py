@@ -18,7 +18,9 @@ def mean_sigmoid(logits: Tensor) -> Tensor:  # (..., K) -> (...,) float64
 
 def negentropy(logits: Tensor) -> Tensor:  # (..., K) -> (...,) float64
     """log K − H(p) in nats, the divergence of the prediction from a uniform one: 0 where all classes are alike, log K for certainty."""
-    return (math.log(logits.shape[-1]) - torch.special.entr(logits.double().softmax(-1)).sum(-1)).clamp(min=0)
+    return (
+        math.log(logits.shape[-1]) - torch.special.entr(logits.double().softmax(-1)).sum(-1)
+    ).clamp(min=0)
 
 
 def energy(logits: Tensor) -> Tensor:  # (..., K) -> (...,) float64
@@ -26,7 +28,11 @@ def energy(logits: Tensor) -> Tensor:  # (..., K) -> (...,) float64
     return logits.double().var(-1, correction=0)
 
 
-INFORMATION: dict[str, Callable[[Tensor], Tensor]] = {"mean-sigmoid": mean_sigmoid, "negentropy": negentropy, "energy": energy}
+INFORMATION: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean-sigmoid": mean_sigmoid,
+    "negentropy": negentropy,
+    "energy": energy,
+}
 
 
 def area_reached(curve: Tensor, share: float = 0.8) -> Tensor:  # (..., S) -> (...,) float64
@@ -41,7 +47,9 @@ def area_reached(curve: Tensor, share: float = 0.8) -> Tensor:  # (..., S) -> (.
     return (first / curve.shape[-1]).where((high > low)[..., 0], torch.nan)
 
 
-def area_beyond(curve: Tensor, distance: Tensor, threshold: float | Tensor) -> Tensor:  # (..., S), (..., S) -> (...,) float64
+def area_beyond(
+    curve: Tensor, distance: Tensor, threshold: float | Tensor
+) -> Tensor:  # (..., S), (..., S) -> (...,) float64
     """The share of a curve's area at steps whose images lie further out of domain than the threshold; nan where there is no area.
 
     A share as such, in [0, 1], of curves that are not negative.

@@ -20,14 +20,18 @@ def cell_sums(maps: Tensor, grid: int = 2) -> Tensor:  # (B, H, W) -> (B, grid²
     return patch_sums(maps.clamp(min=0), grid**2)
 
 
-def localization(maps: Tensor, cell: int | Tensor, grid: int = 2) -> Tensor:  # (B, H, W), one cell or (B,) -> (B,) float64
+def localization(
+    maps: Tensor, cell: int | Tensor, grid: int = 2
+) -> Tensor:  # (B, H, W), one cell or (B,) -> (B,) float64
     """The share of a map's positive part that lies in the cell; 0 where there is none. Maps have the size of the grid image."""
     return share_of(cell_sums(maps, grid), cell)
 
 
 def share_of(sums: Tensor, cell: int | Tensor) -> Tensor:  # (B, grid²), one cell or (B,) -> (B,)
     total = sums.sum(1)
-    inside = sums.gather(1, torch.as_tensor(cell, device=sums.device).expand(len(sums))[:, None])[:, 0]
+    inside = sums.gather(1, torch.as_tensor(cell, device=sums.device).expand(len(sums))[:, None])[
+        :, 0
+    ]
     return torch.where(total > 0, inside / torch.where(total > 0, total, 1), 0)
 
 
@@ -62,11 +66,18 @@ def aggregate_maps(
     the 225 maps of the fourth bin of 500), and the scale of signed maps goes by value, not by size.
     """
     if not len(maps) == len(scores) == len(inside):
-        raise HeatproofError(f"{len(maps)} maps, but {len(scores)} scores and {len(inside)} sums inside the cell")
+        raise HeatproofError(
+            f"{len(maps)} maps, but {len(scores)} scores and {len(inside)} sums inside the cell"
+        )
     by_sum = inside.argsort(descending=True, stable=True)
     order = by_sum[scores[by_sum].argsort(descending=True, stable=True)]
     shown = maps if signed else maps.clamp(min=0)
-    bins = torch.stack([shown[order[part]].double().mean(0).to(maps.dtype) for part in bin_slices(len(maps), edges)])
+    bins = torch.stack(
+        [
+            shown[order[part]].double().mean(0).to(maps.dtype)
+            for part in bin_slices(len(maps), edges)
+        ]
+    )
     if compat == "rao":
         shares = torch.tensor([edge / 100 for edge in edges], dtype=torch.float64).diff()
         counts = torch.tensor([part.stop - part.start for part in bin_slices(len(maps), edges)])

@@ -28,7 +28,9 @@ class Rng:
 
     def once(self, purpose: str, shape: Sequence[int], kind: str = "uniform") -> Tensor:  # shape
         """One draw for all samples, where a paper shares it."""
-        return self._draw({"uniform": "random", "normal": "standard_normal"}[kind], purpose, ("",), shape)[0]
+        return self._draw(
+            {"uniform": "random", "normal": "standard_normal"}[kind], purpose, ("",), shape
+        )[0]
 
     def _draw(self, kind: str, purpose: str, ids: Sequence[str], shape: Sequence[int]) -> Tensor:
         drawn = np.empty((len(ids), *shape), dtype=np.float32)

@@ -15,9 +15,13 @@ def grid_side(patches: int, height: int, width: int) -> int:
     """How many patches stand in a row; an error where the grid does not divide the image."""
     side = math.isqrt(max(patches, 0))
     if side < 2 or side * side != patches:
-        raise HeatproofError(f"patches={patches} is not the square of a number above 1; use 4, 16 or 64")
+        raise HeatproofError(
+            f"patches={patches} is not the square of a number above 1; use 4, 16 or 64"
+        )
     if height % side or width % side:
-        raise HeatproofError(f"a {side}×{side} grid does not divide an image of {height}×{width} px evenly; choose other patches")
+        raise HeatproofError(
+            f"a {side}×{side} grid does not divide an image of {height}×{width} px evenly; choose other patches"
+        )
     return side
 
 
@@ -31,7 +35,9 @@ def patch_sums(maps: Tensor, patches: int = 16) -> Tensor:  # (B, H, W) -> (B, P
     return in_cells(maps.double(), grid_side(patches, *maps.shape[1:])).sum((2, 4)).flatten(1)
 
 
-def in_cells(x: Tensor, side: int) -> Tensor:  # (…, H, W) -> (…, side, H / side, side, W / side), the same memory
+def in_cells(
+    x: Tensor, side: int
+) -> Tensor:  # (…, H, W) -> (…, side, H / side, side, W / side), the same memory
     return x.view(*x.shape[:-2], side, x.shape[-2] // side, side, x.shape[-1] // side)
 
 

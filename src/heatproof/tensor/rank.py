@@ -17,7 +17,9 @@ def average_ranks(values: Tensor) -> Tensor:  # (B, P) -> (B, P) float64
 def spearman(a: Tensor, b: Tensor) -> Tensor:  # (B, P), (B, P) -> (B,) float64
     """Spearman's ρ per row; nan where a row is constant or not finite in either argument."""
     if a.shape != b.shape or a.ndim != 2:
-        raise ValueError(f"spearman takes two tensors of one shape (B, P); got {tuple(a.shape)} and {tuple(b.shape)}")
+        raise ValueError(
+            f"spearman takes two tensors of one shape (B, P); got {tuple(a.shape)} and {tuple(b.shape)}"
+        )
     x, y = (r - r.mean(-1, keepdim=True) for r in (average_ranks(a), average_ranks(b)))
     rho = (x * y).sum(-1) / ((x * x).sum(-1) * (y * y).sum(-1)).sqrt()
     defined = torch.isfinite(a).all(-1) & torch.isfinite(b).all(-1) & torch.isfinite(rho)

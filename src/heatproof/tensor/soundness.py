@@ -11,7 +11,9 @@ from torch import Tensor
 Compat = Literal["soco"]
 GATE = 0.04  # soco decides nothing up to this accuracy
 TINY = 1e-6  # soco adds it to denominators
-ROUNDING = 1e-6  # of accuracies: one more sample of a hundred is a gain of 0.01, whatever its last digit
+ROUNDING = (
+    1e-6  # of accuracies: one more sample of a hundred is a gain of 0.01, whatever its last digit
+)
 
 
 def relative(maps: Tensor) -> Tensor:  # (B, H, W) -> same, in [0, 1]
@@ -21,14 +23,22 @@ def relative(maps: Tensor) -> Tensor:  # (B, H, W) -> same, in [0, 1]
     return torch.where(largest > 0, positive / largest, 0.0)
 
 
-def included_mass(values: Tensor, ranks: Tensor, counts: Sequence[int]) -> Tensor:  # (B, H, W), (B, H, W) -> (B, S) float64
+def included_mass(
+    values: Tensor, ranks: Tensor, counts: Sequence[int]
+) -> Tensor:  # (B, H, W), (B, H, W) -> (B, S) float64
     """What each step includes that the one before did not, where the pixels of the first `counts` ranks are included."""
-    along = torch.zeros_like(values, dtype=torch.float64).flatten(1).scatter_(1, ranks.flatten(1), values.double().flatten(1))
+    along = (
+        torch.zeros_like(values, dtype=torch.float64)
+        .flatten(1)
+        .scatter_(1, ranks.flatten(1), values.double().flatten(1))
+    )
     total = torch.nn.functional.pad(along.cumsum(1), (1, 0))
     return total[:, torch.as_tensor(counts, device=values.device)].diff(dim=1, prepend=total[:, :1])
 
 
-def false_steps(score: Tensor, eps: float = 0.01, compat: Compat | None = None, gate: float | None = None) -> Tensor:  # (..., S) -> bool
+def false_steps(
+    score: Tensor, eps: float = 0.01, compat: Compat | None = None, gate: float | None = None
+) -> Tensor:  # (..., S) -> bool
     """Where the score (the accuracy, or that of a sample) gains less than eps, so that what was included counts as false.
 
     gate: nothing is decided up to this accuracy. compat=soco: a gain of eps is too little as well, and the gate of accuracies is 0.04.
@@ -40,7 +50,14 @@ def false_steps(score: Tensor, eps: float = 0.01, compat: Compat | None = None, 
     return (gain < eps - ROUNDING) & (score > (-torch.inf if gate is None else gate) + ROUNDING)
 
 
-def soundness(accuracy: Tensor, mass: Tensor, eps: float = 0.01, compat: Compat | None = None, *, gate: float | None = None) -> Tensor:
+def soundness(
+    accuracy: Tensor,
+    mass: Tensor,
+    eps: float = 0.01,
+    compat: Compat | None = None,
+    *,
+    gate: float | None = None,
+) -> Tensor:
     """The share of the included mass that is not false, q (N, S) float64, after every step; nan where nothing is included.
 
     accuracy: (S,) of the data set, so that one decision is made for all samples, or (N, S) scores of each sample that decide for it alone.
@@ -81,7 +98,11 @@ def drawn_soundness(
 
     The mean of q after step k is 1 − Σ_j≤k false_j · mean(mass_j / included_k): a product of matrices for every k that some draw stops at.
     """
-    score, mass, weights = score.double(), mass.double(), weights.double() / weights.double().sum(1, keepdim=True)
+    score, mass, weights = (
+        score.double(),
+        mass.double(),
+        weights.double() / weights.double().sum(1, keepdim=True),
+    )
     accuracy = weights @ score
     at = torch.stack([first_reached(accuracy, level) for level in levels], 1)
     if each:
@@ -107,15 +128,29 @@ def drawn_points(
     each: bool = False,
 ) -> Tensor:  # (N, S), (N, S), (R, N) -> (R, S, 2)
     """The accuracy (or the mean score) and the mean q after every step, for every draw of samples, with all decisions made anew."""
-    score, mass, weights = score.double(), mass.double(), weights.double() / weights.double().sum(1, keepdim=True)
+    score, mass, weights = (
+        score.double(),
+        mass.double(),
+        weights.double() / weights.double().sum(1, keepdim=True),
+    )
     accuracy = weights @ score
     if each:
         return torch.stack([accuracy, weights @ soundness(score, mass, eps, compat, gate=gate)], 2)
     false = false_steps(accuracy, eps, compat, gate).double()
-    return torch.stack([accuracy, torch.stack([_drawn_after(k, mass, weights, false, compat) for k in range(mass.shape[1])], 1)], 2)
+    return torch.stack(
+        [
+            accuracy,
+            torch.stack(
+                [_drawn_after(k, mass, weights, false, compat) for k in range(mass.shape[1])], 1
+            ),
+        ],
+        2,
+    )
 
 
-def _drawn_after(k: int, mass: Tensor, weights: Tensor, false: Tensor, compat: Compat | None) -> Tensor:  # (N, S), (R, N), (R, S) -> (R,)
+def _drawn_after(
+    k: int, mass: Tensor, weights: Tensor, false: Tensor, compat: Compat | None
+) -> Tensor:  # (N, S), (R, N), (R, S) -> (R,)
     """The mean q after step k; weights sum to 1."""
     included = mass[:, : k + 1].sum(1)
     until, total = (k, included + TINY) if compat else (k + 1, included)

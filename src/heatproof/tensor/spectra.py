@@ -34,11 +34,15 @@ def standardised(x: Tensor) -> Tensor:
     return x * (x.square().mean() + EPSILON).rsqrt()
 
 
-def stretched(magnitude: Tensor, size: int) -> Tensor:  # (C, H, H // 2 + 1) -> (C, size, size // 2 + 1)
+def stretched(
+    magnitude: Tensor, size: int
+) -> Tensor:  # (C, H, H // 2 + 1) -> (C, size, size // 2 + 1)
     """The magnitudes of a larger image that is alike pixel by pixel: those of a square image, linear in cycles per pixel."""
     bins, half = magnitude.shape[1:]
     rows = _between(torch.fft.fftfreq(size, dtype=torch.float64) * bins, bins)
-    columns = _between((torch.fft.rfftfreq(size, dtype=torch.float64) * bins).clamp(max=half - 1), half)
+    columns = _between(
+        (torch.fft.rfftfreq(size, dtype=torch.float64) * bins).clamp(max=half - 1), half
+    )
     return rows.to(magnitude) @ magnitude @ columns.T.to(magnitude)
 
 
@@ -46,7 +50,9 @@ def _between(places: Tensor, bins: int) -> Tensor:  # (n,) -> (n, bins)
     """Linear interpolation between bins, the last of which is followed by the first."""
     below = places.floor()
     share = (places - below)[:, None]
-    first, second = (torch.nn.functional.one_hot((below.long() + step) % bins, bins).double() for step in (0, 1))
+    first, second = (
+        torch.nn.functional.one_hot((below.long() + step) % bins, bins).double() for step in (0, 1)
+    )
     return (1 - share) * first + share * second
 
 
@@ -68,13 +74,19 @@ def falling(size: int, decay: float) -> Tensor:  # (size, size // 2 + 1)
     return frequency.clamp(min=1 / size) ** -decay
 
 
-def look(image: Tensor, centre: Tensor, side: Tensor, size: int) -> Tensor:  # (C, H, W), (n, 2), (n,) -> (n, C, size, size)
+def look(
+    image: Tensor, centre: Tensor, side: Tensor, size: int
+) -> Tensor:  # (C, H, W), (n, 2), (n,) -> (n, C, size, size)
     """Squares of an image at `size` px: bilinear, over as many pixels as fall into one; centre (down, right) and side as shares."""
-    rows, columns = (_seen(centre[:, axis], side, size, image.shape[1 + axis]).to(image) for axis in (0, 1))
+    rows, columns = (
+        _seen(centre[:, axis], side, size, image.shape[1 + axis]).to(image) for axis in (0, 1)
+    )
     return rows[:, None] @ image @ columns[:, None].mT
 
 
-def _seen(centre: Tensor, side: Tensor, size: int, pixels: int) -> Tensor:  # (n, size, pixels), rows sum to one
+def _seen(
+    centre: Tensor, side: Tensor, size: int, pixels: int
+) -> Tensor:  # (n, size, pixels), rows sum to one
     steps = (torch.arange(size, dtype=torch.float64) + 0.5) / size - 0.5
     places = (centre.double()[:, None] + side.double()[:, None] * steps) * pixels - 0.5
     reach = (side.double() * pixels / size).clamp(min=1)[:, None, None]

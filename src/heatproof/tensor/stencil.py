@@ -67,14 +67,18 @@ class Level:
     own: Tensor  # (B, 1, size)
     relax: Tensor  # (B, 1, size)
     rest: Tensor  # (B, 1, size): free − relax·own
-    weights: Tensor | None  # (B, 9, size) of the neighbours, row by row; None is the stencil of the pixels
+    weights: (
+        Tensor | None
+    )  # (B, 9, size) of the neighbours, row by row; None is the stencil of the pixels
 
     def spread(self, room: Tensor) -> Tensor:  # -> (B, C, size)
         """What comes from the neighbours."""
         pitch, size = self.grid.pitch, self.grid.size
         if self.weights is None:
             for step in (1, pitch):
-                room = (room[..., : -2 * step] + room[..., 2 * step :]).add_(room[..., step:-step], alpha=2)
+                room = (room[..., : -2 * step] + room[..., 2 * step :]).add_(
+                    room[..., step:-step], alpha=2
+                )
             return room
         out = self.weights[:, :1] * room[..., :size]
         for place in (1, 2, 3, 5, 6, 7, 8):
@@ -96,11 +100,15 @@ class Level:
 
     def pull(self, room: Tensor) -> Tensor:  # -> (B, C, size)
         """−A(u): towards what the neighbours say."""
-        return self.spread(room).mul_(self.free).addcmul_(self.own, self.grid.inside(room), value=-1)
+        return (
+            self.spread(room).mul_(self.free).addcmul_(self.own, self.grid.inside(room), value=-1)
+        )
 
     def take(self, kept: Tensor) -> Level:
         weights = None if self.weights is None else self.weights[kept]
-        return Level(self.grid, self.free[kept], self.own[kept], self.relax[kept], self.rest[kept], weights)
+        return Level(
+            self.grid, self.free[kept], self.own[kept], self.relax[kept], self.rest[kept], weights
+        )
 
 
 @dataclass(frozen=True)
@@ -117,7 +125,9 @@ class Multigrid:
         found = level.grid.inside(room)
         torch.mul(level.relax, right, out=found)
         left = level.spread(room).mul_(level.free).addcmul_(level.rest, right)
-        found.addcmul_(level.free, widen(self.cycle(narrow(left, level.grid), depth + 1), level.grid))
+        found.addcmul_(
+            level.free, widen(self.cycle(narrow(left, level.grid), depth + 1), level.grid)
+        )
         spread = level.spread(room).add_(right)
         return found.mul_(level.rest).addcmul_(level.relax, spread)
 
@@ -128,7 +138,11 @@ class Multigrid:
         level = self.levels[depth]
         room = level.grid.room(right)
         found = level.grid.inside(room)
-        torch.mul(level.free, widen(self.guess(narrow(right, level.grid), depth + 1), level.grid), out=found)
+        torch.mul(
+            level.free,
+            widen(self.guess(narrow(right, level.grid), depth + 1), level.grid),
+            out=found,
+        )
         return found.add_(self.cycle(level.pull(room).add_(right), depth))
 
     def take(self, kept: Tensor) -> Multigrid:
@@ -199,7 +213,9 @@ def coarsened(level: Level) -> Level:
     weights = pad(weights.to(level.free), (0, 1)).flatten(2)
     own = -weights[:, 4:5]
     free = (own > 0).to(own)
-    relax = free / torch.maximum(own, 0.55 * weights.abs().sum(1, keepdim=True)).clamp(min=1e-30)  # by Gershgorin the step never overshoots
+    relax = free / torch.maximum(own, 0.55 * weights.abs().sum(1, keepdim=True)).clamp(
+        min=1e-30
+    )  # by Gershgorin the step never overshoots
     return Level(coarse, free, own, relax, free - relax * own, weights)
 
 
@@ -210,7 +226,9 @@ def multigrid(removed: Tensor, dtype: torch.dtype) -> Multigrid:
     last = levels[-1]
     unit = torch.eye(last.grid.size, dtype=dtype, device=removed.device)
     matrix = -last.pull(pad(last.free * unit, (last.grid.pitch + 1,) * 2)).double()
-    matrix.diagonal(dim1=1, dim2=2).mul_(1 + 1e-5).add_(1 - last.free[:, 0])  # two corrections may be the same one on free pixels
+    matrix.diagonal(dim1=1, dim2=2).mul_(1 + 1e-5).add_(
+        1 - last.free[:, 0]
+    )  # two corrections may be the same one on free pixels
     inverse = torch.linalg.inv(matrix).to(dtype) * last.free * last.free.mT
     return Multigrid(tuple(levels), inverse[:, None])
 
@@ -221,7 +239,9 @@ def dot(a: Tensor, b: Tensor, grid: Grid) -> Tensor:  # (B, C, size), (B, C, siz
 
 
 @torch.no_grad()
-def impute(x: Tensor, removed: Tensor, start: Tensor | None = None) -> tuple[Tensor, Tensor]:  # (B, C, H, W), (B, H, W) -> like x, (B,)
+def impute(
+    x: Tensor, removed: Tensor, start: Tensor | None = None
+) -> tuple[Tensor, Tensor]:  # (B, C, H, W), (B, H, W) -> like x, (B,)
     """The image with its removed pixels filled in, and the number of cycles that it took.
 
     Where nothing is known, a channel becomes its mean over the image. `start` (B, C, H, W) is a guess to begin with, such as the result
@@ -229,27 +249,40 @@ def impute(x: Tensor, removed: Tensor, start: Tensor | None = None) -> tuple[Ten
     """
     check(x, removed, start)
     filled = x.detach().clone() if x.dtype in (torch.float32, torch.float64) else x.float()
-    gone, cycles = removed.flatten(1).all(1), torch.zeros(len(x), dtype=torch.int64, device=x.device)
+    gone, cycles = (
+        removed.flatten(1).all(1),
+        torch.zeros(len(x), dtype=torch.int64, device=x.device),
+    )
     filled[gone] = filled[gone].mean((2, 3), keepdim=True).expand_as(filled[gone])
     partly = torch.nonzero(removed.flatten(1).any(1) & ~gone)[:, 0]
     at_once = AT_ONCE // max(1, x[:1].numel()) if x.device.type == "cpu" else len(x)
     for part in rows(partly, max(1, at_once)):
         if len(part):
-            filled[part], cycles[part] = _solve(filled[part], removed[part], None if start is None else start[part])
+            filled[part], cycles[part] = _solve(
+                filled[part], removed[part], None if start is None else start[part]
+            )
     return filled.to(x.dtype), cycles
 
 
 def check(x: Tensor, removed: Tensor, start: Tensor | None) -> None:
     if x.ndim != 4 or not x.is_floating_point():
-        raise HeatproofError(f"images to impute are floats (B, C, H, W); found {x.dtype} {tuple(x.shape)}")
+        raise HeatproofError(
+            f"images to impute are floats (B, C, H, W); found {x.dtype} {tuple(x.shape)}"
+        )
     if removed.dtype != torch.bool or removed.shape != (len(x), *x.shape[2:]):
         wanted = (len(x), *x.shape[2:])
-        raise HeatproofError(f"removed pixels are a bool mask {wanted} for these images; found {removed.dtype} {tuple(removed.shape)}")
+        raise HeatproofError(
+            f"removed pixels are a bool mask {wanted} for these images; found {removed.dtype} {tuple(removed.shape)}"
+        )
     if start is not None and start.shape != x.shape:
-        raise HeatproofError(f"start has the shape of the images, {tuple(x.shape)}; found {tuple(start.shape)}")
+        raise HeatproofError(
+            f"start has the shape of the images, {tuple(x.shape)}; found {tuple(start.shape)}"
+        )
     for name, values in (("images", x), ("start", x if start is None else start)):
         if x.numel() and not (fine := values.flatten(1).abs().amax(1).isfinite()).all():
-            raise HeatproofError(f"{name} to impute must be finite; rows {(~fine).nonzero()[:10, 0].tolist()} are not")
+            raise HeatproofError(
+                f"{name} to impute must be finite; rows {(~fine).nonzero()[:10, 0].tolist()} are not"
+            )
 
 
 def _solve(x: Tensor, removed: Tensor, start: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -257,7 +290,9 @@ def _solve(x: Tensor, removed: Tensor, start: Tensor | None) -> tuple[Tensor, Te
     grid, known = Grid(*x.shape[2:]), ~removed[:, None]
     hierarchy = multigrid(removed, x.dtype)
     fine = hierarchy.levels[0]
-    level = x.flatten(2)[torch.arange(len(x)), :, known.flatten(1).int().argmax(1)][:, :, None, None]  # of one known pixel, as zero
+    level = x.flatten(2)[torch.arange(len(x)), :, known.flatten(1).int().argmax(1)][
+        :, :, None, None
+    ]  # of one known pixel, as zero
     base = grid.room(x)
     planes = grid.image(grid.inside(base))
     if start is None:
@@ -267,15 +302,24 @@ def _solve(x: Tensor, removed: Tensor, start: Tensor | None) -> tuple[Tensor, Te
     grid.inside(base).add_(hierarchy.guess(fine.pull(base)))
     enough = TOLERANCE * (planes.amax((2, 3)) - planes.amin((2, 3)))
     # In single precision the residual of values near one is noise of 1e-7 a pixel, and a large hole sums it up to 3e-5.
-    right = replace(fine, own=fine.own.double(), free=fine.free.double()).pull(base.double()).to(x.dtype)
+    right = (
+        replace(fine, own=fine.own.double(), free=fine.free.double())
+        .pull(base.double())
+        .to(x.dtype)
+    )
     found, cycles = _conjugate_gradients(hierarchy, right, enough)
     return torch.where(known, x, planes + grid.image(found) + level), cycles
 
 
-def _conjugate_gradients(hierarchy: Multigrid, right: Tensor, enough: Tensor) -> tuple[Tensor, Tensor]:
+def _conjugate_gradients(
+    hierarchy: Multigrid, right: Tensor, enough: Tensor
+) -> tuple[Tensor, Tensor]:
     """A sample ends when its correction is small enough; it is then taken out of the batch."""
     grid, batch = hierarchy.levels[0].grid, len(right)
-    found, cycles = torch.empty_like(right), torch.zeros(batch, dtype=torch.int64, device=right.device)
+    found, cycles = (
+        torch.empty_like(right),
+        torch.zeros(batch, dtype=torch.int64, device=right.device),
+    )
     going = torch.arange(batch, device=right.device)
     solution, along = torch.zeros_like(right), grid.room(right)
     before, larger = right.new_zeros(*right.shape[:2], 1), torch.full_like(enough, 1e-30)
@@ -293,7 +337,9 @@ def _conjugate_gradients(hierarchy: Multigrid, right: Tensor, enough: Tensor) ->
             )
         direction = grid.inside(along)
         product = dot(right, correction, grid)
-        torch.addcmul(correction, direction, torch.where(before > 0, product / before, 0), out=direction)
+        torch.addcmul(
+            correction, direction, torch.where(before > 0, product / before, 0), out=direction
+        )
         change = hierarchy.levels[0].pull(along)
         energy = -dot(direction, change, grid)
         step = torch.where(energy > 0, product / energy, 0)

@@ -32,7 +32,10 @@ Progress = Callable[[str, int, int], None]  # what is made, how far, of how much
 def place(net: str, seed: int = 0, steps: int | None = None) -> Path:
     """Where the weights of that recipe and seed are, or will be."""
     told = {key: value for key, value in asdict(recipe_of(net, steps)).items() if key != "minutes"}
-    return home() / f"paperbirds-{net}-{_hash(told, seed, NETS[net].options, NETS[net].mean, NETS[net].std)}.safetensors"
+    return (
+        home()
+        / f"paperbirds-{net}-{_hash(told, seed, NETS[net].options, NETS[net].mean, NETS[net].std)}.safetensors"
+    )
 
 
 def taught_place(lesson: Lesson, data: Data, seed: int = 0) -> Path:
@@ -46,22 +49,38 @@ def taught(lesson: Lesson, data: Data, seed: int = 0, progress: Progress | None 
     path = taught_place(lesson, data, seed)
     if not path.is_file():
         what = f"teaching {lesson.net} on {data.name}"
-        teach(lesson, data, path, seed, progress and (lambda step, steps, loss: progress(what, step, steps)))
+        teach(
+            lesson,
+            data,
+            path,
+            seed,
+            progress and (lambda step, steps, loss: progress(what, step, steps)),
+        )
     return path
 
 
 def aligned_place(weights: Path, to: str) -> Path:
-    return weights.with_name(f"{weights.stem}-{_hash(to, asdict(SCHEDULES['short']))}-aligned.safetensors")
+    return weights.with_name(
+        f"{weights.stem}-{_hash(to, asdict(SCHEDULES['short']))}-aligned.safetensors"
+    )
 
 
 def trained(net: str, seed: int = 0, progress: Progress | None = None) -> Path:
     path = place(net, seed)
     if not path.is_file():
-        train(net, seed=seed, out=path, progress=progress and (lambda step, steps, loss: progress(f"training {net}", step, steps)))
+        train(
+            net,
+            seed=seed,
+            out=path,
+            progress=progress
+            and (lambda step, steps, loss: progress(f"training {net}", step, steps)),
+        )
     return path
 
 
-def aligned(model: Model, weights: Path, to: str, seed: int = 0, progress: Progress | None = None) -> Path:
+def aligned(
+    model: Model, weights: Path, to: str, seed: int = 0, progress: Progress | None = None
+) -> Path:
     """Fine-tuned from the model, whose weights are in that file, with the short schedule."""
     path = aligned_place(weights, to)
     if not path.is_file():
@@ -69,7 +88,9 @@ def aligned(model: Model, weights: Path, to: str, seed: int = 0, progress: Progr
     return path
 
 
-def make_aligned(model: Model, to: str, path: Path, seed: int = 0, progress: Progress | None = None) -> None:
+def make_aligned(
+    model: Model, to: str, path: Path, seed: int = 0, progress: Progress | None = None
+) -> None:
     """As the embedded models' aligned weights are made and stored. Stopped on the way, it goes on from the last epoch."""
     patches, _, baseline = to.partition("/")
     unfinished = path.with_suffix("")
@@ -79,7 +100,14 @@ def make_aligned(model: Model, to: str, path: Path, seed: int = 0, progress: Pro
             progress(f"fine-tuning {model.name} for {to}", step.images, step.total)
 
     found = finetune(
-        model, "paperbirds:train", out=unfinished, patches=int(patches), baseline=baseline, schedule="short", seed=seed, progress=told
+        model,
+        "paperbirds:train",
+        out=unfinished,
+        patches=int(patches),
+        baseline=baseline,
+        schedule="short",
+        seed=seed,
+        progress=told,
     )
     write_weights(path, stored(load_state(found.weights)), metadata(found.weights))
     shutil.rmtree(unfinished)

@@ -31,7 +31,10 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def write_weights(path: Path, state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """As .safetensors; the same weights are the same bytes (the library writes metadata in an order of chance)."""
-    content = save({key: value.detach().cpu().contiguous().clone() for key, value in state.items()}, dict(metadata))
+    content = save(
+        {key: value.detach().cpu().contiguous().clone() for key, value in state.items()},
+        dict(metadata),
+    )
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -46,12 +49,16 @@ def write_resume(path: Path, parts: Mapping[str, Any]) -> None:
     write_whole(path, content.getvalue())
 
 
-def read_resume(directory: Path, identity: Mapping[str, Any], device: torch.device) -> dict[str, Any] | None:
+def read_resume(
+    directory: Path, identity: Mapping[str, Any], device: torch.device
+) -> dict[str, Any] | None:
     """Where an earlier call ended, or None; an error where the directory holds something else than is asked for."""
     path = directory / RESUME
     if not path.is_file():
         if (directory / WEIGHTS).exists():
-            raise HeatproofError(f"{directory} has {WEIGHTS} but no {RESUME} to go on from; choose another directory")
+            raise HeatproofError(
+                f"{directory} has {WEIGHTS} but no {RESUME} to go on from; choose another directory"
+            )
         return None
     try:
         found: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
@@ -59,13 +66,21 @@ def read_resume(directory: Path, identity: Mapping[str, Any], device: torch.devi
         there = json.loads(found["identity"])
     except Exception as error:  # a broken or hostile file can make the reader raise anything
         reason = (str(error).splitlines() or [""])[0]
-        raise HeatproofError(f"cannot go on from {path}: it is broken or not a checkpoint ({reason}); delete it to start anew") from error
+        raise HeatproofError(
+            f"cannot go on from {path}: it is broken or not a checkpoint ({reason}); delete it to start anew"
+        ) from error
     if wrong or not isinstance(there, dict):
-        raise HeatproofError(f"cannot go on from {path}: it is not a checkpoint of heatproof; delete it to start anew")
+        raise HeatproofError(
+            f"cannot go on from {path}: it is not a checkpoint of heatproof; delete it to start anew"
+        )
     asked = json.loads(json.dumps(identity))
     other = [
-        f"{key} is {there.get(key)} there, {asked.get(key)} here" for key in sorted({*there, *asked}) if there.get(key) != asked.get(key)
+        f"{key} is {there.get(key)} there, {asked.get(key)} here"
+        for key in sorted({*there, *asked})
+        if there.get(key) != asked.get(key)
     ]
     if other:
-        raise HeatproofError(f"{directory} holds a fine-tuning with other settings: {'; '.join(other)}. Choose another directory")
+        raise HeatproofError(
+            f"{directory} holds a fine-tuning with other settings: {'; '.join(other)}. Choose another directory"
+        )
     return found

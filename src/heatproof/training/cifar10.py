@@ -46,14 +46,28 @@ def train_cifar10(
 ) -> dict[str, float]:
     """Train, write the weights, and say how good they are on the test split. data: `cifar10:/path`."""
     if not data.startswith("cifar10:"):
-        raise HeatproofError(f"cifar10/{net} is trained on CIFAR-10, named like cifar10:/path/cifar10.npz; got {data}")
+        raise HeatproofError(
+            f"cifar10/{net} is trained on CIFAR-10, named like cifar10:/path/cifar10.npz; got {data}"
+        )
     path, _ = place_and_split(data.removeprefix("cifar10:"), "train")
     recipe = Cifar10Recipe() if steps is None else Cifar10Recipe(steps=steps)
-    (images, labels), held_out = (_tensors(Cifar10(path, split, limit=limit)) for split in ("train", "test"))
+    (images, labels), held_out = (
+        _tensors(Cifar10(path, split, limit=limit)) for split in ("train", "test")
+    )
     trained = _fit(net, recipe, images, labels, seed, progress)
-    trained.load_state_dict({key: value.to(trained.state_dict()[key].dtype) for key, value in stored(trained.state_dict()).items()})
+    trained.load_state_dict(
+        {
+            key: value.to(trained.state_dict()[key].dtype)
+            for key, value in stored(trained.state_dict()).items()
+        }
+    )
     found = _judged(trained, *held_out)
-    told: dict[str, Any] = {"net": net, "recipe": json.dumps(asdict(recipe)), "seed": str(seed), "classes": json.dumps(CLASSES)}
+    told: dict[str, Any] = {
+        "net": net,
+        "recipe": json.dumps(asdict(recipe)),
+        "seed": str(seed),
+        "classes": json.dumps(CLASSES),
+    }
     told |= {"accuracy": f"{found['accuracy']:.4f}", "heatproof": heatproof.__version__}
     write_weights(out, stored(trained.state_dict()), told)
     return found
@@ -63,7 +77,14 @@ def _tensors(data: Cifar10) -> tuple[Tensor, Tensor]:  # (N, 3, 32, 32) uint8, (
     return torch.from_numpy(data.pixels).permute(0, 3, 1, 2).contiguous(), torch.tensor(data.labels)
 
 
-def _fit(name: str, recipe: Cifar10Recipe, images: Tensor, labels: Tensor, seed: int, progress: Progress | None) -> nn.Sequential:
+def _fit(
+    name: str,
+    recipe: Cifar10Recipe,
+    images: Tensor,
+    labels: Tensor,
+    seed: int,
+    progress: Progress | None,
+) -> nn.Sequential:
     generator = torch.Generator().manual_seed(seed)
     net = untrained(lambda: build_cifar10(name), seed)
 
@@ -75,7 +96,9 @@ def _fit(name: str, recipe: Cifar10Recipe, images: Tensor, labels: Tensor, seed:
     return descend(net, recipe, loss_of_next, progress)
 
 
-def varied(images: Tensor, shift: int, generator: torch.Generator) -> Tensor:  # (B, 3, H, W) -> same
+def varied(
+    images: Tensor, shift: int, generator: torch.Generator
+) -> Tensor:  # (B, 3, H, W) -> same
     """Half of them mirrored, each shifted by up to that many px; what comes in is black."""
     count, _, height, width = images.shape
     mirrored = torch.rand(count, generator=generator) < 0.5
@@ -84,12 +107,19 @@ def varied(images: Tensor, shift: int, generator: torch.Generator) -> Tensor:  #
     top, left = torch.randint(2 * shift + 1, (2, count), generator=generator)
     rows = (top[:, None] + torch.arange(height))[:, None, :, None]
     columns = (left[:, None] + torch.arange(width))[:, None, None, :]
-    return wide[torch.arange(count)[:, None, None, None], torch.arange(3)[:, None, None], rows, columns]
+    return wide[
+        torch.arange(count)[:, None, None, None], torch.arange(3)[:, None, None], rows, columns
+    ]
 
 
 def _judged(net: nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]:
     """The share of pictures that are right, and that are right with a softmax of 0.99 or more."""
-    softmax = logits_of(net, images, prepare=lambda part: normalised(part, CIFAR10.mean, CIFAR10.std)).softmax(1)
+    softmax = logits_of(
+        net, images, prepare=lambda part: normalised(part, CIFAR10.mean, CIFAR10.std)
+    ).softmax(1)
     confidence, predicted = softmax.max(1)
     right = predicted == labels
-    return {"accuracy": right.float().mean().item(), "confident": (right & (confidence >= 0.99)).float().mean().item()}
+    return {
+        "accuracy": right.float().mean().item(),
+        "confident": (right & (confidence >= 0.99)).float().mean().item(),
+    }

@@ -24,7 +24,14 @@ from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
 from heatproof.tensor.noise import generator
 from heatproof.tensor.patches import grid_side
-from heatproof.training.checkpoint import LEFT_OVER, RESUME, WEIGHTS, read_resume, write_resume, write_weights
+from heatproof.training.checkpoint import (
+    LEFT_OVER,
+    RESUME,
+    WEIGHTS,
+    read_resume,
+    write_resume,
+    write_weights,
+)
 from heatproof.training.feed import Deletion, Feed
 from heatproof.training.judge import judge
 from heatproof.training.schedule import Schedule, checked, loss_function
@@ -111,9 +118,13 @@ def finetune(
         "gamma": gamma,
         "limit": limit,
     }
-    plan = checked(schedule, {key: value for key, value in changes.items() if value is not None}, known.module)
+    plan = checked(
+        schedule, {key: value for key, value in changes.items() if value is not None}, known.module
+    )
     if known.dtype not in (torch.float32, torch.float64):
-        raise HeatproofError(f"{known.name} has weights of {known.dtype}; training takes float32: module.float()")
+        raise HeatproofError(
+            f"{known.name} has weights of {known.dtype}; training takes float32: module.float()"
+        )
     images = opened(data, known, plan.limit, seed)
     training, judging, validation = split(images, val, known, seed)
     crops = isinstance(images, ImageFolder) if augment is None else augment
@@ -126,7 +137,18 @@ def finetune(
         raise HeatproofError(f"{directory} is a file, not a directory")
     directory.mkdir(parents=True, exist_ok=True)
     with assembled(known.device) as team:
-        return Run(known, feed, held, Deletion(patches, label), plan, directory, seed, worst_images, team, progress).go()
+        return Run(
+            known,
+            feed,
+            held,
+            Deletion(patches, label),
+            plan,
+            directory,
+            seed,
+            worst_images,
+            team,
+            progress,
+        ).go()
 
 
 @dataclass
@@ -143,11 +165,19 @@ class Run:
     progress: Callable[[Step], None] | None
 
     def go(self) -> FineTuned:
-        net = copy.deepcopy(self.model.module).requires_grad_(True).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        net = (
+            copy.deepcopy(self.model.module)
+            .requires_grad_(True)
+            .to(memory_format=torch.channels_last)
+        )  # type: ignore[call-overload]
         net.zero_grad(set_to_none=True)
-        optimiser = torch.optim.SGD(net.parameters(), self.plan.lr, self.plan.momentum, weight_decay=self.plan.weight_decay)
+        optimiser = torch.optim.SGD(
+            net.parameters(), self.plan.lr, self.plan.momentum, weight_decay=self.plan.weight_decay
+        )
         if self.plan.batch_size < 2 * self.team.size or len(self.feed.indices) < 2 * self.team.size:
-            raise HeatproofError(f"every process needs at least 2 images in a batch: {self.plan.batch_size} over {self.team.size}")
+            raise HeatproofError(
+                f"every process needs at least 2 images in a batch: {self.plan.batch_size} over {self.team.size}"
+            )
         identity = self.identity()
         found = read_resume(self.out, identity, self.model.device)
         metrics: list[Epoch] = []
@@ -174,7 +204,13 @@ class Run:
         present = {self.feed.data.labels[i] for i in self.feed.indices}
         names = self.model.classes or [str(k) for k in range(self.model.n_classes)]
         empty = tuple(name for k, name in enumerate(names) if k not in present)
-        return FineTuned(self.out / WEIGHTS, tuple(metrics), best, {**self.feed.unreadable, **self.held.unreadable}, empty)
+        return FineTuned(
+            self.out / WEIGHTS,
+            tuple(metrics),
+            best,
+            {**self.feed.unreadable, **self.held.unreadable},
+            empty,
+        )
 
     def train(self, net: nn.Module, optimiser: torch.optim.Optimizer, epoch: int) -> float:
         """One pass over the training images; the mean loss."""
@@ -184,7 +220,9 @@ class Run:
         on_gpu = [self.model.device] if self.model.device.type == "cuda" else []
         net.train()
         with torch.random.fork_rng(devices=on_gpu), torch.enable_grad():
-            torch.manual_seed(int(generator(self.seed, "dropout", epoch, self.team.rank).integers(2**62)))
+            torch.manual_seed(
+                int(generator(self.seed, "dropout", epoch, self.team.rank).integers(2**62))
+            )
             mine = [group[self.team.rank :: self.team.size] for group in groups]
             for number, rows in enumerate(self.feed.batches(mine, epoch, self.deletion), start=1):
                 count = len(rows.ids)
@@ -199,9 +237,19 @@ class Run:
                 optimiser.step()
                 if self.progress and self.team.leads:
                     done = (epoch - 1) * sum(map(len, groups)) + sum(map(len, groups[:number]))
-                    self.progress(Step(epoch, self.plan.epochs, done, self.plan.epochs * sum(map(len, groups)), total / max(seen, 1)))
+                    self.progress(
+                        Step(
+                            epoch,
+                            self.plan.epochs,
+                            done,
+                            self.plan.epochs * sum(map(len, groups)),
+                            total / max(seen, 1),
+                        )
+                    )
         if not seen:
-            raise HeatproofError(f"none of the training images can be read: {next(iter(self.feed.unreadable.values()))}")
+            raise HeatproofError(
+                f"none of the training images can be read: {next(iter(self.feed.unreadable.values()))}"
+            )
         if not all(torch.isfinite(p).all() for p in net.parameters()):
             raise self.diverged(math.nan, epoch, len(groups))
         return total / seen
@@ -226,7 +274,13 @@ class Run:
             feed.unreadable.update(self.team.gather(feed.unreadable))
         return Epoch(epoch, loss, *found, seconds=round(time.perf_counter() - start, 3))
 
-    def keep(self, net: nn.Module, optimiser: torch.optim.Optimizer, metrics: Sequence[Epoch], identity: dict[str, Any]) -> None:
+    def keep(
+        self,
+        net: nn.Module,
+        optimiser: torch.optim.Optimizer,
+        metrics: Sequence[Epoch],
+        identity: dict[str, Any],
+    ) -> None:
         """The best weights first: killed in between, the epoch is done again and gives the same bytes."""
         if not self.team.leads:
             return
@@ -245,13 +299,23 @@ class Run:
             if self.model.classes:
                 metadata["classes"] = json.dumps(self.model.classes)
             write_weights(self.out / WEIGHTS, net.state_dict(), metadata)
-        story = {"epochs": [asdict(epoch) for epoch in metrics], "unreadable": {**self.feed.unreadable, **self.held.unreadable}}
+        story = {
+            "epochs": [asdict(epoch) for epoch in metrics],
+            "unreadable": {**self.feed.unreadable, **self.held.unreadable},
+        }
         parts = {"identity": json.dumps(identity), "epoch": last.epoch, "net": net.state_dict()}
-        write_resume(self.out / RESUME, parts | {"optimiser": optimiser.state_dict(), "metrics": json.dumps(story)})
+        write_resume(
+            self.out / RESUME,
+            parts | {"optimiser": optimiser.state_dict(), "metrics": json.dumps(story)},
+        )
 
     def identity(self) -> dict[str, Any]:
         """Everything that changes the weights, but for how long it goes on."""
-        recipe = {key: value for key, value in asdict(self.plan).items() if key not in ("epochs", "limit", "lr_norm")}
+        recipe = {
+            key: value
+            for key, value in asdict(self.plan).items()
+            if key not in ("epochs", "limit", "lr_norm")
+        }
         return {
             "aligned": f"{self.deletion.patches}/{self.deletion.baseline.label}",
             "model": self.model.name,
@@ -266,7 +330,9 @@ class Run:
 
 def at_least_two(x: Tensor) -> Tensor:
     """Batch norm needs two rows, and every process a pass, even where its share of the last batch is less or cannot be read."""
-    return x if len(x) > 1 else x.expand(2, *x.shape[1:]) if len(x) else x.new_zeros(2, *x.shape[1:])
+    return (
+        x if len(x) > 1 else x.expand(2, *x.shape[1:]) if len(x) else x.new_zeros(2, *x.shape[1:])
+    )
 
 
 def best_epoch(metrics: Sequence[Epoch]) -> int:
@@ -274,13 +340,17 @@ def best_epoch(metrics: Sequence[Epoch]) -> int:
     return max(metrics[1:], key=lambda e: (e.accuracy, e.epoch), default=metrics[0]).epoch
 
 
-def restored(found: dict[str, Any], net: nn.Module, optimiser: torch.optim.Optimizer, path: Path) -> list[Epoch]:
+def restored(
+    found: dict[str, Any], net: nn.Module, optimiser: torch.optim.Optimizer, path: Path
+) -> list[Epoch]:
     try:
         net.load_state_dict(found["net"])
         optimiser.load_state_dict(found["optimiser"])
         metrics = [Epoch(**told) for told in json.loads(found["metrics"])["epochs"]]
     except (RuntimeError, ValueError, TypeError, KeyError) as error:
-        raise HeatproofError(f"cannot go on from {path}: it does not fit the model ({str(error).splitlines()[0]})") from error
+        raise HeatproofError(
+            f"cannot go on from {path}: it does not fit the model ({str(error).splitlines()[0]})"
+        ) from error
     return metrics
 
 

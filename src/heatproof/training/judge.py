@@ -25,7 +25,9 @@ class Accuracy(NamedTuple):
     worst_largest: float  # right without the cell that takes most of the label's probability
 
 
-def patch_accuracy(model: Model, data: Data, deletion: Deletion, seed: int = 0, workers: int = 2) -> Accuracy:
+def patch_accuracy(
+    model: Model, data: Data, deletion: Deletion, seed: int = 0, workers: int = 2
+) -> Accuracy:
     """Of a model as it is, on all of the data."""
     feed = Feed(data, range(len(data.ids)), model, seed, workers=workers)
     modes = [(m, m.training) for m in model.module.modules()]
@@ -37,13 +39,20 @@ def patch_accuracy(model: Model, data: Data, deletion: Deletion, seed: int = 0, 
 
 
 @torch.no_grad()
-def judge(net: nn.Module, feed: Feed, deletion: Deletion, worst_images: int, team: Team) -> Accuracy:
+def judge(
+    net: nn.Module, feed: Feed, deletion: Deletion, worst_images: int, team: Team
+) -> Accuracy:
     """The first `worst_images` also with each cell deleted. The work is shared by the team, which comes to the same numbers."""
     net.eval()
     images = right = closer = every = largest = 0
-    for closely, part in ((True, feed.indices[:worst_images]), (False, feed.indices[worst_images:])):
+    for closely, part in (
+        (True, feed.indices[:worst_images]),
+        (False, feed.indices[worst_images:]),
+    ):
         mine = part[team.rank :: team.size]
-        for rows in feed.batches([mine[start : start + BATCH] for start in range(0, len(mine), BATCH)]):
+        for rows in feed.batches(
+            [mine[start : start + BATCH] for start in range(0, len(mine), BATCH)]
+        ):
             if not rows.ids:
                 continue
             images += len(rows.ids)
@@ -55,15 +64,21 @@ def judge(net: nn.Module, feed: Feed, deletion: Deletion, worst_images: int, tea
     images_, right_, closer_, every_, largest_ = team.total(images, right, closer, every, largest)
     if not images_ or not closer_:
         reason = next(iter(feed.unreadable.values()), "worst_images must be at least 1")
-        raise HeatproofError(f"there is no validation image to judge {feed.model.name} on: {reason}")
+        raise HeatproofError(
+            f"there is no validation image to judge {feed.model.name} on: {reason}"
+        )
     return Accuracy(right_ / images_, every_ / closer_, largest_ / closer_)
 
 
-def without_each(net: nn.Module, rows: Rows, deletion: Deletion, model: Model, seed: int) -> tuple[Tensor, Tensor]:
+def without_each(
+    net: nn.Module, rows: Rows, deletion: Deletion, model: Model, seed: int
+) -> tuple[Tensor, Tensor]:
     """(B,) bool each: right without any one cell, and right without the cell that takes most of the label's probability."""
     scores = (SCORES["correct"], SCORES["logprob"])
     cells, baseline, own = deletion.patches, deletion.baseline.label, partial(logits_of, net)
-    right, left = without_patches(model, rows.x, rows.labels, scores, cells, baseline, rows.ids, seed, 4 * BATCH, own)
+    right, left = without_patches(
+        model, rows.x, rows.labels, scores, cells, baseline, rows.ids, seed, 4 * BATCH, own
+    )
     return right.bool().all(1), right.bool().gather(1, left.argmin(1, keepdim=True))[:, 0]
 
 

@@ -35,7 +35,12 @@ def untrained(build: Callable[[], nn.Sequential], seed: int) -> nn.Sequential:
         return build().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def descend(net: nn.Sequential, course: Course, loss_of_next: Callable[[], Tensor], progress: Progress | None = None) -> nn.Sequential:
+def descend(
+    net: nn.Sequential,
+    course: Course,
+    loss_of_next: Callable[[], Tensor],
+    progress: Progress | None = None,
+) -> nn.Sequential:
     """Every step takes the loss of the next batch."""
     optimiser = torch.optim.AdamW(net.parameters(), lr=course.rate, weight_decay=course.decay)
     net.train()

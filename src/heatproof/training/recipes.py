@@ -29,7 +29,9 @@ RECIPES: dict[str, Recipe] = {
     "vgg-nobias": Recipe("vgg-nobias", steps=3000, mosaic=0.5, minutes=2.9),
     "resnet-nobias": Recipe("resnet-nobias", steps=1800, minutes=2.5),
     "bagnet": Recipe("bagnet", steps=750, batch=32, rate=0.004, minutes=1.9),
-    "bcos": Recipe("bcos", steps=1600, batch=32, decay=0.0, loss="binary_cross_entropy", minutes=2.5),
+    "bcos": Recipe(
+        "bcos", steps=1600, batch=32, decay=0.0, loss="binary_cross_entropy", minutes=2.5
+    ),
     "vit": Recipe("vit", steps=6000, images=48_000, rate=1e-3, minutes=7),
     "resnet18": Recipe("resnet18", steps=1800, minutes=4.9),
     "resnet26": Recipe("resnet26", steps=1800, minutes=7.6),

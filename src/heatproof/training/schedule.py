@@ -27,13 +27,18 @@ class Schedule:
     step: int = 10
     gamma: float = 0.1
     limit: int | None = None  # training images
-    lr_norm: float | None = None  # instead of lr, for networks with batch norm, which bear and need larger steps
+    lr_norm: float | None = (
+        None  # instead of lr, for networks with batch norm, which bear and need larger steps
+    )
 
     def rate(self, epoch: int) -> float:
         return self.lr * self.gamma ** ((epoch - 1) // self.step)
 
 
-SCHEDULES = {"paper": Schedule(), "short": Schedule(epochs=5, batch_size=64, lr=2e-3, step=3, limit=6000, lr_norm=1e-2)}
+SCHEDULES = {
+    "paper": Schedule(),
+    "short": Schedule(epochs=5, batch_size=64, lr=2e-3, step=3, limit=6000, lr_norm=1e-2),
+}
 
 
 def checked(schedule: str | Schedule, changes: dict[str, Any], module: nn.Module) -> Schedule:
@@ -41,14 +46,20 @@ def checked(schedule: str | Schedule, changes: dict[str, Any], module: nn.Module
     if isinstance(schedule, str) and schedule not in SCHEDULES:
         raise unknown("schedule", schedule, SCHEDULES)
     plan = SCHEDULES[schedule] if isinstance(schedule, str) else schedule
-    if plan.lr_norm is not None and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules()):
+    if plan.lr_norm is not None and any(
+        isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules()
+    ):
         plan = replace(plan, lr=plan.lr_norm)
     plan = replace(plan, **changes, lr_norm=None)
     for name in (f.name for f in fields(plan)):
         value = getattr(plan, name)
         lowest = 1 if name in ("epochs", "step", "limit") else 2 if name == "batch_size" else 0
-        if value is not None and (not math.isfinite(value) or value < lowest or (name == "lr" and value == 0)):
-            raise HeatproofError(f"{name} must be {'above 0' if name == 'lr' else f'at least {lowest}'}; got {value}")
+        if value is not None and (
+            not math.isfinite(value) or value < lowest or (name == "lr" and value == 0)
+        ):
+            raise HeatproofError(
+                f"{name} must be {'above 0' if name == 'lr' else f'at least {lowest}'}; got {value}"
+            )
     return plan
 
 

@@ -17,7 +17,9 @@ def opened(data: Any, model: Model, limit: int | None, seed: int) -> Data:
         return TensorData(*data)
     if not isinstance(data, str):
         if not hasattr(data, "fingerprints"):
-            raise HeatproofError(f"data is a name, (images, labels), or what load_data gives; got {type(data).__name__}")
+            raise HeatproofError(
+                f"data is a name, (images, labels), or what load_data gives; got {type(data).__name__}"
+            )
         return data
     unnamed = data == "paperbirds" or data.startswith("funnybirds")
     return load_data(data, model, split="train" if unnamed else None, limit=limit, seed=seed)
@@ -34,20 +36,32 @@ def split(images: Data, val: Any, model: Model, seed: int) -> tuple[list[int], l
             raise HeatproofError(f"val as a share of the images lies between 0 and 1; got {share}")
         check_labels(images, everything, model)
         chosen = held_out(images, share, seed)
-        parts = [i for i in everything if i not in chosen], [i for i in everything if i in chosen], images
+        parts = (
+            [i for i in everything if i not in chosen],
+            [i for i in everything if i in chosen],
+            images,
+        )
     else:
         other = opened(val, model, None, seed)
         parts = everything, list(range(len(other.ids))), other
         if other.name == images.name and (both := {*images.ids} & {*other.ids}):
-            raise HeatproofError(f"{len(both)} images are in the training and in the validation data, such as {min(both)}")
+            raise HeatproofError(
+                f"{len(both)} images are in the training and in the validation data, such as {min(both)}"
+            )
     for data, indices in ((images, parts[0]), (parts[2], parts[1])):
         if data.name == "paperbirds:test":
-            raise HeatproofError("paperbirds:test is what methods are judged on; fine-tune on paperbirds:train")
+            raise HeatproofError(
+                "paperbirds:test is what methods are judged on; fine-tune on paperbirds:train"
+            )
         if not indices:
-            raise HeatproofError(f"{data.name} has too few images to hold some out for validation; give val=…")
+            raise HeatproofError(
+                f"{data.name} has too few images to hold some out for validation; give val=…"
+            )
         check_labels(data, indices, model)
     if len({images.labels[i] for i in parts[0]}) < 2:
-        raise HeatproofError(f"all training images of {images.name} are of one class; fine-tuning needs at least two")
+        raise HeatproofError(
+            f"all training images of {images.name} are of one class; fine-tuning needs at least two"
+        )
     return parts
 
 
@@ -56,7 +70,11 @@ def held_out(images: Data, share: float, seed: int) -> set[int]:
     members: dict[int | None, list[int]] = {}
     for i in generator(seed, "hold-out").permutation(len(images.ids)).tolist():
         members.setdefault(images.labels[i], []).append(i)
-    return {i for own in members.values() for i in own[: min(len(own) - 1, max(1, round(share * len(own))))]}
+    return {
+        i
+        for own in members.values()
+        for i in own[: min(len(own) - 1, max(1, round(share * len(own))))]
+    }
 
 
 def check_labels(data: Data, indices: Sequence[int], model: Model) -> None:
@@ -67,4 +85,6 @@ def check_labels(data: Data, indices: Sequence[int], model: Model) -> None:
         )
     strange = [label for i in indices if not 0 <= (label := data.labels[i] or 0) < model.n_classes]
     if strange:
-        raise HeatproofError(f"{data.name} has labels such as {strange[0]}, but the classes of {model.name} are 0 to {model.n_classes - 1}")
+        raise HeatproofError(
+            f"{data.name} has labels such as {strange[0]}, but the classes of {model.name} are 0 to {model.n_classes - 1}"
+        )

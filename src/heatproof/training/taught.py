@@ -45,7 +45,9 @@ def digest(data: Data) -> str:
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
-def teach(lesson: Lesson, data: Data, out: Path, seed: int = 0, progress: Progress | None = None) -> None:
+def teach(
+    lesson: Lesson, data: Data, out: Path, seed: int = 0, progress: Progress | None = None
+) -> None:
     """Teach a network on all of the data, and write its weights."""
     if not lesson.batch <= lesson.images <= len(data.ids):
         raise HeatproofError(
@@ -54,7 +56,9 @@ def teach(lesson: Lesson, data: Data, out: Path, seed: int = 0, progress: Progre
     kind = net_named(lesson.net)
     images, labels = _tensors(data, lesson.images)
     if int(labels.max()) >= kind.classes:
-        raise HeatproofError(f"{data.name} has a class {int(labels.max())}, but {lesson.net} knows {kind.classes}, from 0 on")
+        raise HeatproofError(
+            f"{data.name} has a class {int(labels.max())}, but {lesson.net} knows {kind.classes}, from 0 on"
+        )
     net = untrained(lambda: kind.build(kind.classes, **kind.options), seed)
     following = _batches(lesson, seed)
 
@@ -63,7 +67,12 @@ def teach(lesson: Lesson, data: Data, out: Path, seed: int = 0, progress: Progre
         return cross_entropy(net(normalised(images[picks], kind.mean, kind.std)), labels[picks])
 
     descend(net, lesson, loss_of_next, progress)
-    told = {"net": lesson.net, "recipe": json.dumps(asdict(lesson)), "seed": str(seed), "data": data.name.partition(":")[0]}
+    told = {
+        "net": lesson.net,
+        "recipe": json.dumps(asdict(lesson)),
+        "seed": str(seed),
+        "data": data.name.partition(":")[0],
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
     write_weights(out, stored(net.state_dict()), told | {"heatproof": heatproof.__version__})
 

@@ -29,7 +29,9 @@ class Team:
     def parallel(self, net: nn.Module) -> nn.Module:
         if self.size == 1:
             return net
-        return nn.parallel.DistributedDataParallel(net, device_ids=[self.device] if self.device.type == "cuda" else None)
+        return nn.parallel.DistributedDataParallel(
+            net, device_ids=[self.device] if self.device.type == "cuda" else None
+        )
 
     def total(self, *values: float) -> list[float]:
         """Each value, summed over all processes."""

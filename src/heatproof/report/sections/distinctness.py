@@ -31,21 +31,40 @@ class Curve(Protocol):
 
 
 def content(
-    run: Run, site: Site, model: str, kept: Kept, metrics: Mapping[Key, Mapping[str, Curve]], titles: Mapping[Key, tuple[str, str]]
+    run: Run,
+    site: Site,
+    model: str,
+    kept: Kept,
+    metrics: Mapping[Key, Mapping[str, Curve]],
+    titles: Mapping[Key, tuple[str, str]],
 ) -> dict[str, Any] | None:
     """Of the maps that all metrics have judged; none where a run has no such maps."""
-    found = [t for t in trios(list(run.methods)) if all(name in metric for metric in metrics.values() for name in t.names)]
+    found = [
+        t
+        for t in trios(list(run.methods))
+        if all(name in metric for metric in metrics.values() for name in t.names)
+    ]
     if not found:
         return None
     columns = []
     for key, metric in metrics.items():
-        curves = {name: metric[name].xy for name in dict.fromkeys(name for trio in found for name in trio.names)}
-        drawn = {name: metric[name].drawn(len(kept.ids), RESAMPLES) for name in dict.fromkeys(trio.original for trio in found)}
+        curves = {
+            name: metric[name].xy
+            for name in dict.fromkeys(name for trio in found for name in trio.names)
+        }
+        drawn = {
+            name: metric[name].drawn(len(kept.ids), RESAMPLES)
+            for name in dict.fromkeys(trio.original for trio in found)
+        }
         columns.append({"label": run.setting_labels[key], "found": distinct(found, curves, drawn)})
     return {
         "columns": columns,
         "trios": [
-            {"base": t.base, "scheme": t.scheme, "figures": [_figure(run, site, k, m, titles[k], t) for k, m in metrics.items()]}
+            {
+                "base": t.base,
+                "scheme": t.scheme,
+                "figures": [_figure(run, site, k, m, titles[k], t) for k, m in metrics.items()],
+            }
             for t in found
         ],
         "panels": _panels(site, kept, found),
@@ -54,12 +73,20 @@ def content(
     }
 
 
-def _figure(run: Run, site: Site, key: Key, metric: Mapping[str, Curve], titles: tuple[str, str], trio: Trio) -> dict[str, Any]:
+def _figure(
+    run: Run, site: Site, key: Key, metric: Mapping[str, Curve], titles: tuple[str, str], trio: Trio
+) -> dict[str, Any]:
     points = [metric[name].xy for name in trio.names]
-    lines = [Trace(kind, family, tuple(xy[:, 1]), tuple(xy[:, 0])) for (kind, family), xy in zip(KINDS.items(), points, strict=True)]
+    lines = [
+        Trace(kind, family, tuple(xy[:, 1]), tuple(xy[:, 0]))
+        for (kind, family), xy in zip(KINDS.items(), points, strict=True)
+    ]
     up = Axis.around([v for xy in points for v in xy[:, 1]], most=5)
     title = f"{trio.base}, {trio.scheme}, {run.setting_labels[key]}: {titles[1]} over {titles[0]}, for the map as it is, less and more"
-    return {"label": run.setting_labels[key], "figure": site.figure(traces(lines, up, titles, title))}
+    return {
+        "label": run.setting_labels[key],
+        "figure": site.figure(traces(lines, up, titles, title)),
+    }
 
 
 def _panels(site: Site, kept: Kept, found: list[Trio]) -> list[dict[str, Any]]:
@@ -72,13 +99,27 @@ def _panels(site: Site, kept: Kept, found: list[Trio]) -> list[dict[str, Any]]:
         for base in dict.fromkeys(t.base for t in found):
             own = [t for t in found if t.base == base]
             names = [own[0].original, *(name for t in own for name in (t.removed, t.introduced))]
-            maps = [_map(site, kept, sample, name, (image.shape[1], image.shape[2]), name == own[0].original) for name in names]
+            maps = [
+                _map(
+                    site,
+                    kept,
+                    sample,
+                    name,
+                    (image.shape[1], image.shape[2]),
+                    name == own[0].original,
+                )
+                for name in names
+            ]
             rows.append({"base": base, "maps": maps})
-        panels.append({"sample": sample, "photo": site.picture(pictures.photo(image)), "rows": rows})
+        panels.append(
+            {"sample": sample, "photo": site.picture(pictures.photo(image)), "rows": rows}
+        )
     return panels
 
 
-def _map(site: Site, kept: Kept, sample: str, name: str, size: tuple[int, int], original: bool) -> str | None:
+def _map(
+    site: Site, kept: Kept, sample: str, name: str, size: tuple[int, int], original: bool
+) -> str | None:
     small, scale = (kept.of(sample, f"{what} {name}") for what in ("map", "scale"))
     if small is None or scale is None:
         return None

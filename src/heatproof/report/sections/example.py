@@ -61,16 +61,35 @@ def _worked(run: Run, site: Site, standing: Standings, key: Key) -> dict[str, An
 def _scores(run: Run, kept: Kept, model: str, key: Key, method: str) -> list[Score]:
     """Of the kept samples that the network classifies as labelled, if they are."""
     rows, judge, found = run.rows, run.judges[key], []
-    for column, value in zip(("model", "method", "protocol", "setting", "baseline"), (model, method, *key), strict=True):
+    for column, value in zip(
+        ("model", "method", "protocol", "setting", "baseline"), (model, method, *key), strict=True
+    ):
         rows = rows[rows[column] == value]
     values = dict(zip(rows["sample"], rows["value"], strict=True))
-    right = {s for s, logits, label in zip(kept.ids, kept.logits, kept.labels, strict=True) if label in (None, int(logits.argmax()))}
+    right = {
+        s
+        for s, logits, label in zip(kept.ids, kept.logits, kept.labels, strict=True)
+        if label in (None, int(logits.argmax()))
+    }
     for sample in kept.shown:
-        image, small, drops = (kept.of(sample, name) for name in ("images", f"map {method}", f"{judge['canonical']} drops"))
+        image, small, drops = (
+            kept.of(sample, name)
+            for name in ("images", f"map {method}", f"{judge['canonical']} drops")
+        )
         value = values.get(sample, math.nan)
-        if sample in right and image is not None and small is not None and drops is not None and math.isfinite(value):
+        if (
+            sample in right
+            and image is not None
+            and small is not None
+            and drops is not None
+            and math.isfinite(value)
+        ):
             large = pictures.resized(small, (image.shape[1], image.shape[2]))
-            found.append(Score(sample, value, patch_sums(large[None], judge["settings"]["patches"])[0], drops))
+            found.append(
+                Score(
+                    sample, value, patch_sums(large[None], judge["settings"]["patches"])[0], drops
+                )
+            )
     return found
 
 
@@ -80,14 +99,27 @@ def typical(scores: list[Score], mean: float) -> Score | None:
     return min(exact, key=lambda s: abs(s.value - mean), default=None)
 
 
-def _shown(run: Run, site: Site, kept: Kept, model: str, view: str, key: Key, method: str, score: Score, mean: Estimate) -> dict[str, Any]:
+def _shown(
+    run: Run,
+    site: Site,
+    kept: Kept,
+    model: str,
+    view: str,
+    key: Key,
+    method: str,
+    score: Score,
+    mean: Estimate,
+) -> dict[str, Any]:
     image, small = kept.of(score.sample, "images"), kept.of(score.sample, f"map {method}")
     assert image is not None and small is not None
     size = (image.shape[1], image.shape[2])
     row = kept.ids.index(score.sample)
     predicted, sure = confidence(kept.logits[row])
     by_map, by_drop = (average_ranks(v[None].double())[0] for v in (score.sums, score.drops))
-    shares, drops = [float(v) for v in 100 * score.sums / score.sums.abs().sum()], [float(v) for v in score.drops]
+    shares, drops = (
+        [float(v) for v in 100 * score.sums / score.sums.abs().sum()],
+        [float(v) for v in score.drops],
+    )
     far = int((by_map - by_drop).abs().argmax())
     side = math.isqrt(len(drops))
     return {
@@ -105,9 +137,18 @@ def _shown(run: Run, site: Site, kept: Kept, model: str, view: str, key: Key, me
         "grid": charts.grid(side),
         "photo": site.picture(pictures.photo(image)),
         "map": site.picture(pictures.heatmap(small, size, pictures.is_signed(small))),
-        "sums": charts.patches(shares, max(map(abs, shares)), "The map summed over each patch, as a share of all"),
-        "drops": charts.patches(drops, max(map(abs, drops)), "How far the score drops without each patch"),
-        "ranks": charts.ranks(by_map.tolist(), by_drop.tolist(), ("map", "true drop"), "Rank of each patch in the map and by its drop"),
+        "sums": charts.patches(
+            shares, max(map(abs, shares)), "The map summed over each patch, as a share of all"
+        ),
+        "drops": charts.patches(
+            drops, max(map(abs, drops)), "How far the score drops without each patch"
+        ),
+        "ranks": charts.ranks(
+            by_map.tolist(),
+            by_drop.tolist(),
+            ("map", "true drop"),
+            "Rank of each patch in the map and by its drop",
+        ),
         "value": score.value,
         "exact": abs(score.rho - score.value) < SAME,
         "words": next(words for least, words in WORDS if score.value >= least),

@@ -22,7 +22,10 @@ TOP, WORST = 3, 6
 
 def content(run: Run, site: Site) -> dict[str, Any]:
     return {
-        "kinds": [{"status": s, "meaning": m, "groups": _groups(run.rows[run.rows["status"] == s])} for s, m in KINDS.items()],
+        "kinds": [
+            {"status": s, "meaning": m, "groups": _groups(run.rows[run.rows["status"] == s])}
+            for s, m in KINDS.items()
+        ],
         "worst": [w for s in run.standings if (w := _worst(run, site, s.model, s.order))],
         "total": len(run.rows),
         "protocol": _protocol(run),
@@ -58,7 +61,17 @@ def _worst(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any]
     """Mean score over the settings of the first protocol, for the best methods that are no controls; the images are those it judged."""
     best = [m for m in order if not run.is_control(m)][:TOP]
     rows = run.rows[(run.rows["model"] == model) & (run.rows["protocol"] == _protocol(run))]
-    kept = run.kept(model, next((view for view, keys in run.views(model).items() if any(k[0] == _protocol(run) for k in keys)), None))
+    kept = run.kept(
+        model,
+        next(
+            (
+                view
+                for view, keys in run.views(model).items()
+                if any(k[0] == _protocol(run) for k in keys)
+            ),
+            None,
+        ),
+    )
     methods = []
     for method in best:
         scores = mean_scores(rows, [method])[::-1]
@@ -66,7 +79,15 @@ def _worst(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any]
         for sample, value in scores.head(WORST).items():
             image = kept.of(str(sample), "images") if sample in kept.shown else None
             samples.append(
-                {"id": sample, "value": float(value), "photo": site.picture(pictures.photo(image)) if image is not None else None}
+                {
+                    "id": sample,
+                    "value": float(value),
+                    "photo": site.picture(pictures.photo(image)) if image is not None else None,
+                }
             )
         methods.append({"name": method, "family": run.family(method), "samples": samples})
-    return {"model": model, "methods": methods, "unseen": len(kept.ids) - len(kept.shown)} if methods else None
+    return (
+        {"model": model, "methods": methods, "unseen": len(kept.ids) - len(kept.shown)}
+        if methods
+        else None
+    )

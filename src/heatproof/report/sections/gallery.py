@@ -25,8 +25,13 @@ BYTES = 3_000_000  # for all maps
 def content(run: Run, site: Site) -> dict[str, Any]:
     return {
         "models": [m for s in run.standings if (m := _model(run, site, s.model, s.order))],
-        "bars": {"signed": site.picture(pictures.scale_bar(True)), "unsigned": site.picture(pictures.scale_bar(False))},
-        "settings": [{"label": run.setting_labels[key], "judge": judge} for key, judge in run.judges.items()],
+        "bars": {
+            "signed": site.picture(pictures.scale_bar(True)),
+            "unsigned": site.picture(pictures.scale_bar(False)),
+        },
+        "settings": [
+            {"label": run.setting_labels[key], "judge": judge} for key, judge in run.judges.items()
+        ],
         "families": list(FAMILIES),
     }
 
@@ -36,33 +41,69 @@ def _model(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any]
     rows = run.rows[run.rows["model"] == model]
     methods = [*order, *(m for m in dict.fromkeys(rows["method"]) if m not in order)]
     size = run.facts(model).get("size", 64)
-    room = BYTES // int(sum(len(_apart(run.views(m))) for m in run.models) * (len(methods) + 1) * 0.25 * size**2)
+    room = BYTES // int(
+        sum(len(_apart(run.views(m))) for m in run.models) * (len(methods) + 1) * 0.25 * size**2
+    )
     real = [m for m in order if not run.is_control(m)] or order
-    best_first, count = [str(s) for s in mean_scores(rows, real).index], max(3, min(FIRST + BEST + WORST, room))
-    views = [v for view in _apart(run.views(model)) if (v := _view(run, site, model, view, methods, best_first, count))]
+    best_first, count = (
+        [str(s) for s in mean_scores(rows, real).index],
+        max(3, min(FIRST + BEST + WORST, room)),
+    )
+    views = [
+        v
+        for view in _apart(run.views(model))
+        if (v := _view(run, site, model, view, methods, best_first, count))
+    ]
     return {"name": model, "views": views, "crisp": size < CRISP_BELOW} if views else None
 
 
 def _apart(views: Iterable[str]) -> list[str]:
     """Of grids that are judged cell by cell, the first."""
-    return list({view.partition(", cell ")[0]: view for view in reversed(list(views))}.values())[::-1]
+    return list({view.partition(", cell ")[0]: view for view in reversed(list(views))}.values())[
+        ::-1
+    ]
 
 
-def _view(run: Run, site: Site, model: str, view: str, methods: list[str], best_first: list[str], count: int) -> dict[str, Any] | None:
-    kept, judges = run.kept(model, view), {i: key for i, key in enumerate(run.judges) if key in run.views(model)[view]}
+def _view(
+    run: Run,
+    site: Site,
+    model: str,
+    view: str,
+    methods: list[str],
+    best_first: list[str],
+    count: int,
+) -> dict[str, Any] | None:
+    kept, judges = (
+        run.kept(model, view),
+        {i: key for i, key in enumerate(run.judges) if key in run.views(model)[view]},
+    )
     protocols = list(dict.fromkeys(key[0] for key in run.judges))
     by = f" under {protocols[0]}" if len(protocols) > 1 else ""
-    chosen = {s: why + (by if why in ENDS else "") for s, why in choose(list(kept.shown), best_first, count).items()}
+    chosen = {
+        s: why + (by if why in ENDS else "")
+        for s, why in choose(list(kept.shown), best_first, count).items()
+    }
     if not chosen:
         return None
-    signed = {m: any(pictures.is_signed(v) for s in kept.shown if (v := kept.of(s, f"map {m}")) is not None) for m in methods}
+    signed = {
+        m: any(
+            pictures.is_signed(v) for s in kept.shown if (v := kept.of(s, f"map {m}")) is not None
+        )
+        for m in methods
+    }
     rows = run.rows[(run.rows["model"] == model) & run.rows["sample"].isin(list(chosen))]
-    scores = {(r["sample"], r["method"], (r["protocol"], r["setting"], r["baseline"])): r for r in rows.to_dict("records")}
+    scores = {
+        (r["sample"], r["method"], (r["protocol"], r["setting"], r["baseline"])): r
+        for r in rows.to_dict("records")
+    }
     return {
         "title": titled(model, view),
         "tuned": tuned(view),
         "settings": list(judges),
-        "samples": [_sample(run, site, model, kept, s, why, methods, signed, scores, judges) for s, why in chosen.items()],
+        "samples": [
+            _sample(run, site, model, kept, s, why, methods, signed, scores, judges)
+            for s, why in chosen.items()
+        ],
         "kept": len(kept.shown),
         "of": len(kept.ids),
     }
@@ -106,11 +147,22 @@ def _sample(
                 "method": method,
                 "family": run.family(method),
                 "signed": signed[method],
-                "file": site.picture(pictures.heatmap(values, (height, width), signed[method])) if usable and values is not None else None,
-                "sums": json.dumps({p: _rounded(patch_sums(pictures.resized(values, (height, width))[None], p)[0]) for p in counts})
+                "file": site.picture(pictures.heatmap(values, (height, width), signed[method]))
+                if usable and values is not None
+                else None,
+                "sums": json.dumps(
+                    {
+                        p: _rounded(
+                            patch_sums(pictures.resized(values, (height, width))[None], p)[0]
+                        )
+                        for p in counts
+                    }
+                )
                 if usable and values is not None
                 else "",
-                "scores": {i: _score(scores.get((sample, method, key))) for i, key in judges.items()},
+                "scores": {
+                    i: _score(scores.get((sample, method, key))) for i, key in judges.items()
+                },
             }
         )
     return {
@@ -136,11 +188,18 @@ def _drops(run: Run, kept: Kept, sample: str, judge: dict[str, Any]) -> dict[str
     values = [float(v) for v in drops]
     scale = max(abs(v) for v in values)
     title = f"How far the score of the target drops when one patch is replaced by the baseline {judge['baseline']}"
-    return {"values": values, "json": json.dumps(_rounded(drops)), "svg": charts.patches(values, scale, title)}
+    return {
+        "values": values,
+        "json": json.dumps(_rounded(drops)),
+        "svg": charts.patches(values, scale, title),
+    }
 
 
 def _rounded(values: torch.Tensor) -> list[float]:
-    return [float(np.format_float_positional(v, precision=5, fractional=False, trim="-")) for v in values.double().numpy()]
+    return [
+        float(np.format_float_positional(v, precision=5, fractional=False, trim="-"))
+        for v in values.double().numpy()
+    ]
 
 
 def _score(row: dict[str, Any] | None) -> dict[str, Any]:

@@ -35,7 +35,12 @@ class Place(NamedTuple):
 
 
 def over_depth(
-    site: Site, title: str, places: Sequence[Place], layers: Sequence[str], scores: pd.DataFrame, random: float
+    site: Site,
+    title: str,
+    places: Sequence[Place],
+    layers: Sequence[str],
+    scores: pd.DataFrame,
+    random: float,
 ) -> Figure | None:
     """Figs 9, 26: the mean at every layer with its 95 % band, of methods that have a score at all of them."""
     lines = []
@@ -46,12 +51,25 @@ def over_depth(
             if all(np.isfinite(m.value) for m in means):
                 values, low, high = zip(*means, strict=True)
                 lines.append(Trace(method, family, values, low=low, high=high))
-    return site.figure(traces(lines, Axis(0.0, 1.02, (0.0, 0.25, 0.5, 0.75, 1.0)), DEPTH, title, random)) if lines else None
+    return (
+        site.figure(
+            traces(lines, Axis(0.0, 1.02, (0.0, 0.25, 0.5, 0.75, 1.0)), DEPTH, title, random)
+        )
+        if lines
+        else None
+    )
 
 
 def smoothed(places: Sequence[Place], scores: pd.DataFrame) -> dict[str, Any] | None:
     """Tables 1, 2: for every width of the kernel the mean, and Spearman's ρ with Grad-CAM at the last layer over the samples."""
-    beside = next((p.label for p in reversed(places) if p.method == "gradcam" and p.layer in ("final", "cam")), None)
+    beside = next(
+        (
+            p.label
+            for p in reversed(places)
+            if p.method == "gradcam" and p.layer in ("final", "cam")
+        ),
+        None,
+    )
     rows: dict[tuple[str, str, str], dict[int, Any]] = {}
     for p in (p for p in places if p.label in scores and p.label != beside):
         base, *transforms = split(p.method, "|")
@@ -59,32 +77,53 @@ def smoothed(places: Sequence[Place], scores: pd.DataFrame) -> dict[str, Any] | 
         if len(calls) > 1 or any(c.name != "smooth" for c in calls):
             continue
         width = int(calls[0].args[0]) if calls else 0
-        rho = scores[[p.label, beside]].corr(method="spearman").iloc[0, 1] if beside in scores else np.nan
-        rows.setdefault((base, p.layer, p.family), {})[width] = (Estimate.mean(scores[p.label].to_numpy(float)), float(rho))
+        rho = (
+            scores[[p.label, beside]].corr(method="spearman").iloc[0, 1]
+            if beside in scores
+            else np.nan
+        )
+        rows.setdefault((base, p.layer, p.family), {})[width] = (
+            Estimate.mean(scores[p.label].to_numpy(float)),
+            float(rho),
+        )
     rows = {row: found for row, found in rows.items() if len(found) > 1}
     if not rows:
         return None
     widths = sorted({width for found in rows.values() for width in found})
     own = Estimate.mean(scores[beside].to_numpy(float)) if beside in scores else None
-    table = [{"method": m, "layer": at, "family": f, "cells": [found.get(w) for w in widths]} for (m, at, f), found in rows.items()]
+    table = [
+        {"method": m, "layer": at, "family": f, "cells": [found.get(w) for w in widths]}
+        for (m, at, f), found in rows.items()
+    ]
     return {"widths": widths, "rows": table, "beside": beside if own else None, "own": own}
 
 
-def in_every_setting(run: Run, site: Site, model: str, keys: Sequence[Key], places: Sequence[Place]) -> list[dict[str, Any]]:
+def in_every_setting(
+    run: Run, site: Site, model: str, keys: Sequence[Key], places: Sequence[Place]
+) -> list[dict[str, Any]]:
     """Figs 3, 25: images that were judged in most settings, with the maps of all methods; alone, where the run has that too."""
     seen: dict[str, dict[str, tuple[Kept, str, int | None]]] = {}
     for view, judged in run.views(model).items():
         kept = run.kept(model, view)
-        title = next((run.setting_labels[key] for key in keys if key in judged), ALONE if not view else None)
+        title = next(
+            (run.setting_labels[key] for key in keys if key in judged), ALONE if not view else None
+        )
         for sample in kept.shown if title else []:
             cell = judged_cell(sample) if view else None
             image = sample if cell is None else sample.partition("#")[0].split("+")[cell]
             seen.setdefault(image, {}).setdefault(str(title), (kept, sample, cell))
-    titles = [t for t in (ALONE, *(run.setting_labels[key] for key in keys)) if any(t in found for found in seen.values())]
+    titles = [
+        t
+        for t in (ALONE, *(run.setting_labels[key] for key in keys))
+        if any(t in found for found in seen.values())
+    ]
     grids = {image: found for image, found in seen.items() if set(found) - {ALONE}}
     side = {run.setting_labels[key]: int(run.judges[key]["settings"]["grid"]) for key in keys}
     chosen = sorted(grids, key=lambda image: -len(grids[image]))[:MOST_IMAGES]
-    return [_image(site, image, [(t, grids[image].get(t)) for t in titles], side, places) for image in chosen]
+    return [
+        _image(site, image, [(t, grids[image].get(t)) for t in titles], side, places)
+        for image in chosen
+    ]
 
 
 def _image(
@@ -94,7 +133,9 @@ def _image(
     side: Mapping[str, int],
     places: Sequence[Place],
 ) -> dict[str, Any]:
-    def shown(of: tuple[Kept, str, int | None] | None, title: str, label: str | None) -> dict[str, Any] | None:
+    def shown(
+        of: tuple[Kept, str, int | None] | None, title: str, label: str | None
+    ) -> dict[str, Any] | None:
         if of is None:
             return None
         kept, sample, cell = of
@@ -107,12 +148,21 @@ def _image(
         if values is None or not bool(values.isfinite().all()):
             return None
         return {
-            "file": site.picture(pictures.heatmap(values, (photo.shape[1], photo.shape[2]), pictures.is_signed(values))),
+            "file": site.picture(
+                pictures.heatmap(
+                    values, (photo.shape[1], photo.shape[2]), pictures.is_signed(values)
+                )
+            ),
             "frame": frame,
         }
 
     rows = [
-        {"method": p.method, "layer": p.layer, "family": p.family, "cells": [shown(of, title, p.label) for title, of in settings]}
+        {
+            "method": p.method,
+            "layer": p.layer,
+            "family": p.family,
+            "cells": [shown(of, title, p.label) for title, of in settings],
+        }
         for p in places
         if p.family != CONTROL
     ]
@@ -131,7 +181,12 @@ def pools(run: Run, model: str) -> list[dict[str, Any]]:
         pool = run.plan.get("pools", {}).get(f"{model}, {view}")
         if pool:
             named = {run.class_name(model, int(label)): count for label, count in pool.items()}
-            own = {"classes": named, "images": sum(pool.values()), "least": min(pool.values()), "most": max(pool.values())}
+            own = {
+                "classes": named,
+                "images": sum(pool.values()),
+                "least": min(pool.values()),
+                "most": max(pool.values()),
+            }
             found.setdefault(repr(sorted(pool.items())), own)
     return list(found.values())
 
@@ -143,12 +198,27 @@ def costs(run: Run, model: str, keys: Sequence[Key]) -> list[dict[str, Any]]:
         passes, seconds, images = Counter[str](), 0.0, 0
         for task, about in run.tasks.items():
             timings = run.store.read_json(f"timings/{task}.json")
-            if about["model"] == model and run.judges[key]["canonical"] in about["protocols"] and timings:
+            if (
+                about["model"] == model
+                and run.judges[key]["canonical"] in about["protocols"]
+                and timings
+            ):
                 passes.update(timings["passes"])
                 seconds += sum(timings["seconds"].values())
                 images += timings.get("images", 0)
-        later = {kind: sum(n for what, n in passes.items() if what.startswith(f"{kind} from ")) for kind in ("forward", "backward")}
+        later = {
+            kind: sum(n for what, n in passes.items() if what.startswith(f"{kind} from "))
+            for kind in ("forward", "backward")
+        }
         if images:
             whole = {"forward": passes["forward"], "backward": passes["backward"]}
-            rows.append({"label": run.setting_labels[key], "maps": images, "whole": whole, "later": later, "seconds": seconds})
+            rows.append(
+                {
+                    "label": run.setting_labels[key],
+                    "maps": images,
+                    "whole": whole,
+                    "later": later,
+                    "seconds": seconds,
+                }
+            )
     return rows

@@ -26,7 +26,12 @@ from heatproof.report.site import Figure, Site
 from heatproof.tensor.filters import resize
 from heatproof.tensor.localization import EDGES, aggregate_maps, bin_slices, share_of
 
-LAYERS = ("input", "middle", "final", "cam")  # the names of layers in the order of depth; others come after them
+LAYERS = (
+    "input",
+    "middle",
+    "final",
+    "cam",
+)  # the names of layers in the order of depth; others come after them
 COARSER = (EDGES, (0, 10, 50, 90, 100), (0, 50, 100))  # bins, for fewer and fewer maps
 MOST_MAPS = 200  # that are laid over each other; more would be a matter of gigabytes
 MOST_PLACES = 24  # methods at layers in one figure of pairs
@@ -37,7 +42,12 @@ WHOLE = Axis(-0.02, 1.02, (0.0, 0.25, 0.5, 0.75, 1.0))
 def content(run: Run, site: Site) -> dict[str, Any] | None:
     keys = [key for key in run.judges if issubclass(PROTOCOLS[key[0]].cls, Localization)]
     own = {
-        s.model: [k for k, means in zip(s.settings, s.means, strict=True) if k in keys and np.isfinite(means).any()] for s in run.standings
+        s.model: [
+            k
+            for k, means in zip(s.settings, s.means, strict=True)
+            if k in keys and np.isfinite(means).any()
+        ]
+        for s in run.standings
     }
     found = [_model(run, site, model, judged) for model, judged in own.items() if judged]
     return {"models": found, "bar": site.picture(pictures.scale_bar(False))} if found else None
@@ -46,7 +56,11 @@ def content(run: Run, site: Site) -> dict[str, Any] | None:
 def _model(run: Run, site: Site, model: str, keys: list[Key]) -> dict[str, Any]:
     tables = {key: table(run.rows, model, key) for key in keys}
     layers = [str(layer) for layer in run.facts(model).get("all_layers", [])]
-    places = _places(run, list(dict.fromkeys(label for scores in tables.values() for label in scores.columns)), layers)
+    places = _places(
+        run,
+        list(dict.fromkeys(label for scores in tables.values() for label in scores.columns)),
+        layers,
+    )
     few, settings = _few(places), []
     for key in keys:
         shares, bins = _looked_at(run, site, model, key, places, tables[key])
@@ -55,10 +69,14 @@ def _model(run: Run, site: Site, model: str, keys: list[Key]) -> dict[str, Any]:
             {
                 "label": run.setting_labels[key],
                 "shares": shares,
-                "cells": _cells(site, model, key, few, shares, run.judges[key]["settings"]["grid"]) if shares else None,
+                "cells": _cells(site, model, key, few, shares, run.judges[key]["settings"]["grid"])
+                if shares
+                else None,
                 "aggregated": bins,
                 "correlation": _correlation(site, model, key, few, tables[key]),
-                "depth": grid_facts.over_depth(site, over, places, layers, tables[key], run.judges[key]["random_score"]),
+                "depth": grid_facts.over_depth(
+                    site, over, places, layers, tables[key], run.judges[key]["random_score"]
+                ),
                 "smoothed": grid_facts.smoothed(places, tables[key]),
             }
         )
@@ -91,19 +109,44 @@ def _few(places: list[Place]) -> list[Place]:
     """What fits a figure of pairs or of pictures: where there are too many, each method at its first, middle and last layer."""
     if len(places) <= MOST_PLACES:
         return places
-    own = {method: [p for p in places if p.method == method] for method in dict.fromkeys(p.method for p in places)}
-    return [p for at in own.values() for k, p in enumerate(at) if k in (0, len(at) // 2, len(at) - 1)]
+    own = {
+        method: [p for p in places if p.method == method]
+        for method in dict.fromkeys(p.method for p in places)
+    }
+    return [
+        p for at in own.values() for k, p in enumerate(at) if k in (0, len(at) // 2, len(at) - 1)
+    ]
 
 
-def _boxes(run: Run, site: Site, model: str, keys: list[Key], tables: dict[Key, pd.DataFrame], places: list[Place]) -> Figure:
+def _boxes(
+    run: Run,
+    site: Site,
+    model: str,
+    keys: list[Key],
+    tables: dict[Key, pd.DataFrame],
+    places: list[Place],
+) -> Figure:
     def box(key: Key, place: Place) -> Box | str:
         values = tables[key][place.label].dropna() if place.label in tables[key] else []
-        return Box.of(list(values), f"{place.label} at {place.layer}, {run.setting_labels[key]}") if len(values) else "no score"
+        return (
+            Box.of(list(values), f"{place.label} at {place.layer}, {run.setting_labels[key]}")
+            if len(values)
+            else "no score"
+        )
 
-    panels = [Panel(run.setting_labels[key], WHOLE, run.judges[key]["random_score"]) for key in keys]
-    rows = [BoxRow(p.method, p.layer, p.label, p.family, tuple(box(key, p) for key in keys)) for p in places]
+    panels = [
+        Panel(run.setting_labels[key], WHOLE, run.judges[key]["random_score"]) for key in keys
+    ]
+    rows = [
+        BoxRow(p.method, p.layer, p.label, p.family, tuple(box(key, p) for key in keys))
+        for p in places
+    ]
     return site.figure(
-        charts.boxes(panels, rows, f"{model}: share of the positive attribution in the judged cell, for each method and layer")
+        charts.boxes(
+            panels,
+            rows,
+            f"{model}: share of the positive attribution in the judged cell, for each method and layer",
+        )
     )
 
 
@@ -119,7 +162,11 @@ def _looked_at(
         if not kept.ids:
             continue
         cell = judged_cell(kept.ids[0])
-        sums = {p: found.double() for p in places if (found := kept.every(f"{canonical} {p.label} cells")) is not None}
+        sums = {
+            p: found.double()
+            for p in places
+            if (found := kept.every(f"{canonical} {p.label} cells")) is not None
+        }
         for place, each in sums.items():
             known = each[torch.isfinite(each).all(1) & (each.sum(1) > 0)]
             if len(known):
@@ -129,7 +176,14 @@ def _looked_at(
     return shares, bins
 
 
-def _cells(site: Site, model: str, key: Key, places: list[Place], shares: dict[str, list[Shares]], side: int) -> Figure:
+def _cells(
+    site: Site,
+    model: str,
+    key: Key,
+    places: list[Place],
+    shares: dict[str, list[Shares]],
+    side: int,
+) -> Figure:
     shown = [p for p in places if p.label in shares]
     rows = list(dict.fromkeys((p.method, p.family) for p in shown))
     layers = list(dict.fromkeys(p.layer for p in sorted(shown, key=lambda p: p.depth)))
@@ -148,7 +202,9 @@ def _chosen(places: list[Place], scores: pd.DataFrame) -> list[Place]:
     return [p for p in real if best[p.method] == p]
 
 
-def _aggregated(site: Site, kept: Kept, places: list[Place], sums: dict[Place, Tensor], cell: int, side: int) -> dict[str, Any] | None:
+def _aggregated(
+    site: Site, kept: Kept, places: list[Place], sums: dict[Place, Tensor], cell: int, side: int
+) -> dict[str, Any] | None:
     """AggAtt of the samples whose maps were kept."""
     samples = list(kept.shown)[:MOST_MAPS]
     edges = next((edges for edges in COARSER if _fill(len(samples), edges)), None)
@@ -177,7 +233,13 @@ def _fill(count: int, edges: tuple[float, ...]) -> bool:
 
 
 def _binned(
-    site: Site, kept: Kept, samples: list[str], place: Place, sums: Tensor, cell: int, edges: tuple[float, ...]
+    site: Site,
+    kept: Kept,
+    samples: list[str],
+    place: Place,
+    sums: Tensor,
+    cell: int,
+    edges: tuple[float, ...],
 ) -> dict[str, Any] | None:
     found = dict(_maps(kept, samples, place.label))
     rows = {sample: kept.ids.index(sample) for sample in found}
@@ -191,7 +253,11 @@ def _binned(
     maps = torch.cat([resize(found[sample][None], *size) for sample in known])
     scores = share_of(own, cell)
     plain = aggregate_maps(maps, scores, own[:, cell], edges)
-    signed = aggregate_maps(maps, scores, own[:, cell], edges, signed=True) if pictures.is_signed(maps) else None
+    signed = (
+        aggregate_maps(maps, scores, own[:, cell], edges, signed=True)
+        if pictures.is_signed(maps)
+        else None
+    )
     bins = []
     for i, part in enumerate(bin_slices(len(known), edges)):
         middle = int(plain.order[(part.start + part.stop - 1) // 2])
@@ -200,16 +266,28 @@ def _binned(
         bins.append(
             {
                 "map": site.picture(pictures.heatmap(plain.bins[i], size, False, plain.scale)),
-                "signed": site.picture(pictures.heatmap(signed.bins[i], size, True, signed.scale, small=True)) if signed else None,
+                "signed": site.picture(
+                    pictures.heatmap(signed.bins[i], size, True, signed.scale, small=True)
+                )
+                if signed
+                else None,
                 "score": float(scores[plain.order[part]].mean()),
                 "count": part.stop - part.start,
                 "photo": site.picture(pictures.photo(photo, small=True)),
-                "example": site.picture(pictures.heatmap(maps[middle], size, signed is not None, small=True)),
+                "example": site.picture(
+                    pictures.heatmap(maps[middle], size, signed is not None, small=True)
+                ),
                 "example_score": float(scores[middle]),
                 "sample": known[middle],
             }
         )
-    return {"method": place.method, "layer": place.layer, "label": place.label, "family": place.family, "bins": bins}
+    return {
+        "method": place.method,
+        "layer": place.layer,
+        "label": place.label,
+        "family": place.family,
+        "bins": bins,
+    }
 
 
 def _maps(kept: Kept, samples: list[str], label: str) -> Iterator[tuple[str, Tensor]]:
@@ -220,12 +298,16 @@ def _maps(kept: Kept, samples: list[str], label: str) -> Iterator[tuple[str, Ten
             yield sample, small.float() * scale.float()
 
 
-def _correlation(site: Site, model: str, key: Key, places: list[Place], scores: pd.DataFrame) -> dict[str, Any] | None:
+def _correlation(
+    site: Site, model: str, key: Key, places: list[Place], scores: pd.DataFrame
+) -> dict[str, Any] | None:
     """Spearman's, over the samples that both have; nan where a method scores the same everywhere."""
     shown = [p for p in places if p.label in scores and scores[p.label].notna().sum() > 2]
     if len(shown) < 2:
         return None
     values = scores[[p.label for p in shown]].corr(method="spearman").to_numpy(np.float64)
     title = f"{model}, {key[0]}: Spearman correlation of the localization of two methods over the samples"
-    figure = charts.matrix([(f"{p.method} at {p.layer}", p.family) for p in shown], values.tolist(), title)
+    figure = charts.matrix(
+        [(f"{p.method} at {p.layer}", p.family) for p in shown], values.tolist(), title
+    )
     return {"figure": site.figure(figure), "values": values, "labels": [p.label for p in shown]}

@@ -38,7 +38,9 @@ class Verdict:
     ties: list[str]  # methods that cannot be told apart from the winner
     compared: int
     control: ControlVerdict | None
-    elsewhere: list[tuple[str, str]]  # settings under which another method is better beyond chance, and the best there
+    elsewhere: list[
+        tuple[str, str]
+    ]  # settings under which another method is better beyond chance, and the best there
     correct: int
     labelled: int
 
@@ -57,7 +59,9 @@ def content(run: Run, site: Site) -> dict[str, Any]:
         "verdicts": verdicts,
         "winners": list(dict.fromkeys(v.winner for v in verdicts)),
         "warnings": warnings(run, verdicts),
-        "unranked_models": [s.model for s in run.standings if s.model not in {v.model for v in verdicts}],
+        "unranked_models": [
+            s.model for s in run.standings if s.model not in {v.model for v in verdicts}
+        ],
         "settings": len(run.judges),
         "samples": len(run.samples),
         "protocols": list({key[0]: judge for key, judge in run.judges.items()}.values()),
@@ -82,7 +86,10 @@ def verdict(run: Run, standing: Standings) -> Verdict | None:
         winner,
         standing.mean_rank(winner),
         standing.first_share(winner, real),
-        [(run.setting_labels[key], standing.score(i, winner)) for i, key in enumerate(standing.settings)],
+        [
+            (run.setting_labels[key], standing.score(i, winner))
+            for i, key in enumerate(standing.settings)
+        ],
         standing.mean_score(winner),
         second,
         standing.rank_gap(winner, second) if second else None,
@@ -90,7 +97,11 @@ def verdict(run: Run, standing: Standings) -> Verdict | None:
         [m for m in others if not standing.rank_gap(winner, m).low > 0],
         len(real),
         control,
-        [(run.setting_labels[key], ahead[0]) for i, key in enumerate(standing.settings) if (ahead := standing.ahead_in(i, winner, real))],
+        [
+            (run.setting_labels[key], ahead[0])
+            for i, key in enumerate(standing.settings)
+            if (ahead := standing.ahead_in(i, winner, real))
+        ],
         *run.accuracy[standing.model],
     )
 
@@ -99,28 +110,43 @@ def warnings(run: Run, verdicts: list[Verdict]) -> list[dict[str, Any]]:
     """What a reader must know before trusting the numbers; each as a kind and its facts, worded by the template."""
     found: list[dict[str, Any]] = []
     if run.unfinished:
-        found.append({"kind": "unfinished", "missing": len(run.unfinished), "of": len(run.plan["tasks"])})
+        found.append(
+            {"kind": "unfinished", "missing": len(run.unfinished), "of": len(run.plan["tasks"])}
+        )
     if not len(run.rows):
         return [*found, {"kind": "empty"}]
     beating: dict[tuple[str, ...], dict[str, Any]] = {}
     for v in verdicts:
         if v.control and v.control.beaten:
             same = (v.control.name, *v.control.beaten, "", *v.control.clearly)
-            beating.setdefault(same, {"kind": "control", "control": v.control, "models": []})["models"].append(v.model)
+            beating.setdefault(same, {"kind": "control", "control": v.control, "models": []})[
+                "models"
+            ].append(v.model)
     found += beating.values()
     found += [{"kind": "elsewhere", "verdict": v} for v in verdicts if v.elsewhere]
     failed = run.rows[run.rows["status"] == "failed"]
     if len(failed):
-        found.append({"kind": "failed", "count": len(failed), "of": len(run.rows), "methods": list(dict.fromkeys(failed["method"]))})
+        found.append(
+            {
+                "kind": "failed",
+                "count": len(failed),
+                "of": len(run.rows),
+                "methods": list(dict.fromkeys(failed["method"])),
+            }
+        )
     if len(run.samples) < FEW_SAMPLES:
         found.append({"kind": "few", "samples": len(run.samples)})
     for model, (correct, labelled) in run.accuracy.items():
         if labelled and correct / labelled < LOW_ACCURACY:
-            found.append({"kind": "accuracy", "model": model, "correct": correct, "labelled": labelled})
+            found.append(
+                {"kind": "accuracy", "model": model, "correct": correct, "labelled": labelled}
+            )
     skipped = run.rows.loc[run.rows["status"] == "skipped", "sample"].nunique()
     if skipped:
         found.append({"kind": "skipped", "samples": skipped})
-    short = run.summary[(run.summary["n"] > 0) & (run.summary["undefined"] + run.summary["failed"] > 0)]
+    short = run.summary[
+        (run.summary["n"] > 0) & (run.summary["undefined"] + run.summary["failed"] > 0)
+    ]
     if len(short):
         found.append({"kind": "uneven", "methods": list(dict.fromkeys(short["method"]))})
     return found

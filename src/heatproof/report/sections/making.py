@@ -20,7 +20,9 @@ TARGETS = {
 
 def content(run: Run, site: Site) -> dict[str, Any]:
     spec = run.provenance.get("spec", {})
-    text = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None)
+    text = yaml.safe_dump(
+        spec, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
+    )
     return {
         "spec": text,
         "spec_file": None if run.made_in_python else site.write("spec.yaml", text),
@@ -52,7 +54,11 @@ def _call(run: Run, spec: dict[str, Any]) -> str:
 
 def _list(name: str, items: list[str]) -> str:
     lines = textwrap.wrap(", ".join(items), 100, break_long_words=False, break_on_hyphens=False)
-    return f"{name}=[{lines[0]}]" if len(lines) == 1 else f"{name}=[\n        " + "\n        ".join(lines) + ",\n    ]"
+    return (
+        f"{name}=[{lines[0]}]"
+        if len(lines) == 1
+        else f"{name}=[\n        " + "\n        ".join(lines) + ",\n    ]"
+    )
 
 
 def _protocol_calls(run: Run) -> list[str]:
@@ -60,7 +66,10 @@ def _protocol_calls(run: Run) -> list[str]:
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for (protocol, setting, baseline), judge in run.judges.items():
         told = {name: value for name, value in judge["settings"].items() if value is not None}
-        same = found.setdefault((protocol, setting), {"name": protocol, **told, **({"baseline": []} if baseline else {})})
+        same = found.setdefault(
+            (protocol, setting),
+            {"name": protocol, **told, **({"baseline": []} if baseline else {})},
+        )
         if baseline:
             same["baseline"].append(baseline)
     return [repr(call) for call in found.values()]
@@ -70,13 +79,20 @@ def _protocols(run: Run) -> list[dict[str, Any]]:
     """One entry a protocol; its settings below."""
     found: dict[str, dict[str, Any]] = {}
     for judge in run.judges.values():
-        entry = found.setdefault(judge["id"], {**judge, "target_text": TARGETS.get(judge["target"], judge["target"]), "all": []})
+        entry = found.setdefault(
+            judge["id"],
+            {**judge, "target_text": TARGETS.get(judge["target"], judge["target"]), "all": []},
+        )
         entry["all"].append(judge["canonical"])
     return list(found.values())
 
 
 def _baselines(run: Run) -> list[tuple[str, str]]:
-    return [(name, _baseline_summary(name)) for name in dict.fromkeys(judge["baseline"] for judge in run.judges.values()) if name]
+    return [
+        (name, _baseline_summary(name))
+        for name in dict.fromkeys(judge["baseline"] for judge in run.judges.values())
+        if name
+    ]
 
 
 def _baseline_summary(name: str) -> str:

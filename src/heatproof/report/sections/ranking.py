@@ -22,13 +22,25 @@ def content(run: Run, site: Site) -> dict[str, Any]:
     site.write("summary.csv", run.summary.to_csv(index=False))
     packed = len(run.rows) > GZIP_ABOVE
     scores = "scores.csv.gz" if packed else "scores.csv"
-    run.rows.to_csv(site.root / scores, index=False, compression={"method": "gzip", "mtime": 0} if packed else None)
+    run.rows.to_csv(
+        site.root / scores,
+        index=False,
+        compression={"method": "gzip", "mtime": 0} if packed else None,
+    )
     axes = {p: _axis(run, p) for p in dict.fromkeys(key[0] for key in run.judges)}
     present = {run.family(m) for m in run.summary["method"]}
-    shown = [name for name in FAMILIES if name in present or (name == "other" and present - set(FAMILIES))]
+    shown = [
+        name
+        for name in FAMILIES
+        if name in present or (name == "other" and present - set(FAMILIES))
+    ]
     return {
         "models": [
-            {"name": s.model, "panels": [_panel(run, site, s, key, axes[key[0]]) for key in s.settings], "overall": _overall(run, s)}
+            {
+                "name": s.model,
+                "panels": [_panel(run, site, s, key, axes[key[0]]) for key in s.settings],
+                "overall": _overall(run, s),
+            }
             for s in run.standings
         ],
         "families": [(name, FAMILIES[name].says) for name in shown],
@@ -41,18 +53,42 @@ def content(run: Run, site: Site) -> dict[str, Any]:
 def _axis(run: Run, protocol: str) -> Axis:
     """One for all models and settings of a protocol, so that panels can be compared by eye."""
     part = run.summary[run.summary["protocol"] == protocol]
-    random = [j["random_score"] for key, j in run.judges.items() if key[0] == protocol and j["random_score"] is not None]
+    random = [
+        j["random_score"]
+        for key, j in run.judges.items()
+        if key[0] == protocol and j["random_score"] is not None
+    ]
     return Axis.around([*part["low"], *part["high"], *random])
 
 
 def _panel(run: Run, site: Site, standing: Standings, key: Key, axis: Axis) -> dict[str, Any]:
     lines = _lines(run, standing.model, key)
-    marks = [Mark(r["method"], run.family(r["method"]), r["mean"], r["low"], r["high"], r["rank"], _tip(r), _unscored(r)) for r in lines]
+    marks = [
+        Mark(
+            r["method"],
+            run.family(r["method"]),
+            r["mean"],
+            r["low"],
+            r["high"],
+            r["rank"],
+            _tip(r),
+            _unscored(r),
+        )
+        for r in lines
+    ]
     label = run.setting_labels[key]
     title = f"{standing.model}, {key[0]} ({key[1]}), baseline {key[2]}: mean score and 95 % interval of each method"
     return {
         "label": label,
-        "figure": site.figure(charts.ranking(marks, axis, run.judges[key]["random_score"], title, ROOM.get(len(standing.settings), 196))),
+        "figure": site.figure(
+            charts.ranking(
+                marks,
+                axis,
+                run.judges[key]["random_score"],
+                title,
+                ROOM.get(len(standing.settings), 196),
+            )
+        ),
         "rows": lines,
         "judge": run.judges[key],
     }
@@ -60,7 +96,9 @@ def _panel(run: Run, site: Site, standing: Standings, key: Key, axis: Axis) -> d
 
 def _lines(run: Run, model: str, key: Key) -> list[dict[str, Any]]:
     found = run.summary
-    for column, value in zip(("model", "protocol", "setting", "baseline"), (model, *key), strict=True):
+    for column, value in zip(
+        ("model", "protocol", "setting", "baseline"), (model, *key), strict=True
+    ):
         found = found[found[column] == value]
     ordered = found.sort_values("rank", kind="stable", na_position="last")
     return [{**line, **_facts(run, model, line["method"])} for line in _records(ordered)]
@@ -92,8 +130,12 @@ def _unscored(line: dict[str, Any]) -> str:
 def _tip(line: dict[str, Any]) -> str:
     said = [line["method"] + (f"  ({line['paper']})" if line["paper"] else "")]
     if math.isfinite(line["mean"]):
-        said.append(f"mean {number(line['mean'])} · 95 % interval {number(line['low'])} to {number(line['high'])}")
-        said.append(f"rank {line['rank']:.0f} · interval {number(line['rank_low'], 0)} to {number(line['rank_high'], 0)} · n = {line['n']}")
+        said.append(
+            f"mean {number(line['mean'])} · 95 % interval {number(line['low'])} to {number(line['high'])}"
+        )
+        said.append(
+            f"rank {line['rank']:.0f} · interval {number(line['rank_low'], 0)} to {number(line['rank_high'], 0)} · n = {line['n']}"
+        )
     else:
         said.append(_unscored(line))
     return "\n".join(said)

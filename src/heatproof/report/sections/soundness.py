@@ -22,7 +22,13 @@ from heatproof.report.lines import Trace, traces
 from heatproof.report.sections import distinctness
 from heatproof.report.site import Site
 
-KEPT = {"completeness": "drop", "road": "score", "deletion": "score", "insertion": "score", "ids": "score"}  # what a metric is drawn by
+KEPT = {
+    "completeness": "drop",
+    "road": "score",
+    "deletion": "score",
+    "insertion": "score",
+    "ids": "score",
+}  # what a metric is drawn by
 LEVELS = soundness.LEVELS[1::2]  # of the table
 WHOLE = Axis(-0.02, 1.04, (0.0, 0.25, 0.5, 0.75, 1.0))
 
@@ -45,7 +51,11 @@ class Judged(NamedTuple):
         return np.stack([np.broadcast_to(self.places, means.shape), means], 2)
 
     def trace(self, label: str, family: str, dash: int) -> Trace:
-        draws = bootstrap_means(self.values, RESAMPLES) if len(self.values) > 1 else np.full((1, len(self.places)), np.nan)
+        draws = (
+            bootstrap_means(self.values, RESAMPLES)
+            if len(self.values) > 1
+            else np.full((1, len(self.places)), np.nan)
+        )
         low, high = np.quantile(draws, [0.025, 0.975], axis=0)
         values, places, low, high = map(tuple, (self.values.mean(0), self.places, low, high))
         return Trace(label, family, values, places, low, high, dash)
@@ -69,7 +79,9 @@ class Stepped(NamedTuple):
     def drawn(self, samples: int, resamples: int) -> np.ndarray:  # (R, S, 2)
         weights = (torch.from_numpy(w[:, self.rows]) for w in bootstrap_weights(samples, resamples))
         score, mass = map(torch.from_numpy, self._curves)
-        return torch.cat([self._protocol.drawn_points(score, mass, some) for some in weights]).numpy()
+        return torch.cat(
+            [self._protocol.drawn_points(score, mass, some) for some in weights]
+        ).numpy()
 
     @property
     def _protocol(self) -> Soundness:
@@ -100,16 +112,26 @@ def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> dict[str, 
         return None
     order = [key for key in metrics if key not in values]
     figures = [_figure(run, site, model, key, metrics[key], levels) for key in (*values, *order)]
-    changed = distinctness.content(run, site, model, kept, metrics, {key: axes(run, key) for key in metrics})
+    changed = distinctness.content(
+        run, site, model, kept, metrics, {key: axes(run, key) for key in metrics}
+    )
     return {
         "model": model,
         "samples": len(kept.ids),
         "by_value": figures[: len(values)],
         "by_order": figures[len(values) :],
-        "columns": [(run.setting_labels[key], run.judges[key]["higher_is_better"]) for key in metrics],
+        "columns": [
+            (run.setting_labels[key], run.judges[key]["higher_is_better"]) for key in metrics
+        ],
         "scores": _scores(run, model, list(metrics)),
-        "levels": [_levels(run, model, key, metrics[key], levels) for key in values if key[0] == "soundness"],
-        "thresholds": [_thresholds(run, key, metrics[key]) for key in values if key[0] == "completeness"],
+        "levels": [
+            _levels(run, model, key, metrics[key], levels)
+            for key in values
+            if key[0] == "soundness"
+        ],
+        "thresholds": [
+            _thresholds(run, key, metrics[key]) for key in values if key[0] == "completeness"
+        ],
         "warnings": _warnings(run, model, values, metrics),
         "distinct": changed,
         "crisp": run.facts(model).get("size", CRISP_BELOW) < CRISP_BELOW,
@@ -120,8 +142,16 @@ def _metric(run: Run, kept: Kept, model: str, key: Key) -> Metric:
     """What a setting measured, method by method, where it is measured in accuracy or judges values."""
     places = {sample: i for i, sample in enumerate(kept.ids)}
     if key[0] == "soundness":
-        parts = [p for p in run.store.undecided() if (p.model, p.protocol.id, p.protocol.setting, p.protocol.removal) == (model, *key)]
-        return {p.method: Stepped(p, [places[s] for s in p.samples]) for p in parts if p.samples and _some_mass(p)}
+        parts = [
+            p
+            for p in run.store.undecided()
+            if (p.model, p.protocol.id, p.protocol.setting, p.protocol.removal) == (model, *key)
+        ]
+        return {
+            p.method: Stepped(p, [places[s] for s in p.samples])
+            for p in parts
+            if p.samples and _some_mass(p)
+        }
     settings = run.judges[key]["settings"]
     if key[0] not in KEPT or (settings["score"] != "correct" and key[0] != "completeness"):
         return {}
@@ -131,7 +161,9 @@ def _metric(run: Run, kept: Kept, model: str, key: Key) -> Metric:
         own = [places[s] for s in rows["sample"] if s in places]
         if curve is not None and own:
             values = curve[own].double().numpy()
-            values = values[:, ::-1] if key[0] == "completeness" else values  # it begins with the highest threshold
+            values = (
+                values[:, ::-1] if key[0] == "completeness" else values
+            )  # it begins with the highest threshold
             found[str(method)] = Judged(_places(settings["steps"], curve.shape[1]), values, own)
     return found
 
@@ -147,7 +179,14 @@ def _scored(run: Run, model: str, key: Key) -> pd.DataFrame:
 def _of(run: Run, model: str, key: Key) -> pd.DataFrame:
     rows = run.rows
     return rows[
-        np.logical_and.reduce([rows[c] == v for c, v in zip(("model", "protocol", "setting", "baseline"), (model, *key), strict=True)])
+        np.logical_and.reduce(
+            [
+                rows[c] == v
+                for c, v in zip(
+                    ("model", "protocol", "setting", "baseline"), (model, *key), strict=True
+                )
+            ]
+        )
     ]
 
 
@@ -157,7 +196,9 @@ def _places(steps: int, count: int) -> np.ndarray:
     return np.arange(begin, begin + count) / steps
 
 
-def _figure(run: Run, site: Site, model: str, key: Key, metric: Metric, levels: pd.DataFrame) -> dict[str, Any]:
+def _figure(
+    run: Run, site: Site, model: str, key: Key, metric: Metric, levels: pd.DataFrame
+) -> dict[str, Any]:
     """A line and its band for every method, without changed maps; those of one family differ in their dashes."""
     seen: Counter[str] = Counter()
     lines = []
@@ -176,7 +217,13 @@ def _figure(run: Run, site: Site, model: str, key: Key, metric: Metric, levels: 
     inside = all(-0.02 <= v <= 1.02 for v in ends if math.isfinite(v))
     known = any(line.known for line in lines)
     title = f"{model}, {run.setting_labels[key]}: {up} of each method, with 95 % intervals; across, {across}"
-    figure = site.figure(traces(lines, WHOLE if inside else Axis.around(ends, most=5), (across, up), title)) if known else None
+    figure = (
+        site.figure(
+            traces(lines, WHOLE if inside else Axis.around(ends, most=5), (across, up), title)
+        )
+        if known
+        else None
+    )
     return {"label": run.setting_labels[key], "figure": figure}
 
 
@@ -196,18 +243,25 @@ def axes(run: Run, key: Key) -> tuple[str, str]:
 
 def _own(levels: pd.DataFrame, model: str, key: Key, method: str) -> pd.DataFrame:
     return levels[
-        (levels["model"] == model) & (levels["setting"] == key[1]) & (levels["baseline"] == key[2]) & (levels["method"] == method)
+        (levels["model"] == model)
+        & (levels["setting"] == key[1])
+        & (levels["baseline"] == key[2])
+        & (levels["method"] == method)
     ]
 
 
 def _at_levels(own: pd.DataFrame, method: str, family: str, dash: int) -> Trace:
-    values, places, low, high = (tuple(own[column]) for column in ("soundness", "level", "low", "high"))
+    values, places, low, high = (
+        tuple(own[column]) for column in ("soundness", "level", "low", "high")
+    )
     return Trace(method, family, values, places, low, high, dash)
 
 
 def _scores(run: Run, model: str, keys: list[Key]) -> list[dict[str, Any]]:
     """The mean of every metric beside each other."""
-    own = run.summary[run.summary["model"] == model].set_index(["protocol", "setting", "baseline", "method"])
+    own = run.summary[run.summary["model"] == model].set_index(
+        ["protocol", "setting", "baseline", "method"]
+    )
     return [
         {"method": m, "family": run.family(m), "cells": [_cell(own, (*key, m)) for key in keys]}
         for m in dict.fromkeys(own.index.get_level_values("method"))
@@ -225,9 +279,25 @@ def _levels(run: Run, model: str, key: Key, metric: Metric, levels: pd.DataFrame
     for method, judged in metric.items():
         assert isinstance(judged, Stepped)
         own = _own(levels, model, key, method).set_index("level")
-        found = [Estimate(*(float(own.loc[level, column]) for column in ("soundness", "low", "high"))) for level in LEVELS]
-        rows.append({"method": method, "family": run.family(method), "at": found, "highest": judged.highest, "n": int(own["n"].iloc[0])})
-    return {"label": run.setting_labels[key], "rows": rows, "watched": axes(run, key)[0], "eps": run.judges[key]["settings"]["eps"]}
+        found = [
+            Estimate(*(float(own.loc[level, column]) for column in ("soundness", "low", "high")))
+            for level in LEVELS
+        ]
+        rows.append(
+            {
+                "method": method,
+                "family": run.family(method),
+                "at": found,
+                "highest": judged.highest,
+                "n": int(own["n"].iloc[0]),
+            }
+        )
+    return {
+        "label": run.setting_labels[key],
+        "rows": rows,
+        "watched": axes(run, key)[0],
+        "eps": run.judges[key]["settings"]["eps"],
+    }
 
 
 def _thresholds(run: Run, key: Key, metric: Metric) -> dict[str, Any]:
@@ -237,20 +307,48 @@ def _thresholds(run: Run, key: Key, metric: Metric) -> dict[str, Any]:
         places = judged.places[::-1]
         each = [Estimate.mean(column) for column in judged.values.T[::-1]]
         mean = Estimate.mean(judged.values.mean(1))
-        rows.append({"method": method, "family": run.family(method), "at": each, "mean": mean, "n": len(judged.values)})
-    return {"label": run.setting_labels[key], "rows": rows, "places": places.tolist(), "absolute": run.judges[key]["settings"]["absolute"]}
+        rows.append(
+            {
+                "method": method,
+                "family": run.family(method),
+                "at": each,
+                "mean": mean,
+                "n": len(judged.values),
+            }
+        )
+    return {
+        "label": run.setting_labels[key],
+        "rows": rows,
+        "places": places.tolist(),
+        "absolute": run.judges[key]["settings"]["absolute"],
+    }
 
 
-def _warnings(run: Run, model: str, keys: list[Key], metrics: dict[Key, Metric]) -> list[dict[str, Any]]:
+def _warnings(
+    run: Run, model: str, keys: list[Key], metrics: dict[Key, Metric]
+) -> list[dict[str, Any]]:
     """Maps that were left out, and runs that are too small to decide."""
     found: list[dict[str, Any]] = []
     for key in keys:
         label = run.setting_labels[key]
-        out = _of(run, model, key).query("status != 'ok' and not message.str.contains('never reaches')")
+        out = _of(run, model, key).query(
+            "status != 'ok' and not message.str.contains('never reaches')"
+        )
         counts = Counter(zip(out["method"], out["message"], strict=True))
-        found += [{"setting": label, "method": m, "count": n, "why": why} for (m, why), n in counts.items()]
+        found += [
+            {"setting": label, "method": m, "count": n, "why": why}
+            for (m, why), n in counts.items()
+        ]
         settings = run.judges[key]["settings"]
         most = max(len(judged.rows) for judged in metrics[key].values())
         if key[0] == "soundness" and settings["score"] == "correct" and most * settings["eps"] < 1:
-            found.append({"setting": label, "method": "", "count": most, "eps": settings["eps"], "need": math.ceil(1 / settings["eps"])})
+            found.append(
+                {
+                    "setting": label,
+                    "method": "",
+                    "count": most,
+                    "eps": settings["eps"],
+                    "need": math.ceil(1 / settings["eps"]),
+                }
+            )
     return found

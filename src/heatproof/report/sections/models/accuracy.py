@@ -38,9 +38,14 @@ def content(run: Run) -> dict[str, Any]:
     return {"tables": [_table(run, d, found[d]) for d in _in_order(run, some or list(found))]}
 
 
-def _table(run: Run, deletion: Deletion | None, models: dict[str, dict[str, pd.DataFrame]]) -> dict[str, Any]:
+def _table(
+    run: Run, deletion: Deletion | None, models: dict[str, dict[str, pd.DataFrame]]
+) -> dict[str, Any]:
     columns = READINGS if deletion else {"intact": READINGS["intact"]}
-    told = [{"name": run.short_names[model], "rows": _model(views, columns)} for model, views in models.items()]
+    told = [
+        {"name": run.short_names[model], "rows": _model(views, columns)}
+        for model, views in models.items()
+    ]
     return {"deletion": deletion, "columns": columns, "models": told}
 
 
@@ -67,18 +72,36 @@ def _answers(kept: Kept, judge: dict[str, Any]) -> tuple[Deletion | None, pd.Dat
     deletion = _deletion(judge)
     if right is None or chance is None or deletion is None:
         return None, pd.DataFrame({"intact": correct.astype(float)}, index=ids)
-    return deletion, pd.DataFrame(readings(correct, right.numpy()[labelled], chance.numpy()[labelled]), index=ids)
+    return deletion, pd.DataFrame(
+        readings(correct, right.numpy()[labelled], chance.numpy()[labelled]), index=ids
+    )
 
 
 def _model(views: dict[str, pd.DataFrame], columns: dict[str, str]) -> list[dict[str, Any]]:
     """Before, after, and the paired change."""
     rows = [
-        _row("fine-tuned" if view else "as it is", frame, [share(frame[c].to_numpy()) for c in columns]) for view, frame in views.items()
+        _row(
+            "fine-tuned" if view else "as it is",
+            frame,
+            [share(frame[c].to_numpy()) for c in columns],
+        )
+        for view, frame in views.items()
     ]
     if "" in views and len(views) > 1:
-        before, after = views[""].align(next(frame for view, frame in views.items() if view), join="inner", axis=0)
+        before, after = views[""].align(
+            next(frame for view, frame in views.items() if view), join="inner", axis=0
+        )
         if len(before):
-            rows.append({**_row("change", before, [change(before[c].to_numpy(), after[c].to_numpy()) for c in columns]), "change": True})
+            rows.append(
+                {
+                    **_row(
+                        "change",
+                        before,
+                        [change(before[c].to_numpy(), after[c].to_numpy()) for c in columns],
+                    ),
+                    "change": True,
+                }
+            )
     return rows
 
 

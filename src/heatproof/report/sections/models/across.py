@@ -25,8 +25,15 @@ def models(run: Run, site: Site) -> list[dict[str, Any]]:
     """All models under each setting; none with one model."""
     if len(run.models) < 2:
         return []
-    columns = {key: [Column(run.short_names[model], model, key) for model in run.models] for key in run.preferred}
-    return [found for key in columns if (found := _compare(run, site, run.setting_labels[key], columns[key]))]
+    columns = {
+        key: [Column(run.short_names[model], model, key) for model in run.models]
+        for key in run.preferred
+    }
+    return [
+        found
+        for key in columns
+        if (found := _compare(run, site, run.setting_labels[key], columns[key]))
+    ]
 
 
 def copies(run: Run, site: Site) -> list[dict[str, Any]]:
@@ -35,8 +42,13 @@ def copies(run: Run, site: Site) -> list[dict[str, Any]]:
     for model in run.models:
         pairs = [(twin, key) for key in run.preferred if (twin := run.plain_twin(model, key))]
         for twin, key in pairs:
-            label = run.short_names[model] + (f", {run.setting_labels[key]}" if len(pairs) > 1 else "")
-            columns = [Column(f"{what} ({run.setting_labels[k]})", model, k) for what, k in (("as it is", twin), ("fine-tuned", key))]
+            label = run.short_names[model] + (
+                f", {run.setting_labels[key]}" if len(pairs) > 1 else ""
+            )
+            columns = [
+                Column(f"{what} ({run.setting_labels[k]})", model, k)
+                for what, k in (("as it is", twin), ("fine-tuned", key))
+            ]
             found.append(_compare(run, site, label, columns))
     return [f for f in found if f]
 
@@ -46,15 +58,28 @@ def _compare(run: Run, site: Site, label: str, columns: list[Column]) -> dict[st
     lines = [_lines(run, column) for column in columns]
     if not any(lines):
         return None
-    ends = [line[end] for found in lines for line in found.values() for end in ("low", "high", "mean")]
-    axis = Axis.around([*ends, *([judge["random_score"]] if judge["random_score"] is not None else [])], most=4)
+    ends = [
+        line[end] for found in lines for line in found.values() for end in ("low", "high", "mean")
+    ]
+    axis = Axis.around(
+        [*ends, *([judge["random_score"]] if judge["random_score"] is not None else [])], most=4
+    )
     methods = _order(lines, judge["higher_is_better"])
     panels = [Panel(column.title, axis, judge["random_score"]) for column in columns]
-    rows = [Row(m, run.family(m), tuple(_spot(c, found.get(m)) for c, found in zip(columns, lines, strict=True))) for m in methods]
+    rows = [
+        Row(
+            m,
+            run.family(m),
+            tuple(_spot(c, found.get(m)) for c, found in zip(columns, lines, strict=True)),
+        )
+        for m in methods
+    ]
     return {
         "label": label,
         "judge": judge,
-        "figure": site.figure(charts.lattice(panels, rows, f"{label}: mean score and 95 % interval of each method")),
+        "figure": site.figure(
+            charts.lattice(panels, rows, f"{label}: mean score and 95 % interval of each method")
+        ),
         "against": columns[0].title,
         "others": [column.title for column in columns[1:]],
         "gaps": _gaps(run, columns, methods),
@@ -71,16 +96,26 @@ def _lines(run: Run, column: Column) -> dict[str, dict[str, Any]]:
 
 def _order(lines: list[dict[str, dict[str, Any]]], higher_is_better: bool) -> list[str]:
     """Best mean over the columns first; a method that is missing from one comes later, whatever its mean."""
-    means = pd.DataFrame([{method: line["mean"] for method, line in found.items()} for found in lines])
-    ordered = pd.DataFrame({"missing": means.isna().sum(), "score": means.mean() * (-1 if higher_is_better else 1)})
+    means = pd.DataFrame(
+        [{method: line["mean"] for method, line in found.items()} for found in lines]
+    )
+    ordered = pd.DataFrame(
+        {"missing": means.isna().sum(), "score": means.mean() * (-1 if higher_is_better else 1)}
+    )
     return [str(m) for m in ordered.sort_values(["missing", "score"], kind="stable").index]
 
 
 def _spot(column: Column, line: dict[str, Any] | None) -> Spot | str:
     if line is None or not math.isfinite(line["mean"]):
-        return "not judged" if line is None else next((k for k in ("n/a", "failed", "undefined") if line[k]), "no score")
+        return (
+            "not judged"
+            if line is None
+            else next((k for k in ("n/a", "failed", "undefined") if line[k]), "no score")
+        )
     said = f"mean {number(line['mean'])} · 95 % interval {number(line['low'])} to {number(line['high'])} · n = {line['n']}"
-    return Spot(line["mean"], line["low"], line["high"], f"{line['method']}: {column.title}\n{said}")
+    return Spot(
+        line["mean"], line["low"], line["high"], f"{line['method']}: {column.title}\n{said}"
+    )
 
 
 def _gaps(run: Run, columns: list[Column], methods: list[str]) -> list[dict[str, Any]]:
@@ -90,5 +125,11 @@ def _gaps(run: Run, columns: list[Column], methods: list[str]) -> list[dict[str,
     rows = []
     for method in methods:
         found = [gap(other.get(method, empty), first.get(method, empty)) for other in others]
-        rows.append({"method": method, "family": run.family(method), "cells": [(e, n) if n else None for e, n in found]})
+        rows.append(
+            {
+                "method": method,
+                "family": run.family(method),
+                "cells": [(e, n) if n else None for e, n in found],
+            }
+        )
     return rows

@@ -26,7 +26,9 @@ class Best(NamedTuple):
 
 def content(run: Run, site: Site) -> dict[str, Any] | None:
     """One setting, under the fine-tuned weights and under those as they are; none with a single mark."""
-    found = [b for model in run.models for key in _settings(run, model) if (b := best(run, model, key))]
+    found = [
+        b for model in run.models for key in _settings(run, model) if (b := best(run, model, key))
+    ]
     if len({b.model for b in found}) < 2:
         return None
     last = {b.model: b for b in found}
@@ -44,9 +46,14 @@ def content(run: Run, site: Site) -> dict[str, Any] | None:
     title = "Score of the best method against the accuracy of the model"
     labels = ("correct on intact images", "mean score of the best method")
     varied = len({p.x for p in points}) > 1
-    across, up = Axis.around([p.x for p in points], most=6), Axis.around([v for b in found for v in b.score])
+    across, up = (
+        Axis.around([p.x for p in points], most=6),
+        Axis.around([v for b in found for v in b.score]),
+    )
     return {
-        "figure": site.figure(charts.scatter(points, across, up, labels, title, " %")) if varied else None,
+        "figure": site.figure(charts.scatter(points, across, up, labels, title, " %"))
+        if varied
+        else None,
         "rows": [
             {
                 "best": b,
@@ -70,10 +77,14 @@ def _settings(run: Run, model: str) -> list[Key]:
 def best(run: Run, model: str, key: Key) -> Best | None:
     """Of what is no control; none without a score, or without labels."""
     judge, view = run.judges[key], run.view_of(model, key)
-    lines = run.summary[(run.summary["model"] == model) & ~run.summary["method"].map(run.is_control)]
+    lines = run.summary[
+        (run.summary["model"] == model) & ~run.summary["method"].map(run.is_control)
+    ]
     for column, value in zip(("protocol", "setting", "baseline"), key, strict=True):
         lines = lines[lines[column] == value]
-    lines = lines[lines["mean"].notna()].sort_values("mean", ascending=not judge["higher_is_better"], kind="stable")
+    lines = lines[lines["mean"].notna()].sort_values(
+        "mean", ascending=not judge["higher_is_better"], kind="stable"
+    )
     correct, labelled = run.right(model, view)
     if not len(lines) or not labelled:
         return None
@@ -89,7 +100,11 @@ def _label(run: Run, found: Best) -> str:
 
 def _spot(run: Run, found: Best) -> Spot:
     score, share = found.score, found.accuracy
-    interval = f" (95 % interval {number(score.low)} to {number(score.high)})" if math.isfinite(score.low) else ""
+    interval = (
+        f" (95 % interval {number(score.low)} to {number(score.high)})"
+        if math.isfinite(score.low)
+        else ""
+    )
     said = [
         f"{run.short_names[found.model]}, {view_words(found.view)}: {found.method}",
         f"{found.setting}: {number(score.value)}{interval}",

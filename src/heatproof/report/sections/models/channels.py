@@ -20,7 +20,11 @@ def content(run: Run, site: Site) -> list[dict[str, Any]]:
     for model in run.models:
         views = run.networks(model)
         for view in views:
-            if view and "" in views and (pair := _pair(run, site, run.kept(model, ""), run.kept(model, view))):
+            if (
+                view
+                and "" in views
+                and (pair := _pair(run, site, run.kept(model, ""), run.kept(model, view)))
+            ):
                 name = run.short_names[model] + (f", {view_words(view)}" if len(views) > 2 else "")
                 found.append({"name": name, "model": model, **pair})
     return found
@@ -29,14 +33,22 @@ def content(run: Run, site: Site) -> list[dict[str, Any]]:
 def _pair(run: Run, site: Site, before: Kept, after: Kept) -> dict[str, Any] | None:
     samples = [s for s in before.shown if s in after.shown]
     peaks = [_peaks(kept, samples) for kept in (before, after)]
-    if len(samples) < 2 * COUNT or peaks[0] is None or peaks[1] is None or peaks[0].shape != peaks[1].shape:
+    if (
+        len(samples) < 2 * COUNT
+        or peaks[0] is None
+        or peaks[1] is None
+        or peaks[0].shape != peaks[1].shape
+    ):
         return None
     old, new = (top(p, COUNT) for p in peaks if p is not None)
     common = shared(old, new)
     return {
         "n": len(samples),
         "count": COUNT,
-        "channels": [_channel(site, before, samples, old[c], new[c], int(common[c])) for c in range(min(CHANNELS, len(old)))],
+        "channels": [
+            _channel(site, before, samples, old[c], new[c], int(common[c]))
+            for c in range(min(CHANNELS, len(old)))
+        ],
         "watched": len(old),
         "mean": float(common.mean()),
         "least": int(common.min()),
@@ -51,12 +63,22 @@ def _peaks(kept: Kept, samples: list[str]) -> np.ndarray | None:  # (samples, C)
     return found.numpy()[[kept.ids.index(s) for s in samples]] if found is not None else None
 
 
-def _channel(site: Site, kept: Kept, samples: list[str], old: np.ndarray, new: np.ndarray, common: int) -> dict[str, Any]:
-    return {"common": common, "before": _row(site, kept, samples, old, new), "after": _row(site, kept, samples, new, old)}
+def _channel(
+    site: Site, kept: Kept, samples: list[str], old: np.ndarray, new: np.ndarray, common: int
+) -> dict[str, Any]:
+    return {
+        "common": common,
+        "before": _row(site, kept, samples, old, new),
+        "after": _row(site, kept, samples, new, old),
+    }
 
 
-def _row(site: Site, kept: Kept, samples: list[str], mine: np.ndarray, others: np.ndarray) -> list[dict[str, Any]]:
+def _row(
+    site: Site, kept: Kept, samples: list[str], mine: np.ndarray, others: np.ndarray
+) -> list[dict[str, Any]]:
     chosen = [(samples[i], int(i) in set(others.tolist())) for i in mine]
     return [
-        {"id": s, "both": both, "photo": site.picture(pictures.photo(i))} for s, both in chosen if (i := kept.of(s, "images")) is not None
+        {"id": s, "both": both, "photo": site.picture(pictures.photo(i))}
+        for s, both in chosen
+        if (i := kept.of(s, "images")) is not None
     ]

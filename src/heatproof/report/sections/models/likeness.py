@@ -27,7 +27,9 @@ class Portrait(NamedTuple):
 
     logits: dict[str, np.ndarray]  # sample -> (K,)
     labels: dict[str, int]
-    maps: dict[str, np.ndarray]  # sample -> (h, w), from 0 to 1; nan where a map is the same everywhere
+    maps: dict[
+        str, np.ndarray
+    ]  # sample -> (h, w), from 0 to 1; nan where a map is the same everywhere
     size: int  # of the image
 
 
@@ -46,12 +48,19 @@ def content(run: Run, site: Site) -> dict[str, Any] | None:
     shown = [(name, title) for name, title in measures if any(getattr(p, name) for p in pairs)]
     if not shown:
         return None
-    panels = [Panel(title, Axis.around([0.0, *_ends(pairs, name)], most=5), 0.0) for name, title in shown]
-    rows = [Row(p.label, COLOURS[p.same], tuple(_spot(p, name) for name, _ in shown)) for p in pairs]
+    panels = [
+        Panel(title, Axis.around([0.0, *_ends(pairs, name)], most=5), 0.0) for name, title in shown
+    ]
+    rows = [
+        Row(p.label, COLOURS[p.same], tuple(_spot(p, name) for name, _ in shown)) for p in pairs
+    ]
     title = "Mean absolute difference of two networks and its 95 % interval"
     return {
         "figure": site.figure(charts.lattice(panels, rows, title, digits=3, longest=36)),
-        "n": {name: max((found[1] for p in pairs if (found := getattr(p, name))), default=0) for name, _ in measures},
+        "n": {
+            name: max((found[1] for p in pairs if (found := getattr(p, name))), default=0)
+            for name, _ in measures
+        },
         "nearer": {title: nearer(pairs, name) for name, title in shown},
         "other": any(not p.same for p in pairs),
         "same": any(p.same for p in pairs),
@@ -61,14 +70,23 @@ def content(run: Run, site: Site) -> dict[str, Any] | None:
 
 def nearer(pairs: list[Pair], name: str) -> bool | None:
     """Whether every copy is nearer to its original than any two different networks are, intervals included."""
-    gaps = {same: [found[0] for p in pairs if p.same is same and (found := getattr(p, name))] for same in (True, False)}
-    known = all(gaps.values()) and all(math.isfinite(e.low) for found in gaps.values() for e in found)
+    gaps = {
+        same: [found[0] for p in pairs if p.same is same and (found := getattr(p, name))]
+        for same in (True, False)
+    }
+    known = all(gaps.values()) and all(
+        math.isfinite(e.low) for found in gaps.values() for e in found
+    )
     return max(e.high for e in gaps[True]) < min(e.low for e in gaps[False]) if known else None
 
 
 def _pairs(run: Run) -> list[Pair]:
     """Each model with its fine-tuned copies, then different models in the plainest weights that they have in common."""
-    seen = {(model, view): _portrait(run, model, view) for model in run.models for view in run.networks(model)}
+    seen = {
+        (model, view): _portrait(run, model, view)
+        for model in run.models
+        for view in run.networks(model)
+    }
     found = []
     for model in run.models:
         copies = [view for view in run.networks(model) if view and (model, "") in seen]
@@ -85,7 +103,11 @@ def _pairs(run: Run) -> list[Pair]:
 
 def _portrait(run: Run, model: str, view: str) -> Portrait:
     kept = run.kept(model, view)
-    maps = {s: stretched(m.float()[None].numpy())[0] for s in kept.shown if (m := kept.of(s, f"map {CAM}")) is not None}
+    maps = {
+        s: stretched(m.float()[None].numpy())[0]
+        for s in kept.shown
+        if (m := kept.of(s, f"map {CAM}")) is not None
+    }
     labels = {s: label for s, label in zip(kept.ids, kept.labels, strict=True) if label is not None}
     logits = {s: v.numpy() for s, v in zip(kept.ids, kept.logits, strict=True)}
     return Portrait(logits, labels, maps, int(run.facts(model, view).get("size", 64)))
@@ -94,9 +116,21 @@ def _portrait(run: Run, model: str, view: str) -> Portrait:
 def _pair(label: str, same: bool, a: Portrait, b: Portrait) -> Pair:
     both = [s for s in a.labels if s in b.logits and a.logits[s].shape == b.logits[s].shape]
     drawn = [s for s in a.maps if s in b.maps]
-    softmax = softmax_gaps(_stack(a.logits, both), _stack(b.logits, both), np.array([a.labels[s] for s in both])) if both else None
+    softmax = (
+        softmax_gaps(
+            _stack(a.logits, both), _stack(b.logits, both), np.array([a.labels[s] for s in both])
+        )
+        if both
+        else None
+    )
     size = max(a.size, b.size)
-    cam = map_gaps(*(resize(torch.from_numpy(_stack(p.maps, drawn)), size, size).numpy() for p in (a, b))) if drawn else None
+    cam = (
+        map_gaps(
+            *(resize(torch.from_numpy(_stack(p.maps, drawn)), size, size).numpy() for p in (a, b))
+        )
+        if drawn
+        else None
+    )
     return Pair(label, same, _estimate(softmax), _estimate(cam))
 
 
@@ -119,4 +153,9 @@ def _spot(pair: Pair, name: str) -> Spot | str:
         return "n/a"
     (value, low, high), n = found
     interval = f"95 % interval {number(low)} to {number(high)}"
-    return Spot(value, low, high, f"{pair.label}\nmean absolute difference {number(value)} · {interval} · n = {n}")
+    return Spot(
+        value,
+        low,
+        high,
+        f"{pair.label}\nmean absolute difference {number(value)} · {interval} · n = {n}",
+    )
