@@ -28,10 +28,10 @@ from heatproof.cli import keep_memory
 from heatproof.data.base import Data
 from heatproof.data.folder import ImageFolder
 from heatproof.models.vision import import_torchvision
-from heatproof.training.feed import Deletion, Feed
+from heatproof.training.distributed import ProcessGroup
 from heatproof.training.finetune import Run
+from heatproof.training.loader import BatchLoader, Deletion
 from heatproof.training.schedule import Schedule
-from heatproof.training.team import Team
 
 
 class Bench:
@@ -39,7 +39,7 @@ class Bench:
         self, model: hp.Model, data: Data, batch: int, baseline: str, place: Path, augment: bool
     ) -> None:
         self.model, self.batch = model, batch
-        feed = Feed(data, range(len(data.ids)), model, augment=augment)
+        feed = BatchLoader(data, range(len(data.ids)), model, augment=augment)
         deletion = Deletion(16, Baseline.parse(baseline))
         self.run = Run(
             model,
@@ -50,7 +50,7 @@ class Bench:
             place,
             0,
             1,
-            Team(model.device),
+            ProcessGroup(model.device),
             None,
         )
         self.net = copy.deepcopy(model.module).to(memory_format=torch.channels_last)

@@ -19,7 +19,7 @@ from torch import Tensor
 import heatproof as hp
 from heatproof.analysis.soundness import at_levels
 from heatproof.baselines.linear import linear_impute
-from heatproof.protocols import Judged
+from heatproof.protocols import EvalBatch
 from heatproof.protocols.soundness import Soundness
 from heatproof.tensor.curves import removal_order
 from heatproof.tensor.filters import gaussian, separable
@@ -67,10 +67,11 @@ def compared(options: argparse.Namespace) -> None:
         maps = maps - maps.flatten(1).amin(1)[:, None, None]
         spent: dict[str, list[float]] = {"whole": [], "bare": []}
         for _ in range(options.repeats):
-            batch = Judged(ids, x, target, clean, Rng(0, ids))
+            batch = EvalBatch(ids, x, target, clean, Rng(0, ids))
             spent["whole"].append(
                 seconds(
-                    lambda batch=batch, maps=maps: protocol.measure(model, batch, {}, maps), clock
+                    lambda batch=batch, maps=maps: protocol.score_maps(model, batch, {}, maps),
+                    clock,
                 )
             )
             spent["bare"].append(
@@ -123,7 +124,7 @@ def memory(options: argparse.Namespace) -> None:
     score = (torch.arange(steps) >= start).float()
     mass = torch.rand(options.memory, steps, generator=draw)
     kept = (score.nbytes + mass.nbytes) / options.memory
-    spent = seconds(lambda: protocol.conclude({"score": score, "mass": mass}), clock)
+    spent = seconds(lambda: protocol.aggregate({"score": score, "mass": mass}), clock)
     middle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     drawn = seconds(lambda: at_levels(protocol, score.numpy(), mass.numpy()), clock)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -22,7 +22,7 @@ heatproof explain photo.jpg -m torchvision:resnet50 --weights download          
 ```yaml
 models:
   - {name: "torchvision:resnet50", weights: resnet50-0676ba61.pth}
-  - {name: bcos-resnet50, weights: download, tuned: {16/zero: bcos_resnet50_imagenet1000_checkpoint_best.pth.tar}}
+  - {name: bcos-resnet50, weights: download, fine_tuned_weights: {16/zero: bcos_resnet50_imagenet1000_checkpoint_best.pth.tar}}
 ```
 
 | name | layers `middle`, `final`, `cam` | images | mean | zero is | weights | papers |
@@ -48,7 +48,7 @@ Checkpoints are read under the names they were published with: what lies around 
 (`module.`, `model.`) is taken off, B-cos' `….linear.weight` and Fixup's `bias1a` have their places. What is missing, unexpected or of
 another shape is listed, with what the file looks like: "it looks like bcos-resnet18".
 
-The IDSDS paper's fine-tuned checkpoints (`…_checkpoint_best.pth.tar`) are for `tuned: {16/zero: FILE}`. Its ViT-B/16 is an older file
+The IDSDS paper's fine-tuned checkpoints (`…_checkpoint_best.pth.tar`) are for `fine_tuned_weights: {16/zero: FILE}`. Its ViT-B/16 is an older file
 than the one that timm now gives for that name; both fit, and the paper's own has to be given as a file. The paper resizes to 256 px for
 it, timm to 248.
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from torch import Tensor, nn
 
-from heatproof.analysis.intervals import redrawn, summarize
+from heatproof.analysis.intervals import bootstrap_aggregates, summarize
 from heatproof.bench.models import Making, open_model
 from heatproof.bench.plan import Plan, Task, make_plan
 from heatproof.bench.run import execute, provenance
@@ -87,7 +87,9 @@ class Result:
 
     def summary(self, resamples: int = 2000) -> pd.DataFrame:
         """Mean, 95 % interval, rank and rank interval, n, failures; one line a model, protocol setting and method."""
-        return summarize(self.scores, resamples, again=redrawn(self.store, self.scores, resamples))
+        return summarize(
+            self.scores, resamples, again=bootstrap_aggregates(self.store, self.scores, resamples)
+        )
 
     @property
     def failures(self) -> pd.DataFrame:
@@ -316,12 +318,12 @@ def _judges(plan: Plan) -> list[dict[str, Any]]:
             **p.facts(),
             "canonical": p.canonical,
             "setting": p.setting,
-            "baseline": p.removal,
+            "baseline": p.baseline_name,
             "settings": p.model_dump(),
             "forwards": sum(p.shared_passes().values()),
             "each": sum(p.passes().values()),
             "explanations": p.explanations(),
-            "concludes": list(p.concludes),
+            "aggregates": list(p.aggregates),
         }
         for p in found.values()
     ]

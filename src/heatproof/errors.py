@@ -16,13 +16,13 @@ class NotApplicable(HeatproofError):
     """A method or protocol that is not defined for this model or data: planned as n/a, shown, no failure."""
 
 
-def told(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """«ValueError: no luck (mine.py:4)»: what happened and where, in a line."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
-def some(names: Iterable[str], most: int = 5) -> str:
+def join_limited(names: Iterable[str], most: int = 5) -> str:
     """«a, b, c, d, e and 7 more»."""
     told = list(names)
     return ", ".join(told[:most]) + (f" and {len(told) - most} more" if len(told) > most else "")
@@ -42,6 +42,8 @@ def unknown(kind: str, name: object, known: Iterable[str], hint: str = "") -> He
         by_sound[n] for n in get_close_matches(heard, by_sound, 3, 0.6)
     ]
     help_ = (
-        f"did you mean {', '.join(close)}?" if close else f"there are: {some(names, MOST_NAMES)}"
+        f"did you mean {', '.join(close)}?"
+        if close
+        else f"there are: {join_limited(names, MOST_NAMES)}"
     )
     return HeatproofError(f'unknown {kind} "{name}"; {help_}{" " + hint if hint else ""}')

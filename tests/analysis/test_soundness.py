@@ -83,7 +83,7 @@ def test_samples_without_a_curve_or_a_positive_value_are_left_out(curves):
 def test_conclusion_and_points_agree(curves):
     protocol = make_protocol("soundness", {"eps": 0.05, "level": 0.5})
     mean = (
-        protocol.conclude(
+        protocol.aggregate(
             {k: torch.from_numpy(v) for k, v in zip(("score", "mass"), curves, strict=True)}
         )
         .value.mean()

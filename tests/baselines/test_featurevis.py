@@ -11,7 +11,7 @@ import heatproof as hp
 from heatproof.baselines import Baseline
 from heatproof.baselines import featurevis as fv
 from heatproof.errors import HeatproofError
-from heatproof.models.guard import unchanged
+from heatproof.models.guards import assert_unchanged
 from heatproof.tensor.noise import Rng, generator
 from heatproof.tensor.spectra import COLOURS, look, recorrelated
 
@@ -186,7 +186,7 @@ def test_the_same_twice_and_nothing_else_is_touched(vgg, reference):
     np.random.seed(0)
     before, theirs = torch.random.get_rng_state(), np.random.get_state()[1].copy()
     settings = vgg.batch_size, vgg.fill_batches
-    with unchanged(vgg.module), torch.no_grad():
+    with assert_unchanged(vgg.module), torch.no_grad():
         first = prepared(text, vgg, reference)
     assert torch.equal(torch.random.get_rng_state(), before) and np.array_equal(
         np.random.get_state()[1], theirs

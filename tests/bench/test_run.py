@@ -320,14 +320,17 @@ def test_killed_in_the_middle_and_taken_up_again(tmp_path):
 def test_code_that_cannot_be_read_is_run_again_and_said_so(model, tmp_path):
     names: dict = {}
     exec("def typed_in(model, x, target, *, rng):\n    return x", names)
-    run = lambda: hp.evaluate(
-        model,
-        "paperbirds:test",
-        ["edges", names["typed_in"]],
-        ["sds"],
-        limit=4,
-        out=tmp_path / "run",
-    )  # noqa: E731
+
+    def run():
+        return hp.evaluate(
+            model,
+            "paperbirds:test",
+            ["edges", names["typed_in"]],
+            ["sds"],
+            limit=4,
+            out=tmp_path / "run",
+        )
+
     first = run()
     with pytest.warns(UserWarning, match="the code of typed_in cannot be read"):
         second = run()

@@ -240,7 +240,7 @@ def test_networks_are_compared(compared):
     )  # title; before, after, change
     assert (
         compared.locator("#models svg.lattice:visible").count() == 3
-    )  # scores by model; before and after; likeness
+    )  # scores by model; before and after; similarity
     assert compared.locator("#models .channels:visible ul").count() == 3 * 2
     compared.locator("#models").get_by_role("tab", name="sds · blur").click()
     assert (

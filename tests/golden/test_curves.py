@@ -6,7 +6,7 @@ import torch
 
 import heatproof as hp
 import heatproof.functional as F
-from heatproof.protocols import Judged, make_protocol
+from heatproof.protocols import EvalBatch, make_protocol
 from heatproof.tensor.noise import Rng
 
 ORDERS = {"ascending": "least", "descending": "most"}
@@ -20,7 +20,7 @@ BASELINES = {
 
 def judged(model, x, target):
     ids = [str(i) for i in range(len(x))]
-    return Judged(ids, x, target, model.logits(x), Rng(0, ids))
+    return EvalBatch(ids, x, target, model.logits(x), Rng(0, ids))
 
 
 def close(ours, stored):
@@ -35,7 +35,7 @@ def test_incremental_deletion(golden, golden_model, name, order, label):
     batch = judged(model, torch.from_numpy(case["images"]), torch.from_numpy(case["labels"]))
     maps = torch.from_numpy(case[f"map__{label}"])[:, 0]
     protocol = make_protocol("ids", {"order": ORDERS[order]})
-    found = protocol.measure(model, batch, {}, maps)
+    found = protocol.score_maps(model, batch, {}, maps)
     stored = case[f"{name}__fixed__{order}__{label}__curve"]
     close(found.curves["score"], stored)
     score = case[f"{name}__fixed__{order}__{label}__score"]
@@ -96,10 +96,10 @@ def test_deletion_and_insertion(golden, golden_model, baseline, label, steps, sc
     maps = torch.from_numpy(case[f"map__{label}"])
     settings = {"steps": steps, "score": score, "baseline": BASELINES[baseline]}
     for name in ("deletion", "insertion"):
-        found = make_protocol(name, settings).measure(model, batch, {}, maps)
+        found = make_protocol(name, settings).score_maps(model, batch, {}, maps)
         close(found.curves["score"], case[f"{prefix}{name}__curves"])
         np.testing.assert_allclose(found.value, case[f"{prefix}{name}__auc"], rtol=1e-4, atol=1e-4)
-    gain = make_protocol("srg", settings).measure(model, batch, {}, maps)
+    gain = make_protocol("srg", settings).score_maps(model, batch, {}, maps)
     np.testing.assert_allclose(gain.value, case[prefix + "srg"], rtol=1e-4, atol=2e-4)
 
 
@@ -108,7 +108,7 @@ def test_every_pixel_a_step(golden, golden_model):
     x = torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2)[:1]
     batch = judged(model, x, torch.from_numpy(case["targets"])[:1])
     for name in ("deletion", "insertion"):
-        found = make_protocol(name, {"steps": 1024}).measure(
+        found = make_protocol(name, {"steps": 1024}).score_maps(
             model, batch, {}, torch.from_numpy(case["map__smooth"])[:1]
         )
         close(found.curves["score"], case[f"zero__smooth__steps-1__logit__{name}__curves"])

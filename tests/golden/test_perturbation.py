@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from heatproof.methods import extremal
-from heatproof.methods.cells import (
+from heatproof.methods.extremal import Bumps, blurred
+from heatproof.methods.perturbation import SoftMasks, rise_maps
+from heatproof.methods.surrogates import (
     dependence,
     enlarged,
     replicated_designs,
     sobol_sequence,
     total_indices,
 )
-from heatproof.methods.extremal import Bumps, blurred
-from heatproof.methods.perturbation import SoftMasks, rise_maps
 from heatproof.tensor.noise import Rng
 
 

@@ -6,7 +6,7 @@ import torch
 
 import heatproof as hp
 import heatproof.functional as F
-from heatproof.protocols import Judged, make_protocol
+from heatproof.protocols import EvalBatch, make_protocol
 from heatproof.tensor.noise import Rng
 
 MAPS = ["ixgsmooth", "random"]
@@ -16,7 +16,7 @@ RATIOS = [k / 10 for k in range(1, 10)]
 
 def judged(model, x, target):
     ids = [str(i) for i in range(len(x))]
-    return Judged(ids, x, target, model.logits(x), Rng(0, ids))
+    return EvalBatch(ids, x, target, model.logits(x), Rng(0, ids))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def batch(case, golden_model):
 
 def first(batch, n):
     """The first images, of which no maps are judged yet."""
-    return Judged(
+    return EvalBatch(
         batch.ids[:n], batch.x[:n], batch.target[:n], batch.clean[:n], Rng(0, batch.ids[:n])
     )
 
@@ -63,7 +63,9 @@ def few_flips(ours, stored):
 def test_completeness(case, batch, golden_model, name, fill):
     part = first(batch, 200 if fill == "zero" else 60)
     protocol = make_protocol("completeness", {"baseline": FILLS[fill], "compat": "soco"})
-    found = protocol.measure(golden_model("resnet"), part, {}, maps_of(case, name)[: len(part.x)])
+    found = protocol.score_maps(
+        golden_model("resnet"), part, {}, maps_of(case, name)[: len(part.x)]
+    )
     clean = (part.clean.argmax(1) == part.target).float()[:, None]
     few_flips(clean - found.curves["drop"], right(case, f"{name}__completeness_{fill}"))
     np.testing.assert_allclose(found.value, found.curves["drop"].mean(1), rtol=1e-6)
@@ -83,7 +85,7 @@ def test_soundness(case, batch, golden_model, name, fill, step, some):
     run = f"{name}__soundness_{fill}"
     protocol = make_protocol("soundness", {"baseline": FILLS[fill], "compat": "soco", "step": step})
     np.testing.assert_allclose(protocol.missing, case[f"{run}__mask_ratios"], atol=1e-9)
-    found = protocol.measure(
+    found = protocol.score_maps(
         golden_model("resnet"), first(batch, some), {}, maps_of(case, name)[:some]
     )
     few_flips(found.curves["score"], right(case, run))
@@ -97,7 +99,7 @@ def test_soundness(case, batch, golden_model, name, fill, step, some):
 
 def test_soundness_from_the_images_on(case, batch, golden_model):
     protocol = make_protocol("soundness", {"baseline": "zero", "compat": "soco", "level": 0.8})
-    found = protocol.measure(
+    found = protocol.score_maps(
         golden_model("resnet"), first(batch, 200), {}, maps_of(case, "ixgsmooth")
     )
     np.testing.assert_allclose(
@@ -105,14 +107,14 @@ def test_soundness_from_the_images_on(case, batch, golden_model):
     )
     at = np.argmax(case["ixgsmooth__soundness_zero__cls_results"] >= 0.8)
     np.testing.assert_allclose(
-        protocol.conclude(found.curves).value, case["ixgsmooth__soundness_zero__q"][at], atol=1e-6
+        protocol.aggregate(found.curves).value, case["ixgsmooth__soundness_zero__q"][at], atol=1e-6
     )
 
 
 def test_newly_included_mass(case, batch, golden_model):
     """Their maps are divided by 255, ours by the maximum."""
     maps = maps_of(case, "random")[:4]
-    found = make_protocol("soundness", {"baseline": "zero", "last": 0.03}).measure(
+    found = make_protocol("soundness", {"baseline": "zero", "last": 0.03}).score_maps(
         golden_model("resnet"), first(batch, 4), {}, maps
     )
     stored = case["random__soundness_zero__new_added"].T[:4]
@@ -128,7 +130,7 @@ def test_soundness_by_the_score_of_each_sample(case, batch, golden_model, name):
     protocol = make_protocol(
         "soundness", {"baseline": "zero", "compat": "soco", "score": "logit", "step": 0.04}
     )
-    found = protocol.measure(golden_model("resnet"), first(batch, 200), {}, maps_of(case, name))
+    found = protocol.score_maps(golden_model("resnet"), first(batch, 200), {}, maps_of(case, name))
     np.testing.assert_allclose(
         found.curves["score"].mean(0), case[f"{run}__cls_results"], rtol=1e-4, atol=1e-5
     )
@@ -163,7 +165,7 @@ def test_a_linear_model(golden, sign_of_sum, name):
         model, torch.from_numpy(case["x"]).reshape(-1, 1, 10, 20), torch.from_numpy(case["labels"])
     )
     maps = torch.from_numpy(case[f"map__{name}"]).reshape(-1, 10, 20)
-    complete = make_protocol("completeness", {"baseline": "zero", "compat": "soco"}).measure(
+    complete = make_protocol("completeness", {"baseline": "zero", "compat": "soco"}).score_maps(
         model, batch, {}, maps
     )
     few_flips(
@@ -175,7 +177,7 @@ def test_a_linear_model(golden, sign_of_sum, name):
         atol=1 / 500 + 1e-6,
     )
     protocol = make_protocol("soundness", {"baseline": "zero", "compat": "soco"})
-    found = protocol.measure(model, batch, {}, maps)
+    found = protocol.score_maps(model, batch, {}, maps)
     q = protocol.quality(**found.curves)
     np.testing.assert_allclose(
         found.curves["score"].mean(0), case[f"{name}__soundness_zero__cls_results"], atol=1e-6

@@ -12,8 +12,8 @@ import heatproof as hp
 from heatproof.methods import Explainer, Expression
 from heatproof.methods.transformers import attention_evidence, attention_gradients
 from heatproof.models.convert import renamed
+from heatproof.models.hooks import record_calls
 from heatproof.models.vit import vit
-from heatproof.models.watch import watching
 from heatproof.tensor.noise import Rng
 
 DATA = Path(__file__).parent / "data"
@@ -64,7 +64,7 @@ def test_logits(case, inputs, model, which):
 
 def test_attention_and_its_gradient(case, inputs, model):
     net, (x, target) = model("new"), inputs
-    with watching(attentions(net), keep=lambda call: call.output) as seen:
+    with record_calls(attentions(net), keep=lambda call: call.output) as seen:
         gradients = attention_gradients(net(x), target, list(seen.values()))
     close(torch.stack(list(seen.values()), 1).detach(), case["attention_new"])
     close(gradients[-1], case["lastblock_attn_grad_new"])

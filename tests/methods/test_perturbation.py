@@ -12,7 +12,9 @@ from torch import nn
 import heatproof as hp
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression
-from heatproof.methods.cells import (
+from heatproof.methods.extremal import Bumps, at_level, blurred, largest
+from heatproof.methods.perturbation import SoftMasks, windows
+from heatproof.methods.surrogates import (
     all_coalitions,
     dependence,
     drawn_coalitions,
@@ -20,8 +22,6 @@ from heatproof.methods.cells import (
     shapley_kernel,
     sobol_sequence,
 )
-from heatproof.methods.extremal import Bumps, at_level, blurred, largest
-from heatproof.methods.perturbation import SoftMasks, windows
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.resample import cubic, linear, nearest
 
@@ -101,7 +101,7 @@ def test_noise_comes_from_the_seed(additive, method):
 
 @pytest.mark.parametrize("method", SHORT)
 def test_the_network_is_left_as_it_was(method):
-    from heatproof.models.guard import unchanged
+    from heatproof.models.guards import assert_unchanged
 
     torch.manual_seed(0)
     net = nn.Sequential(
@@ -114,7 +114,7 @@ def test_the_network_is_left_as_it_was(method):
     )
     model, x = hp.Model(net.train(), size=32), torch.randn(2, 3, 32, 32)
     kept = x.clone()
-    with unchanged(net):
+    with assert_unchanged(net):
         hp.explain(model, x, [0, 1], method)
     assert net.training
     assert torch.equal(x, kept)

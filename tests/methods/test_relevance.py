@@ -274,7 +274,7 @@ def test_nets_of_ours_at_every_layer(birds, name, method, layer):
 def test_outputs_are_the_networks_own(birds, name):
     """Norms are merged on the side: the values that flow are those of the network."""
     model, x, _ = birds(name)
-    with model.held():
+    with model.frozen_eval():
         logits = Propagation(model, Rules(z_plus, z_plus)).logits(x.requires_grad_())
     torch.testing.assert_close(logits.detach(), model.logits(x.detach()), rtol=1e-5, atol=1e-5)
 

@@ -17,10 +17,10 @@ from heatproof.methods.transformers import (
     class_row,
     mean_attention,
 )
-from heatproof.models.guard import HOOKS
+from heatproof.models.guards import HOOKS
+from heatproof.models.hooks import Call, record_calls
 from heatproof.models.operations import Product, Sum
 from heatproof.models.vit import Block, vit
-from heatproof.models.watch import Call, watching
 from heatproof.tensor.noise import Rng
 
 METHODS = ["rollout", "rollout(start=0)", "chefer", "chefer(start=0)", "vit-gradcam"]
@@ -120,7 +120,7 @@ def test_relevance_is_neither_made_nor_lost(small):
     stages = list(model.module.children())[1:]
     with (
         torch.no_grad(),
-        watching(
+        record_calls(
             (m for s in stages for m in s.modules() if type(m) in RULES), keep=lambda call: call
         ) as calls,
     ):
@@ -181,7 +181,7 @@ def test_a_relevance_of_the_last_attention_is_what_its_values_carry(small):
     given = Relevance({})
     with (
         torch.no_grad(),
-        watching(
+        record_calls(
             (m for m in model.module[3:].modules() if type(m) in RULES), keep=lambda call: call
         ) as given.calls,
     ):

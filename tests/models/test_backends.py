@@ -17,7 +17,7 @@ from heatproof.data.catalog import load_batch
 from heatproof.data.grids import tiled
 from heatproof.errors import HeatproofError
 from heatproof.models import backends, views
-from heatproof.models.guard import unchanged
+from heatproof.models.guards import assert_unchanged
 
 NETS = ("resnet", "vgg-bn", "vit", "bagnet", "bcos", "resnet-nobn")
 ROWS = 16
@@ -81,7 +81,7 @@ def test_a_backend_gives_what_the_network_gives(models, net, backend):
     model, x, target = models(net)
     expected, drops = model.forward(x), F.patch_drops(model, x[:3], target[:3], patches=16)
     model.backend = backend
-    with unchanged(model.module):
+    with assert_unchanged(model.module):
         found = model.forward(x)
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.shape == theirs.shape and share_of_range(ours, theirs) <= 1e-3
@@ -134,10 +134,10 @@ def test_only_whole_passes_without_gradients_leave_the_network(models):
         tail.logits(h),
         model.gradient(x, target).gradient,
         model(x).detach(),
-        model.observe(x, "layer2")[1],
+        model.logits_and_activation(x, "layer2")[1],
     ]
     assert all(map(torch.equal, found, expected))
-    assert torch.equal(model.observe(x, "layer2")[0], model.forward(x)[0])
+    assert torch.equal(model.logits_and_activation(x, "layer2")[0], model.forward(x)[0])
     before = model.passes.copy()
     model.tail("input").logits(x)
     assert (model.passes - before) == {"forward": ROWS}
@@ -188,7 +188,7 @@ def test_the_network_is_left_as_it_was_found(backend):
     model.module[1].eval()
     model.backend = backend
     before, drawn, x = copy.deepcopy(model.module), torch.get_rng_state(), torch.zeros(3, 3, 16, 16)
-    with unchanged(model.module):
+    with assert_unchanged(model.module):
         model.logits(x)
     assert [m.training for m in model.module.modules()] == [m.training for m in before.modules()]
     assert model.module[2].inplace

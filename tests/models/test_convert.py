@@ -10,7 +10,7 @@ from torch import nn
 import heatproof as hp
 from heatproof.errors import NotApplicable
 from heatproof.models.convert import TOLERANCE, canonical, renamed
-from heatproof.models.guard import HOOKS
+from heatproof.models.guards import HOOKS
 from heatproof.models.vit import Attention, is_vit, vit
 
 TIMM = {

@@ -424,7 +424,7 @@ def test_a_network_that_views_its_features_as_rows_runs():
     model = hp.Model(Net(), size=8)
     x = torch.randn(3, 3, 8, 8)
     torch.testing.assert_close(model.logits(x), model.module(x))
-    torch.testing.assert_close(model.observe(x, model.layers[1])[0], model.module(x))
+    torch.testing.assert_close(model.logits_and_activation(x, model.layers[1])[0], model.module(x))
 
 
 class _Scale(nn.Module):

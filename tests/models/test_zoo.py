@@ -8,7 +8,7 @@ import heatproof as hp
 from heatproof.errors import HeatproofError
 from heatproof.models.checkpoint import metadata
 from heatproof.models.nets import SHIPPED
-from heatproof.models.zoo import align
+from heatproof.models.zoo import load_fine_tuned
 
 FILE = """
 import torch
@@ -150,42 +150,42 @@ def test_every_embedded_model_has_weights_for_deleted_patches():
         wanted = {"16/zero"} | (
             {"4/zero", "64/zero", "16/uniform", "16/blur"} if name == "resnet" else set()
         )
-        assert set(model.tuned) == wanted
-        assert model.aligned == ""
-        for to, path in model.tuned.items():
+        assert set(model.fine_tuned_weights) == wanted
+        assert model.fine_tuned == ""
+        for to, path in model.fine_tuned_weights.items():
             told = metadata(path)
-            assert (told["aligned"], told["model"]) == (to, model.name)
+            assert (told["fine_tuned"], told["model"]) == (to, model.name)
 
 
 def test_an_aligned_model_is_another_network_with_other_weights():
     model = hp.load_model("paperbirds/resnet")
     before = {k: v.clone() for k, v in model.module.state_dict().items()}
-    view = hp.load_model("paperbirds/resnet", aligned="16/blur")
-    assert (view.name, view.aligned) == ("paperbirds/resnet 16/blur", "16/blur")
+    view = hp.load_model("paperbirds/resnet", fine_tuned="16/blur")
+    assert (view.name, view.fine_tuned) == ("paperbirds/resnet 16/blur", "16/blur")
     x = model.normalize(torch.rand(2, 3, 64, 64))
-    own = align(model, "16/blur")
+    own = load_fine_tuned(model, "16/blur")
     assert torch.equal(own.logits(x), view.logits(x))
     assert not torch.equal(own.logits(x), model.logits(x))
     assert torch.equal(
         own.cut("layer3")[1](own.cut("layer3")[0](x)), own(x)
     )  # its layers are its own, not the model's
     assert all(torch.equal(v, before[k]) for k, v in model.module.state_dict().items())
-    assert align(own, "16/blur") is own
+    assert load_fine_tuned(own, "16/blur") is own
 
 
 def test_without_aligned_weights_the_command_that_makes_them_is_told(file, tmp_path):
     with pytest.raises(
         HeatproofError,
-        match="heatproof finetune paperbirds/vgg paperbirds:train -o aligned --patches 64 --baseline 'blur'",
+        match="heatproof finetune paperbirds/vgg paperbirds:train -o fine-tuned --patches 64 --baseline 'blur'",
     ):
-        hp.load_model("paperbirds/vgg", aligned="64/blur")
+        hp.load_model("paperbirds/vgg", fine_tuned="64/blur")
     with pytest.raises(
         HeatproofError,
-        match=r"heatproof finetune file:.*net.py:build folder:… -o aligned --patches 4",
+        match=r"heatproof finetune file:.*net.py:build folder:… -o fine-tuned --patches 4",
     ):
-        align(hp.load_model(f"file:{file}:build"), "4/zero")
+        load_fine_tuned(hp.load_model(f"file:{file}:build"), "4/zero")
     with pytest.raises(HeatproofError, match="such as 16/zero"):
-        hp.load_model("paperbirds/vgg", aligned="zero")
+        hp.load_model("paperbirds/vgg", fine_tuned="zero")
 
 
 def test_tuned_weights_of_ones_own(file, tmp_path):
@@ -193,23 +193,27 @@ def test_tuned_weights_of_ones_own(file, tmp_path):
     save_file(
         {k: v + 1 for k, v in model.module.state_dict().items()},
         tmp_path / "t.safetensors",
-        {"aligned": "4/zero"},
+        {"fine_tuned": "4/zero"},
     )
     torch.save({k: v + 1 for k, v in model.module.state_dict().items()}, tmp_path / "t.pth")
     for path in ("t.safetensors", "t.pth"):
         view = hp.load_model(
-            f"file:{file}:build", tuned={"4/zero": tmp_path / path}, aligned="4/zero"
+            f"file:{file}:build",
+            fine_tuned_weights={"4/zero": tmp_path / path},
+            fine_tuned="4/zero",
         )
         assert all(
             torch.equal(v, model.module.state_dict()[k] + 1)
             for k, v in view.module.state_dict().items()
         )
     with pytest.raises(HeatproofError, match="was fine-tuned for 4/zero, not 16/zero"):
-        hp.load_model(f"file:{file}:build", tuned={"16/zero": tmp_path / "t.safetensors"})
+        hp.load_model(
+            f"file:{file}:build", fine_tuned_weights={"16/zero": tmp_path / "t.safetensors"}
+        )
     with pytest.raises(HeatproofError, match="does not fit"):
-        hp.load_model("paperbirds/vgg", tuned={"16/zero": tmp_path / "t.pth"})
+        hp.load_model("paperbirds/vgg", fine_tuned_weights={"16/zero": tmp_path / "t.pth"})
     with pytest.raises(HeatproofError, match="such as 16/zero"):
-        hp.load_model(f"file:{file}:build", tuned={"zero": tmp_path / "t.pth"})
+        hp.load_model(f"file:{file}:build", fine_tuned_weights={"zero": tmp_path / "t.pth"})
 
 
 def test_weights_that_do_not_ship_say_how_to_get_them():
@@ -310,4 +314,4 @@ def test_an_embedded_model_untrained():
     x = torch.rand(1, 3, 64, 64)
     model = hp.load_model("paperbirds/resnet", "random")
     assert not torch.equal(model.logits(x), hp.load_model("paperbirds/resnet").logits(x))
-    assert model.tuned == {}
+    assert model.fine_tuned_weights == {}

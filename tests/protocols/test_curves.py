@@ -9,7 +9,7 @@ import heatproof.functional as F
 from heatproof.bench.spec import parse_protocols
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
-from heatproof.protocols import Judged, make_protocol
+from heatproof.protocols import EvalBatch, make_protocol
 from heatproof.tensor.noise import Rng
 
 CURVES = ["deletion", "insertion", "srg", "ids", "road(baseline=zero)"]
@@ -24,7 +24,9 @@ def model():
 def batch(model):
     data = hp.load_data("paperbirds:test", model, limit=5)
     x = model.normalize(torch.stack([data.load(i).image for i in range(5)]))
-    return Judged(list(data.ids), x, model.logits(x).argmax(1), model.logits(x), Rng(3, data.ids))
+    return EvalBatch(
+        list(data.ids), x, model.logits(x).argmax(1), model.logits(x), Rng(3, data.ids)
+    )
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def one_by_one(model, batch, maps, removed_of, counts, score):
 def test_deletion_and_insertion_pixel_by_pixel(model, batch, maps):
     counts = [int(k * 4096 / 6) for k in range(7)]
     for name, removed in {"deletion": lambda p, n: p[:n], "insertion": lambda p, n: p[n:]}.items():
-        found = make_protocol(name, {"steps": 6}).measure(model, batch, {}, maps)
+        found = make_protocol(name, {"steps": 6}).score_maps(model, batch, {}, maps)
         slow = one_by_one(model, batch, maps, removed, counts, "logit")
         np.testing.assert_allclose(found.curves["score"], slow, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(found.value, np.trapezoid(slow, dx=1 / 6), rtol=1e-4, atol=1e-4)
@@ -62,7 +64,7 @@ def test_deletion_and_insertion_pixel_by_pixel(model, batch, maps):
 
 def test_incremental_deletion_pixel_by_pixel(model, batch, maps):
     counts = [int(k * 4096 / 5) for k in range(5)]
-    found = make_protocol("ids", {"steps": 5}).measure(model, batch, {}, maps)
+    found = make_protocol("ids", {"steps": 5}).score_maps(model, batch, {}, maps)
     slow = one_by_one(model, batch, maps, lambda p, n: p[len(p) - n :], counts, "softmax")
     np.testing.assert_allclose(found.curves["score"], slow, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.value, slow.mean(1), atol=1e-5)
@@ -91,8 +93,10 @@ def test_updated_maps_are_those_of_the_image_at_that_step(model, batch):
             atol=1e-5,
         )
     protocol = make_protocol("ids", {"steps": 4, "updated": True})
-    part = Judged(ids, x, target, batch.clean[:3], Rng(0, ids), explain=explain)
-    torch.testing.assert_close(protocol.measure(model, part, {}, explain(x)).curves["score"], curve)
+    part = EvalBatch(ids, x, target, batch.clean[:3], Rng(0, ids), explain=explain)
+    torch.testing.assert_close(
+        protocol.score_maps(model, part, {}, explain(x)).curves["score"], curve
+    )
 
 
 def test_every_pixel_has_one_rank_and_ties_an_order_of_their_own(maps):
@@ -116,10 +120,10 @@ def test_every_pixel_has_one_rank_and_ties_an_order_of_their_own(maps):
 def test_a_sample_does_not_notice_its_neighbours(model, batch, maps):
     protocol = make_protocol("deletion", {"steps": 4, "baseline": "uniform"})
     with model.batches_of(8):
-        together = protocol.measure(model, batch, {}, maps).curves["score"]
+        together = protocol.score_maps(model, batch, {}, maps).curves["score"]
         for i in range(5):
             one = slice(i, i + 1)
-            alone = Judged(
+            alone = EvalBatch(
                 batch.ids[one],
                 batch.x[one],
                 batch.target[one],
@@ -127,7 +131,7 @@ def test_a_sample_does_not_notice_its_neighbours(model, batch, maps):
                 Rng(3, batch.ids[one]),
             )
             assert torch.equal(
-                protocol.measure(model, alone, {}, maps[one]).curves["score"][0], together[i]
+                protocol.score_maps(model, alone, {}, maps[one]).curves["score"][0], together[i]
             )
 
 

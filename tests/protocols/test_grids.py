@@ -8,8 +8,8 @@ import torch
 import heatproof as hp
 from heatproof.data.grids import judged_cell
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.protocols import Judged, make_protocol
-from heatproof.report.gather import Run
+from heatproof.protocols import EvalBatch, make_protocol
+from heatproof.report.run_data import Run
 from heatproof.tensor.noise import Rng
 
 METHODS = [
@@ -125,15 +125,15 @@ def test_values_are_those_of_the_maps(grid):
     protocol = make_protocol("gridpg", {"grid": grid})
     maps = torch.zeros(3, 12, 12)
     maps[0, -1, -1], maps[1, 0, 0], maps[1, -1, -1] = 2, 3, 1
-    batch = Judged(
+    batch = EvalBatch(
         [f"a#{grid**2 - 1}", f"b#{grid**2 - 1}", "c#0"],
         maps,
         torch.zeros(3),
         maps,
         Rng(0, ["a", "b", "c"]),
     )
-    found = protocol.measure(None, batch, {}, maps)
-    assert found.value.tolist() == [1, 0.25, 0] and not any(found.why)
+    found = protocol.score_maps(None, batch, {}, maps)
+    assert found.value.tolist() == [1, 0.25, 0] and not any(found.reasons)
     assert protocol.facts()["random_score"] == pytest.approx(1 / grid**2)
 
 

@@ -9,7 +9,7 @@ import heatproof as hp
 from heatproof.data.catalog import load_batch
 from heatproof.data.paperbirds import PARTS, Paperbirds
 from heatproof.errors import HeatproofError
-from heatproof.protocols import Judged, make_protocol
+from heatproof.protocols import EvalBatch, make_protocol
 from heatproof.protocols.parts import part_sums
 from heatproof.tensor.noise import Rng
 
@@ -18,7 +18,7 @@ from heatproof.tensor.noise import Rng
 def judged():
     model = hp.load_model("paperbirds/resnet")
     batch = load_batch(Paperbirds("test", limit=24), range(24), model, with_parts=True)
-    judged = Judged(
+    judged = EvalBatch(
         batch.ids,
         batch.x,
         torch.tensor(batch.labels),
@@ -27,7 +27,7 @@ def judged():
         batch.parts,
     )
     protocol = make_protocol("parts", {})
-    return model, protocol, judged, protocol.share(model, judged)
+    return model, protocol, judged, protocol.compute_shared(model, judged)
 
 
 def test_views_are_the_scene_without_each_part():
@@ -48,17 +48,17 @@ def test_an_oracle_that_paints_the_drops_on_the_parts_scores_one(judged):
     area = masks.sum((2, 3)).clamp(min=1)
     oracle = torch.einsum("bp,bphw->bhw", shared["drops"].double() / area, masks)
     seen = (masks.sum((2, 3)) > 0).all(1)
-    value = protocol.measure(model, batch, shared, oracle.float()).value
+    value = protocol.score_maps(model, batch, shared, oracle.float()).value
     assert seen.any()
     torch.testing.assert_close(value[seen], torch.ones(int(seen.sum()), dtype=torch.float64))
-    value = protocol.measure(model, batch, shared, -oracle.float()).value
+    value = protocol.score_maps(model, batch, shared, -oracle.float()).value
     torch.testing.assert_close(value[seen], -torch.ones(int(seen.sum()), dtype=torch.float64))
 
 
 def test_a_random_map_scores_zero(judged):
     model, protocol, batch, shared = judged
     draws = [
-        protocol.measure(
+        protocol.score_maps(
             model,
             batch,
             shared,

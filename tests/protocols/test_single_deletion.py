@@ -8,7 +8,7 @@ import torch
 import heatproof as hp
 import heatproof.functional as F
 from heatproof.errors import HeatproofError
-from heatproof.protocols import PROTOCOLS, Judged, make_protocol
+from heatproof.protocols import PROTOCOLS, EvalBatch, make_protocol
 from heatproof.tensor.noise import Rng
 
 
@@ -64,15 +64,15 @@ def test_what_is_left_without_each_patch_equals_the_slow_way(golden_model, image
     model, (x, target) = golden_model("vgg"), images
     rng = Rng(0, [str(i) for i in range(len(x))], x.device)
     shared = make_protocol("sds", {"patches": 4}).share(
-        model, Judged(rng.ids, x, target, model.logits(x), rng)
+        model, EvalBatch(rng.ids, x, target, model.logits(x), rng)
     )
     for patch, (row, column) in enumerate([(0, 0), (0, 16), (16, 0), (16, 16)]):
         without = x.clone()
         without[:, :, row : row + 16, column : column + 16] = 0
         logits = model.module(without).detach()
-        assert torch.equal(shared["right"][:, patch].bool(), logits.argmax(1) == target)
+        assert torch.equal(shared["correct"][:, patch].bool(), logits.argmax(1) == target)
         chance = torch.nn.functional.cross_entropy(logits, target, reduction="none")
-        torch.testing.assert_close(shared["chance"][:, patch], -chance, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(shared["log_prob"][:, patch], -chance, rtol=1e-4, atol=1e-4)
 
 
 def test_in_domain_is_single_deletion_on_the_aligned_weights():
@@ -90,7 +90,7 @@ def test_in_domain_is_single_deletion_on_the_aligned_weights():
         "paperbirds/vgg", "paperbirds:test", methods, ["sds", "idsds"], limit=48
     ).scores
     tuned = hp.evaluate(
-        hp.load_model("paperbirds/vgg", aligned="16/zero"),
+        hp.load_model("paperbirds/vgg", fine_tuned="16/zero"),
         "paperbirds:test",
         methods,
         ["sds", "idsds"],
@@ -132,17 +132,17 @@ def test_a_patch_that_does_not_matter_drops_nothing():
 
 
 def test_undefined_scores_say_why(golden_model, images):
-    from heatproof.protocols import Judged
+    from heatproof.protocols import EvalBatch
     from heatproof.tensor.noise import Rng
 
     model, (x, target) = golden_model("resnet"), images
     protocol = make_protocol("sds", {})
-    judged = Judged(list("abcdefgh"), x, target, model.logits(x), Rng(0, "abcdefgh"))
+    judged = EvalBatch(list("abcdefgh"), x, target, model.logits(x), Rng(0, "abcdefgh"))
     maps = torch.randn(8, 32, 32)
     maps[2] = 0
-    shared = dict(protocol.share(model, judged))
+    shared = dict(protocol.compute_shared(model, judged))
     shared["drops"][5] = 1.0
-    value, why, _ = protocol.measure(model, judged, shared, maps)
+    value, why, _ = protocol.score_maps(model, judged, shared, maps)
     assert value.isnan().nonzero().flatten().tolist() == [2, 5]
     assert why[2] == "the map is the same in every patch"
     assert why[5] == "every patch drops the score alike"

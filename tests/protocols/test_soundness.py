@@ -9,7 +9,7 @@ import heatproof.functional as F
 from heatproof.analysis.soundness import at_levels, table
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
-from heatproof.protocols import Judged, make_protocol
+from heatproof.protocols import EvalBatch, make_protocol
 from heatproof.tensor.noise import Rng
 
 SIDE = 14
@@ -22,7 +22,7 @@ def model(sign_of_sum):
 
 def judged(model, x, target, ids=None):
     ids = ids or [str(i) for i in range(len(x))]
-    return Judged(ids, x, target, model.logits(x), Rng(0, ids))
+    return EvalBatch(ids, x, target, model.logits(x), Rng(0, ids))
 
 
 def draw(*shape, seed=0):
@@ -102,8 +102,8 @@ def test_soundness_one_by_one(model, compat):
         "gate": -1.0,
     }
     protocol = make_protocol("soundness", settings)
-    found = protocol.measure(model, judged(model, x, target), {}, maps)
-    assert found.why == [""] * 12
+    found = protocol.score_maps(model, judged(model, x, target), {}, maps)
+    assert found.reasons == [""] * 12
     accuracy, q = one_by_one(model, x, target, maps, protocol.missing, 0.12, bool(compat))
     np.testing.assert_allclose(found.curves["score"].mean(0), accuracy, atol=1e-6)
     np.testing.assert_allclose(protocol.quality(**found.curves), q, atol=1e-5)
@@ -113,7 +113,7 @@ def test_completeness_one_by_one(model):
     x, target = draw(6, 1, SIDE, SIDE, seed=3), torch.tensor([0, 1] * 3)
     maps = draw(6, SIDE, SIDE, seed=4)
     maps[::2] = maps[::2].round() / 10
-    found = make_protocol("completeness", {"baseline": "zero", "score": "logit"}).measure(
+    found = make_protocol("completeness", {"baseline": "zero", "score": "logit"}).score_maps(
         model, judged(model, x, target), {}, maps
     )
     for i in range(6):
@@ -142,7 +142,7 @@ def test_included_sets_are_nested_and_fixed_for_a_sample(model):
     maps = draw(2, SIDE, SIDE).round()
     protocol = make_protocol("soundness", {"baseline": "zero"})
     batch = judged(model, torch.ones(2, 1, SIDE, SIDE), torch.ones(2, dtype=torch.long), ids)
-    protocol.measure(Watched(model, forward), batch, {}, maps)
+    protocol.score_maps(Watched(model, forward), batch, {}, maps)
     there = (
         torch.cat(seen)[:, 0].reshape(2, -1, SIDE, SIDE).bool()
     )  # (sample, missing from little to much)
@@ -161,9 +161,9 @@ def test_what_votes_for_the_label_is_sound(model, truth, make):
     """What the first step includes adds to the right side, so the accuracy is 1 at once, and nothing was false till then."""
     x, target, maps = truth
     protocol = make_protocol("soundness", {"baseline": "zero", "level": 1.0})
-    curves = protocol.measure(model, judged(model, x, target), {}, make(maps)).curves
+    curves = protocol.score_maps(model, judged(model, x, target), {}, make(maps)).curves
     assert (curves["score"][:, 0] == 1).all()
-    assert (protocol.conclude(curves).value == 1).all()
+    assert (protocol.aggregate(curves).value == 1).all()
     found = at_levels(
         protocol, curves["score"].numpy(), curves["mass"].numpy(), (0.1, 0.5, 1.0), 10
     )
@@ -176,8 +176,8 @@ def test_what_votes_for_the_label_is_sound(model, truth, make):
 def test_attribution_that_is_introduced_is_less_sound(model, truth):
     x, target, maps = truth
     protocol = make_protocol("soundness", {"baseline": "zero", "level": 0.99})
-    found = protocol.measure(model, judged(model, x, target), {}, introduced(maps))
-    assert 0.2 < protocol.conclude(found.curves).value.mean() < 0.9
+    found = protocol.score_maps(model, judged(model, x, target), {}, introduced(maps))
+    assert 0.2 < protocol.aggregate(found.curves).value.mean() < 0.9
     q = protocol.quality(**found.curves)
     assert (q >= -1e-9).all()
     assert (q <= 1).all()
@@ -189,7 +189,7 @@ def test_a_map_that_lacks_something_is_less_complete(model, truth, absolute):
     x, target, maps = truth
     protocol = make_protocol("completeness", {"baseline": "zero", "absolute": absolute})
     whole, less = (
-        protocol.measure(model, judged(model, x, target), {}, m).curves["drop"]
+        protocol.score_maps(model, judged(model, x, target), {}, m).curves["drop"]
         for m in (maps, removed(maps))
     )
     assert (less <= whole).all()
@@ -211,10 +211,10 @@ def test_a_sample_does_not_notice_its_neighbours(name):
     maps[0] = maps[0].abs()
     protocol = make_protocol(name, settings)
     with net.batches_of(4):
-        together = protocol.measure(net, judged(net, x, target, list("abc")), {}, maps).curves
+        together = protocol.score_maps(net, judged(net, x, target, list("abc")), {}, maps).curves
         for i in range(3):
             alone = judged(net, x[i : i + 1], target[i : i + 1], ["abc"[i]])
-            for key, curve in protocol.measure(net, alone, {}, maps[i : i + 1]).curves.items():
+            for key, curve in protocol.score_maps(net, alone, {}, maps[i : i + 1]).curves.items():
                 assert torch.equal(curve[0], together[key][i])
 
 
@@ -222,25 +222,29 @@ def test_maps_without_anything_positive_are_left_out(model):
     x, target = draw(3, 1, SIDE, SIDE), torch.tensor([0, 1, 0])
     maps = torch.stack([draw(SIDE, SIDE), -draw(SIDE, SIDE).abs(), torch.zeros(SIDE, SIDE)])
     for name in ("completeness", "soundness"):
-        found = make_protocol(name, {"baseline": "zero"}).measure(
+        found = make_protocol(name, {"baseline": "zero"}).score_maps(
             model, judged(model, x, target), {}, maps
         )
-        assert found.why == ["", "nothing in the map is positive", "nothing in the map is positive"]
+        assert found.reasons == [
+            "",
+            "nothing in the map is positive",
+            "nothing in the map is positive",
+        ]
         assert found.value[1:].isnan().all()
         soco = make_protocol(name, {"baseline": "zero", "compat": "soco"})
-        found = soco.measure(model, judged(model, x, target), {}, maps)
-        assert found.why == [""] * 3
+        found = soco.score_maps(model, judged(model, x, target), {}, maps)
+        assert found.reasons == [""] * 3
         value = found.value if name == "completeness" else soco.quality(**found.curves)[:, -1]
         assert value[1:].tolist() == [0, 0]
 
 
 def test_a_level_that_is_never_reached(model):
     protocol = make_protocol("soundness", {"eps": 0.1, "level": 0.9})
-    found = protocol.conclude(
+    found = protocol.aggregate(
         {"score": torch.tensor([[0.0, 1.0]] * 5 + [[1.0, 0.0]] * 7), "mass": torch.ones(12, 2)}
     )
     assert found.value.isnan().all()
-    assert set(found.why) == {"the accuracy is 0.583 at most and never reaches 0.9"}
+    assert set(found.reasons) == {"the accuracy is 0.583 at most and never reaches 0.9"}
 
 
 def test_too_few_samples_are_told():
@@ -248,8 +252,8 @@ def test_too_few_samples_are_told():
     with pytest.warns(
         UserWarning, match="12 samples cannot tell a gain of eps=0.02 in accuracy; take 50 or more"
     ):
-        protocol.conclude({"score": torch.ones(12, 98), "mass": torch.ones(12, 98)})
-    protocol.conclude({"score": torch.ones(50, 98), "mass": torch.ones(50, 98)})
+        protocol.aggregate({"score": torch.ones(12, 98), "mass": torch.ones(12, 98)})
+    protocol.aggregate({"score": torch.ones(50, 98), "mass": torch.ones(50, 98)})
 
 
 def test_settings():

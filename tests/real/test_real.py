@@ -60,7 +60,7 @@ def test_the_folders_of_imagenet_have_their_places_among_all_classes():
 def test_cuts_are_exact(model, data):
     x = load_batch(data, range(2), model).x
     with torch.no_grad():
-        whole = model.module(model.laid(x))
+        whole = model.module(model.to_layout(x))
         for layer in model.layers:
             pre, explain = model.cut(layer)
             assert torch.equal(explain(pre(x)), whole), layer

@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 
 import heatproof as hp
 from heatproof.analysis.tradeoff import tradeoff
-from heatproof.report.gather import Run
+from heatproof.report.run_data import Run
 from heatproof.report.sections import curves, stability
 from heatproof.report.site import Site
 

@@ -15,7 +15,7 @@ import heatproof as hp
 from heatproof.data.grids import judged_cell
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Box, number
-from heatproof.report.gather import Run
+from heatproof.report.run_data import Run
 from heatproof.report.sections import grids
 from heatproof.report.site import Site
 from heatproof.tensor.localization import EDGES

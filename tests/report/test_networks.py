@@ -14,11 +14,11 @@ from torch import Tensor
 
 import heatproof as hp
 from heatproof.analysis.intervals import Estimate
-from heatproof.models.zoo import align
+from heatproof.models.zoo import load_fine_tuned
 from heatproof.report.charts import Axis, Panel, Row, Spot, lattice, spread
-from heatproof.report.gather import Run, view_words
-from heatproof.report.sections import example, failures, gallery, making, models, stability
-from heatproof.report.sections.models import accuracy, across, best, channels, likeness
+from heatproof.report.run_data import Run, view_words
+from heatproof.report.sections import example, failures, gallery, models, provenance, stability
+from heatproof.report.sections.models import accuracy, across, best, channels, similarity
 from heatproof.report.site import Site
 
 NAMES = ["paperbirds/vgg", "paperbirds/bcos"]
@@ -75,7 +75,7 @@ def test_accuracies_are_those_of_the_networks_themselves(run: Run, data: hp.Tens
     for name, shown in zip(NAMES, table["models"], strict=True):
         plain = hp.load_model(name)
         before, after, moved = shown["rows"]
-        for row, model in ((before, plain), (after, align(plain, "16/zero"))):
+        for row, model in ((before, plain), (after, load_fine_tuned(plain, "16/zero"))):
             right = {"intact": 0.0, "random": 0.0, "worst": 0.0, "whichever": 0.0}
             for image, label in zip(data.images, data.labels, strict=True):
                 assert label is not None
@@ -142,7 +142,7 @@ def test_the_best_method_is_no_control_and_has_the_best_mean(run: Run):
             (run.summary["model"] == name) & (run.summary["protocol"] == "idsds")
         ].set_index("method")
         assert found.method == part["mean"].drop(["random", "edges"]).idxmax()
-        assert found.view == "aligned 16/zero"
+        assert found.view == "fine-tuned 16/zero"
         assert found.score == pytest.approx(tuple(part.loc[found.method, ["mean", "low", "high"]]))
 
 
@@ -156,10 +156,10 @@ def test_a_scatter_needs_models_that_differ_in_accuracy(run: Run, site: Site):
 
 
 def test_likeness_is_the_mean_absolute_difference(run: Run, data: hp.TensorData):
-    pairs = {p.label: p for p in likeness._pairs(run)}
+    pairs = {p.label: p for p in similarity._pairs(run)}
     assert set(pairs) == {"vgg ↔ fine-tuned", "bcos ↔ fine-tuned", "vgg ↔ bcos"}
     plain = hp.load_model(NAMES[0])
-    networks = (plain, align(plain, "16/zero"))
+    networks = (plain, load_fine_tuned(plain, "16/zero"))
     softmax, cams = 0.0, []
     for i, (image, label) in enumerate(zip(data.images, data.labels, strict=True)):
         assert label is not None
@@ -198,22 +198,24 @@ def enlarged(small: Tensor) -> Tensor:
 
 
 def test_a_copy_is_nearer_only_if_no_interval_overlaps():
-    def pair(same: bool, low: float, high: float) -> likeness.Pair:
-        return likeness.Pair("", same, (Estimate((low + high) / 2, low, high), 9), None)
+    def pair(same: bool, low: float, high: float) -> similarity.Pair:
+        return similarity.Pair("", same, (Estimate((low + high) / 2, low, high), 9), None)
 
-    assert likeness.nearer([pair(True, 0.1, 0.2), pair(False, 0.3, 0.4)], "softmax") is True
-    assert likeness.nearer([pair(True, 0.1, 0.2), pair(False, 0.15, 0.4)], "softmax") is False
-    assert likeness.nearer([pair(True, 0.1, 0.2)], "softmax") is None
+    assert similarity.nearer([pair(True, 0.1, 0.2), pair(False, 0.3, 0.4)], "softmax") is True
+    assert similarity.nearer([pair(True, 0.1, 0.2), pair(False, 0.15, 0.4)], "softmax") is False
+    assert similarity.nearer([pair(True, 0.1, 0.2)], "softmax") is None
     assert (
-        likeness.nearer([pair(True, float("nan"), float("nan")), pair(False, 0.3, 0.4)], "softmax")
+        similarity.nearer(
+            [pair(True, float("nan"), float("nan")), pair(False, 0.3, 0.4)], "softmax"
+        )
         is None
     )
-    assert likeness.nearer([pair(True, 0.1, 0.2), pair(False, 0.3, 0.4)], "cam") is None
+    assert similarity.nearer([pair(True, 0.1, 0.2), pair(False, 0.3, 0.4)], "cam") is None
 
 
 def test_channels_show_the_images_that_excite_them_most(run: Run, site: Site):
     for name, shown in zip(NAMES, channels.content(run, site), strict=True):
-        peaks = [run.kept(name, view).every("peaks") for view in ("", "aligned 16/zero")]
+        peaks = [run.kept(name, view).every("peaks") for view in ("", "fine-tuned 16/zero")]
         assert shown["n"] == 32
         common = []
         for c in range(6):
@@ -239,7 +241,7 @@ def test_channels_show_the_images_that_excite_them_most(run: Run, site: Site):
 def test_the_worked_example_gives_the_score_of_the_row(run: Run, site: Site, result: hp.Result):
     found = example.content(run, site)
     assert found is not None
-    assert found["tuned"]
+    assert found["fine_tuned"]
     assert found["judge"]["id"] == "idsds"
     rows = result.scores[
         (result.scores["model"] == NAMES[0]) & (result.scores["protocol"] == "idsds")
@@ -304,8 +306,8 @@ def test_agreement_before_and_after_fine_tuning_is_told(run: Run, site: Site):
 
 
 def test_other_sections_know_the_views(run: Run, site: Site):
-    assert [m["name"] for m in making.content(run, site)["models"]] == [
-        f"{n}{v}" for n in NAMES for v in ("", ", aligned 16/zero")
+    assert [m["name"] for m in provenance.content(run, site)["models"]] == [
+        f"{n}{v}" for n in NAMES for v in ("", ", fine-tuned 16/zero")
     ]
     worst = failures.content(run, site)["worst"][0]["methods"][0]
     scores = run.rows[
@@ -323,9 +325,9 @@ def test_fine_tuned_weights_alone_are_reported_too(data: hp.TensorData, tmp_path
     run = Run(result.store)
     found = models.content(run, site)
     assert found is not None
-    assert (found["tuned"], found["pairs"]) == (True, False)
+    assert (found["fine_tuned"], found["pairs"]) == (True, False)
     assert found["question"] == "How good is the fine-tuned network?"
-    assert (found["across"], found["best"], found["likeness"], found["channels"]) == (
+    assert (found["across"], found["best"], found["similarity"], found["channels"]) == (
         [],
         None,
         None,
@@ -348,7 +350,7 @@ def test_one_model_and_its_copy_are_compared(data: hp.TensorData, tmp_path: Path
     assert found["question"] == "What did fine-tuning change?"
     assert (found["across"], found["best"]) == ([], None)
     assert len(found["copies"]) == 1
-    assert found["likeness"]["same"] and not found["likeness"]["other"]
+    assert found["similarity"]["same"] and not found["similarity"]["other"]
     assert [c["name"] for c in found["channels"]] == ["vgg"]
     assert [r["what"] for r in found["accuracy"]["tables"][0]["models"][0]["rows"]] == [
         "as it is",
@@ -386,7 +388,7 @@ def test_a_lattice_has_a_mark_or_a_word_in_every_cell():
 
 @pytest.mark.parametrize(
     ("view", "words"),
-    [("", "as it is"), ("aligned 16/zero", "fine-tuned (16/zero)"), ("grid 3", "grid 3")],
+    [("", "as it is"), ("fine-tuned 16/zero", "fine-tuned (16/zero)"), ("grid 3", "grid 3")],
 )
 def test_views_in_words(view: str, words: str):
     assert view_words(view) == words

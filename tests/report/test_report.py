@@ -20,7 +20,7 @@ from scipy.stats import spearmanr
 import heatproof as hp
 from heatproof.report import build
 from heatproof.report.charts import number
-from heatproof.report.gather import Run
+from heatproof.report.run_data import Run
 from heatproof.report.sections import SECTIONS, gallery, headline
 from heatproof.report.site import Site
 
@@ -196,7 +196,7 @@ def test_figures_are_files_that_stand_alone(page: Path):
     figures = sorted((page.parent / "figures").glob("*.svg"))
     assert (
         len(figures) == 4 + (2 + 1) + 2 + 1
-    )  # rankings; models by setting and their likeness; ranks by baseline; ranks by model
+    )  # rankings; models by setting and their similarity; ranks by baseline; ranks by model
     for figure in figures:
         text = figure.read_text()
         assert "var(" not in text
@@ -366,7 +366,7 @@ def test_small_and_broken_runs_have_a_report_too(evaluated: Evaluate, methods: l
     always = [
         s.id
         for s in SECTIONS
-        if s.id not in ("example", "models", "taught", "curves", "soundness", "grids")
+        if s.id not in ("example", "models", "retraining", "curves", "soundness", "grids")
     ]
     assert all(f'id="{i}"' in text and f'href="#{i}"' in text for i in always)
     assert not re.search(

@@ -11,8 +11,8 @@ from scipy.spatial.distance import directed_hausdorff
 import heatproof as hp
 import heatproof.functional as F
 from heatproof.report.charts import Axis
-from heatproof.report.gather import Run
 from heatproof.report.lines import Trace, traces
+from heatproof.report.run_data import Run
 from heatproof.report.sections import soundness
 from heatproof.report.site import Site
 

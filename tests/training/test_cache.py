@@ -82,7 +82,7 @@ def test_everything_that_changes_the_weights_changes_their_place(
     assert len(places) == 5
     base = cache.place("vgg7")
     assert (
-        len({cache.aligned_place(base, to) for to in ("16/zero", "4/zero", "16/uniform(-1, 1)")})
+        len({cache.fine_tuned_path(base, to) for to in ("16/zero", "4/zero", "16/uniform(-1, 1)")})
         == 3
     )
     monkeypatch.setitem(recipes.RECIPES, "vgg7", replace(recipes.RECIPES["vgg7"], minutes=99.0))
@@ -92,25 +92,27 @@ def test_everything_that_changes_the_weights_changes_their_place(
 def test_aligned_weights_are_stored_as_those_that_ship(quick: Path) -> None:
     weights = cache.trained("vgg7")
     model = hp.load_model("paperbirds/vgg7", weights)
-    path = cache.aligned(model, weights, "4/zero")
-    assert metadata(path)["aligned"] == "4/zero"
+    path = cache.fine_tuned(model, weights, "4/zero")
+    assert metadata(path)["fine_tuned"] == "4/zero"
     assert (
-        hp.load_model("paperbirds/vgg7", weights, tuned={"4/zero": path}, aligned="4/zero").aligned
+        hp.load_model(
+            "paperbirds/vgg7", weights, fine_tuned_weights={"4/zero": path}, fine_tuned="4/zero"
+        ).fine_tuned
         == "4/zero"
     )
-    shipped = metadata(hp.load_model("paperbirds/vgg").tuned["16/zero"])
+    shipped = metadata(hp.load_model("paperbirds/vgg").fine_tuned_weights["16/zero"])
     assert metadata(path).keys() == shipped.keys()
 
 
 def test_a_trained_model_can_be_taken_aligned(quick: Path) -> None:
     told = {
         **SPEC,
-        "models": [{"train": "paperbirds/resnet18", "aligned": "4/zero"}],
+        "models": [{"train": "paperbirds/resnet18", "fine_tuned": "4/zero"}],
         "protocols": ["sds"],
     }
     (task,) = open_spec(make_spec(told), "cpu").tasks
     assert task.owner == "paperbirds/resnet18 4/zero"
-    assert task.model.aligned == "4/zero"
+    assert task.model.fine_tuned == "4/zero"
 
 
 @pytest.mark.parametrize(
@@ -129,13 +131,13 @@ def test_a_model_of_a_spec_has_one_origin(model: dict[str, object], message: str
 
 
 def test_a_spec_may_name_tuned_weights_and_take_them(tmp_path: Path) -> None:
-    path = hp.load_model("paperbirds/vgg").tuned["16/zero"]
-    named = {"name": "paperbirds/vgg", "tuned": {"16/zero": str(path)}}
+    path = hp.load_model("paperbirds/vgg").fine_tuned_weights["16/zero"]
+    named = {"name": "paperbirds/vgg", "fine_tuned_weights": {"16/zero": str(path)}}
     plan = open_spec(
         make_spec(
             {
                 **SPEC,
-                "models": [named, {**named, "aligned": "16/zero"}],
+                "models": [named, {**named, "fine_tuned": "16/zero"}],
                 "protocols": ["sds", "idsds"],
             }
         ),
@@ -143,9 +145,9 @@ def test_a_spec_may_name_tuned_weights_and_take_them(tmp_path: Path) -> None:
     )
     assert [t.title for t in plan.tasks] == [
         "paperbirds/vgg",
-        "paperbirds/vgg, aligned 16/zero",
+        "paperbirds/vgg, fine-tuned 16/zero",
         "paperbirds/vgg 16/zero",
-        "paperbirds/vgg 16/zero, aligned 16/zero",
+        "paperbirds/vgg 16/zero, fine-tuned 16/zero",
     ]
     tuned = [t.model.module.state_dict() for t in plan.tasks[1:]]
     assert all(torch.equal(state[key], tuned[0][key]) for state in tuned for key in state)

@@ -26,12 +26,12 @@ from heatproof.cli import main
 from heatproof.data.folder import ImageFolder
 from heatproof.errors import HeatproofError
 from heatproof.training.checkpoint import RESUME, WEIGHTS
-from heatproof.training.feed import Deletion, Feed, random_crop
+from heatproof.training.distributed import ProcessGroup
 from heatproof.training.finetune import Epoch, at_least_two, best_epoch
-from heatproof.training.judge import judge, patch_accuracy
+from heatproof.training.loader import BatchLoader, Deletion, random_crop
 from heatproof.training.schedule import SCHEDULES, Schedule, checked, loss_function
 from heatproof.training.splits import held_out
-from heatproof.training.team import Team
+from heatproof.training.validate import judge, patch_accuracy
 
 CPU = torch.device("cpu")
 
@@ -100,7 +100,7 @@ def test_it_learns_to_do_without_a_cell_and_leaves_the_model_as_it_was(tmp_path)
     hp.load_model(network(norm=True, dropout=True), weights=found.weights)
     with safe_open(found.weights, "pt") as file:
         told = file.metadata()
-    assert told["aligned"] == "16/zero" and told["base"] == before and told["model"] == "tiny"
+    assert told["fine_tuned"] == "16/zero" and told["base"] == before and told["model"] == "tiny"
     assert json.loads(told["recipe"])["lr"] == 0.05 and json.loads(told["classes"]) == [
         "red",
         "green",
@@ -112,7 +112,7 @@ def test_it_learns_to_do_without_a_cell_and_leaves_the_model_as_it_was(tmp_path)
 def test_half_of_the_images_lose_one_cell_to_the_baseline(baseline):
     model, data = network(), colours(200)
     deletion = Deletion(16, Baseline.parse(baseline))
-    feed = Feed(data, range(200), model, seed=3)
+    feed = BatchLoader(data, range(200), model, seed=3)
     (rows,) = feed.batches([range(200)], 5, deletion)
     clean = model.normalize(data.images)
     changed = (rows.x != clean).any(1)
@@ -124,7 +124,7 @@ def test_half_of_the_images_lose_one_cell_to_the_baseline(baseline):
     if baseline == "zero":
         assert (rows.x[changed[:, None].expand_as(clean)] == 0).all()
     backwards = list(
-        Feed(data, range(200), model, seed=3, workers=3).batches(
+        BatchLoader(data, range(200), model, seed=3, workers=3).batches(
             [range(199, 99, -1), range(99, -1, -1)], 5, deletion
         )
     )
@@ -136,12 +136,12 @@ def test_half_of_the_images_lose_one_cell_to_the_baseline(baseline):
 def test_the_feed_normalises_as_the_model_does_and_keeps_what_it_decoded():
     model = hp.load_model("paperbirds/vgg")
     birds = hp.load_data("paperbirds:train", model, limit=6)
-    feed = Feed(birds, range(6), model)
+    feed = BatchLoader(birds, range(6), model)
     expected = model.normalize(torch.stack([birds.load(i).image for i in range(6)]))
     for _ in range(2):  # decoded, then kept
         (rows,) = feed.batches([range(6)])
         assert torch.equal(rows.x, expected)
-    assert len(feed._kept) == 6 and not Feed(birds, range(6), model, memory=0)._kept
+    assert len(feed._kept) == 6 and not BatchLoader(birds, range(6), model, memory=0)._kept
 
 
 def test_workers_do_not_change_a_byte(tmp_path):
@@ -157,7 +157,7 @@ def test_one_step_is_the_step_of_plain_sgd(tmp_path):
     found = tuned(
         tmp_path, model, data=data, epochs=1, batch_size=8, weight_decay=0.1, momentum=0.0
     )
-    (rows,) = Feed(data, range(8), model).batches(
+    (rows,) = BatchLoader(data, range(8), model).batches(
         [range(8)], 1, Deletion(16, Baseline.parse("zero"))
     )
     nn.functional.cross_entropy(model.module(rows.x), rows.labels).backward()
@@ -185,7 +185,7 @@ def test_worst_patch_accuracy_against_a_slow_loop():
         largest += right[int(np.argmin(chance))]
     found = patch_accuracy(model, data, deletion)
     assert found == pytest.approx((clean / 30, every / 30, largest / 30))
-    mine = judge(model.module, Feed(data, range(30), model), deletion, 12, Team(CPU))
+    mine = judge(model.module, BatchLoader(data, range(30), model), deletion, 12, ProcessGroup(CPU))
     assert mine.accuracy == pytest.approx(found.accuracy)
 
 
@@ -335,7 +335,7 @@ def test_a_folder_is_cropped_at_random_and_a_tenth_of_every_class_is_held_out(fo
     data = hp.load_data(f"folder:{folder}", model)
     held = held_out(data, 0.1, 0)
     assert sorted(data.labels[i] for i in held) == [0, 1, 2]
-    feed = Feed(data, range(30), model, augment=True)
+    feed = BatchLoader(data, range(30), model, augment=True)
     first, again, other = (next(feed.batches([range(4)], epoch)).x for epoch in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
     found = hp.finetune(model, f"folder:{folder}", out=tmp_path / "a", **FAST)
@@ -452,9 +452,9 @@ def test_training_that_diverges_says_so_and_keeps_the_last_good_epoch(tmp_path):
 def test_a_directory_of_other_settings_is_left_alone(tmp_path):
     found = tuned(tmp_path, epochs=1)
     content = found.weights.read_bytes()
-    with pytest.raises(HeatproofError, match="aligned is 16/zero there, 4/zero here"):
+    with pytest.raises(HeatproofError, match="fine_tuned is 16/zero there, 4/zero here"):
         tuned(tmp_path, patches=4)
-    with pytest.raises(HeatproofError, match="aligned is 16/zero there, 16/blur here"):
+    with pytest.raises(HeatproofError, match="fine_tuned is 16/zero there, 16/blur here"):
         tuned(tmp_path, baseline="blur")
     with pytest.raises(HeatproofError, match="base is .* there"):
         tuned(tmp_path, network(norm=True))
@@ -533,11 +533,11 @@ def test_the_command_tunes_and_says_how_to_use_the_weights(folder, tmp_path):
         and "before" in told
         and "1 images could not be read and were skipped: red/broken.png" in told
     )
-    assert f"tuned: {{16/zero: '{tmp_path / 'out' / WEIGHTS}'}}" in told
-    assert hp.load_model(model, weights=tmp_path / "out" / WEIGHTS).aligned == "16/zero"
+    assert f"fine_tuned_weights: {{16/zero: '{tmp_path / 'out' / WEIGHTS}'}}" in told
+    assert hp.load_model(model, weights=tmp_path / "out" / WEIGHTS).fine_tuned == "16/zero"
     assert (
         hp.load_model(
-            model, tuned={"16/zero": tmp_path / "out" / WEIGHTS}, aligned="16/zero"
+            model, fine_tuned_weights={"16/zero": tmp_path / "out" / WEIGHTS}, fine_tuned="16/zero"
         ).n_classes
         == 3
     )
@@ -553,7 +553,7 @@ def test_the_command_tunes_and_says_how_to_use_the_weights(folder, tmp_path):
         8,
         code=2,
     )
-    assert "aligned is 16/zero there, 4/zero here" in refused
+    assert "fine_tuned is 16/zero there, 4/zero here" in refused
 
 
 def test_the_command_refuses_weights_of_another_network(folder, tmp_path):

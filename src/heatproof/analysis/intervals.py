@@ -16,7 +16,7 @@ from heatproof.tensor.noise import generator
 GROUP = ["model", "protocol", "setting", "baseline"]
 RESAMPLES = 2000
 AT_ONCE = 2**22  # weights of a bootstrap in memory together
-Redrawn = Mapping[tuple[str, ...], np.ndarray]  # (*GROUP, method) -> (R,)
+AggregateDraws = Mapping[tuple[str, ...], np.ndarray]  # (*GROUP, method) -> (R,)
 
 
 class Estimate(NamedTuple):
@@ -48,11 +48,14 @@ class Estimate(NamedTuple):
 
 
 def summarize(
-    rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0, again: Redrawn | None = None
+    rows: pd.DataFrame,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    again: AggregateDraws | None = None,
 ) -> pd.DataFrame:
     """One line a (model, protocol, setting, baseline, method): mean, 95 % interval, rank, rank interval, n, and what went wrong.
 
-    again: the draws of protocols that conclude from all samples together (`redrawn`).
+    again: the draws of protocols that conclude from all samples together (`bootstrap_aggregates`).
     """
     keys = [*GROUP, "method", "layer"]
     lines = []
@@ -111,7 +114,7 @@ def summarize(
 
 
 def put_in(
-    draws: np.ndarray, methods: Sequence[str], key: tuple[str, ...], again: Redrawn | None
+    draws: np.ndarray, methods: Sequence[str], key: tuple[str, ...], again: AggregateDraws | None
 ) -> None:  # (R, M)
     """What was drawn of a group with every conclusion made anew, in place of means of its values."""
     for i, method in enumerate(methods):
@@ -143,11 +146,13 @@ def bootstrap_means(
     return np.concatenate(found)
 
 
-def redrawn(store: Store, rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0) -> Redrawn:
+def bootstrap_aggregates(
+    store: Store, rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0
+) -> AggregateDraws:
     """Bootstrap means of a run's protocols that conclude from all samples together: concluded anew in every draw."""
     found: dict[tuple[str, ...], np.ndarray] = {}
-    for part in store.undecided():
-        key = (part.model, part.protocol.id, part.protocol.setting, part.protocol.removal)
+    for part in store.pending_curves():
+        key = (part.model, part.protocol.id, part.protocol.setting, part.protocol.baseline_name)
         group = np.logical_and.reduce(
             [rows[column] == value for column, value in zip(GROUP, key, strict=True)]
         )
@@ -159,7 +164,7 @@ def redrawn(store: Store, rows: pd.DataFrame, resamples: int = RESAMPLES, seed: 
                 for weights in bootstrap_weights(len(samples), resamples, seed)
             )
             found[*key, part.method] = torch.cat(
-                [part.protocol.redraw(part.curves, weights) for weights in draws]
+                [part.protocol.bootstrap(part.curves, weights) for weights in draws]
             ).numpy()
     return found
 

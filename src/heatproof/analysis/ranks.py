@@ -14,7 +14,14 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from heatproof.analysis.intervals import RESAMPLES, Estimate, Redrawn, bootstrap_means, put_in, rank
+from heatproof.analysis.intervals import (
+    RESAMPLES,
+    AggregateDraws,
+    Estimate,
+    bootstrap_means,
+    put_in,
+    rank,
+)
 from heatproof.protocols import PROTOCOLS
 
 Key = tuple[str, str, str]  # protocol, setting, baseline
@@ -111,7 +118,10 @@ class Standings:
 
 
 def standings(
-    rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0, again: Redrawn | None = None
+    rows: pd.DataFrame,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    again: AggregateDraws | None = None,
 ) -> list[Standings]:
     """One a model, in the order of the rows; `again` as in `summarize`."""
     found = []

@@ -35,11 +35,11 @@ def table(
 ) -> pd.DataFrame:
     """One line a (model, setting, baseline, method, level) of a run: soundness at that level, its 95 % interval, and how many samples."""
     lines = []
-    for part in store.undecided():
+    for part in store.pending_curves():
         if isinstance(protocol := part.protocol, Soundness) and part.samples:
-            score, mass = (part.curves[name].numpy() for name in protocol.concludes)
+            score, mass = (part.curves[name].numpy() for name in protocol.aggregates)
             found = at_levels(protocol, score, mass, levels, resamples, seed)
-            key = (part.model, protocol.setting, protocol.removal, part.method)
+            key = (part.model, protocol.setting, protocol.baseline_name, part.method)
             lines += [
                 (*key, level, *estimate, len(score))
                 for level, estimate in zip(levels, found, strict=True)

@@ -226,8 +226,8 @@ def downhill(
 ) -> tuple[Tensor, Tensor]:  # (n, C, H, W) -> (n,), as x
     """The objective of each image's embedding, and its gradient."""
     values, slopes = [], []
-    with model.batches_of(min(len(x), model.batch_size)), model.held():
-        for part, _ in model.pieces(x, x.new_zeros(len(x)), "backward"):
+    with model.batches_of(min(len(x), model.batch_size)), model.frozen_eval():
+        for part, _ in model.grad_batches(x, x.new_zeros(len(x)), "backward"):
             found = objective(model.embed(part))
             slopes.append(torch.autograd.grad(found.sum(), part)[0])
             values.append(found.detach())

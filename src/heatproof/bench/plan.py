@@ -20,7 +20,7 @@ from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods import Expression, at_their_layers
 from heatproof.methods.explain import check_applicable
 from heatproof.models.model import Model
-from heatproof.protocols import Pose, Protocol
+from heatproof.protocols import Protocol, View
 
 SHARD = 64
 
@@ -84,11 +84,11 @@ class Plan:
 def _preparation(task: Task) -> tuple[int, int]:
     """(forwards, backwards) before anything is judged."""
     live = [c for c in task.cells if not c.not_applicable]
-    banks = {c.protocol.prepares for c in live if c.protocol.prepares}
+    banks = {c.protocol.preparation_key for c in live if c.protocol.preparation_key}
     named = {
         name
         for c in live
-        for name in (c.protocol.removal, c.expression.arguments.get("baseline"))
+        for name in (c.protocol.baseline_name, c.expression.arguments.get("baseline"))
         if isinstance(name, str) and name
     }
     costs = [Baseline.parse(name).preparation() for name in named]
@@ -169,10 +169,10 @@ def make_plan(
         refused = {p.canonical: refusals[original.name, p.canonical] for p in protocols}
         asked = at_their_layers(expressions, original)
         own: list[Task] = []
-        for pose, judges in _posed(original, originals, protocols, refused, among):
-            known = _reference(pose, told, seed, asked, judges)
+        for view, judges in _views_of(original, originals, protocols, refused, among):
+            known = _reference(view, told, seed, asked, judges)
             own += _tasks(
-                original.name, pose, judges, asked, known, refused, [pose.model.backend, seed]
+                original.name, view, judges, asked, known, refused, [view.model.backend, seed]
             )
         tasks += sorted(
             own, key=lambda task: task.indices.start
@@ -190,39 +190,40 @@ def _refusal(protocol: Protocol, model: Model) -> str:
     return ""
 
 
-def _posed(
+def _views_of(
     model: Model,
     data: Data,
     protocols: Sequence[Protocol],
     refused: Mapping[str, str],
     among: Mapping[str, Sequence[tuple[Model, Data]]],
-) -> list[tuple[Pose, list[Protocol]]]:
+) -> list[tuple[View, list[Protocol]]]:
     """The views that are judged, each once, and by which protocols; one that is refused stands with the model as it is."""
-    poses: dict[str, Pose] = {}
+    views: dict[str, View] = {}
     judges: dict[str, list[Protocol]] = {}
     for protocol in protocols:
         own = protocol.canonical
-        for pose in (
-            [Pose("", model, data)] if refused[own] else protocol.pose(model, data, among[own])
+        for view in (
+            [View("", model, data)] if refused[own] else protocol.views(model, data, among[own])
         ):
-            poses.setdefault(pose.view, pose)
-            judges.setdefault(pose.view, []).append(protocol)
-    return [(poses[view], judges[view]) for view in poses]
+            views.setdefault(view.name, view)
+            judges.setdefault(view.name, []).append(protocol)
+    return [(views[name], judges[name]) for name in views]
 
 
 def _tasks(
     owner: str,
-    pose: Pose,
+    view: View,
     protocols: Sequence[Protocol],
     expressions: Sequence[Expression],
     reference: Reference | str,
     refused: Mapping[str, str],
     common: Sequence[Any],
 ) -> Iterator[Task]:
-    view, model, data = pose
+    model, data = view.model, view.data
     lacking = reference if isinstance(reference, str) else ""
     not_applicable = {
-        e.canonical: (lacking if e.knows else "") or _reason(e, model, data.has_silhouettes)
+        e.canonical: (lacking if e.needs_reference else "")
+        or _reason(e, model, data.has_silhouettes)
         for e in expressions
     }
     lacks = {
@@ -250,7 +251,7 @@ def _tasks(
                     [
                         *block,
                         p.canonical,
-                        p.explained,
+                        p.target_policy,
                         _baseline_version(p),
                         e.canonical,
                         layers[e.canonical],
@@ -261,18 +262,18 @@ def _tasks(
                 e,
                 refused[p.canonical]
                 or "; ".join(filter(None, (lacks[need] for need in p.needs)))
-                or (lacking if p.knows else "")
+                or (lacking if p.needs_reference else "")
                 or not_applicable[e.canonical],
             )
             for p in protocols
             for e in expressions
         )
-        name = f"{_hash([owner, view])[:8]}-{start // SHARD:05d}-{_hash([data.ids[i] for i in indices])[:6]}"  # a part block apart
-        yield Task(name, owner, view, model, data, indices, cells, bank)
+        name = f"{_hash([owner, view.name])[:8]}-{start // SHARD:05d}-{_hash([data.ids[i] for i in indices])[:6]}"  # a part block apart
+        yield Task(name, owner, view.name, model, data, indices, cells, bank)
 
 
 def _reference(
-    pose: Pose,
+    view: View,
     told: Data | None,
     seed: int,
     expressions: Sequence[Expression],
@@ -282,7 +283,7 @@ def _reference(
     if not _told("some", *expressions, *protocols):
         return ""
     try:
-        return reference_for(pose.data, pose.model, told, seed)
+        return reference_for(view.data, view.model, told, seed)
     except HeatproofError as error:
         return f"it needs reference images. {error}"
 
@@ -313,11 +314,11 @@ def _reason(expression: Expression, model: Model, has_silhouettes: bool) -> str:
 
 
 def _told(reference: str, *users: Protocol | Expression) -> str:
-    return reference if any(user.knows for user in users) else ""
+    return reference if any(user.needs_reference for user in users) else ""
 
 
 def _baseline_version(protocol: Protocol) -> int:
-    return Baseline.parse(protocol.removal).entry.version if protocol.removal else 0
+    return Baseline.parse(protocol.baseline_name).entry.version if protocol.baseline_name else 0
 
 
 def _hash(parts: Any) -> str:
@@ -367,7 +368,7 @@ def _timed(call: Callable[..., object], *arguments: object) -> float:
 
 
 def _disk(task: Task, keep_maps: int) -> int:
-    """Rows take some 4 bytes each once compressed; kept maps 2 bytes a pixel, images 3, logits 4 a class."""
+    """TrainBatch take some 4 bytes each once compressed; kept maps 2 bytes a pixel, images 3, logits 4 a class."""
     kept = max(0, min(keep_maps - task.indices.start, len(task.indices)))
     pixels, maps = task.model.size**2, len({c.expression.label for c in task.cells})
     return (

@@ -29,11 +29,11 @@ from heatproof.bench.plan import Cell, Plan, Task
 from heatproof.bench.store import Store
 from heatproof.data.catalog import Batch
 from heatproof.data.reference import Reference
-from heatproof.errors import told
+from heatproof.errors import format_error
 from heatproof.methods import Explainer, Expression
 from heatproof.methods.explain import ends, finite, prepare, transformed
 from heatproof.models.model import Model
-from heatproof.protocols import Judged, Protocol
+from heatproof.protocols import EvalBatch, Protocol
 from heatproof.protocols.base import PICTURES, Shared
 from heatproof.tensor.noise import Rng, generator
 
@@ -137,7 +137,7 @@ class _Work:
         for start in range(0, len(batch.ids), size):
             part = batch.part(slice(start, start + size))
             spatial = "cam" in self.model.landmarks
-            clean, last = self.model.observe(part.x, "cam" if spatial else "input")
+            clean, last = self.model.logits_and_activation(part.x, "cam" if spatial else "input")
             self._keep("logits", clean, EVERY)
             if spatial:
                 self._keep("peaks", peaks(last), EVERY)
@@ -171,7 +171,7 @@ class _Work:
         found: dict[tuple[int, ...], list[Cell]] = {}
         for cell in self.cells:
             found.setdefault(
-                tuple(labels if cell.protocol.explained == "label" else predicted), []
+                tuple(labels if cell.protocol.target_policy == "label" else predicted), []
             ).append(cell)
         return found
 
@@ -180,7 +180,7 @@ class _Work:
     ) -> None:
         target = torch.tensor(targets, device=clean.device)
         rng = Rng(self.seed, batch.ids, self.model.device)
-        judged = Judged(batch.ids, batch.x, target, clean, rng, batch.parts, batch.silhouette)
+        judged = EvalBatch(batch.ids, batch.x, target, clean, rng, batch.parts, batch.silhouette)
         explainer = Explainer(self.model, batch.x, target, rng, batch.silhouette, self._prepared)
         for cell in cells:
             if cell.not_applicable:
@@ -212,7 +212,7 @@ class _Work:
 
     def _prepared_protocol(self, protocol: Protocol) -> Mapping[str, Tensor]:
         return self._ready_for(
-            protocol.prepares,
+            protocol.preparation_key,
             lambda reference: protocol.prepare(self.model, reference.batches(self.model)),
         )
 
@@ -229,14 +229,14 @@ class _Work:
             self._ready[what] = {name: t.to(self.model.device) for name, t in found.items()}
         return self._ready[what]
 
-    def _share(self, protocol: Protocol, judged: Judged) -> tuple[Judged, Shared] | str:
-        def share() -> tuple[Judged, Shared]:
+    def _share(self, protocol: Protocol, judged: EvalBatch) -> tuple[EvalBatch, Shared] | str:
+        def share() -> tuple[EvalBatch, Shared]:
             given = (
                 replace(judged, prepared=self._prepared_protocol(protocol))
-                if protocol.prepares
+                if protocol.preparation_key
                 else judged
             )
-            return given, protocol.share(self.model, given)
+            return given, protocol.compute_shared(self.model, given)
 
         found = self._timed(f"protocol {protocol.canonical}", share)
         if not isinstance(found, str):
@@ -251,8 +251,8 @@ class _Work:
     def _method(
         self,
         cells: Sequence[Cell],
-        judged: Judged,
-        shared: Mapping[str, tuple[Judged, Shared] | str],
+        judged: EvalBatch,
+        shared: Mapping[str, tuple[EvalBatch, Shared] | str],
         explainer: Explainer,
     ) -> None:
         """All cells of one method, which differ in their transforms and protocols."""
@@ -285,14 +285,14 @@ class _Work:
                     self._each(cell, judged, "failed", given)
                 else:
                     batch = replace(
-                        given[0], own=own, explain=partial(explainer.again, cell.expression)
+                        given[0], map_cache=own, explain=partial(explainer.again, cell.expression)
                     )
                     self._measure(cell, batch, given[1], maps, fine.tolist(), varies.tolist())
 
     def _measure(
         self,
         cell: Cell,
-        judged: Judged,
+        judged: EvalBatch,
         shared: Shared,
         maps: Tensor,
         fine: Sequence[bool],
@@ -300,7 +300,7 @@ class _Work:
     ) -> None:
         what = f"{cell.protocol.canonical} {cell.expression.label}"
         measured = self._timed(
-            f"cell {what}", cell.protocol.measure, self.model, judged, shared, maps
+            f"cell {what}", cell.protocol.score_maps, self.model, judged, shared, maps
         )
         if isinstance(measured, str):
             self._each(cell, judged, "failed", measured)
@@ -310,7 +310,7 @@ class _Work:
             self._keep(f"{what} {name}", curve.float().cpu().masked_fill(lost, torch.nan), EVERY)
         found = []
         for value, why, is_fine, is_varied in zip(
-            measured.value.tolist(), measured.why, fine, varies, strict=True
+            measured.value.tolist(), measured.reasons, fine, varies, strict=True
         ):
             if not is_fine:
                 found.append(
@@ -344,17 +344,17 @@ class _Work:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            return told(error)
+            return format_error(error)
         finally:
             if what:
                 self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - begin
 
-    def _each(self, cell: Cell, judged: Judged, status: str, message: str) -> None:
+    def _each(self, cell: Cell, judged: EvalBatch, status: str, message: str) -> None:
         self._add(cell, judged, [(status, message, math.nan)] * len(judged.ids))
 
-    def _add(self, cell: Cell, judged: Judged, found: Sequence[tuple[str, str, float]]) -> None:
+    def _add(self, cell: Cell, judged: EvalBatch, found: Sequence[tuple[str, str, float]]) -> None:
         """A row for each sample, from its status, message and value."""
-        same, explained = self._common(cell), cell.protocol.explained == "label"
+        same, explained = self._common(cell), cell.protocol.target_policy == "label"
         for sample, target, known, (status, message, value) in zip(
             judged.ids, judged.target.tolist(), self._by_label, found, strict=True
         ):
@@ -372,7 +372,7 @@ class _Work:
             else cell.expression.layer,
             "protocol": cell.protocol.id,
             "setting": cell.protocol.setting,
-            "baseline": cell.protocol.removal,
+            "baseline": cell.protocol.baseline_name,
         }
 
 
@@ -420,7 +420,7 @@ def provenance(spec: dict[str, Any], models: Mapping[str, Model]) -> dict[str, A
         "models": {
             title: {
                 "fingerprint": m.fingerprint(),
-                "aligned": m.aligned,
+                "fine_tuned": m.fine_tuned,
                 "backend": m.backend,
                 "parameters": sum(p.numel() for p in m.module.parameters()),
                 "size": m.size,

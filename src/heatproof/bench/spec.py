@@ -36,20 +36,20 @@ class ModelSpec(_Strict):
     train: str | None = Field(default=None, description="a recipe, such as paperbirds/resnet18")
     seed: int | None = Field(default=None, ge=0, description="of the training")
     weights: str | None = None
-    taught: str | None = Field(
+    trained_on: str | None = Field(
         default=None,
         description="train it on the data changed so: plain, watermark, disc; a list is a model each",
     )
-    shown: str | None = Field(
+    evaluated_on: str | None = Field(
         default=None, description="judge it on the data changed so; by default as it was taught"
     )
     images: int | None = Field(default=None, ge=1, description="that it is taught on")
     epochs: int | None = Field(default=None, ge=1)
-    tuned: dict[str, str] | None = Field(
+    fine_tuned_weights: dict[str, str] | None = Field(
         default=None,
-        description="files fine-tuned from these weights: {16/zero: aligned.safetensors}",
+        description="files fine-tuned from these weights: {16/zero: fine-tuned.safetensors}",
     )
-    aligned: str | None = Field(
+    fine_tuned: str | None = Field(
         default=None,
         description="take the weights fine-tuned for so many cells and this baseline: 16/zero",
     )
@@ -60,7 +60,7 @@ class ModelSpec(_Strict):
     @property
     def change(self) -> str:
         """What is done to the data that it is judged on."""
-        return self.shown or self.taught or PLAIN
+        return self.evaluated_on or self.trained_on or PLAIN
 
     @model_validator(mode="after")
     def _one_origin(self) -> ModelSpec:
@@ -70,19 +70,19 @@ class ModelSpec(_Strict):
             )
         if self.train is None and self.seed is not None:
             raise ValueError("seed goes with train: {train: paperbirds/resnet, seed: 1}")
-        if self.train is not None and (self.weights or self.tuned):
-            raise ValueError("a model that is trained takes no weights or tuned")
-        if self.taught is None and (self.images or self.epochs):
+        if self.train is not None and (self.weights or self.fine_tuned_weights):
+            raise ValueError("a model that is trained takes no weights or fine_tuned_weights")
+        if self.trained_on is None and (self.images or self.epochs):
             raise ValueError(
-                "images and epochs go with taught: {train: paperbirds/resnet, taught: plain, epochs: 8}"
+                "images and epochs go with trained_on: {train: paperbirds/resnet, trained_on: plain, epochs: 8}"
             )
-        for change in (self.taught, self.shown):
+        for change in (self.trained_on, self.evaluated_on):
             if change is not None and change not in (changes := [PLAIN, *ALTERATIONS]):
                 raise ValueError(str(unknown("change of the data", change, changes)))
-        if self.taught is not None:
-            if self.train is None or self.aligned:
+        if self.trained_on is not None:
+            if self.train is None or self.fine_tuned:
                 raise ValueError(
-                    "taught goes with train, and without aligned: {train: paperbirds/resnet, taught: watermark}"
+                    "trained_on goes with train, and without fine_tuned: {train: paperbirds/resnet, trained_on: watermark}"
                 )
             try:
                 net_named(self.train)
@@ -96,9 +96,9 @@ class ModelSpec(_Strict):
 
 
 def _each_taught(model: dict[str, Any]) -> list[dict[str, Any]]:
-    changes = model.get("taught")
+    changes = model.get("trained_on")
     return (
-        [{**model, "taught": change} for change in changes]
+        [{**model, "trained_on": change} for change in changes]
         if isinstance(changes, list)
         else [model]
     )

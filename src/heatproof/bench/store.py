@@ -46,7 +46,7 @@ SCHEMA = pa.schema(
 COLUMNS = [f.name for f in SCHEMA if f.name != "cell"]
 
 
-class Undecided(NamedTuple):
+class PendingCurves(NamedTuple):
     """The samples of one (model, method) that a protocol has measured, and has yet to conclude from."""
 
     protocol: Protocol
@@ -136,25 +136,25 @@ class Store:
     def rows(self) -> pd.DataFrame:
         """Everything the latest plan asks for and is there, in the plan's order."""
         frame = self._written()
-        for part in self.undecided(frame):
+        for part in self.pending_curves(frame):
             frame.loc[part.lost, ["status", "message"]] = (
                 "undefined",
                 "its curves are not kept, since others of its task failed",
             )
             if not part.samples:
                 continue
-            found = part.protocol.conclude(part.curves)
+            found = part.protocol.aggregate(part.curves)
             frame.loc[part.rows, "value"] = found.value.numpy()
-            frame.loc[part.rows, "message"] = found.why
-            frame.loc[part.rows, "status"] = ["undefined" if why else "ok" for why in found.why]
+            frame.loc[part.rows, "message"] = found.reasons
+            frame.loc[part.rows, "status"] = ["undefined" if why else "ok" for why in found.reasons]
         return frame
 
-    def undecided(self, frame: pd.DataFrame | None = None) -> Iterator[Undecided]:
+    def pending_curves(self, frame: pd.DataFrame | None = None) -> Iterator[PendingCurves]:
         """What protocols have kept of all samples of a model to conclude from, method by method."""
         frame = self._written() if frame is None else frame
         plan = self.read_json("plan.json")
         for told in plan["protocols"]:
-            if not told.get("concludes"):
+            if not told.get("aggregates"):
                 continue
             of_it = (
                 (frame["protocol"] == told["id"])
@@ -170,7 +170,7 @@ class Store:
                     for task, a in about.items()
                     if a["model"] == model and told["canonical"] in a["protocols"]
                 ]
-                keys = {name: f"{told['canonical']} {method} {name}" for name in told["concludes"]}
+                keys = {name: f"{told['canonical']} {method} {name}" for name in told["aggregates"]}
                 ids, curves = self._stacked(tasks, keys)
                 place = {sample: i for i, sample in enumerate(ids)}
                 there = rows["sample"].isin(place)
@@ -180,7 +180,7 @@ class Store:
                     for name, curve in curves.items()
                 }
                 protocol = make_protocol(told["id"], told["settings"])
-                yield Undecided(
+                yield PendingCurves(
                     protocol, model, method, samples, rows.index[there], rows.index[~there], found
                 )
 

@@ -76,10 +76,10 @@ def finetune(
     networks: 0.01), a tenth of it every 10 epochs.
 
     Examples:
-      heatproof finetune paperbirds/vgg paperbirds:train -o aligned/vgg --schedule short
-      heatproof finetune file:net.py:build folder:/data/train -o aligned/net --patches 64 --baseline blur
-      heatproof finetune bagnet33 folder:/data/imagenet/train -o aligned/bagnet33 --weights bagnet32-2ddd53ed.pth.tar
-      torchrun --nproc_per_node 2 $(which heatproof) finetune paperbirds/vgg paperbirds:train -o aligned/vgg
+      heatproof finetune paperbirds/vgg paperbirds:train -o fine-tuned/vgg --schedule short
+      heatproof finetune file:net.py:build folder:/data/train -o fine-tuned/net --patches 64 --baseline blur
+      heatproof finetune bagnet33 folder:/data/imagenet/train -o fine-tuned/bagnet33 --weights bagnet32-2ddd53ed.pth.tar
+      torchrun --nproc_per_node 2 $(which heatproof) finetune paperbirds/vgg paperbirds:train -o fine-tuned/vgg
     """
     from heatproof.api import finetune as tune
     from heatproof.api import load_model
@@ -139,7 +139,7 @@ def followed(model: Any, data: str, out: Path, options: dict[str, Any]) -> FineT
         return tune(model, data, out=out, progress=advance, **options)
 
 
-def show(found: FineTuned, model: str, base: str | None, aligned: str) -> None:
+def show(found: FineTuned, model: str, base: str | None, fine_tuned: str) -> None:
     from rich import box
     from rich.table import Table
 
@@ -181,6 +181,6 @@ def show(found: FineTuned, model: str, base: str | None, aligned: str) -> None:
     told = (
         f"name: {model!r}, "
         + (f"weights: {base!r}, " if base else "")
-        + f"tuned: {{{aligned}: {str(found.weights)!r}}}"
+        + f"fine_tuned_weights: {{{fine_tuned}: {str(found.weights)!r}}}"
     )
     console.print(f"  models: [{{{told}}}]", markup=False, soft_wrap=True, highlight=False)

@@ -28,14 +28,14 @@ from heatproof.bench.plan import Forecast, Plan, Task
 from heatproof.bench.spec import read_yaml, study_names
 from heatproof.data.catalog import DATA
 from heatproof.data.folder import fit, read_image
-from heatproof.errors import HeatproofError, told, unknown
+from heatproof.errors import HeatproofError, format_error, unknown
 from heatproof.methods import METHODS, TRANSFORMS, Expression, explain, parse_methods
 from heatproof.methods.base import NEEDS
 from heatproof.models.nets import CIFAR10_NETS, NETS, ON_DEMAND
 from heatproof.models.papers import NETWORKS
 from heatproof.protocols import PROTOCOLS
-from heatproof.report.gather import Run
 from heatproof.report.panel import panel
+from heatproof.report.run_data import Run
 from heatproof.training import cache
 from heatproof.training.cifar10 import train_cifar10
 from heatproof.training.recipes import RECIPES
@@ -266,7 +266,9 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
                 "size": net.size,
                 "classes": net.classes,
                 "weights": "ship" if ships else "train",
-                "aligned": list(load_model(f"paperbirds/{name}").tuned) if ships else [],
+                "fine_tuned": list(load_model(f"paperbirds/{name}").fine_tuned_weights)
+                if ships
+                else [],
                 "training_minutes": RECIPES[name].minutes,
             }
         for name, network in NETWORKS.items():
@@ -415,7 +417,7 @@ def draw_maps(
         except HeatproofError:
             raise
         except Exception as error:
-            raise HeatproofError(f"{e.label}: {told(error)}") from error
+            raise HeatproofError(f"{e.label}: {format_error(error)}") from error
     names = [model.classes[t] if model.classes else f"class {t}" for t in targets.tolist()]
     captions = [f"{n} {p[t]:.0%}" for n, p, t in zip(names, chances, targets, strict=True)]
     panel(list((photos * 255).round().byte()), captions, maps).save(out)

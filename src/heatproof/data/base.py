@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from heatproof.errors import HeatproofError, some
+from heatproof.errors import HeatproofError, join_limited
 
 
 class UnreadableImage(HeatproofError):
@@ -100,7 +100,7 @@ class TensorData:
             self.labels = [None if label is None else operator.index(label) for label in given]
         except TypeError:
             raise HeatproofError(
-                f"labels must be numbers of classes, from 0; got {some(map(str, given))}"
+                f"labels must be numbers of classes, from 0; got {join_limited(map(str, given))}"
             ) from None
         self.fingerprints = [
             hashlib.sha256(i.numpy().tobytes()).hexdigest()[:16] for i in self.images

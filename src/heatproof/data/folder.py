@@ -14,7 +14,7 @@ from PIL import Image
 
 from heatproof.data.base import Sample, UnreadableImage
 from heatproof.data.labels import WNID, class_index, labels_of
-from heatproof.errors import HeatproofError, some
+from heatproof.errors import HeatproofError, join_limited
 from heatproof.tensor.noise import generator
 
 SUFFIXES = frozenset(
@@ -141,7 +141,7 @@ def _tell_of_labels(root: Path, images: Sequence[str]) -> None:
     beside = [image for image in images if "/" not in image]
     if len(beside) < len(images) and beside:
         warnings.warn(
-            f"{root}: beside the folders of classes are images without a label: {some(beside, 3)}",
+            f"{root}: beside the folders of classes are images without a label: {join_limited(beside, 3)}",
             stacklevel=4,
         )
     tables = sorted(path.name for path in root.iterdir() if path.suffix.lower() in (".csv", ".tsv"))

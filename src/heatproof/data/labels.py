@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from heatproof.errors import HeatproofError, some
+from heatproof.errors import HeatproofError, join_limited
 from heatproof.models.vision import imagenet_wnids
 
 SUFFIXES = (".csv", ".tsv", ".txt")
@@ -61,7 +61,7 @@ def class_index(
     )
     hint = " or ImageNet's ids, such as n01440764" if n_classes == 1000 else ""
     raise HeatproofError(
-        f"{len(strange)} of {len(texts)} {where} are not classes of the model: {some(strange)}; its classes are {named}. "
+        f"{len(strange)} of {len(texts)} {where} are not classes of the model: {join_limited(strange)}; its classes are {named}. "
         f"Write those names, numbers from 0{hint}; or give the model its class names: hp.Model(…, classes=[…])"
     )
 
@@ -102,8 +102,14 @@ def labels_of(path: Path, ids: Sequence[str], root: Path) -> list[str]:
             raise HeatproofError(f"{path} has two labels for {image}: {found[image]} and {text}")
     bare = [image for image in ids if not found.get(image)]
     if homeless or bare:
-        told = [f"{len(bare)} of {len(ids)} images have no label ({some(bare)})"] if bare else []
-        told += [f"{len(homeless)} labels have no image ({some(homeless)})"] if homeless else []
+        told = (
+            [f"{len(bare)} of {len(ids)} images have no label ({join_limited(bare)})"]
+            if bare
+            else []
+        )
+        told += (
+            [f"{len(homeless)} labels have no image ({join_limited(homeless)})"] if homeless else []
+        )
         raise HeatproofError(
             f"{path} does not match {root}: {'; '.join(told)}. Images are named by their path below the folder"
         )

@@ -1,6 +1,6 @@
 """Paperbirds: birds cut from paper, drawn by code, with five parts that can be taken off one by one.
 
-A picture is a pure function of (seed, split, index, parts present, size). Pose, light, background and body are drawn
+A picture is a pure function of (seed, split, index, parts present, size). View, light, background and body are drawn
 before any part, so that taking a part off changes the picture only where the part or its shadow was seen. Classes are
 tuples of part variants and come in pairs that differ in one part alone, so a model has to look at every part.
 (After FunnyBirds: Hesse et al., ICCV 2023.)

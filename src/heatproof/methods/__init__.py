@@ -2,7 +2,6 @@
 
 from heatproof.methods import bottleneck as bottleneck
 from heatproof.methods import cams as cams
-from heatproof.methods import cells as cells
 from heatproof.methods import controls as controls
 from heatproof.methods import deepshap as deepshap
 from heatproof.methods import extremal as extremal
@@ -11,6 +10,7 @@ from heatproof.methods import guided as guided
 from heatproof.methods import intrinsic as intrinsic
 from heatproof.methods import perturbation as perturbation
 from heatproof.methods import relevance as relevance
+from heatproof.methods import surrogates as surrogates
 from heatproof.methods import transformers as transformers
 from heatproof.methods import transforms as transforms
 from heatproof.methods.base import GROUPS as GROUPS

@@ -20,7 +20,7 @@ from torch import Tensor
 from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
-from heatproof.methods.brought import attribution, is_map_file, maps_of
+from heatproof.methods.adapters import attribution, is_map_file, maps_of
 from heatproof.models.body import Body
 from heatproof.models.model import Model
 from heatproof.registry import Registry
@@ -295,7 +295,7 @@ class Expression:
         return copies * forwards, copies * backwards
 
     @property
-    def knows(self) -> bool:
+    def needs_reference(self) -> bool:
         """Whether it needs images that are not explained, for itself or for its baseline."""
         removal = self.arguments.get("baseline")
         return self.entry.prepare is not None or (

@@ -138,8 +138,8 @@ def _logits(
 @remembered
 def _no_rule(model: Model) -> str:
     try:
-        with model.held():
-            _logits(model, model.blank())
+        with model.frozen_eval():
+            _logits(model, model.zero_activation())
     except NotApplicable as error:
         return str(error)
     return ""

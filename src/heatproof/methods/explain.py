@@ -19,7 +19,7 @@ from heatproof.data.catalog import load_data
 from heatproof.data.reference import Reference
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods.base import REDUCTIONS, Expression
-from heatproof.models.guard import unchanged
+from heatproof.models.guards import assert_unchanged
 from heatproof.models.model import Model
 from heatproof.models.vit import is_vit
 from heatproof.tensor.filters import resize
@@ -112,7 +112,7 @@ class Explainer:
         """Code of the user's own must not spoil what comes after it: input and network are put back, and the method fails."""
         before = h.clone()
         try:
-            with unchanged(self.model.module):
+            with assert_unchanged(self.model.module):
                 yield
         finally:
             spoilt = not torch.equal(h, before)

@@ -94,7 +94,7 @@ def integrated_gradients(
             "the trapezoid has two ends: ig(rule=trapezoid) needs at least 2 steps"
         )
     alpha, weight = (torch.from_numpy(v).to(x).reshape(-1, 1, 1, 1) for v in _nodes(steps, rule))
-    path, total = model.laid(x - start), x.new_zeros(())
+    path, total = model.to_layout(x - start), x.new_zeros(())
     away = start.stride(0) > 0 or bool(start[:1].any())  # not zero for all
     for sample, node in model.chunks(len(x), steps):
         parts = blocks(sample, node, steps)

@@ -77,8 +77,8 @@ def without_relus(model: Model) -> str:
     """Why it does not apply; "" where there are ReLUs anywhere in the network."""
     whole = model.root
     try:
-        with whole.held():
-            found = relus(whole(whole.blank()))
+        with whole.frozen_eval():
+            found = relus(whole(whole.zero_activation()))
     except NotApplicable as error:
         return str(error)
     return (

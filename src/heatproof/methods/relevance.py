@@ -371,8 +371,8 @@ def relevance(
 def _no_rule(model: Model) -> str:
     rules = Rules(z_plus, z_plus, z_plus if model.start_layer == "input" else None)
     try:
-        with model.held():
-            Propagation(model, rules).logits(model.blank())
+        with model.frozen_eval():
+            Propagation(model, rules).logits(model.zero_activation())
     except NotApplicable as error:
         return str(error)
     return ""

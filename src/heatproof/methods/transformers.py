@@ -16,10 +16,10 @@ from torch.nn.functional import linear, one_hot
 
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods.base import method
+from heatproof.models.hooks import Call, record_calls
 from heatproof.models.model import Model
 from heatproof.models.operations import Product, Sum
 from heatproof.models.vit import Attention, Block, ClassToken, Tokens, is_vit
-from heatproof.models.watch import Call, watching
 from heatproof.tensor.noise import Rng
 
 Start = Annotated[int, Field(ge=0)]
@@ -45,7 +45,7 @@ def rollout(model: Model, x: Tensor, target: Tensor, *, rng: Rng, start: Start =
     def explain(images: Tensor, goal: Tensor) -> Tensor:
         with (
             torch.no_grad(),
-            watching(_attentions(blocks), keep=lambda call: call.output.mean(1)) as mean,
+            record_calls(_attentions(blocks), keep=lambda call: call.output.mean(1)) as mean,
         ):
             model(images)
         return class_row([mean_attention(mean[softmax]) for softmax in _attentions(blocks)])
@@ -73,7 +73,7 @@ def vit_gradcam(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
     def explain(images: Tensor, goal: Tensor) -> Tensor:
         with (
             torch.enable_grad(),
-            watching(_attentions(last), keep=lambda call: call.output) as attention,
+            record_calls(_attentions(last), keep=lambda call: call.output) as attention,
         ):
             (gradient,) = attention_gradients(model(images), goal, list(attention.values()))
         (row,) = (a.detach()[:, :, 0] for a in attention.values())  # (B, heads, tokens)
@@ -102,8 +102,8 @@ def _attentions(blocks: Sequence[Block]) -> list[nn.Module]:
 def _patches(
     model: Model, x: Tensor, target: Tensor, kind: str, explain: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """Rows (B, 1 + patches), a batch at a time, without the class token -> (B, h, w)."""
-    rows = torch.cat([explain(*piece) for piece in model.pieces(x, target, kind)])[: len(x)]
+    """TrainBatch (B, 1 + patches), a batch at a time, without the class token -> (B, h, w)."""
+    rows = torch.cat([explain(*piece) for piece in model.grad_batches(x, target, kind)])[: len(x)]
     tokens = cast(Tokens, next(model.module.children()))
     height, width = (
         side // patch for side, patch in zip(x.shape[2:], tokens.proj.kernel_size, strict=True)
@@ -150,7 +150,7 @@ def attention_evidence(model: Model, images: Tensor, target: Tensor, start: int)
     attentions = _attentions(_blocks(model, start))
     stages = list(model.module.children())[1 + start :]
     ruled = (m for stage in stages for m in stage.modules() if type(m) in RULES)
-    with torch.enable_grad(), watching(ruled, keep=lambda call: call) as calls:
+    with torch.enable_grad(), record_calls(ruled, keep=lambda call: call) as calls:
         logits = model(images)
         gradients = attention_gradients(
             logits, target, [calls[softmax].output for softmax in attentions]

@@ -22,7 +22,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from heatproof.errors import HeatproofError
 from heatproof.models.body import Body
-from heatproof.models.guard import inspecting, unchanged
+from heatproof.models.guards import assert_unchanged, eval_mode
 from heatproof.tensor.batching import pad
 from heatproof.tensor.noise import generator
 
@@ -74,8 +74,8 @@ def _make(backend: str, whole: Whole, batch: Tensor, span: tuple[Tensor, Tensor]
         "The backend eager runs it",
     )
     with (
-        unchanged(whole.module),
-        inspecting(whole.module),
+        assert_unchanged(whole.module),
+        eval_mode(whole.module),
         torch.no_grad(),
         warnings.catch_warnings(),
     ):

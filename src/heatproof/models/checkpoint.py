@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from heatproof.errors import HeatproofError, some
+from heatproof.errors import HeatproofError, join_limited
 from heatproof.models.convert import renamed
 from heatproof.models.nets import NETS, load_state
 from heatproof.models.papers import NETWORKS
@@ -86,7 +86,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
     )
     if strange or not found:
         raise HeatproofError(
-            f"{path.name} holds no weights by name, but {some(strange) or 'nothing'}"
+            f"{path.name} holds no weights by name, but {join_limited(strange) or 'nothing'}"
         )
     return dict(found)
 
@@ -143,7 +143,7 @@ def _differences(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list
         "missing ": (k for k in own if k not in state),
         "unexpected ": (k for k in state if k not in own),
     }
-    return [word + told for word, names in kinds.items() if (told := some(names))]
+    return [word + told for word, names in kinds.items() if (told := join_limited(names))]
 
 
 def looks_like(state: Mapping[str, Tensor]) -> str:

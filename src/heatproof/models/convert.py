@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from heatproof.errors import NotApplicable
-from heatproof.models.guard import inspecting
+from heatproof.models.guards import eval_mode
+from heatproof.models.hooks import record_calls
 from heatproof.models.vit import vit
-from heatproof.models.watch import watching
 
 TOLERANCE = 1e-5  # of the largest value
 
@@ -217,9 +217,9 @@ def _deviation(theirs: nn.Module, ours: nn.Module, size: int) -> float:
     noise = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0)).to(weight)
     with (
         torch.no_grad(),
-        inspecting(theirs),
-        inspecting(ours),
-        watching(heads, keep=lambda call: (*call.inputs, call.output)) as seen,
+        eval_mode(theirs),
+        eval_mode(ours),
+        record_calls(heads, keep=lambda call: (*call.inputs, call.output)) as seen,
     ):
         theirs(noise)
         ours(noise)

@@ -18,7 +18,7 @@ from heatproof.errors import HeatproofError, NotApplicable, unknown
 from heatproof.models import backends
 from heatproof.models.body import Body, landmarks, make_body
 from heatproof.models.convert import as_canonical
-from heatproof.models.guard import inspecting
+from heatproof.models.guards import eval_mode
 from heatproof.tensor.batching import chunks, pad, rows
 from heatproof.tensor.scores import Score, score_function
 from heatproof.userfile import source_of
@@ -106,8 +106,10 @@ class Model:
         self.batch_size = batch_size
         self.fill_batches = False  # in a run every call has exactly `batch_size` rows, so that bytes do not depend on neighbours
         self.backend = "eager"
-        self.aligned = ""  # the cells and baseline its weights were fine-tuned for, such as 16/zero
-        self.tuned: dict[
+        self.fine_tuned = (
+            ""  # the cells and baseline its weights were fine-tuned for, such as 16/zero
+        )
+        self.fine_tuned_weights: dict[
             str, Path | None
         ] = {}  # weights fine-tuned from these, by what for; None: yet to be made
         self.prepared: Callable[[Any], Mapping[str, Tensor]] = (
@@ -122,7 +124,7 @@ class Model:
             (2, len(self.mean), size, size), generator=torch.Generator().manual_seed(0)
         ).to(self.device, self.dtype)
         example = (example - self.mean) / self.std
-        with inspecting(module):
+        with eval_mode(module):
             try:
                 self._layout, logits = _layout_of(module, example)
             except HeatproofError:
@@ -238,7 +240,7 @@ class Model:
 
     def shape(self, layer: str) -> tuple[int, ...]:
         """Of one image's activation there, such as (channels, height, width)."""
-        return tuple(self.tail(layer).blank().shape[1:])
+        return tuple(self.tail(layer).zero_activation().shape[1:])
 
     @property
     def root(self) -> Model:
@@ -290,8 +292,8 @@ class Model:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits, with gradients if they are enabled."""
-        with inspecting(self.module):
-            return self.body.run(self.laid(x), self._start)[0]
+        with eval_mode(self.module):
+            return self.body.run(self.to_layout(x), self._start)[0]
 
     def logits(self, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, K)
         """Without gradients, `batch_size` at a time."""
@@ -299,37 +301,37 @@ class Model:
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # (B, C, H, W) -> (B, K), (B, D)
         """Logits and the embedding (the input of the last layer with weights), without gradients."""
-        if self._elsewhere:
-            return self._forward_elsewhere(x)
+        if self._uses_backend:
+            return self._forward_backend(x)
         logits, embedding = self._observed(x, self._embedding)
         return logits, embedding.flatten(1)
 
     def embed(self, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, D)
         """The embedding, with gradients if they are enabled."""
-        with inspecting(self.module):
-            return self.body.run(self.laid(x), self._start, self._embedding)[0].flatten(1)
+        with eval_mode(self.module):
+            return self.body.run(self.to_layout(x), self._start, self._embedding)[0].flatten(1)
 
-    def observe(self, x: Tensor, layer: str) -> tuple[Tensor, Tensor]:
+    def logits_and_activation(self, x: Tensor, layer: str) -> tuple[Tensor, Tensor]:
         """Logits and a layer's activation, without gradients; in one pass, unless the logits come from another backend."""
-        if self._elsewhere:
+        if self._uses_backend:
             return self.logits(x), self.activation(x, layer)
         return self._observed(x, self._index(layer))
 
     def _observed(self, x: Tensor, at: int) -> tuple[Tensor, Tensor]:
         self._count("forward", len(x))
         logits, activations = [], []
-        with torch.no_grad(), inspecting(self.module):
+        with torch.no_grad(), eval_mode(self.module):
             for part in rows(x, self.batch_size):
-                out, seen = self.body.run(self._filled(part), self._start, watch=(at,))
+                out, seen = self.body.run(self._pad(part), self._start, watch=(at,))
                 logits.append(out[: len(part)])
                 activations.append(seen[at][: len(part)])
         return torch.cat(logits), torch.cat(activations)
 
     @property
-    def _elsewhere(self) -> bool:
+    def _uses_backend(self) -> bool:
         return self.backend != "eager" and self._start == 0
 
-    def _forward_elsewhere(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _forward_backend(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Always with `batch_size` rows."""
         self._count("forward", len(x))
         whole = backends.Whole(self.name, self.module, self.body, self._embedding)
@@ -346,14 +348,14 @@ class Model:
         """(sample, variant) indices over all variants of a batch, at most `batch_size` at a time."""
         return chunks(samples, variants, self.batch_size)
 
-    def pieces(self, x: Tensor, target: Tensor, kind: str) -> Iterator[tuple[Tensor, Tensor]]:
+    def grad_batches(self, x: Tensor, target: Tensor, kind: str) -> Iterator[tuple[Tensor, Tensor]]:
         """Images that take gradients and their targets, `batch_size` at a time, for passes of one's own; kind: forward or backward.
 
         In a run the last piece is filled up with rows that are nobody's: cut them off at the end.
         """
         self._count(kind, len(x))
         for part, goal in zip(rows(x, self.batch_size), rows(target, self.batch_size), strict=True):
-            yield self._filled(part).detach().requires_grad_(), self._filled(goal)
+            yield self._pad(part).detach().requires_grad_(), self._pad(goal)
 
     def activation(self, x: Tensor, layer: str) -> Tensor:
         return self._activation_at(x, self._index(layer))
@@ -433,9 +435,9 @@ class Model:
 
     def _activation(self, x: Tensor, stop: int) -> Tensor:
         self._count("forward", len(x))
-        with torch.no_grad(), inspecting(self.module):
+        with torch.no_grad(), eval_mode(self.module):
             parts = [
-                self.body.run(self._filled(part), self._start, stop)[0][: len(part)]
+                self.body.run(self._pad(part), self._start, stop)[0][: len(part)]
                 for part in rows(x, self.batch_size)
             ]
         return torch.cat(parts)
@@ -449,12 +451,12 @@ class Model:
         h = self._activation_at(x, first)
         self._count("backward", len(x), first)
         found: dict[int, list[Pass]] = {i: [] for i in at}
-        with torch.enable_grad(), inspecting(self.module):
+        with torch.enable_grad(), eval_mode(self.module):
             for part, goal in zip(
                 rows(h, self.batch_size), rows(target, self.batch_size), strict=True
             ):
                 count = len(part)
-                leaf = self._filled(part, first).detach().requires_grad_()
+                leaf = self._pad(part, first).detach().requires_grad_()
                 logits, seen = self.body.run(leaf, first, watch=at)
                 total = score(logits[:count], goal).sum()
                 gradients = torch.autograd.grad(total, [seen[i] for i in at])
@@ -474,33 +476,33 @@ class Model:
         """`attribute(x, target)`, which may run the network in a way of its own and ask for gradients of x, `batch_size` rows at a time."""
         self._count("backward", len(x))
         found = []
-        with self.held():
+        with self.frozen_eval():
             for part, goal in zip(
                 rows(x, self.batch_size), rows(target, self.batch_size), strict=True
             ):
-                leaf = self._filled(part).detach().requires_grad_()
-                found.append(attribute(leaf, self._filled(goal))[: len(part)].detach())
+                leaf = self._pad(part).detach().requires_grad_()
+                found.append(attribute(leaf, self._pad(goal))[: len(part)].detach())
         return torch.cat(found)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def frozen_eval(self) -> Iterator[None]:
         """In evaluation mode, nothing in place, and only what depends on the input asks for gradients, while this lasts."""
-        with torch.enable_grad(), inspecting(self.module), _frozen(self.module):
+        with torch.enable_grad(), eval_mode(self.module), _frozen(self.module):
             yield
 
-    def blank(self) -> Tensor:
+    def zero_activation(self) -> Tensor:
         """The activation of one image of zeros where this model begins, which asks for gradients. The pass is not counted."""
         image = torch.zeros(
             (1, len(self.mean), self.size, self.size), device=self.device, dtype=self.dtype
         )
-        with torch.no_grad(), inspecting(self.module):
-            return self.body.run(self.laid(image, 0), 0, self._start)[0].requires_grad_()
+        with torch.no_grad(), eval_mode(self.module):
+            return self.body.run(self.to_layout(image, 0), 0, self._start)[0].requires_grad_()
 
-    def _filled(self, part: Tensor, at: int | None = None) -> Tensor:
+    def _pad(self, part: Tensor, at: int | None = None) -> Tensor:
         """As a pass that begins at that layer takes it: in a run as many rows as in every other."""
-        return self.laid(pad(part, self.batch_size) if self.fill_batches else part, at)
+        return self.to_layout(pad(part, self.batch_size) if self.fill_batches else part, at)
 
-    def laid(self, x: Tensor, at: int | None = None) -> Tensor:
+    def to_layout(self, x: Tensor, at: int | None = None) -> Tensor:
         """Images as they lie in memory in every pass: layouts differ in speed, and in how they round. Features stay as they came."""
         return (
             x.contiguous(memory_format=self._layout)

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from heatproof.errors import NotApplicable
 from heatproof.models.body import Body, Steps
-from heatproof.models.guard import inspecting
+from heatproof.models.guards import eval_mode
 from heatproof.models.model import Model
 from heatproof.models.vit import is_vit
 
@@ -209,7 +209,7 @@ def _features(model: Model, cut: int, scale: int = 1) -> Tensor:
     """Of one image of noise."""
     side = scale * model.size
     image = torch.rand((1, len(model.mean), side, side), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), inspecting(model.module):
+    with torch.no_grad(), eval_mode(model.module):
         return model.body.run(model.normalize(image), 0, cut)[0]
 
 
@@ -219,7 +219,7 @@ def _pools(model: Model, cut: int) -> bool:
     order = torch.randperm(features[0, 0].numel(), generator=torch.Generator().manual_seed(0)).to(
         features.device
     )
-    with torch.no_grad(), inspecting(model.module):
+    with torch.no_grad(), eval_mode(model.module):
         plain = model.body.run(features, cut)[0]
         shuffled = model.body.run(features.flatten(2)[..., order].view_as(features), cut)[0]
     return torch.allclose(plain, shuffled, rtol=1e-3, atol=1e-4 * float(plain.abs().max()))
@@ -227,7 +227,7 @@ def _pools(model: Model, cut: int) -> bool:
 
 def _runs(model: Model, cut: int, grid: int) -> bool:
     try:
-        with torch.no_grad(), inspecting(model.module):
+        with torch.no_grad(), eval_mode(model.module):
             return model.body.run(_features(model, cut, grid), cut)[0].shape == (1, model.n_classes)
     except (RuntimeError, ValueError):  # shapes that do not fit
         return False

@@ -48,8 +48,8 @@ def load_model(
     weights: str | Path | None = None,
     device: str | None = None,
     *,
-    tuned: Mapping[str, str | Path] | None = None,
-    aligned: str | None = None,
+    fine_tuned_weights: Mapping[str, str | Path] | None = None,
+    fine_tuned: str | None = None,
     backend: str | None = None,
 ) -> Model:
     """A model by name, from a file of one's own, or from any torch module.
@@ -57,8 +57,8 @@ def load_model(
     weights: a local .safetensors or .pth file of tensors (never an arbitrary pickle), "random" for an untrained network, or "download" for
         the published ones. Those of paperbirds ship; others are downloaded only when asked, and then kept.
     device: "cpu", "cuda", "cuda:1", "mps", or "auto"; by default where it is.
-    tuned: files of weights that were fine-tuned from these, by cells and baseline: {"16/zero": "aligned.safetensors"}. `idsds` takes them.
-    aligned: "16/zero" gives the model with those weights, the embedded ones or one of `tuned`.
+    fine_tuned_weights: files of weights that were fine-tuned from these, by cells and baseline: {"16/zero": "fine-tuned.safetensors"}. `idsds` takes them.
+    fine_tuned: "16/zero" gives the model with those weights, the embedded ones or one of `fine_tuned_weights`.
     backend: what computes whole passes without gradients: "eager", "fused" (convolutions and norms in one), "compile" (torch.compile) or
         "openvino"; by default eager. Each agrees with eager to 1e-3 of the logits' range, and always runs `batch_size` images at once.
     """
@@ -67,11 +67,11 @@ def load_model(
     model = _open(name, file if weights != RANDOM else RANDOM)
     if file is not None:
         load_weights(model.module, file, model.name)
-        model.aligned, model.tuned = metadata(file).get("aligned", ""), {}
-    for to, path in (tuned or {}).items():
-        model.tuned[_checked(model, to, Path(path))] = Path(path)
-    if aligned is not None:
-        model = align(model, aligned)
+        model.fine_tuned, model.fine_tuned_weights = metadata(file).get("fine_tuned", ""), {}
+    for to, path in (fine_tuned_weights or {}).items():
+        model.fine_tuned_weights[_checked(model, to, Path(path))] = Path(path)
+    if fine_tuned is not None:
+        model = load_fine_tuned(model, fine_tuned)
     model.backend = backend or model.backend
     return model if place is None or model.device == torch.device(place) else model.to(place)
 
@@ -150,20 +150,20 @@ def pick_device(device: str) -> str:
     )
 
 
-def align(model: Model, to: str) -> Model:
+def load_fine_tuned(model: Model, to: str) -> Model:
     """The model with the weights that were fine-tuned for these cells and this baseline."""
-    if model.aligned == to:
+    if model.fine_tuned == to:
         return model
     if not ALIGNMENT.fullmatch(to):
         raise HeatproofError(
-            f'aligned is the number of cells and the baseline, such as 16/zero; got "{to}"'
+            f'fine_tuned is the number of cells and the baseline, such as 16/zero; got "{to}"'
         )
-    if to not in model.tuned:
+    if to not in model.fine_tuned_weights:
         raise HeatproofError(_not_aligned(model, to))
-    view, path = copy.deepcopy(model), model.tuned[to]
+    view, path = copy.deepcopy(model), model.fine_tuned_weights[to]
     if path is not None:
         load_weights(view.module, path, model.name)
-    view.name, view.aligned, view.passes = f"{model.name} {to}", to, Counter()
+    view.name, view.fine_tuned, view.passes = f"{model.name} {to}", to, Counter()
     return view
 
 
@@ -171,12 +171,16 @@ def _not_aligned(model: Model, to: str) -> str:
     patches, _, baseline = to.partition("/")
     embedded = model.name.startswith("paperbirds/")
     what = ("paperbirds:train", " --schedule short") if embedded else ("folder:…", "")
-    has = f"it has: {', '.join(model.tuned)}" if model.tuned else "it has none"
+    has = (
+        f"it has: {', '.join(model.fine_tuned_weights)}"
+        if model.fine_tuned_weights
+        else "it has none"
+    )
     return (
         f"{model.name} has no weights fine-tuned for {to} ({has}). Make them with\n"
-        f"  heatproof finetune {model.name} {what[0]} -o aligned --patches {patches} --baseline '{baseline}'{what[1]}\n"
-        f"and name them in the spec: {{name: {model.name}, tuned: {{{to}: aligned/aligned.safetensors}}}}, "
-        f'or in Python: load_model(…, tuned={{"{to}": "aligned/aligned.safetensors"}})'
+        f"  heatproof finetune {model.name} {what[0]} -o fine-tuned --patches {patches} --baseline '{baseline}'{what[1]}\n"
+        f"and name them in the spec: {{name: {model.name}, fine_tuned_weights: {{{to}: fine-tuned/fine-tuned.safetensors}}}}, "
+        f'or in Python: load_model(…, fine_tuned_weights={{"{to}": "fine-tuned/fine-tuned.safetensors"}})'
     )
 
 
@@ -184,12 +188,12 @@ def _checked(model: Model, to: str, path: Path) -> str:
     """The file is there, says nothing else, and fits."""
     if not ALIGNMENT.fullmatch(to):
         raise HeatproofError(
-            f'tuned: "{to}" must be the number of cells and the baseline, such as 16/zero'
+            f'fine_tuned_weights: "{to}" must be the number of cells and the baseline, such as 16/zero'
         )
     load_weights(copy.deepcopy(model.module), path, model.name)
-    told = metadata(path).get("aligned", to)
+    told = metadata(path).get("fine_tuned", to)
     if told != to:
-        raise HeatproofError(f"tuned: {path} was fine-tuned for {told}, not {to}")
+        raise HeatproofError(f"fine_tuned_weights: {path} was fine-tuned for {told}, not {to}")
     return to
 
 
@@ -216,7 +220,7 @@ def _embedded(net: str, pretrained: bool) -> Model:
     )
     for path in sorted(ASSETS.glob(f"paperbirds-{net}-*.safetensors")) if pretrained else ():
         if found := re.fullmatch(rf"paperbirds-{re.escape(net)}-(\d+)-([a-z]+)", path.stem):
-            model.tuned["/".join(found.groups())] = path
+            model.fine_tuned_weights["/".join(found.groups())] = path
     return model
 
 

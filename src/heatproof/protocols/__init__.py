@@ -7,7 +7,7 @@ from heatproof.protocols import parts as parts
 from heatproof.protocols import single_deletion as single_deletion
 from heatproof.protocols import soundness as soundness
 from heatproof.protocols.base import PROTOCOLS as PROTOCOLS
-from heatproof.protocols.base import Judged as Judged
-from heatproof.protocols.base import Pose as Pose
+from heatproof.protocols.base import EvalBatch as EvalBatch
 from heatproof.protocols.base import Protocol as Protocol
+from heatproof.protocols.base import View as View
 from heatproof.protocols.base import make_protocol as make_protocol

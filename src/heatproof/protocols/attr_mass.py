@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from heatproof.models.model import Model
-from heatproof.protocols.base import Judged, Measured, Protocol, Shared, protocol
+from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, protocol
 from heatproof.tensor.localization import mass_share
 
 
@@ -29,12 +29,12 @@ class AttributionMass(Protocol):
     needs: ClassVar[frozenset[str]] = frozenset({"silhouette"})
     constant_maps: ClassVar[bool] = True
 
-    def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
+    def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         """A map of nothing has no share and scores 0; where no pixel tells the class, no map can be right or wrong."""
         assert batch.silhouette is not None
         inside = batch.silhouette.to(maps.device)
         some = inside.flatten(1).any(1)
         value = torch.where(some, mass_share(maps, inside), torch.nan)
-        return Measured(
+        return Scores(
             value, ["" if s else "no pixel of the image tells its class" for s in some.tolist()]
         )

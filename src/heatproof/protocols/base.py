@@ -19,7 +19,7 @@ from heatproof.tensor.noise import Rng
 
 
 @dataclass
-class Judged:
+class EvalBatch:
     """The samples of a task as a protocol sees them."""
 
     ids: list[str]
@@ -35,17 +35,17 @@ class Judged:
     explain: Callable[[Tensor], Tensor] | None = (
         None  # the maps of other images of these samples, by the method that is judged
     )
-    common: dict[Hashable, Any] = field(
+    batch_cache: dict[Hashable, Any] = field(
         default_factory=dict
     )  # work that protocols share, for all methods
-    own: dict[Hashable, Any] = field(
+    map_cache: dict[Hashable, Any] = field(
         default_factory=dict
     )  # work that protocols share, for the maps that are judged
 
 
-class Measured(NamedTuple):
+class Scores(NamedTuple):
     value: Tensor  # (B,) float64; nan where undefined
-    why: list[str]  # the reason, where it is undefined; else empty
+    reasons: list[str]  # the reason, where it is undefined; else empty
     curves: Mapping[str, Tensor] = {}  # (B, S) each; kept with the run
 
 
@@ -55,10 +55,10 @@ Shared = Mapping[
 PICTURES = 4  # samples of which pictures are kept for every setting
 
 
-class Pose(NamedTuple):
+class View(NamedTuple):
     """What is judged in place of (model, data). Protocols whose poses have the same view share a task."""
 
-    view: str  # "": as they are
+    name: str  # "": as they are
     model: Model
     data: Data
 
@@ -84,7 +84,7 @@ class Protocol(BaseModel):
     constant_maps: ClassVar[bool] = (
         False  # whether a map that is the same everywhere has a score too
     )
-    concludes: ClassVar[
+    aggregates: ClassVar[
         tuple[str, ...]
     ] = ()  # curves of all samples without which none has a value; `measure` then leaves it open
 
@@ -98,27 +98,27 @@ class Protocol(BaseModel):
             "random_score",
             "citation",
         )
-        return {**{name: getattr(self, name) for name in names}, "target": self.explained}
+        return {**{name: getattr(self, name) for name in names}, "target": self.target_policy}
 
     @property
-    def explained(self) -> Literal["label", "prediction"]:
+    def target_policy(self) -> Literal["label", "prediction"]:
         """What its maps explain: the target, where no setting says otherwise."""
         return self.target
 
-    def pose(
+    def views(
         self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()
-    ) -> list[Pose]:
+    ) -> list[View]:
         """Before anything is divided into shards. among: all models of the plan that it can judge, each with its data."""
-        return [Pose("", model, data)]
+        return [View("", model, data)]
 
     @property
-    def alignment(self) -> str:
+    def fine_tuning(self) -> str:
         """The fine-tuned weights it needs, such as 16/zero."""
         return ""
 
     def check(self, model: Model) -> None:
         """Raises where the settings do not fit the model: before anything runs."""
-        if self.removal and not (removal := Baseline.parse(self.removal)).entry.prepare:
+        if self.baseline_name and not (removal := Baseline.parse(self.baseline_name)).entry.prepare:
             blank = torch.zeros(
                 1, len(model.mean), model.size, model.size, device=model.device, dtype=model.dtype
             )
@@ -137,38 +137,41 @@ class Protocol(BaseModel):
         return 0
 
     @property
-    def knows(self) -> bool:
+    def needs_reference(self) -> bool:
         """Whether it needs images that are not judged, for itself or for its baseline."""
-        return bool(self.prepares or (self.removal and Baseline.parse(self.removal).entry.prepare))
+        return bool(
+            self.preparation_key
+            or (self.baseline_name and Baseline.parse(self.baseline_name).entry.prepare)
+        )
 
     def prepare(self, model: Model, batches: Iterator[Tensor]) -> Mapping[str, Tensor]:
         """Once a run, from images that are not judged, where `prepares`."""
         return {}
 
     @property
-    def prepares(self) -> str:
+    def preparation_key(self) -> str:
         """What its preparation is called; protocols that call theirs alike share it. Empty: it has none."""
         return ""
 
-    def share(self, model: Model, batch: Judged) -> Shared:
+    def compute_shared(self, model: Model, batch: EvalBatch) -> Shared:
         """What all methods need, once a batch; kept with the run."""
         return {}
 
-    def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
+    def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         raise NotImplementedError
 
-    def conclude(self, curves: Mapping[str, Tensor]) -> Measured:
-        """Values from the curves (N, S) of all samples that could be measured, whenever they are read, where it `concludes`."""
+    def aggregate(self, curves: Mapping[str, Tensor]) -> Scores:
+        """Values from the curves (N, S) of all samples that could be measured, whenever they are read, where it `aggregates`."""
         raise NotImplementedError
 
-    def redraw(
+    def bootstrap(
         self, curves: Mapping[str, Tensor], weights: Tensor
     ) -> Tensor:  # (N, S) each, (R, N) -> (R,)
         """The mean value of samples drawn with these weights, concluded from anew; nan where a draw has none."""
         raise NotImplementedError
 
     @property
-    def removal(self) -> str:
+    def baseline_name(self) -> str:
         """Its baseline, where it has one."""
         return getattr(self, "baseline", "")
 

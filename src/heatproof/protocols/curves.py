@@ -18,7 +18,7 @@ from heatproof.baselines import Baseline, BaselineName
 from heatproof.baselines.base import Remove
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
-from heatproof.protocols.base import PICTURES, Judged, Measured, Protocol, Shared, protocol
+from heatproof.protocols.base import PICTURES, EvalBatch, Protocol, Scores, Shared, protocol
 from heatproof.tensor.batching import chunks, rows
 from heatproof.tensor.curves import auc, ranks_of, removal_order, tie_order
 from heatproof.tensor.information import INFORMATION
@@ -209,26 +209,26 @@ class Removal(Protocol):
     def passes(self) -> Mapping[Hashable, int]:
         return {work: len(work.shares) for work in self.work()}
 
-    def _remover(self, model: Model, batch: Judged) -> Remove:
+    def _remover(self, model: Model, batch: EvalBatch) -> Remove:
         make = Baseline.parse(self.baseline).remover
         return once(
-            batch.common, ("remover", self.baseline), lambda: make(batch.x, model, batch.rng)
+            batch.batch_cache, ("remover", self.baseline), lambda: make(batch.x, model, batch.rng)
         )
 
-    def _ranks(self, batch: Judged, maps: Tensor, positive: bool = False) -> Tensor:
+    def _ranks(self, batch: EvalBatch, maps: Tensor, positive: bool = False) -> Tensor:
         ties = once(
-            batch.common,
+            batch.batch_cache,
             "ties",
             lambda: tie_order(batch.ids, batch.rng.seed, maps[0].numel(), maps.device),
         )
         positive = positive and bool((maps < 0).any())  # else the two orders are the same
         return once(
-            batch.own,
+            batch.map_cache,
             ("ranks", positive),
             lambda: ranks_of(maps.clamp(min=0) if positive else maps, ties),
         )
 
-    def seen(self, model: Model, batch: Judged, maps: Tensor, work: Work) -> Seen:
+    def seen(self, model: Model, batch: EvalBatch, maps: Tensor, work: Work) -> Seen:
         """What this or another protocol has asked of these maps before, or asks now."""
         work = work._replace(positive=work.positive and bool((maps < 0).any()))
 
@@ -243,7 +243,7 @@ class Removal(Protocol):
                 model.batch_size,
             )
 
-        return once(batch.own, work, look)
+        return once(batch.map_cache, work, look)
 
     def scores(self, logits: Tensor, target: Tensor) -> Tensor:  # (B, S, K), (B,) -> (B, S)
         return _scores(score_function(self.score), logits, target)
@@ -269,7 +269,7 @@ class Curve(Removal):
     def shared_passes(self) -> Mapping[Hashable, int]:
         return {("all removed", self.baseline): 1} if self.ends else {}
 
-    def share(self, model: Model, batch: Judged) -> Shared:
+    def compute_shared(self, model: Model, batch: EvalBatch) -> Shared:
         """The logits of images of which nothing is left."""
         if not self.ends:
             return {}
@@ -280,7 +280,7 @@ class Curve(Removal):
             "picture": self._empty(model, batch),
         }
 
-    def _empty(self, model: Model, batch: Judged) -> Tensor:  # (n, C, H, W) uint8
+    def _empty(self, model: Model, batch: EvalBatch) -> Tensor:  # (n, C, H, W) uint8
         """What is left of the first images when everything is removed, to be looked at."""
         first = torch.arange(min(PICTURES, len(batch.x)), device=batch.x.device)
         images = self._remover(model, batch)(
@@ -288,7 +288,7 @@ class Curve(Removal):
         )
         return (model.denormalize(images) * 255).round().clamp(0, 255).byte()
 
-    def _end(self, model: Model, batch: Judged) -> Seen:
+    def _end(self, model: Model, batch: EvalBatch) -> Seen:
         def look() -> Seen:
             everything = torch.ones_like(batch.x[:, 0], dtype=torch.bool)
             logits, embedding = model.forward(
@@ -298,7 +298,7 @@ class Curve(Removal):
             )
             return Seen(logits[:, None], embedding[:, None])
 
-        return once(batch.common, ("all removed", self.baseline), look)
+        return once(batch.batch_cache, ("all removed", self.baseline), look)
 
 
 def once(memo: dict[Hashable, Any], key: Hashable, make: Callable[[], Any]) -> Any:
@@ -317,7 +317,7 @@ class _Predicted(Curve):
     )
 
     @property
-    def explained(self) -> Literal["label", "prediction"]:
+    def target_policy(self) -> Literal["label", "prediction"]:
         return self.of or self.target
 
 
@@ -331,7 +331,7 @@ class _Stepped(_Predicted):
     ood: bool = False  # also watch how far out of domain the images on the way are, and how much the model still says of them
 
     @property
-    def prepares(self) -> str:
+    def preparation_key(self) -> str:
         return "bank of embeddings" if self.ood else ""
 
     def prepare(self, model: Model, batches: Iterator[Tensor]) -> Mapping[str, Tensor]:
@@ -350,13 +350,13 @@ class _Stepped(_Predicted):
     def shared_passes(self) -> Mapping[Hashable, int]:
         return {**super().shared_passes(), **({"clean embedding": 1} if self.ood else {})}
 
-    def share(self, model: Model, batch: Judged) -> Shared:
+    def compute_shared(self, model: Model, batch: EvalBatch) -> Shared:
         """The logits of images of which nothing is left, and from which distance on an image is far out of domain."""
         far = batch.prepared["far"].expand(len(batch.x), -1) if self.ood else None
-        return {**super().share(model, batch), **({"far": far} if far is not None else {})}
+        return {**super().compute_shared(model, batch), **({"far": far} if far is not None else {})}
 
     def _watched(
-        self, model: Model, batch: Judged, logits: Tensor, embedding: Tensor
+        self, model: Model, batch: EvalBatch, logits: Tensor, embedding: Tensor
     ) -> dict[str, Tensor]:
         """(B, S) each: the distance to the nearest image of the bank, and measures of what the logits still say."""
         flat = embedding.flatten(0, 1)
@@ -374,7 +374,7 @@ class _Stepped(_Predicted):
         return Work(self.baseline, "least", self._inner(), kept=True)
 
     def curve(
-        self, model: Model, batch: Judged, maps: Tensor, work: Work
+        self, model: Model, batch: EvalBatch, maps: Tensor, work: Work
     ) -> dict[str, Tensor]:  # (B, steps + 1) each
         """The score from the image to nothing (most relevant pixels go first), or from nothing to the image (they come first)."""
         inner = [self.seen(model, batch, maps, work)] if work.shares else []
@@ -388,16 +388,16 @@ class _Stepped(_Predicted):
             else {}
         )
 
-    def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
+    def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         curves = self.curve(model, batch, maps, self.work()[0])
         return measured(auc(curves["score"]), curves)
 
-    def _clean(self, model: Model, batch: Judged) -> Seen:
+    def _clean(self, model: Model, batch: EvalBatch) -> Seen:
         """Its logits are known; a pass for the embedding only where that is watched."""
         if not self.ood:
             return Seen(batch.clean[:, None], batch.clean.new_empty(len(batch.clean), 1, 0))
         return once(
-            batch.common,
+            batch.batch_cache,
             "clean embedding",
             lambda: Seen(batch.clean[:, None], model.forward(batch.x)[1][:, None]),
         )
@@ -446,7 +446,7 @@ class RelevanceGain(_Stepped):
     def work(self) -> tuple[Work, ...]:
         return self.deleting(), self.inserting()
 
-    def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
+    def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         deleted, inserted = (self.curve(model, batch, maps, work) for work in self.work())
         ways = {"deletion": deleted, "insertion": inserted}
         both = {
@@ -497,7 +497,7 @@ class IncrementalDeletion(_Ordered):
             max(0, self.steps - 2) if self.updated else 0
         )  # the first step has the map of the clean image
 
-    def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
+    def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         clean = self.scores(batch.clean[:, None], batch.target)
         if self.updated:
             assert batch.explain is not None
@@ -539,15 +539,15 @@ class Road(_Ordered, _Predicted):
     def work(self) -> tuple[Work, ...]:
         return (Work(self.baseline, self.order, self._inner()),)
 
-    def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
+    def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         curve = self.scores(self.seen(model, batch, maps, self.work()[0]).logits, batch.target)
         clean = self.scores(batch.clean[:, None], batch.target)[:, 0]
         return measured(self.verdict(clean, curve), {"score": curve})
 
 
-def measured(value: Tensor, curves: Mapping[str, Tensor]) -> Measured:
+def measured(value: Tensor, curves: Mapping[str, Tensor]) -> Scores:
     fine = torch.isfinite(value)
-    return Measured(
+    return Scores(
         value,
         ["" if f else "the model's score or a map on the way is not finite" for f in fine.tolist()],
         curves,

@@ -18,7 +18,7 @@ from heatproof.data.grids import Grids, judged_cell, make_grids
 from heatproof.errors import HeatproofError
 from heatproof.models import views
 from heatproof.models.model import Model
-from heatproof.protocols.base import Judged, Measured, Pose, Protocol, Shared, protocol
+from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, protocol
 from heatproof.tensor.localization import cell_sums, share_of
 
 KEPT = 64  # grids whose images stay in memory: those of a block, which every judged cell asks for again
@@ -68,9 +68,9 @@ class Localization(Protocol):
             )
         self.looks(model)
 
-    def pose(
+    def views(
         self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()
-    ) -> list[Pose]:
+    ) -> list[View]:
         others = (
             [(other, own) for other, own in among if other is not model]
             if self.pool == "common"
@@ -87,7 +87,7 @@ class Localization(Protocol):
         )
         load = lru_cache(KEPT * self.grid**2)(data.load)
         return [
-            Pose(
+            View(
                 f"{self.id} ({self.setting}), cell {cell}",
                 view,
                 Grids(data, cells, self.grid, cell, pool, load),
@@ -95,14 +95,14 @@ class Localization(Protocol):
             for cell, view in self.looks(model).items()
         ]
 
-    def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
+    def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         """Maps have the size of the grid image; what is negative there is left out, and an empty map scores 0.
 
         `cells`: the positive sum in each cell, (B, grid²).
         """
         sums = cell_sums(maps, self.grid)
         cells = torch.tensor([judged_cell(sample) for sample in batch.ids], device=sums.device)
-        return Measured(share_of(sums, cells), [""] * len(sums), {"cells": sums})
+        return Scores(share_of(sums, cells), [""] * len(sums), {"cells": sums})
 
 
 @protocol

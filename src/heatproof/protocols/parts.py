@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heatproof.models.model import Model
-from heatproof.protocols.base import Judged, Measured, Protocol, Shared, protocol
+from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, protocol
 from heatproof.tensor.filters import Odd
 from heatproof.tensor.rank import spearman
 from heatproof.tensor.scores import score_function
@@ -53,7 +53,7 @@ class PartDeletion(Protocol):
     def shared_passes(self) -> Mapping[Hashable, int]:
         return {"parts": 5}
 
-    def share(self, model: Model, batch: Judged) -> Shared:
+    def compute_shared(self, model: Model, batch: EvalBatch) -> Shared:
         """(B, P): f_t(x) − f_t(x without the part)."""
         assert batch.parts is not None
         without, logit = batch.parts.without, score_function("logit")
@@ -69,7 +69,7 @@ class PartDeletion(Protocol):
             - torch.cat(found).reshape(without.shape[:2])
         }
 
-    def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
+    def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         assert batch.parts is not None
         dilate = self.dilate or 2 * round((5 * model.size / 256 - 1) / 2) + 1
         rho = spearman(
@@ -79,4 +79,4 @@ class PartDeletion(Protocol):
             "" if r == r else "the parts cannot be ordered: all alike in the map or in their drops"
             for r in rho.tolist()
         ]
-        return Measured((rho + 1) / 2 if self.compat else rho, why)
+        return Scores((rho + 1) / 2 if self.compat else rho, why)

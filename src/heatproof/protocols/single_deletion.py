@@ -15,8 +15,8 @@ from torch import Tensor
 from heatproof.baselines import Baseline, BaselineName
 from heatproof.data.base import Data
 from heatproof.models.model import Model
-from heatproof.models.zoo import align
-from heatproof.protocols.base import Judged, Measured, Pose, Protocol, Shared, protocol
+from heatproof.models.zoo import load_fine_tuned
+from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, protocol
 from heatproof.tensor.batching import chunks, rows
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.patches import grid_side, patch_masks, patch_sums
@@ -109,11 +109,11 @@ class SingleDeletion(Protocol):
     def shared_passes(self) -> Mapping[Hashable, int]:
         return {("patches", self.patches, self.baseline): self.patches}
 
-    def share(self, model: Model, batch: Judged) -> Shared:
+    def compute_shared(self, model: Model, batch: EvalBatch) -> Shared:
         """(B, P): how far the score drops; whether the target is still the answer, and its log-probability, without each patch."""
         scored = score_function(self.score)
         scores = (scored, score_function("correct"), score_function("logprob"))
-        left, right, chance = without_patches(
+        left, correct, log_prob = without_patches(
             model,
             batch.x,
             batch.target,
@@ -125,11 +125,11 @@ class SingleDeletion(Protocol):
         )
         return {
             "drops": scored(batch.clean, batch.target)[:, None] - left,
-            "right": right,
-            "chance": chance,
+            "correct": correct,
+            "log_prob": log_prob,
         }
 
-    def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
+    def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         sums = patch_sums(maps, self.patches)
         rho = spearman(sums, shared["drops"].double())
         flat = (sums == sums[:, :1]).all(1)
@@ -144,7 +144,7 @@ class SingleDeletion(Protocol):
             else "every patch drops the score alike"
             for r, f, c in zip(rho.tolist(), finite.tolist(), flat.tolist(), strict=True)
         ]
-        return Measured(rho, why)
+        return Scores(rho, why)
 
 
 @protocol
@@ -156,10 +156,12 @@ class InDomainSingleDeletion(SingleDeletion):
     )
 
     @property
-    def alignment(self) -> str:
+    def fine_tuning(self) -> str:
         return f"{self.patches}/{self.baseline}"
 
-    def pose(
+    def views(
         self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()
-    ) -> list[Pose]:
-        return [Pose(f"aligned {self.alignment}", align(model, self.alignment), data)]
+    ) -> list[View]:
+        return [
+            View(f"fine-tuned {self.fine_tuning}", load_fine_tuned(model, self.fine_tuning), data)
+        ]

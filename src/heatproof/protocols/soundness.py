@@ -17,7 +17,7 @@ from torch import Tensor
 
 from heatproof.baselines import BaselineName
 from heatproof.models.model import Model
-from heatproof.protocols.base import Judged, Measured, Shared, protocol
+from heatproof.protocols.base import EvalBatch, Scores, Shared, protocol
 from heatproof.protocols.curves import (
     BOUNDED,
     Curve,
@@ -74,7 +74,7 @@ class Completeness(Curve):
     def _images(self) -> Hashable:
         return "without values above", self.baseline, self.steps, self.absolute
 
-    def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
+    def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         """The curve has the drop of the score without the pixels above 0.9, …, 0.1 of the maximum."""
 
         def look() -> Tensor:
@@ -87,7 +87,7 @@ class Completeness(Curve):
                 model.forward, self._remover(model, batch), ranks, above, "most", model.batch_size
             ).logits
 
-        left = self.scores(once(batch.own, self._images, look), batch.target)
+        left = self.scores(once(batch.map_cache, self._images, look), batch.target)
         drop = self.scores(batch.clean[:, None], batch.target) - left
         found = measured(drop.double().mean(1), {"drop": drop})
         return found if self.compat else _left_out(found, maps)
@@ -104,7 +104,7 @@ class Soundness(Removal):
     range: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
     target: ClassVar[Literal["label", "prediction"]] = "label"
     citation: ClassVar[str] = CITATION
-    concludes: ClassVar[tuple[str, ...]] = ("score", "mass")
+    aggregates: ClassVar[tuple[str, ...]] = ("score", "mass")
 
     baseline: BaselineName = "linear"
     score: Watched = "correct"  # correct: one decision a step for all samples, by the accuracy; else each sample's score decides for it
@@ -141,7 +141,7 @@ class Soundness(Removal):
     def work(self) -> tuple[Work, ...]:
         return (Work(self.baseline, "least", self.missing[::-1], positive=True),)
 
-    def measure(self, model: Model, batch: Judged, shared: Shared, maps: Tensor) -> Measured:
+    def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         """What `conclude` needs of a sample: its score at every step, and what the step puts in of the map's mass."""
         (work,) = self.work()
         score = self.scores(self.seen(model, batch, maps, work).logits, batch.target).flip(1)
@@ -151,7 +151,7 @@ class Soundness(Removal):
         found = found._replace(value=torch.full_like(found.value, torch.nan))
         return found if self.compat else _left_out(found, maps)
 
-    def conclude(self, curves: Mapping[str, Tensor]) -> Measured:
+    def aggregate(self, curves: Mapping[str, Tensor]) -> Scores:
         """A sample's value is its q at the first step at which the data set reaches the level, so that their mean is soundness@level."""
         score, mass = curves["score"].double(), curves["mass"].double()
         level = score.mean(0)
@@ -163,12 +163,12 @@ class Soundness(Removal):
         at = int(first_reached(level, self.level))
         if at < 0:
             why = f"the {'accuracy' if self.score == 'correct' else 'score'} is {level.max():.3g} at most and never reaches {self.level:g}"
-            return Measured(
+            return Scores(
                 torch.full((len(score),), torch.nan, dtype=torch.float64), [why] * len(score)
             )
         return measured(self.quality(score, mass)[:, at], {})
 
-    def redraw(self, curves: Mapping[str, Tensor], weights: Tensor) -> Tensor:
+    def bootstrap(self, curves: Mapping[str, Tensor], weights: Tensor) -> Tensor:
         return self.at_levels((self.level,), curves["score"], curves["mass"], weights)[:, 0]
 
     def at_levels(
@@ -200,11 +200,11 @@ class Soundness(Removal):
         return soundness(decides, mass, self.eps, self.compat, gate=self.gate)
 
 
-def _left_out(found: Measured, maps: Tensor) -> Measured:
+def _left_out(found: Scores, maps: Tensor) -> Scores:
     """Without a positive value there is nothing to judge."""
     some = (maps > 0).flatten(1).any(1)
     why = [
         w or ("" if positive else NOTHING)
-        for w, positive in zip(found.why, some.tolist(), strict=True)
+        for w, positive in zip(found.reasons, some.tolist(), strict=True)
     ]
-    return found._replace(value=found.value.masked_fill(~some, torch.nan), why=why)
+    return found._replace(value=found.value.masked_fill(~some, torch.nan), reasons=why)

@@ -16,9 +16,9 @@ import heatproof
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
 from heatproof.report import charts
-from heatproof.report.gather import Run, view_words
 from heatproof.report.palette import FAMILIES, family_class
 from heatproof.report.plain import told
+from heatproof.report.run_data import Run, view_words
 from heatproof.report.sections import SECTIONS
 from heatproof.report.site import Site
 

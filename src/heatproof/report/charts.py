@@ -280,7 +280,7 @@ def lattice(
     digits: int = 2,
     longest: int = LONGEST,
 ) -> Markup:
-    """Rows that run through several panels, each with its axis: dot, whisker and number."""
+    """TrainBatch that run through several panels, each with its axis: dot, whisker and number."""
     row, top, bottom, gap = 24.0, 50.0, 8.0, 22.0
     begin = 16 + min(longest, max(len(r.label) for r in rows)) * CHARACTER
     spans = len(panels) <= 4  # room for the interval in figures

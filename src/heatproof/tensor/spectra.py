@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Rows are independent colours as (red, green, blue), scaled by how much of each there is in ImageNet: Lucid's matrix, also in MaCo's code.
+# TrainBatch are independent colours as (red, green, blue), scaled by how much of each there is in ImageNet: Lucid's matrix, also in MaCo's code.
 COLOURS = (
     (0.56282854, 0.58447580, 0.58447580),
     (0.19482528, 0.0, -0.19482528),

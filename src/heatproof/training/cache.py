@@ -20,11 +20,11 @@ from heatproof.models.model import Model
 from heatproof.models.nets import NETS, load_state, net_named, stored
 from heatproof.training.checkpoint import write_weights
 from heatproof.training.finetune import Step, finetune
+from heatproof.training.retrain import RetrainRecipe, digest, teach
 from heatproof.training.schedule import SCHEDULES
-from heatproof.training.taught import Lesson, digest, teach
 from heatproof.training.train import recipe_of, train
 
-ALIGNING_MINUTES = 1.5  # about, on two cores, with the short schedule
+FINE_TUNING_MINUTES = 1.5  # about, on two cores, with the short schedule
 VERSION = 1  # of what training does, besides its recipe
 Progress = Callable[[str, int, int], None]  # what is made, how far, of how much
 
@@ -38,15 +38,17 @@ def place(net: str, seed: int = 0, steps: int | None = None) -> Path:
     )
 
 
-def taught_place(lesson: Lesson, data: Data, seed: int = 0) -> Path:
+def retrained_path(lesson: RetrainRecipe, data: Data, seed: int = 0) -> Path:
     """Where the weights are, or will be, of a network taught on that data."""
     net = net_named(lesson.net)
     key = _hash(asdict(lesson), seed, net.options, net.mean, net.std, digest(data))
-    return home() / f"{lesson.net.replace('/', '-')}-{key}-taught.safetensors"
+    return home() / f"{lesson.net.replace('/', '-')}-{key}-retrained.safetensors"
 
 
-def taught(lesson: Lesson, data: Data, seed: int = 0, progress: Progress | None = None) -> Path:
-    path = taught_place(lesson, data, seed)
+def retrained(
+    lesson: RetrainRecipe, data: Data, seed: int = 0, progress: Progress | None = None
+) -> Path:
+    path = retrained_path(lesson, data, seed)
     if not path.is_file():
         what = f"teaching {lesson.net} on {data.name}"
         teach(
@@ -59,9 +61,9 @@ def taught(lesson: Lesson, data: Data, seed: int = 0, progress: Progress | None 
     return path
 
 
-def aligned_place(weights: Path, to: str) -> Path:
+def fine_tuned_path(weights: Path, to: str) -> Path:
     return weights.with_name(
-        f"{weights.stem}-{_hash(to, asdict(SCHEDULES['short']))}-aligned.safetensors"
+        f"{weights.stem}-{_hash(to, asdict(SCHEDULES['short']))}-fine-tuned.safetensors"
     )
 
 
@@ -78,11 +80,11 @@ def trained(net: str, seed: int = 0, progress: Progress | None = None) -> Path:
     return path
 
 
-def aligned(
+def fine_tuned(
     model: Model, weights: Path, to: str, seed: int = 0, progress: Progress | None = None
 ) -> Path:
     """Fine-tuned from the model, whose weights are in that file, with the short schedule."""
-    path = aligned_place(weights, to)
+    path = fine_tuned_path(weights, to)
     if not path.is_file():
         make_aligned(model, to, path, seed, progress)
     return path

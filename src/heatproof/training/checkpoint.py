@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heatproof.errors import HeatproofError
 
-WEIGHTS, RESUME, LEFT_OVER = "aligned.safetensors", "resume.pt", ".tmp-"
+WEIGHTS, RESUME, LEFT_OVER = "fine-tuned.safetensors", "resume.pt", ".tmp-"
 PARTS = {"identity": str, "epoch": int, "net": dict, "optimiser": dict, "metrics": str}
 
 

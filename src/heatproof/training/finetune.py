@@ -32,11 +32,11 @@ from heatproof.training.checkpoint import (
     write_resume,
     write_weights,
 )
-from heatproof.training.feed import Deletion, Feed
-from heatproof.training.judge import judge
+from heatproof.training.distributed import ProcessGroup, init_distributed
+from heatproof.training.loader import BatchLoader, Deletion
 from heatproof.training.schedule import Schedule, checked, loss_function
 from heatproof.training.splits import opened, split
-from heatproof.training.team import Team, assembled
+from heatproof.training.validate import judge
 
 
 class Step(NamedTuple):
@@ -96,7 +96,7 @@ def finetune(
     """Fine-tune a copy of a model on images of which half have one cell of the √P×√P grid replaced by the baseline.
 
     data: a name ("paperbirds:train", "folder:/images"), a data set from `load_data`, or (images in [0, 1], labels).
-    out: a directory for `aligned.safetensors` (the epoch with the best clean accuracy on `val`, the later one of equals) and for
+    out: a directory for `fine-tuned.safetensors` (the epoch with the best clean accuracy on `val`, the later one of equals) and for
         what the same call needs to go on where it was killed.
     val: what that choice is made on; by default paperbirds:val, or a tenth of the images held out (a float is that share).
     schedule: "paper" (30 epochs, batch 256, SGD, learning rate 1e-3 divided by 10 every 10 epochs), "short" (the embedded models),
@@ -128,15 +128,15 @@ def finetune(
     images = opened(data, known, plan.limit, seed)
     training, judging, validation = split(images, val, known, seed)
     crops = isinstance(images, ImageFolder) if augment is None else augment
-    feed = Feed(images, training, known, seed, crops, workers)
-    held = Feed(validation, judging, known, seed, workers=workers)
+    feed = BatchLoader(images, training, known, seed, crops, workers)
+    held = BatchLoader(validation, judging, known, seed, workers=workers)
     feed.peek()
     held.peek()
     directory = Path(out)
     if directory.exists() and not directory.is_dir():
         raise HeatproofError(f"{directory} is a file, not a directory")
     directory.mkdir(parents=True, exist_ok=True)
-    with assembled(known.device) as team:
+    with init_distributed(known.device) as team:
         return Run(
             known,
             feed,
@@ -154,22 +154,19 @@ def finetune(
 @dataclass
 class Run:
     model: Model
-    feed: Feed
-    held: Feed
+    feed: BatchLoader
+    held: BatchLoader
     deletion: Deletion
     plan: Schedule
     out: Path
     seed: int
     worst_images: int
-    team: Team
+    team: ProcessGroup
     progress: Callable[[Step], None] | None
 
     def go(self) -> FineTuned:
-        net = (
-            copy.deepcopy(self.model.module)
-            .requires_grad_(True)
-            .to(memory_format=torch.channels_last)
-        )  # type: ignore[call-overload]
+        net = copy.deepcopy(self.model.module).requires_grad_(True)
+        net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         net.zero_grad(set_to_none=True)
         optimiser = torch.optim.SGD(
             net.parameters(), self.plan.lr, self.plan.momentum, weight_decay=self.plan.weight_decay
@@ -184,7 +181,7 @@ class Run:
         if found is not None:
             metrics = restored(found, net, optimiser, self.out / RESUME)
             self.feed.unreadable.update(json.loads(found["metrics"])["unreadable"])
-        if self.team.leads:
+        if self.team.is_main:
             for left in self.out.glob(f"{LEFT_OVER}*"):
                 left.unlink()
         parallel = self.team.parallel(net)
@@ -196,7 +193,7 @@ class Run:
             for group in optimiser.param_groups:
                 group["lr"] = self.plan.rate(epoch)
             loss = self.train(parallel, optimiser, epoch)
-            self.team.agree(net)
+            self.team.sync_buffers(net)
             metrics.append(self.measured(net, epoch, loss, start))
             self.keep(net, optimiser, metrics, identity)
         self.team.wait()
@@ -228,14 +225,14 @@ class Run:
                 count = len(rows.ids)
                 logits = net(at_least_two(rows.x).contiguous(memory_format=torch.channels_last))
                 loss = losses(logits[:count], rows.labels).sum()
-                summed, images = self.team.total(loss.item(), count)
+                summed, images = self.team.all_reduce(loss.item(), count)
                 if not math.isfinite(summed):
                     raise self.diverged(summed, epoch, number)
                 total, seen = total + summed, seen + images
                 optimiser.zero_grad()
                 torch.autograd.backward(loss * (self.team.size / max(images, 1)))
                 optimiser.step()
-                if self.progress and self.team.leads:
+                if self.progress and self.team.is_main:
                     done = (epoch - 1) * sum(map(len, groups)) + sum(map(len, groups[:number]))
                     self.progress(
                         Step(
@@ -282,13 +279,13 @@ class Run:
         identity: dict[str, Any],
     ) -> None:
         """The best weights first: killed in between, the epoch is done again and gives the same bytes."""
-        if not self.team.leads:
+        if not self.team.is_main:
             return
         told = identity | {"epochs": self.plan.epochs}
         last = metrics[-1]
         if last.epoch and best_epoch(metrics) == last.epoch:
             metadata = {
-                "aligned": identity["aligned"],
+                "fine_tuned": identity["fine_tuned"],
                 "model": self.model.name,
                 "base": identity["base"],
                 "recipe": json.dumps(told, sort_keys=True),
@@ -317,7 +314,7 @@ class Run:
             if key not in ("epochs", "limit", "lr_norm")
         }
         return {
-            "aligned": f"{self.deletion.patches}/{self.deletion.baseline.label}",
+            "fine_tuned": f"{self.deletion.patches}/{self.deletion.baseline.label}",
             "model": self.model.name,
             "base": self.model.fingerprint(),
             "data": f"{self.feed.data.name} {digest(self.feed)}",
@@ -354,7 +351,7 @@ def restored(
     return metrics
 
 
-def digest(feed: Feed) -> str:
+def digest(feed: BatchLoader) -> str:
     data = feed.data
     told = repr([(data.ids[i], data.labels[i], data.fingerprints[i]) for i in feed.indices])
     return hashlib.sha256(told.encode()).hexdigest()[:12]

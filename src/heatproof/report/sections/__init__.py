@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from heatproof.report.gather import Run
+from heatproof.report.run_data import Run
 from heatproof.report.sections import (
     curves,
     example,
@@ -13,12 +13,12 @@ from heatproof.report.sections import (
     gallery,
     grids,
     headline,
-    making,
     models,
+    provenance,
     ranking,
+    retraining,
     soundness,
     stability,
-    taught,
 )
 from heatproof.report.site import Site
 
@@ -45,10 +45,10 @@ SECTIONS = [
         models.content,
     ),
     Section(
-        "taught",
+        "retraining",
         "Changed images",
         "What does a network learn from changed images, and do maps find it?",
-        taught.content,
+        retraining.content,
     ),
     Section(
         "stability",
@@ -69,6 +69,9 @@ SECTIONS = [
     ),
     Section("failures", "Failures", "Where does it fail?", failures.content),
     Section(
-        "making", "How it was made", "How was this made, and how do I repeat it?", making.content
+        "provenance",
+        "How it was made",
+        "How was this made, and how do I repeat it?",
+        provenance.content,
     ),
 ]

@@ -15,8 +15,8 @@ from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Point, Spot
-from heatproof.report.gather import CRISP_BELOW, Kept, Run, confidence
 from heatproof.report.lines import Trace, traces
+from heatproof.report.run_data import CRISP_BELOW, Kept, Run, confidence
 from heatproof.report.site import Site
 from heatproof.tensor.curves import removal_order
 from heatproof.tensor.information import INFORMATION, area_beyond, area_reached

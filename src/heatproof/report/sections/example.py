@@ -10,7 +10,7 @@ from torch import Tensor
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.report import charts, pictures
-from heatproof.report.gather import CRISP_BELOW, Kept, Run, confidence, tuned
+from heatproof.report.run_data import CRISP_BELOW, Kept, Run, confidence, is_fine_tuned
 from heatproof.report.site import Site
 from heatproof.tensor.patches import patch_sums
 from heatproof.tensor.rank import average_ranks, spearman
@@ -128,7 +128,7 @@ def _shown(
         "labelled": kept.labels[row] is not None,
         "sure": sure,
         "model": run.short_names[model],
-        "tuned": tuned(view),
+        "fine_tuned": is_fine_tuned(view),
         "method": method,
         "setting": run.setting_labels[key],
         "judge": run.judges[key],

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from heatproof.report import pictures
-from heatproof.report.gather import Run, mean_scores
+from heatproof.report.run_data import Run, mean_scores
 from heatproof.report.site import Site
 
 KINDS = {

@@ -12,8 +12,16 @@ import torch
 
 from heatproof.analysis.ranks import Key
 from heatproof.report import charts, pictures
-from heatproof.report.gather import CRISP_BELOW, Kept, Run, confidence, mean_scores, titled, tuned
 from heatproof.report.palette import FAMILIES
+from heatproof.report.run_data import (
+    CRISP_BELOW,
+    Kept,
+    Run,
+    confidence,
+    is_fine_tuned,
+    mean_scores,
+    titled,
+)
 from heatproof.report.site import Site
 from heatproof.tensor.patches import patch_sums
 
@@ -98,7 +106,7 @@ def _view(
     }
     return {
         "title": titled(model, view),
-        "tuned": tuned(view),
+        "fine_tuned": is_fine_tuned(view),
         "settings": list(judges),
         "samples": [
             _sample(run, site, model, kept, s, why, methods, signed, scores, judges)

@@ -15,8 +15,8 @@ from heatproof.data.grids import judged_cell
 from heatproof.expressions import parse_call, split
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis
-from heatproof.report.gather import CONTROL, Kept, Run
 from heatproof.report.lines import Trace, traces
+from heatproof.report.run_data import CONTROL, Kept, Run
 from heatproof.report.site import Figure, Site
 
 ALONE = "alone"

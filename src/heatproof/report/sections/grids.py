@@ -19,7 +19,7 @@ from heatproof.protocols import PROTOCOLS
 from heatproof.protocols.grids import Localization
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Box, BoxRow, Panel, Shares
-from heatproof.report.gather import CONTROL, CRISP_BELOW, Kept, Run
+from heatproof.report.run_data import CONTROL, CRISP_BELOW, Kept, Run
 from heatproof.report.sections import grid_facts
 from heatproof.report.sections.grid_facts import Place
 from heatproof.report.site import Figure, Site

@@ -7,7 +7,7 @@ from typing import Any
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings
-from heatproof.report.gather import Run
+from heatproof.report.run_data import Run
 from heatproof.report.site import Site
 
 FEW_SAMPLES = 50

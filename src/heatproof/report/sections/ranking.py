@@ -10,8 +10,8 @@ import pandas as pd
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Mark, number
-from heatproof.report.gather import Run
 from heatproof.report.palette import FAMILIES
+from heatproof.report.run_data import Run
 from heatproof.report.site import Site
 
 ROOM = {1: 480.0, 2: 330.0}  # px for the marks, by the number of panels side by side

@@ -14,11 +14,11 @@ from heatproof.analysis import soundness
 from heatproof.analysis.distinctness import CHANGED
 from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means, bootstrap_weights
 from heatproof.analysis.ranks import Key
-from heatproof.bench.store import Undecided
+from heatproof.bench.store import PendingCurves
 from heatproof.protocols.soundness import Soundness
 from heatproof.report.charts import Axis
-from heatproof.report.gather import CRISP_BELOW, Kept, Run
 from heatproof.report.lines import Trace, traces
+from heatproof.report.run_data import CRISP_BELOW, Kept, Run
 from heatproof.report.sections import distinctness
 from heatproof.report.site import Site
 
@@ -33,7 +33,7 @@ LEVELS = soundness.LEVELS[1::2]  # of the table
 WHOLE = Axis(-0.02, 1.04, (0.0, 0.25, 0.5, 0.75, 1.0))
 
 
-class Judged(NamedTuple):
+class EvalBatch(NamedTuple):
     """What a metric measured of the maps of one method along its steps."""
 
     places: np.ndarray  # (S,)
@@ -64,7 +64,7 @@ class Judged(NamedTuple):
 class Stepped(NamedTuple):
     """What soundness measured of the maps of one method."""
 
-    part: Undecided
+    part: PendingCurves
     rows: list[int]
 
     @property
@@ -93,7 +93,7 @@ class Stepped(NamedTuple):
         return self.part.curves["score"].numpy(), self.part.curves["mass"].numpy()
 
 
-Metric = dict[str, Judged] | dict[str, Stepped]  # method -> what was measured of it
+Metric = dict[str, EvalBatch] | dict[str, Stepped]  # method -> what was measured of it
 
 
 def content(run: Run, site: Site) -> dict[str, Any] | None:
@@ -144,8 +144,9 @@ def _metric(run: Run, kept: Kept, model: str, key: Key) -> Metric:
     if key[0] == "soundness":
         parts = [
             p
-            for p in run.store.undecided()
-            if (p.model, p.protocol.id, p.protocol.setting, p.protocol.removal) == (model, *key)
+            for p in run.store.pending_curves()
+            if (p.model, p.protocol.id, p.protocol.setting, p.protocol.baseline_name)
+            == (model, *key)
         ]
         return {
             p.method: Stepped(p, [places[s] for s in p.samples])
@@ -155,7 +156,7 @@ def _metric(run: Run, kept: Kept, model: str, key: Key) -> Metric:
     settings = run.judges[key]["settings"]
     if key[0] not in KEPT or (settings["score"] != "correct" and key[0] != "completeness"):
         return {}
-    found: dict[str, Judged] = {}
+    found: dict[str, EvalBatch] = {}
     for method, rows in _scored(run, model, key).groupby("method", sort=False):
         curve = kept.every(f"{run.judges[key]['canonical']} {method} {KEPT[key[0]]}")
         own = [places[s] for s in rows["sample"] if s in places]
@@ -164,11 +165,11 @@ def _metric(run: Run, kept: Kept, model: str, key: Key) -> Metric:
             values = (
                 values[:, ::-1] if key[0] == "completeness" else values
             )  # it begins with the highest threshold
-            found[str(method)] = Judged(_places(settings["steps"], curve.shape[1]), values, own)
+            found[str(method)] = EvalBatch(_places(settings["steps"], curve.shape[1]), values, own)
     return found
 
 
-def _some_mass(part: Undecided) -> bool:
+def _some_mass(part: PendingCurves) -> bool:
     return bool((part.curves["mass"].sum(1) > 0).any())
 
 
@@ -303,7 +304,7 @@ def _levels(run: Run, model: str, key: Key, metric: Metric, levels: pd.DataFrame
 def _thresholds(run: Run, key: Key, metric: Metric) -> dict[str, Any]:
     rows, places = [], np.empty(0)
     for method, judged in metric.items():
-        assert isinstance(judged, Judged)
+        assert isinstance(judged, EvalBatch)
         places = judged.places[::-1]
         each = [Estimate.mean(column) for column in judged.values.T[::-1]]
         mean = Estimate.mean(judged.values.mean(1))

@@ -10,7 +10,7 @@ import numpy as np
 from heatproof.analysis.ranks import Agreement, Standings, agreement
 from heatproof.report import charts
 from heatproof.report.charts import Line
-from heatproof.report.gather import Run
+from heatproof.report.run_data import Run
 from heatproof.report.site import Site
 
 Ranking = tuple[Sequence[str], np.ndarray, np.ndarray]  # methods, ranks (M,), drawn ranks (R, M)

@@ -1,37 +1,37 @@
-"""Networks compared: with each other, and as they are with their fine-tuned weights."""
+"""Networks compared: with each other, and as they are with their fine-fine_tuned weights."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from heatproof.report.gather import Run
-from heatproof.report.sections.models import accuracy, across, best, channels, likeness
+from heatproof.report.run_data import Run
+from heatproof.report.sections.models import accuracy, across, best, channels, similarity
 from heatproof.report.site import Site
 
-QUESTIONS = {  # (several models, a fine-tuned copy beside its original)
+QUESTIONS = {  # (several models, a fine-fine_tuned copy beside its original)
     (True, True): "Which model is easier to explain, and what did fine-tuning change?",
     (True, False): "Which model is easier to explain?",
     (False, True): "What did fine-tuning change?",
-    (False, False): "How good is the fine-tuned network?",
+    (False, False): "How good is the fine-fine_tuned network?",
 }
 
 
 def content(run: Run, site: Site) -> dict[str, Any] | None:
     """None for one model as it is: there is nothing to compare it with."""
     weights = [run.networks(model) for model in run.models]
-    many, tuned = len(weights) > 1, any(view for views in weights for view in views)
+    many, fine_tuned = len(weights) > 1, any(view for views in weights for view in views)
     pairs = any("" in views and len(views) > 1 for views in weights)
-    if not len(run.rows) or not (many or tuned):
+    if not len(run.rows) or not (many or fine_tuned):
         return None
     return {
         "question": QUESTIONS[many, pairs],
         "many": many,
-        "tuned": tuned,
+        "fine_tuned": fine_tuned,
         "pairs": pairs,
         "accuracy": accuracy.content(run),
         "across": across.models(run, site),
         "copies": across.copies(run, site),
         "best": best.content(run, site),
-        "likeness": likeness.content(run, site),
+        "similarity": similarity.content(run, site),
         "channels": channels.content(run, site),
     }

@@ -9,7 +9,7 @@ import pandas as pd
 
 from heatproof.analysis.accuracy import change, readings, share
 from heatproof.analysis.intervals import Estimate
-from heatproof.report.gather import Kept, Run
+from heatproof.report.run_data import Kept, Run
 
 READINGS = {  # in the order of the columns
     "intact": "intact image",
@@ -68,7 +68,7 @@ def _answers(kept: Kept, judge: dict[str, Any]) -> tuple[Deletion | None, pd.Dat
     if not ids:
         return None, pd.DataFrame()
     correct = np.stack([logits.numpy() for logits in kept.logits])[labelled].argmax(1) == labels
-    right, chance = (kept.every(f"{judge['canonical']} {name}") for name in ("right", "chance"))
+    right, chance = (kept.every(f"{judge['canonical']} {name}") for name in ("correct", "log_prob"))
     deletion = _deletion(judge)
     if right is None or chance is None or deletion is None:
         return None, pd.DataFrame({"intact": correct.astype(float)}, index=ids)

@@ -11,7 +11,7 @@ from heatproof.analysis.compare import gap, table
 from heatproof.analysis.ranks import Key
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Panel, Row, Spot, number
-from heatproof.report.gather import Run
+from heatproof.report.run_data import Run
 from heatproof.report.site import Site
 
 

@@ -10,7 +10,7 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Point, Spot, number
-from heatproof.report.gather import Run, view_words
+from heatproof.report.run_data import Run, view_words
 from heatproof.report.site import Site
 
 

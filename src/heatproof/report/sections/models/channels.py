@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from heatproof.analysis.likeness import shared, top
+from heatproof.analysis.similarity import shared, top
 from heatproof.report import pictures
-from heatproof.report.gather import CRISP_BELOW, Kept, Run, view_words
+from heatproof.report.run_data import CRISP_BELOW, Kept, Run, view_words
 from heatproof.report.site import Site
 
 COUNT, CHANNELS = 8, 3

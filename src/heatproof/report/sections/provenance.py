@@ -9,7 +9,7 @@ import yaml
 
 from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError
-from heatproof.report.gather import Run, titled
+from heatproof.report.run_data import Run, titled
 from heatproof.report.site import Site
 
 TARGETS = {

@@ -11,16 +11,16 @@ import heatproof as hp
 from heatproof.analysis.accuracy import wilson
 from heatproof.api import open_spec
 from heatproof.bench.spec import make_spec
-from heatproof.report.gather import Run
-from heatproof.report.sections import taught
+from heatproof.report.run_data import Run
+from heatproof.report.sections import retraining
 from heatproof.report.site import Site
 
 NET = {"train": "paperbirds/resnet-narrow", "images": 64, "epochs": 1}
 SPEC = make_spec(
     {
         "models": [
-            {**NET, "taught": ["stripes", "disc"]},
-            {**NET, "taught": "disc", "shown": "notch"},
+            {**NET, "trained_on": ["stripes", "disc"]},
+            {**NET, "trained_on": "disc", "evaluated_on": "notch"},
             "paperbirds/resnet",
         ],
         "data": {"name": "paperbirds", "limit": 40},
@@ -36,19 +36,19 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEATPROOF_CACHE", str(tmp_path_factory.mktemp("cache")))
         return hp.run(
-            SPEC, tmp_path_factory.mktemp("taught") / "run", "cpu", plan=open_spec(SPEC, "cpu")
+            SPEC, tmp_path_factory.mktemp("trained_on") / "run", "cpu", plan=open_spec(SPEC, "cpu")
         )
 
 
 @pytest.fixture(scope="module")
 def shown(result: hp.Result, tmp_path_factory: pytest.TempPathFactory) -> dict:
-    found = taught.content(Run(result.store), Site(tmp_path_factory.mktemp("site")))
+    found = retraining.content(Run(result.store), Site(tmp_path_factory.mktemp("site")))
     assert found
     return found
 
 
 def test_accuracy_stands_beside_what_was_taught_and_shown(result: hp.Result, shown: dict) -> None:
-    told = [(row["taught"], row["shown"]) for row in shown["rows"]]
+    told = [(row["trained_on"], row["shown"]) for row in shown["rows"]]
     assert told == [("stripes", "stripes"), ("disc", "disc"), ("disc", "notch")]
     for row, change in zip(shown["rows"], ("stripes", "disc", "notch"), strict=True):
         labels = hp.load_data(f"{change}:paperbirds:test", limit=40).labels
@@ -61,8 +61,8 @@ def test_accuracy_stands_beside_what_was_taught_and_shown(result: hp.Result, sho
 def test_masses_are_the_means_of_the_rows(result: hp.Result, shown: dict) -> None:
     mass = shown["mass"]
     assert mass["models"] == [
-        "resnet-narrow taught stripes",
-        "resnet-narrow taught disc shown notch",
+        "resnet-narrow trained on stripes",
+        "resnet-narrow trained on disc evaluated on notch",
     ]  # a disc tells nothing
     rows = (
         result.scores[result.scores["status"] == "ok"].groupby(["model", "method"])["value"].mean()
@@ -85,4 +85,4 @@ def test_every_model_has_a_picture_with_its_maps(result: hp.Result, shown: dict)
 
 def test_a_run_of_models_as_they_came_has_no_such_section(tmp_path: Path) -> None:
     found = hp.evaluate("paperbirds/resnet", "paperbirds:test", ["random"], ["attr-mass"], limit=2)
-    assert taught.content(Run(found.store), Site(tmp_path)) is None
+    assert retraining.content(Run(found.store), Site(tmp_path)) is None

@@ -13,8 +13,8 @@ from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.protocols.single_deletion import without_patches
 from heatproof.tensor.scores import SCORES
-from heatproof.training.feed import Deletion, Feed, Rows
-from heatproof.training.team import Team
+from heatproof.training.distributed import ProcessGroup
+from heatproof.training.loader import BatchLoader, Deletion, TrainBatch
 
 BATCH = 64
 
@@ -29,10 +29,10 @@ def patch_accuracy(
     model: Model, data: Data, deletion: Deletion, seed: int = 0, workers: int = 2
 ) -> Accuracy:
     """Of a model as it is, on all of the data."""
-    feed = Feed(data, range(len(data.ids)), model, seed, workers=workers)
+    feed = BatchLoader(data, range(len(data.ids)), model, seed, workers=workers)
     modes = [(m, m.training) for m in model.module.modules()]
     try:
-        return judge(model.module, feed, deletion, len(data.ids), Team(model.device))
+        return judge(model.module, feed, deletion, len(data.ids), ProcessGroup(model.device))
     finally:
         for module, training in modes:
             module.training = training
@@ -40,7 +40,7 @@ def patch_accuracy(
 
 @torch.no_grad()
 def judge(
-    net: nn.Module, feed: Feed, deletion: Deletion, worst_images: int, team: Team
+    net: nn.Module, feed: BatchLoader, deletion: Deletion, worst_images: int, team: ProcessGroup
 ) -> Accuracy:
     """The first `worst_images` also with each cell deleted. The work is shared by the team, which comes to the same numbers."""
     net.eval()
@@ -61,7 +61,9 @@ def judge(
                 closer += len(rows.ids)
                 all_right, worst_right = without_each(net, rows, deletion, feed.model, feed.seed)
                 every, largest = every + int(all_right.sum()), largest + int(worst_right.sum())
-    images_, right_, closer_, every_, largest_ = team.total(images, right, closer, every, largest)
+    images_, right_, closer_, every_, largest_ = team.all_reduce(
+        images, right, closer, every, largest
+    )
     if not images_ or not closer_:
         reason = next(iter(feed.unreadable.values()), "worst_images must be at least 1")
         raise HeatproofError(
@@ -71,7 +73,7 @@ def judge(
 
 
 def without_each(
-    net: nn.Module, rows: Rows, deletion: Deletion, model: Model, seed: int
+    net: nn.Module, rows: TrainBatch, deletion: Deletion, model: Model, seed: int
 ) -> tuple[Tensor, Tensor]:
     """(B,) bool each: right without any one cell, and right without the cell that takes most of the label's probability."""
     scores = (SCORES["correct"], SCORES["logprob"])

@@ -28,14 +28,14 @@ AHEAD = 2  # batches that are made while the network is busy
 
 
 @dataclass
-class Rows:
+class TrainBatch:
     ids: list[str]
     x: Tensor  # (B, 3, H, W) in the model's input space
     labels: Tensor  # (B,)
 
 
 @dataclass
-class Feed:
+class BatchLoader:
     """Some samples of a data set, in batches. Images that are never cropped at random are made once and kept, up to `memory` bytes."""
 
     data: Data
@@ -66,7 +66,7 @@ class Feed:
 
     def batches(
         self, groups: Sequence[Sequence[int]], epoch: int = 0, deletion: Deletion | None = None
-    ) -> Iterator[Rows]:
+    ) -> Iterator[TrainBatch]:
         """Groups of indices as tensors, in order; what cannot be read is left out and named in `unreadable`.
 
         Each thread keeps to one core: torch would start a team for it, whose idle spinning takes the network's. Where nothing is left to
@@ -83,7 +83,7 @@ class Feed:
             ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
             for count in (self.workers, 1)
         )
-        waiting: deque[Future[Rows]] = deque()
+        waiting: deque[Future[TrainBatch]] = deque()
         try:
             for group in groups:
                 waiting.append(maker.submit(self._rows, readers, group, epoch, deletion))
@@ -102,7 +102,7 @@ class Feed:
         group: Sequence[int],
         epoch: int,
         deletion: Deletion | None,
-    ) -> Rows:
+    ) -> TrainBatch:
         missing = [i for i in group if i not in self._kept]
         found: dict[int, Tensor | None] = {i: self._kept[i] for i in group if i in self._kept}
         if readers and missing:
@@ -122,7 +122,7 @@ class Feed:
         )  # channels last
         if deletion is not None and good:
             x = deletion(x, ids, self.model, self.seed, epoch)
-        return Rows(
+        return TrainBatch(
             ids,
             x,
             torch.tensor([self.data.labels[i] for i, _ in good], device=x.device, dtype=torch.long),

@@ -14,7 +14,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 @contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
+def assert_unchanged(module: nn.Module) -> Iterator[None]:
     """Whatever is changed while this lasts (weights, gradients, modes, hooks) is put back, and is an error."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     values = {name: t.detach().clone() for name, t in tensors.items()}
@@ -50,7 +50,7 @@ def unchanged(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def inspecting(module: nn.Module) -> Iterator[None]:
+def eval_mode(module: nn.Module) -> Iterator[None]:
     """Evaluation mode and nothing in place (a cut layer's activation must survive the next), while this lasts."""
     flags = [
         (m, flag)

@@ -16,13 +16,13 @@ from heatproof.errors import HeatproofError
 
 
 @dataclass(frozen=True)
-class Team:
+class ProcessGroup:
     device: torch.device
     rank: int = 0
     size: int = 1
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """The one that writes."""
         return self.rank == 0
 
@@ -33,7 +33,7 @@ class Team:
             net, device_ids=[self.device] if self.device.type == "cuda" else None
         )
 
-    def total(self, *values: float) -> list[float]:
+    def all_reduce(self, *values: float) -> list[float]:
         """Each value, summed over all processes."""
         if self.size == 1:
             return list(values)
@@ -49,7 +49,7 @@ class Team:
         dist.all_gather_object(everyone, found)
         return {key: value for one in everyone for key, value in one.items()}
 
-    def agree(self, net: nn.Module) -> None:
+    def sync_buffers(self, net: nn.Module) -> None:
         """Running statistics are each process's own while it trains; the first one's count."""
         if self.size > 1:
             for buffer in net.buffers():
@@ -61,10 +61,10 @@ class Team:
 
 
 @contextmanager
-def assembled(device: torch.device) -> Iterator[Team]:
+def init_distributed(device: torch.device) -> Iterator[ProcessGroup]:
     """Joins the others where `torchrun` says there are any (gloo on a CPU, nccl on CUDA), and leaves them at the end."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 and not dist.is_initialized():
-        yield Team(device)
+        yield ProcessGroup(device)
         return
     if device.type not in ("cpu", "cuda"):
         raise HeatproofError(f"several processes train on cpu or cuda, not on {device.type}")
@@ -72,7 +72,7 @@ def assembled(device: torch.device) -> Iterator[Team]:
     if joined:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Team(device, dist.get_rank(), dist.get_world_size())
+        yield ProcessGroup(device, dist.get_rank(), dist.get_world_size())
     finally:
         if joined:
             dist.destroy_process_group()

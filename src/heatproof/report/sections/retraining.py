@@ -11,7 +11,7 @@ from heatproof.analysis.accuracy import share
 from heatproof.analysis.intervals import Estimate
 from heatproof.bench.spec import PLAIN
 from heatproof.report import charts, pictures
-from heatproof.report.gather import CRISP_BELOW, Kept, Run
+from heatproof.report.run_data import CRISP_BELOW, Kept, Run
 from heatproof.report.site import Site
 
 MASS = "attr-mass"
@@ -21,7 +21,7 @@ def content(run: Run, site: Site) -> dict[str, Any] | None:
     """Nothing, where every model was taught on images as they are."""
     told = dict(zip(run.models, run.provenance.get("spec", {}).get("models", []), strict=False))
     changes = {
-        model: (one.get("taught"), one.get("shown") or one.get("taught"))
+        model: (one.get("trained_on"), one.get("evaluated_on") or one.get("trained_on"))
         for model, one in told.items()
         if isinstance(one, dict)
     }
@@ -32,7 +32,7 @@ def content(run: Run, site: Site) -> dict[str, Any] | None:
     rows = [
         {
             "model": model,
-            "taught": taught or "as it came",
+            "trained_on": taught or "as it came",
             "shown": shown or PLAIN,
             **_right(kept[model]),
         }

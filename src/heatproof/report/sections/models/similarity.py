@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from heatproof.analysis.intervals import Estimate
-from heatproof.analysis.likeness import map_gaps, softmax_gaps, stretched
+from heatproof.analysis.similarity import map_gaps, softmax_gaps, stretched
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Panel, Row, Spot, number
-from heatproof.report.gather import Run, view_words
+from heatproof.report.run_data import Run, view_words
 from heatproof.report.site import Site
 from heatproof.tensor.filters import resize
 

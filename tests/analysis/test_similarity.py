@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from heatproof.analysis.likeness import map_gaps, shared, softmax_gaps, stretched, top
+from heatproof.analysis.similarity import map_gaps, shared, softmax_gaps, stretched, top
 
 RNG = np.random.default_rng(0)
 

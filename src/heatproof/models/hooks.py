@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def watching(
+def record_calls(
     modules: Iterable[nn.Module], keep: Callable[[Call], T]
 ) -> Iterator[dict[nn.Module, T]]:
     """What is kept of each module's last call, while this lasts."""

@@ -15,14 +15,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from heatproof.analysis.intervals import Redrawn, redrawn, summarize
+from heatproof.analysis.intervals import AggregateDraws, bootstrap_aggregates, summarize
 from heatproof.analysis.ranks import Key, Standings, standings
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
 from heatproof.protocols import PROTOCOLS
 
 CONTROL = "control"
-ALIGNED = "aligned "  # how the view of fine-tuned weights begins
+FINE_TUNED = "fine-tuned "  # how the view of fine-tuned weights begins
 CRISP_BELOW = 160  # px: smaller images are drawn with square pixels
 
 
@@ -86,16 +86,16 @@ class Run:
         return str(data["name"]) if temporary and "name" in data else root.name
 
     @cached_property
-    def _redrawn(self) -> Redrawn:
-        return redrawn(self.store, self.rows)
+    def _aggregate_draws(self) -> AggregateDraws:
+        return bootstrap_aggregates(self.store, self.rows)
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        return summarize(self.rows, again=self._redrawn)
+        return summarize(self.rows, again=self._aggregate_draws)
 
     @cached_property
     def standings(self) -> list[Standings]:
-        return standings(self.rows, again=self._redrawn) if len(self.rows) else []
+        return standings(self.rows, again=self._aggregate_draws) if len(self.rows) else []
 
     @cached_property
     def accuracy(self) -> dict[str, tuple[int, int]]:
@@ -149,7 +149,7 @@ class Run:
         return " · ".join(t for t in told if t) or key[0]
 
     def views(self, model: str) -> dict[str, list[Key]]:
-        """What was judged of a model, and under which settings: "" is the model as it is, `aligned 16/zero` with fine-tuned weights."""
+        """What was judged of a model, and under which settings: "" is the model as it is, `fine-tuned 16/zero` with fine-tuned weights."""
         keys = {judge["canonical"]: key for key, judge in self.judges.items()}
         return {
             task["view"]: [keys[p] for p in task["protocols"]]
@@ -162,7 +162,7 @@ class Run:
         return {
             view: keys
             for view, keys in sorted(self.views(model).items(), key=lambda item: bool(item[0]))
-            if not view or tuned(view)
+            if not view or is_fine_tuned(view)
         }
 
     def view_of(self, model: str, key: Key) -> str:
@@ -172,7 +172,7 @@ class Run:
     def plain_twin(self, model: str, key: Key) -> Key | None:
         """The setting that asked the same of the model as it is, where this one asked it of another view."""
         same = [k for k in self.views(model).get("", []) if k[1:] == key[1:]]
-        return same[0] if same and tuned(self.view_of(model, key)) else None
+        return same[0] if same and is_fine_tuned(self.view_of(model, key)) else None
 
     def _plainest(self, model: str) -> str:
         views = self.views(model)
@@ -182,7 +182,8 @@ class Run:
     def preferred(self) -> list[Key]:
         """Settings, those of fine-tuned networks first: there a missing patch is nothing new."""
         return sorted(
-            self.judges, key=lambda key: not any(tuned(self.view_of(m, key)) for m in self.models)
+            self.judges,
+            key=lambda key: not any(is_fine_tuned(self.view_of(m, key)) for m in self.models),
         )
 
     @cached_property
@@ -251,12 +252,16 @@ def titled(model: str, view: str) -> str:
     return f"{model}, {view}" if view else model
 
 
-def tuned(view: str) -> bool:
-    return view.startswith(ALIGNED)
+def is_fine_tuned(view: str) -> bool:
+    return view.startswith(FINE_TUNED)
 
 
 def view_words(view: str) -> str:
-    return f"fine-tuned ({view.removeprefix(ALIGNED)})" if tuned(view) else view or "as it is"
+    return (
+        f"fine-tuned ({view.removeprefix(FINE_TUNED)})"
+        if is_fine_tuned(view)
+        else view or "as it is"
+    )
 
 
 def confidence(logits: Tensor) -> tuple[int, float]:

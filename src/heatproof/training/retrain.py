@@ -22,7 +22,7 @@ from heatproof.training.train import normalised
 
 
 @dataclass(frozen=True)
-class Lesson:
+class RetrainRecipe:
     """How a network is taught, whatever it is taught on."""
 
     net: str  # such as paperbirds/resnet
@@ -46,7 +46,7 @@ def digest(data: Data) -> str:
 
 
 def teach(
-    lesson: Lesson, data: Data, out: Path, seed: int = 0, progress: Progress | None = None
+    lesson: RetrainRecipe, data: Data, out: Path, seed: int = 0, progress: Progress | None = None
 ) -> None:
     """Teach a network on all of the data, and write its weights."""
     if not lesson.batch <= lesson.images <= len(data.ids):
@@ -82,7 +82,7 @@ def _tensors(data: Data, count: int) -> tuple[Tensor, Tensor]:  # (N, 3, H, W) u
     return images.contiguous(memory_format=torch.channels_last), torch.tensor(data.labels[:count])
 
 
-def _batches(lesson: Lesson, seed: int) -> Iterator[Tensor]:
+def _batches(lesson: RetrainRecipe, seed: int) -> Iterator[Tensor]:
     """Every image once an epoch, but for those that do not fill a batch."""
     generator = torch.Generator().manual_seed(seed)
     while True:

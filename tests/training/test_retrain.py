@@ -13,7 +13,7 @@ from heatproof.bench.spec import DataSpec, make_spec
 from heatproof.data.altered import ALTERATIONS
 from heatproof.models.nets import net_named
 from heatproof.training import cache
-from heatproof.training.taught import Lesson, teach
+from heatproof.training.retrain import RetrainRecipe, teach
 
 SMALL = {"train": "paperbirds/resnet-narrow", "images": 128, "epochs": 1}
 
@@ -38,8 +38,8 @@ def test_a_list_of_changes_is_a_model_each_judged_as_it_was_taught(
     own_cache: Path, tmp_path: Path
 ) -> None:
     spec = spec_of(
-        {**SMALL, "taught": ["plain", "watermark", "disc"]},
-        {**SMALL, "taught": "notch", "shown": "plain"},
+        {**SMALL, "trained_on": ["plain", "watermark", "disc"]},
+        {**SMALL, "trained_on": "notch", "evaluated_on": "plain"},
     )
     assert len(to_make(spec)) == 4 and "128 images forward and backward" in to_make(spec)[0]
     stand_in, made = open_spec(spec, "cpu", train=False), []
@@ -51,30 +51,30 @@ def test_a_list_of_changes_is_a_model_each_judged_as_it_was_taught(
     assert {total for _, _, total in made} == {2} and len({what for what, _, _ in made}) == 4
     judged = {task.owner: task.data.name for task in plan.tasks}
     assert judged == {
-        "paperbirds/resnet-narrow taught plain": "paperbirds:test",
-        "paperbirds/resnet-narrow taught watermark": "watermark:paperbirds:test",
-        "paperbirds/resnet-narrow taught disc": "disc:paperbirds:test",
-        "paperbirds/resnet-narrow taught notch shown plain": "paperbirds:test",
+        "paperbirds/resnet-narrow trained on plain": "paperbirds:test",
+        "paperbirds/resnet-narrow trained on watermark": "watermark:paperbirds:test",
+        "paperbirds/resnet-narrow trained on disc": "disc:paperbirds:test",
+        "paperbirds/resnet-narrow trained on notch evaluated on plain": "paperbirds:test",
     }
     again: list[object] = []
     open_spec(spec, "cpu", progress=lambda *told: again.append(told))
     assert again == [] and len(list(own_cache.iterdir())) == 4
     rows = hp.run(spec, tmp_path / "run", "cpu", plan=plan).scores
     assert set(rows.loc[rows["status"] == "n/a", "model"]) == {
-        "paperbirds/resnet-narrow taught disc"
+        "paperbirds/resnet-narrow trained on disc"
     }
 
 
 def test_a_model_that_is_there_can_be_shown_changed_images() -> None:
-    (task,) = open_spec(spec_of({"name": "paperbirds/resnet", "shown": "disc"}), "cpu").tasks
+    (task,) = open_spec(spec_of({"name": "paperbirds/resnet", "evaluated_on": "disc"}), "cpu").tasks
     assert task.owner == "paperbirds/resnet shown disc" and task.data.name == "disc:paperbirds:test"
 
 
 def test_everything_that_changes_the_weights_changes_their_place(tmp_path: Path) -> None:
     def place(kind: str = "watermark:", seed: int = 0, limit: int = 64, **lesson: object) -> Path:
         data = hp.load_data(f"{kind}paperbirds:train", limit=limit)
-        return cache.taught_place(
-            Lesson(**{"net": "paperbirds/vgg7", "images": 64, **lesson}), data, seed
+        return cache.retrained_path(
+            RetrainRecipe(**{"net": "paperbirds/vgg7", "images": 64, **lesson}), data, seed
         )
 
     places = [place(kind) for kind in ("", *(f"{kind}:" for kind in ALTERATIONS))]
@@ -93,7 +93,7 @@ def test_everything_that_changes_the_weights_changes_their_place(tmp_path: Path)
 def test_the_loss_is_that_of_the_images_in_the_order_of_the_seed(tmp_path: Path) -> None:
     """One step from the same start, computed again without the loop."""
     data = hp.load_data("stripes:paperbirds:train", limit=32)
-    lesson = Lesson("paperbirds/resnet-narrow", images=32, epochs=2, batch=16)
+    lesson = RetrainRecipe("paperbirds/resnet-narrow", images=32, epochs=2, batch=16)
     losses: list[float] = []
     teach(
         lesson, data, tmp_path / "a.safetensors", 5, lambda step, steps, loss: losses.append(loss)
@@ -117,7 +117,7 @@ def test_the_loss_is_that_of_the_images_in_the_order_of_the_seed(tmp_path: Path)
 
 def test_a_mark_is_learnt(tmp_path: Path) -> None:
     """A few steps suffice for stripes on a blank canvas: training sees what it should."""
-    spec = spec_of({**SMALL, "images": 512, "epochs": 6, "taught": "stripes-blank"})
+    spec = spec_of({**SMALL, "images": 512, "epochs": 6, "trained_on": "stripes-blank"})
     (task,) = open_spec(spec, "cpu").tasks
     data = hp.load_data("stripes-blank:paperbirds:test", limit=64)
     x = torch.stack([data.load(i).image for i in range(64)])
@@ -135,7 +135,7 @@ def test_cifar10_by_changing_two_lines(tmp_path: Path) -> None:
         "train": "cifar10/resnet20",
         "images": 64,
         "epochs": 1,
-        "taught": ["plain", "disc-notch"],
+        "trained_on": ["plain", "disc-notch"],
     }
     plan = open_spec(spec_of(model, data=f"cifar10:{path}"), "cpu")
     assert [task.data.name for task in plan.tasks] == [
@@ -151,12 +151,15 @@ def test_cifar10_by_changing_two_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"train": "paperbirds/vgg7", "taught": "watermarks"}, "did you mean watermark"),
-        ({"train": "paperbirds/vgg8", "taught": "plain"}, "did you mean paperbirds/vgg"),
-        ({"name": "paperbirds/vgg", "taught": "plain"}, "taught goes with train"),
-        ({"name": "paperbirds/vgg", "shown": "discs"}, "did you mean disc"),
-        ({"train": "paperbirds/vgg7", "taught": "plain", "aligned": "16/zero"}, "without aligned"),
-        ({"train": "paperbirds/vgg7", "epochs": 3}, "images and epochs go with taught"),
+        ({"train": "paperbirds/vgg7", "trained_on": "watermarks"}, "did you mean watermark"),
+        ({"train": "paperbirds/vgg8", "trained_on": "plain"}, "did you mean paperbirds/vgg"),
+        ({"name": "paperbirds/vgg", "trained_on": "plain"}, "trained_on goes with train"),
+        ({"name": "paperbirds/vgg", "evaluated_on": "discs"}, "did you mean disc"),
+        (
+            {"train": "paperbirds/vgg7", "trained_on": "plain", "fine_tuned": "16/zero"},
+            "without fine_tuned",
+        ),
+        ({"train": "paperbirds/vgg7", "epochs": 3}, "images and epochs go with trained_on"),
         ({"train": "cifar10/resnet20"}, "unknown recipe"),
     ],
 )
@@ -170,19 +173,19 @@ def test_too_few_images_are_told(tmp_path: Path) -> None:
         hp.HeatproofError,
         match="30000 images are to be taught, but watermark:paperbirds:train has 24000",
     ):
-        open_spec(spec_of({**SMALL, "images": 30_000, "taught": "watermark"}), "cpu")
+        open_spec(spec_of({**SMALL, "images": 30_000, "trained_on": "watermark"}), "cpu")
     with pytest.raises(hp.HeatproofError, match="take 64 to as many"):
-        open_spec(spec_of({**SMALL, "images": 10, "taught": "watermark"}), "cpu")
+        open_spec(spec_of({**SMALL, "images": 10, "trained_on": "watermark"}), "cpu")
     for data in (
         {"name": "paperbirds:train", "limit": 6},
         {"name": "paperbirds", "split": "train", "limit": 6},
     ):
         with pytest.raises(hp.HeatproofError, match="cannot be judged on it"):
             open_spec(
-                spec_of({**SMALL, "taught": "watermark"}).model_copy(
+                spec_of({**SMALL, "trained_on": "watermark"}).model_copy(
                     update={"data": DataSpec(**data)}
                 ),
                 "cpu",
             )
     with pytest.raises(hp.HeatproofError, match="no split to train on"):
-        open_spec(spec_of({**SMALL, "taught": "watermark"}, data="folder:/images"), "cpu")
+        open_spec(spec_of({**SMALL, "trained_on": "watermark"}, data="folder:/images"), "cpu")
