@@ -63,7 +63,7 @@ def test_equals_the_slow_way(golden_model, images):
 def test_what_is_left_without_each_patch_equals_the_slow_way(golden_model, images):
     model, (x, target) = golden_model("vgg"), images
     rng = Rng(0, [str(i) for i in range(len(x))], x.device)
-    shared = make_protocol("sds", {"patches": 4}).share(
+    shared = make_protocol("sds", {"patches": 4}).compute_shared(
         model, EvalBatch(rng.ids, x, target, model.logits(x), rng)
     )
     for patch, (row, column) in enumerate([(0, 0), (0, 16), (16, 0), (16, 16)]):

@@ -67,7 +67,10 @@ def test_a_list_of_changes_is_a_model_each_judged_as_it_was_taught(
 
 def test_a_model_that_is_there_can_be_shown_changed_images() -> None:
     (task,) = open_spec(spec_of({"name": "paperbirds/resnet", "evaluated_on": "disc"}), "cpu").tasks
-    assert task.owner == "paperbirds/resnet shown disc" and task.data.name == "disc:paperbirds:test"
+    assert (
+        task.owner == "paperbirds/resnet evaluated on disc"
+        and task.data.name == "disc:paperbirds:test"
+    )
 
 
 def test_everything_that_changes_the_weights_changes_their_place(tmp_path: Path) -> None:

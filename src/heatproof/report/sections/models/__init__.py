@@ -1,4 +1,4 @@
-"""Networks compared: with each other, and as they are with their fine-fine_tuned weights."""
+"""Networks compared: with each other, and as they are with their fine-tuned weights."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from heatproof.report.run_data import Run
 from heatproof.report.sections.models import accuracy, across, best, channels, similarity
 from heatproof.report.site import Site
 
-QUESTIONS = {  # (several models, a fine-fine_tuned copy beside its original)
+QUESTIONS = {  # (several models, a fine-tuned copy beside its original)
     (True, True): "Which model is easier to explain, and what did fine-tuning change?",
     (True, False): "Which model is easier to explain?",
     (False, True): "What did fine-tuning change?",
-    (False, False): "How good is the fine-fine_tuned network?",
+    (False, False): "How good is the fine-tuned network?",
 }
 
 
