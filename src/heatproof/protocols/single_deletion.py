@@ -16,7 +16,7 @@ from heatproof.baselines import Baseline, BaselineName
 from heatproof.data.base import Data
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_fine_tuned
-from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, protocol
+from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, ViewKey, protocol
 from heatproof.tensor.batching import chunks, rows
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.patches import grid_side, patch_masks, patch_sums
@@ -162,6 +162,5 @@ class InDomainSingleDeletion(SingleDeletion):
     def views(
         self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()
     ) -> list[View]:
-        return [
-            View(f"fine-tuned {self.fine_tuning}", load_fine_tuned(model, self.fine_tuning), data)
-        ]
+        key = ViewKey("fine-tuned", self.fine_tuning)
+        return [View(key, load_fine_tuned(model, self.fine_tuning), data)]
