@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import resource
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +15,11 @@ from heatproof.data.base import Data, PartData
 from heatproof.data.catalog import Batch, load_batch
 from heatproof.data.reference import Reference, reference_for
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.files import content_hash
 from heatproof.methods import Expression, at_their_layers
 from heatproof.methods.explain import check_applicable
 from heatproof.models.model import Model
+from heatproof.platform import peak_memory
 from heatproof.protocols import Protocol, View
 
 SHARD = 64
@@ -322,13 +322,13 @@ def _baseline_version(protocol: Protocol) -> int:
 
 
 def _hash(parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+    return content_hash(json.dumps(parts), length=24)
 
 
 @dataclass(frozen=True)
 class Forecast:
     seconds: dict[str, float]  # per model and view
-    memory: int  # bytes: the peak of this process, or of the GPU, with one batch each way
+    memory: int | None  # bytes: peak of this process or of the GPU; None where it is unknown
     disk: int  # bytes
 
 
@@ -350,11 +350,7 @@ def forecast(plan: Plan) -> Forecast:
             forward = _timed(model.logits, x) / plan.batch_size
             backward = _timed(model.gradient, x, target) / plan.batch_size
         seconds[title] = cost["forwards"] * forward + cost["backwards"] * backward
-    memory = (
-        torch.cuda.max_memory_allocated()
-        if torch.cuda.is_available()
-        else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    )
+    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else peak_memory()
     return Forecast(
         seconds, memory, sum(map(_disk, plan.tasks, [plan.keep_maps] * len(plan.tasks)))
     )

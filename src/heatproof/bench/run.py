@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import importlib.metadata
 import json
 import math
@@ -30,6 +29,7 @@ from heatproof.bench.store import Store
 from heatproof.data.catalog import Batch
 from heatproof.data.reference import Reference
 from heatproof.errors import format_error
+from heatproof.files import content_hash
 from heatproof.methods import Explainer, Expression
 from heatproof.methods.explain import ends, finite, prepare, transformed
 from heatproof.models.model import Model
@@ -224,7 +224,7 @@ class _Work:
         assert reference is not None
         if what not in self._ready:
             of = [self.model.fingerprint(), self.model.backend, reference.fingerprint, what]
-            key = hashlib.sha256(repr(of).encode()).hexdigest()[:24]
+            key = content_hash(repr(of), length=24)
             found = self.store.prepared(key, lambda: make(reference))
             self._ready[what] = {name: t.to(self.model.device) for name, t in found.items()}
         return self._ready[what]

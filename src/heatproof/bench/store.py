@@ -8,11 +8,8 @@ provenance.json   versions, hardware, spec               timings/<task>.json    
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +24,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from heatproof.errors import HeatproofError
+from heatproof.files import TEMP_PREFIX, atomic_write
+from heatproof.platform import file_lock
 from heatproof.protocols import Protocol, make_protocol
 
 SCHEMA = pa.schema(
@@ -70,7 +69,7 @@ class Store:
     def check(self, identity: Mapping[str, Any]) -> None:
         """Raises where the directory belongs to another spec, or to something else; it is left as it is."""
         found = self.read_json("spec.json")
-        own = re.compile(r"\.tmp-|\.lock$")
+        own = re.compile(rf"{re.escape(TEMP_PREFIX)}|\.lock$")
         if (
             found is None
             and self.root.exists()
@@ -93,14 +92,12 @@ class Store:
     def locked(self) -> Iterator[None]:
         """One writer at a time."""
         self.root.mkdir(parents=True, exist_ok=True)
-        with open(self.root / ".lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise HeatproofError(
-                    f"another run is writing to {self.root}; wait for it, or choose another directory with -o"
-                ) from None
-            for left in self.root.rglob(".tmp-*"):  # of a run that was killed
+        busy = (
+            f"another run is writing to {self.root}; wait for it, or choose another directory "
+            "with -o"
+        )
+        with file_lock(self.root / ".lock", busy):
+            for left in self.root.rglob(f"{TEMP_PREFIX}*"):  # of a run that was killed
                 left.unlink()
             yield
 
@@ -242,10 +239,4 @@ class Store:
         return load_file(path)
 
     def _write(self, name: str, content: bytes) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tmp-", delete=False) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, path)
+        atomic_write(self.root / name, content)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from heatproof.errors import HeatproofError, join_limited
+from heatproof.files import content_hash
 
 
 class UnreadableImage(HeatproofError):
@@ -102,9 +102,7 @@ class TensorData:
             raise HeatproofError(
                 f"labels must be numbers of classes, from 0; got {join_limited(map(str, given))}"
             ) from None
-        self.fingerprints = [
-            hashlib.sha256(i.numpy().tobytes()).hexdigest()[:16] for i in self.images
-        ]
+        self.fingerprints = [content_hash(i.numpy().tobytes()) for i in self.images]
 
     def __len__(self) -> int:
         return len(self.ids)
