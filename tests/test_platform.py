@@ -20,9 +20,12 @@ sys.modules["fcntl"] = sys.modules["resource"] = None  # importing them raises I
 
 
 def test_a_lock_is_held_by_one_at_a_time(tmp_path):
-    with file_lock(tmp_path / "lock", "busy"):
-        with pytest.raises(HeatproofError, match="busy"), file_lock(tmp_path / "lock", "busy"):
-            pytest.fail("locked twice")
+    with (
+        file_lock(tmp_path / "lock", "busy"),
+        pytest.raises(HeatproofError, match="busy"),
+        file_lock(tmp_path / "lock", "busy"),
+    ):
+        pytest.fail("locked twice")
     with file_lock(tmp_path / "lock", "busy"):
         pass
 
@@ -101,7 +104,7 @@ assert peak_memory() is None
 spec = {{"models": ["paperbirds/resnet"], "data": {{"name": "paperbirds:test", "limit": 2}},
         "methods": ["saliency"], "protocols": ["sds"]}}
 run = hp.run(spec, out={str(tmp_path / "run")!r})
-assert len(run.rows()) == 2
+assert len(run.scores) == 2
 sys.argv = ["heatproof", "plan", "quickstart", "--limit", "2"]
 main()
 """

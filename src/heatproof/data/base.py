@@ -11,6 +11,7 @@ from torch import Tensor
 
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.files import content_hash
+from heatproof.tensor.noise import sample_ids
 
 
 class UnreadableImage(HeatproofError):
@@ -92,7 +93,7 @@ class TensorData:
         if labels is not None and len(labels) != len(images):
             raise HeatproofError(f"{len(images)} images, but {len(labels)} labels")
         self.name, self.images, self.has_silhouettes = name, images.float(), False
-        self.ids = [str(i) for i in (ids if ids is not None else range(len(images)))]
+        self.ids = [str(i) for i in sample_ids(ids, len(images))]
         if len(self.ids) != len(images):
             raise HeatproofError(f"{len(images)} images, but {len(self.ids)} ids")
         given = [None] * len(images) if labels is None else list(labels)
