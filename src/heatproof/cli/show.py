@@ -206,7 +206,9 @@ def print_plan(plan: Plan, expected: Forecast, first: Sequence[str] = ()) -> Non
         console.print(
             "the images have no labels: the model's own predictions are explained and judged"
         )
-    size = f"{expected.memory / 2**30:.1f} GB of memory, {expected.disk / 2**20:.0f} MB on disk"
+    size = f"{expected.disk / 2**20:.0f} MB on disk"
+    if expected.memory is not None:
+        size = f"{expected.memory / 2**30:.1f} GB of memory, {size}"
     console.print(f"about {duration(sum(expected.seconds.values()))}, {size}")
 
 

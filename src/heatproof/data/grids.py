@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -13,6 +12,7 @@ from torch import Tensor
 from heatproof.data.base import Data, Sample
 from heatproof.data.catalog import load_batch
 from heatproof.errors import HeatproofError
+from heatproof.files import content_hash
 from heatproof.models.model import Model
 from heatproof.tensor.batching import rows
 from heatproof.tensor.noise import generator
@@ -238,4 +238,4 @@ def _told(pool: Pool) -> str:
 
 
 def _digest(parts: Iterable[str]) -> str:
-    return hashlib.sha256(repr(list(parts)).encode()).hexdigest()[:16]
+    return content_hash(repr(list(parts)))
