@@ -38,7 +38,7 @@ def over_depth(
     places: Sequence[Place],
     layers: Sequence[str],
     scores: pd.DataFrame,
-    random: float,
+    random: float | None,
 ) -> Figure | None:
     """Figs 9, 26: the mean at every layer with its 95 % band, of methods that have a score at all of them."""
     lines = []
