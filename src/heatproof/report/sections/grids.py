@@ -98,9 +98,9 @@ def _places(run: Run, labels: list[str], layers: list[str]) -> list[Place]:
     order = {layer: i for i, layer in enumerate(dict.fromkeys([*LAYERS[:1], *layers, *LAYERS[1:]]))}
     found = []
     for label in labels:
-        layer = run.methods[label].layer if label in run.methods else ""
-        bare = label.replace(f"@{layer}", "", 1) if layer else label
-        found.append(Place(label, bare, layer, run.family(label), order.get(layer, len(order))))
+        facts = run.methods[label]
+        depth = order.get(facts.layer, len(order))
+        found.append(Place(label, facts.layerless, facts.layer, facts.family, depth))
     methods = list(dict.fromkeys(p.method for p in found))
     return sorted(found, key=lambda p: (methods.index(p.method), p.depth))
 

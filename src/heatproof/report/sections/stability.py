@@ -82,7 +82,7 @@ def _of_model(run: Run, site: Site, standing: Standings) -> list[dict[str, Any] 
 
 def _over(run: Run, standing: Standings, members: Sequence[int]) -> str:
     """What the settings of a group have in common, in few words."""
-    told = [run.setting_labels[standing.settings[s]].split(" · ") for s in members]
+    told = [run.setting_parts(standing.settings[s]) for s in members]
     return (
         " · ".join(t for t in told[0] if all(t in other for other in told))
         or standing.settings[members[0]][0]
