@@ -1,4 +1,9 @@
-"""The arithmetic alone, on tensors. `model` is any function from images to logits, or an hp.Model."""
+"""The arithmetic of protocols as functions on tensors, without specs, runs or files.
+
+Wherever a function takes a ``model``, it may be a ``heatproof.Model`` or any callable from images
+``(B, C, H, W)`` to logits ``(B, K)``. Maps have the shape ``(B, H, W)``. Results are float64
+wherever precision matters.
+"""
 
 from heatproof.baselines.linear import linear_impute
 from heatproof.protocols.curves import removal_curve, updated_curve

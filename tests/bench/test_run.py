@@ -291,6 +291,7 @@ hp.evaluate(model, "paperbirds:test", ["ixg", slow, "random"], ["sds(baseline=un
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")
 def test_killed_in_the_middle_and_taken_up_again(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
 

@@ -246,6 +246,7 @@ hp.finetune(network(norm=True, dropout=True), colours(48), val=colours(24, "v", 
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")
 def test_killed_in_the_middle_and_taken_up_again(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
 
