@@ -52,7 +52,7 @@ def test_a_label_without_stripes_has_no_score():
         else:
             assert (
                 row["status"] == "undefined"
-                and "no pixel of the image tells its class" in row["message"]
+                and "no pixel of the image determines its class" in row["message"]
             )
     assert 0 in data.labels
 

@@ -247,10 +247,11 @@ def test_a_level_that_is_never_reached(model):
     assert set(found.reasons) == {"the accuracy is 0.583 at most and never reaches 0.9"}
 
 
-def test_too_few_samples_are_told():
+def test_too_few_samples_are_reported():
     protocol = make_protocol("soundness", {"eps": 0.02})
     with pytest.warns(
-        UserWarning, match="12 samples cannot tell a gain of eps=0.02 in accuracy; take 50 or more"
+        UserWarning,
+        match="12 samples cannot resolve a gain of eps=0.02 in accuracy; use 50 or more",
     ):
         protocol.aggregate({"score": torch.ones(12, 98), "mass": torch.ones(12, 98)})
     protocol.aggregate({"score": torch.ones(50, 98), "mass": torch.ones(50, 98)})
