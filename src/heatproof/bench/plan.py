@@ -346,7 +346,7 @@ def forecast(plan: Plan) -> Forecast:
             dtype=model.dtype,
         )
         target = torch.zeros(plan.batch_size, dtype=torch.long, device=model.device)
-        with model.batches_of(plan.batch_size):
+        with model.passes.batches_of(plan.batch_size):
             forward = _timed(model.logits, x) / plan.batch_size
             backward = _timed(model.gradient, x, target) / plan.batch_size
         seconds[title] = cost["forwards"] * forward + cost["backwards"] * backward

@@ -32,6 +32,7 @@ from heatproof.data.reference import Reference
 from heatproof.errors import format_error
 from heatproof.methods import Explainer, Expression
 from heatproof.methods.explain import ends, finite, prepare, transformed
+from heatproof.models.batch import ModelBatch
 from heatproof.models.model import Model
 from heatproof.protocols import EvalBatch, Protocol
 from heatproof.protocols.base import PICTURES, Shared
@@ -86,11 +87,11 @@ def _commit(
     done: list[dict[str, Any]],
     cells: list[Cell],
 ) -> None:
-    size, before = plan.batch_size, task.model.passes.copy()
+    size, before = plan.batch_size, task.model.pass_counts.copy()
     while True:
         try:
             work = _Work(plan, task, cells, store)
-            with task.model.batches_of(size), task.model.preparing(work.prepared_baseline):
+            with task.model.passes.batches_of(size), task.model.preparing(work.prepared_baseline):
                 work.do(batch, size)
             break
         except torch.OutOfMemoryError:
@@ -106,7 +107,7 @@ def _commit(
     }
     timings = {
         "seconds": {**old["seconds"], **work.seconds},
-        "passes": dict(Counter(old["passes"]) + (task.model.passes - before)),
+        "passes": dict(Counter(old["passes"]) + (task.model.pass_counts - before)),
         "batch_size": size,
         "images": len(batch.ids),
     }
@@ -137,7 +138,8 @@ class _Work:
         for start in range(0, len(batch.ids), size):
             part = batch.part(slice(start, start + size))
             spatial = "cam" in self.model.landmarks
-            clean, last = self.model.logits_and_activation(part.x, "cam" if spatial else "input")
+            watched = self.model.layer_index("cam" if spatial else "input")
+            clean, last = self.model.passes.logits_and_activation(part.x, watched)
             self._keep("logits", clean, EVERY)
             if spatial:
                 self._keep("peaks", peaks(last), EVERY)
@@ -181,7 +183,6 @@ class _Work:
         target = torch.tensor(targets, device=clean.device)
         rng = Rng(self.seed, batch.ids, self.model.device)
         judged = EvalBatch(batch.ids, batch.x, target, clean, rng, batch.parts, batch.silhouette)
-        explainer = Explainer(self.model, batch.x, target, rng, batch.silhouette, self._prepared)
         for cell in cells:
             if cell.not_applicable:
                 self._each(cell, judged, "n/a", cell.not_applicable)
@@ -191,13 +192,14 @@ class _Work:
             for canonical, p in {c.protocol.canonical: c.protocol for c in live}.items()
         }
         layers = sorted({c.expression.layer for c in live if c.expression.shares_gradient})
-        with self.model.sharing(batch.x, target, layers):
-            for map_key in dict.fromkeys(
-                c.expression.map_key for c in live
-            ):  # one method's maps in memory at a time
-                self._method(
-                    [c for c in live if c.expression.map_key == map_key], judged, shared, explainer
-                )
+        passes = ModelBatch(self.model, batch.x, target, layers)
+        explainer = Explainer(passes, rng, batch.silhouette, self._prepared)
+        for map_key in dict.fromkeys(
+            c.expression.map_key for c in live
+        ):  # one method's maps in memory at a time
+            self._method(
+                [c for c in live if c.expression.map_key == map_key], judged, shared, explainer
+            )
 
     def _prepared(self, expression: Expression) -> Mapping[str, Tensor]:
         return self._ready_for(

@@ -40,7 +40,7 @@ def masked_scores(
 ) -> Tensor:  # (B, count) float64
     """The score of every sample under every mask. What is not kept comes from `fill`, (B, C, H, W); None: it becomes zero."""
     found = torch.empty(len(x), count, dtype=torch.float64, device=x.device)
-    for sample, mask in model.chunks(len(x), count):
+    for sample, mask in model.passes.chunks(len(x), count):
         kept = keep(mask)[:, None]
         points = x[sample].mul_(kept)
         if fill is not None:
