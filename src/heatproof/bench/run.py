@@ -91,7 +91,7 @@ def _commit(
     while True:
         try:
             work = _Work(plan, task, cells, store)
-            with task.model.passes.batches_of(size), task.model.preparing(work.prepared_baseline):
+            with task.model.passes.batches_of(size):
                 work.do(batch, size)
             break
         except torch.OutOfMemoryError:
@@ -182,7 +182,16 @@ class _Work:
     ) -> None:
         target = torch.tensor(targets, device=clean.device)
         rng = Rng(self.seed, batch.ids, self.model.device)
-        judged = EvalBatch(batch.ids, batch.x, target, clean, rng, batch.parts, batch.silhouette)
+        judged = EvalBatch(
+            batch.ids,
+            batch.x,
+            target,
+            clean,
+            rng,
+            batch.parts,
+            batch.silhouette,
+            prepared_baseline=self.prepared_baseline,
+        )
         for cell in cells:
             if cell.not_applicable:
                 self._each(cell, judged, "n/a", cell.not_applicable)
@@ -193,7 +202,7 @@ class _Work:
         }
         layers = sorted({c.expression.layer for c in live if c.expression.shares_gradient})
         passes = ModelBatch(self.model, batch.x, target, layers)
-        explainer = Explainer(passes, rng, batch.silhouette, self._prepared)
+        explainer = Explainer(passes, rng, batch.silhouette, self._prepared, self.prepared_baseline)
         for map_key in dict.fromkeys(
             c.expression.map_key for c in live
         ):  # one method's maps in memory at a time

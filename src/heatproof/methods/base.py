@@ -42,7 +42,10 @@ Prepare = Callable[
     [Model, Iterator[Tensor]], dict[str, Tensor]
 ]  # from the network from its layer on, and images of the reference
 EVERY = "all"  # the layers of a model from its input to `final`
-_GIVEN = ("model", "x", "target", "rng", "batch", "silhouette", "image", "prepared")
+_GIVEN = (
+    *("model", "x", "target", "rng", "batch", "image", "silhouette"),
+    *("prepared", "baseline_prepared"),
+)
 
 
 class Noise(BaseModel):
@@ -286,7 +289,7 @@ class Expression:
         return self._cost(1, 224)
 
     def cost_on(self, model: Model) -> tuple[int, int] | None:
-        channels, *sides = model.tail(self.layer).passes.zero_activation().shape[1:]
+        channels, *sides = model.shape(self.layer)
         return self._cost(channels, sides[-1] if sides else 1)
 
     def _cost(self, channels: int, side: int) -> tuple[int, int] | None:

@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heatproof.baselines import Baseline
+from heatproof.baselines.base import PreparedBaselines
+from heatproof.baselines.base import no_reference as no_reference_for_baseline
 from heatproof.data.base import Data, TensorData
 from heatproof.data.catalog import load_data
 from heatproof.data.reference import Reference
@@ -49,6 +52,7 @@ class Explainer:
     rng: Rng
     silhouette: Tensor | None = None  # (B, H, W)
     prepared: Callable[[Expression], Mapping[str, Tensor]] = no_reference
+    prepared_baseline: PreparedBaselines = no_reference_for_baseline
     _moments: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
@@ -74,6 +78,9 @@ class Explainer:
         if entry.prepare:
             given["prepared"] = self.prepared(expression)
         arguments = {k: v for k, v in expression.arguments.items() if k != "reduce"}
+        if entry.takes("baseline_prepared"):
+            baseline = Baseline.parse(arguments["baseline"])
+            given["baseline_prepared"] = baseline.prepared_by(self.prepared_baseline)
 
         def call() -> Tensor:
             return entry.function(
@@ -234,21 +241,13 @@ def explain(
         )
     target = model.logits(x).argmax(1) if targets is None else _indices(targets, len(x), model)
     rng = Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], model.device)
-    known = _known(model, reference) if reference is not None else None
-    explainer = Explainer(
-        ModelBatch(model, x, target, [expression.layer]),
-        rng,
-        silhouette,
-        partial(prepare, model=model, reference=known) if known else no_reference,
-    )
-    beforehand = (
-        (lambda baseline: baseline.prepare(model, known.batches(model)))
-        if known
-        else model.prepared
-    )
     check_applicable(expression, model, silhouette is not None)
-    with model.preparing(beforehand):
-        maps = explainer.resized(transformed(expression, explainer.native(expression), rng))
+    explainer = Explainer(ModelBatch(model, x, target, [expression.layer]), rng, silhouette)
+    if reference is not None:
+        images_of = _reference(model, reference)
+        explainer.prepared = partial(prepare, model=model, reference=images_of)
+        explainer.prepared_baseline = lambda b: b.prepare(model, images_of.batches(model))
+    maps = explainer.resized(transformed(expression, explainer.native(expression), rng))
     bad = (~finite(maps)).nonzero().flatten().tolist()
     if bad:
         raise MapError(
@@ -281,6 +280,6 @@ def _indices(targets: Tensor | Sequence[int] | int, count: int, model: Model) ->
     return target
 
 
-def _known(model: Model, reference: Data | str | Tensor) -> Reference:
+def _reference(model: Model, reference: Data | str | Tensor) -> Reference:
     data = TensorData(reference) if isinstance(reference, Tensor) else load_data(reference, model)
     return Reference(data, range(len(data.ids)))

@@ -72,6 +72,7 @@ def ig(
     rng: Rng,
     steps: Steps = 50,
     baseline: BaselineName = "zero",
+    baseline_prepared: Mapping[str, Tensor] | None = None,
     rule: Rule = "gauss",
     score: ScoreName = "logit",
 ) -> Tensor:
@@ -81,7 +82,8 @@ def ig(
         raise HeatproofError(
             f"ig at layer {model.start_layer} starts from zero features; baseline={baseline} is for images"
         )
-    return integrated_gradients(model, x, start.fill(x, model, rng), target, steps, rule, score)
+    filled = start.fill(x, model, rng, prepared=baseline_prepared)
+    return integrated_gradients(model, x, filled, target, steps, rule, score)
 
 
 @method("ig-u", family="gradient", paper="Hesse et al. 2024", needs=("gradient",), cost=_steps)

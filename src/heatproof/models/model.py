@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -107,8 +105,6 @@ class Model:
         self.fine_tuned = ""  # what the weights were fine-tuned for, such as 16/zero
         # Weights fine-tuned from these, by what for; None: yet to be made.
         self.fine_tuned_weights: dict[str, Path | None] = {}
-        # What a baseline knows of this model and its data beforehand.
-        self.prepared: Callable[[Any], Mapping[str, Tensor]] = _unprepared
         self.view = ""  # how a grid of images is seen, such as difull 2×2, cell 3
 
     def __repr__(self) -> str:
@@ -172,6 +168,10 @@ class Model:
     def layer_name(self, layer: str) -> str:
         """Return the name of a layer, given by its name or an alias."""
         return self.layer_table.names[self.layer_index(layer)]
+
+    def shape(self, layer: str) -> tuple[int, ...]:
+        """Return the shape of one image's activation, such as (channels, height, width)."""
+        return tuple(self.tail(layer).passes.zero_activation().shape[1:])
 
     def tail(self, layer: str) -> Model:
         """Return the network from a layer on, as a model whose images are that layer's activations."""
@@ -260,15 +260,6 @@ class Model:
         h = self.passes.activation(x, index)
         return self.passes.gradients(h, target, [index], score)[index]
 
-    @contextmanager
-    def preparing(self, prepared: Callable[[Any], Mapping[str, Tensor]]) -> Iterator[None]:
-        """Let baselines find here what they need to know of the model or the data beforehand."""
-        before, self.prepared = self.prepared, prepared
-        try:
-            yield
-        finally:
-            self.prepared = before
-
     # Pixels
 
     def normalize(self, images: Tensor) -> Tensor:
@@ -315,12 +306,6 @@ def _check_module(module: object, layers: object) -> None:
         raise HeatproofError(f"hp.Model takes a torch.nn.Module; got {type(module).__name__}")
     if isinstance(layers, str):
         raise HeatproofError(f'layers is a list of names: layers=["{layers}"]')
-
-
-def _unprepared(baseline: Any) -> Mapping[str, Tensor]:
-    raise HeatproofError(
-        f"baseline {baseline.label} needs reference images: give some with reference=…"
-    )
 
 
 def _usual_resize(size: int) -> int:
