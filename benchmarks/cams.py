@@ -23,6 +23,7 @@ from torch import Tensor
 import heatproof as hp
 from heatproof.methods import parse_methods
 from heatproof.methods.explain import Explainer
+from heatproof.models.batch import ModelBatch
 from heatproof.models.vision import import_torchvision
 from heatproof.tensor.filters import resize
 from heatproof.tensor.noise import Rng
@@ -45,11 +46,11 @@ Maps = dict[str, Tensor]
 def ours(model: hp.Model, x: Tensor, target: Tensor, texts: list[str]) -> Maps:
     """Compute maps at the resolution of the layer, and resize them to the image."""
     rng = Rng(0, [str(i) for i in range(len(x))], model.device)
-    explainer, found = Explainer(model, x, target, rng), {}
-    with model.sharing(x, target, [LAYER]):
-        for expression in parse_methods(list(texts)):
-            found[expression.entry.id] = explainer.native(expression)
-            explainer.resized(found[expression.entry.id])
+    explainer = Explainer(ModelBatch(model, x, target, [LAYER]), rng)
+    found = {}
+    for expression in parse_methods(list(texts)):
+        found[expression.entry.id] = explainer.native(expression)
+        explainer.resized(found[expression.entry.id])
     return found
 
 
@@ -152,9 +153,9 @@ def main() -> None:
     for text, count in (("ablationcam@final", 8), ("scorecam@final", 1)):
         if options.only not in (None, text.partition("@")[0]):
             continue
-        few, goal, before = x[:count], target[:count], model.passes.copy()
+        few, goal, before = x[:count], target[:count], model.pass_counts.copy()
         hp.explain(model, few, goal, text)
-        passes = model.passes - before
+        passes = model.pass_counts - before
         mine, least = in_turn(
             partial(hp.explain, model, few, goal, text),
             bare(model, few, "final", passes),

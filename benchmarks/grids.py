@@ -49,9 +49,9 @@ def run(plan: Plan) -> None:
 def counted(plan: Plan) -> dict[Model, Counter[str]]:
     """Return the number of images through each view, by kind of pass and its first layer."""
     models = {task.model for task in plan.tasks}
-    before = {model: model.passes.copy() for model in models}
+    before = {model: model.pass_counts.copy() for model in models}
     run(plan)
-    return {model: model.passes - before[model] for model in models}
+    return {model: model.pass_counts - before[model] for model in models}
 
 
 def replayed(

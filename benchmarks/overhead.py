@@ -20,6 +20,7 @@ from heatproof.bench.spec import parse_protocols
 from heatproof.bench.store import Store
 from heatproof.data.base import TensorData
 from heatproof.methods import parse_methods
+from heatproof.models.batch import ModelBatch
 
 SHARED = ["saliency", "ixg", "ixg|abs", "gradcam", "gradcam++", "xgradcam", "layercam"]
 EVERY = [  # gradient and CAM methods that take whole passes, with few steps and draws
@@ -54,16 +55,16 @@ def every(count: int, repeats: int) -> None:
     )
 
     def run() -> dict[str, int]:
-        model.passes.clear()
+        model.pass_counts.clear()
         with tempfile.TemporaryDirectory() as place:
             execute(plan, Store(Path(place)))
-        return dict(model.passes)
+        return dict(model.pass_counts)
 
     passes, h = run(), model.activation(x, "layer4")
     assert set(passes) == {"forward", "backward", "backward from layer4"}, passes
 
     def bare() -> None:
-        with model.batches_of(count):
+        with model.passes.batches_of(count):
             for _ in range(passes["forward"] // count):
                 model.logits(x)
             for _ in range(passes["backward"] // count):
@@ -111,7 +112,7 @@ def main() -> None:
             execute(plan, Store(Path(place)))
 
     def bare() -> None:
-        with model.batches_of(count):
+        with model.passes.batches_of(count):
             for _ in range(1 + 16 + 1):
                 model.logits(x)
             model.gradient(x, target)
@@ -121,10 +122,10 @@ def main() -> None:
             hp.explain(model, x, target, method)
 
     def together() -> None:
-        with model.sharing(x, target, ["input", "cam"]):
-            for method in parse_methods(list(SHARED)):
-                part = model.tail(method.layer)
-                method.entry.function(part, model.activation(x, method.layer), target, rng=None)
+        batch = ModelBatch(model, x, target, ["input", "cam"])
+        for method in parse_methods(list(SHARED)):
+            part, at = model.tail(method.layer), batch.at(method.layer)
+            method.entry.function(part, at.x, target, rng=None, batch=at)
 
     theirs = captum.attr.IntegratedGradients(model.module)
     model.batch_size = min(count, 64)

@@ -88,10 +88,10 @@ def main() -> None:
         f"batches of {options.batch_size}; time / bare passes, by wall and CPU time"
     )
     for text in options.methods or methods(options.masks):
-        before = model.passes.copy()
+        before = model.pass_counts.copy()
         hp.explain(model, x, target, text)
         forwards, backwards = (
-            model.passes[kind] - before[kind] for kind in ("forward", "backward")
+            model.pass_counts[kind] - before[kind] for kind in ("forward", "backward")
         )
         calls = (
             lambda text=text: hp.explain(model, x, target, text),

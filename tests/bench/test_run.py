@@ -252,11 +252,14 @@ def test_one_writer_at_a_time(model, tmp_path):
 def test_the_plan_counts_the_passes_that_happen(model, tmp_path, methods, forwards, backwards):
     data = hp.load_data("paperbirds:test", model, limit=10)
     plan = make_plan([model], [data], parse_methods(methods), parse_protocols(PROTOCOLS))
-    model.passes.clear()
+    model.pass_counts.clear()
     execute(plan, Store(tmp_path))
     cost = Cost(images=10, forwards=10 * forwards, backwards=10 * backwards)
     assert plan_cost(plan) == {ModelView("paperbirds/resnet"): cost}
-    assert (model.passes["forward"], model.passes["backward"]) == (10 * forwards, 10 * backwards)
+    assert (model.pass_counts["forward"], model.pass_counts["backward"]) == (
+        10 * forwards,
+        10 * backwards,
+    )
 
 
 def test_out_of_memory_halves_the_batch_and_goes_on(tmp_path):

@@ -51,13 +51,13 @@ BACKWARD = 3  # a backward pass costs about two forwards, and comes with one
 def progress_of(plan: Plan) -> Iterator[Callable[[Task, bool], None]]:
     """A bar that follows the passes as they happen, not only whole tasks."""
     models = list({id(t.model): t.model for t in plan.tasks}.values())
-    before = [m.passes.copy() for m in models]
+    before = [m.pass_counts.copy() for m in models]
     cost, images = plan_cost(plan), sum(len(t.indices) for t in plan.tasks)
     total = sum(c.forwards + BACKWARD * c.backwards for c in cost.values())
     reused, done = 0.0, 0
 
     def passed() -> float:
-        spent = [m.passes - b for m, b in zip(models, before, strict=True)]
+        spent = [m.pass_counts - b for m, b in zip(models, before, strict=True)]
         return sum(s["forward"] + BACKWARD * s["backward"] for s in spent)
 
     class Passes(TextColumn):

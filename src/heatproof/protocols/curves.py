@@ -92,12 +92,14 @@ def removal_curve(
     ids: Sequence[str] | None = None,
     seed: int = 0,
     batch_size: int = 64,
+    *,
+    prepared: Mapping[str, Tensor] | None = None,
 ) -> Tensor:  # (B, len(fractions))
     """The target's score once that share of the pixels is replaced, most or least relevant first; one pass an image and fraction."""
     _check_maps(maps, x)
     known = sample_ids(ids, len(x))
     ranks = removal_order(maps, known, seed)
-    forward, size, remove = _tools(model, x, baseline, known, seed, batch_size)
+    forward, size, remove = _tools(model, x, baseline, known, seed, batch_size, prepared)
     bounds = Work(baseline, order, tuple(fractions)).bounds(ranks[0].numel())
     seen = without(forward, remove, ranks, bounds, order, size)
     return _scores(score_function(score), seen.logits, target)
@@ -117,13 +119,14 @@ def updated_curve(
     batch_size: int = 64,
     *,
     first: Tensor | None = None,
+    prepared: Mapping[str, Tensor] | None = None,
 ) -> Tensor:  # (B, len(fractions))
     """The same with the map made anew before each step, of the image as it is by then; what is gone stays gone.
 
     explain: images (B, C, H, W) -> maps (B, H, W). `first`: the maps of the clean images, where they are known.
     """
     known = sample_ids(ids, len(x))
-    forward, size, remove = _tools(model, x, baseline, known, seed, batch_size)
+    forward, size, remove = _tools(model, x, baseline, known, seed, batch_size, prepared)
     scored, everyone = score_function(score), torch.arange(len(x), device=x.device)
     ties = tie_order(known, seed, x[0, 0].numel(), x.device)
     gone = torch.zeros_like(x[:, 0], dtype=torch.bool)
@@ -159,9 +162,10 @@ def _tools(
     ids: Sequence[str],
     seed: int,
     batch_size: int,
+    prepared: Mapping[str, Tensor] | None,
 ) -> tuple[Callable[[Tensor], tuple[Tensor, Tensor]], int, Remove]:
     known = model if isinstance(model, Model) else None
-    remove = Baseline.parse(baseline).remover(x, known, Rng(seed, ids, x.device))
+    remove = Baseline.parse(baseline).remover(x, known, Rng(seed, ids, x.device), prepared)
     if known is not None:
         return known.forward, known.batch_size, remove
     return (lambda images: (model(images), images.new_zeros(len(images), 0))), batch_size, remove
@@ -210,10 +214,12 @@ class Removal(Protocol):
         return {work: len(work.shares) for work in self.work()}
 
     def _remover(self, model: Model, batch: EvalBatch) -> Remove:
-        make = Baseline.parse(self.baseline).remover
-        return once(
-            batch.batch_cache, ("remover", self.baseline), lambda: make(batch.x, model, batch.rng)
-        )
+        def make() -> Remove:
+            baseline = Baseline.parse(self.baseline)
+            prepared = baseline.prepared_by(batch.prepared_baseline)
+            return baseline.remover(batch.x, model, batch.rng, prepared)
+
+        return once(batch.batch_cache, ("remover", self.baseline), make)
 
     def _ranks(self, batch: EvalBatch, maps: Tensor, positive: bool = False) -> Tensor:
         ties = once(
@@ -513,6 +519,7 @@ class IncrementalDeletion(_Ordered):
                 batch.ids,
                 batch.rng.seed,
                 first=maps,
+                prepared=Baseline.parse(self.baseline).prepared_by(batch.prepared_baseline),
             )
         else:
             rest = self.scores(self.seen(model, batch, maps, self.work()[0]).logits, batch.target)

@@ -62,7 +62,7 @@ class PartDeletion(Protocol):
                 model.logits(model.normalize(without[sample, part].float() / 255)),
                 batch.target[sample],
             )
-            for sample, part in model.chunks(*without.shape[:2])
+            for sample, part in model.passes.chunks(*without.shape[:2])
         ]
         return {
             "drops": logit(batch.clean, batch.target)[:, None]

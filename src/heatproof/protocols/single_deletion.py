@@ -36,10 +36,13 @@ def patch_drops(
     *,
     clean: Tensor | None = None,
     batch_size: int = 64,
+    prepared: Mapping[str, Tensor] | None = None,
 ) -> Tensor:  # (B, P)
     """f_t(x) − f_t(x without the patch) for every patch; P passes an image and one for the clean score, unless `clean` logits are given."""
     scored = score_function(score)
-    (left,) = without_patches(model, x, target, (scored,), patches, baseline, ids, seed, batch_size)
+    (left,) = without_patches(
+        model, x, target, (scored,), patches, baseline, ids, seed, batch_size, prepared=prepared
+    )
     if clean is None:
         logits, size = (
             (model.logits, model.batch_size) if isinstance(model, Model) else (model, batch_size)
@@ -60,14 +63,14 @@ def without_patches(
     seed: int = 0,
     batch_size: int = 64,
     logits: Callable[[Tensor], Tensor] | None = None,
+    prepared: Mapping[str, Tensor] | None = None,
 ) -> list[Tensor]:  # (B, P) each
     """What scores say of x without each patch; P passes an image, whatever their number. `logits`: of another network than the model's."""
     known = model if isinstance(model, Model) else None
     size = known.batch_size if known and not logits else batch_size
     logits = logits or (known.logits if known else model)
-    remove = Baseline.parse(baseline).remover(
-        x, known, Rng(seed, sample_ids(ids, len(x)), x.device)
-    )
+    rng = Rng(seed, sample_ids(ids, len(x)), x.device)
+    remove = Baseline.parse(baseline).remover(x, known, rng, prepared)
     masks = patch_masks(patches, *x.shape[2:]).to(x.device)
     found: list[list[Tensor]] = []
     with torch.no_grad():
@@ -122,6 +125,7 @@ class SingleDeletion(Protocol):
             self.baseline,
             batch.ids,
             batch.rng.seed,
+            prepared=Baseline.parse(self.baseline).prepared_by(batch.prepared_baseline),
         )
         return {
             "drops": scored(batch.clean, batch.target)[:, None] - left,
