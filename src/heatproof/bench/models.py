@@ -58,7 +58,7 @@ def _made(
 ) -> Model:
     assert told.train is not None
     net, seed = told.train.removeprefix("paperbirds/"), told.seed or 0
-    weights = cache.trained(net, seed, progress) if train else cache.place(net, seed)
+    weights = cache.trained(net, seed, progress) if train else cache.weights_path(net, seed)
     model = load_model(told.train, weights if weights.is_file() else RANDOM, device)
     model.name += f" seed {told.seed}" if told.seed is not None else ""
     for to in _fine_tunings(told, protocols):
@@ -123,7 +123,7 @@ def _files(told: ModelSpec, spec: Spec) -> Iterator[tuple[Path, str]]:
         )
         return
     net, seed = told.train.removeprefix("paperbirds/"), told.seed or 0
-    weights, name = cache.place(net, seed), told.train + (f" seed {seed}" if seed else "")
+    weights, name = cache.weights_path(net, seed), told.train + (f" seed {seed}" if seed else "")
     yield weights, f"train {name}, about {RECIPES[net].minutes:.0f} min on two cores"
     for to in _fine_tunings(told, spec.judges()):
         yield (

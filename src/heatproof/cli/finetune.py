@@ -168,7 +168,7 @@ def show(found: FineTuned, model: str, base: str | None, fine_tuned: str) -> Non
             "images could not be read and were skipped",
             [f"{sample} ({why})" for sample, why in found.unreadable.items()],
         ),
-        ("classes have no training image", list(found.empty)),
+        ("classes have no training image", list(found.empty_classes)),
     ):
         if names:
             more = ", …" if len(names) > MOST_NAMED else ""

@@ -463,7 +463,7 @@ def train_embedded(name: str, out: Path | None, steps: int | None, seed: int) ->
     net = name.removeprefix("paperbirds/")
     if net not in NETS:
         raise unknown("model", name, [f"paperbirds/{n}" for n in NETS])
-    path = out or cache.place(net, seed, steps)
+    path = out or cache.weights_path(net, seed, steps)
     if out is None and path.is_file():
         console.print(f"trained before: {path}", soft_wrap=True)
         return
@@ -473,7 +473,7 @@ def train_embedded(name: str, out: Path | None, steps: int | None, seed: int) ->
         "part removed", "mean drop of the logit", "images where it drops", box=box.SIMPLE_HEAD
     )
     for part, drop in found["drops"].items():
-        table.add_row(part, f"{drop['mean']:.2f}", f"{drop['share']:.0%}")
+        table.add_row(part, f"{drop['mean']:.2f}", f"{drop['fraction']:.0%}")
     console.print(
         f"accuracy {found['accuracy']:.2%}, right with confidence ≥ 0.99: {found['confident']:.0%}, {found['minutes']:.1f} minutes"
     )

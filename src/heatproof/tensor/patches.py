@@ -32,10 +32,10 @@ def bands_of(height: int, bands: int) -> Tensor:  # (H,)
 
 def patch_sums(maps: Tensor, patches: int = 16) -> Tensor:  # (B, H, W) -> (B, P) float64
     """Attribution per patch: the sum over its pixels, in double precision."""
-    return in_cells(maps.double(), grid_side(patches, *maps.shape[1:])).sum((2, 4)).flatten(1)
+    return patch_view(maps.double(), grid_side(patches, *maps.shape[1:])).sum((2, 4)).flatten(1)
 
 
-def in_cells(
+def patch_view(
     x: Tensor, side: int
 ) -> Tensor:  # (…, H, W) -> (…, side, H / side, side, W / side), the same memory
     return x.view(*x.shape[:-2], side, x.shape[-2] // side, side, x.shape[-1] // side)
