@@ -1,4 +1,7 @@
-"""The arithmetic alone, on tensors. `model` is any function from images to logits, or an hp.Model."""
+"""The metrics as functions of tensors.
+
+Where a function takes a ``model``, it is an ``hp.Model`` or any function from images to logits.
+"""
 
 from heatproof.baselines.linear import linear_impute
 from heatproof.protocols.curves import removal_curve, updated_curve

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from heatproof.models.model import Model
 from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, protocol
-from heatproof.tensor.localization import mass_share
+from heatproof.tensor.localization import mass_fraction
 
 
 @protocol
@@ -34,7 +34,7 @@ class AttributionMass(Protocol):
         assert batch.silhouette is not None
         inside = batch.silhouette.to(maps.device)
         some = inside.flatten(1).any(1)
-        value = torch.where(some, mass_share(maps, inside), torch.nan)
+        value = torch.where(some, mass_fraction(maps, inside), torch.nan)
         return Scores(
             value, ["" if s else "no pixel of the image tells its class" for s in some.tolist()]
         )

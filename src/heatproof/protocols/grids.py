@@ -19,7 +19,7 @@ from heatproof.errors import HeatproofError
 from heatproof.models import views
 from heatproof.models.model import Model
 from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, protocol
-from heatproof.tensor.localization import cell_sums, share_of
+from heatproof.tensor.localization import cell_sums, cell_fraction
 
 KEPT = 64  # grids whose images stay in memory: those of a block, which every judged cell asks for again
 
@@ -102,7 +102,7 @@ class Localization(Protocol):
         """
         sums = cell_sums(maps, self.grid)
         cells = torch.tensor([judged_cell(sample) for sample in batch.ids], device=sums.device)
-        return Scores(share_of(sums, cells), [""] * len(sums), {"cells": sums})
+        return Scores(cell_fraction(sums, cells), [""] * len(sums), {"cells": sums})
 
 
 @protocol
