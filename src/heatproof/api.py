@@ -88,7 +88,9 @@ class Result:
     def summary(self, resamples: int = 2000) -> pd.DataFrame:
         """Mean, 95 % interval, rank and rank interval, n, failures; one line a model, protocol setting and method."""
         return summarize(
-            self.scores, resamples, again=bootstrap_aggregates(self.store, self.scores, resamples)
+            self.scores,
+            resamples,
+            aggregate_draws=bootstrap_aggregates(self.store, self.scores, resamples),
         )
 
     @property

@@ -110,8 +110,8 @@ def test_an_estimate_of_a_mean_is_that_of_the_summary():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "told"),
+    ("low", "high", "sign"),
     [(0.1, 0.3, 1), (-0.3, -0.1, -1), (-0.1, 0.3, 0), (0.0, 0.3, 0), (np.nan, np.nan, 0)],
 )
-def test_told_means_that_the_interval_leaves_out_zero(low: float, high: float, told: int):
-    assert Estimate(0.0, low, high).told == told
+def test_the_sign_is_zero_if_the_interval_contains_zero(low: float, high: float, sign: int):
+    assert Estimate(0.0, low, high).sign == sign

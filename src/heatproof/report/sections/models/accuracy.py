@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from heatproof.analysis.accuracy import change, readings, share
+from heatproof.analysis.accuracy import change, proportion, readings
 from heatproof.analysis.intervals import Estimate
 from heatproof.report.run_data import Kept, Run
 
@@ -83,7 +83,7 @@ def _model(views: dict[str, pd.DataFrame], columns: dict[str, str]) -> list[dict
         _row(
             "fine-tuned" if view else "as it is",
             frame,
-            [share(frame[c].to_numpy()) for c in columns],
+            [proportion(frame[c].to_numpy()) for c in columns],
         )
         for view, frame in views.items()
     ]
