@@ -28,7 +28,7 @@ def test_attribution_that_supports_the_label_is_sound(outcome):
 @pytest.mark.parametrize("fill", ["mean", "draw"])
 def test_one_by_one(fill):
     """Completeness of the truth, a point and a threshold at a time."""
-    draw = generator(0, "finite truth")
+    draw = generator(0, "known truth")
     x = draw.standard_normal((50, 20))
     empty = draw.standard_normal((50, 20)) if fill == "draw" else np.zeros((50, 20))
     lost = []

@@ -271,7 +271,7 @@ def unfit(x):
             r"images to impute must be finite; rows \[1\] are not",
         ),
         (lambda x, m: impute(x, m, unfit(x)), r"start to impute must be finite; rows \[1\]"),
-        (lambda x, m: impute(x, m, x[:1]), r"start has the shape of the images"),
+        (lambda x, m: impute(x, m, x[:1]), r"start must have the shape of the images"),
         (lambda x, m: F.linear_impute(x, m, -1), "standard deviation, zero or more; found -1"),
         (lambda x, m: F.linear_impute(x, m, rng=Rng(0, "a")), "rng has 1 ids for 2 images"),
         (lambda x, m: Baseline.parse("linear(noise=-1)"), "noise"),

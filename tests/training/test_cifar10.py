@@ -83,7 +83,9 @@ def test_missing_arguments_are_explained(archive, tmp_path):
     with pytest.raises(HeatproofError, match="is trained on CIFAR-10"):
         train_cifar10("paperbirds:train", tmp_path / "x.safetensors")
     result = CliRunner().invoke(main, ["train", "cifar10/vgg11", "--data", f"cifar10:{archive}"])
-    assert result.exit_code and "say where CIFAR-10 is and where the weights go" in result.output
+    assert (
+        result.exit_code and "specify where CIFAR-10 is and where the weights go" in result.output
+    )
     result = CliRunner().invoke(
         main,
         [
