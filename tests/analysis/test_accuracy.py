@@ -15,7 +15,7 @@ def answers(seed: int, n: int = 30, patches: int = 9) -> tuple[np.ndarray, np.nd
     )
 
 
-def test_readings_are_what_they_say_sample_by_sample():
+def test_readings_against_a_loop():
     correct, patch_correct, log_prob = answers(0)
     values = readings(correct, patch_correct, log_prob)
     for i in range(len(correct)):
@@ -33,7 +33,7 @@ def test_wilson_is_scipys(hits: int, n: int):
     assert wilson(hits / n, n) == pytest.approx((theirs.low, theirs.high))
 
 
-def test_none_wrong_is_not_certainty():
+def test_the_interval_has_a_width_if_all_samples_are_correct():
     always = np.ones(50)
     assert proportion(always).low < 0.95
     moved = change(always, always)
@@ -46,13 +46,13 @@ def test_a_mean_over_patches_is_bootstrapped():
     assert change(values, values + 0.1) == pytest.approx((0.1, 0.1, 0.1))
 
 
-def test_the_other_way_round_is_the_negative():
+def test_swapping_before_and_after_changes_the_sign():
     before, after = (np.random.default_rng(s).random(40) < p for s, p in ((0, 0.6), (1, 0.8)))
     there, back = newcombe(before, after), newcombe(after, before)
     assert there == pytest.approx((-back.value, -back.high, -back.low))
 
 
-def test_pairs_that_change_together_are_known_better():
+def test_correlated_pairs_have_narrower_intervals():
     before = np.arange(100) < 60
     together, apart = np.arange(100) < 70, (np.arange(100) + 50) % 100 < 70
     assert (
@@ -65,7 +65,7 @@ def test_pairs_that_change_together_are_known_better():
 
 
 @pytest.mark.parametrize(("loses", "gains"), [(0.02, 0.10), (0.05, 0.05), (0.0, 0.3)])
-def test_it_covers_the_truth_about_as_often_as_it_says(loses: float, gains: float):
+def test_the_interval_has_its_nominal_coverage(loses: float, gains: float):
     rng, hits = np.random.default_rng(0), 0
     for _ in range(1000):
         kinds = rng.choice(

@@ -14,7 +14,7 @@ from heatproof.analysis.ranks import agreement, flipped_pairs, kendall_w, rank_s
 
 
 def scores(values: dict[str, np.ndarray], model: str = "net") -> pd.DataFrame:
-    """values: baseline -> (samples, methods); methods are called a, b, c, …"""
+    """Make rows from values (samples, methods) by baseline; methods are called a, b, c, …"""
     lines = [
         (
             model,
@@ -87,7 +87,7 @@ def test_differences_are_paired():
     assert gap == pytest.approx((0.02, 0.02, 0.02))
 
 
-def test_methods_that_are_alike_are_not_significantly_different():
+def test_similar_methods_are_not_significantly_different():
     noise = np.random.default_rng(1).normal(size=(60, 2))
     (ranking,) = standings(scores({"zero": noise - noise.mean(0)}))
     gap = ranking.rank_gap(ranking.order[0], ranking.order[1])
@@ -103,7 +103,7 @@ def test_a_method_without_a_score_somewhere_is_not_ranked():
     assert np.isnan(ranking.mean_rank("b").value)
 
 
-def test_who_is_ahead_under_one_setting_though_not_by_mean_rank():
+def test_methods_that_are_better_under_one_setting_though_not_by_mean_rank():
     one, two, other = apart(3, 2, 1), apart(3, 2, 1), apart(1, 2, 3)
     (ranking,) = standings(scores({"zero": one, "blur": two, "black": other}))
     assert ranking.order[0] == "a"
@@ -173,7 +173,7 @@ def test_scores_are_the_means_and_those_of_two_protocols_are_not_mixed():
 
 
 def test_stability_of_rankings_counted_by_hand():
-    """Kendall's W from the correlations of all pairs, flips pair by pair; ties are no flips."""
+    """Kendall's W from the correlations of all pairs, flips pair by pair; ties do not count."""
     ranks = np.array(
         [[1, 2, 3, 4, 5], [2, 1, 3, 5, 4], [1, 2, 2, 5, 4], [5, 4, 3, 2, 1]], dtype=float
     )

@@ -55,7 +55,7 @@ def test_decisions_are_made_anew_in_every_draw(curves, settings):
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_points_of_samples_drawn_again(curves, settings):
+def test_points_of_bootstrap_draws(curves, settings):
     protocol = make_protocol("soundness", {"eps": 0.05, **settings})
     score, mass = curves
     counts = np.random.default_rng(1).multinomial(40, np.full(40, 1 / 40), size=5)
@@ -80,7 +80,7 @@ def test_samples_without_a_curve_or_a_positive_value_are_left_out(curves):
     assert np.isnan(one[1:]).all()
 
 
-def test_conclusion_and_points_agree(curves):
+def test_aggregate_and_points_agree(curves):
     protocol = make_protocol("soundness", {"eps": 0.05, "level": 0.5})
     mean = (
         protocol.aggregate(
@@ -105,7 +105,7 @@ def test_hausdorff_as_scipy():
         assert hausdorff(a, a) == 0
 
 
-def test_the_two_nearest_curves_tell_the_distance():
+def test_the_least_distance_is_that_of_the_two_nearest_curves():
     line = np.stack([np.linspace(0, 1, 9), np.zeros(9)], 1)
     assert least_distance(
         [line, line + np.array([0, 0.5]), line + np.array([0, 2])]
@@ -118,7 +118,7 @@ def test_the_two_nearest_curves_tell_the_distance():
         least_distance([line])
 
 
-def test_maps_of_a_run_that_belong_together():
+def test_trios_of_a_run():
     labels = [
         "a|unit",
         "a|remove(partial)",

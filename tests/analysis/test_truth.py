@@ -13,7 +13,7 @@ def outcome():
 
 
 def test_maps_with_removed_attribution_are_less_complete(outcome):
-    """Whatever is taken out votes for the label."""
+    """Only attribution that supports the label is removed."""
     assert (outcome.completeness["removed"] <= outcome.completeness["truth"]).all()
     assert outcome.completeness["removed"].mean() < outcome.completeness["truth"].mean()
     assert (np.diff(outcome.completeness["truth"], axis=1) >= 0).all()
@@ -26,8 +26,8 @@ def test_attribution_that_supports_the_label_is_sound(outcome):
 
 
 @pytest.mark.parametrize("fill", ["mean", "draw"])
-def test_one_by_one(fill):
-    """Completeness of the truth, a point and a threshold at a time."""
+def test_completeness_against_a_loop(fill):
+    """Compute the completeness of the truth for one point and threshold at a time."""
     draw = generator(0, "known truth")
     x = draw.standard_normal((50, 20))
     empty = draw.standard_normal((50, 20)) if fill == "draw" else np.zeros((50, 20))

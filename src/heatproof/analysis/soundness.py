@@ -1,7 +1,7 @@
 """Results of the soundness protocol: points (accuracy, q), and soundness at levels of accuracy.
 
 q is never averaged over steps: once the accuracy has reached its maximum, every further step counts
-as false, whatever the map.
+as false, for any map.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def area_reached(curve: Tensor, fraction: float = 0.8) -> Tensor:
     """Compute after which fraction of its points a curve has reached a fraction of its sum.
 
     The curve is first rescaled to [0, 1]. Up to one point, the result is at least ``fraction`` for
-    every rising curve and at most ``fraction`` for every falling one, whatever the model.
+    every rising curve and at most ``fraction`` for every falling one, for any model.
 
     Args:
         curve: Values ``(..., S)``.
