@@ -23,7 +23,7 @@ import torch
 from torch import nn
 import heatproof as hp
 
-def power_map(model, x, target, *, rng, power=2):
+def pow(model, x, target, *, rng, power=2):
     return x**power
 
 def broken(model, x, target, *, rng):
@@ -98,14 +98,14 @@ def test_a_failed_method_ends_with_code_3_and_other_results_are_kept(tmp_path):
                 "methods": [
                     "ixg",
                     f"file:{tmp_path}/net.py:broken",
-                    f"file:{tmp_path}/net.py:power_map(power=3)|abs",
+                    f"file:{tmp_path}/net.py:pow(power=3)|abs",
                 ],
             }
         )
     )
     out = call("run", tmp_path / "bad.yaml", "-o", tmp_path / "bad", code=3)
     assert "broken: ValueError: not today [/tmp/x]" in " ".join(out.split())
-    assert "power_map(power=3)|abs" in out
+    assert "pow(power=3)|abs" in out
     assert (tmp_path / "bad" / "report" / "index.html").is_file()
 
 
