@@ -142,7 +142,7 @@ def _spec_options(function: Any) -> Any:
 )
 @_spec_options
 def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) -> None:
-    """Run a spec, or a study that ships with heatproof, and build its report.
+    """Run a spec or an included study and build its report.
 
     The same command again computes only what is missing, so it resumes a run
     that was interrupted. The exit code is 3 if a method failed.
@@ -368,10 +368,11 @@ def explain(
     help="Location of CIFAR-10 for cifar10/vgg11, such as cifar10:/data/cifar10.npz.",
 )
 def train(name: str, out: Path | None, steps: int | None, seed: int, data: str | None) -> None:
-    """Train an embedded model with its recipe, which takes minutes on two cores.
+    """Train an embedded model with its recipe.
 
-    Without -o the weights are stored in the cache ($HEATPROOF_CACHE, by default
-    ~/.cache/heatproof), where a spec finds them: {train: paperbirds/resnet18}.
+    Training takes a few minutes on two cores. Without -o the weights are stored
+    in the cache ($HEATPROOF_CACHE, by default ~/.cache/heatproof), where a spec
+    finds them: {train: paperbirds/resnet18}.
 
     Examples:
       heatproof train paperbirds/resnet18

@@ -78,11 +78,12 @@ from heatproof.cli import INTERRUPTED, command, main
 def finetune(
     model: str, data: str, out: Path, weights: str | None, device: str, **options: Any
 ) -> None:
-    """Fine-tune a model for IDSDS, with one patch deleted in half of the images.
+    """Fine-tune a model on images with deleted patches.
 
-    Keeps the epoch with the best accuracy on validation images, which are used
-    neither for training nor for evaluating methods. The same command again
-    resumes a fine-tuning that was interrupted.
+    Half of the training images lose one patch, as IDSDS requires. The weights
+    of the epoch with the best accuracy on the validation images are kept; these
+    images are used neither for training nor for evaluating methods. The same
+    command again resumes a fine-tuning that was interrupted.
 
     The paper's schedule is 30 epochs of SGD with batch size 256 and learning
     rate 0.001 (B-cos networks: 0.01), divided by 10 every 10 epochs.
