@@ -18,7 +18,7 @@ from heatproof.errors import HeatproofError
 from heatproof.models import views
 from heatproof.models.model import Model
 from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, ViewKey, protocol
-from heatproof.tensor.localization import cell_sums, share_of
+from heatproof.tensor.localization import cell_fraction, cell_sums
 
 KEPT = 64  # grids whose images stay in memory: those of a block, which every judged cell asks for again
 
@@ -101,7 +101,7 @@ class Localization(Protocol):
         """
         sums = cell_sums(maps, self.grid)
         assert batch.view.cell is not None, "grids are evaluated in one of their cells"
-        return Scores(share_of(sums, batch.view.cell), [""] * len(sums), {"cells": sums})
+        return Scores(cell_fraction(sums, batch.view.cell), [""] * len(sums), {"cells": sums})
 
 
 @protocol
