@@ -6,7 +6,7 @@ wherever precision matters.
 """
 
 from heatproof.baselines.linear import linear_impute
-from heatproof.protocols.curves import removal_curve, updated_curve
+from heatproof.protocols.removal import removal_curve, updated_curve
 from heatproof.protocols.single_deletion import patch_drops
 from heatproof.tensor.curves import auc, removal_order
 from heatproof.tensor.information import area_beyond, area_reached, energy, mean_sigmoid, negentropy

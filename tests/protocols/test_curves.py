@@ -201,9 +201,9 @@ def test_bad_input(model, batch, maps):
         make_protocol("deletion", {"steps": 4097}).check(model)
     with pytest.raises(HeatproofError, match="not finite"):
         F.removal_curve(model, batch.x, batch.target, maps / 0, [0.5])
-    with pytest.raises(HeatproofError, match="as large as the images"):
+    with pytest.raises(HeatproofError, match="the size of the images"):
         F.removal_curve(model, batch.x, batch.target, maps[:, ::2], [0.5])
-    with pytest.raises(HeatproofError, match="shares of the pixels"):
+    with pytest.raises(HeatproofError, match="between 0 and 1"):
         F.removal_curve(model, batch.x, batch.target, maps, [1.5])
     nan = F.updated_curve(
         model, batch.x, batch.target, lambda x: torch.full_like(x[:, 0], torch.nan), [0.0, 0.5]

@@ -19,16 +19,16 @@ from torch import Tensor
 from heatproof.baselines import BaselineName
 from heatproof.models.model import Model
 from heatproof.protocols.base import EvalBatch, Scores, Shared, protocol
-from heatproof.protocols.curves import (
+from heatproof.protocols.removal import (
     BOUNDED,
+    AtLeastTwo,
     Curve,
-    Removal,
-    Some,
-    Watched,
-    Work,
-    measured,
-    once,
-    without,
+    CurveScore,
+    PixelRemoval,
+    RemovalSteps,
+    cached,
+    outputs_without,
+    scores_with_reasons,
 )
 from heatproof.tensor.soundness import (
     Compat,
@@ -62,8 +62,8 @@ class Completeness(Curve):
     ends: ClassVar[bool] = False
 
     baseline: BaselineName = "linear"
-    score: Watched = "correct"
-    steps: Some = 10  # 10: thresholds at 0.9, 0.8, … 0.1 of the maximum
+    score: CurveScore = "correct"
+    steps: AtLeastTwo = 10  # 10: thresholds at 0.9, 0.8, … 0.1 of the maximum
     absolute: bool = False  # thresholds are absolute values, for maps scaled to [0, 1]
     compat: Compat | None = None  # soco: a map without positive values scores 0, not undefined
 
@@ -82,21 +82,21 @@ class Completeness(Curve):
 
         def logits_without() -> Tensor:
             values = maps.clamp(0, 1) if self.absolute else relative(maps)
-            thresholds = reversed(self._inner())
+            thresholds = reversed(self.inner_fractions())
             above = torch.stack([(values > t).flatten(1).sum(1) for t in thresholds], 1)
             ranks = self._ranks(batch, maps)
-            return without(
+            return outputs_without(
                 model.forward, self._remover(model, batch), ranks, above, "most", model.batch_size
             ).logits
 
-        left = self.scores(once(batch.map_cache, self._images, logits_without), batch.target)
+        left = self.scores(cached(batch.map_cache, self._images, logits_without), batch.target)
         drop = self.scores(batch.clean[:, None], batch.target) - left
-        scores = measured(drop.double().mean(1), {"drop": drop})
+        scores = scores_with_reasons(drop.double().mean(1), {"drop": drop})
         return scores if self.compat else _undefined_without_mass(scores, maps)
 
 
 @protocol
-class Soundness(Removal):
+class Soundness(PixelRemoval):
     id: ClassVar[str] = "soundness"
     version: ClassVar[int] = 1
     summary: ClassVar[str] = (
@@ -111,7 +111,7 @@ class Soundness(Removal):
 
     baseline: BaselineName = "linear"
     # correct: the accuracy decides each step for all samples; otherwise each sample's score does
-    score: Watched = "correct"
+    score: CurveScore = "correct"
     level: float = 0.5  # accuracy (or mean score) at which soundness is reported
     eps: Annotated[float, Field(gt=0)] = 0.01  # a smaller gain marks pixels as not predictive
     first: Fraction = 0.98  # fraction of missing pixels at the first step
@@ -141,16 +141,16 @@ class Soundness(Removal):
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"range": self.range}
 
-    def work(self) -> tuple[Work, ...]:
-        return (Work(self.baseline, "least", self.missing[::-1], positive=True),)
+    def removal_steps(self) -> tuple[RemovalSteps, ...]:
+        return (RemovalSteps(self.baseline, "least", self.missing[::-1], positive=True),)
 
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         """Store what `aggregate` needs: each sample's score and inserted mass at every step."""
-        (work,) = self.work()
-        score = self.scores(self.seen(model, batch, maps, work).logits, batch.target).flip(1)
+        (steps,) = self.removal_steps()
+        score = self.scores(self.outputs(model, batch, maps, steps).logits, batch.target).flip(1)
         ranks = self._ranks(batch, maps, positive=True)
-        mass = included_mass(relative(maps), ranks, work.bounds(ranks[0].numel())[::-1])
-        scores = measured(score.double().sum(1), {"score": score, "mass": mass})
+        mass = included_mass(relative(maps), ranks, steps.bounds(ranks[0].numel())[::-1])
+        scores = scores_with_reasons(score.double().sum(1), {"score": score, "mass": mass})
         scores = scores._replace(value=torch.full_like(scores.value, torch.nan))
         return scores if self.compat else _undefined_without_mass(scores, maps)
 
@@ -174,7 +174,7 @@ class Soundness(Removal):
             reason = f"the {what} is {level.max():.3g} at most and never reaches {self.level:g}"
             undefined = torch.full((len(score),), torch.nan, dtype=torch.float64)
             return Scores(undefined, [reason] * len(score))
-        return measured(self.quality(score, mass)[:, at], {})
+        return scores_with_reasons(self.quality(score, mass)[:, at], {})
 
     def bootstrap(self, curves: Mapping[str, Tensor], weights: Tensor) -> Tensor:
         return self.at_levels((self.level,), curves["score"], curves["mass"], weights)[:, 0]

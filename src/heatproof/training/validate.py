@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from heatproof.data.base import Data
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
-from heatproof.protocols.single_deletion import without_patches
+from heatproof.protocols.single_deletion import scores_without_patches
 from heatproof.tensor.scores import SCORES
 from heatproof.training.distributed import ProcessGroup
 from heatproof.training.loader import BatchLoader, Deletion, TrainBatch
@@ -117,7 +117,7 @@ def _worst_patch(
     net: nn.Module, batch: TrainBatch, deletion: Deletion, loader: BatchLoader
 ) -> tuple[Tensor, Tensor]:  # (B,) bool each
     """Return which images stay correct without any one patch, and without the worst one."""
-    correct, log_prob = without_patches(
+    correct, log_prob = scores_without_patches(
         loader.model,
         batch.x,
         batch.labels,
