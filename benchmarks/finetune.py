@@ -30,7 +30,7 @@ from heatproof.data.base import Data
 from heatproof.data.folder import ImageFolder
 from heatproof.models.vision import import_torchvision
 from heatproof.training.distributed import ProcessGroup
-from heatproof.training.finetune import Run
+from heatproof.training.finetune import Trainer
 from heatproof.training.loader import BatchLoader, Deletion
 from heatproof.training.schedule import Schedule
 
@@ -41,12 +41,12 @@ class Bench:
     ) -> None:
         self.model = model
         self.batch = batch
-        feed = BatchLoader(data, range(len(data.ids)), model, augment=augment)
+        loader = BatchLoader(data, range(len(data.ids)), model, augment=augment)
         deletion = Deletion(16, Baseline.parse(baseline))
-        self.run = Run(
+        self.trainer = Trainer(
             model,
-            feed,
-            feed,
+            loader,
+            loader,
             deletion,
             Schedule(batch_size=batch, lr=1e-5),
             out,
@@ -59,11 +59,11 @@ class Bench:
         self.optimiser = torch.optim.SGD(self.net.parameters(), 1e-5, 0.9, weight_decay=1e-4)
         self.ready = [
             (rows.x.contiguous(memory_format=torch.channels_last), rows.labels)
-            for rows in feed.batches(self.run.groups(1), 1, deletion)
+            for rows in loader.batches(self.trainer.batch_indices(1), 1, deletion)
         ]
 
     def ours(self, epoch: int) -> None:
-        self.run.train(self.net, self.optimiser, epoch)
+        self.trainer.train_epoch(self.net, self.optimiser, epoch)
 
     def bare(self) -> None:
         self.steps(self.ready)
@@ -83,7 +83,7 @@ class Bench:
                 transforms.Normalize(self.model.mean.flatten(), self.model.std.flatten()),
             ]
         )
-        data = self.run.feed.data
+        data = self.trainer.train_loader.data
         assert isinstance(data, ImageFolder)
         images = datasets.ImageFolder(str(data.files[0].parents[1]), transform)
         self.steps(DataLoader(images, self.batch, shuffle=True, num_workers=2))

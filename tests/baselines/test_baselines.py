@@ -199,5 +199,5 @@ def test_bad_baselines_say_what_is_allowed(text, message):
 
 def test_a_baseline_that_needs_the_model_asks_for_it():
     x = torch.zeros(1, 3, 8, 8)
-    with pytest.raises(HeatproofError, match=r"pass an hp.Model, or say uniform\(-1, 1\)"):
+    with pytest.raises(HeatproofError, match=r"pass an hp.Model, or give the bounds: uniform\(-1, 1\)"):
         F.patch_drops(lambda batch: batch.mean((2, 3)), x, torch.tensor([0]), 4, "uniform")

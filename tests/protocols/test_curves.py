@@ -197,7 +197,7 @@ def test_bad_input(model, batch, maps):
     }.items():
         with pytest.raises(HeatproofError, match="greater than or equal to"):
             make_protocol(name, settings)
-    with pytest.raises(HeatproofError, match="an image of paperbirds/vgg has 4096 pixels"):
+    with pytest.raises(HeatproofError, match="an image of paperbirds/vgg has only 4096 pixels"):
         make_protocol("deletion", {"steps": 4097}).check(model)
     with pytest.raises(HeatproofError, match="not finite"):
         F.removal_curve(model, batch.x, batch.target, maps / 0, [0.5])

@@ -134,7 +134,7 @@ class _AreaUnderCurve(_OfPrediction):
         return scores_with_reasons(auc(curves["score"]), curves)
 
     def _clean(self, model: Model, batch: EvalBatch) -> Outputs:
-        """Return the outputs for the clean images; only ``ood`` needs a pass, for the embeddings."""
+        """Return the outputs for the clean images; only ``ood`` needs a pass, for embeddings."""
         if not self.ood:
             return Outputs(batch.clean[:, None], batch.clean.new_empty(len(batch.clean), 1, 0))
         return cached(
