@@ -1,10 +1,12 @@
-"""Class activation maps of one layer beside TorchCAM and pytorch-grad-cam, and what the ones without gradients cost beyond their passes.
+"""Class activation maps beside TorchCAM and pytorch-grad-cam, and CAMs without gradients.
 
-Ours take all gradient CAMs of a layer from one backward; theirs run the network for each. The peers, beside heatproof[vision]:
+heatproof computes all gradient CAMs of a layer from one backward pass; the others run the network
+for each. CAMs without gradients are compared with their bare passes. Needs heatproof[vision] and
 
     pip install torchcam grad-cam
 
-Their maps are checked to be ours: TorchCAM's as they are, pytorch-grad-cam's scaled to [0, 1] before and after they are resized.
+The maps are checked to be equal: TorchCAM's as they are, pytorch-grad-cam's scaled to [0, 1]
+before and after resizing.
 """
 
 from __future__ import annotations
@@ -15,17 +17,18 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from overhead import fastest, in_turn
+from timing import fastest, in_turn, random_images
 from torch import Tensor
 
 import heatproof as hp
 from heatproof.methods import parse_methods
 from heatproof.methods.explain import Explainer
+from heatproof.models.batch import ModelBatch
 from heatproof.models.vision import import_torchvision
 from heatproof.tensor.filters import resize
 from heatproof.tensor.noise import Rng
 
-import_torchvision()  # the peers import it too, and beside a CPU torch that may fail
+import_torchvision()  # the other libraries import it too, which may fail with a CPU torch
 from pytorch_grad_cam import GradCAM, GradCAMPlusPlus, LayerCAM, XGradCAM  # noqa: E402
 from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget  # noqa: E402
 from torchcam import methods as torchcam  # noqa: E402
@@ -41,13 +44,13 @@ Maps = dict[str, Tensor]
 
 
 def ours(model: hp.Model, x: Tensor, target: Tensor, texts: list[str]) -> Maps:
-    """At the layer's own resolution and at the image's."""
+    """Compute maps at the resolution of the layer, and resize them to the image."""
     rng = Rng(0, [str(i) for i in range(len(x))], model.device)
-    explainer, found = Explainer(model, x, target, rng), {}
-    with model.sharing(x, target, [LAYER]):
-        for expression in parse_methods(list(texts)):
-            found[expression.entry.id] = explainer.native(expression)
-            explainer.resized(found[expression.entry.id])
+    explainer = Explainer(ModelBatch(model, x, target, [LAYER]), rng)
+    found = {}
+    for expression in parse_methods(list(texts)):
+        found[expression.entry.id] = explainer.native(expression)
+        explainer.resized(found[expression.entry.id])
     return found
 
 
@@ -87,7 +90,7 @@ def assert_same(mine: Maps, theirs: Maps) -> None:
 
 
 def bare(model: hp.Model, x: Tensor, layer: str, passes: Counter[str]) -> Callable[[], None]:
-    """The same number of passes, from the image and from the layer, in batches of the same size, and nothing else."""
+    """Return a call with as many passes from the image and the layer, and nothing else."""
     parts = {
         "forward": (model, x),
         f"forward from {model.layer_name(layer)}": (model.tail(layer), model.activation(x, layer)),
@@ -118,18 +121,13 @@ def main() -> None:
     model = hp.load_model(options.model, "random")
     model.batch_size = 32
     net = model.module.to(memory_format=torch.channels_last)
-    with torch.no_grad():
-        next(iter(reversed(list(net.modules())))).weight.mul_(
-            1000
-        )  # gradients beside which pytorch-grad-cam's ε of 1e-6 is nothing
-    images = torch.rand(
-        options.images, 3, model.size, model.size, generator=torch.Generator().manual_seed(0)
-    )
-    x, target = (
-        model.normalize(images).contiguous(memory_format=torch.channels_last),
-        torch.arange(options.images),
-    )
-    print(f"{model.name}, {model.size} px; by the clock and by CPU")
+    classifier = list(net.modules())[-1]
+    with torch.no_grad():  # make gradients large compared with pytorch-grad-cam's ε of 1e-6
+        classifier.weight.mul_(1000)
+    images = random_images(options.images, model.size)
+    x = model.normalize(images).contiguous(memory_format=torch.channels_last)
+    target = torch.arange(options.images)
+    print(f"{model.name}, {model.size} px; ratios of wall time and of CPU time")
     if options.only in (None, "gradient"):
         run = partial(ours, model, x, target, list(CAMS))
         for name, peer in (("TorchCAM", by_torchcam), ("pytorch-grad-cam", by_grad_cam)):
@@ -138,45 +136,34 @@ def main() -> None:
             }
             best = fastest(calls)
             mine, theirs = in_turn(run, calls[best], repeats=options.repeats)
-            told = f"{theirs.wall / mine.wall:.2f} {theirs.cpu / mine.cpu:.2f}   ({best})"
+            ratios = f"{theirs.wall / mine.wall:.2f} {theirs.cpu / mine.cpu:.2f}   ({best})"
             print(
-                f"  {name}'s {len(CAMS)} CAMs of {LAYER}, {len(x)} images / ours: {told}",
+                f"  {name}'s {len(CAMS)} CAMs of {LAYER}, {len(x)} images / ours: {ratios}",
                 flush=True,
             )
             if peer is by_torchcam:
-                assert_same(
-                    ours(
-                        model,
-                        x,
-                        target,
-                        ["gradcam", "gradcam++(compat=torchcam)", "xgradcam", "layercam"],
-                    ),
-                    theirs.value,
-                )
+                texts = ["gradcam", "gradcam++(compat=torchcam)", "xgradcam", "layercam"]
+                maps = ours(model, x, target, texts)
             else:
-                assert_same(
-                    {
-                        k: scaled(resize(scaled(v), model.size, model.size))
-                        for k, v in mine.value.items()
-                    },
-                    theirs.value,
-                )
+                maps = {
+                    cam: scaled(resize(scaled(native), model.size, model.size))
+                    for cam, native in mine.value.items()
+                }
+            assert_same(maps, theirs.value)
     for text, count in (("ablationcam@final", 8), ("scorecam@final", 1)):
         if options.only not in (None, text.partition("@")[0]):
             continue
-        few, goal, before = x[:count], target[:count], model.passes.copy()
+        few, goal, before = x[:count], target[:count], model.pass_counts.copy()
         hp.explain(model, few, goal, text)
-        passes = model.passes - before
+        passes = model.pass_counts - before
         mine, least = in_turn(
             partial(hp.explain, model, few, goal, text),
             bare(model, few, "final", passes),
             repeats=options.repeats,
         )
-        told = ", ".join(f"{n} {kind}" for kind, n in passes.items())
-        print(
-            f"  {text} / its bare passes ({told}): {mine.wall / least.wall:.2f} {mine.cpu / least.cpu:.2f}",
-            flush=True,
-        )
+        counts = ", ".join(f"{n} {kind}" for kind, n in passes.items())
+        ratios = f"{mine.wall / least.wall:.2f} {mine.cpu / least.cpu:.2f}"
+        print(f"  {text} / its bare passes ({counts}): {ratios}", flush=True)
 
 
 if __name__ == "__main__":

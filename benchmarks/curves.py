@@ -1,7 +1,8 @@
-"""Removal curves at 224 px by every backend: over their bare forward passes, beside Quantus' PixelFlipping and pytorch-grad-cam's ROAD.
+"""Removal curves at 224 px with every backend, over their bare forward passes and beside others.
 
-Prints ratios, and asserts that all give the same curves. Needs torchvision (`pip install 'heatproof[vision]'`) and the peers that are asked
-for: `pip install quantus grad-cam`, best in an environment of their own.
+The others are Quantus' PixelFlipping and pytorch-grad-cam's ROAD. Prints ratios of times, and
+asserts that all compute the same curves. Needs torchvision (`pip install 'heatproof[vision]'`) and
+the libraries to compare with (`pip install quantus grad-cam`, best in a separate environment).
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import torch
-from overhead import in_turn, ratio
+from timing import in_turn, random_images, ratio
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -21,7 +23,7 @@ from heatproof.models.backends import NAMES
 
 
 def smooth_maps(count: int, size: int) -> Tensor:
-    """Blots whose pixels all differ, so that every library removes them in the same order."""
+    """Return smooth maps without equal values, so that all libraries remove in the same order."""
     noise = torch.rand(
         count, 1, 14, 14, generator=torch.Generator().manual_seed(1), dtype=torch.float64
     )
@@ -29,16 +31,19 @@ def smooth_maps(count: int, size: int) -> Tensor:
     return (flat.argsort(1).argsort(1) / flat.shape[1]).float().reshape(count, size, size)
 
 
-def apart(ours: Tensor, theirs: Tensor) -> float:
-    """The largest difference, as a share of their range."""
+def relative_difference(ours: Tensor, theirs: Tensor) -> float:
+    """Return the largest difference as a fraction of the range of values."""
     return float((ours - theirs).abs().max() / (theirs.max() - theirs.min()))
 
 
 def quantus_curve(
     model: hp.Model, x: Tensor, target: Tensor, maps: Tensor, steps: int
 ) -> Callable[[], Tensor]:
-    """Pixel flipping by Quantus: the same pixels replaced by zero, logits. It counts every channel for itself, and a step has to divide the
-    pixels of one channel: after every third step it has replaced whole pixels."""
+    """Return a call of Quantus' pixel flipping: the same pixels, replaced by zero, and logits.
+
+    Quantus counts every channel separately, and a step has to divide the pixels of one channel:
+    only after every third step it has replaced whole pixels.
+    """
     import quantus
 
     options = {"abs": False, "normalise": False, "perturb_baseline": 0.0, "disable_warnings": True}
@@ -50,11 +55,12 @@ def quantus_curve(
 
 
 def gradcam_road(model: hp.Model, x: Tensor, target: Tensor, maps: Tensor) -> Callable[[], Tensor]:
-    """ROAD by pytorch-grad-cam: the mean change of the logit over nine shares of removed pixels."""
+    """Return a call of pytorch-grad-cam's ROAD: mean change of the logit over nine fractions."""
     from pytorch_grad_cam.metrics.road import ROADMostRelevantFirstAverage
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
-    road, goals = ROADMostRelevantFirstAverage(), [ClassifierOutputTarget(int(t)) for t in target]
+    road = ROADMostRelevantFirstAverage()
+    goals = [ClassifierOutputTarget(int(t)) for t in target]
     return lambda: torch.from_numpy(road(x, maps.numpy(), goals, model.module))
 
 
@@ -62,79 +68,74 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=8)
     parser.add_argument(
-        "--steps", type=int, default=12, help="3 · a divisor of the 50176 pixels of an image"
+        "--steps", type=int, default=12, help="three times a divisor of the 50176 pixels"
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--backends", nargs="*", choices=NAMES, default=["eager", "fused", "openvino"]
     )
     parser.add_argument("--no-quantus", action="store_true")
-    parser.add_argument("--road", action="store_true", help="beside pytorch-grad-cam as well")
+    parser.add_argument(
+        "--road", action="store_true", help="also compare with pytorch-grad-cam's ROAD"
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     model = hp.load_model("torchvision:resnet50", "random")
     model.batch_size = options.images
-    pixels = torch.rand(
-        options.images, 3, model.size, model.size, generator=torch.Generator().manual_seed(0)
-    )
-    x, maps, target = (
-        model.normalize(pixels),
-        smooth_maps(options.images, model.size),
-        torch.arange(options.images),
-    )
-    shares = [(k + 1) / options.steps for k in range(options.steps)]
+    x = model.normalize(random_images(options.images, model.size))
+    maps = smooth_maps(options.images, model.size)
+    target = torch.arange(options.images)
+    fractions = [(k + 1) / options.steps for k in range(options.steps)]
     passes = options.images * options.steps
 
     def curve(backend: str) -> Tensor:
         model.backend = backend
-        return F.removal_curve(model, x, target, maps, shares)
+        return F.removal_curve(model, x, target, maps, fractions)
 
     def bare(backend: str) -> None:
         model.backend = backend
         for _ in range(options.steps):
             model.forward(x)
 
-    calls: list[Callable[[], object]] = [
-        call for b in options.backends for call in (lambda b=b: curve(b), lambda b=b: bare(b))
-    ]
+    calls: list[Callable[[], object]] = []
+    for backend in options.backends:
+        calls += [partial(curve, backend), partial(bare, backend)]
     theirs = None if options.no_quantus else quantus_curve(model, x, target, maps, options.steps)
     print(
-        f"{model.name}, random weights, {options.images} images, {options.steps} steps, {torch.get_num_threads()} threads",
+        f"{model.name}, random weights, {options.images} images, {options.steps} steps, "
+        f"{torch.get_num_threads()} threads",
         flush=True,
     )
-    *spent, peer = (
-        t.wall for t in in_turn(*calls, theirs or (lambda: None), repeats=options.repeats)
-    )
-    known = curve("eager")
-    for backend, mine, passing in zip(options.backends, spent[::2], spent[1::2], strict=True):
-        difference = apart(curve(backend), known)
-        beside = f", Quantus / curve {peer / mine:5.2f}" if theirs else ""
+    timed = in_turn(*calls, theirs or (lambda: None), repeats=options.repeats)
+    *times, quantus_time = (t.wall for t in timed)
+    eager = curve("eager")
+    for backend, ours, bare_time in zip(options.backends, times[::2], times[1::2], strict=True):
+        difference = relative_difference(curve(backend), eager)
+        beside = f", Quantus / curve {quantus_time / ours:5.2f}" if theirs else ""
         print(
-            f"  {backend:9} {passes / passing:5.1f} passes/s, curve / bare passes {mine / passing:.2f}{beside}, difference {difference:.0e}"
+            f"  {backend:9} {passes / bare_time:5.1f} passes/s, "
+            f"curve / bare passes {ours / bare_time:.2f}{beside}, difference {difference:.0e}"
         )
-        assert difference <= 1e-3, f"{backend} is another curve"
+        assert difference <= 1e-3, f"{backend} computes another curve"
     if theirs:
-        difference = apart(theirs()[:, 2::3], known[:, 2::3])
-        print(f"  Quantus   {passes / peer:5.1f} passes/s, difference {difference:.0e}")
-        assert difference <= 1e-4, "Quantus has another curve"
+        difference = relative_difference(theirs()[:, 2::3], eager[:, 2::3])
+        print(f"  Quantus   {passes / quantus_time:5.1f} passes/s, difference {difference:.0e}")
+        assert difference <= 1e-4, "Quantus computes another curve"
     if options.road:
-        fractions = [k / 10 for k in range(1, 10)]
+        tenths = [k / 10 for k in range(1, 10)]
         other = gradcam_road(model, x, target, maps)
         clean = model.logits(x).gather(1, target[:, None])[:, 0]
         for backend in options.backends:
             model.backend = backend
-            ours = F.removal_curve(model, x, target, maps, fractions, baseline="linear")
-            difference = apart(ours.mean(1) - clean, other())
-            faster = ratio(
-                other,
-                lambda: F.removal_curve(model, x, target, maps, fractions, baseline="linear"),
-                options.repeats,
-            )
+            road = partial(F.removal_curve, model, x, target, maps, tenths, baseline="linear")
+            difference = relative_difference(road().mean(1) - clean, other())
+            speedup = ratio(other, road, options.repeats)
             print(
-                f"  ROAD, pytorch-grad-cam / {backend:9} {faster:5.2f}, difference {difference:.0e} (both add noise of their own)",
+                f"  ROAD, pytorch-grad-cam / {backend:9} {speedup:5.2f}, "
+                f"difference {difference:.0e} (each adds its own noise)",
                 flush=True,
             )
-            assert difference <= 0.1, "pytorch-grad-cam has another ROAD"
+            assert difference <= 0.1, "pytorch-grad-cam computes another ROAD"
 
 
 if __name__ == "__main__":

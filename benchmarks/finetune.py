@@ -1,9 +1,10 @@
-"""What fine-tuning costs beyond its training steps: images a second over those of a bare loop on the same model and batch size.
+"""Overhead of fine-tuning: its speed as a fraction of that of a bare training loop.
 
-The bare loop has its batches in memory and nothing to do but forward, backward and step; for a folder of JPEG files there is a second
-one, which reads them as everyone does: torch's DataLoader with two workers, torchvision's random crops and flips. Both take turns
-with ours, so that what else the machine does falls on all. By processor time the feed counts in full: that is the ratio where no core
-is free to work beside the network's (workers of a DataLoader are other processes, and do not count).
+The bare loop has its batches in memory and only runs forward, backward and optimizer step. For a
+folder of JPEG files there is a second loop, which reads them in the usual way: torch's DataLoader
+with two workers, and torchvision's random crops and flips. All loops are timed in turn, so that
+other work on the machine affects them alike. By CPU time, loading counts in full: that is the ratio
+if no other core is free (the workers of a DataLoader are other processes and do not count).
 """
 
 from __future__ import annotations
@@ -29,25 +30,26 @@ from heatproof.data.base import Data
 from heatproof.data.folder import ImageFolder
 from heatproof.models.vision import import_torchvision
 from heatproof.training.distributed import ProcessGroup
-from heatproof.training.finetune import Run
+from heatproof.training.finetune import Trainer
 from heatproof.training.loader import BatchLoader, Deletion
 from heatproof.training.schedule import Schedule
 
 
 class Bench:
     def __init__(
-        self, model: hp.Model, data: Data, batch: int, baseline: str, place: Path, augment: bool
+        self, model: hp.Model, data: Data, batch: int, baseline: str, out: Path, augment: bool
     ) -> None:
-        self.model, self.batch = model, batch
-        feed = BatchLoader(data, range(len(data.ids)), model, augment=augment)
+        self.model = model
+        self.batch = batch
+        loader = BatchLoader(data, range(len(data.ids)), model, augment=augment)
         deletion = Deletion(16, Baseline.parse(baseline))
-        self.run = Run(
+        self.trainer = Trainer(
             model,
-            feed,
-            feed,
+            loader,
+            loader,
             deletion,
             Schedule(batch_size=batch, lr=1e-5),
-            place,
+            out,
             0,
             1,
             ProcessGroup(model.device),
@@ -57,23 +59,23 @@ class Bench:
         self.optimiser = torch.optim.SGD(self.net.parameters(), 1e-5, 0.9, weight_decay=1e-4)
         self.ready = [
             (rows.x.contiguous(memory_format=torch.channels_last), rows.labels)
-            for rows in feed.batches(self.run.groups(1), 1, deletion)
+            for rows in loader.batches(self.trainer.batch_indices(1), 1, deletion)
         ]
 
     def ours(self, epoch: int) -> None:
-        self.run.train(self.net, self.optimiser, epoch)
+        self.trainer.train_epoch(self.net, self.optimiser, epoch)
 
     def bare(self) -> None:
         self.steps(self.ready)
 
     def usual(self) -> None:
-        """The loop that reads the same files with torch's and torchvision's means."""
+        """Train with torch's DataLoader and torchvision's transforms on the same files."""
         from torch.utils.data import DataLoader
 
         import_torchvision()
         from torchvision import datasets, transforms
 
-        look = transforms.Compose(
+        transform = transforms.Compose(
             [
                 transforms.RandomResizedCrop(self.model.size),
                 transforms.RandomHorizontalFlip(),
@@ -81,9 +83,9 @@ class Bench:
                 transforms.Normalize(self.model.mean.flatten(), self.model.std.flatten()),
             ]
         )
-        data = self.run.feed.data
+        data = self.trainer.train_loader.data
         assert isinstance(data, ImageFolder)
-        images = datasets.ImageFolder(str(data.files[0].parents[1]), look)
+        images = datasets.ImageFolder(str(data.files[0].parents[1]), transform)
         self.steps(DataLoader(images, self.batch, shuffle=True, num_workers=2))
 
     def steps(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -97,7 +99,12 @@ class Bench:
             loss.item()
 
     def compared(self, other: Callable[[], None], repeats: int) -> tuple[float, str, float]:
-        """(images a second, ours over the other's with its quartiles, the same by processor time), medians of epochs taken in turn."""
+        """Time epochs in turn with another loop.
+
+        Returns:
+            Images per second, our speed as a fraction of the other's with its quartiles, and that
+            fraction by CPU time.
+        """
         images = sum(len(labels) for _, labels in self.ready)
         self.ours(2)
         turns = [
@@ -113,23 +120,24 @@ class Bench:
 
 
 def measured(call: Callable[[], None]) -> tuple[float, float]:
-    """Seconds, and seconds of processor time over all threads."""
-    wall, worked = time.perf_counter(), time.process_time()
+    """Return wall time and CPU time of all threads, in seconds."""
+    wall = time.perf_counter()
+    cpu = time.process_time()
     call()
-    return time.perf_counter() - wall, time.process_time() - worked
+    return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def photos(root: Path, count: int, side: int) -> Path:
-    """Paperbirds as JPEG files of their classes."""
+    """Write paperbirds as JPEG files, one folder per class."""
     from PIL import Image
 
     birds = hp.load_data("paperbirds:train", limit=count)
     for i in range(count):
         sample = birds.load(i)
-        place = root / f"{sample.label:02d}"
-        place.mkdir(parents=True, exist_ok=True)
+        folder = root / f"{sample.label:02d}"
+        folder.mkdir(parents=True, exist_ok=True)
         pixels = (sample.image * 255).byte().permute(1, 2, 0).numpy()
-        Image.fromarray(pixels).resize((side, side)).save(place / f"{i}.jpg")
+        Image.fromarray(pixels).resize((side, side)).save(folder / f"{i}.jpg")
     return root
 
 
@@ -139,34 +147,35 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1024)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--side", type=int, default=96, help="Of the JPEG files, in pixels.")
+    parser.add_argument("--side", type=int, default=96, help="Size of the JPEG files in pixels.")
     options = parser.parse_args()
-    keep_memory()  # as `heatproof finetune` does; it serves all loops
+    keep_memory()  # as `heatproof finetune` does; all loops profit
     model = hp.load_model(options.model)
     print(
-        f"{model.name}, {options.images} images, batch {options.batch_size}, {torch.get_num_threads()} threads"
+        f"{model.name}, {options.images} images, batch {options.batch_size}, "
+        f"{torch.get_num_threads()} threads"
     )
-    with tempfile.TemporaryDirectory() as place:
-        nameless = copy.copy(model)
-        nameless.classes = None
-        folder = hp.load_data(
-            f"folder:{photos(Path(place) / 'images', options.images, options.side)}", nameless
-        )
+    with tempfile.TemporaryDirectory() as directory:
+        without_names = copy.copy(model)
+        without_names.classes = None
+        files = photos(Path(directory) / "images", options.images, options.side)
+        folder = hp.load_data(f"folder:{files}", without_names)
         birds = hp.load_data("paperbirds:train", model, limit=options.images)
-        for told, data, baseline, augment in (
+        for title, data, baseline, augment in (
             ("paperbirds, zero", birds, "zero", False),
             ("paperbirds, uniform noise", birds, "uniform", False),
             ("paperbirds, blur", birds, "blur", False),
             (f"JPEG files of {options.side} px, random crops, zero", folder, "zero", True),
         ):
-            bench = Bench(model, data, options.batch_size, baseline, Path(place), augment)
-            speed, ratio, work = bench.compared(bench.bare, options.repeats)
+            bench = Bench(model, data, options.batch_size, baseline, Path(directory), augment)
+            speed, ratio, cpu = bench.compared(bench.bare, options.repeats)
             print(
-                f"  {told:48s} {speed:6.0f} images/s   {ratio} of a bare loop ({work:.2f} by processor time)"
+                f"  {title:48s} {speed:6.0f} images/s   {ratio} of a bare loop "
+                f"({cpu:.2f} by CPU time)"
             )
             if augment and find_spec("torchvision"):
                 speed, ratio, _ = bench.compared(bench.usual, options.repeats)
-                print(f"  {told:48s} {speed:6.0f} images/s   {ratio} of a loop over a DataLoader")
+                print(f"  {title:48s} {speed:6.0f} images/s   {ratio} of a loop over a DataLoader")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""What grids cost: DiFull beside GridPG, methods at three layers beside their bare passes, and what Occlusion runs at a late layer."""
+"""Cost of grid protocols: DiFull over GridPG, and methods at three layers over their bare passes.
+
+Also prints how many passes occlusion needs at a late layer.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from overhead import ratio
+from timing import ratio
 from torch import Tensor
 
 import heatproof as hp
@@ -39,16 +42,16 @@ def planned(model: Model, data: Data, methods: Sequence[str], protocol: str) -> 
 
 
 def run(plan: Plan) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        execute(plan, Store(Path(place)))
+    with tempfile.TemporaryDirectory() as directory:
+        execute(plan, Store(Path(directory)))
 
 
 def counted(plan: Plan) -> dict[Model, Counter[str]]:
-    """Images through each view, by kind of pass and where it begins."""
+    """Return the number of images through each view, by kind of pass and its first layer."""
     models = {task.model for task in plan.tasks}
-    before = {model: model.passes.copy() for model in models}
+    before = {model: model.pass_counts.copy() for model in models}
     run(plan)
-    return {model: model.passes - before[model] for model in models}
+    return {model: model.pass_counts - before[model] for model in models}
 
 
 def replayed(
@@ -57,12 +60,14 @@ def replayed(
     samples: int,
     size: int,
 ) -> None:
-    """As many bare passes, with torch alone: the clean one shows the last layer, and one backward of each sample all three.
+    """Run as many bare passes with torch alone.
 
-    They begin at images and features of the plan (on zeros some kernels take three quarters of the time), in torch's usual layout.
+    The clean pass records the last layer, and one backward pass per sample all three. Passes start
+    from images and features of the plan, in torch's default layout; on zeros some kernels would
+    take only three quarters of the time.
     """
     for model, counts in passes.items():
-        shown = [model.body.layers.index(model.layer_name(layer)) for layer in LAYERS]
+        recorded = [model.body.layers.index(model.layer_name(layer)) for layer in LAYERS]
         for what, images in counts.items():
             kind, _, layer = what.partition(" from ")
             start = model.body.layers.index(layer or "input")
@@ -71,33 +76,33 @@ def replayed(
                 first = start == 0 and done < samples
                 if kind == "forward":
                     with torch.no_grad():
-                        model.body.run(h, start, watch=shown[-1:] if first else ())
+                        model.body.run(h, start, watch=recorded[-1:] if first else ())
                 else:
                     leaf = h.clone().requires_grad_()
-                    logits, seen = model.body.run(leaf, start, watch=shown if first else [start])
+                    logits, seen = model.body.run(leaf, start, watch=recorded if first else [start])
                     torch.autograd.grad(logits[:, 0].sum(), list(seen.values()))
 
 
-def begun(plan: Plan) -> dict[Model, dict[str, Tensor]]:
-    """What passes of each view begin with: a batch of its images, and their features."""
-    found: dict[Model, dict[str, Tensor]] = {}
+def first_inputs(plan: Plan) -> dict[Model, dict[str, Tensor]]:
+    """Return what passes of each view start from: a batch of its images, and their features."""
+    inputs: dict[Model, dict[str, Tensor]] = {}
     for task in plan.tasks:
-        if task.model not in found:
+        if task.model not in inputs:
             x = task.load().x[: plan.batch_size]
-            found[task.model] = {
+            inputs[task.model] = {
                 task.model.layer_name(layer): task.model.activation(x, layer).contiguous()
                 for layer in LAYERS
             }
-    return found
+    return inputs
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="paperbirds/vgg")
-    parser.add_argument("--grids", type=int, default=200, help="attributions of each method")
+    parser.add_argument("--grids", type=int, default=200, help="maps per method")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    keep_memory()  # as `heatproof run` does; it serves both
+    keep_memory()  # as `heatproof run` does; both profit
     model = hp.load_model(options.model)
     data = hp.load_data("paperbirds:test", model, limit=1024)
     count = options.grids
@@ -107,21 +112,19 @@ def main() -> None:
         for name, grids in settings.items()
     }
     print(f"{model.name}, {count} grids, {len(METHODS)} methods")
-    print(
-        f"  difull / gridpg              {ratio(partial(run, plans['difull']), partial(run, plans['gridpg']), options.repeats):.2f}"
-    )
+    beside = ratio(partial(run, plans["difull"]), partial(run, plans["gridpg"]), options.repeats)
+    print(f"  difull / gridpg              {beside:.2f}")
     for name, plan in plans.items():
         passes = counted(plan)
-        bare = partial(replayed, passes, begun(plan), count // len(passes), plan.batch_size)
-        print(
-            f"  {name} / its bare passes     {ratio(partial(run, plan), bare, options.repeats):.2f}"
-        )
+        samples = count // len(passes)
+        bare = partial(replayed, passes, first_inputs(plan), samples, plan.batch_size)
+        overhead = ratio(partial(run, plan), bare, options.repeats)
+        print(f"  {name} / its bare passes     {overhead:.2f}")
     for name, grids in settings.items():
         late = counted(planned(model, data, ["occlusion@final"], f"{name}(grids={grids})"))
         total = sum(late.values(), Counter[str]())
-        print(
-            f"  occlusion@final on {name}: {', '.join(f'{n} {what}' for what, n in total.items())}"
-        )
+        counts = ", ".join(f"{n} {kind}" for kind, n in total.items())
+        print(f"  occlusion@final on {name}: {counts}")
 
 
 if __name__ == "__main__":

@@ -1,25 +1,27 @@
-"""The peak of memory of every method, each in a process of its own: 32 images of 224 px in batches of 32 through a ResNet-50.
+"""Peak memory of every method, each in its own process: 32 images of 224 px through a ResNet-50.
 
-Few masks, steps and noisy copies: variants go through the network a batch at a time, so their number changes how long it takes, and
-little else (a mask's grid is 256 bytes, a score 8). Score-CAM, a pass a channel, is at a layer with 64 of them and has one image, that is,
-two whole batches. IBA has as many copies as by default: it holds the noise of all of them. Attention methods have a ViT-B/16 instead.
-Exits with 1 where a method needs more than the bound.
+Methods run with few masks, steps and noisy copies: variants go through the network batch by batch,
+so their number affects the time but hardly the memory (the grid of a mask takes 256 bytes, a score
+8). Score-CAM, which needs a pass per channel, runs at a layer with 64 channels on one image, which
+makes two full batches. IBA has its default number of copies, as it holds the noise of all of them.
+Attention methods run on a ViT-B/16. The exit code is 1 if a method needs more than the limit.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 
 import torch
+from timing import random_images
 
 import heatproof as hp
 from heatproof.errors import NotApplicable
 from heatproof.methods import METHODS
+from heatproof.platform import peak_memory
 
-BOUND = 4.0  # GB
+LIMIT = 4.0  # GiB
 SHORT = {
     "ig": "ig(steps=2)",
     "ig-u": "ig-u(steps=2)",
@@ -45,7 +47,7 @@ SHORT = {
 
 
 def peak(text: str, model: str, images: int, batch_size: int) -> float | None:
-    """In GB, of a new process; None where the method does not apply."""
+    """Return the peak memory of a new process in GiB, or None if the method does not apply."""
     command = [
         sys.executable,
         __file__,
@@ -58,31 +60,28 @@ def peak(text: str, model: str, images: int, batch_size: int) -> float | None:
         "--batch-size",
         str(batch_size),
     ]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    return float(told) if told else None
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    return float(output) if output else None
 
 
 def measure(text: str, model: hp.Model, images: int) -> None:
-    """Prints the peak of this process, or nothing where the method does not apply."""
-    x = model.normalize(
-        torch.rand(images, 3, model.size, model.size, generator=torch.Generator().manual_seed(0))
-    )
-    target, silhouette = (
-        torch.zeros(images, dtype=torch.long),
-        torch.ones(images, model.size, model.size),
-    )
+    """Print the peak memory of this process, or nothing if the method does not apply."""
+    x = model.normalize(random_images(images, model.size))
     try:
         hp.explain(
             model,
             x,
-            target,
+            torch.zeros(images, dtype=torch.long),
             text,
-            silhouette=silhouette,
+            silhouette=torch.ones(images, model.size, model.size),
             reference=torch.rand(images, 3, model.size, model.size),
         )
     except NotApplicable:
         return
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+    memory = peak_memory()
+    if memory is None:
+        sys.exit("peak memory is unknown on this system")
+    print(memory / 2**30)
 
 
 def main() -> int:
@@ -102,19 +101,20 @@ def main() -> int:
         return 0
     above = []
     print(
-        f"{options.model}, {options.images} images, batches of {options.batch_size}; the bound is {BOUND} GB"
+        f"{options.model}, {options.images} images, batches of {options.batch_size}; "
+        f"the limit is {LIMIT} GiB"
     )
     for name in options.methods:
-        text, attends = SHORT.get(name, name), METHODS[name].family == "attention"
+        text = SHORT.get(name, name)
+        attends = METHODS[name].family == "attention"
+        model = "torchvision:vit_b_16" if attends else options.model
         images = 1 if name == "scorecam" else options.images
-        found = peak(
-            text, "torchvision:vit_b_16" if attends else options.model, images, options.batch_size
-        )
-        above += [name] if found and found > BOUND else []
-        print(
-            f"  {text:30} {'does not apply' if found is None else f'{found:.2f} GB'}{' above' * (name in above)}",
-            flush=True,
-        )
+        used = peak(text, model, images, options.batch_size)
+        result = "does not apply" if used is None else f"{used:.2f} GiB"
+        if used is not None and used > LIMIT:
+            above.append(name)
+            result += ", above the limit"
+        print(f"  {text:30} {result}", flush=True)
     return 1 if above else 0
 
 

@@ -1,17 +1,17 @@
-"""What heatproof costs beyond the passes it needs, what sharing saves, and how it compares with Captum. Prints ratios."""
+"""Overhead of heatproof: over its bare passes, with and without sharing them, and beside Captum.
+
+Prints ratios of times.
+"""
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
-import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import captum.attr
 import torch
+from timing import in_turn, large, random_images, ratio
 
 import heatproof as hp
 from heatproof.bench.plan import make_plan
@@ -20,71 +20,30 @@ from heatproof.bench.spec import parse_protocols
 from heatproof.bench.store import Store
 from heatproof.data.base import TensorData
 from heatproof.methods import parse_methods
-from heatproof.models.nets import resnet
+from heatproof.models.batch import ModelBatch
 
 SHARED = ["saliency", "ixg", "ixg|abs", "gradcam", "gradcam++", "xgradcam", "layercam"]
-EVERY = [  # method of gradients and CAM that takes whole passes, with few nodes and draws
+EVERY = [  # gradient and CAM methods that take whole passes, with few steps and draws
     *SHARED,
-    *(
-        "ig(steps=4)",
-        "ig-u(steps=4)",
-        "ixg-sg",
-        "ig-sg(steps=2)",
-        "ig-sq(steps=2)",
-        "ig-var(steps=2, n=2)",
-    ),
-    *("smoothgrad(n=4)", "squaregrad(n=4)", "vargrad(n=4)", "sg-cam++"),
+    "ig(steps=4)",
+    "ig-u(steps=4)",
+    "ixg-sg",
+    "ig-sg(steps=2)",
+    "ig-sq(steps=2)",
+    "ig-var(steps=2, n=2)",
+    "smoothgrad(n=4)",
+    "squaregrad(n=4)",
+    "vargrad(n=4)",
+    "sg-cam++",
 ]
 
 
-class Timed(NamedTuple):
-    wall: float  # seconds
-    cpu: float  # seconds of this process, whatever else runs beside it
-    value: Any  # what the last call gave
-
-
-def in_turn(*calls: Callable[[], object], repeats: int) -> list[Timed]:
-    """Median times of each, taken in turn; a first round is not counted."""
-    spent: list[list[tuple[float, float]]] = [[] for _ in calls]
-    values: list[Any] = [None] * len(calls)
-    for _ in range(repeats + 1):
-        for i, call in enumerate(calls):
-            begin = time.perf_counter(), time.process_time()
-            values[i] = call()
-            spent[i].append((time.perf_counter() - begin[0], time.process_time() - begin[1]))
-    medians = (
-        [statistics.median(times) for times in zip(*each[1:], strict=True)] for each in spent
-    )
-    return [Timed(wall, cpu, value) for (wall, cpu), value in zip(medians, values, strict=True)]
-
-
-def fastest(calls: Mapping[str, Callable[[], object]], repeats: int = 1) -> str:
-    """The name of the call that takes least of the CPU's time, which neighbours on the machine disturb less than the clock's."""
-    return min(
-        zip(in_turn(*calls.values(), repeats=repeats), calls, strict=True),
-        key=lambda pair: pair[0].cpu,
-    )[1]
-
-
-def ratio(one: Callable[[], object], other: Callable[[], object], repeats: int) -> float:
-    """Median time of one over that of the other, taken in turn."""
-    first, second = in_turn(one, other, repeats=repeats)
-    return first.wall / second.wall
-
-
-def large() -> hp.Model:
-    """As deep and wide as a ResNet-50 in cost, so that 224 px are what they are for users."""
-    torch.manual_seed(0)
-    net = resnet(1000, widths=(64, 128, 256, 512), blocks=(3, 4, 6, 3), strides=(2, 2, 2, 2))
-    return hp.Model(net.eval(), size=224, name="large")
-
-
 def every(count: int, repeats: int) -> None:
+    """Compare a run of all gradient and CAM methods on a ResNet-50 with its bare passes."""
     model = hp.load_model("torchvision:resnet50", "random")
-    images = torch.rand(
-        count, 3, model.size, model.size, generator=torch.Generator().manual_seed(0)
-    )
-    x, target = model.normalize(images), torch.zeros(count, dtype=torch.long)
+    images = random_images(count, model.size)
+    x = model.normalize(images)
+    target = torch.zeros(count, dtype=torch.long)
     methods = parse_methods(list(EVERY))
     plan = make_plan(
         [model],
@@ -96,16 +55,16 @@ def every(count: int, repeats: int) -> None:
     )
 
     def run() -> dict[str, int]:
-        model.passes.clear()
+        model.pass_counts.clear()
         with tempfile.TemporaryDirectory() as place:
             execute(plan, Store(Path(place)))
-        return dict(model.passes)
+        return dict(model.pass_counts)
 
     passes, h = run(), model.activation(x, "layer4")
     assert set(passes) == {"forward", "backward", "backward from layer4"}, passes
 
     def bare() -> None:
-        with model.batches_of(count):
+        with model.passes.batches_of(count):
             for _ in range(passes["forward"] // count):
                 model.logits(x)
             for _ in range(passes["backward"] // count):
@@ -115,9 +74,9 @@ def every(count: int, repeats: int) -> None:
 
     ours, theirs = in_turn(run, bare, repeats=repeats)
     print(f"{model.name}, {count} images, sds with {len(methods)} methods: {passes}")
-    print(
-        f"  / its bare passes   {ours.wall / theirs.wall:.2f}, of the CPU's time {ours.cpu / theirs.cpu:.2f}"
-    )
+    wall = ours.wall / theirs.wall
+    cpu = ours.cpu / theirs.cpu
+    print(f"  / its bare passes   {wall:.2f}, by CPU time {cpu:.2f}")
 
 
 def main() -> None:
@@ -128,7 +87,7 @@ def main() -> None:
     parser.add_argument(
         "--every",
         action="store_true",
-        help="only sds, with every method of gradients and CAM, on torchvision's ResNet-50",
+        help="only sds with every gradient and CAM method on torchvision's ResNet-50",
     )
     options = parser.parse_args()
     if options.every:
@@ -136,17 +95,12 @@ def main() -> None:
         return
     model = hp.load_model("paperbirds/resnet") if options.size == 64 else large()
     count = options.images or (64 if options.size == 64 else 8)
-    images = torch.rand(
-        count, 3, options.size, options.size, generator=torch.Generator().manual_seed(0)
-    )
-    data, x, target = (
-        TensorData(images, [0] * count),
-        model.normalize(images),
-        torch.zeros(count, dtype=torch.long),
-    )
+    images = random_images(count, options.size)
+    x = model.normalize(images)
+    target = torch.zeros(count, dtype=torch.long)
     plan = make_plan(
         [model],
-        [data],
+        [TensorData(images, [0] * count)],
         parse_methods(list(SHARED)),
         parse_protocols(["sds"]),
         batch_size=count,
@@ -158,7 +112,7 @@ def main() -> None:
             execute(plan, Store(Path(place)))
 
     def bare() -> None:
-        with model.batches_of(count):
+        with model.passes.batches_of(count):
             for _ in range(1 + 16 + 1):
                 model.logits(x)
             model.gradient(x, target)
@@ -168,27 +122,25 @@ def main() -> None:
             hp.explain(model, x, target, method)
 
     def together() -> None:
-        with model.sharing(x, target, ["input", "cam"]):
-            for method in parse_methods(list(SHARED)):
-                part = model.tail(method.layer)
-                method.entry.function(part, model.activation(x, method.layer), target, rng=None)
+        batch = ModelBatch(model, x, target, ["input", "cam"])
+        for method in parse_methods(list(SHARED)):
+            part, at = model.tail(method.layer), batch.at(method.layer)
+            method.entry.function(part, at.x, target, rng=None, batch=at)
 
     theirs = captum.attr.IntegratedGradients(model.module)
-    size = model.batch_size = min(count, 64)
-    say = f"{model.name}, {options.size} px, {count} images"
-    print(say)
-    print(
-        f"  sds with {len(SHARED)} methods / its bare passes             {ratio(run, bare, options.repeats):.2f}"
-    )
-    print(
-        f"  maps of {len(SHARED)} methods one by one / sharing one pass   {ratio(alone, together, options.repeats):.2f}"
-    )
-    once = ratio(
+    model.batch_size = min(count, 64)
+    size = model.batch_size
+    print(f"{model.name}, {options.size} px, {count} images")
+    overhead = ratio(run, bare, options.repeats)
+    print(f"  sds with {len(SHARED)} methods / its bare passes             {overhead:.2f}")
+    saved = ratio(alone, together, options.repeats)
+    print(f"  maps of {len(SHARED)} methods one by one / sharing one pass   {saved:.2f}")
+    integrated = ratio(
         lambda: hp.explain(model, x[:8], target[:8], "ig(steps=20)"),
         lambda: theirs.attribute(x[:8], target=target[:8], n_steps=20, internal_batch_size=size),
         options.repeats,
     )
-    print(f"  ig(steps=20) / Captum's                            {once:.2f}")
+    print(f"  ig(steps=20) / Captum's                            {integrated:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,22 +1,25 @@
-"""What perturbation methods cost beyond their bare passes, and occlusion beside Captum's. Prints ratios, and the peak of memory."""
+"""Overhead of perturbation methods over their bare passes, and occlusion beside Captum's.
+
+Prints ratios of times, and the peak memory.
+"""
 
 from __future__ import annotations
 
 import argparse
-import resource
 from collections.abc import Callable
 
 import captum.attr
 import torch
-from overhead import in_turn, large, ratio
+from timing import in_turn, large, ratio
 from torch import Tensor
 
 import heatproof as hp
 from heatproof.methods import Expression
+from heatproof.platform import peak_memory
 
 
 def methods(masks: int) -> list[str]:
-    """Of extremal's 800 steps enough for its pyramid of blurs, made once, not to count."""
+    """Return expressions with few masks; `extremal` has enough steps to outweigh its set-up."""
     return [
         "occlusion(32, 32, compat=xplique)",
         "occlusion(48)",
@@ -33,15 +36,12 @@ def methods(masks: int) -> list[str]:
 def bare(
     model: hp.Model, x: Tensor, target: Tensor, forwards: int, backwards: int
 ) -> Callable[[], None]:
-    """The same number of passes in batches of the same size, and nothing else."""
-    each = x.repeat_interleave(-(-model.batch_size // len(x)), 0)[: model.batch_size]
+    """Return a call with as many passes in batches of the same size, and nothing else."""
+    batch = x.repeat_interleave(-(-model.batch_size // len(x)), 0)[: model.batch_size]
 
     def passes() -> None:
-        for size in [model.batch_size] * (forwards // model.batch_size) + [
-            forwards % model.batch_size
-        ]:
-            if size:
-                model.logits(each[:size])
+        for start in range(0, forwards, model.batch_size):
+            model.logits(batch[: forwards - start])
         for _ in range(backwards // len(x)):
             model.gradient(x, target)
 
@@ -49,7 +49,8 @@ def bare(
 
 
 def compare_with_captum(model: hp.Model, x: Tensor, target: Tensor, repeats: int) -> None:
-    theirs, text = captum.attr.Occlusion(model.module), "occlusion(32, 32, compat=xplique)"
+    text = "occlusion(32, 32, compat=xplique)"
+    theirs = captum.attr.Occlusion(model.module)
 
     def captums(at_once: int) -> Tensor:
         return theirs.attribute(
@@ -58,12 +59,13 @@ def compare_with_captum(model: hp.Model, x: Tensor, target: Tensor, repeats: int
 
     ours = hp.explain(model, x, target, text)
     assert (ours - captums(8)).abs().max() <= 1e-4 * ours.abs().max()
-    found = {
+    ratios = {
         n: ratio(lambda: hp.explain(model, x, target, text), lambda n=n: captums(n), repeats)
         for n in (1, 4, 16, 49)
     }
-    told = ", ".join(f"{n} at once {r:.2f}" for n, r in found.items())
-    print(f"  {text} / Captum's, the same maps: {max(found.values()):.2f} of its best ({told})")
+    worst = max(ratios.values())
+    details = ", ".join(f"{n} at once {r:.2f}" for n, r in ratios.items())
+    print(f"  {text} / Captum's at its best, equal maps: {worst:.2f} ({details})")
 
 
 def main() -> None:
@@ -82,28 +84,28 @@ def main() -> None:
     )
     target = torch.zeros(options.images, dtype=torch.long)
     print(
-        f"{model.name}, {options.size} px, {options.images} images, batches of {options.batch_size}; time / bare passes, by clock and CPU"
+        f"{model.name}, {options.size} px, {options.images} images, "
+        f"batches of {options.batch_size}; time / bare passes, by wall and CPU time"
     )
     for text in options.methods or methods(options.masks):
-        before = model.passes.copy()
+        before = model.pass_counts.copy()
         hp.explain(model, x, target, text)
         forwards, backwards = (
-            model.passes[kind] - before[kind] for kind in ("forward", "backward")
+            model.pass_counts[kind] - before[kind] for kind in ("forward", "backward")
         )
         calls = (
             lambda text=text: hp.explain(model, x, target, text),
             bare(model, x, target, forwards, backwards),
         )
         ours, passes = in_turn(*calls, repeats=options.repeats)
-        told = " + ".join(
-            f"{n} {kind}" for n, kind in ((forwards, "forwards"), (backwards, "backwards")) if n
-        )
-        print(
-            f"  {Expression.parse(text).label:<44} {ours.wall / passes.wall:.2f} {ours.cpu / passes.cpu:.2f}   ({told})",
-            flush=True,
-        )
+        counts = {"forwards": forwards, "backwards": backwards}
+        details = " + ".join(f"{n} {kind}" for kind, n in counts.items() if n)
+        ratios = f"{ours.wall / passes.wall:.2f} {ours.cpu / passes.cpu:.2f}"
+        print(f"  {Expression.parse(text).label:<44} {ratios}   ({details})", flush=True)
     compare_with_captum(model, x[:1], target[:1], options.repeats)
-    print(f"  peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GB")
+    memory = peak_memory()
+    if memory is not None:
+        print(f"  peak memory {memory / 2**30:.2f} GiB")
 
 
 if __name__ == "__main__":

@@ -1,52 +1,49 @@
-"""What soundness costs beyond its bare forward passes, imputation included, and beside a sparse LU for each image and ratio. Prints ratios.
+"""Overhead of soundness, with imputation, over its bare forward passes and beside a sparse LU.
 
-`OMP_NUM_THREADS=2 python benchmarks/soundness.py --size 224`; where other work keeps the cores busy, take one thread and `--clock cpu`.
-`--memory` adds up what a run of so many samples keeps to conclude from.
+Prints ratios of times. Run it as `OMP_NUM_THREADS=2 python benchmarks/soundness.py --size 224`; on
+a busy machine, use one thread and `--clock cpu`. `--memory N` measures what aggregating N samples
+takes.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
+import math
 import statistics
 from collections.abc import Callable
+from functools import partial
 
 import torch
-from imputation import CLOCKS, Assembly, by_arrays, by_lil_matrix
+from imputation import Assembly, by_arrays, by_lil_matrix
 from scipy.sparse.linalg import spsolve
+from timing import CLOCKS, seconds
 from torch import Tensor
 
 import heatproof as hp
 from heatproof.analysis.soundness import at_levels
 from heatproof.baselines.linear import linear_impute
+from heatproof.platform import peak_memory
 from heatproof.protocols import EvalBatch
 from heatproof.protocols.soundness import Soundness
 from heatproof.tensor.curves import removal_order
 from heatproof.tensor.filters import gaussian, separable
-from heatproof.tensor.noise import Rng
+from heatproof.tensor.noise import Rng, sample_ids
 
 
 def pictures(count: int, channels: int, size: int, seed: int) -> Tensor:
-    """Noise at two scales."""
+    """Return noise at two scales."""
     noise = torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(seed))
     width = size // 8 * 2 + 1
     coarse = separable(noise, gaussian(width, width / 5), "reflect")
     return noise / 4 + coarse / coarse.std()
 
 
-def seconds(call: Callable[[], object], clock: Callable[[], float]) -> float:
-    begin = clock()
-    call()
-    return clock() - begin
-
-
 def compared(options: argparse.Namespace) -> None:
     clock = CLOCKS[options.clock]
-    model = (
-        hp.load_model("paperbirds/resnet")
-        if options.size == 64
-        else hp.load_model("torchvision:resnet50", "random")
-    )
+    if options.size == 64:
+        model = hp.load_model("paperbirds/resnet")
+    else:
+        model = hp.load_model("torchvision:resnet50", "random")
     model.batch_size = options.batch
     protocol = Soundness(step=options.step)
     x = pictures(options.images, 3, options.size, 0)
@@ -55,39 +52,36 @@ def compared(options: argparse.Namespace) -> None:
         "contiguous": separable(coarse[:, None], gaussian(31, 8), "reflect")[:, 0],
         "scattered": torch.randn_like(coarse),
     }
-    target, ids = torch.zeros(len(x), dtype=torch.long), [str(i) for i in range(len(x))]
-    clean, rows, steps = (
-        model.logits(x),
-        x.repeat_interleave(len(protocol.missing), 0),
-        len(protocol.missing),
+    target = torch.zeros(len(x), dtype=torch.long)
+    ids = sample_ids(None, len(x))
+    clean = model.logits(x)
+    steps = len(protocol.missing)
+    rows = x.repeat_interleave(steps, 0)
+
+    def bare_passes() -> None:
+        for part in rows.split(model.batch_size):
+            model.logits(part)
+
+    print(
+        f"{model.name}, {options.size} px, {len(x)} images, {steps} fractions, "
+        f"{torch.get_num_threads()} threads, {options.clock} time"
     )
-    say = f"{model.name}, {options.size} px, {len(x)} images, {steps} ratios, {torch.get_num_threads()} threads, {options.clock} time"
-    print(say)
     for kind, maps in kinds.items():
         maps = maps - maps.flatten(1).amin(1)[:, None, None]
-        spent: dict[str, list[float]] = {"whole": [], "bare": []}
+        whole_times = []
+        bare_times = []
         for _ in range(options.repeats):
             batch = EvalBatch(ids, x, target, clean, Rng(0, ids))
-            spent["whole"].append(
-                seconds(
-                    lambda batch=batch, maps=maps: protocol.score_maps(model, batch, {}, maps),
-                    clock,
-                )
-            )
-            spent["bare"].append(
-                seconds(
-                    lambda: [model.logits(part) for part in rows.split(model.batch_size)], clock
-                )
-            )
-        whole, bare = (statistics.median(times) for times in spent.values())
-        print(
-            f"  {kind:10}  soundness / bare forwards {whole / bare:5.2f}   ({bare / len(rows) * 1000:.1f} ms a forward)",
-            end="",
-            flush=True,
-        )
+            score = partial(protocol.score_maps, model, batch, {}, maps)
+            whole_times.append(seconds(score, clock))
+            bare_times.append(seconds(bare_passes, clock))
+        whole = statistics.median(whole_times)
+        bare = statistics.median(bare_times)
         ours, arrays, lil = imputed(x, maps, protocol, clock)
         print(
-            f"   arrays + LU / ours {arrays / ours:4.1f}, lil_matrix + LU / ours {lil / ours:4.1f}",
+            f"  {kind:10}  soundness / bare forwards {whole / bare:5.2f}   "
+            f"({bare / len(rows) * 1000:.1f} ms per forward)   "
+            f"arrays + LU / ours {arrays / ours:4.1f}, lil_matrix + LU / ours {lil / ours:4.1f}",
             flush=True,
         )
 
@@ -95,16 +89,21 @@ def compared(options: argparse.Namespace) -> None:
 def imputed(
     x: Tensor, maps: Tensor, protocol: Soundness, clock: Callable[[], float]
 ) -> tuple[float, float, float]:
-    """Seconds for imputation alone, at some of the ratios: ours, and solved image by image, put together in two ways."""
-    ranks, pixels = removal_order(maps), maps[0].numel()
-    some = protocol.missing[:: max(1, len(protocol.missing) // 5)]
-    removed = torch.cat([ranks >= pixels - int(share * pixels) for share in some])
-    images = x.repeat(len(some), 1, 1, 1)
-    rng = Rng(0, [str(i) for i in range(len(x))] * len(some))
+    """Time imputation alone, at five of the fractions.
 
-    def solved(put_together: Assembly) -> None:
+    Returns:
+        Seconds of ours, and of solving image by image with matrices assembled in two ways.
+    """
+    ranks = removal_order(maps)
+    pixels = maps[0].numel()
+    fractions = protocol.missing[:: max(1, len(protocol.missing) // 5)]
+    removed = torch.cat([ranks >= pixels - int(fraction * pixels) for fraction in fractions])
+    images = x.repeat(len(fractions), 1, 1, 1)
+    rng = Rng(0, sample_ids(None, len(x)) * len(fractions))
+
+    def solved(assemble: Assembly) -> None:
         for image, mask in zip(images, removed, strict=True):
-            spsolve(*put_together(image.numpy(), mask.numpy()))
+            spsolve(*assemble(image.numpy(), mask.numpy()))
 
     ours = seconds(lambda: linear_impute(images, removed, rng=rng), clock)
     return (
@@ -115,24 +114,31 @@ def imputed(
 
 
 def memory(options: argparse.Namespace) -> None:
-    """The largest the process was, before and after, with all samples and 2000 draws at 19 levels."""
-    protocol, clock = Soundness(), CLOCKS[options.clock]
+    """Print how the peak memory grows with all samples, and with 2000 draws at 19 levels."""
+    protocol = Soundness()
+    clock = CLOCKS[options.clock]
     steps = len(protocol.missing)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    before = peak_megabytes()
     draw = torch.Generator().manual_seed(0)
     start = torch.randint(0, steps + 20, (options.memory, 1), generator=draw)
     score = (torch.arange(steps) >= start).float()
     mass = torch.rand(options.memory, steps, generator=draw)
     kept = (score.nbytes + mass.nbytes) / options.memory
     spent = seconds(lambda: protocol.aggregate({"score": score, "mass": mass}), clock)
-    middle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    middle = peak_megabytes()
     drawn = seconds(lambda: at_levels(protocol, score.numpy(), mass.numpy()), clock)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    after = peak_megabytes()
     print(
-        f"{options.memory} samples: {kept:.0f} bytes each; concluded in {spent:.2f} s, {middle - before:.0f} MB more;",
-        end=" ",
+        f"{options.memory} samples: {kept:.0f} bytes each; aggregated in {spent:.2f} s, "
+        f"{middle - before:.0f} MB more; levels with intervals in {drawn:.0f} s, "
+        f"{after - before:.0f} MB more"
     )
-    print(f"levels with intervals in {drawn:.0f} s, {after - before:.0f} MB more")
+
+
+def peak_megabytes() -> float:
+    """Return the peak memory of this process in MiB; NaN if the system does not report it."""
+    memory = peak_memory()
+    return math.nan if memory is None else memory / 2**20
 
 
 def main() -> None:
@@ -143,9 +149,14 @@ def main() -> None:
     parser.add_argument("--step", type=float, default=0.01)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    parser.add_argument("--memory", type=int, default=0, help="only this, for so many samples")
+    parser.add_argument(
+        "--memory", type=int, default=0, help="only measure memory, for this number of samples"
+    )
     options = parser.parse_args()
-    memory(options) if options.memory else compared(options)
+    if options.memory:
+        memory(options)
+    else:
+        compared(options)
 
 
 if __name__ == "__main__":

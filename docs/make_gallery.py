@@ -1,4 +1,4 @@
-"""Draws docs/img/methods.png: one bird, explained by every method on a network it applies to."""
+"""Draw docs/img/methods.png: two birds, explained by every method on a network it applies to."""
 
 from __future__ import annotations
 
@@ -12,38 +12,36 @@ import heatproof as hp
 from heatproof.methods import METHODS
 from heatproof.report.panel import panel
 
-NETS = ("resnet", "vit", "bagnet", "bcos")
-ROW = 11  # methods
+NETWORKS = ("resnet", "vit", "bagnet", "bcos")
+METHODS_PER_ROW = 11
 
 
 def main(out: Path) -> None:
-    models = [hp.load_model(f"paperbirds/{net}") for net in NETS]
+    models = [hp.load_model(f"paperbirds/{network}") for network in NETWORKS]
     data = hp.load_data("paperbirds:test", models[0], limit=2)
-    images = torch.stack([data.load(i).image for i in range(2)])
-    silhouette = torch.stack([s for i in range(2) if (s := data.load(i).silhouette) is not None])
+    samples = [data.load(i) for i in range(2)]
+    images = torch.stack([sample.image for sample in samples])
+    silhouettes = [s.silhouette for s in samples if s.silhouette is not None]
     maps = {}
     for entry in METHODS:
         model = next(m for m in models if not (entry.applies and entry.applies(m)))
-        given = {"silhouette": silhouette} | (
-            {"reference": reference(model)} if entry.prepare else {}
-        )
-        maps[entry.id] = hp.explain(
-            model, model.normalize(images), torch.tensor(data.labels), entry.id, **given
-        )
+        extra: dict[str, object] = {"silhouette": torch.stack(silhouettes)}
+        if entry.prepare:
+            extra["reference"] = hp.load_data("paperbirds:train", model, limit=256)
+        x = model.normalize(images)
+        maps[entry.id] = hp.explain(model, x, torch.tensor(data.labels), entry.id, **extra)
+    pixels = list((images * 255).round().byte())
     names = list(maps)
-    rows = [
-        {name: maps[name] for name in names[start : start + ROW]}
-        for start in range(0, len(names), ROW)
-    ]
-    parts = [panel(list((images * 255).round().byte()), ["", ""], row) for row in rows]
-    page = Image.new("RGB", (max(p.width for p in parts), sum(p.height for p in parts)), "white")
-    for number, part in enumerate(parts):
-        page.paste(part, (0, sum(p.height for p in parts[:number])))
+    rows = []
+    for start in range(0, len(names), METHODS_PER_ROW):
+        row = {name: maps[name] for name in names[start : start + METHODS_PER_ROW]}
+        rows.append(panel(pixels, ["", ""], row))
+    page = Image.new("RGB", (max(r.width for r in rows), sum(r.height for r in rows)), "white")
+    top = 0
+    for picture in rows:
+        page.paste(picture, (0, top))
+        top += picture.height
     page.convert("P", palette=Image.Palette.ADAPTIVE, colors=128).save(out, optimize=True)
-
-
-def reference(model: hp.Model) -> object:
-    return hp.load_data("paperbirds:train", model, limit=256)
 
 
 if __name__ == "__main__":

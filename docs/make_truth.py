@@ -1,4 +1,7 @@
-"""Draws docs/img/known-truth-*.svg: soundness and completeness of maps whose truth is known, over random trials."""
+"""Draw docs/img/known-truth-*.svg: `make truth`.
+
+The figures show soundness and completeness of maps whose ground truth is known, over random trials.
+"""
 
 from __future__ import annotations
 
@@ -12,41 +15,39 @@ from heatproof.report.charts import Axis, standalone
 from heatproof.report.lines import Trace, traces
 
 FAMILIES = dict(zip(KINDS, ("cam", "gradient", "perturbation"), strict=True))
-WHOLE = Axis(-0.02, 1.04, (0.0, 0.25, 0.5, 0.75, 1.0))
+UNIT = Axis(-0.02, 1.04, (0.0, 0.25, 0.5, 0.75, 1.0))
 
 
 def main(out: Path, count: int) -> None:
     for fill in ("mean", "draw"):
-        found = trials(count, fill=fill)
         print(f"missing features: {fill}")
-        for name, curves, places, across in (
-            ("completeness", found.completeness, THRESHOLDS, "without all above this share"),
-            ("soundness", found.soundness, LEVELS, "accuracy"),
+        metrics = trials(count, fill=fill)
+        for name, curves, levels, axis in (
+            (
+                "completeness",
+                metrics.completeness,
+                THRESHOLDS,
+                "without features above this fraction",
+            ),
+            ("soundness", metrics.soundness, LEVELS, "accuracy"),
         ):
-            lines = []
-            for kind, family in FAMILIES.items():
-                low, high = np.nanquantile(curves[kind], [0.025, 0.975], axis=0)
-                mean = np.nanmean(curves[kind], axis=0)
-                order = np.argsort(places)
-                lines.append(
-                    Trace(
-                        kind,
-                        family,
-                        *(tuple(np.asarray(v)[order]) for v in (mean, places, low, high)),
-                    )
-                )
-                print(
-                    f"  {name:12} {kind:10}",
-                    *(
-                        f"{p:g}: {m:.3f} ({a:.3f}–{b:.3f})"
-                        for p, m, a, b in zip(places, mean, low, high, strict=True)
-                    ),
-                )
-            title = f"{name} of the truth and of changed maps, over {count} trials"
-            figure = traces(lines, WHOLE, (across, name), title)
-            (out / f"known-truth-{name}-{fill}.svg").write_text(
-                standalone(figure), encoding="utf-8"
-            )
+            title = f"{name} of the ground truth and of changed maps, over {count} trials"
+            lines = [trace(name, kind, curves[kind], levels) for kind in KINDS]
+            figure = standalone(traces(lines, UNIT, (axis, name), title))
+            (out / f"known-truth-{name}-{fill}.svg").write_text(figure, encoding="utf-8")
+
+
+def trace(metric: str, kind: str, curves: np.ndarray, levels: tuple[float, ...]) -> Trace:
+    """Print and return the mean curve of one kind of map, with the range of 95 % of the trials."""
+    mean = np.nanmean(curves, axis=0)
+    low, high = np.nanquantile(curves, [0.025, 0.975], axis=0)
+    points = zip(levels, mean, low, high, strict=True)
+    print(
+        f"  {metric:12} {kind:10}", *(f"{p:g}: {m:.3f} ({a:.3f}–{b:.3f})" for p, m, a, b in points)
+    )
+    order = np.argsort(levels)
+    sorted_values = (tuple(np.asarray(v)[order]) for v in (mean, levels, low, high))
+    return Trace(kind, FAMILIES[kind], *sorted_values)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`python -m heatproof`."""
+"""Run the command line with ``python -m heatproof``."""
 
 from heatproof.cli import main
 

@@ -126,7 +126,7 @@ class Result:
             ``undefined``, ``failed``, ``n/a`` and ``skipped``.
         """
         draws = bootstrap_aggregates(self.store, self.scores, resamples)
-        return summarize(self.scores, resamples, again=draws)
+        return summarize(self.scores, resamples, aggregate_draws=draws)
 
     @property
     def failures(self) -> pd.DataFrame:

@@ -1,7 +1,12 @@
-"""The arithmetic alone, on tensors. `model` is any function from images to logits, or an hp.Model."""
+"""The arithmetic of protocols as functions on tensors, without specs, runs or files.
+
+Wherever a function takes a ``model``, it may be a ``heatproof.Model`` or any callable from images
+``(B, C, H, W)`` to logits ``(B, K)``. Maps have the shape ``(B, H, W)``. Results are float64
+wherever precision matters.
+"""
 
 from heatproof.baselines.linear import linear_impute
-from heatproof.protocols.curves import removal_curve, updated_curve
+from heatproof.protocols.removal import removal_curve, updated_curve
 from heatproof.protocols.single_deletion import patch_drops
 from heatproof.tensor.curves import auc, removal_order
 from heatproof.tensor.information import area_beyond, area_reached, energy, mean_sigmoid, negentropy

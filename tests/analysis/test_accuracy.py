@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from heatproof.analysis.accuracy import change, newcombe, readings, share, wilson
+from heatproof.analysis.accuracy import change, newcombe, proportion, readings, wilson
 from heatproof.analysis.intervals import Estimate
 
 
@@ -15,16 +15,16 @@ def answers(seed: int, n: int = 30, patches: int = 9) -> tuple[np.ndarray, np.nd
     )
 
 
-def test_readings_are_what_they_say_sample_by_sample():
-    correct, right, chance = answers(0)
-    found = readings(correct, right, chance)
+def test_readings_against_a_loop():
+    correct, patch_correct, log_prob = answers(0)
+    values = readings(correct, patch_correct, log_prob)
     for i in range(len(correct)):
-        worst = min(range(9), key=lambda p: chance[i, p])
-        assert found["intact"][i] == correct[i]
-        assert found["random"][i] == pytest.approx(sum(right[i]) / 9)
-        assert found["worst"][i] == right[i, worst]
-        assert found["whichever"][i] == all(right[i])
-    assert (found["whichever"] <= found["worst"]).all()
+        worst = min(range(9), key=lambda p: log_prob[i, p])
+        assert values["intact"][i] == correct[i]
+        assert values["random"][i] == pytest.approx(sum(patch_correct[i]) / 9)
+        assert values["worst"][i] == patch_correct[i, worst]
+        assert values["whichever"][i] == all(patch_correct[i])
+    assert (values["whichever"] <= values["worst"]).all()
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 10), (10, 10), (3, 17), (96, 128), (1, 1)])
@@ -33,26 +33,26 @@ def test_wilson_is_scipys(hits: int, n: int):
     assert wilson(hits / n, n) == pytest.approx((theirs.low, theirs.high))
 
 
-def test_none_wrong_is_not_certainty():
+def test_the_interval_has_a_width_if_all_samples_are_correct():
     always = np.ones(50)
-    assert share(always).low < 0.95
+    assert proportion(always).low < 0.95
     moved = change(always, always)
     assert moved.low < moved.value == 0 < moved.high
 
 
 def test_a_mean_over_patches_is_bootstrapped():
     values = np.random.default_rng(0).random(40)
-    assert share(values) == Estimate.mean(values)
+    assert proportion(values) == Estimate.mean(values)
     assert change(values, values + 0.1) == pytest.approx((0.1, 0.1, 0.1))
 
 
-def test_the_other_way_round_is_the_negative():
+def test_swapping_before_and_after_changes_the_sign():
     before, after = (np.random.default_rng(s).random(40) < p for s, p in ((0, 0.6), (1, 0.8)))
     there, back = newcombe(before, after), newcombe(after, before)
     assert there == pytest.approx((-back.value, -back.high, -back.low))
 
 
-def test_pairs_that_change_together_are_known_better():
+def test_correlated_pairs_have_narrower_intervals():
     before = np.arange(100) < 60
     together, apart = np.arange(100) < 70, (np.arange(100) + 50) % 100 < 70
     assert (
@@ -60,17 +60,17 @@ def test_pairs_that_change_together_are_known_better():
         == pytest.approx(newcombe(before, apart).value)
         == pytest.approx(0.1)
     )
-    assert newcombe(before, together).told == 1
-    assert newcombe(before, apart).told == 0
+    assert newcombe(before, together).sign == 1
+    assert newcombe(before, apart).sign == 0
 
 
 @pytest.mark.parametrize(("loses", "gains"), [(0.02, 0.10), (0.05, 0.05), (0.0, 0.3)])
-def test_it_covers_the_truth_about_as_often_as_it_says(loses: float, gains: float):
+def test_the_interval_has_its_nominal_coverage(loses: float, gains: float):
     rng, hits = np.random.default_rng(0), 0
     for _ in range(1000):
         kinds = rng.choice(
             4, size=60, p=[0.5, loses, gains, 0.5 - loses - gains]
         )  # both, before only, after only, neither
-        found = newcombe(kinds < 2, (kinds == 0) | (kinds == 2))
-        hits += found.low <= gains - loses <= found.high
+        estimate = newcombe(kinds < 2, (kinds == 0) | (kinds == 2))
+        hits += estimate.low <= gains - loses <= estimate.high
     assert 0.93 <= hits / 1000 <= 0.995

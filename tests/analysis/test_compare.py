@@ -27,11 +27,11 @@ def test_a_table_has_one_models_scores_under_one_setting():
             rows("b", {"y": [8, 8]}),
         ]
     )
-    found = table(all_rows, "a", KEY)
-    assert list(found.columns) == ["y", "x"]
-    assert found["y"].tolist() == [1, 2]
-    assert found["x"].tolist()[0] == 3
-    assert np.isnan(found.loc["s1", "x"])
+    scores = table(all_rows, "a", KEY)
+    assert list(scores.columns) == ["y", "x"]
+    assert scores["y"].tolist() == [1, 2]
+    assert scores["x"].tolist()[0] == 3
+    assert np.isnan(scores.loc["s1", "x"])
 
 
 def test_a_gap_is_over_the_samples_that_both_have():
@@ -39,14 +39,14 @@ def test_a_gap_is_over_the_samples_that_both_have():
         pd.Series([1.0, 5.0, np.nan, 4.0], list("abcd")),
         pd.Series([2.0, 3.0, 7.0, 9.0], list("dabz")),
     )
-    found, n = gap(of, to)
+    difference, n = gap(of, to)
     assert n == 3
-    assert found == Estimate.mean(np.array([1 - 3.0, 5 - 7.0, 4 - 2.0]))
+    assert difference == Estimate.mean(np.array([1 - 3.0, 5 - 7.0, 4 - 2.0]))
 
 
-def test_a_small_lead_on_every_sample_is_told():
+def test_a_small_lead_on_every_sample_is_significant():
     noise = pd.Series(np.random.default_rng(0).normal(size=50))
-    found, _ = gap(noise + 0.01, noise)
-    assert found == pytest.approx((0.01, 0.01, 0.01))
-    assert found.told == 1
+    difference, _ = gap(noise + 0.01, noise)
+    assert difference == pytest.approx((0.01, 0.01, 0.01))
+    assert difference.sign == 1
     assert gap(noise, pd.Series(dtype=float)) == (pytest.approx((np.nan,) * 3, nan_ok=True), 0)

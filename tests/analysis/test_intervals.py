@@ -42,7 +42,7 @@ def test_the_interval_is_the_percentile_bootstrap():
     assert line["high"] == pytest.approx(theirs.high, abs=0.004)
 
 
-def test_it_covers_the_truth_about_as_often_as_it_says():
+def test_the_interval_has_its_nominal_coverage():
     rng = np.random.default_rng(0)
     hits = 0
     for trial in range(300):
@@ -63,7 +63,7 @@ def test_comparisons_are_paired():
     assert table.loc["a", "low"] < table.loc["b", "mean"]
 
 
-def test_what_has_no_value_has_no_rank_and_is_counted():
+def test_methods_without_a_value_have_no_rank_and_are_counted():
     nan = float("nan")
     table = summarize(
         frame(
@@ -84,13 +84,13 @@ def test_ranks():
     assert rank(np.array([0.1, 0.5, 0.3]), False).tolist() == [1, 3, 2]
 
 
-def test_one_sample_is_enough_to_say_so():
+def test_one_sample_has_a_mean_but_no_interval():
     line = summarize(frame({"a": [0.5]})).iloc[0]
     assert (line["mean"], line["n"]) == (0.5, 1)
     assert np.isnan(line[["low", "high", "rank_low", "rank_high"]].to_numpy(float)).all()
 
 
-def test_the_same_twice():
+def test_the_summary_is_reproducible():
     rows = frame(
         {
             "a": np.random.default_rng(0).normal(size=50).tolist(),
@@ -110,8 +110,8 @@ def test_an_estimate_of_a_mean_is_that_of_the_summary():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "told"),
+    ("low", "high", "sign"),
     [(0.1, 0.3, 1), (-0.3, -0.1, -1), (-0.1, 0.3, 0), (0.0, 0.3, 0), (np.nan, np.nan, 0)],
 )
-def test_told_means_that_the_interval_leaves_out_zero(low: float, high: float, told: int):
-    assert Estimate(0.0, low, high).told == told
+def test_the_sign_is_zero_if_the_interval_contains_zero(low: float, high: float, sign: int):
+    assert Estimate(0.0, low, high).sign == sign

@@ -14,7 +14,7 @@ from heatproof.analysis.ranks import agreement, flipped_pairs, kendall_w, rank_s
 
 
 def scores(values: dict[str, np.ndarray], model: str = "net") -> pd.DataFrame:
-    """values: baseline -> (samples, methods); methods are called a, b, c, …"""
+    """Make rows from values (samples, methods) by baseline; methods are called a, b, c, …"""
     lines = [
         (
             model,
@@ -50,7 +50,7 @@ def scores(values: dict[str, np.ndarray], model: str = "net") -> pd.DataFrame:
 
 
 def apart(*means: float, samples: int = 40) -> np.ndarray:
-    """Samples that share their difficulty: far spread, yet the methods never change places."""
+    """Samples that share their difficulty: far spread, yet the methods never swap ranks."""
     return np.linspace(-0.3, 0.3, samples)[:, None] + np.array(means)
 
 
@@ -58,35 +58,39 @@ def test_ranks_are_those_of_the_summary():
     rows = scores(
         {"zero": apart(0.1, 0.3, 0.2), "blur": np.random.default_rng(0).normal(size=(40, 3))}
     )
-    (found,) = standings(rows)
+    (ranking,) = standings(rows)
     summary = summarize(rows)
-    for s, (_, _, baseline) in enumerate(found.settings):
-        table = summary[summary["baseline"] == baseline].set_index("method").loc[found.methods]
-        assert np.array_equal(found.ranks[s], table["rank"])
-        assert np.allclose(found.means[s], table["mean"])
+    for s, (_, _, baseline) in enumerate(ranking.settings):
+        table = summary[summary["baseline"] == baseline].set_index("method").loc[ranking.methods]
+        assert np.array_equal(ranking.ranks[s], table["rank"])
+        assert np.allclose(ranking.means[s], table["mean"])
 
 
 def test_mean_rank_over_settings():
-    (found,) = standings(scores({"zero": apart(0.1, 0.3, 0.2), "blur": apart(0.3, 0.2, 0.1)}))
-    assert dict(zip(found.methods, found.mean_ranks, strict=True)) == {"a": 2.0, "b": 1.5, "c": 2.5}
-    assert found.order == ["b", "a", "c"]
+    (ranking,) = standings(scores({"zero": apart(0.1, 0.3, 0.2), "blur": apart(0.3, 0.2, 0.1)}))
+    assert dict(zip(ranking.methods, ranking.mean_ranks, strict=True)) == {
+        "a": 2.0,
+        "b": 1.5,
+        "c": 2.5,
+    }
+    assert ranking.order == ["b", "a", "c"]
 
 
 def test_differences_are_paired():
-    """Every method's mean is unsure, but not which one is better."""
-    (found,) = standings(scores({"zero": apart(0.10, 0.11, 0.12)}))
-    assert found.mean_rank("c") == (1, 1, 1)
-    assert found.rank_gap("c", "a") == (2, 2, 2)
-    assert found.first_share("c", found.methods) == 1
-    gap = found.score_gap("c", "a")
+    """Every method's mean is uncertain, but not which one is better."""
+    (ranking,) = standings(scores({"zero": apart(0.10, 0.11, 0.12)}))
+    assert ranking.mean_rank("c") == (1, 1, 1)
+    assert ranking.rank_gap("c", "a") == (2, 2, 2)
+    assert ranking.first_fraction("c", ranking.methods) == 1
+    gap = ranking.score_gap("c", "a")
     assert gap is not None
     assert gap == pytest.approx((0.02, 0.02, 0.02))
 
 
-def test_methods_that_are_alike_cannot_be_told_apart():
+def test_similar_methods_are_not_significantly_different():
     noise = np.random.default_rng(1).normal(size=(60, 2))
-    (found,) = standings(scores({"zero": noise - noise.mean(0)}))
-    gap = found.rank_gap(found.order[0], found.order[1])
+    (ranking,) = standings(scores({"zero": noise - noise.mean(0)}))
+    gap = ranking.rank_gap(ranking.order[0], ranking.order[1])
     assert gap.low < 0 < gap.high
 
 
@@ -94,16 +98,20 @@ def test_a_method_without_a_score_somewhere_is_not_ranked():
     table = apart(0.1, 0.3, 0.2)
     missing = table.copy()
     missing[:, 1] = np.nan
-    (found,) = standings(scores({"zero": table, "blur": missing}))
-    assert found.order == ["c", "a"]
-    assert np.isnan(found.mean_rank("b").value)
+    (ranking,) = standings(scores({"zero": table, "blur": missing}))
+    assert ranking.order == ["c", "a"]
+    assert np.isnan(ranking.mean_rank("b").value)
 
 
-def test_who_is_ahead_under_one_setting_though_not_by_mean_rank():
+def test_methods_that_are_better_under_one_setting_though_not_by_mean_rank():
     one, two, other = apart(3, 2, 1), apart(3, 2, 1), apart(1, 2, 3)
-    (found,) = standings(scores({"zero": one, "blur": two, "black": other}))
-    assert found.order[0] == "a"
-    assert [found.ahead_in(i, "a", ["a", "b", "c"]) for i in range(3)] == [[], [], ["c", "b"]]
+    (ranking,) = standings(scores({"zero": one, "blur": two, "black": other}))
+    assert ranking.order[0] == "a"
+    assert [ranking.significantly_better(i, "a", ["a", "b", "c"]) for i in range(3)] == [
+        [],
+        [],
+        ["c", "b"],
+    ]
 
 
 def test_agreement_is_the_mean_and_least_spearman_of_all_pairs():
@@ -111,12 +119,12 @@ def test_agreement_is_the_mean_and_least_spearman_of_all_pairs():
         name: np.random.default_rng(i).normal(size=(30, 6))
         for i, name in enumerate(("zero", "blur", "uniform"))
     }
-    (found,) = standings(scores(tables))
-    rankings = [(found.methods, found.ranks[s], found.drawn_ranks[s]) for s in range(3)]
+    (ranking,) = standings(scores(tables))
+    rankings = [(ranking.methods, ranking.ranks[s], ranking.drawn_ranks[s]) for s in range(3)]
     agreed = agreement(rankings)
     assert agreed is not None
     expected = {
-        (a, b): spearmanr(found.means[a], found.means[b])[0]
+        (a, b): spearmanr(ranking.means[a], ranking.means[b])[0]
         for a in range(3)
         for b in range(a + 1, 3)
     }
@@ -126,20 +134,22 @@ def test_agreement_is_the_mean_and_least_spearman_of_all_pairs():
     assert expected[agreed.least_pair] == min(expected.values())
 
 
-def test_rankings_that_never_change_agree_for_sure():
-    (found,) = standings(
+def test_rankings_that_never_change_agree_in_every_draw():
+    (ranking,) = standings(
         scores({"zero": apart(0.1, 0.3, 0.2, 0.5), "blur": apart(0.2, 0.6, 0.4, 0.7)})
     )
-    agreed = agreement([(found.methods, found.ranks[s], found.drawn_ranks[s]) for s in range(2)])
+    agreed = agreement(
+        [(ranking.methods, ranking.ranks[s], ranking.drawn_ranks[s]) for s in range(2)]
+    )
     assert agreed is not None
     assert agreed.mean == pytest.approx((1, 1, 1))
 
 
-def test_agreement_leaves_out_what_it_is_told_to_and_needs_three_methods():
-    (found,) = standings(
+def test_agreement_can_leave_out_methods_and_needs_three():
+    (ranking,) = standings(
         scores({"zero": apart(0.1, 0.2, 0.3, 0.9), "blur": apart(0.3, 0.2, 0.1, 0.9)})
     )
-    rankings = [(found.methods, found.ranks[s], found.drawn_ranks[s]) for s in range(2)]
+    rankings = [(ranking.methods, ranking.ranks[s], ranking.drawn_ranks[s]) for s in range(2)]
     agreed = agreement(rankings, leave_out=["d"])
     assert agreed is not None
     assert (agreed.methods, agreed.mean.value) == (["a", "b", "c"], pytest.approx(-1))
@@ -149,13 +159,13 @@ def test_agreement_leaves_out_what_it_is_told_to_and_needs_three_methods():
 
 def test_scores_are_the_means_and_those_of_two_protocols_are_not_mixed():
     rows = scores({"zero": apart(0.1, 0.3), "blur": apart(0.3, 0.5)})
-    (found,) = standings(rows)
+    (ranking,) = standings(rows)
     summary = summarize(rows).set_index(["baseline", "method"])
-    for i, (_, _, baseline) in enumerate(found.settings):
-        assert found.score(i, "b") == pytest.approx(
+    for i, (_, _, baseline) in enumerate(ranking.settings):
+        assert ranking.score(i, "b") == pytest.approx(
             tuple(summary.loc[(baseline, "b"), ["mean", "low", "high"]])
         )
-    overall = found.mean_score("b")
+    overall = ranking.mean_score("b")
     assert overall is not None
     assert overall.value == pytest.approx(0.4)
     rows.loc[rows["baseline"] == "blur", "protocol"] = "idsds"
@@ -163,7 +173,7 @@ def test_scores_are_the_means_and_those_of_two_protocols_are_not_mixed():
 
 
 def test_stability_of_rankings_counted_by_hand():
-    """Kendall's W from the correlations of all pairs, flips pair by pair; ties are no flips."""
+    """Kendall's W from the correlations of all pairs, flips pair by pair; ties do not count."""
     ranks = np.array(
         [[1, 2, 3, 4, 5], [2, 1, 3, 5, 4], [1, 2, 2, 5, 4], [5, 4, 3, 2, 1]], dtype=float
     )

@@ -17,12 +17,12 @@ def test_softmax_gaps_are_those_of_the_labels_probability():
     assert not softmax_gaps(a, a + 3, labels).any()
 
 
-def test_a_map_is_stretched_from_zero_to_one_and_a_flat_one_has_no_shape():
+def test_maps_are_rescaled_to_the_unit_interval_and_constant_maps_are_undefined():
     maps = np.stack([RNG.normal(size=(4, 6)), np.full((4, 6), 2.0), np.full((4, 6), np.nan)])
-    found = stretched(maps)
-    assert (found[0].min(), found[0].max()) == (0, 1)
-    assert np.allclose(found[0], stretched(maps[:1] * 7 - 3)[0])
-    assert np.isnan(found[1:]).all()
+    rescaled = stretched(maps)
+    assert (rescaled[0].min(), rescaled[0].max()) == (0, 1)
+    assert np.allclose(rescaled[0], stretched(maps[:1] * 7 - 3)[0])
+    assert np.isnan(rescaled[1:]).all()
 
 
 def test_map_gaps_are_means_over_pixels():

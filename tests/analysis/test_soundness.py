@@ -1,4 +1,4 @@
-"""Soundness at levels against a bootstrap that does everything anew, and the distance between curves against scipy's."""
+"""Soundness at levels against a slow bootstrap, and the distance of curves against scipy."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from heatproof.tensor.noise import generator
 
 @pytest.fixture(scope="module")
 def curves():
-    """Forty samples that are right from some step on, mostly."""
+    """Forty samples that are mostly correct from one step on."""
     draw = np.random.default_rng(0)
     start = draw.integers(0, 14, 40)
     score = ((np.arange(12) >= start[:, None]) ^ (draw.random((40, 12)) < 0.05)).astype(np.float32)
@@ -46,23 +46,23 @@ def test_decisions_are_made_anew_in_every_draw(curves, settings):
 
     counts = generator(0, "bootstrap", 40).multinomial(40, np.full(40, 1 / 40), size=resamples)
     draws = np.array([slowly(np.repeat(np.arange(40), c)) for c in counts])
-    found = at_levels(protocol, score, mass, levels, resamples)
-    np.testing.assert_allclose([e.value for e in found], slowly(np.arange(40)), rtol=1e-9)
-    assert np.isnan(found[-1]).all()
-    for i, estimate in enumerate(found[:-1]):
+    estimates = at_levels(protocol, score, mass, levels, resamples)
+    np.testing.assert_allclose([e.value for e in estimates], slowly(np.arange(40)), rtol=1e-9)
+    assert np.isnan(estimates[-1]).all()
+    for i, estimate in enumerate(estimates[:-1]):
         known = draws[:, i][np.isfinite(draws[:, i])]
         np.testing.assert_allclose(estimate[1:], np.quantile(known, [0.025, 0.975]), rtol=1e-9)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_points_of_samples_drawn_again(curves, settings):
+def test_points_of_bootstrap_draws(curves, settings):
     protocol = make_protocol("soundness", {"eps": 0.05, **settings})
     score, mass = curves
     counts = np.random.default_rng(1).multinomial(40, np.full(40, 1 / 40), size=5)
-    found = protocol.drawn_points(
+    points_drawn = protocol.drawn_points(
         torch.from_numpy(score), torch.from_numpy(mass), torch.from_numpy(counts)
     )
-    for draw, weights in zip(found.numpy(), counts, strict=True):
+    for draw, weights in zip(points_drawn.numpy(), counts, strict=True):
         rows = np.repeat(np.arange(40), weights)
         np.testing.assert_allclose(draw, points(protocol, score[rows], mass[rows]).xy, rtol=1e-9)
 
@@ -80,7 +80,7 @@ def test_samples_without_a_curve_or_a_positive_value_are_left_out(curves):
     assert np.isnan(one[1:]).all()
 
 
-def test_conclusion_and_points_agree(curves):
+def test_aggregate_and_points_agree(curves):
     protocol = make_protocol("soundness", {"eps": 0.05, "level": 0.5})
     mean = (
         protocol.aggregate(
@@ -105,7 +105,7 @@ def test_hausdorff_as_scipy():
         assert hausdorff(a, a) == 0
 
 
-def test_the_two_nearest_curves_tell_the_distance():
+def test_the_least_distance_is_that_of_the_two_nearest_curves():
     line = np.stack([np.linspace(0, 1, 9), np.zeros(9)], 1)
     assert least_distance(
         [line, line + np.array([0, 0.5]), line + np.array([0, 2])]
@@ -118,7 +118,7 @@ def test_the_two_nearest_curves_tell_the_distance():
         least_distance([line])
 
 
-def test_maps_of_a_run_that_belong_together():
+def test_trios_of_a_run():
     labels = [
         "a|unit",
         "a|remove(partial)",
@@ -136,15 +136,15 @@ def test_maps_of_a_run_that_belong_together():
 
 
 def test_distances_of_several_maps():
-    """Two trios of parallel lines; drawn again, the curve of the first moves up by 0.1, that of the second not at all."""
+    """Two trios of parallel lines; in the draws only the first trio's curve moves, by 0.1."""
     line = np.stack([np.linspace(0, 1, 9), np.zeros(9)], 1)
     apart = {"a": 0, "b": 0.2, "c": 0.5, "d": 0, "e": 1, "f": 2}
     curves = {name: line + np.array([0, up]) for name, up in apart.items()}
-    found = distinct(
+    result = distinct(
         [Trio("", "", *"abc"), Trio("", "", *"def")],
         curves,
         {"a": curves["a"] + np.array([[[0, 0.1]]]), "d": curves["d"][None]},
     )
-    np.testing.assert_allclose(found.each, [(0.2, 0.1), (1, 0)], atol=1e-12)
-    np.testing.assert_allclose(found.mean, (0.6, 0.05))
-    assert found.spread == pytest.approx(np.std([0.2, 1], ddof=1))
+    np.testing.assert_allclose(result.each, [(0.2, 0.1), (1, 0)], atol=1e-12)
+    np.testing.assert_allclose(result.mean, (0.6, 0.05))
+    assert result.spread == pytest.approx(np.std([0.2, 1], ddof=1))

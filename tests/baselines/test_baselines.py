@@ -21,8 +21,13 @@ def model():
     )
 
 
-def fill(text, x, model, ids=None, seed=0):
-    return Baseline.parse(text).fill(x, model, Rng(seed, ids or [str(i) for i in range(len(x))]))
+def fill(text, x, model, ids=None, seed=0, reference=None):
+    baseline, rng = Baseline.parse(text), Rng(seed, ids or [str(i) for i in range(len(x))])
+    return baseline.fill(x, model, rng, prepared=prepared(baseline, model, reference))
+
+
+def prepared(baseline, model, reference):
+    return baseline.prepared_by(lambda found: found.prepare(model, iter([reference])))
 
 
 PAINTED = [
@@ -39,20 +44,18 @@ COMPAT = [
 
 
 @pytest.fixture(scope="module")
-def knowing(model):
-    """The model with reference images, for baselines that need some."""
-    reference = model.normalize(
-        torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(7))
-    )
-    with model.preparing(lambda baseline: baseline.prepare(model, iter([reference]))):
-        yield model
+def reference(model):
+    """Reference images, for baselines that need some."""
+    return model.normalize(torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(7)))
 
 
 @pytest.mark.parametrize("name", PAINTED)
-def test_only_what_is_removed_changes(knowing, name):
+def test_only_what_is_removed_changes(model, reference, name):
     x = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     removed = torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(1)) < 0.3
-    without = Baseline.parse(name).remover(x, knowing, Rng(0, "abc"))(torch.arange(3), removed)
+    baseline = Baseline.parse(name)
+    remove = baseline.remover(x, model, Rng(0, "abc"), prepared(baseline, model, reference))
+    without = remove(torch.arange(3), removed)
     kept = ~removed[:, None].expand_as(x)
     assert torch.equal(without[kept], x[kept])
     stays = (
@@ -63,20 +66,22 @@ def test_only_what_is_removed_changes(knowing, name):
 
 @pytest.mark.parametrize("text", PAINTED + [f"{name}(compat=xplique)" for name in COMPAT])
 @pytest.mark.parametrize("size", [32, 29])
-def test_a_sample_does_not_know_its_neighbours(knowing, text, size):
+def test_a_sample_does_not_know_its_neighbours(model, reference, text, size):
     """Byte by byte: alone, in another order, among others."""
     x = torch.randn(5, 3, size, size, generator=torch.Generator().manual_seed(0))
-    whole = fill(text, x, knowing, list("abcde"))
+    whole = fill(text, x, model, list("abcde"), reference=reference)
     assert torch.isfinite(whole).all() and whole.dtype == x.dtype
-    assert torch.equal(whole, fill(text, x, knowing, list("abcde")))
+    assert torch.equal(whole, fill(text, x, model, list("abcde"), reference=reference))
     for rows in ([2], [4, 0, 3], [1, 2]):
-        assert torch.equal(whole[rows], fill(text, x[rows], knowing, ["abcde"[i] for i in rows]))
+        ids = ["abcde"[i] for i in rows]
+        assert torch.equal(whole[rows], fill(text, x[rows], model, ids, reference=reference))
 
 
 @pytest.mark.parametrize("name", PAINTED)
-def test_a_blind_baseline_does_not_look_at_the_image(knowing, name):
+def test_a_blind_baseline_does_not_look_at_the_image(model, reference, name):
     x, other = torch.randn(2, 4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    alike = torch.equal(fill(name, x, knowing), fill(name, other, knowing))
+    painted = [fill(name, images, model, reference=reference) for images in (x, other)]
+    alike = torch.equal(*painted)
     assert alike == BASELINES[name].blind
 
 
@@ -85,9 +90,8 @@ def test_any_number_of_channels(channels):
     module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 2))
     model = hp.Model(module, size=8, mean=(0.5,) * channels, std=(0.25,) * channels)
     x = torch.randn(3, channels, 8, 8, generator=torch.Generator().manual_seed(0))
-    with model.preparing(lambda baseline: baseline.prepare(model, iter([x]))):
-        for text in [*PAINTED, *(f"{name}(compat=xplique)" for name in COMPAT)]:
-            assert torch.isfinite(fill(text, x, model)).all(), text
+    for text in [*PAINTED, *(f"{name}(compat=xplique)" for name in COMPAT)]:
+        assert torch.isfinite(fill(text, x, model, reference=x)).all(), text
 
 
 def test_uniform_covers_the_models_input_range(model):
@@ -181,8 +185,8 @@ def test_blur_leaves_a_constant_image_as_it_is():
         ("zer", 'unknown baseline "zer"; did you mean zero'),
         ("blur(compat=rao)", "compat: found rao; input should be 'idsds'"),
         ("blur(size=4)", "must be odd"),
-        ("uniform(1)", "both ends or none"),
-        ("random-color(1)", "both ends or none"),
+        ("uniform(1)", "both bounds or none"),
+        ("random-color(1)", "both bounds or none"),
         ("local-mean(cells=0)", "greater than or equal to 1"),
         ("permutation(compat=idsds)", "input should be 'xplique'"),
         ("zero(1)", "zero takes: no arguments"),
@@ -195,5 +199,5 @@ def test_bad_baselines_say_what_is_allowed(text, message):
 
 def test_a_baseline_that_needs_the_model_asks_for_it():
     x = torch.zeros(1, 3, 8, 8)
-    with pytest.raises(HeatproofError, match=r"pass an hp.Model, or say uniform\(-1, 1\)"):
+    with pytest.raises(HeatproofError, match=r"pass an hp.Model, or give the bounds: uniform\(-1, 1\)"):
         F.patch_drops(lambda batch: batch.mean((2, 3)), x, torch.tensor([0]), 4, "uniform")

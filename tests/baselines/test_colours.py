@@ -15,16 +15,14 @@ def model():
     return hp.Model(module, size=8, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.5))
 
 
-def fill(text, x, model):
-    return Baseline.parse(text).fill(x, model, Rng(0, [str(i) for i in range(len(x))]))
+def fill(text, x, model, reference=None):
+    baseline, rng = Baseline.parse(text), Rng(0, [str(i) for i in range(len(x))])
+    prepared = None if reference is None else baseline.prepare(model, iter(reference))
+    return baseline.fill(x, model, rng, prepared=prepared)
 
 
 def batches(pixels, model, sizes):
     return iter(torch.split(model.normalize(torch.from_numpy(pixels).float() / 255), sizes))
-
-
-def knowing(model, images):
-    return model.preparing(lambda baseline: baseline.prepare(model, iter(images)))
 
 
 @pytest.mark.parametrize("n", [7, 8])  # an odd and an even number of pixels
@@ -35,8 +33,7 @@ def test_the_median_of_the_reference_is_exact_for_images_of_8_bits(model, n):
     pixels = pixels[:, :, :, : 7 - n % 2]
     pixels[:, :, 0, 0] = [[0, 255, 255]]
     theirs = np.median(pixels, (0, 2, 3)) / 255
-    with knowing(model, batches(pixels, model, [3, n - 3])):
-        painted = fill("median", torch.zeros(2, 3, 8, 8), model)
+    painted = fill("median", torch.zeros(2, 3, 8, 8), model, batches(pixels, model, [3, n - 3]))
     torch.testing.assert_close(
         model.denormalize(painted)[1, :, 0, 0].double(), torch.from_numpy(theirs), rtol=0, atol=1e-7
     )
@@ -44,15 +41,15 @@ def test_the_median_of_the_reference_is_exact_for_images_of_8_bits(model, n):
 
 def test_the_median_of_two_levels_is_between_them(model):
     pixels = np.stack([np.full((3, 8, 8), 10), np.full((3, 8, 8), 13)])
-    with knowing(model, batches(pixels, model, [1, 1])):
-        painted = model.denormalize(fill("median", torch.zeros(1, 3, 8, 8), model))
+    reference = batches(pixels, model, [1, 1])
+    painted = model.denormalize(fill("median", torch.zeros(1, 3, 8, 8), model, reference))
     torch.testing.assert_close(painted, torch.full_like(painted, 11.5 / 255), rtol=0, atol=1e-7)
 
 
 def test_the_median_of_any_images_is_within_half_a_level_of_16_bits(model):
     images = torch.rand(9, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    with knowing(model, [model.normalize(images)]):
-        painted = model.denormalize(fill("median", images[:1], model))[0, :, 0, 0]
+    reference = [model.normalize(images)]
+    painted = model.denormalize(fill("median", images[:1], model, reference))[0, :, 0, 0]
     theirs = np.median(images.numpy(), (0, 2, 3))
     assert np.abs(painted.numpy() - theirs).max() < 0.5 / 65535 + 1e-7
 
@@ -60,8 +57,8 @@ def test_the_median_of_any_images_is_within_half_a_level_of_16_bits(model):
 def test_the_mean_of_the_reference(model):
     images = torch.rand(9, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     for sizes in ([9], [4, 5], [1] * 9):
-        with knowing(model, torch.split(model.normalize(images), sizes)):
-            painted = model.denormalize(fill("mean", images[:2], model))
+        reference = torch.split(model.normalize(images), sizes)
+        painted = model.denormalize(fill("mean", images[:2], model, reference))
         torch.testing.assert_close(
             painted[1, :, 3, 3].double(), images.double().mean((0, 2, 3)), rtol=0, atol=1e-6
         )

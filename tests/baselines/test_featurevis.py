@@ -76,8 +76,7 @@ def test_what_is_told_of_the_image_is_so(vgg, reference):
 def test_every_sample_gets_the_same_image(vgg, reference):
     baseline = Baseline.parse(f"featurevis({QUICK})")
     found = prepared(baseline.label, vgg, reference)
-    with vgg.preparing(lambda asked: {baseline.label: found}[asked.label]):
-        painted = baseline.fill(torch.zeros(2, 3, 64, 64), vgg, Rng(0, "ab"))
+    painted = baseline.fill(torch.zeros(2, 3, 64, 64), vgg, Rng(0, "ab"), prepared=found)
     assert torch.equal(painted, found["image"].expand(2, -1, -1, -1))
 
 
@@ -151,7 +150,7 @@ def test_the_gradient_is_that_of_the_mean_over_noisy_looks():
     expected = torch.autograd.grad(
         model.module[:3](seen).square().sum(1).mean(), leaves, retain_graph=True
     )
-    with model.batches_of(2):
+    with model.passes.batches_of(2):
         values, slope = fv.downhill(model, seen.detach(), fv.OBJECTIVES["l2"])
     found = torch.autograd.grad(seen, leaves, slope / 5)
     torch.testing.assert_close(values, model.module[:3](seen).square().sum(1))
@@ -185,19 +184,19 @@ def test_the_same_twice_and_nothing_else_is_touched(vgg, reference):
     torch.manual_seed(0)
     np.random.seed(0)
     before, theirs = torch.random.get_rng_state(), np.random.get_state()[1].copy()
-    settings = vgg.batch_size, vgg.fill_batches
+    settings = vgg.batch_size, vgg.pad_batches
     with assert_unchanged(vgg.module), torch.no_grad():
         first = prepared(text, vgg, reference)
     assert torch.equal(torch.random.get_rng_state(), before) and np.array_equal(
         np.random.get_state()[1], theirs
     )
-    assert settings == (vgg.batch_size, vgg.fill_batches) and all(
+    assert settings == (vgg.batch_size, vgg.pad_batches) and all(
         p.requires_grad for p in vgg.module.parameters()
     )
     torch.manual_seed(1)
     again = prepared(text, vgg, reference)
     assert all(torch.equal(first[key], again[key]) for key in first)
-    with vgg.batches_of(8):  # as in a run
+    with vgg.passes.batches_of(8):  # as in a run
         torch.testing.assert_close(
             prepared(text, vgg, reference)["image"], first["image"], rtol=1e-3, atol=1e-3
         )
@@ -207,9 +206,9 @@ def test_the_same_twice_and_nothing_else_is_touched(vgg, reference):
 
 
 def test_passes_are_counted(vgg, reference):
-    vgg.passes.clear()
+    vgg.pass_counts.clear()
     prepared(f"featurevis({QUICK})", vgg, reference)
-    assert vgg.passes == {"forward": 2, "backward": 12 * 4}
+    assert vgg.pass_counts == {"forward": 2, "backward": 12 * 4}
 
 
 @pytest.mark.parametrize(

@@ -252,11 +252,14 @@ def test_one_writer_at_a_time(model, tmp_path):
 def test_the_plan_counts_the_passes_that_happen(model, tmp_path, methods, forwards, backwards):
     data = hp.load_data("paperbirds:test", model, limit=10)
     plan = make_plan([model], [data], parse_methods(methods), parse_protocols(PROTOCOLS))
-    model.passes.clear()
+    model.pass_counts.clear()
     execute(plan, Store(tmp_path))
     cost = Cost(images=10, forwards=10 * forwards, backwards=10 * backwards)
     assert plan_cost(plan) == {ModelView("paperbirds/resnet"): cost}
-    assert (model.passes["forward"], model.passes["backward"]) == (10 * forwards, 10 * backwards)
+    assert (model.pass_counts["forward"], model.pass_counts["backward"]) == (
+        10 * forwards,
+        10 * backwards,
+    )
 
 
 def test_out_of_memory_halves_the_batch_and_goes_on(tmp_path):
@@ -291,6 +294,7 @@ hp.evaluate(model, "paperbirds:test", ["ixg", slow, "random"], ["sds(baseline=un
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")
 def test_killed_in_the_middle_and_taken_up_again(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
 
@@ -513,7 +517,7 @@ IMAGES = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
             "steps: found abc; input should be a valid integer",
         ),
         ("paperbirds:test", {"methods": ["gradcam++(compat=rao)"]}, "compat: found rao"),
-        ("paperbirds:test", {"protocols": ["sds(baseline=uniform(1))"]}, "both ends or none"),
+        ("paperbirds:test", {"protocols": ["sds(baseline=uniform(1))"]}, "both bounds or none"),
         (
             "paperbirds:test",
             {"protocols": ["sds(baseline=blur(size=201))"]},

@@ -1,4 +1,4 @@
-"""The command line, as a person calls it."""
+"""The command line."""
 
 import json
 import platform
@@ -23,7 +23,7 @@ import torch
 from torch import nn
 import heatproof as hp
 
-def own(model, x, target, *, rng, power=2):
+def pow(model, x, target, *, rng, power=2):
     return x**power
 
 def broken(model, x, target, *, rng):
@@ -31,7 +31,8 @@ def broken(model, x, target, *, rng):
 
 def build():
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    features = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    net = nn.Sequential(*features, nn.Flatten(), nn.Linear(4, 2))
     return hp.Model(net, size=16, classes=["cat", "dog"])
 """
 
@@ -57,8 +58,13 @@ def test_help_has_examples(command):
     assert command in call("--help")
 
 
-def test_help_does_not_wait_for_torch():
-    code = "import sys; from heatproof.cli import main; main(['--help'], standalone_mode=False); assert 'torch' not in sys.modules"
+def test_help_does_not_import_torch():
+    code = """
+import sys
+from heatproof.cli import main
+main(["--help"], standalone_mode=False)
+assert "torch" not in sys.modules
+"""
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
@@ -71,35 +77,35 @@ def test_run_ends_with_the_report(spec, tmp_path):
     assert str(report) in call("report", tmp_path / "run").replace("\n", "")
 
 
-def test_a_failed_method_ends_with_code_3_and_the_rest_is_there(tmp_path):
+def test_a_failed_method_ends_with_code_3_and_other_results_are_kept(tmp_path):
     (tmp_path / "net.py").write_text(NET)
     for name in ("cat", "dog"):
         (tmp_path / "images" / name).mkdir(parents=True)
         Image.effect_noise((20, 20), 90).save(tmp_path / "images" / name / "1.png")
     (tmp_path / "images" / "dog" / "2.png").write_bytes(b"nothing")
-    told = {
+    config = {
         "models": [f"file:{tmp_path}/net.py:build"],
         "data": f"folder:{tmp_path}/images",
         "methods": ["ixg"],
         "protocols": ["sds"],
     }
-    (tmp_path / "good.yaml").write_text(yaml.safe_dump(told))
+    (tmp_path / "good.yaml").write_text(yaml.safe_dump(config))
     assert "1 skipped" in call("run", tmp_path / "good.yaml", "-o", tmp_path / "good")
     (tmp_path / "bad.yaml").write_text(
         yaml.safe_dump(
             {
-                **told,
+                **config,
                 "methods": [
                     "ixg",
                     f"file:{tmp_path}/net.py:broken",
-                    f"file:{tmp_path}/net.py:own(power=3)|abs",
+                    f"file:{tmp_path}/net.py:pow(power=3)|abs",
                 ],
             }
         )
     )
     out = call("run", tmp_path / "bad.yaml", "-o", tmp_path / "bad", code=3)
     assert "broken: ValueError: not today [/tmp/x]" in " ".join(out.split())
-    assert "own(power=3)|abs" in out
+    assert "pow(power=3)|abs" in out
     assert (tmp_path / "bad" / "report" / "index.html").is_file()
 
 
@@ -111,7 +117,7 @@ def test_plan_counts_before_anything_runs(spec, tmp_path):
 
 
 def test_validate(spec, tmp_path):
-    assert "is right: 4 samples, 3 results in 1 blocks" in call("validate", spec)
+    assert "is valid: 4 samples, 3 results in 1 blocks" in call("validate", spec)
     spec.write_text(yaml.safe_dump({**SPEC, "methods": ["gradcm"]}))
     assert 'unknown method "gradcm"; did you mean gradcam' in call("validate", spec, code=2)
 
@@ -175,21 +181,21 @@ def test_mistakes_are_explained(args, message):
     assert message in call(*args, code=2)
 
 
-def test_a_directory_that_is_no_run(tmp_path):
+def test_a_directory_that_is_not_a_run(tmp_path):
     assert "is not a run of heatproof" in call("report", tmp_path, code=2)
 
 
 def test_the_spec_in_a_report_runs(spec, tmp_path):
     call("run", spec, "-o", tmp_path / "run")
-    assert "is right" in call("validate", tmp_path / "run" / "report" / "spec.yaml")
+    assert "is valid" in call("validate", tmp_path / "run" / "report" / "spec.yaml")
     assert "is a run, not a spec" in call("validate", tmp_path / "run", code=2)
 
 
-def test_the_terminal_says_how_well_the_model_classifies(tmp_path, spec):
+def test_the_accuracy_of_the_model_is_printed(tmp_path, spec):
     assert "paperbirds/resnet classifies 4 of 4 correctly" in call(
         "run", spec, "-o", tmp_path / "run", "--no-report"
     )
-    told = {
+    config = {
         **SPEC,
         "models": [
             {
@@ -205,23 +211,23 @@ def test_the_terminal_says_how_well_the_model_classifies(tmp_path, spec):
 
     state = {k: v * 0 for k, v in hp.load_model("paperbirds/resnet").module.state_dict().items()}
     save_file(state, tmp_path / "w.safetensors")
-    spec.write_text(yaml.safe_dump(told))
+    spec.write_text(yaml.safe_dump(config))
     out = call("run", spec, "-o", tmp_path / "other", "--no-report")
     assert "untrained classifies" in out
     assert "check its classes and its preprocessing" in out
 
 
-def test_a_method_that_raises_is_told_in_a_line(tmp_path):
+def test_the_error_of_a_method_is_printed_in_one_line(tmp_path):
     (tmp_path / "net.py").write_text(NET)
     Image.effect_noise((40, 30), 90).save(tmp_path / "a.png")
-    place = f"file:{tmp_path}/net.py"
+    file = f"file:{tmp_path}/net.py"
     out = call(
         "explain",
         tmp_path / "a.png",
         "-m",
-        f"{place}:build",
+        f"{file}:build",
         "--method",
-        f"{place}:broken",
+        f"{file}:broken",
         "-o",
         tmp_path / "m.png",
         code=2,
@@ -230,7 +236,7 @@ def test_a_method_that_raises_is_told_in_a_line(tmp_path):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_memory_that_is_freed_is_kept():
+def test_freed_memory_is_kept():
     code = """
 import sys, resource, torch
 from heatproof.cli import keep_memory

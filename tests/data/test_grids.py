@@ -120,9 +120,9 @@ def test_a_common_pool_is_what_all_are_sure_about(bright):
 def test_the_pool_is_found_once(bright):
     model, data = bright
     own_confidence(model, data)
-    before = model.passes.copy()
+    before = model.pass_counts.copy()
     pool_of([(model, data)], 0.3)
-    assert model.passes == before
+    assert model.pass_counts == before
 
 
 def test_a_grid_is_its_images_side_by_side(bright):

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from heatproof.methods import Explainer, Expression
+from heatproof.models.batch import ModelBatch
 from heatproof.tensor.noise import Rng
 
 
@@ -21,7 +22,7 @@ def layers():
 def native():
     def explain(model, x, target, text):
         return (
-            Explainer(model, x, target, Rng(0, [str(i) for i in range(len(x))]))
+            Explainer(ModelBatch(model, x, target), Rng(0, [str(i) for i in range(len(x))]))
             .native(Expression.parse(text))
             .numpy()
         )

@@ -10,6 +10,7 @@ import heatproof as hp
 import heatproof.functional as F
 from heatproof.methods import Explainer, Expression
 from heatproof.models import views
+from heatproof.models.batch import ModelBatch
 from heatproof.tensor.filters import resize
 from heatproof.tensor.localization import cell_sums
 from heatproof.tensor.noise import Rng
@@ -45,7 +46,7 @@ def maps(model, setting, grid, cell, case, text):
     """At the layer's own resolution, for the class of that cell."""
     x, labels = grids(case, setting)
     rng = Rng(0, [str(i) for i in range(len(x))])
-    return Explainer(VIEWS[setting](model, grid, cell), x, labels[:, cell], rng).native(
+    return Explainer(ModelBatch(VIEWS[setting](model, grid, cell), x, labels[:, cell]), rng).native(
         Expression.parse(text)
     )
 

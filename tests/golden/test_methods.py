@@ -9,6 +9,7 @@ import torch
 import heatproof as hp
 from heatproof.methods import Explainer, Expression
 from heatproof.methods.gradients import integrated_gradients
+from heatproof.models.batch import ModelBatch
 from heatproof.tensor.noise import Rng
 
 FORWARDS = {"AblationCam": "ablationcam", "ScoreCam": "scorecam(compat=rao)"}
@@ -161,7 +162,7 @@ def test_smooth_gradcam_plus_plus(golden, golden_model, deviation, name, inputs,
     noise = torch.from_numpy(case[f"{name}__sgcampp__noise"]) / 0.3  # as it was added, σ = 0.3
     x, target = (v[: len(noise)] for v in inputs(case))
     ours = (
-        Explainer(model, x, target, Recorded(noise))
+        Explainer(ModelBatch(model, x, target), Recorded(noise))
         .native(Expression.parse("sg-cam++(compat=torchcam)"))
         .numpy()
     )
@@ -185,7 +186,11 @@ def test_noise(golden, golden_model, deviation, name, method, stored, inputs, as
     case, model = golden("case06_torchcam_captum"), golden_model(name)
     noise = torch.from_numpy(case["noisetunnel_noise"]).reshape(4, 4, 3, 32, 32)
     x, target = (v[:4] for v in inputs(case))
-    ours = Explainer(model, x, target, Recorded(noise)).native(Expression.parse(method)).numpy()
+    ours = (
+        Explainer(ModelBatch(model, x, target), Recorded(noise))
+        .native(Expression.parse(method))
+        .numpy()
+    )
     deviation(
         "ig-var" if "var" in method else method,
         "Captum 0.7",

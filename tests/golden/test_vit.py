@@ -11,6 +11,7 @@ from torch import Tensor
 import heatproof as hp
 from heatproof.methods import Explainer, Expression
 from heatproof.methods.transformers import attention_evidence, attention_gradients
+from heatproof.models.batch import ModelBatch
 from heatproof.models.convert import renamed
 from heatproof.models.hooks import record_calls
 from heatproof.models.vit import vit
@@ -90,7 +91,9 @@ def test_gradient_and_relevance_of_every_attention(case, inputs, model):
     ],
 )
 def test_maps(case, inputs, model, deviation, which, method, stored):
-    maps = Explainer(model(which), *inputs, Rng(0, "012345")).native(Expression.parse(method))
+    maps = Explainer(ModelBatch(model(which), *inputs), Rng(0, "012345")).native(
+        Expression.parse(method)
+    )
     deviation(method.partition("(")[0], "the IDSDS code", maps, case[stored])
     close(maps, case[stored])
     if (

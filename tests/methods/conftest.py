@@ -8,6 +8,7 @@ from torch import nn
 import heatproof as hp
 from heatproof.methods import METHODS
 from heatproof.models import nets
+from heatproof.models.batch import ModelBatch
 
 
 @pytest.fixture(scope="session")
@@ -21,9 +22,9 @@ def raw():
     """All channels of a map, where the layer is."""
 
     def explain(model, x, target, name, layer="input", **arguments):
-        return METHODS[name].function(
-            model.tail(layer), model.activation(x, layer), target, rng=None, **arguments
-        )
+        entry, batch = METHODS[name], ModelBatch(model, x, target).at(layer)
+        given = {"batch": batch} if entry.takes("batch") else {}
+        return entry.function(model.tail(layer), batch.x, target, rng=None, **given, **arguments)
 
     return explain
 

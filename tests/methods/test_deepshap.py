@@ -137,7 +137,7 @@ def test_the_network_is_left_as_it_was_and_batches_do_not_matter(raw, spread, wi
     assert net.training and net.relu.inplace and torch.equal(x, kept)
     assert all(p.requires_grad and p.grad is None for p in net.parameters())
     assert all(torch.equal(v, state[k]) for k, v in net.state_dict().items())
-    with model.batches_of(2):
+    with model.passes.batches_of(2):
         assert_like(raw(model, x, target, "deepshap"), maps)
     whole = raw(model, x[[3]], target[[3]], "deepshap")
     assert_like(whole, maps[[3]])

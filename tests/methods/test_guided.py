@@ -10,6 +10,7 @@ from torch import nn
 import heatproof as hp
 from heatproof.errors import NotApplicable
 from heatproof.methods import METHODS, Explainer, Expression
+from heatproof.models.batch import ModelBatch
 from heatproof.models.nets import build
 from heatproof.tensor.noise import Rng
 
@@ -168,7 +169,7 @@ def test_the_network_is_left_as_it_was(raw, spread, with_relu, name):
     assert all(p.grad is None for p in net.parameters())
     assert all(torch.equal(v, state[k]) for k, v in net.state_dict().items())
     assert not any(m._forward_hooks or m._backward_hooks for m in net.modules())
-    with model.batches_of(2):
+    with model.passes.batches_of(2):
         torch.testing.assert_close(raw(model, x, target, name), maps)
     double = raw(hp.Model(net.double(), size=10), x.double(), target, name)
     assert double.dtype == torch.float64
@@ -207,5 +208,7 @@ def test_a_network_that_cannot_be_traced(raw, with_relu, plain):
 def test_expressions_reduce_as_the_grid_paper_does(raw, plain):
     net, x, target = plain
     model = hp.Model(net, size=10)
-    native = Explainer(model, x, target, Rng(0, "abc")).native(Expression.parse("guided-backprop"))
+    native = Explainer(ModelBatch(model, x, target), Rng(0, "abc")).native(
+        Expression.parse("guided-backprop")
+    )
     torch.testing.assert_close(native, raw(model, x, target, "guided-backprop").abs().sum(1))

@@ -6,8 +6,11 @@ from torch.nn.functional import pad
 
 import heatproof as hp
 from heatproof.errors import NotApplicable
+from heatproof.methods import Explainer, Expression
 from heatproof.models.bagnet import bagnet
+from heatproof.models.batch import ModelBatch
 from heatproof.models.bcos import BcosConv, bcos, explaining
+from heatproof.tensor.noise import Rng
 
 
 @pytest.fixture(scope="module", params=[16, 18], ids=["whole strides", "a rest"])
@@ -54,9 +57,9 @@ def test_bagnet_logits_are_the_mean_over_places(bag):
 
 def test_bagnet_maps_do_not_depend_on_the_batch_and_passes_are_counted(bag):
     model, x, target = bag
-    before, maps = model.passes["forward"], hp.explain(model, x, target, "bagnet")
-    assert model.passes["forward"] - before == 16 * len(x)
-    with model.batches_of(3):
+    before, maps = model.pass_counts["forward"], hp.explain(model, x, target, "bagnet")
+    assert model.pass_counts["forward"] - before == 16 * len(x)
+    with model.passes.batches_of(3):
         torch.testing.assert_close(hp.explain(model, x, target, "bagnet"), maps)
 
 
@@ -84,9 +87,9 @@ def test_bcos_is_a_linear_map_at_every_layer(cosine):
 def test_the_linear_map_is_not_what_other_methods_share(cosine):
     model, x, target = cosine
     alone = model.gradient(x, target).gradient
-    with model.sharing(x, target):
-        hp.explain(model, x, target, "bcos")
-        assert torch.equal(model.gradient(x, target).gradient, alone)
+    batch = ModelBatch(model, x, target, ["input"])
+    Explainer(batch, Rng(0, "abc")).native(Expression.parse("bcos"))
+    assert torch.equal(batch.gradient().gradient, alone)
 
 
 def test_explaining_always_ends(cosine):

@@ -9,6 +9,7 @@ import heatproof as hp
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods import METHODS
 from heatproof.methods.explain import MapError
+from heatproof.models.batch import ModelBatch
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 FEW = {"steps": 3, "masks": 130, "designs": 4, "n": 2}  # enough to see that it works
@@ -196,7 +197,9 @@ def test_captum_agrees_on_gradcam_at_any_layer(bird, layer):
     from heatproof.methods import Explainer, Expression
     from heatproof.tensor.noise import Rng
 
-    ours = Explainer(model, x, target, Rng(0, "0123")).native(Expression.parse(f"gradcam@{layer}"))
+    ours = Explainer(ModelBatch(model, x, target), Rng(0, "0123")).native(
+        Expression.parse(f"gradcam@{layer}")
+    )
     torch.testing.assert_close(ours, theirs[:, 0].detach(), **CLOSE)
 
 

@@ -11,13 +11,14 @@ from heatproof.bench.plan import make_plan
 from heatproof.bench.spec import parse_protocols
 from heatproof.errors import HeatproofError
 from heatproof.methods import Explainer, Expression, parse_methods
+from heatproof.models.batch import ModelBatch
 from heatproof.tensor.noise import Rng
 
 
 def native(model, x, target, text, rng=None):
-    return Explainer(model, x, target, rng or Rng(0, [str(i) for i in range(len(x))])).native(
-        Expression.parse(text)
-    )
+    return Explainer(
+        ModelBatch(model, x, target), rng or Rng(0, [str(i) for i in range(len(x))])
+    ).native(Expression.parse(text))
 
 
 @pytest.mark.parametrize("layer", ["input", "layer2"])
@@ -75,7 +76,7 @@ def test_kinds_share_their_samples_and_the_plan_knows():
     planned = plan_cost(plan)[ModelView("paperbirds/vgg")]
     assert planned.backwards == 4 * (4 * 3 + 4)
     hp.evaluate(model, data, methods, ["sds"])
-    assert model.passes["backward"] == planned.backwards
+    assert model.pass_counts["backward"] == planned.backwards
 
 
 @pytest.mark.parametrize(

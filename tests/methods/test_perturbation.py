@@ -76,7 +76,7 @@ def test_neighbours_order_and_batch_size_do_not_matter(bird, method):
     whole = hp.explain(model, x, target, method, ids="abcd", seed=3)
     assert torch.equal(whole, hp.explain(model, x, target, method, ids="abcd", seed=3))
     for size in (7, 64):
-        with model.batches_of(size):
+        with model.passes.batches_of(size):
             several = hp.explain(model, x, target, method, ids="abcd", seed=3)
             assert torch.equal(
                 several[[2, 0]],
@@ -136,9 +136,9 @@ def test_the_network_is_left_as_it_was(method):
 )
 def test_costs_are_what_is_told(method, passes):
     model = hp.Model(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4)), size=32)
-    model.passes.clear()
+    model.pass_counts.clear()
     hp.explain(model, torch.randn(2, 3, 32, 32), [0, 1], method)
-    assert sum(model.passes.values()) == 2 * passes
+    assert sum(model.pass_counts.values()) == 2 * passes
     told = Expression.parse(method).cost
     assert sum(told) == (29**2 + 1 if method == "occlusion" else passes)  # told for 224 px
 

@@ -274,7 +274,7 @@ def test_nets_of_ours_at_every_layer(birds, name, method, layer):
 def test_outputs_are_the_networks_own(birds, name):
     """Norms are merged on the side: the values that flow are those of the network."""
     model, x, _ = birds(name)
-    with model.frozen_eval():
+    with model.passes.frozen_eval():
         logits = Propagation(model, Rules(z_plus, z_plus)).logits(x.requires_grad_())
     torch.testing.assert_close(logits.detach(), model.logits(x.detach()), rtol=1e-5, atol=1e-5)
 
@@ -584,7 +584,7 @@ def test_the_network_is_left_as_it_was_and_batches_do_not_matter(raw, spread):
     assert net.training and net.relu.inplace and torch.equal(x, kept)
     assert all(p.requires_grad and p.grad is None for p in net.parameters())
     assert all(torch.equal(v, state[k]) for k, v in net.state_dict().items())
-    with model.batches_of(2):
+    with model.passes.batches_of(2):
         assert_like(raw(model, x, target, "lrp-composite"), maps)
     double = raw(hp.Model(net.double(), size=9), x.double(), target, "lrp-composite")
     assert double.dtype == torch.float64

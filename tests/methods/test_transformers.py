@@ -17,6 +17,7 @@ from heatproof.methods.transformers import (
     class_row,
     mean_attention,
 )
+from heatproof.models.batch import ModelBatch
 from heatproof.models.guards import HOOKS
 from heatproof.models.hooks import Call, record_calls
 from heatproof.models.operations import Product, Sum
@@ -46,7 +47,7 @@ def small():
 
 
 def native(model, x, target, text):
-    return Explainer(model, x, target, Rng(0, [str(i) for i in range(len(x))])).native(
+    return Explainer(ModelBatch(model, x, target), Rng(0, [str(i) for i in range(len(x))])).native(
         Expression.parse(text)
     )
 
@@ -70,7 +71,7 @@ def test_a_map_does_not_depend_on_its_neighbours(small, method):
     model, x, target = small
     whole = native(model, x, target, method)
     for size in (1, 3):
-        with model.batches_of(size):
+        with model.passes.batches_of(size):
             maps = native(model, x[[3, 0]], target[[3, 0]], method)
         torch.testing.assert_close(maps, whole[[3, 0]], rtol=1e-5, atol=1e-6)
 
@@ -217,12 +218,15 @@ def test_frozen_networks_are_explained_too_and_passes_are_counted(small, method)
     model, x, target = small
     whole = native(model, x, target, method)
     model.module.requires_grad_(False)
-    model.passes.clear()
+    model.pass_counts.clear()
     with torch.no_grad():
         assert torch.equal(native(model, x, target, method), whole)
     model.module.requires_grad_(True)
     forwards, backwards = Expression.parse(method).cost
-    assert (model.passes["forward"], model.passes["backward"]) == (4 * forwards, 4 * backwards)
+    assert (model.pass_counts["forward"], model.pass_counts["backward"]) == (
+        4 * forwards,
+        4 * backwards,
+    )
 
 
 @pytest.mark.parametrize("method", ["rollout", "chefer", "vit-gradcam"])

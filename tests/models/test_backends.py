@@ -134,13 +134,15 @@ def test_only_whole_passes_without_gradients_leave_the_network(models):
         tail.logits(h),
         model.gradient(x, target).gradient,
         model(x).detach(),
-        model.logits_and_activation(x, "layer2")[1],
+        model.passes.logits_and_activation(x, model.layer_index("layer2"))[1],
     ]
     assert all(map(torch.equal, found, expected))
-    assert torch.equal(model.logits_and_activation(x, "layer2")[0], model.forward(x)[0])
-    before = model.passes.copy()
+    assert torch.equal(
+        model.passes.logits_and_activation(x, model.layer_index("layer2"))[0], model.forward(x)[0]
+    )
+    before = model.pass_counts.copy()
     model.tail("input").logits(x)
-    assert (model.passes - before) == {"forward": ROWS}
+    assert (model.pass_counts - before) == {"forward": ROWS}
 
 
 @each
@@ -167,7 +169,7 @@ def test_norms_are_folded_into_convolutions():
     model = small()
     conv, norm = model.module[0], model.module[1]
     program = torch.export.export(
-        backends.Whole("small", model.module.eval(), model.body, model._embedding),
+        backends.Whole("small", model.module.eval(), model.body, model.layer_table.embedding),
         (torch.zeros(4, 3, 16, 16),),
     )
     graph = backends._fused(program)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import heatproof as hp
 from heatproof.errors import HeatproofError
+from heatproof.models.batch import ModelBatch
 from heatproof.models.body import Hooked, Staged
 from heatproof.models.nets import SHIPPED
 
@@ -52,7 +53,7 @@ def photos(model: hp.Model, n: int = 3) -> Tensor:
 def assert_cuts_are_exact(model: hp.Model) -> None:
     x = photos(model)
     whole = model.module(
-        x.contiguous(memory_format=model._layout)
+        x.contiguous(memory_format=model.layout)
     )  # another layout in memory may round otherwise
     for layer in (*model.layers, *model.landmarks):
         pre, explain = model.cut(layer)
@@ -108,8 +109,7 @@ def test_a_network_that_cannot_be_traced_is_cut_by_hooks():
     assert model.layers == ("input", "early", "late", "embedding")
     assert_cuts_are_exact(model)
     x, target = photos(model), torch.tensor([0, 1, 2])
-    with model.sharing(x, target, ["input", "late"]):
-        shared = model.gradient(x, target, "late").gradient
+    shared = ModelBatch(model, x, target, ["input", "late"]).gradient("late").gradient
     alone = model.tail("late").gradient(model.activation(x, "late"), target).gradient
     torch.testing.assert_close(shared, alone)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.module.modules())
@@ -165,24 +165,23 @@ def test_one_backward_serves_all_layers_with_the_same_bytes(golden_model, images
         layer: model.tail(layer).gradient(model.activation(x, layer), target).gradient
         for layer in ("input", "middle", "cam")
     }
-    model.passes.clear()
-    with model.sharing(x, target, list(alone)):
-        for layer, expected in alone.items():
-            found = model.tail(layer).gradient(model.activation(x, layer), target).gradient
-            assert torch.equal(found, expected), layer
-    assert model.passes["backward"] == len(x)
-    assert sum(n for kind, n in model.passes.items() if kind.startswith("backward")) == len(x)
+    model.pass_counts.clear()
+    batch = ModelBatch(model, x, target, list(alone))
+    for layer, expected in alone.items():
+        assert torch.equal(batch.at(layer).gradient(), expected), layer
+    assert model.pass_counts["backward"] == len(x)
+    assert sum(n for kind, n in model.pass_counts.items() if kind.startswith("backward")) == len(x)
 
 
 def test_bytes_do_not_depend_on_neighbours(golden_model, images):
     model, (x, target) = golden_model("resnet"), images
-    with model.batches_of(8):
+    with model.passes.batches_of(8):
         logits, gradient = model.logits(x), model.gradient(x, target).gradient
         for rows in ([0], [5, 2], [7, 6, 5, 4, 3, 2, 1, 0]):
             assert torch.equal(model.logits(x[rows]), logits[rows])
             assert torch.equal(model.gradient(x[rows], target[rows]).gradient, gradient[rows])
     for size in (1, 3, 8):
-        with model.batches_of(size):
+        with model.passes.batches_of(size):
             assert (model.logits(x) - logits).abs().max() <= 2e-6 * logits.abs().max()
             assert (
                 model.gradient(x, target).gradient - gradient
@@ -296,8 +295,7 @@ def test_a_module_that_is_called_again_is_another_layer():
     for layer in model.layers:
         alone = model.tail(layer).gradient(model.activation(x, layer), target)
         assert torch.equal(alone.logits, model.gradient(x, target).logits), layer
-        with model.sharing(x, target, ["input", layer]):
-            together = model.tail(layer).gradient(model.activation(x, layer), target)
+        together = ModelBatch(model, x, target, ["input", layer]).gradient(layer)
         assert torch.equal(together.gradient, alone.gradient), layer
         h = model.activation(x, layer)
         with torch.no_grad():
@@ -363,13 +361,17 @@ def test_a_network_that_rolls_dice_is_told_so():
 
 def test_kinds(golden_model):
     vgg, resnet = golden_model("vgg"), golden_model("resnet")
-    assert [vgg.kind(layer) for layer in ("features.3", "features", "flatten", "classifier.0")] == [
+
+    def kinds(model, *layers):
+        return [model.layer_table.kind(model.layer_index(layer)) for layer in layers]
+
+    assert kinds(vgg, "features.3", "features", "flatten", "classifier.0") == [
         "features",
         "features",
         "pool",
         "head",
     ]
-    assert [resnet.kind(layer) for layer in ("layer1", "layer4", "avgpool", "flatten")] == [
+    assert kinds(resnet, "layer1", "layer4", "avgpool", "flatten") == [
         "features",
         "features",
         "pool",
@@ -424,7 +426,7 @@ def test_a_network_that_views_its_features_as_rows_runs():
     model = hp.Model(Net(), size=8)
     x = torch.randn(3, 3, 8, 8)
     torch.testing.assert_close(model.logits(x), model.module(x))
-    torch.testing.assert_close(model.logits_and_activation(x, model.layers[1])[0], model.module(x))
+    torch.testing.assert_close(model.passes.logits_and_activation(x, 1)[0], model.module(x))
 
 
 class _Scale(nn.Module):
@@ -526,7 +528,7 @@ def test_gradients_are_the_same_whatever_the_layout():
     free, strict = Net(False), Net(True)
     strict.load_state_dict(free.state_dict())
     one, other = (hp.Model(net.eval(), size=16, layers=["conv", "again"]) for net in (free, strict))
-    assert (one._layout, other._layout) == (torch.channels_last, torch.contiguous_format)
+    assert (one.layout, other.layout) == (torch.channels_last, torch.contiguous_format)
     x, target = torch.rand(6, 3, 16, 16), torch.arange(6) % 5
     for layer in ("input", "conv"):
         for method in ("ixg", "ig(steps=4)", "gradcam++", "guided-backprop"):

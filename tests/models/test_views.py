@@ -1,5 +1,7 @@
 """Grids as a network can see them: what is exact is tested exactly."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ import heatproof.functional as F
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods import METHODS, Explainer, Expression, at_their_layers, parse_methods
 from heatproof.models import views
+from heatproof.models.batch import ModelBatch
 from heatproof.models.nets import bagnet
 from heatproof.models.papers import NETWORKS
 from heatproof.tensor.noise import Rng
@@ -148,10 +151,10 @@ def test_a_view_is_a_model(golden_model, kind, name):
         assert torch.equal(explain(pre(x)), view(x)), layer
     target = torch.tensor([1, 2])
     alone = {layer: view.gradient(x, target, layer) for layer in LAYERS}
-    with view.sharing(x, target, LAYERS):
-        for layer in LAYERS:
-            for ours, theirs in zip(view.gradient(x, target, layer), alone[layer], strict=True):
-                torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    batch = ModelBatch(view, x, target, LAYERS)
+    for layer in LAYERS:
+        for ours, theirs in zip(batch.gradient(layer), alone[layer], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     assert (
         len({view.fingerprint(), model.fingerprint(), VIEWS[kind](model, 3, 3).fingerprint()}) == 3
     )
@@ -218,7 +221,7 @@ def test_on_difull_relevance_is_that_of_the_cell_and_nothing_else(golden_model, 
 
 
 def native(model, x, target, text):
-    return Explainer(model, x, target, Rng(0, [str(i) for i in range(len(x))])).native(
+    return Explainer(ModelBatch(model, x, target), Rng(0, [str(i) for i in range(len(x))])).native(
         Expression.parse(text)
     )
 
@@ -247,7 +250,8 @@ def test_a_fully_connected_layer_that_slides_has_its_own_rule(golden_model, meth
 
     x, target = noise(2, 3, 64, 64), torch.tensor([0, 5])
     written = hp.Model(Sliding(golden_model("vgg").module), size=64, aliases={"cam": "features"})
-    written._head = written.layers.index("features")
+    head = written.layers.index("features")
+    written.layer_table = replace(written.layer_table, head=head)
     ours, theirs = (
         native(model, x, target, method)
         for model in (views.gridpg(golden_model("vgg"), 2), written)
@@ -258,7 +262,7 @@ def test_a_fully_connected_layer_that_slides_has_its_own_rule(golden_model, meth
 def test_occlusion_of_another_cell_changes_nothing(model, grids):
     x, target = grids
     view = views.difull(model, 2, 0)
-    with view.batches_of(8):
+    with view.passes.batches_of(8):
         maps = native(view, x, target, "occlusion(size=16, stride=16)")
     assert crop(maps, 0).any()
     assert not any(crop(maps, cell).any() for cell in (1, 2, 3))
@@ -268,9 +272,9 @@ def test_occlusion_at_a_late_layer_runs_what_follows_it_alone(model, grids):
     x, target = grids
     view = views.gridpg(model, 2)
     h = view.activation(x, "final")
-    view.passes.clear()
+    view.pass_counts.clear()
     METHODS["occlusion"].function(view.tail("final"), h, target, rng=None)
-    assert set(view.passes) == {"forward from conv6"}
+    assert set(view.pass_counts) == {"forward from conv6"}
 
 
 def test_the_gradient_of_a_mean_over_places_is_the_same_everywhere(golden_model):
@@ -370,17 +374,17 @@ def test_every_layer_of_the_papers_networks_in_every_view(torchvision, name):
     for kind in VIEWS.values():
         view = kind(model, 2, 1)
         sides = []
-        before = view.passes.copy()
-        with view.sharing(x, target, layers):
-            for expression in at_their_layers(parse_methods(["ixg@all", "gradcam@all"]), model):
-                maps = Explainer(view, x, target, Rng(0, ["a"])).native(expression)
-                assert (
-                    torch.isfinite(maps).all()
-                    and maps.shape[1:] == view.activation(x, expression.layer).shape[2:]
-                )
-                sides.append(maps.shape[-1])
+        before = view.pass_counts.copy()
+        batch = ModelBatch(view, x, target, layers)
+        for expression in at_their_layers(parse_methods(["ixg@all", "gradcam@all"]), model):
+            maps = Explainer(batch, Rng(0, ["a"])).native(expression)
+            assert (
+                torch.isfinite(maps).all()
+                and maps.shape[1:] == batch.activation(expression.layer).shape[2:]
+            )
+            sides.append(maps.shape[-1])
         assert sides == sorted(sides[: count + 1], reverse=True) * 2 and sides[0] == 128
-        assert (view.passes - before)["backward"] == 1
+        assert (view.pass_counts - before)["backward"] == 1
 
 
 def untrained(torchvision, name):

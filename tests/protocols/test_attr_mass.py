@@ -6,7 +6,7 @@ import torch
 
 import heatproof as hp
 from heatproof.errors import HeatproofError
-from heatproof.tensor.localization import mass_share
+from heatproof.tensor.localization import mass_fraction
 
 
 def one_corner(model, x, target, *, rng):
@@ -52,7 +52,7 @@ def test_a_label_without_stripes_has_no_score():
         else:
             assert (
                 row["status"] == "undefined"
-                and "no pixel of the image tells its class" in row["message"]
+                and "no pixel of the image determines its class" in row["message"]
             )
     assert 0 in data.labels
 
@@ -65,7 +65,7 @@ def test_the_share_does_not_depend_on_the_unit_and_agrees_with_a_slow_sum():
         for m, i in zip(maps, inside, strict=True)
     ]
     for unit in (1.0, 1e-30, 1e30):
-        found = mass_share(torch.from_numpy(maps * np.float32(unit)), torch.from_numpy(inside))
+        found = mass_fraction(torch.from_numpy(maps * np.float32(unit)), torch.from_numpy(inside))
         assert found.tolist() == pytest.approx(slow, rel=1e-6)
 
 

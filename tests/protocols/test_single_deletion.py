@@ -145,7 +145,7 @@ def test_undefined_scores_say_why(golden_model, images):
     value, why, _ = protocol.score_maps(model, judged, shared, maps)
     assert value.isnan().nonzero().flatten().tolist() == [2, 5]
     assert why[2] == "the map is the same in every patch"
-    assert why[5] == "every patch drops the score alike"
+    assert why[5] == "every patch drops the score by the same amount"
 
 
 @pytest.mark.parametrize(

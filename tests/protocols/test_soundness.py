@@ -210,7 +210,7 @@ def test_a_sample_does_not_notice_its_neighbours(name):
     )
     maps[0] = maps[0].abs()
     protocol = make_protocol(name, settings)
-    with net.batches_of(4):
+    with net.passes.batches_of(4):
         together = protocol.score_maps(net, judged(net, x, target, list("abc")), {}, maps).curves
         for i in range(3):
             alone = judged(net, x[i : i + 1], target[i : i + 1], ["abc"[i]])
@@ -247,10 +247,11 @@ def test_a_level_that_is_never_reached(model):
     assert set(found.reasons) == {"the accuracy is 0.583 at most and never reaches 0.9"}
 
 
-def test_too_few_samples_are_told():
+def test_too_few_samples_are_reported():
     protocol = make_protocol("soundness", {"eps": 0.02})
     with pytest.warns(
-        UserWarning, match="12 samples cannot tell a gain of eps=0.02 in accuracy; take 50 or more"
+        UserWarning,
+        match="12 samples cannot resolve a gain of eps=0.02 in accuracy; use 50 or more",
     ):
         protocol.aggregate({"score": torch.ones(12, 98), "mass": torch.ones(12, 98)})
     protocol.aggregate({"score": torch.ones(50, 98), "mass": torch.ones(50, 98)})
@@ -346,9 +347,9 @@ def test_order_based_metrics_share_the_images():
     net = hp.load_model("paperbirds/vgg")
     images = torch.rand(10, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     road = "road(baseline=zero, order=least, steps=5)"
-    net.passes.clear()
+    net.pass_counts.clear()
     both = hp.evaluate(net, (images, None), ["saliency"], [QUICK, road]).scores
-    assert net.passes["forward"] == 10 * (1 + 4)
+    assert net.pass_counts["forward"] == 10 * (1 + 4)
     alone = [hp.evaluate(net, (images, None), ["saliency"], [p]).scores for p in (QUICK, road)]
     for part in alone:
         same = both[both["protocol"] == part["protocol"].iloc[0]].reset_index(drop=True)
@@ -368,19 +369,19 @@ def test_order_based_metrics_of_the_label_share_maps_and_images():
         by_area.format("of=label"),
         "deletion(score=correct, steps=5, of=label)",
     ]
-    net.passes.clear()
+    net.pass_counts.clear()
     rows = hp.evaluate(net, (images, wrong), ["saliency"], protocols).scores
-    assert net.passes["forward"] == 10 * (
+    assert net.pass_counts["forward"] == 10 * (
         1 + 1 + 3 * 4
     )  # clean, empty; by area from either end, by value
-    assert net.passes["backward"] == 10
+    assert net.pass_counts["backward"] == 10
     assert set(rows["target_is"]) == {"label"}
     assert (rows.groupby("sample")["target"].nunique() == 1).all()
-    net.passes.clear()
+    net.pass_counts.clear()
     asked = hp.evaluate(
         net, (images, wrong), ["saliency"], [QUICK, by_area.format("order=least")]
     ).scores
-    assert net.passes["backward"] == 20
+    assert net.pass_counts["backward"] == 20
     assert asked.groupby("protocol")["target_is"].unique().map(list).to_dict() == {
         "soundness": ["label"],
         "road": ["prediction"],

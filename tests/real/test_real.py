@@ -8,6 +8,7 @@ import torch
 
 import heatproof as hp
 from heatproof.data.catalog import load_batch
+from heatproof.models.batch import ModelBatch
 
 ROOT = Path(os.environ.get("HEATPROOF_REAL_DATA", "/nonexistent"))
 NEEDED = ("imagenet-sample", "imagenet-classes.tsv", "resnet50.safetensors")
@@ -60,7 +61,7 @@ def test_the_folders_of_imagenet_have_their_places_among_all_classes():
 def test_cuts_are_exact(model, data):
     x = load_batch(data, range(2), model).x
     with torch.no_grad():
-        whole = model.module(model.to_layout(x))
+        whole = model.module(model.passes.to_layout(x))
         for layer in model.layers:
             pre, explain = model.cut(layer)
             assert torch.equal(explain(pre(x)), whole), layer
@@ -71,10 +72,8 @@ def test_one_backward_gives_the_bytes_of_a_backward_of_ones_own(model, data):
     batch = load_batch(data, range(2), model)
     target = torch.tensor(batch.labels)
     alone = model.tail("cam").gradient(model.activation(batch.x, "cam"), target).gradient
-    with model.sharing(batch.x, target, ["input", "cam"]):
-        assert torch.equal(
-            model.tail("cam").gradient(model.activation(batch.x, "cam"), target).gradient, alone
-        )
+    shared = ModelBatch(model, batch.x, target, ["input", "cam"])
+    assert torch.equal(shared.at("cam").gradient(), alone)
 
 
 def test_a_run(model, data):

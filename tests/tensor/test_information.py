@@ -30,14 +30,14 @@ def test_the_measures_by_numpy():
 
 
 @pytest.mark.parametrize("shift", [-7.0, 0.5, 100.0])
-def test_a_constant_on_all_logits_says_nothing(shift):
+def test_a_constant_added_to_all_logits_changes_nothing(shift):
     logits = draw(5, 10).double()
     for measure in (F.negentropy, F.energy):
         torch.testing.assert_close(measure(logits + shift), measure(logits), rtol=1e-10, atol=1e-10)
     assert ((F.mean_sigmoid(logits + shift) - F.mean_sigmoid(logits)) * np.sign(shift) > 0.05).all()
 
 
-def test_nothing_and_certainty():
+def test_uniform_and_certain_predictions():
     alike, certain = torch.full((10,), 3.0), torch.tensor([0.0] + [-torch.inf] * 9)
     assert F.negentropy(alike) == pytest.approx(0, abs=1e-12) and F.negentropy(alike) >= 0
     assert F.energy(alike) == 0
@@ -49,7 +49,7 @@ ramp = torch.linspace(0, 1, 11)
 
 
 @pytest.mark.parametrize(
-    ("curve", "place"),
+    ("curve", "fraction"),
     [
         (
             ramp,
@@ -65,34 +65,35 @@ ramp = torch.linspace(0, 1, 11)
         (ramp.where(ramp != 1, np.nan), np.nan),
     ],
 )
-def test_where_four_fifths_of_the_area_are_reached(curve, place):
-    assert F.area_reached(curve) == pytest.approx(place, nan_ok=True)
+def test_where_four_fifths_of_the_area_are_reached(curve, fraction):
+    assert F.area_reached(curve) == pytest.approx(fraction, nan_ok=True)
     assert F.area_reached(torch.stack([curve, ramp])).tolist() == pytest.approx(
-        [place, 9 / 11], nan_ok=True
+        [fraction, 9 / 11], nan_ok=True
     )
 
 
-@pytest.mark.parametrize("share", [0.5, 0.8])
-def test_for_curves_that_only_rise_or_fall_it_says_nothing_else(share):
-    """The last point reached is at least that share of the points of any rising curve, and at most of any falling one."""
+@pytest.mark.parametrize("fraction", [0.5, 0.8])
+def test_the_area_reached_by_monotonic_curves(fraction):
+    """A rising curve needs at least that fraction of its points, a falling one at most."""
     steps = torch.rand(500, 20, generator=torch.Generator().manual_seed(0)) ** 8
     rising = steps.cumsum(1)
-    last = F.area_reached(rising, share) + 1 / 20
-    assert (last >= share).all()
-    assert (F.area_reached(rising.flip(1), share) <= share).all()
+    last = F.area_reached(rising, fraction) + 1 / 20
+    assert (last >= fraction).all()
+    assert (F.area_reached(rising.flip(1), fraction) <= fraction).all()
 
 
-def test_the_share_of_the_area_that_is_out_of_domain():
+def test_the_fraction_of_the_area_that_is_out_of_domain():
     distance = ramp.expand(3, -1)
     curves = torch.stack([torch.ones(11), ramp, 1 - ramp])
-    found = F.area_beyond(curves, distance, 0.45)
-    # trapezoids, weights 1 … 1 ½: of the points from .5 on 5.5 of 10, .5 + … + .9 + ½ = 4 of 5, .5 + … + .1 = 1.5 of 5
-    assert found.tolist() == pytest.approx([0.55, 0.8, 0.3])
+    beyond = F.area_beyond(curves, distance, 0.45)
+    # Trapezoidal weights 1 … 1 ½ from the point .5 on: 5.5 of 10, .5 + … + .9 + ½ = 4 of 5, and
+    # .5 + … + .1 = 1.5 of 5.
+    assert beyond.tolist() == pytest.approx([0.55, 0.8, 0.3])
     assert F.area_beyond(curves, distance, -1.0).tolist() == pytest.approx([1, 1, 1])
     assert F.area_beyond(curves, distance, 1.0).tolist() == [0, 0, 0]  # beyond, not at
     assert F.area_beyond(
         curves, distance, torch.tensor([[0.45], [2.0], [-1.0]])
     ).tolist() == pytest.approx([0.55, 0, 1])
-    assert F.area_beyond(7 * curves, distance, 0.45).tolist() == pytest.approx(found.tolist())
+    assert F.area_beyond(7 * curves, distance, 0.45).tolist() == pytest.approx(beyond.tolist())
     assert F.area_beyond(torch.zeros(11), ramp, 0.5).isnan()
     assert F.area_beyond(torch.tensor([1.0, 0.0, -1.0]), torch.tensor([0.0, 0.5, 1.0]), 0.7).isnan()

@@ -19,7 +19,7 @@ def unit(v):
 
 @pytest.mark.parametrize("k", [1, 3, 40])
 @pytest.mark.parametrize("normalize", [True, False])
-def test_as_scipy_finds_them(k, normalize):
+def test_distances_equal_scipys(k, normalize):
     features, bank = draw(25, 6), draw(40, 6, seed=1)
     a, b = (unit(v) if normalize else v.double().numpy() for v in (features, bank))
     theirs = cKDTree(b).query(a, [k])[0][:, 0]
@@ -27,7 +27,7 @@ def test_as_scipy_finds_them(k, normalize):
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_close_neighbours_far_from_zero_are_told_apart(normalize):
+def test_close_neighbours_far_from_zero_are_distinguished(normalize):
     """Distances of 1e-6 at a length of 3e4: a matrix product alone would round them away."""
     bank = 1000 * draw(30, 1000).abs().double()
     features = bank[:10] + 1e-6 * draw(10, 1000, seed=1).double() / 1000**0.5
@@ -57,11 +57,14 @@ def test_normalised_distances_lie_between_0_and_2():
     assert F.knn_distance(torch.cat([100 * far, -far, 0 * far]), far).tolist() == pytest.approx(
         [0, 2, 1], abs=1e-7
     )
-    found = F.knn_distance(draw(200, 3), draw(2, 3, seed=1), k=2)
-    assert found.min() >= 0 and found.max() <= 2 and found.max() > 1.9
+    distances = F.knn_distance(draw(200, 3), draw(2, 3, seed=1), k=2)
+    assert distances.min() >= 0 and distances.max() <= 2 and distances.max() > 1.9
     scale = torch.rand(200, 1, generator=torch.Generator().manual_seed(2)) + 0.1
     torch.testing.assert_close(
-        F.knn_distance(scale * draw(200, 3), draw(2, 3, seed=1), k=2), found, rtol=1e-5, atol=1e-6
+        F.knn_distance(scale * draw(200, 3), draw(2, 3, seed=1), k=2),
+        distances,
+        rtol=1e-5,
+        atol=1e-6,
     )
 
 
@@ -74,21 +77,21 @@ def test_bytes_depend_neither_on_the_order_of_the_bank_nor_on_other_rows(
     bank[100:120] = bank[5]
     features[11] = bank[5]
     features[12] = bank[5] * (1 + 1e-7)
-    found = F.knn_distance(features, bank, 5, normalize)
+    distances = F.knn_distance(features, bank, 5, normalize)
     monkeypatch.setattr(neighbours, "ELEMENTS", elements)
     order = torch.randperm(200, generator=torch.Generator().manual_seed(2))
-    assert torch.equal(F.knn_distance(features, bank[order], 5, normalize), found)
+    assert torch.equal(F.knn_distance(features, bank[order], 5, normalize), distances)
     for rows in ([3], [12, 11], [30, 2, 11, 5]):
-        assert torch.equal(F.knn_distance(features[rows], bank, 5, normalize), found[rows])
+        assert torch.equal(F.knn_distance(features[rows], bank, 5, normalize), distances[rows])
 
 
-def test_what_is_not_finite_is_not_hidden():
+def test_values_that_are_not_finite_give_nan():
     features, bank = draw(4, 3), draw(5, 3, seed=1)
     clean = F.knn_distance(features, bank)
     features[1, 2], features[3, 0] = torch.nan, torch.inf
-    found = F.knn_distance(features, bank)
-    assert found.isnan().tolist() == [False, True, False, True]
-    assert torch.equal(found[::2], clean[::2])
+    distances = F.knn_distance(features, bank)
+    assert distances.isnan().tolist() == [False, True, False, True]
+    assert torch.equal(distances[::2], clean[::2])
     bank[0, 0] = torch.nan
     with pytest.raises(HeatproofError, match="not finite"):
         F.knn_distance(features, bank)
@@ -98,7 +101,7 @@ def test_what_is_not_finite_is_not_hidden():
     ("shape", "k", "message"),
     [((5, 4), 1, r"got \(2, 3\) and \(5, 4\)"), ((5, 3), 6, "5 rows"), ((5, 3), 0, "k=0")],
 )
-def test_what_does_not_fit_is_said(shape, k, message):
+def test_mismatched_arguments_are_refused(shape, k, message):
     with pytest.raises(HeatproofError, match=message):
         F.knn_distance(draw(2, 3), draw(*shape), k)
 

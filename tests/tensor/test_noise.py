@@ -7,7 +7,7 @@ import torch
 from heatproof.tensor.noise import Rng, generator
 
 
-def test_a_sample_keeps_its_noise_in_any_company():
+def test_the_noise_of_a_sample_does_not_depend_on_its_batch():
     together = Rng(0, ["a", "b", "c"]).normal("map", (4, 4))
     torch.testing.assert_close(
         Rng(0, ["c", "a"]).normal("map", (4, 4)), together[[2, 0]], rtol=0, atol=0

@@ -1,4 +1,4 @@
-"""Soundness step by step as Algorithm 3 of Li et al. 2024 has it, and as the code that goes with it."""
+"""Soundness step by step, as in Algorithm 3 of Li et al. 2024 and as in the paper's code."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from heatproof.tensor.soundness import first_reached, included_mass, relative
 
 
 def by_steps(accuracy, mass, eps, gate, soco):
-    """One sample and one step at a time; `accuracy` (N, S)."""
+    """Compute one sample and one step at a time; `accuracy` is (N, S)."""
     q = np.empty(mass.shape)
     for i in range(len(mass)):
         included = false = before = 0.0
@@ -42,14 +42,14 @@ def test_step_by_step(compat, gate):
 
 
 def test_a_gain_of_eps_is_a_gain_and_soco_says_it_is_not():
-    """Of a hundred samples one more is right at every step: no rounding decides."""
+    """One more sample of a hundred is correct at every step; rounding must not decide."""
     accuracy, mass = torch.arange(1, 101) / 100, torch.ones(1, 100)
     assert (F.soundness(accuracy, mass) == 1).all()
     q = F.soundness(accuracy, mass, compat="soco", gate=-1)
     np.testing.assert_allclose(q[0], 1 / np.arange(1, 101), atol=1e-6)
 
 
-def test_shares_of_an_included_mass():
+def test_fractions_of_the_included_mass():
     draw = torch.Generator().manual_seed(0)
     for _ in range(5):
         accuracy, mass = torch.rand(30, generator=draw), torch.rand(10, 30, generator=draw)

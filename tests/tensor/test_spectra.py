@@ -57,20 +57,20 @@ def test_paired_phases_are_those_of_a_real_image(size):
 @pytest.mark.parametrize("size", [6, 7])
 def test_stretched_is_linear_between_the_frequencies(size):
     magnitude = np.abs(np.fft.rfft2(drawn(1, size, size).numpy()))[0]
-    found = stretched(torch.from_numpy(magnitude)[None], 2 * size)[0].numpy()
-    assert found.shape == (2 * size, size + 1)
-    np.testing.assert_allclose(found[::2, : 2 * magnitude.shape[1] : 2], magnitude, rtol=1e-6)
+    magnitudes = stretched(torch.from_numpy(magnitude)[None], 2 * size)[0].numpy()
+    assert magnitudes.shape == (2 * size, size + 1)
+    np.testing.assert_allclose(magnitudes[::2, : 2 * magnitude.shape[1] : 2], magnitude, rtol=1e-6)
     around = np.concatenate([magnitude, magnitude[:1]])  # the frequency after the last is the first
     np.testing.assert_allclose(
-        found[1::2, ::2][:, : magnitude.shape[1]], (around[1:] + around[:-1]) / 2, rtol=1e-6
+        magnitudes[1::2, ::2][:, : magnitude.shape[1]], (around[1:] + around[:-1]) / 2, rtol=1e-6
     )
-    np.testing.assert_allclose(found[::2, 1], magnitude[:, :2].mean(1), rtol=1e-6)
+    np.testing.assert_allclose(magnitudes[::2, 1], magnitude[:, :2].mean(1), rtol=1e-6)
 
 
 def test_falling_is_a_power_of_the_frequency():
-    found = falling(8, 2.0)
-    assert found[0, 0] == found[0, 1] == 64
-    torch.testing.assert_close(found[6, 1], torch.tensor(64 / 5))
+    magnitudes = falling(8, 2.0)
+    assert magnitudes[0, 0] == magnitudes[0, 1] == 64
+    torch.testing.assert_close(magnitudes[6, 1], torch.tensor(64 / 5))
 
 
 def test_the_whole_image_is_resized_as_torch_does():

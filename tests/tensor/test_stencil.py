@@ -15,12 +15,13 @@ from heatproof.tensor.stencil import impute
 
 
 def by_lu(image, removed):
-    """One equation after another, as they are written: every removed pixel is the weighted mean of the neighbours it has."""
+    """Solve the equations as written: a removed pixel is the weighted mean of its neighbours."""
     channels, height, width = image.shape
-    places = [tuple(place) for place in np.argwhere(removed.numpy())]
-    number = {place: k for k, place in enumerate(places)}
-    matrix, right = lil_matrix((len(places), len(places))), np.zeros((len(places), channels))
-    for k, (i, j) in enumerate(places):
+    pixels = [tuple(pixel) for pixel in np.argwhere(removed.numpy())]
+    number = {pixel: k for k, pixel in enumerate(pixels)}
+    matrix = lil_matrix((len(pixels), len(pixels)))
+    right = np.zeros((len(pixels), channels))
+    for k, (i, j) in enumerate(pixels):
         for a in (-1, 0, 1):
             for b in (-1, 0, 1):
                 other = (i + a, j + b)
@@ -38,27 +39,27 @@ def by_lu(image, removed):
     return filled
 
 
-def draw(batch, height, width, share, seed=0, channels=3):
+def draw(batch, height, width, fraction, seed=0, channels=3):
     noise = torch.Generator().manual_seed(seed)
     x = torch.randn(batch, channels, height, width, generator=noise)
-    removed = torch.rand(batch, height, width, generator=noise) < share
+    removed = torch.rand(batch, height, width, generator=noise) < fraction
     return x, removed
 
 
-def disc(size, share):
+def disc(size, fraction):
     lines = torch.arange(size) - size * 0.45
     distance = lines[:, None] ** 2 + lines**2
-    return distance <= distance.flatten().kthvalue(max(1, int(share * size**2))).values
+    return distance <= distance.flatten().kthvalue(max(1, int(fraction * size**2))).values
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.98])
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9, 0.98])
 @pytest.mark.parametrize("size", [16, 45, 64])
-def test_equals_a_sparse_lu(share, size):
-    x, removed = draw(2, size, size, share, seed=size)
-    removed[1] = disc(size, share)
+def test_equals_a_sparse_lu(fraction, size):
+    x, removed = draw(2, size, size, fraction, seed=size)
+    removed[1] = disc(size, fraction)
     ours, cycles = impute(x, removed)
-    for image, mask, found in zip(x, removed, ours, strict=True):
-        torch.testing.assert_close(found.double(), by_lu(image, mask), rtol=0, atol=1e-5)
+    for image, mask, filled in zip(x, removed, ours, strict=True):
+        torch.testing.assert_close(filled.double(), by_lu(image, mask), rtol=0, atol=1e-5)
     assert cycles.max() <= 12
 
 
@@ -70,8 +71,8 @@ def test_equals_a_sparse_lu(share, size):
     st.integers(1, 4),
     st.integers(0, 2**31),
 )
-def test_equals_a_sparse_lu_on_any_shape_and_mask(height, width, share, channels, seed):
-    x, removed = draw(1, height, width, share, seed, channels)
+def test_equals_a_sparse_lu_on_any_shape_and_mask(height, width, fraction, channels, seed):
+    x, removed = draw(1, height, width, fraction, seed, channels)
     if removed.any():
         removed[0, seed % height, seed % width] = False
     ours = impute(x, removed)[0]
@@ -95,7 +96,7 @@ def test_double_precision_is_kept():
 
 
 def test_coarse_grids_are_the_same_equations():
-    """PᵀAP, with both matrices written out; P is bilinear between every other pixel, and zero on known pixels."""
+    """Compare with PᵀAP, where P interpolates bilinearly and is zero on known pixels."""
     removed = draw(1, 13, 18, 0.7)[1]
     fine = stencil.finest(removed, torch.float64)
     coarse = stencil.coarsened(fine)
@@ -128,9 +129,9 @@ def test_coarse_grids_are_the_same_equations():
 
 
 def test_a_constant_image_comes_back_exactly():
-    for share in (0.3, 0.9, 0.99):
-        removed = draw(4, 50, 61, share)[1]
-        removed[3] = disc(61, share)[:50]
+    for fraction in (0.3, 0.9, 0.99):
+        removed = draw(4, 50, 61, fraction)[1]
+        removed[3] = disc(61, fraction)[:50]
         x = torch.tensor([0.1, -2.117904, 0.0]).view(3, 1, 1).expand(4, 3, 50, 61)
         assert torch.equal(impute(x, removed)[0], x)
 
@@ -144,8 +145,8 @@ def test_a_ramp_comes_back_away_from_the_border():
 
 def test_filled_pixels_stay_between_the_known_ones():
     x, removed = draw(3, 64, 64, 0.95)
-    found = impute(x, removed)[0]
-    for image, mask, ours in zip(x, removed, found, strict=True):
+    filled = impute(x, removed)[0]
+    for image, mask, ours in zip(x, removed, filled, strict=True):
         low, high = image[:, ~mask].amin(1, keepdim=True), image[:, ~mask].amax(1, keepdim=True)
         assert (ours[:, mask] > low - 1e-5).all() and (ours[:, mask] < high + 1e-5).all()
 
@@ -153,38 +154,38 @@ def test_filled_pixels_stay_between_the_known_ones():
 def test_one_known_pixel_is_everywhere():
     x, removed = draw(2, 33, 20, 1.1)
     removed[0, 32, 19] = removed[1, 7, 4] = False
-    found, cycles = impute(x, removed)
-    assert torch.equal(found[0], x[0, :, 32, 19, None, None].expand(3, 33, 20))
-    assert torch.equal(found[1], x[1, :, 7, 4, None, None].expand(3, 33, 20))
+    filled, cycles = impute(x, removed)
+    assert torch.equal(filled[0], x[0, :, 32, 19, None, None].expand(3, 33, 20))
+    assert torch.equal(filled[1], x[1, :, 7, 4, None, None].expand(3, 33, 20))
     assert cycles.tolist() == [1, 1]
 
 
 def test_nothing_removed_and_everything_removed_need_no_solver():
     x, removed = draw(3, 12, 12, 0.5)
     removed[0], removed[2] = False, True
-    found, cycles = impute(x, removed)
-    assert torch.equal(found[0], x[0])
-    torch.testing.assert_close(found[2], x[2].mean((1, 2), keepdim=True).expand_as(x[2]))
+    filled, cycles = impute(x, removed)
+    assert torch.equal(filled[0], x[0])
+    torch.testing.assert_close(filled[2], x[2].mean((1, 2), keepdim=True).expand_as(x[2]))
     assert cycles[0] == cycles[2] == 0 < cycles[1]
     assert impute(x[:0], removed[:0])[0].shape == (0, 3, 12, 12)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_sample_does_not_depend_on_its_neighbours(threads, monkeypatch):
-    monkeypatch.setattr(stencil, "AT_ONCE", 3 * 90 * 97 * 4)
+    monkeypatch.setattr(stencil, "CHUNK", 3 * 90 * 97 * 4)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         x, removed = draw(9, 90, 97, 0.5)
         removed[1:4] = torch.stack(
-            [torch.nn.functional.pad(disc(90, share), (0, 7)) for share in (0.2, 0.6, 0.95)]
+            [torch.nn.functional.pad(disc(90, fraction), (0, 7)) for fraction in (0.2, 0.6, 0.95)]
         )
         removed[5], removed[6], x[7, 0] = False, draw(1, 90, 97, 0.98)[1][0], 0.5
         together, cycles = impute(x, removed)
         assert len(set(cycles.tolist())) > 2
         for order in ([4], [8, 2], [7, 3, 1, 0, 5], [6, 6, 6, 6, 1]):
-            found, own = impute(x[order], removed[order])
-            assert torch.equal(found, together[order]) and torch.equal(own, cycles[order])
+            filled, own = impute(x[order], removed[order])
+            assert torch.equal(filled, together[order]) and torch.equal(own, cycles[order])
     finally:
         torch.set_num_threads(before)
 
@@ -192,12 +193,12 @@ def test_a_sample_does_not_depend_on_its_neighbours(threads, monkeypatch):
 @pytest.mark.parametrize("growing", [True, False])
 def test_a_start_from_a_nested_mask_ends_at_the_same_image(growing):
     x = draw(2, 60, 60, 0)[0]
-    shares = [0.1, 0.3, 0.5, 0.7, 0.9]
-    found = None
-    for share in shares if growing else shares[::-1]:
-        removed = torch.stack([disc(60, share), draw(1, 60, 60, share)[1][0]])
-        found = impute(x, removed, start=found)[0]
-        torch.testing.assert_close(found, impute(x, removed)[0], rtol=0, atol=1e-5)
+    fractions = [0.1, 0.3, 0.5, 0.7, 0.9]
+    filled = None
+    for fraction in fractions if growing else fractions[::-1]:
+        removed = torch.stack([disc(60, fraction), draw(1, 60, 60, fraction)[1][0]])
+        filled = impute(x, removed, start=filled)[0]
+        torch.testing.assert_close(filled, impute(x, removed)[0], rtol=0, atol=1e-5)
 
 
 def test_known_pixels_are_untouched_and_the_noise_is_where_it_belongs():
@@ -229,7 +230,7 @@ def test_the_baseline_gives_every_step_of_a_sample_its_own_image():
     assert Baseline.parse("linear").arguments == {"noise": 0.01}
 
 
-def test_the_caller_keeps_what_is_theirs():
+def test_the_arguments_are_not_changed():
     x, removed = draw(2, 20, 20, 0.6)
     x.requires_grad_()
     copies = x.detach().clone(), removed.clone()
@@ -253,25 +254,25 @@ def unfit(x):
     [
         (
             lambda x, m: F.linear_impute(x[0], m),
-            r"floats \(B, C, H, W\); found torch.float32 \(3, 8, 9\)",
+            r"floats of shape \(B, C, H, W\); got torch.float32 of \(3, 8, 9\)",
         ),
-        (lambda x, m: F.linear_impute(x.int(), m), "found torch.int32"),
+        (lambda x, m: F.linear_impute(x.int(), m), "got torch.int32"),
         (
             lambda x, m: F.linear_impute(x, m.float()),
-            r"bool mask \(2, 8, 9\) for these images; found torch.float32 \(2, 8, 9\)",
+            r"bool mask of shape \(2, 8, 9\) for these images; got torch.float32 of \(2, 8, 9\)",
         ),
         (
             lambda x, m: F.linear_impute(x, m[:1]),
-            r"bool mask \(2, 8, 9\) for these images; found torch.bool \(1, 8, 9\)",
+            r"bool mask of shape \(2, 8, 9\) for these images; got torch.bool of \(1, 8, 9\)",
         ),
-        (lambda x, m: F.linear_impute(x, m[:, None]), r"found torch.bool \(2, 1, 8, 9\)"),
+        (lambda x, m: F.linear_impute(x, m[:, None]), r"got torch.bool of \(2, 1, 8, 9\)"),
         (
             lambda x, m: F.linear_impute(unfit(x), m),
             r"images to impute must be finite; rows \[1\] are not",
         ),
         (lambda x, m: impute(x, m, unfit(x)), r"start to impute must be finite; rows \[1\]"),
-        (lambda x, m: impute(x, m, x[:1]), r"start has the shape of the images"),
-        (lambda x, m: F.linear_impute(x, m, -1), "standard deviation, zero or more; found -1"),
+        (lambda x, m: impute(x, m, x[:1]), r"start must have the shape of the images"),
+        (lambda x, m: F.linear_impute(x, m, -1), "finite standard deviation ≥ 0; got -1"),
         (lambda x, m: F.linear_impute(x, m, rng=Rng(0, "a")), "rng has 1 ids for 2 images"),
         (lambda x, m: Baseline.parse("linear(noise=-1)"), "noise"),
     ],

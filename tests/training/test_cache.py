@@ -1,4 +1,4 @@
-"""Weights that are made on demand: once, then kept."""
+"""Weights that are trained on demand: once, then kept in the cache."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from heatproof.training import train as training
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Recipes of a few steps, and a cache of our own."""
+    """Shorten the recipes to a few steps and use an empty cache."""
     monkeypatch.setenv("HEATPROOF_CACHE", str(tmp_path / "cache"))
     for name in ("vgg7", "resnet18"):
         monkeypatch.setitem(
@@ -40,7 +40,7 @@ SPEC = {
 }
 
 
-def test_what_is_trained_is_trained_once(quick: Path, tmp_path: Path) -> None:
+def test_models_are_trained_once(quick: Path, tmp_path: Path) -> None:
     spec, made = make_spec(SPEC), []
     assert len(pending_training(spec)) == 6
     stand_in = open_spec(spec, "cpu", train=False)
@@ -56,41 +56,41 @@ def test_what_is_trained_is_trained_once(quick: Path, tmp_path: Path) -> None:
         ),
     }
     assert pending_training(spec) == []
-    assert len(list(quick.iterdir())) == 6  # and nothing half-finished
+    assert len(list(quick.iterdir())) == 6  # and no unfinished files
     again: list[str] = []
     result = hp.run(
         spec,
         tmp_path / "run",
         "cpu",
-        plan=open_spec(spec, "cpu", progress=lambda *told: again.append(str(told))),
+        plan=open_spec(spec, "cpu", progress=lambda *step: again.append(str(step))),
     )
     assert again == []
     assert set(result.scores["model"]) == {"paperbirds/vgg7", "paperbirds/vgg7 seed 1"}
     assert result.scores["status"].eq("ok").all()
 
 
-def test_everything_that_changes_the_weights_changes_their_place(
+def test_everything_that_changes_the_weights_changes_their_path(
     quick: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = {
-        cache.place("vgg7"),
-        cache.place("vgg7", 1),
-        cache.place("vgg7", 0, 3),
-        cache.place("resnet18"),
+    paths = {
+        cache.weights_path("vgg7"),
+        cache.weights_path("vgg7", 1),
+        cache.weights_path("vgg7", 0, 3),
+        cache.weights_path("resnet18"),
     }
     monkeypatch.setitem(recipes.RECIPES, "vgg7", replace(recipes.RECIPES["vgg7"], rate=0.1))
-    places.add(cache.place("vgg7"))
-    assert len(places) == 5
-    base = cache.place("vgg7")
+    paths.add(cache.weights_path("vgg7"))
+    assert len(paths) == 5
+    base = cache.weights_path("vgg7")
     assert (
         len({cache.fine_tuned_path(base, to) for to in ("16/zero", "4/zero", "16/uniform(-1, 1)")})
         == 3
     )
     monkeypatch.setitem(recipes.RECIPES, "vgg7", replace(recipes.RECIPES["vgg7"], minutes=99.0))
-    assert cache.place("vgg7") == base
+    assert cache.weights_path("vgg7") == base
 
 
-def test_aligned_weights_are_stored_as_those_that_ship(quick: Path) -> None:
+def test_fine_tuned_weights_are_stored_like_those_that_ship(quick: Path) -> None:
     weights = cache.trained("vgg7")
     model = hp.load_model("paperbirds/vgg7", weights)
     path = cache.fine_tuned(model, weights, "4/zero")
@@ -105,13 +105,13 @@ def test_aligned_weights_are_stored_as_those_that_ship(quick: Path) -> None:
     assert metadata(path).keys() == shipped.keys()
 
 
-def test_a_trained_model_can_be_taken_aligned(quick: Path) -> None:
-    told = {
+def test_a_trained_model_can_be_loaded_fine_tuned(quick: Path) -> None:
+    spec = {
         **SPEC,
         "models": [{"train": "paperbirds/resnet18", "fine_tuned": "4/zero"}],
         "protocols": ["sds"],
     }
-    (task,) = open_spec(make_spec(told), "cpu").tasks
+    (task,) = open_spec(make_spec(spec), "cpu").tasks
     assert task.owner == "paperbirds/resnet18 4/zero"
     assert task.model.fine_tuned == "4/zero"
 
@@ -131,7 +131,7 @@ def test_a_model_of_a_spec_has_one_origin(model: dict[str, object], message: str
         make_spec({**SPEC, "models": [model]})
 
 
-def test_a_spec_may_name_tuned_weights_and_take_them(tmp_path: Path) -> None:
+def test_a_spec_can_name_fine_tuned_weights_and_use_them(tmp_path: Path) -> None:
     path = hp.load_model("paperbirds/vgg").fine_tuned_weights["16/zero"]
     named = {"name": "paperbirds/vgg", "fine_tuned_weights": {"16/zero": str(path)}}
     plan = open_spec(

@@ -1,4 +1,4 @@
-"""Fine-tuning, as a person calls it: what it learns, what it keeps, and what stops it."""
+"""Fine-tuning: what it learns, what it keeps, and which errors stop it."""
 
 import json
 import os
@@ -29,9 +29,10 @@ from heatproof.training.checkpoint import RESUME, WEIGHTS
 from heatproof.training.distributed import ProcessGroup
 from heatproof.training.finetune import Epoch, at_least_two, best_epoch
 from heatproof.training.loader import BatchLoader, Deletion, random_crop
-from heatproof.training.schedule import SCHEDULES, Schedule, checked, loss_function
+from heatproof.training.losses import loss_function
+from heatproof.training.schedule import SCHEDULES, Schedule, resolve_schedule
 from heatproof.training.splits import held_out
-from heatproof.training.validate import judge, patch_accuracy
+from heatproof.training.validate import patch_accuracy, validate
 
 CPU = torch.device("cpu")
 
@@ -54,7 +55,7 @@ def network(norm=False, dropout=False):
 
 
 def colours(count, prefix="c", seed=0):
-    """Noise, a little more of it in the channel of the label."""
+    """Make noise with a brighter channel for the label."""
     images = 0.4 * torch.rand(count, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
     labels = [i % 3 for i in range(count)]
     for i, label in enumerate(labels):
@@ -74,34 +75,37 @@ def tuned(out: Path, model: hp.Model | None = None, **changes) -> hp.FineTuned:
     )
 
 
-def test_it_learns_to_do_without_a_cell_and_leaves_the_model_as_it_was(tmp_path):
+def test_it_learns_to_do_without_a_patch_and_leaves_the_model_unchanged(tmp_path):
     model = network(norm=True, dropout=True)
     model.module.train()
     model.module[0].weight.requires_grad_(False)
-    before, chance = model.fingerprint(), torch.random.get_rng_state()
+    before = model.fingerprint()
+    state = torch.random.get_rng_state()
     steps = []
-    found = tuned(tmp_path / "a", model, epochs=6, progress=steps.append)
+    result = tuned(tmp_path / "a", model, epochs=6, progress=steps.append)
     assert (
         model.fingerprint() == before
         and model.module.training
         and not model.module[0].weight.requires_grad
     )
     assert all(p.grad is None for p in model.module.parameters())
-    assert torch.equal(chance, torch.random.get_rng_state())
-    assert [e.epoch for e in found.metrics] == list(range(7)) and found.metrics[0].loss is None
-    assert found.metrics[-1].loss < 0.8 * found.metrics[1].loss
-    assert found.metrics[found.best].worst_all > found.metrics[0].worst_all
-    assert all(e.worst_all <= e.worst_largest for e in found.metrics)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert [e.epoch for e in result.metrics] == list(range(7)) and result.metrics[0].loss is None
+    assert result.metrics[-1].loss < 0.8 * result.metrics[1].loss
+    assert result.metrics[result.best].worst_all > result.metrics[0].worst_all
+    assert all(e.worst_all <= e.worst_largest for e in result.metrics)
     assert (steps[-1].epoch, steps[-1].images, steps[-1].total) == (6, 288, 288)
-    weights = load_file(found.weights)
+    weights = load_file(result.weights)
     assert not torch.equal(
         weights["0.weight"], model.module[0].weight
-    )  # frozen in the user's copy, trained in ours
-    hp.load_model(network(norm=True, dropout=True), weights=found.weights)
-    with safe_open(found.weights, "pt") as file:
-        told = file.metadata()
-    assert told["fine_tuned"] == "16/zero" and told["base"] == before and told["model"] == "tiny"
-    assert json.loads(told["recipe"])["lr"] == 0.05 and json.loads(told["classes"]) == [
+    )  # frozen in the given model, trained in the copy
+    hp.load_model(network(norm=True, dropout=True), weights=result.weights)
+    with safe_open(result.weights, "pt") as file:
+        metadata = file.metadata()
+    assert metadata["fine_tuned"] == "16/zero"
+    assert metadata["base"] == before and metadata["model"] == "tiny"
+    assert json.loads(metadata["recipe"])["lr"] == 0.05
+    assert json.loads(metadata["classes"]) == [
         "red",
         "green",
         "blue",
@@ -109,42 +113,42 @@ def test_it_learns_to_do_without_a_cell_and_leaves_the_model_as_it_was(tmp_path)
 
 
 @pytest.mark.parametrize("baseline", ["zero", "uniform", "blur"])
-def test_half_of_the_images_lose_one_cell_to_the_baseline(baseline):
+def test_half_of_the_images_have_one_patch_replaced_by_the_baseline(baseline):
     model, data = network(), colours(200)
     deletion = Deletion(16, Baseline.parse(baseline))
-    feed = BatchLoader(data, range(200), model, seed=3)
-    (rows,) = feed.batches([range(200)], 5, deletion)
+    loader = BatchLoader(data, range(200), model, seed=3)
+    (batch,) = loader.batches([range(200)], 5, deletion)
     clean = model.normalize(data.images)
-    changed = (rows.x != clean).any(1)
-    struck = changed.flatten(1).any(1)
-    assert 75 < struck.sum() < 125
-    cells = changed.reshape(200, 4, 4, 4, 4).any(4).any(2).reshape(200, 16)
-    assert (cells[struck].sum(1) == 1).all()
-    assert len(set(cells[struck].float().argmax(1).tolist())) == 16
+    changed = (batch.x != clean).any(1)
+    deleted = changed.flatten(1).any(1)
+    assert 75 < deleted.sum() < 125
+    patches = changed.reshape(200, 4, 4, 4, 4).any(4).any(2).reshape(200, 16)
+    assert (patches[deleted].sum(1) == 1).all()
+    assert len(set(patches[deleted].float().argmax(1).tolist())) == 16
     if baseline == "zero":
-        assert (rows.x[changed[:, None].expand_as(clean)] == 0).all()
+        assert (batch.x[changed[:, None].expand_as(clean)] == 0).all()
     backwards = list(
         BatchLoader(data, range(200), model, seed=3, workers=3).batches(
             [range(199, 99, -1), range(99, -1, -1)], 5, deletion
         )
     )
-    assert torch.allclose(torch.cat([part.x for part in backwards]).flip(0), rows.x, atol=1e-6)
-    (later,) = feed.batches([range(200)], 6, deletion)
-    assert not torch.equal(later.x, rows.x)
+    assert torch.allclose(torch.cat([part.x for part in backwards]).flip(0), batch.x, atol=1e-6)
+    (later,) = loader.batches([range(200)], 6, deletion)
+    assert not torch.equal(later.x, batch.x)
 
 
-def test_the_feed_normalises_as_the_model_does_and_keeps_what_it_decoded():
+def test_the_loader_normalises_as_the_model_does_and_caches_images():
     model = hp.load_model("paperbirds/vgg")
     birds = hp.load_data("paperbirds:train", model, limit=6)
-    feed = BatchLoader(birds, range(6), model)
+    loader = BatchLoader(birds, range(6), model)
     expected = model.normalize(torch.stack([birds.load(i).image for i in range(6)]))
-    for _ in range(2):  # decoded, then kept
-        (rows,) = feed.batches([range(6)])
-        assert torch.equal(rows.x, expected)
-    assert len(feed._kept) == 6 and not BatchLoader(birds, range(6), model, memory=0)._kept
+    for _ in range(2):  # decoded, then cached
+        (batch,) = loader.batches([range(6)])
+        assert torch.equal(batch.x, expected)
+    assert len(loader._cache) == 6 and not BatchLoader(birds, range(6), model, memory=0)._cache
 
 
-def test_workers_do_not_change_a_byte(tmp_path):
+def test_the_number_of_workers_does_not_change_a_byte(tmp_path):
     one, four = (
         tuned(tmp_path / str(w), workers=w, baseline="uniform").weights.read_bytes() for w in (1, 4)
     )
@@ -152,16 +156,16 @@ def test_workers_do_not_change_a_byte(tmp_path):
 
 
 def test_one_step_is_the_step_of_plain_sgd(tmp_path):
-    """One batch of all images, one update by hand."""
+    """One batch of all images, and the same update by hand."""
     model, data = network(), colours(8)
-    found = tuned(
+    result = tuned(
         tmp_path, model, data=data, epochs=1, batch_size=8, weight_decay=0.1, momentum=0.0
     )
-    (rows,) = BatchLoader(data, range(8), model).batches(
+    (batch,) = BatchLoader(data, range(8), model).batches(
         [range(8)], 1, Deletion(16, Baseline.parse("zero"))
     )
-    nn.functional.cross_entropy(model.module(rows.x), rows.labels).backward()
-    weights = load_file(found.weights)
+    nn.functional.cross_entropy(model.module(batch.x), batch.labels).backward()
+    weights = load_file(result.weights)
     for name, p in model.module.named_parameters():
         assert torch.allclose(weights[name], p - 0.05 * (p.grad + 0.1 * p), atol=1e-6)
 
@@ -172,28 +176,30 @@ def test_worst_patch_accuracy_against_a_slow_loop():
     x, labels = model.normalize(data.images), data.labels
     clean = every = largest = 0
     for image, label in zip(x, labels, strict=True):
-        right, chance = [], []
+        correct, probability = [], []
         for row in (0, 8):
             for column in (0, 8):
                 without = image.clone()
                 without[:, row : row + 8, column : column + 8] = 0
                 logits = model.logits(without[None])[0]
-                right.append(logits.argmax().item() == label)
-                chance.append(logits.softmax(0)[label].item())
+                correct.append(logits.argmax().item() == label)
+                probability.append(logits.softmax(0)[label].item())
         clean += model.logits(image[None]).argmax().item() == label
-        every += all(right)
-        largest += right[int(np.argmin(chance))]
-    found = patch_accuracy(model, data, deletion)
-    assert found == pytest.approx((clean / 30, every / 30, largest / 30))
-    mine = judge(model.module, BatchLoader(data, range(30), model), deletion, 12, ProcessGroup(CPU))
-    assert mine.accuracy == pytest.approx(found.accuracy)
+        every += all(correct)
+        largest += correct[int(np.argmin(probability))]
+    result = patch_accuracy(model, data, deletion)
+    assert result == pytest.approx((clean / 30, every / 30, largest / 30))
+    limited = validate(
+        model.module, BatchLoader(data, range(30), model), deletion, 12, ProcessGroup(CPU)
+    )
+    assert limited.accuracy == pytest.approx(result.accuracy)
 
 
-def test_the_best_clean_accuracy_is_kept_and_the_later_of_equals():
-    story = [
+def test_the_epoch_with_the_best_clean_accuracy_is_kept_and_the_last_of_equals():
+    metrics = [
         Epoch(i, None, accuracy, 0, 0, 0) for i, accuracy in enumerate([0.99, 0.5, 0.9, 0.9, 0.8])
     ]
-    assert best_epoch(story) == 3
+    assert best_epoch(metrics) == 3
 
 
 def test_the_papers_schedule():
@@ -203,24 +209,26 @@ def test_the_papers_schedule():
 
 
 def test_the_short_schedule_takes_larger_steps_with_batch_norm():
-    plain, normed = (checked("short", {}, network(norm=norm).module) for norm in (False, True))
+    plain, normed = (
+        resolve_schedule("short", {}, network(norm=norm).module) for norm in (False, True)
+    )
     assert plain.lr == SCHEDULES["short"].lr < normed.lr
-    assert checked("short", {"lr": 0.5}, network(norm=True).module).lr == 0.5
+    assert resolve_schedule("short", {"lr": 0.5}, network(norm=True).module).lr == 0.5
 
 
-def test_a_network_that_says_so_is_trained_class_by_class():
+def test_a_network_can_ask_for_binary_cross_entropy():
     model = network()
     model.module.loss = "binary_cross_entropy"
     logits, labels = torch.tensor([[2.0, -1.0, 0.5]]), torch.tensor([0])
-    chances = logits.sigmoid()[0]
-    by_hand = -(chances[0].log() + (1 - chances[1]).log() + (1 - chances[2]).log()) / 3
+    p = logits.sigmoid()[0]
+    by_hand = -(p[0].log() + (1 - p[1]).log() + (1 - p[2]).log()) / 3
     assert loss_function(model)(logits, labels).item() == pytest.approx(by_hand.item())
 
 
-# Going on
+# Resuming
 
 
-def test_more_epochs_go_on_and_the_same_call_again_does_nothing(tmp_path):
+def test_more_epochs_resume_and_the_same_call_again_does_nothing(tmp_path):
     whole = tuned(tmp_path / "whole", model=network(dropout=True), baseline="uniform")
     tuned(tmp_path / "parts", model=network(dropout=True), epochs=1, baseline="uniform")
     seen = []
@@ -229,9 +237,9 @@ def test_more_epochs_go_on_and_the_same_call_again_does_nothing(tmp_path):
     )
     assert {step.epoch for step in seen} == {2, 3}
     assert parts.weights.read_bytes() == whole.weights.read_bytes()
-    at = parts.weights.stat().st_mtime_ns
+    written = parts.weights.stat().st_mtime_ns
     again = tuned(tmp_path / "parts", model=network(dropout=True), baseline="uniform")
-    assert again == parts and parts.weights.stat().st_mtime_ns == at
+    assert again == parts and parts.weights.stat().st_mtime_ns == written
 
 
 SCRIPT = f"""{SETUP}
@@ -240,13 +248,15 @@ torch.set_num_threads(1)
 def slow(step):
     time.sleep(float(sys.argv[2]))
 
-hp.finetune(network(norm=True, dropout=True), colours(48), val=colours(24, "v", 1), out=sys.argv[1], baseline="uniform", epochs=4,
-            batch_size=16, lr=0.05, worst_images=24, progress=slow)
+hp.finetune(network(norm=True, dropout=True), colours(48), val=colours(24, "v", 1),
+            out=sys.argv[1], baseline="uniform", epochs=4, batch_size=16, lr=0.05,
+            worst_images=24, progress=slow)
 """
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_and_taken_up_again(tmp_path):
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")
+def test_a_killed_fine_tuning_resumes(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
 
     def start(out: Path, wait: str) -> subprocess.Popen[bytes]:
@@ -269,14 +279,15 @@ def test_killed_in_the_middle_and_taken_up_again(tmp_path):
 
 PARALLEL = f"""{SETUP}
 torch.set_num_threads(1)
-found = hp.finetune(network(), colours(50), val=colours(24, "v", 1), out=sys.argv[1], epochs=2, batch_size=16, lr=0.05, worst_images=24)
-print(found.metrics[-1].accuracy, found.metrics[-1].worst_all)
+result = hp.finetune(network(), colours(50), val=colours(24, "v", 1), out=sys.argv[1], epochs=2,
+                     batch_size=16, lr=0.05, worst_images=24)
+print(result.metrics[-1].accuracy, result.metrics[-1].worst_all)
 """
 
 
 @pytest.mark.slow
-def test_two_processes_come_to_the_weights_of_one(tmp_path):
-    """Without batch norm, which sees only its own process's part of a batch."""
+def test_two_processes_reach_the_weights_of_one(tmp_path):
+    """Compare without batch norm, which uses only its own process's part of a batch."""
     (tmp_path / "script.py").write_text(PARALLEL)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -297,11 +308,11 @@ def test_two_processes_come_to_the_weights_of_one(tmp_path):
         )
         for rank in range(2)
     ]
-    told = [process.communicate(timeout=120)[0] for process in both]
+    outputs = [process.communicate(timeout=120)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    assert told[0] == told[1]
+    assert outputs[0] == outputs[1]
     one = tuned(tmp_path / "one", data=colours(50), epochs=2)
-    assert told[0].split() == [str(one.metrics[-1].accuracy), str(one.metrics[-1].worst_all)]
+    assert outputs[0].split() == [str(one.metrics[-1].accuracy), str(one.metrics[-1].worst_all)]
     alone, together = load_file(one.weights), load_file(tmp_path / "two" / WEIGHTS)
     assert all(torch.allclose(alone[key], together[key], atol=1e-5) for key in alone)
     assert sorted(p.name for p in (tmp_path / "two").iterdir()) == sorted(
@@ -335,16 +346,18 @@ def test_a_folder_is_cropped_at_random_and_a_tenth_of_every_class_is_held_out(fo
     data = hp.load_data(f"folder:{folder}", model)
     held = held_out(data, 0.1, 0)
     assert sorted(data.labels[i] for i in held) == [0, 1, 2]
-    feed = BatchLoader(data, range(30), model, augment=True)
-    first, again, other = (next(feed.batches([range(4)], epoch)).x for epoch in (1, 1, 2))
+    loader = BatchLoader(data, range(30), model, augment=True)
+    first, again, other = (next(loader.batches([range(4)], epoch)).x for epoch in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
-    found = hp.finetune(model, f"folder:{folder}", out=tmp_path / "a", **FAST)
-    assert found.metrics[-1].loss is not None and not found.unreadable and not found.empty
+    result = hp.finetune(model, f"folder:{folder}", out=tmp_path / "a", **FAST)
+    assert (
+        result.metrics[-1].loss is not None and not result.unreadable and not result.empty_classes
+    )
     plain = hp.finetune(model, f"folder:{folder}", out=tmp_path / "b", augment=False, **FAST)
-    assert plain.weights.read_bytes() != found.weights.read_bytes()
+    assert plain.weights.read_bytes() != result.weights.read_bytes()
 
 
-def test_crops_are_of_the_size_asked_for_whatever_the_image():
+def test_crops_have_the_requested_size_for_any_image():
     for size in ((1, 1), (300, 2), (2, 300), (40, 30)):
         crop = random_crop(Image.new("RGB", size, (255, 0, 0)), 16, np.random.default_rng(0))
         assert crop.shape == (16, 16, 3) and torch.equal(
@@ -352,14 +365,14 @@ def test_crops_are_of_the_size_asked_for_whatever_the_image():
         )
 
 
-def test_what_cannot_be_read_is_skipped_and_named_and_so_is_an_empty_class(folder, tmp_path):
+def test_unreadable_images_and_empty_classes_are_skipped_and_named(folder, tmp_path):
     (folder / "red" / "broken.png").write_bytes(b"not a picture")
     for file in (folder / "blue").iterdir():
         file.unlink()
-    found = hp.finetune(network(), f"folder:{folder}", out=tmp_path / "a", **FAST)
-    assert list(found.unreadable) == ["red/broken.png"] and found.empty == ("blue",)
-    story = json.loads(torch.load(tmp_path / "a" / RESUME, weights_only=True)["metrics"])
-    assert list(story["unreadable"]) == ["red/broken.png"]
+    result = hp.finetune(network(), f"folder:{folder}", out=tmp_path / "a", **FAST)
+    assert list(result.unreadable) == ["red/broken.png"] and result.empty_classes == ("blue",)
+    history = json.loads(torch.load(tmp_path / "a" / RESUME, weights_only=True)["metrics"])
+    assert list(history["unreadable"]) == ["red/broken.png"]
 
 
 def test_one_class_or_no_label_is_refused(folder, tmp_path):
@@ -377,7 +390,7 @@ def test_one_class_or_no_label_is_refused(folder, tmp_path):
     assert not (tmp_path / "a").exists()
 
 
-def test_nothing_readable_is_said_so(folder, tmp_path):
+def test_a_folder_without_readable_images_is_refused(folder, tmp_path):
     for file in folder.glob("*/*.png"):
         file.write_bytes(b"")
     with pytest.raises(HeatproofError, match="no validation image"):
@@ -428,14 +441,14 @@ def test_bad_input_is_refused(tmp_path, changes, message):
     assert not list(tmp_path.glob("a/*.safetensors"))
 
 
-def test_the_judged_split_is_not_trained_on(tmp_path):
-    with pytest.raises(HeatproofError, match="judged on"):
+def test_the_test_split_is_not_trained_on(tmp_path):
+    with pytest.raises(HeatproofError, match="evaluated on paperbirds:test"):
         hp.finetune("paperbirds/vgg", "paperbirds:test", out=tmp_path)
-    with pytest.raises(HeatproofError, match="judged on"):
+    with pytest.raises(HeatproofError, match="evaluated on paperbirds:test"):
         hp.finetune("paperbirds/vgg", "paperbirds", val="paperbirds:test", limit=4, out=tmp_path)
 
 
-def test_training_that_diverges_says_so_and_keeps_the_last_good_epoch(tmp_path):
+def test_diverging_training_raises_and_keeps_the_last_good_epoch(tmp_path):
     with pytest.raises(
         HeatproofError,
         match="training diverged: .* in epoch 1, batch .* smaller learning rate .*nothing was kept",
@@ -449,18 +462,18 @@ def test_training_that_diverges_says_so_and_keeps_the_last_good_epoch(tmp_path):
     assert torch.load(tmp_path / "b" / RESUME, weights_only=True)["epoch"] == 1
 
 
-def test_a_directory_of_other_settings_is_left_alone(tmp_path):
-    found = tuned(tmp_path, epochs=1)
-    content = found.weights.read_bytes()
+def test_a_directory_with_other_settings_is_left_alone(tmp_path):
+    result = tuned(tmp_path, epochs=1)
+    content = result.weights.read_bytes()
     with pytest.raises(HeatproofError, match="fine_tuned is 16/zero there, 4/zero here"):
         tuned(tmp_path, patches=4)
     with pytest.raises(HeatproofError, match="fine_tuned is 16/zero there, 16/blur here"):
         tuned(tmp_path, baseline="blur")
     with pytest.raises(HeatproofError, match="base is .* there"):
         tuned(tmp_path, network(norm=True))
-    assert found.weights.read_bytes() == content
+    assert result.weights.read_bytes() == content
     (tmp_path / RESUME).unlink()
-    with pytest.raises(HeatproofError, match="no resume.pt to go on from"):
+    with pytest.raises(HeatproofError, match="no resume.pt to resume from"):
         tuned(tmp_path)
 
 
@@ -476,7 +489,7 @@ def test_a_broken_or_hostile_checkpoint_is_refused(tmp_path):
         (tmp_path / "a").mkdir(exist_ok=True)
         (tmp_path / "a" / RESUME).write_bytes(content)
         with pytest.raises(
-            HeatproofError, match="broken or not a checkpoint .* delete it to start anew"
+            HeatproofError, match="broken or not a checkpoint .* delete it to start again"
         ):
             tuned(tmp_path / "a")
     torch.save(
@@ -490,8 +503,8 @@ def test_a_broken_or_hostile_checkpoint_is_refused(tmp_path):
 
 def test_a_resume_file_with_other_weights_is_refused(tmp_path):
     tuned(tmp_path, epochs=1)
-    found = torch.load(tmp_path / RESUME, weights_only=True)
-    torch.save({**found, "net": {"1.weight": torch.zeros(2)}}, tmp_path / RESUME)
+    result = torch.load(tmp_path / RESUME, weights_only=True)
+    torch.save({**result, "net": {"1.weight": torch.zeros(2)}}, tmp_path / RESUME)
     with pytest.raises(HeatproofError, match="does not fit the model"):
         tuned(tmp_path)
 
@@ -511,11 +524,11 @@ def call(*args: object, code: int = 0) -> str:
     return result.output
 
 
-def test_the_command_tunes_and_says_how_to_use_the_weights(folder, tmp_path):
+def test_the_command_prints_how_to_use_the_weights(folder, tmp_path):
     (tmp_path / "net.py").write_text(NET)
     (folder / "red" / "broken.png").write_bytes(b"not a picture")
     model = f"file:{tmp_path / 'net.py'}:build"
-    told = call(
+    output = call(
         "finetune",
         model,
         f"folder:{folder}",
@@ -529,11 +542,11 @@ def test_the_command_tunes_and_says_how_to_use_the_weights(folder, tmp_path):
         "cpu",
     )
     assert (
-        "kept" in told
-        and "before" in told
-        and "1 images could not be read and were skipped: red/broken.png" in told
+        "kept" in output
+        and "before" in output
+        and "1 images could not be read and were skipped: red/broken.png" in output
     )
-    assert f"fine_tuned_weights: {{16/zero: '{tmp_path / 'out' / WEIGHTS}'}}" in told
+    assert f"fine_tuned_weights: {{16/zero: '{tmp_path / 'out' / WEIGHTS}'}}" in output
     assert hp.load_model(model, weights=tmp_path / "out" / WEIGHTS).fine_tuned == "16/zero"
     assert (
         hp.load_model(

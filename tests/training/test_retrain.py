@@ -1,4 +1,4 @@
-"""Networks taught on changed images: once, kept, and judged on images changed in the same way."""
+"""Networks trained on altered images, and evaluated on images altered in the same way."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from heatproof.bench.spec import DataSpec, make_spec
 from heatproof.data.altered import ALTERATIONS
 from heatproof.models.nets import net_named
 from heatproof.training import cache
-from heatproof.training.retrain import RetrainRecipe, teach
+from heatproof.training.retrain import RetrainRecipe, retrain
 
 SMALL = {"train": "paperbirds/resnet-narrow", "images": 128, "epochs": 1}
 
@@ -26,16 +26,16 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def spec_of(*models: dict, data: object = "paperbirds", **more: object):
-    told = {
+    spec = {
         "models": list(models),
         "data": {"name": data, "limit": 6},
         "methods": ["ixg", "random"],
         "protocols": ["attr-mass"],
     }
-    return make_spec({**told, **more})
+    return make_spec({**spec, **more})
 
 
-def test_a_list_of_changes_is_a_model_each_judged_as_it_was_taught(
+def test_each_alteration_gives_a_model_that_is_evaluated_on_the_same_alteration(
     own_cache: Path, tmp_path: Path
 ) -> None:
     spec = spec_of(
@@ -53,15 +53,15 @@ def test_a_list_of_changes_is_a_model_each_judged_as_it_was_taught(
     )
     assert plan_cost(plan) == plan_cost(stand_in) and pending_training(spec) == []
     assert {total for _, _, total in made} == {2} and len({what for what, _, _ in made}) == 4
-    judged = {task.owner: task.data.name for task in plan.tasks}
-    assert judged == {
+    evaluated = {task.owner: task.data.name for task in plan.tasks}
+    assert evaluated == {
         "paperbirds/resnet-narrow trained on plain": "paperbirds:test",
         "paperbirds/resnet-narrow trained on watermark": "watermark:paperbirds:test",
         "paperbirds/resnet-narrow trained on disc": "disc:paperbirds:test",
         "paperbirds/resnet-narrow trained on notch evaluated on plain": "paperbirds:test",
     }
     again: list[object] = []
-    open_spec(spec, "cpu", progress=lambda *told: again.append(told))
+    open_spec(spec, "cpu", progress=lambda *step: again.append(step))
     assert again == [] and len(list(own_cache.iterdir())) == 4
     rows = hp.run(spec, tmp_path / "run", "cpu", plan=plan).scores
     assert set(rows.loc[rows["status"] == "n/a", "model"]) == {
@@ -69,7 +69,7 @@ def test_a_list_of_changes_is_a_model_each_judged_as_it_was_taught(
     }
 
 
-def test_a_model_that_is_there_can_be_shown_changed_images() -> None:
+def test_an_existing_model_can_be_evaluated_on_altered_images() -> None:
     (task,) = open_spec(spec_of({"name": "paperbirds/resnet", "evaluated_on": "disc"}), "cpu").tasks
     assert (
         task.owner == "paperbirds/resnet evaluated on disc"
@@ -77,37 +77,37 @@ def test_a_model_that_is_there_can_be_shown_changed_images() -> None:
     )
 
 
-def test_everything_that_changes_the_weights_changes_their_place(tmp_path: Path) -> None:
-    def place(kind: str = "watermark:", seed: int = 0, limit: int = 64, **lesson: object) -> Path:
+def test_everything_that_changes_the_weights_changes_their_path(tmp_path: Path) -> None:
+    def path(kind: str = "watermark:", seed: int = 0, limit: int = 64, **recipe: object) -> Path:
         data = hp.load_data(f"{kind}paperbirds:train", limit=limit)
         return cache.retrained_path(
-            RetrainRecipe(**{"net": "paperbirds/vgg7", "images": 64, **lesson}), data, seed
+            RetrainRecipe(**{"net": "paperbirds/vgg7", "images": 64, **recipe}), data, seed
         )
 
-    places = [place(kind) for kind in ("", *(f"{kind}:" for kind in ALTERATIONS))]
-    places += [
-        place(seed=1),
-        place(limit=70),
-        place(images=32),
-        place(epochs=2),
-        place(rate=1e-4),
-        place(net="paperbirds/vgg"),
+    paths = [path(kind) for kind in ("", *(f"{kind}:" for kind in ALTERATIONS))]
+    paths += [
+        path(seed=1),
+        path(limit=70),
+        path(images=32),
+        path(epochs=2),
+        path(rate=1e-4),
+        path(net="paperbirds/vgg"),
     ]
-    assert len(set(places)) == len(places)
-    assert place() == place()
+    assert len(set(paths)) == len(paths)
+    assert path() == path()
 
 
-def test_the_loss_is_that_of_the_images_in_the_order_of_the_seed(tmp_path: Path) -> None:
-    """One step from the same start, computed again without the loop."""
+def test_the_loss_is_that_of_the_images_in_the_seeds_order(tmp_path: Path) -> None:
+    """Compute the first step again, without the training loop."""
     data = hp.load_data("stripes:paperbirds:train", limit=32)
-    lesson = RetrainRecipe("paperbirds/resnet-narrow", images=32, epochs=2, batch=16)
+    recipe = RetrainRecipe("paperbirds/resnet-narrow", images=32, epochs=2, batch=16)
     losses: list[float] = []
-    teach(
-        lesson, data, tmp_path / "a.safetensors", 5, lambda step, steps, loss: losses.append(loss)
+    retrain(
+        recipe, data, tmp_path / "a.safetensors", 5, lambda step, steps, loss: losses.append(loss)
     )
-    teach(lesson, data, tmp_path / "b.safetensors", 5)
+    retrain(recipe, data, tmp_path / "b.safetensors", 5)
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
-    assert len(losses) == lesson.steps == 4
+    assert len(losses) == recipe.steps == 4
     kind = net_named("paperbirds/resnet-narrow")
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(5)
@@ -122,15 +122,15 @@ def test_the_loss_is_that_of_the_images_in_the_order_of_the_seed(tmp_path: Path)
     assert losses[0] == pytest.approx(expected.item(), rel=1e-4)
 
 
-def test_a_mark_is_learnt(tmp_path: Path) -> None:
-    """A few steps suffice for stripes on a blank canvas: training sees what it should."""
+def test_a_mark_is_learned(tmp_path: Path) -> None:
+    """A few steps are enough to learn stripes on a blank canvas."""
     spec = spec_of({**SMALL, "images": 512, "epochs": 6, "trained_on": "stripes-blank"})
     (task,) = open_spec(spec, "cpu").tasks
     data = hp.load_data("stripes-blank:paperbirds:test", limit=64)
     x = torch.stack([data.load(i).image for i in range(64)])
-    found, labels = task.model.logits(task.model.normalize(x)), torch.tensor(data.labels)
-    assert torch.nn.functional.cross_entropy(found, labels) < torch.nn.functional.cross_entropy(
-        torch.zeros_like(found), labels
+    logits, labels = task.model.logits(task.model.normalize(x)), torch.tensor(data.labels)
+    assert torch.nn.functional.cross_entropy(logits, labels) < torch.nn.functional.cross_entropy(
+        torch.zeros_like(logits), labels
     )
 
 
@@ -152,7 +152,9 @@ def test_cifar10_by_changing_two_lines(tmp_path: Path) -> None:
     assert plan.tasks[0].model.shape("cam") == (64, 8, 8)
     moved = tmp_path / "elsewhere.npz"
     path.rename(moved)
-    assert pending_training(spec_of(model, data=f"cifar10:{moved}")) == []  # known by what is in it
+    assert (
+        pending_training(spec_of(model, data=f"cifar10:{moved}")) == []
+    )  # recognised by its content
 
 
 @pytest.mark.parametrize(
@@ -170,18 +172,18 @@ def test_cifar10_by_changing_two_lines(tmp_path: Path) -> None:
         ({"train": "cifar10/resnet20"}, "unknown recipe"),
     ],
 )
-def test_bad_models_are_told(model: dict, message: str) -> None:
+def test_bad_models_are_explained(model: dict, message: str) -> None:
     with pytest.raises(hp.HeatproofError, match=message):
         spec_of(model)
 
 
-def test_too_few_images_are_told(tmp_path: Path) -> None:
+def test_too_few_images_are_explained(tmp_path: Path) -> None:
     with pytest.raises(
         hp.HeatproofError,
-        match="30000 images are to be taught, but watermark:paperbirds:train has 24000",
+        match="cannot train on 30000 images: watermark:paperbirds:train has 24000",
     ):
         open_spec(spec_of({**SMALL, "images": 30_000, "trained_on": "watermark"}), "cpu")
-    with pytest.raises(hp.HeatproofError, match="take 64 to as many"):
+    with pytest.raises(hp.HeatproofError, match="a batch has 64; set images"):
         open_spec(spec_of({**SMALL, "images": 10, "trained_on": "watermark"}), "cpu")
     for data in (
         {"name": "paperbirds:train", "limit": 6},

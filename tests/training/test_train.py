@@ -9,19 +9,20 @@ from safetensors import safe_open
 from heatproof.data.paperbirds import CLASSES, PARTS, Paperbirds, compatible
 from heatproof.models.nets import NETS, SHIPPED, build, load_state, weights_path
 from heatproof.training import train as training
-from heatproof.training.loop import pace
+from heatproof.training.loop import lr_factor
+from heatproof.training.losses import LOSSES
 from heatproof.training.recipes import RECIPES, Recipe
-from heatproof.training.train import normalised
+from heatproof.training.train import normalize
 
 TINY = replace(RECIPES["resnet"], images=16, batch=12, steps=20, mosaic=0.25, deletion=0.0)
 
 
-def test_training_is_the_same_twice_lowers_the_loss_and_leaves_the_callers_chance_alone() -> None:
+def test_training_is_reproducible_lowers_the_loss_and_leaves_the_global_generator_alone() -> None:
     losses: list[float] = []
-    chance = torch.random.get_rng_state()
+    state = torch.random.get_rng_state()
     first = training.fit(TINY, seed=1, progress=lambda step, steps, loss: losses.append(loss))
     second = training.fit(TINY, seed=1)
-    assert torch.equal(chance, torch.random.get_rng_state())
+    assert torch.equal(state, torch.random.get_rng_state())
     assert all(
         torch.equal(a, b)
         for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True)
@@ -46,13 +47,13 @@ def test_train_writes_a_file_that_loads(tmp_path: Path, monkeypatch: pytest.Monk
     build("resnet").load_state_dict(load_state(tmp_path / "tiny.safetensors"))
 
 
-def test_an_unknown_recipe_is_named_with_those_there_are() -> None:
+def test_the_error_for_an_unknown_recipe_lists_all_recipes() -> None:
     with pytest.raises(ValueError, match='no recipe "bert"; there are: resnet'):
         training.train("bert")
 
 
-def test_the_rate_rises_then_falls_to_nothing() -> None:
-    assert [pace(done, 0.25) for done in (0, 0.125, 0.25, 0.625, 1)] == pytest.approx(
+def test_the_learning_rate_rises_then_falls_to_zero() -> None:
+    assert [lr_factor(done, 0.25) for done in (0, 0.125, 0.25, 0.625, 1)] == pytest.approx(
         [0, 0.5, 1, 0.5, 0]
     )
 
@@ -64,7 +65,7 @@ def test_targets_are_uniform_over_the_classes_that_fit() -> None:
     assert images.shape == (96, 3, 64, 64)
     assert torch.allclose(targets.sum(1), torch.ones(96))
     assert (targets > 0).sum(1).max() == len(CLASSES)  # a bare body could be any bird
-    target = training.target_of(3, PARTS[1:])
+    target = training.target_distribution(3, PARTS[1:])
     assert target.nonzero().flatten().tolist() == list(compatible(3, PARTS[1:]))
 
 
@@ -78,7 +79,7 @@ def test_a_mosaic_window_blends_targets_by_squared_area() -> None:
     areas = torch.stack(
         [(windows[:, 0] == value).float().mean((1, 2)) for value in range(4)], dim=1
     )
-    different = (areas > 0).sum(1) == 4  # four cells, four pictures
+    different = (areas > 0).sum(1) == 4  # four images in one window
     assert different.any()
     assert torch.allclose(
         blends[different], areas[different] ** 2 / areas[different].square().sum(1, keepdim=True)
@@ -93,35 +94,33 @@ def test_part_drops_find_the_part_a_model_looks_at() -> None:
         return red[:, None].expand(-1, len(CLASSES))
 
     drops = training.part_drops(sees_only_redness, count=16)
-    assert drops["foot"]["share"] > 0.9
+    assert drops["foot"]["fraction"] > 0.9
     assert drops["foot"]["mean"] > max(
         abs(drop["mean"]) for part, drop in drops.items() if part in ("beak", "eye")
     )
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_weights_say_the_recipe_they_were_made_with(name: str) -> None:
+def test_shipped_weights_name_the_recipe_they_were_made_with(name: str) -> None:
     with safe_open(weights_path(name), framework="pt") as file:
         assert Recipe(**json.loads(file.metadata()["recipe"])) == RECIPES[name]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_weights_know_their_birds(name: str) -> None:
+def test_shipped_weights_classify_birds(name: str) -> None:
     net = build(name).eval()
     net.load_state_dict(load_state(weights_path(name)))
-    measured = training.accuracy(net, count=400, prepare=training.preparation(name))
+    measured = training.accuracy(net, count=400, normalize_images=training.normalizer(name))
     assert measured["accuracy"] >= 0.99
     assert measured["confident"] >= 0.5 or name == "bagnet"
-    drops = training.part_drops(net, count=64, prepare=training.preparation(name))
+    drops = training.part_drops(net, count=64, normalize_images=training.normalizer(name))
     assert all(drop["mean"] > 0.5 for drop in drops.values())
 
 
-def test_every_net_has_a_recipe_and_a_recipe_takes_nothing_out_but_parts() -> None:
+def test_every_net_has_a_recipe_and_a_recipe_removes_nothing_but_parts() -> None:
     assert RECIPES.keys() == NETS.keys()
-    assert all(
-        recipe.net == name and recipe.loss in training.LOSSES for name, recipe in RECIPES.items()
-    )
+    assert all(recipe.net == name and recipe.loss in LOSSES for name, recipe in RECIPES.items())
     assert not {field.name for field in fields(Recipe)} & {"patch", "patches", "erase", "cutout"}
     recipe = replace(TINY, images=32, batch=32, mosaic=0.0)
     images, targets = training.training_set(recipe, torch.Generator().manual_seed(0))
@@ -132,36 +131,36 @@ def test_every_net_has_a_recipe_and_a_recipe_takes_nothing_out_but_parts() -> No
     assert all(picture.numpy().tobytes() in whole for picture in batch.contiguous())
 
 
-def test_every_class_for_itself_costs_the_sum_of_its_coins() -> None:
+def test_binary_cross_entropy_is_summed_over_the_classes() -> None:
     logits, target = torch.tensor([[0.0, 2.0], [1.0, -1.0]]), torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-    chance = logits.sigmoid()
-    coins = -(target * chance.log() + (1 - target) * (1 - chance).log())
+    probability = logits.sigmoid()
+    expected = -(target * probability.log() + (1 - target) * (1 - probability).log())
     torch.testing.assert_close(
-        training.LOSSES["binary_cross_entropy"](logits, target), coins.sum(1).mean()
+        LOSSES["binary_cross_entropy"].of_batch(logits, target), expected.sum(1).mean()
     )
 
 
-def test_a_net_is_trained_on_images_as_it_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_images_are_normalised_for_their_net(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NETS, "unit", replace(NETS["resnet"], mean=(0.0,) * 3, std=(1.0,) * 3))
     pictures = torch.arange(12, dtype=torch.uint8).reshape(1, 3, 2, 2)
-    assert torch.equal(training.preparation("unit")(pictures), pictures / 255)
-    assert torch.equal(training.preparation("resnet")(pictures), normalised(pictures))
+    assert torch.equal(training.normalizer("unit")(pictures), pictures / 255)
+    assert torch.equal(training.normalizer("resnet")(pictures), normalize(pictures))
 
 
 @pytest.mark.parametrize("name", ["vgg", "vgg-bn"])
 def test_a_fully_connected_head_still_classifies_when_it_slides_over_a_grid(name):
-    """Four birds of four classes in one picture: fc1 as a convolution, logits averaged over its places. Chance is 1 in 8."""
+    """Four birds of four classes in one image, with fc1 as a convolution; chance is 1 in 8."""
     net = build(name)
     net.load_state_dict(load_state(weights_path(name)))
     net.eval()
     birds = Paperbirds("test", limit=160)
-    images = normalised(torch.stack([(birds.load(i).image * 255).byte() for i in range(160)]))
+    images = normalize(torch.stack([(birds.load(i).image * 255).byte() for i in range(160)]))
     labels = torch.tensor(birds.labels)
     order = torch.randperm(160, generator=torch.Generator().manual_seed(0)).reshape(40, 4)
     order = order[[len(set(labels[row].tolist())) == 4 for row in order]]
-    cells = images[order]
+    tiles = images[order]
     grids = torch.cat(
-        [torch.cat([cells[:, 0], cells[:, 1]], 3), torch.cat([cells[:, 2], cells[:, 3]], 3)], 2
+        [torch.cat([tiles[:, 0], tiles[:, 1]], 3), torch.cat([tiles[:, 2], tiles[:, 3]], 3)], 2
     )
     stages = dict(net.named_children())
     with torch.no_grad():
@@ -170,7 +169,7 @@ def test_a_fully_connected_head_still_classifies_when_it_slides_over_a_grid(name
         side = grids.shape[-1] // 2
         windows = torch.nn.functional.unfold(grids, side).transpose(
             1, 2
-        )  # (G, places, C·side·side), as flatten orders them
+        )  # (G, positions, C·side·side), as flatten orders them
         logits = stages["fc3"](stages["fc2"](stages["fc1"](windows))).mean(1)
-    found = (logits.topk(4).indices[:, :, None] == labels[order][:, None]).any(1)
-    assert found.float().mean() > 0.5
+    hits = (logits.topk(4).indices[:, :, None] == labels[order][:, None]).any(1)
+    assert hits.float().mean() > 0.5

@@ -1,4 +1,4 @@
-"""How often a network is right, on intact images and on images without one patch (Table 3 of Hesse et al. 2024)."""
+"""Accuracy on intact images and on images without one patch (Hesse et al. 2024, Table 3)."""
 
 from __future__ import annotations
 
@@ -12,48 +12,74 @@ Z = 1.959963984540054  # 97.5 % of the normal distribution
 
 
 def readings(
-    correct: np.ndarray, right: np.ndarray, chance: np.ndarray
-) -> dict[str, np.ndarray]:  # (N,), (N, P), (N, P) -> (N,) each
-    """correct: the answer to the intact image; right: without each patch; chance: log-probability of the label without each patch."""
-    worst = chance.argmin(1)[:, None]
+    correct: np.ndarray, patch_correct: np.ndarray, patch_log_prob: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Compute per-sample accuracy in four readings.
+
+    Args:
+        correct: Whether the intact image is classified correctly, ``(N,)``.
+        patch_correct: Whether the image without each patch is, ``(N, P)``.
+        patch_log_prob: Log-probability of the label without each patch, ``(N, P)``.
+
+    Returns:
+        Values ``(N,)`` for the ``intact`` image, without a ``random`` patch (the mean over all),
+        without the ``worst`` patch (lowest probability of the label), and without ``whichever``
+        patch (correct for all of them).
+    """
+    worst = patch_log_prob.argmin(1)[:, None]
     return {
         "intact": correct.astype(float),
-        "random": right.mean(1),
-        "worst": np.take_along_axis(right, worst, 1)[:, 0].astype(float),
-        "whichever": right.min(1).astype(float),
+        "random": patch_correct.mean(1),
+        "worst": np.take_along_axis(patch_correct, worst, 1)[:, 0].astype(float),
+        "whichever": patch_correct.min(1).astype(float),
     }
 
 
-def share(values: np.ndarray) -> Estimate:  # (N,) in [0, 1]
-    """The mean with its interval: Wilson's where a sample is right or wrong, since a bootstrap of none wrong has no width."""
-    return (
-        Estimate(float(values.mean()), *wilson(float(values.mean()), len(values)))
-        if _binary(values)
-        else Estimate.mean(values)
-    )
+def proportion(values: np.ndarray) -> Estimate:  # (N,) in [0, 1]
+    """Estimate a mean of values in [0, 1].
+
+    Binary values get Wilson's interval, since the bootstrap interval of samples that are all
+    correct has no width.
+    """
+    if not _binary(values):
+        return Estimate.mean(values)
+    mean = float(values.mean())
+    return Estimate(mean, *wilson(mean, len(values)))
 
 
 def change(before: np.ndarray, after: np.ndarray) -> Estimate:  # (N,), (N,): the same samples
-    """After minus before, paired."""
-    return (
-        newcombe(before, after)
-        if _binary(before) and _binary(after)
-        else Estimate.mean(after - before)
-    )
+    """Estimate the paired difference ``after`` minus ``before``."""
+    if _binary(before) and _binary(after):
+        return newcombe(before, after)
+    return Estimate.mean(after - before)
 
 
 def wilson(p: float, n: int) -> tuple[float, float]:
-    """95 % score interval of a proportion (Wilson 1927)."""
+    """Return the 95 % score interval of a proportion (Wilson 1927)."""
     if not n:
         return math.nan, math.nan
-    middle, half = p + Z**2 / (2 * n), Z * math.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
+    middle = p + Z**2 / (2 * n)
+    half = Z * math.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
     return (middle - half) / (1 + Z**2 / n), (middle + half) / (1 + Z**2 / n)
 
 
 def newcombe(before: np.ndarray, after: np.ndarray) -> Estimate:
-    """Difference of two paired proportions, with the score interval of Newcombe (1998, method 10), never without a width."""
-    n, p, q = len(before), float(after.mean()), float(before.mean())
-    (p_low, p_high), (q_low, q_high) = wilson(p, n), wilson(q, n)
+    """Estimate the difference of two paired proportions.
+
+    The interval is the score interval of Newcombe (1998, method 10), which always has a width.
+
+    Args:
+        before: Binary values ``(N,)``.
+        after: Binary values ``(N,)`` of the same samples.
+
+    Returns:
+        The proportion of ``after`` minus that of ``before``.
+    """
+    n = len(before)
+    p = float(after.mean())
+    q = float(before.mean())
+    p_low, p_high = wilson(p, n)
+    q_low, q_high = wilson(q, n)
     phi = _phi(before > 0, after > 0)
     low = math.sqrt(
         max(0.0, (p - p_low) ** 2 - 2 * phi * (p - p_low) * (q_high - q) + (q_high - q) ** 2)
@@ -65,11 +91,15 @@ def newcombe(before: np.ndarray, after: np.ndarray) -> Estimate:
 
 
 def _phi(a: np.ndarray, b: np.ndarray) -> float:
-    """Correlation of two yes-or-no columns, with the continuity correction; 0 where one does not vary."""
+    """Return the correlation of two binary columns, continuity-corrected; 0 if one is constant."""
     both, neither, one, other = (float(x.sum()) for x in (a & b, ~a & ~b, a & ~b, ~a & b))
     spread = math.sqrt((both + one) * (other + neither) * (both + other) * (one + neither))
     product = both * neither - one * other
-    return (max(product - len(a) / 2, 0.0) if product > 0 else product) / spread if spread else 0.0
+    if not spread:
+        return 0.0
+    if product > 0:
+        product = max(product - len(a) / 2, 0.0)
+    return product / spread
 
 
 def _binary(values: np.ndarray) -> bool:

@@ -1,4 +1,4 @@
-"""Networks side by side under one setting: the score of each method, and paired differences on the same samples."""
+"""Comparing models under one setting: scores of each method, and paired differences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from heatproof.analysis.ranks import Key
 
 
 def table(rows: pd.DataFrame, model: str, key: Key) -> pd.DataFrame:
-    """Samples down, methods across; nan where there is no score."""
+    """Return a model's scores, one row per sample and one column per method; nan if missing."""
     part = rows[rows["model"] == model]
     for column, value in zip(("protocol", "setting", "baseline"), key, strict=True):
         part = part[part[column] == value]
@@ -19,8 +19,16 @@ def table(rows: pd.DataFrame, model: str, key: Key) -> pd.DataFrame:
     )
 
 
-def gap(of: pd.Series, to: pd.Series) -> tuple[Estimate, int]:
-    """`of` minus `to` over the samples that both have, and their number."""
-    both = pd.concat([of, to], axis=1, join="inner").to_numpy(float)
-    differences = both[np.isfinite(both).all(1)]
-    return Estimate.mean(differences[:, 0] - differences[:, 1]), len(differences)
+def gap(first: pd.Series, second: pd.Series) -> tuple[Estimate, int]:
+    """Estimate the paired difference of two columns of scores.
+
+    Args:
+        first: Scores by sample.
+        second: Scores by sample.
+
+    Returns:
+        The mean of ``first`` minus ``second`` over the samples that both have, and their number.
+    """
+    both = pd.concat([first, second], axis=1, join="inner").to_numpy(float)
+    complete = both[np.isfinite(both).all(1)]
+    return Estimate.mean(complete[:, 0] - complete[:, 1]), len(complete)

@@ -1,7 +1,8 @@
-"""Can a metric tell maps apart that differ in their values, and hardly in their order (Li et al. 2024, Table 1)?
+"""Can a metric distinguish maps that differ in value but hardly in order (Li et al. 2024, Table 1)?
 
-Of a method's map, the map with attribution taken out and the one with attribution put in, a metric has three curves; the distance between
-the two that are nearest to each other says how well it tells the three apart. Other images would move a curve too: that is the yardstick.
+A metric gives three curves for a method: of its map, of the map with attribution removed, and of
+the map with attribution introduced. The distance of the two nearest curves shows how well the
+metric distinguishes the three. It is compared with how far a curve moves with other samples.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ CHANGED = re.compile(r"(?P<base>.+)\|(?P<what>remove|introduce)\((?P<scheme>\w+)
 
 
 class Trio(NamedTuple):
-    """The names of a map and of the two that were made of it."""
+    """The names of a map and of the two maps derived from it."""
 
     base: str
     scheme: str
@@ -29,16 +30,24 @@ class Trio(NamedTuple):
 
     @property
     def names(self) -> tuple[str, str, str]:
+        """Names of the original, the removed and the introduced map."""
         return self[2:]
 
 
 class Distance(NamedTuple):
-    value: float  # between the two of a trio's curves that are nearest to each other
-    chance: float  # between the curve of the map as it is and the same of samples drawn again, on average
+    """How distinct the curves of a trio are.
+
+    Attributes:
+        value: Distance of the two nearest curves of the trio.
+        chance: Mean distance of the original map's curve to its curves in bootstrap draws.
+    """
+
+    value: float
+    chance: float
 
 
 class Distinct(NamedTuple):
-    """Of one metric: every trio, and their mean and standard deviation."""
+    """The distances of one metric: of every trio, their mean and their standard deviation."""
 
     each: list[Distance]
     mean: Distance
@@ -46,26 +55,40 @@ class Distinct(NamedTuple):
 
 
 def trios(labels: Sequence[str]) -> list[Trio]:
-    """The maps of a run that are there as they are, with attribution removed and with attribution introduced in the same scheme."""
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    """Find the maps of a run that exist unchanged, with attribution removed and introduced.
+
+    Args:
+        labels: Names of the methods of a run.
+
+    Returns:
+        One trio per method and scheme.
+    """
+    changed: dict[tuple[str, str], dict[str, str]] = {}
     for label in labels:
-        if changed := CHANGED.fullmatch(label):
-            found.setdefault((changed["base"], changed["scheme"]), {})[changed["what"]] = label
-    originals = {
-        base: next((name for name in (f"{base}|unit", f"{base}|relu", base) if name in labels), "")
-        for base, _ in found
-    }
-    return [
-        Trio(base, scheme, originals[base], both["remove"], both["introduce"])
-        for (base, scheme), both in found.items()
-        if originals[base] and len(both) == 2
-    ]
+        match = CHANGED.fullmatch(label)
+        if match:
+            changed.setdefault((match["base"], match["scheme"]), {})[match["what"]] = label
+    complete = []
+    for (base, scheme), both in changed.items():
+        originals = [name for name in (f"{base}|unit", f"{base}|relu", base) if name in labels]
+        if originals and len(both) == 2:
+            complete.append(Trio(base, scheme, originals[0], both["remove"], both["introduce"]))
+    return complete
 
 
 def distinct(
     trios: Sequence[Trio], curves: Mapping[str, np.ndarray], drawn: Mapping[str, np.ndarray]
 ) -> Distinct:
-    """curves: (S, 2) of every map; drawn: (R, S, 2) of the maps as they are, of samples drawn again."""
+    """Measure how well a metric distinguishes the maps of each trio.
+
+    Args:
+        trios: The trios to compare.
+        curves: Curve of every map, ``(S, 2)``, by name.
+        drawn: Curves of the original maps in bootstrap draws, ``(R, S, 2)``, by name.
+
+    Returns:
+        The distances of each trio, their mean and their standard deviation.
+    """
     chance = {
         name: float(np.mean([hausdorff(curves[name], draw) for draw in drawn[name]]))
         for name in {t.original for t in trios}

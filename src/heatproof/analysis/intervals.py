@@ -1,4 +1,8 @@
-"""How sure a mean and a rank are: bootstrap over samples, the same draws for all methods, so that comparisons are paired."""
+"""Confidence intervals of means and ranks.
+
+They are bootstrapped over samples with the same draws for all methods, so that comparisons are
+paired.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,9 @@ from heatproof.protocols import PROTOCOLS
 from heatproof.tensor.noise import generator
 
 GROUP = ["model", "protocol", "setting", "baseline"]
+STATUSES = ["ok", "undefined", "failed", "n/a", "skipped"]
 RESAMPLES = 2000
-AT_ONCE = 2**22  # weights of a bootstrap in memory together
+CHUNK = 2**22  # bootstrap weights in memory at the same time
 AggregateDraws = Mapping[tuple[str, ...], np.ndarray]  # (*GROUP, method) -> (R,)
 
 
@@ -27,23 +32,30 @@ class Estimate(NamedTuple):
     high: float
 
     @classmethod
-    def of(cls, value: float, draws: np.ndarray) -> Estimate:
-        known = draws[np.isfinite(draws)]
-        low, high = np.quantile(known, [0.025, 0.975]) if len(known) else (np.nan, np.nan)
+    def of(cls, value: float, draws: np.ndarray) -> Estimate:  # (R,)
+        """Take the interval from the percentiles of bootstrap draws that are finite."""
+        finite = draws[np.isfinite(draws)]
+        if not len(finite):
+            return cls(float(value), np.nan, np.nan)
+        low, high = np.quantile(finite, [0.025, 0.975])
         return cls(float(value), float(low), float(high))
 
     @classmethod
     def mean(
         cls, values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
     ) -> Estimate:  # (N,)
-        """Bootstrap over the finite values; one value says nothing of its spread."""
-        known = values[np.isfinite(values)]
-        draws = bootstrap_means(known[:, None], resamples, seed) if len(known) > 1 else np.empty(0)
-        return cls.of(float(known.mean()) if len(known) else np.nan, draws)
+        """Estimate the mean of the finite values; a single value has no interval."""
+        finite = values[np.isfinite(values)]
+        if not len(finite):
+            return cls.of(np.nan, np.empty(0))
+        draws = np.empty(0)
+        if len(finite) > 1:
+            draws = bootstrap_means(finite[:, None], resamples, seed)
+        return cls.of(float(finite.mean()), draws)
 
     @property
-    def told(self) -> int:
-        """1 or -1 where the whole interval is on one side of zero, else 0."""
+    def sign(self) -> int:
+        """1 or -1 if the value is significantly above or below zero, else 0."""
         return int(self.low > 0) - int(self.high < 0)
 
 
@@ -51,11 +63,20 @@ def summarize(
     rows: pd.DataFrame,
     resamples: int = RESAMPLES,
     seed: int = 0,
-    again: AggregateDraws | None = None,
+    aggregate_draws: AggregateDraws | None = None,
 ) -> pd.DataFrame:
-    """One line a (model, protocol, setting, baseline, method): mean, 95 % interval, rank, rank interval, n, and what went wrong.
+    """Summarise scores, one line per model, protocol, setting, baseline and method.
 
-    again: the draws of protocols that conclude from all samples together (`bootstrap_aggregates`).
+    Args:
+        rows: The scores of a run, one row per sample, protocol and method.
+        resamples: Number of bootstrap draws.
+        seed: Seed of the bootstrap.
+        aggregate_draws: Draws of protocols that aggregate over all samples (see
+            `bootstrap_aggregates`).
+
+    Returns:
+        Mean with its 95 % interval, rank with its interval, the number of scores, and the numbers
+        of undefined, failed, not applicable and skipped samples.
     """
     keys = [*GROUP, "method", "layer"]
     lines = []
@@ -63,8 +84,9 @@ def summarize(
         higher = PROTOCOLS[key[1]].cls.higher_is_better
         table = group.pivot(index="sample", columns=["method", "layer"], values="value")
         table = table[list(dict.fromkeys(zip(group["method"], group["layer"], strict=True)))]
-        means, draws = table.mean().to_numpy(), bootstrap_means(table.to_numpy(), resamples, seed)
-        put_in(draws, [method for method, _ in table.columns], key, again)
+        means = table.mean().to_numpy()
+        draws = bootstrap_means(table.to_numpy(), resamples, seed)
+        insert_draws(draws, [method for method, _ in table.columns], key, aggregate_draws)
         counts = group.pivot_table(
             index=["method", "layer"],
             columns="status",
@@ -72,7 +94,8 @@ def summarize(
             aggfunc="count",
             fill_value=0,
         )
-        ranks, drawn_ranks = rank(means, higher), rank(draws, higher)
+        ranks = rank(means, higher)
+        drawn_ranks = rank(draws, higher)
         samples = table.notna().sum().to_numpy()
         with np.errstate(invalid="ignore"):
             low, high = _percentiles(draws, samples)
@@ -90,10 +113,7 @@ def summarize(
                     ranks[i],
                     best[i],
                     worst[i],
-                    *(
-                        int(status.get(s, 0))
-                        for s in ("ok", "undefined", "failed", "n/a", "skipped")
-                    ),
+                    *(int(status.get(name, 0)) for name in STATUSES),
                 )
             )
     columns = [
@@ -105,87 +125,112 @@ def summarize(
         "rank_low",
         "rank_high",
         "n",
-        "undefined",
-        "failed",
-        "n/a",
-        "skipped",
+        *STATUSES[1:],
     ]
     return pd.DataFrame(lines, columns=columns)
 
 
-def put_in(
-    draws: np.ndarray, methods: Sequence[str], key: tuple[str, ...], again: AggregateDraws | None
-) -> None:  # (R, M)
-    """What was drawn of a group with every conclusion made anew, in place of means of its values."""
+def insert_draws(
+    draws: np.ndarray,
+    methods: Sequence[str],
+    key: tuple[str, ...],
+    aggregate_draws: AggregateDraws | None,
+) -> None:
+    """Replace the draws of methods whose values are aggregated over all samples.
+
+    Args:
+        draws: Drawn means ``(R, M)``, changed in place.
+        methods: The M methods.
+        key: Model, protocol, setting and baseline.
+        aggregate_draws: Draws by key and method.
+    """
     for i, method in enumerate(methods):
-        if again and (*key, method) in again:
-            draws[:, i] = again[*key, method]
+        if aggregate_draws and (*key, method) in aggregate_draws:
+            draws[:, i] = aggregate_draws[*key, method]
 
 
-def bootstrap_weights(
-    n: int, resamples: int, seed: int = 0
-) -> Iterator[np.ndarray]:  # (r, n), some draws at a time
-    """How often each of n samples is drawn."""
-    draw, most = generator(seed, "bootstrap", n), max(1, AT_ONCE // max(1, n))
-    for begin in range(0, resamples, most):
-        yield draw.multinomial(n, np.full(n, 1 / n), size=min(most, resamples - begin)).astype(
-            np.float64
-        )
+def bootstrap_weights(n: int, resamples: int, seed: int = 0) -> Iterator[np.ndarray]:
+    """Draw how often each sample occurs in each bootstrap draw.
+
+    Args:
+        n: Number of samples.
+        resamples: Number of draws.
+        seed: Seed of the draws.
+
+    Yields:
+        Counts ``(r, n)`` of float64, for some of the draws at a time.
+    """
+    draw = generator(seed, "bootstrap", n)
+    chunk = max(1, CHUNK // max(1, n))
+    for begin in range(0, resamples, chunk):
+        size = min(chunk, resamples - begin)
+        yield draw.multinomial(n, np.full(n, 1 / n), size=size).astype(np.float64)
 
 
 def bootstrap_means(
     values: np.ndarray, resamples: int, seed: int = 0
 ) -> np.ndarray:  # (N, M) -> (R, M)
-    """Means of resampled rows; nan values are left out of a mean, as they are out of the table."""
-    known = np.isfinite(values)
-    filled, found = np.where(known, values, 0), []
+    """Compute the means of resampled rows; values that are not finite are left out."""
+    finite = np.isfinite(values)
+    filled = np.where(finite, values, 0)
+    means = []
     for weights in bootstrap_weights(len(values), resamples, seed):
-        total, count = weights @ filled, weights @ known
+        total = weights @ filled
+        count = weights @ finite
         with np.errstate(invalid="ignore", divide="ignore"):
-            found.append(np.where(count > 0, total / count, np.nan))
-    return np.concatenate(found)
+            means.append(np.where(count > 0, total / count, np.nan))
+    return np.concatenate(means)
 
 
 def bootstrap_aggregates(
     store: Store, rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0
 ) -> AggregateDraws:
-    """Bootstrap means of a run's protocols that conclude from all samples together: concluded anew in every draw."""
-    found: dict[tuple[str, ...], np.ndarray] = {}
+    """Bootstrap the protocols of a run that aggregate over all samples.
+
+    Args:
+        store: The run.
+        rows: The scores of the run.
+        resamples: Number of bootstrap draws.
+        seed: Seed of the bootstrap.
+
+    Returns:
+        Draws ``(R,)`` by model, protocol, setting, baseline and method, aggregated anew in each.
+    """
+    aggregated: dict[tuple[str, ...], np.ndarray] = {}
     for part in store.pending_curves():
         key = (part.model, part.protocol.id, part.protocol.setting, part.protocol.baseline_name)
         group = np.logical_and.reduce(
             [rows[column] == value for column, value in zip(GROUP, key, strict=True)]
         )
         samples = {sample: i for i, sample in enumerate(sorted(rows.loc[group, "sample"].unique()))}
-        own = [samples[sample] for sample in part.samples]
-        if own:
+        indices = [samples[sample] for sample in part.samples]
+        if indices:
             draws = (
-                torch.from_numpy(weights[:, own])
+                torch.from_numpy(weights[:, indices])
                 for weights in bootstrap_weights(len(samples), resamples, seed)
             )
-            found[*key, part.method] = torch.cat(
+            aggregated[*key, part.method] = torch.cat(
                 [part.protocol.bootstrap(part.curves, weights) for weights in draws]
             ).numpy()
-    return found
+    return aggregated
 
 
 def rank(means: np.ndarray, higher_is_better: bool) -> np.ndarray:  # (..., M) -> (..., M)
-    """1 is best; equal values share the better rank; nan has none."""
-    better = (
-        means[..., None, :] > means[..., :, None]
-        if higher_is_better
-        else means[..., None, :] < means[..., :, None]
-    )
+    """Rank methods from 1 for the best; equal values have the same rank, and nan has none."""
+    others = means[..., None, :]
+    own = means[..., :, None]
+    better = others > own if higher_is_better else others < own
     return np.where(np.isfinite(means), 1.0 + better.sum(-1), np.nan)
 
 
 def _percentiles(
     draws: np.ndarray, samples: np.ndarray, method: str = "linear"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """2.5 % and 97.5 % per column; nan where a column has none."""
-    low, high = np.full(draws.shape[1], np.nan), np.full(draws.shape[1], np.nan)
+    """Return the 2.5 % and 97.5 % percentiles per column; nan for fewer than two samples."""
+    low = np.full(draws.shape[1], np.nan)
+    high = np.full(draws.shape[1], np.nan)
     for i, column in enumerate(draws.T):
-        known = column[np.isfinite(column)]
-        if len(known) and samples[i] > 1:  # one sample says nothing of its spread
-            low[i], high[i] = np.quantile(known, [0.025, 0.975], method=method)  # type: ignore[call-overload]
+        finite = column[np.isfinite(column)]
+        if len(finite) and samples[i] > 1:
+            low[i], high[i] = np.quantile(finite, [0.025, 0.975], method=method)  # type: ignore[call-overload]
     return low, high

@@ -1,6 +1,7 @@
-"""Over several settings: mean ranks, who is told apart from whom, and whether rankings agree.
+"""Ranks over several settings: mean ranks, significant differences, and agreement of rankings.
 
-Everything comes from one bootstrap over samples with the same draws for all methods and settings, so comparisons are paired.
+Everything comes from one bootstrap over samples with the same draws for all methods and settings,
+so comparisons are paired.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from heatproof.analysis.intervals import (
     AggregateDraws,
     Estimate,
     bootstrap_means,
-    put_in,
+    insert_draws,
     rank,
 )
 from heatproof.protocols import PROTOCOLS
@@ -29,28 +30,39 @@ Key = tuple[str, str, str]  # protocol, setting, baseline
 
 @dataclass(frozen=True)
 class Standings:
-    """One model's methods under every setting."""
+    """Scores and ranks of a model's M methods under S settings, with R bootstrap draws.
+
+    Attributes:
+        model: Name of the model.
+        methods: The methods.
+        settings: Protocol, setting and baseline of each setting.
+        means: Mean scores ``(S, M)``; nan for a method without a score.
+        ranks: Ranks ``(S, M)``.
+        drawn_means: Mean scores in each draw, ``(S, R, M)``.
+        drawn_ranks: Ranks in each draw, ``(S, R, M)``.
+    """
 
     model: str
     methods: list[str]
     settings: list[Key]
-    means: np.ndarray  # (S, M); nan where a method has no score
-    ranks: np.ndarray  # (S, M)
-    drawn_means: np.ndarray  # (S, R, M)
-    drawn_ranks: np.ndarray  # (S, R, M)
+    means: np.ndarray
+    ranks: np.ndarray
+    drawn_means: np.ndarray
+    drawn_ranks: np.ndarray
 
     @cached_property
     def mean_ranks(self) -> np.ndarray:  # (M,)
-        """Over the settings; nan for a method that has no score under one of them."""
+        """Mean ranks over the settings; nan for a method that lacks a score under one of them."""
         return self.ranks.mean(0)
 
     @cached_property
     def drawn_mean_ranks(self) -> np.ndarray:  # (R, M)
+        """Mean ranks over the settings, in each draw."""
         return self.drawn_ranks.mean(0)
 
     @cached_property
     def order(self) -> list[str]:
-        """The ranked methods, best first; equal mean ranks in the order of their mean score."""
+        """The ranked methods, best first; equal mean ranks are ordered by mean score."""
         higher = np.array(
             [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in self.settings]
         )
@@ -61,11 +73,12 @@ class Standings:
         ]
 
     def score(self, setting: int, method: str) -> Estimate:
+        """Estimate the mean score of a method under one setting."""
         i = self.methods.index(method)
         return Estimate.of(self.means[setting, i], self.drawn_means[setting, :, i])
 
     def mean_score(self, method: str) -> Estimate | None:
-        """Over the settings; none where scores of several protocols would be mixed."""
+        """Estimate the mean score over the settings; None if they are of several protocols."""
         if not self.one_protocol:
             return None
         i = self.methods.index(method)
@@ -73,44 +86,66 @@ class Standings:
 
     @property
     def one_protocol(self) -> bool:
+        """Whether all settings are of the same protocol, so that scores can be averaged."""
         return len({protocol for protocol, _, _ in self.settings}) == 1
 
     def mean_rank(self, method: str) -> Estimate:
+        """Estimate the mean rank of a method over the settings."""
         i = self.methods.index(method)
         return Estimate.of(self.mean_ranks[i], self.drawn_mean_ranks[:, i])
 
     def rank_gap(self, better: str, other: str) -> Estimate:
-        """How many places `other` is behind `better`, on average over the settings."""
-        i, j = self.methods.index(better), self.methods.index(other)
+        """Estimate how many ranks ``other`` is behind ``better``, on average over the settings."""
+        i = self.methods.index(better)
+        j = self.methods.index(other)
         return Estimate.of(
             self.mean_ranks[j] - self.mean_ranks[i],
             self.drawn_mean_ranks[:, j] - self.drawn_mean_ranks[:, i],
         )
 
     def score_gap(self, better: str, other: str) -> Estimate | None:
-        """Mean score of `better` minus that of `other`; none where scores of several protocols would be mixed."""
+        """Estimate the mean score of ``better`` minus that of ``other``.
+
+        Returns:
+            The difference, or None if the settings are of several protocols.
+        """
         if not self.one_protocol:
             return None
-        i, j = self.methods.index(better), self.methods.index(other)
-        gap, drawn = (
-            self.means[:, i] - self.means[:, j],
-            self.drawn_means[:, :, i] - self.drawn_means[:, :, j],
-        )
+        i = self.methods.index(better)
+        j = self.methods.index(other)
+        gap = self.means[:, i] - self.means[:, j]
+        drawn = self.drawn_means[:, :, i] - self.drawn_means[:, :, j]
         return Estimate.of(gap.mean(), drawn.mean(0))
 
-    def ahead_in(self, setting: int, of: str, among: Sequence[str]) -> list[str]:
-        """Which of these methods are better than it under one setting, beyond chance; the best first."""
-        ranks, drawn, own = self.ranks[setting], self.drawn_ranks[setting], self.methods.index(of)
-        at = {m: self.methods.index(m) for m in among if m != of}
-        ahead = [
-            m
-            for m, i in at.items()
-            if Estimate.of(ranks[own] - ranks[i], drawn[:, own] - drawn[:, i]).low > 0
-        ]
-        return sorted(ahead, key=lambda m: float(ranks[at[m]]))
+    def significantly_better(self, setting: int, method: str, among: Sequence[str]) -> list[str]:
+        """Return which methods are significantly better than a method under one setting.
 
-    def first_share(self, method: str, among: Sequence[str]) -> float:
-        """In how many draws it has the best mean rank of these methods, alone or shared."""
+        Args:
+            setting: Index of the setting.
+            method: The method to compare with.
+            among: The methods to consider.
+
+        Returns:
+            The better methods, best first.
+        """
+        ranks = self.ranks[setting]
+        drawn = self.drawn_ranks[setting]
+        own = self.methods.index(method)
+        better = []
+        for other in among:
+            i = self.methods.index(other)
+            gap = Estimate.of(ranks[own] - ranks[i], drawn[:, own] - drawn[:, i])
+            if other != method and gap.low > 0:
+                better.append(other)
+        return sorted(better, key=lambda m: float(ranks[self.methods.index(m)]))
+
+    def first_fraction(self, method: str, among: Sequence[str]) -> float:
+        """Return the fraction of draws in which a method has the best mean rank, alone or tied.
+
+        Args:
+            method: The method.
+            among: The methods to compare, including ``method``.
+        """
         drawn = self.drawn_mean_ranks[:, [self.methods.index(m) for m in among]]
         with np.errstate(invalid="ignore"):
             best = np.where(np.isfinite(drawn), drawn, np.inf).min(1)
@@ -121,13 +156,25 @@ def standings(
     rows: pd.DataFrame,
     resamples: int = RESAMPLES,
     seed: int = 0,
-    again: AggregateDraws | None = None,
+    aggregate_draws: AggregateDraws | None = None,
 ) -> list[Standings]:
-    """One a model, in the order of the rows; `again` as in `summarize`."""
-    found = []
+    """Compute ranks and bootstrap draws of all methods under all settings.
+
+    Args:
+        rows: The scores of a run, one row per sample, protocol and method.
+        resamples: Number of bootstrap draws.
+        seed: Seed of the bootstrap.
+        aggregate_draws: Draws of protocols that aggregate over all samples (see `summarize`).
+
+    Returns:
+        One entry per model, in the order of the rows.
+    """
+    all_standings = []
     for model, group in rows.groupby("model", sort=False):
         methods = list(dict.fromkeys(group["method"]))
-        keys, means, drawn = [], [], []
+        keys = []
+        means = []
+        drawn = []
         for key, part in group.groupby(["protocol", "setting", "baseline"], sort=False):
             table = part.pivot(index="sample", columns="method", values="value").reindex(
                 columns=methods
@@ -135,38 +182,54 @@ def standings(
             keys.append(key)
             means.append(table.mean().to_numpy())
             drawn.append(bootstrap_means(table.to_numpy(), resamples, seed))
-            put_in(drawn[-1], methods, (model, *key), again)
+            insert_draws(drawn[-1], methods, (model, *key), aggregate_draws)
         higher = [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in keys]
         ranks = np.stack([rank(m, h) for m, h in zip(means, higher, strict=True)])
         drawn_ranks = np.stack([rank(d, h) for d, h in zip(drawn, higher, strict=True)])
-        found.append(
+        all_standings.append(
             Standings(
                 str(model), methods, keys, np.stack(means), ranks, np.stack(drawn), drawn_ranks
             )
         )
-    return found
+    return all_standings
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far rankings of the same methods agree."""
+    """How far rankings of the same methods agree.
+
+    Attributes:
+        methods: The methods that all rankings contain.
+        pairs: Spearman correlation of each pair of rankings.
+        mean: Mean of these correlations.
+        least: Smallest of these correlations.
+        least_pair: The pair with the smallest correlation.
+        spread: Standard deviation of a method's rank over the rankings, averaged over methods.
+        flipped: Fraction of (pair of methods, pair of rankings) with opposite orders.
+        concordance: Kendall's W, from 0 for unrelated rankings to 1 for equal ones.
+    """
 
     methods: list[str]
-    pairs: dict[tuple[int, int], Estimate]  # Spearman correlation of which two rankings
+    pairs: dict[tuple[int, int], Estimate]
     mean: Estimate
     least: Estimate
     least_pair: tuple[int, int]
-    spread: Estimate  # standard deviation of a method's rank from ranking to ranking, averaged over the methods
-    flipped: Estimate  # share of (two methods, two rankings) that one ranking orders one way and the other the other way
-    concordance: Estimate  # Kendall's W: 1 where all rankings are the same, 0 where nothing is left of them on average
+    spread: Estimate
+    flipped: Estimate
+    concordance: Estimate
 
 
 def agreement(
     rankings: Sequence[tuple[Sequence[str], np.ndarray, np.ndarray]], leave_out: Sequence[str] = ()
 ) -> Agreement | None:
-    """Of rankings given as (methods, ranks (M,), drawn ranks (R, M)); over the methods that all of them rank.
+    """Measure how far rankings agree on the methods that all of them contain.
 
-    None for fewer than two rankings or three methods: two methods can only agree or disagree.
+    Args:
+        rankings: Each as methods, ranks ``(M,)`` and drawn ranks ``(R, M)``.
+        leave_out: Methods to ignore.
+
+    Returns:
+        The agreement, or None for fewer than two rankings or three common methods.
     """
     if len(rankings) < 2:
         return None
@@ -180,64 +243,70 @@ def agreement(
     columns = [[list(methods).index(m) for m in common] for methods, _, _ in rankings]
     point = [_standardized(ranks[c]) for (_, ranks, _), c in zip(rankings, columns, strict=True)]
     drawn = [_standardized(draws[:, c]) for (_, _, draws), c in zip(rankings, columns, strict=True)]
-    which = list(combinations(range(len(rankings)), 2))
-    values = np.array([_product(point[a], point[b]) for a, b in which])
-    draws = np.stack([_product(drawn[a], drawn[b]) for a, b in which])  # (pairs, R)
-    known = draws[:, np.isfinite(draws).all(0)]
-    told = np.stack(
+    index_pairs = list(combinations(range(len(rankings)), 2))
+    values = np.array([_product(point[a], point[b]) for a, b in index_pairs])
+    draws = np.stack([_product(drawn[a], drawn[b]) for a, b in index_pairs])  # (pairs, R)
+    complete = draws[:, np.isfinite(draws).all(0)]
+    common_ranks = np.stack(  # (rankings, M)
         [ranks[c] for (_, ranks, _), c in zip(rankings, columns, strict=True)]
-    )  # (rankings, M)
-    told_draws = np.stack(
+    )
+    common_draws = np.stack(  # (R, rankings, M)
         [d[:, c] for (_, _, d), c in zip(rankings, columns, strict=True)], 1
-    )  # (R, rankings, M)
+    )
     least = int(np.argmin(np.where(np.isfinite(values), values, np.inf)))
     return Agreement(
         common,
-        {pair: Estimate.of(values[i], draws[i]) for i, pair in enumerate(which)},
-        Estimate.of(values.mean(), known.mean(0)),
-        Estimate.of(values[least], known.min(0)),
-        which[least],
+        {pair: Estimate.of(values[i], draws[i]) for i, pair in enumerate(index_pairs)},
+        Estimate.of(values.mean(), complete.mean(0)),
+        Estimate.of(values[least], complete.min(0)),
+        index_pairs[least],
         *(
-            Estimate.of(float(how(told)), how(told_draws))
-            for how in (rank_spread, flipped_pairs, kendall_w)
+            Estimate.of(float(measure(common_ranks)), measure(common_draws))
+            for measure in (rank_spread, flipped_pairs, kendall_w)
         ),
     )
 
 
 def rank_spread(ranks: np.ndarray) -> np.ndarray:  # (..., K rankings, M methods) -> (...,)
-    """The standard deviation of a method's rank over the rankings, averaged over the methods."""
+    """Compute the standard deviation of each method's rank over rankings, averaged over methods."""
     return rankdata(ranks, axis=-1, nan_policy="propagate").std(-2).mean(-1)
 
 
 def flipped_pairs(ranks: np.ndarray) -> np.ndarray:  # (..., K, M) -> (...,)
-    """Of all pairs of methods and pairs of rankings, the share that the two rankings order in opposite ways. Ties are not flips."""
+    """Compute the fraction of (pair of methods, pair of rankings) with opposite orders.
+
+    Ties do not count as opposite.
+    """
     rankings, methods = ranks.shape[-2:]
     above, below = np.triu_indices(methods, 1)
-    ways = np.sign(ranks[..., above] - ranks[..., below])  # (..., K, pairs)
-    up, down = (ways > 0).sum(-2), (ways < 0).sum(-2)
+    order = np.sign(ranks[..., above] - ranks[..., below])  # (..., K, pairs)
+    up = (order > 0).sum(-2)
+    down = (order < 0).sum(-2)
     return (up * down).mean(-1) / (rankings * (rankings - 1) / 2)
 
 
 def kendall_w(ranks: np.ndarray) -> np.ndarray:  # (..., K, M) -> (...,)
-    """Kendall's coefficient of concordance, corrected for ties; nan where every ranking is one tie."""
+    """Compute Kendall's coefficient of concordance, corrected for ties.
+
+    It is nan if all methods are tied in every ranking.
+    """
     rankings, methods = ranks.shape[-2:]
     average = rankdata(ranks, axis=-1, nan_policy="propagate")
     sums = average.sum(-2)
     apart = ((sums - sums.mean(-1, keepdims=True)) ** 2).sum(-1)
-    ties = methods * (methods**2 - 1) - 12 * ((average - (methods + 1) / 2) ** 2).sum(
-        -1
-    )  # Σ(t³ − t) of every ranking
+    deviations = ((average - (methods + 1) / 2) ** 2).sum(-1)
+    ties = methods * (methods**2 - 1) - 12 * deviations  # Σ(t³ − t) of every ranking
     most = rankings**2 * methods * (methods**2 - 1) - rankings * ties.sum(-1)
     return np.divide(12 * apart, most, out=np.full_like(apart, np.nan), where=most > 0)
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:  # (..., M), (..., M) -> (...,)
-    """Spearman's; nan where all values of one are equal, or one is missing."""
+    """Compute Spearman's correlation; nan if one argument is constant or has missing values."""
     return _product(_standardized(a), _standardized(b))
 
 
 def _standardized(ranks: np.ndarray) -> np.ndarray:  # (..., M) -> same
-    """Average ranks with mean 0 and norm 1; nan where all are equal, or one is missing."""
+    """Return average ranks with mean 0 and norm 1; nan if they are constant or one is missing."""
     again = rankdata(ranks, axis=-1, nan_policy="propagate")
     centred = again - again.mean(-1, keepdims=True)
     norm = np.sqrt((centred**2).sum(-1, keepdims=True))

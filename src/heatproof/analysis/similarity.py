@@ -1,14 +1,21 @@
-"""How alike two networks are (Section 4.1 of Hesse et al. 2024): their confidence, their maps, and what excites their channels."""
+"""Similarity of two networks: confidence, maps and channels (Hesse et al. 2024, Sec. 4.1)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 
-def softmax_gaps(
-    a: np.ndarray, b: np.ndarray, labels: np.ndarray
-) -> np.ndarray:  # (N, K), (N, K), (N,) -> (N,)
-    """|difference| of the label's probability."""
+def softmax_gaps(a: np.ndarray, b: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Compute the absolute differences of the label's probability.
+
+    Args:
+        a: Logits of one network, ``(N, K)``.
+        b: Logits of the other network, ``(N, K)``.
+        labels: ``(N,)``.
+
+    Returns:
+        Differences ``(N,)``.
+    """
     return np.abs(_probability(a, labels) - _probability(b, labels))
 
 
@@ -18,23 +25,24 @@ def _probability(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def stretched(maps: np.ndarray) -> np.ndarray:  # (N, h, w) -> same
-    """Each from 0 to 1; nan where a map is the same everywhere, or not finite."""
+    """Rescale each map to [0, 1]; nan for maps that are constant or not finite."""
     maps = maps.astype(float)
-    low, high = maps.min((1, 2), keepdims=True), maps.max((1, 2), keepdims=True)
+    low = maps.min((1, 2), keepdims=True)
+    high = maps.max((1, 2), keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(high > low, (maps - low) / (high - low), np.nan)
 
 
 def map_gaps(a: np.ndarray, b: np.ndarray) -> np.ndarray:  # (N, H, W), (N, H, W) -> (N,)
-    """Mean |difference| over the pixels."""
+    """Compute the mean absolute difference over the pixels."""
     return np.abs(a - b).mean((1, 2))
 
 
 def top(peaks: np.ndarray, count: int) -> np.ndarray:  # (N, C) -> (C, count)
-    """The samples that excite each channel most, strongest first; of equal ones the first."""
+    """Return the samples with the highest activation of each channel, highest first."""
     return np.argsort(-peaks, axis=0, kind="stable")[:count].T
 
 
 def shared(a: np.ndarray, b: np.ndarray) -> np.ndarray:  # (C, k), (C, k) -> (C,)
-    """How many samples the two have in common, channel by channel."""
+    """Count the samples that two networks have in common, per channel."""
     return (a[:, :, None] == b[:, None, :]).any(2).sum(1)

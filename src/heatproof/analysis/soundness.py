@@ -1,6 +1,7 @@
-"""What a soundness run says: the points (accuracy, q), and soundness at levels of accuracy with intervals.
+"""Results of the soundness protocol: points (accuracy, q), and soundness at levels of accuracy.
 
-q is never averaged over steps: once the accuracy is as high as it gets, every step counts as false, whatever the map.
+q is never averaged over steps: once the accuracy has reached its maximum, every further step counts
+as false, for any map.
 """
 
 from __future__ import annotations
@@ -20,30 +21,40 @@ LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 
 
 class Points(NamedTuple):
-    """Of a curve: as pixels come in, the accuracy (or the mean score) and the mean q over samples."""
+    """A curve: accuracy (or mean score) and mean q over the samples as pixels are included."""
 
     accuracy: np.ndarray  # (S,)
     q: np.ndarray  # (S,)
 
     @property
     def xy(self) -> np.ndarray:  # (S, 2)
+        """Both as the columns of one array."""
         return np.stack(self, 1)
 
 
 def table(
     store: Store, levels: Sequence[float] = LEVELS, resamples: int = RESAMPLES, seed: int = 0
 ) -> pd.DataFrame:
-    """One line a (model, setting, baseline, method, level) of a run: soundness at that level, its 95 % interval, and how many samples."""
+    """Tabulate soundness of a run, one line per model, setting, baseline, method and level.
+
+    Args:
+        store: The run.
+        levels: Levels of accuracy.
+        resamples: Number of bootstrap draws.
+        seed: Seed of the bootstrap.
+
+    Returns:
+        Soundness at each level with its 95 % interval, and the number of samples.
+    """
     lines = []
     for part in store.pending_curves():
-        if isinstance(protocol := part.protocol, Soundness) and part.samples:
+        protocol = part.protocol
+        if isinstance(protocol, Soundness) and part.samples:
             score, mass = (part.curves[name].numpy() for name in protocol.aggregates)
-            found = at_levels(protocol, score, mass, levels, resamples, seed)
+            estimates = at_levels(protocol, score, mass, levels, resamples, seed)
             key = (part.model, protocol.setting, protocol.baseline_name, part.method)
-            lines += [
-                (*key, level, *estimate, len(score))
-                for level, estimate in zip(levels, found, strict=True)
-            ]
+            for level, estimate in zip(levels, estimates, strict=True):
+                lines.append((*key, level, *estimate, len(score)))
     return pd.DataFrame(
         lines,
         columns=[
@@ -61,7 +72,7 @@ def table(
 
 
 def points(protocol: Soundness, score: np.ndarray, mass: np.ndarray) -> Points:  # (N, S), (N, S)
-    """Of the samples whose maps have something positive."""
+    """Compute the curve of the samples whose maps have a positive part."""
     score, mass = _usable(protocol, score, mass)
     q = protocol.quality(torch.from_numpy(score), torch.from_numpy(mass)).numpy()
     return Points(score.mean(0), q.mean(0))
@@ -75,31 +86,44 @@ def at_levels(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[Estimate]:
-    """Mean q at the first step at which the accuracy reaches each level; nan where it never does.
+    """Estimate mean q at the first step whose accuracy reaches each level.
 
-    Bootstrapped over samples with every decision made anew; the interval is over the draws in which the level is reached.
+    False steps are decided anew in every bootstrap draw; an interval covers the draws that reach
+    the level.
+
+    Args:
+        protocol: The protocol with its settings.
+        score: Score of each sample after each step, ``(N, S)``.
+        mass: Mass that each step newly includes, ``(N, S)``.
+        levels: Levels of accuracy.
+        resamples: Number of bootstrap draws.
+        seed: Seed of the bootstrap.
+
+    Returns:
+        One estimate per level; nan for levels that are not reached.
     """
     values, amounts = (torch.from_numpy(part) for part in _usable(protocol, score, mass))
     n = len(values)
-    once = protocol.at_levels(levels, values, amounts, torch.ones(1, n))[0].tolist()
+    values_at = protocol.at_levels(levels, values, amounts, torch.ones(1, n))[0].tolist()
     if n < 2:
-        return [Estimate.of(value, np.empty(0)) for value in once]
-    weights = (torch.from_numpy(some) for some in bootstrap_weights(n, resamples, seed))
-    draws = torch.cat(
-        [protocol.at_levels(levels, values, amounts, some) for some in weights]
-    ).numpy()
+        return [Estimate.of(value, np.empty(0)) for value in values_at]
+    drawn = [
+        protocol.at_levels(levels, values, amounts, torch.from_numpy(weights))
+        for weights in bootstrap_weights(n, resamples, seed)
+    ]
+    draws = torch.cat(drawn).numpy()
     return [
         Estimate.of(value, column if np.isfinite(value) else np.empty(0))
-        for value, column in zip(once, draws.T, strict=True)
+        for value, column in zip(values_at, draws.T, strict=True)
     ]
 
 
 def _usable(
     protocol: Soundness, score: np.ndarray, mass: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    known = (
+    usable = (
         np.isfinite(score).all(1)
         & np.isfinite(mass).all(1)
         & ((mass.sum(1) > 0) | (protocol.compat is not None))
     )
-    return score[known].astype(np.float64), mass[known].astype(np.float64)
+    return score[usable].astype(np.float64), mass[usable].astype(np.float64)

@@ -1,7 +1,8 @@
 """Soundness and completeness where the truth is known (Li et al. 2024, Fig. 6).
 
-Points are drawn from N(0, I), the label is the sign of their sum, and so is the model: the truth about a feature is what it adds to the
-right side, or nothing. Half of that is removed, or half of the rest is given something, again and again.
+Points are drawn from N(0, I). Both the label and the model are the sign of their sum, so the true
+attribution of a feature is its contribution to the label, or zero. Trials remove half of the true
+attribution at random, or introduce attribution for half of the other features.
 """
 
 from __future__ import annotations
@@ -18,36 +19,50 @@ from heatproof.tensor.noise import generator, sample_ids
 from heatproof.tensor.soundness import included_mass, relative
 
 KINDS = ("truth", "removed", "introduced")
-LEVELS = tuple(round(0.05 * k, 2) for k in range(10, 21))  # half of the labels are right by chance
+LEVELS = tuple(round(0.05 * k, 2) for k in range(10, 21))  # chance level is one half
 THRESHOLDS = tuple(k / 10 for k in range(9, 0, -1))
 HALF = 0.5
-Fill = Literal[
-    "mean", "draw"
-]  # what a missing feature is replaced by: 0, or another draw of N(0, 1)
+Fill = Literal["mean", "draw"]  # a missing feature becomes 0, or another draw of N(0, 1)
 
 
 class Trials(NamedTuple):
-    """By kind of map, one row a trial; the truth is the same in all."""
+    """Both metrics by kind of map, one row per trial; the truth is the same in all trials.
 
-    completeness: dict[str, np.ndarray]  # (T, thresholds)
-    soundness: dict[str, np.ndarray]  # (T, levels); nan where the accuracy does not reach the level
+    Attributes:
+        completeness: ``(T, thresholds)`` by kind.
+        soundness: ``(T, levels)`` by kind; nan where the accuracy does not reach the level.
+    """
+
+    completeness: dict[str, np.ndarray]
+    soundness: dict[str, np.ndarray]
 
 
 def trials(
     count: int = 1000, points: int = 1000, features: int = 200, fill: Fill = "mean", seed: int = 0
 ) -> Trials:
-    """Both metrics of the truth and of changed maps, in random trials."""
+    """Compute completeness and soundness of the truth and of changed maps in random trials.
+
+    Args:
+        count: Number of trials.
+        points: Number of points.
+        features: Number of features per point.
+        fill: What a missing feature is replaced by.
+        seed: Seed of points and trials.
+
+    Returns:
+        Both metrics by kind of map.
+    """
     draw = generator(seed, "known truth")
     x = torch.from_numpy(draw.standard_normal((points, features)))
-    empty = (
-        torch.from_numpy(draw.standard_normal((points, features)))
-        if fill == "draw"
-        else torch.zeros_like(x)
-    )
+    if fill == "draw":
+        empty = torch.from_numpy(draw.standard_normal((points, features)))
+    else:
+        empty = torch.zeros_like(x)
     side = x.sum(1).sign()
     truth = relative((side[:, None] * x)[:, None])[:, 0]
     ties = tie_order(sample_ids(None, points), seed, features)
-    found: dict[str, list[tuple[Tensor, Tensor]]] = {kind: [] for kind in KINDS}
+    completeness: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
+    soundness: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
     for trial in range(count):
         chance = torch.from_numpy(generator(seed, "trial", trial).random((2, points, features)))
         changed = {
@@ -56,37 +71,35 @@ def trials(
             "introduced": torch.where((truth == 0) & (chance[0] < HALF), chance[1], truth),
         }
         for kind in KINDS[trial > 0 :]:
-            found[kind].append(
-                (
-                    _completeness(changed[kind], x, empty, side),
-                    _soundness(changed[kind], x, empty, side, ties),
-                )
-            )
-    found["truth"] *= count
-    first, second = (
-        {kind: torch.stack([pair[i] for pair in found[kind]]).numpy() for kind in KINDS}
-        for i in (0, 1)
-    )
-    return Trials(first, second)
+            maps = changed[kind]
+            completeness[kind].append(_completeness(maps, x, empty, side))
+            soundness[kind].append(_soundness(maps, x, empty, side, ties))
+    completeness["truth"] *= count
+    soundness["truth"] *= count
+    return Trials(_stacked(completeness), _stacked(soundness))
+
+
+def _stacked(values: dict[str, list[Tensor]]) -> dict[str, np.ndarray]:
+    return {kind: torch.stack(parts).numpy() for kind, parts in values.items()}
 
 
 def _completeness(
     maps: Tensor, x: Tensor, empty: Tensor, side: Tensor
 ) -> Tensor:  # (N, D) each, (N,) -> (thresholds,)
-    """Accuracy that is lost without the features above a threshold; all labels are right with all features."""
-    left = torch.stack([torch.where(maps > share, empty, x).sum(1) for share in THRESHOLDS])
+    """Return the accuracy lost without the features above each threshold; it is 1 with all."""
+    left = torch.stack([torch.where(maps > threshold, empty, x).sum(1) for threshold in THRESHOLDS])
     return 1 - (left.sign() == side).double().mean(1)
 
 
 def _soundness(
     maps: Tensor, x: Tensor, empty: Tensor, side: Tensor, ties: Tensor
 ) -> Tensor:  # -> (levels,)
-    protocol, features = Soundness(), x.shape[1]
+    protocol = Soundness()
+    features = x.shape[1]
     ranks = ranks_of(maps[:, None], ties)
-    counts = [features - int(features * share + 1e-6) for share in protocol.missing]
+    counts = [features - int(features * fraction + 1e-6) for fraction in protocol.missing]
     gain = torch.empty_like(x).scatter_(1, ranks[:, 0], x - empty)
     sums = empty.sum(1, keepdim=True) + gain.cumsum(1)[:, [n - 1 for n in counts]]
     score = (sums.sign() == side[:, None]).double()
-    return protocol.at_levels(
-        LEVELS, score, included_mass(maps[:, None], ranks, counts), torch.ones(1, len(x))
-    )[0]
+    mass = included_mass(maps[:, None], ranks, counts)
+    return protocol.at_levels(LEVELS, score, mass, torch.ones(1, len(x)))[0]

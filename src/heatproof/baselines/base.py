@@ -116,28 +116,73 @@ class Baseline:
         """Forwards and backwards that it takes beforehand, whatever the number of samples."""
         return self.entry.cost(self.arguments) if self.entry.cost else (0, 0)
 
-    def fill(
-        self, x: Tensor, model: Model | None, rng: Rng, removed: Tensor | None = None
-    ) -> Tensor:  # (B, C, H, W)
-        """What removed pixels (B, H, W) become, by default all of them; what other pixels are does not count."""
-        if self.entry.imputes and removed is None:
-            removed = torch.ones_like(x[:, 0], dtype=torch.bool)
-        sets = (removed,) if self.entry.imputes else ()
-        return self.entry.function(x, *sets, model=model, rng=rng, **self._given(model)).expand_as(
-            x
-        )
+    def prepared_by(self, lookup: PreparedBaselines) -> Mapping[str, Tensor] | None:
+        """Look up what the baseline has prepared; None for one that prepares nothing."""
+        return lookup(self) if self.entry.prepare else None
 
-    def remover(self, x: Tensor, model: Model | None, rng: Rng) -> Remove:
-        """Takes pixels out of some of these samples; a baseline that paints does so once."""
+    def fill(
+        self,
+        x: Tensor,
+        model: Model | None,
+        rng: Rng,
+        removed: Tensor | None = None,
+        prepared: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """Compute what removed pixels become; the values elsewhere have no meaning.
+
+        Args:
+            x: Images in the model's input space, ``(B, C, H, W)``.
+            model: The model, for baselines that depend on it.
+            rng: The samples' noise.
+            removed: The removed pixels, ``(B, H, W)`` of bool; None removes all of them.
+            prepared: What ``prepare`` returned, for a baseline that has one.
+
+        Returns:
+            Images of the shape of x.
+
+        Raises:
+            HeatproofError: If the baseline needs what it has prepared and was not given it.
+        """
+        arguments = self._all_arguments(model, prepared)
+        if not self.entry.imputes:
+            return self.entry.function(x, model=model, rng=rng, **arguments).expand_as(x)
+        if removed is None:
+            removed = torch.ones_like(x[:, 0], dtype=torch.bool)
+        return self.entry.function(x, removed, model=model, rng=rng, **arguments).expand_as(x)
+
+    def remover(
+        self,
+        x: Tensor,
+        model: Model | None,
+        rng: Rng,
+        prepared: Mapping[str, Tensor] | None = None,
+    ) -> Remove:
+        """Make a function that removes pixels from these samples.
+
+        A baseline that paints does so once, here; one that imputes does so at every call.
+
+        Args:
+            x: Images in the model's input space, ``(B, C, H, W)``.
+            model: The model, for baselines that depend on it.
+            rng: The samples' noise.
+            prepared: What ``prepare`` returned, for a baseline that has one.
+
+        Returns:
+            A function from samples ``(n,)`` and their removed pixels ``(n, H, W)`` to images
+            ``(n, C, H, W)``.
+
+        Raises:
+            HeatproofError: If the baseline needs what it has prepared and was not given it.
+        """
+        arguments = self._all_arguments(model, prepared)
         if self.entry.imputes:
-            given = self._given(model)
 
             def impute(samples: Tensor, removed: Tensor) -> Tensor:
                 rows = Rng(rng.seed, [rng.ids[i] for i in samples.tolist()], rng.device)
-                return self.entry.function(x[samples], removed, model=model, rng=rows, **given)
+                return self.entry.function(x[samples], removed, model=model, rng=rows, **arguments)
 
             return impute
-        painted = self.entry.function(x, model=model, rng=rng, **self._given(model))
+        painted = self.entry.function(x, model=model, rng=rng, **arguments)
         each = painted.ndim == x.ndim and len(painted) == len(x)
 
         def remove(samples: Tensor, removed: Tensor) -> Tensor:
@@ -145,14 +190,33 @@ class Baseline:
 
         return remove
 
-    def _given(self, model: Model | None) -> dict[str, Any]:
+    def _all_arguments(
+        self, model: Model | None, prepared: Mapping[str, Tensor] | None
+    ) -> dict[str, Any]:
+        """Return the arguments, with what was prepared where the baseline takes it."""
         if not self.entry.prepare:
             return self.arguments
+        if prepared is not None:
+            return {"prepared": prepared, **self.arguments}
         if model is None:
             raise HeatproofError(
                 f"baseline {self.label} knows the model or the data beforehand; pass an hp.Model"
             )
-        return {"prepared": model.prepared(self), **self.arguments}
+        return {"prepared": no_reference(self), **self.arguments}
+
+
+PreparedBaselines = Callable[[Baseline], Mapping[str, Tensor]]  # what a baseline has prepared
+
+
+def no_reference(baseline: Baseline) -> Mapping[str, Tensor]:
+    """Refuse a baseline that prepares: there are no reference images.
+
+    Raises:
+        HeatproofError: Always.
+    """
+    raise HeatproofError(
+        f"baseline {baseline.label} needs reference images: give some with reference=…"
+    )
 
 
 BaselineName = Annotated[

@@ -1,4 +1,4 @@
-"""Baselines of one colour."""
+"""Baselines that replace removed pixels with a single colour."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
 
-LEVELS = 65535  # of 16-bit images; every level of an 8-bit image is one of them
+LEVELS = 65535  # highest value of a 16-bit image; every 8-bit value maps onto one of them
 
 
 @baseline("zero", group="colour", blind=True)
 def zero(x: Tensor, *, model: Model | None, rng: Rng) -> Tensor:
-    """Zero in the model's input space: the mean colour for most CNNs, mid-grey or black for others."""
+    """Zero in the model's input space: for most CNNs the mean colour, for others grey or black."""
     return x.new_zeros(())
 
 
 @baseline("black", group="colour", blind=True)
 def black(x: Tensor, *, model: Model | None, rng: Rng) -> Tensor:
-    """Black, whatever it is in the model's input space."""
+    """Black, converted to the model's input space."""
     if model is None:
         raise HeatproofError(
-            "baseline black is the lower end of the model's input range; pass an hp.Model"
+            "baseline black is the lower bound of the model's input range; pass an hp.Model"
         )
     return model.input_range[0]
 
 
-def ends(
+def value_range(
     name: str, x: Tensor, model: Model | None, low: float | None, high: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Those that are given, or the model's input range per channel."""
+    """Return the given bounds, or the model's input range per channel if none are given."""
     if low is not None and high is not None:
         return x.new_tensor(low), x.new_tensor(high)
     if low is not None or high is not None:
-        raise HeatproofError(f"{name} takes both ends or none, such as {name}(-1, 1)")
+        raise HeatproofError(f"{name} takes both bounds or none, for example {name}(-1, 1)")
     if model is None:
         raise HeatproofError(
-            f"baseline {name} without ends is the model's input range; pass an hp.Model, or say {name}(-1, 1)"
+            f"baseline {name} without bounds uses the model's input range; pass an hp.Model, "
+            f"or give the bounds: {name}(-1, 1)"
         )
     return model.input_range
 
@@ -57,40 +58,46 @@ def random_color(
     high: float | None = None,
     compat: Literal["xplique"] | None = None,
 ) -> Tensor:
-    """A random colour of the model's input range for each image; `compat=xplique`: one from U(-1, 1) for all of them."""
+    """A random colour per image, uniform over the model's input range.
+
+    ``compat=xplique`` draws one colour from U(-1, 1) for all images.
+    """
     shape = (x.shape[1], 1, 1)
     if compat == "xplique":
         return 2 * rng.once("baseline random-color", shape).to(x) - 1
-    bottom, top = ends("random-color", x, model, low, high)
+    bottom, top = value_range("random-color", x, model, low, high)
     return bottom + (top - bottom) * rng.uniform("baseline random-color", shape).to(x)
 
 
 @baseline("image-mean", group="colour")
 def image_mean(x: Tensor, *, model: Model | None, rng: Rng) -> Tensor:
-    """The mean colour of each image; the baseline paper's notebooks call it mean."""
+    """The mean colour of each image (``mean`` in the notebooks of Picard et al. 2024)."""
     return x.flatten(2).double().mean(2)[..., None, None].to(x)
 
 
 @baseline("image-median", group="colour")
 def image_median(x: Tensor, *, model: Model | None, rng: Rng) -> Tensor:
-    """The median of each image, channel by channel; the baseline paper's notebooks call it median."""
-    places = x.shape[2] * x.shape[3]
+    """The median of each image per channel (``median`` in the notebooks of Picard et al. 2024)."""
+    pixels = x.shape[2] * x.shape[3]
     values = x.flatten(2).sort(2).values
-    return ((values[..., (places - 1) // 2] + values[..., places // 2]) / 2)[..., None, None]
+    return ((values[..., (pixels - 1) // 2] + values[..., pixels // 2]) / 2)[..., None, None]
 
 
 def reference_mean(model: Model, batches: Iterator[Tensor]) -> dict[str, Tensor]:
-    """The mean colour over all pixels of the reference, as a running sum in double precision."""
-    pixels, total = 0, torch.zeros(())
+    """Compute the mean colour of the reference images as a running sum in double precision."""
+    pixels = 0
+    total = torch.zeros(())
     for x in batches:
-        pixels, total = pixels + x[:, 0].numel(), total.to(x.device) + x.double().sum((0, 2, 3))
+        pixels += x[:, 0].numel()
+        total = total.to(x.device) + x.double().sum((0, 2, 3))
     return {"colour": (total / pixels).float().reshape(-1, 1, 1)}
 
 
 def reference_median(model: Model, batches: Iterator[Tensor]) -> dict[str, Tensor]:
-    """The median over all pixels of the reference, channel by channel, from counts of 16-bit levels.
+    """Compute the median of the reference images per channel from a histogram of 16-bit levels.
 
-    Exact for images of 8 or 16 bits, which is what files hold; within half a level, 8e-6 of the range, for others.
+    The result is exact for 8-bit and 16-bit images. For other images it is within half a level,
+    that is, 8e-6 of the range.
     """
     counts = torch.zeros(len(model.mean), LEVELS + 1, dtype=torch.long)
     for x in batches:
@@ -115,5 +122,5 @@ def mean(x: Tensor, *, model: Model | None, rng: Rng, prepared: Mapping[str, Ten
 
 @baseline("median", group="colour", blind=True, prepare=reference_median)
 def median(x: Tensor, *, model: Model | None, rng: Rng, prepared: Mapping[str, Tensor]) -> Tensor:
-    """The median of the reference images, channel by channel."""
+    """The median of the reference images per channel."""
     return prepared["colour"].to(x)

@@ -226,9 +226,9 @@ def downhill(
 ) -> tuple[Tensor, Tensor]:  # (n, C, H, W) -> (n,), as x
     """The objective of each image's embedding, and its gradient."""
     values, slopes = [], []
-    with model.batches_of(min(len(x), model.batch_size)), model.frozen_eval():
-        for part, _ in model.grad_batches(x, x.new_zeros(len(x)), "backward"):
-            found = objective(model.embed(part))
+    with model.passes.batches_of(min(len(x), model.batch_size)), model.passes.frozen_eval():
+        for part, _ in model.passes.grad_batches(x, x.new_zeros(len(x)), "backward"):
+            found = objective(model.passes.embed(part))
             slopes.append(torch.autograd.grad(found.sum(), part)[0])
             values.append(found.detach())
     return torch.cat(values)[: len(x)], torch.cat(slopes)[: len(x)]

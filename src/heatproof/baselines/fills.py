@@ -1,4 +1,4 @@
-"""Baselines of noise, and those that leave what is coarse in the image."""
+"""Baselines of noise, and baselines that keep the coarse structure of the image."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from pydantic import Field
 from torch import Tensor
 
 from heatproof.baselines.base import baseline
-from heatproof.baselines.colours import ends
+from heatproof.baselines.colours import value_range
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.filters import Odd, gaussian, separable
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.resample import nearest
 
-Cells = Annotated[int, Field(ge=1)]  # along a side; never more than there are pixels
+Cells = Annotated[int, Field(ge=1)]  # grid cells per side; at most as many as there are pixels
 
 
 @baseline("uniform", group="noise", blind=True)
 def uniform(
     x: Tensor, *, model: Model | None, rng: Rng, low: float | None = None, high: float | None = None
 ) -> Tensor:
-    """Noise over the model's input range, per pixel and channel; `uniform(-1, 1)` is the IDSDS paper's."""
-    bottom, top = ends("uniform", x, model, low, high)
+    """Uniform noise over the model's input range, drawn per pixel and channel.
+
+    The IDSDS paper uses ``uniform(-1, 1)``.
+    """
+    bottom, top = value_range("uniform", x, model, low, high)
     return bottom + (top - bottom) * rng.uniform("baseline uniform", x.shape[1:]).to(x)
 
 
@@ -33,8 +36,11 @@ def uniform(
 def normal(
     x: Tensor, *, model: Model | None, rng: Rng, low: float | None = None, high: float | None = None
 ) -> Tensor:
-    """Standard normal noise in the input space, cut off at the ends of the model's input range; `normal(-1, 1)` is the baseline paper's."""
-    bottom, top = ends("normal", x, model, low, high)
+    """Standard normal noise in the input space, clipped to the model's input range.
+
+    Picard et al. (2024) use ``normal(-1, 1)``.
+    """
+    bottom, top = value_range("normal", x, model, low, high)
     return rng.normal("baseline normal", x.shape[1:]).to(x).clamp(bottom, top)
 
 
@@ -48,20 +54,24 @@ def blur(
     sigma: Annotated[float, Field(gt=0)] | None = None,
     compat: Literal["idsds"] | None = None,
 ) -> Tensor:
-    """Gaussian blur, 51 px wide with σ = 41 at 224 px and in proportion elsewhere; `compat=idsds` is that paper's code."""
+    """Gaussian blur, 51 px wide with σ = 41 at 224 px and scaled with the image size.
+
+    ``compat=idsds`` follows the published code of the IDSDS paper.
+    """
     if compat == "idsds":
         return _blur_idsds(x, size or 51, sigma or 41.0)
     scale = x.shape[-1] / 224
     width = size or max(3, 2 * round((51 * scale - 1) / 2) + 1)
     if width // 2 >= min(x.shape[2:]):
         raise HeatproofError(
-            f"blur: {width} px is too wide for an image of {x.shape[-2]}×{x.shape[-1]} px"
+            f"blur: {width} px is too wide for an image of {x.shape[-2]}×{x.shape[-1]} px; "
+            "give a smaller size"
         )
     return separable(x, gaussian(width, sigma or 41 * scale), "reflect")
 
 
 def _blur_idsds(x: Tensor, size: int, sigma: float) -> Tensor:
-    """Absolute size, σ wider by √2, zeros beyond the border."""
+    """Blur with a fixed size, σ larger by √2, and zeros beyond the border."""
     return separable(x, gaussian(size, sigma * 2**0.5), "constant")
 
 
@@ -74,14 +84,17 @@ def local_mean(
     cells: Cells = 8,
     compat: Literal["xplique"] | None = None,
 ) -> Tensor:
-    """A mosaic of 8×8 cells, each the mean of its pixels; `compat=xplique`: its value between the pixels in its middle."""
-    return (
-        enlarged(cell_middles(x, cells), *x.shape[2:]) if compat == "xplique" else mosaic(x, cells)
-    )
+    """A mosaic of 8×8 grid cells, each filled with the mean of its pixels.
+
+    ``compat=xplique`` samples each grid cell bilinearly at its centre instead.
+    """
+    if compat == "xplique":
+        return enlarged(cell_centers(x, cells), *x.shape[2:])
+    return mosaic(x, cells)
 
 
 def mosaic(x: Tensor, cells: int) -> Tensor:  # (B, C, H, W) -> same
-    """The mean of every cell over all of it; where the cells do not divide a side, their sizes differ by a pixel."""
+    """Fill every grid cell with its mean; the sizes of cells that do not fit differ by a pixel."""
     means = x.double()
     for axis in (2, 3):
         cell = nearest(x.shape[axis], min(cells, x.shape[axis])).to(x.device)
@@ -90,8 +103,8 @@ def mosaic(x: Tensor, cells: int) -> Tensor:  # (B, C, H, W) -> same
     return means.to(x)
 
 
-def cell_middles(x: Tensor, cells: int) -> Tensor:  # (B, C, H, W) -> (B, C, cells, cells)
-    """Bilinear at the middle of every cell, with no regard to the rest of it."""
+def cell_centers(x: Tensor, cells: int) -> Tensor:  # (B, C, H, W) -> (B, C, cells, cells)
+    """Sample the image bilinearly at the centre of every grid cell."""
     return F.interpolate(x, (cells, cells), mode="bilinear", align_corners=False)
 
 

@@ -1,4 +1,7 @@
-"""Noisy linear imputation (Rong et al. 2022, ROAD): removed pixels become weighted means of their neighbours."""
+"""Noisy linear imputation (ROAD, Rong et al. 2022).
+
+Removed pixels become weighted means of their neighbours.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +21,38 @@ from heatproof.tensor.stencil import impute
 
 def linear_impute(
     x: Tensor, removed: Tensor, noise: float = 0.01, rng: Rng | None = None
-) -> Tensor:  # (B, C, H, W), (B, H, W) bool -> like x
-    """Removed pixels as weighted means of their neighbours, plus N(0, noise²); the rest as it is. Without `rng`, rows are numbered.
+) -> Tensor:
+    """Replace removed pixels by weighted means of their neighbours plus Gaussian noise.
 
-    The noise is one image a sample: rows of the same id have the same. Where all pixels are removed, a channel becomes its mean over
-    the image.
+    Args:
+        x: Images ``(B, C, H, W)``.
+        removed: Boolean masks ``(B, H, W)`` of the pixels to replace.
+        noise: Standard deviation of the noise, in the units of ``x``.
+        rng: Source of the noise, with one id per row; by default rows are numbered. Rows with the
+            same id get the same noise.
+
+    Returns:
+        Images of the shape of ``x``; pixels that were not removed are unchanged. If all pixels of
+        an image are removed, each channel becomes its mean over the image.
+
+    Raises:
+        HeatproofError: If ``noise`` is negative or not finite, or ``rng`` has another number of
+            ids than ``x`` has rows.
     """
     if not (math.isfinite(noise) and noise >= 0):
-        raise HeatproofError(f"noise is a standard deviation, zero or more; found {noise}")
+        raise HeatproofError(f"noise must be a finite standard deviation ≥ 0; got {noise}")
     rng = rng or Rng(0, sample_ids(None, len(x)), x.device)
     if len(rng.ids) != len(x):
         raise HeatproofError(
-            f"rng has {len(rng.ids)} ids for {len(x)} images; it needs one for each"
+            f"rng has {len(rng.ids)} ids for {len(x)} images; give one id per image"
         )
     filled, _ = impute(x, removed)
     if noise == 0 or not len(x):
         return filled
     ids = list(dict.fromkeys(rng.ids))
-    drawn = Rng(rng.seed, ids, rng.device).normal("baseline linear", x.shape[1:]).to(x)
-    return torch.where(
-        removed[:, None], filled + noise * drawn[[ids.index(sample) for sample in rng.ids]], filled
-    )
+    draw = Rng(rng.seed, ids, rng.device).normal("baseline linear", x.shape[1:]).to(x)
+    noise_per_row = draw[[ids.index(sample) for sample in rng.ids]]
+    return torch.where(removed[:, None], filled + noise * noise_per_row, filled)
 
 
 @baseline("linear", group="imputed", version=2, imputes=True)
@@ -50,5 +64,8 @@ def linear(
     rng: Rng,
     noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01,
 ) -> Tensor:
-    """Weighted mean of the neighbours, solved for all removed pixels together, with a little noise in the model's input units (ROAD)."""
+    """Weighted means of the neighbours, solved jointly for all removed pixels, plus noise (ROAD).
+
+    ``noise`` is a standard deviation in the model's input units.
+    """
     return linear_impute(x, removed, noise, rng)

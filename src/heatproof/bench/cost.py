@@ -130,7 +130,7 @@ def _seconds_per_image(model: Model, batch_size: int) -> tuple[float, float]:
     shape = (batch_size, len(model.mean), model.size, model.size)
     x = torch.zeros(shape, device=model.device, dtype=model.dtype)
     target = torch.zeros(batch_size, dtype=torch.long, device=model.device)
-    with model.batches_of(batch_size):
+    with model.passes.batches_of(batch_size):
         forward = _timed(model.logits, x)
         backward = _timed(model.gradient, x, target)
     return forward / batch_size, backward / batch_size

@@ -73,7 +73,7 @@ def _trained_model(
     assert entry.train is not None
     net = entry.train.removeprefix("paperbirds/")
     seed = entry.seed or 0
-    weights = cache.trained(net, seed, progress) if train else cache.place(net, seed)
+    weights = cache.trained(net, seed, progress) if train else cache.weights_path(net, seed)
     model = load_model(entry.train, weights if weights.is_file() else RANDOM, device)
     model.name += _seed_suffix(entry)
     for fine_tuning in _fine_tunings(entry, spec):
@@ -140,7 +140,7 @@ def _weight_files(entry: ModelSpec, spec: Spec) -> Iterator[tuple[Path, str]]:
         yield cache.retrained_path(recipe, data, seed), description
         return
     net = entry.train.removeprefix("paperbirds/")
-    weights = cache.place(net, seed)
+    weights = cache.weights_path(net, seed)
     name = f"{entry.train} seed {seed}" if seed else entry.train
     yield weights, f"train {name}, about {RECIPES[net].minutes:.0f} min on two cores"
     for fine_tuning in _fine_tunings(entry, spec):

@@ -24,6 +24,7 @@ from heatproof.data.grids import Grids
 from heatproof.errors import format_error
 from heatproof.methods import Explainer
 from heatproof.methods.explain import ends, finite, transformed
+from heatproof.models.batch import ModelBatch
 from heatproof.protocols import EvalBatch, Protocol
 from heatproof.protocols.base import Shared
 from heatproof.tensor.noise import Rng
@@ -93,11 +94,11 @@ def _run_task(plan: Plan, store: Store, open_task: _OpenTask, batch: Batch) -> N
     """Compute the missing records of a task and store them with those that were there."""
     task, done, missing = open_task
     size = plan.batch_size
-    passes_before = task.model.passes.copy()
+    counts_before = task.model.pass_counts.copy()
     while True:
         try:
             runner = TaskRunner(plan, task, missing, store)
-            with task.model.batches_of(size), task.model.preparing(runner.prepared.for_baseline):
+            with task.model.passes.batches_of(size):
                 runner.run(batch, size)
             break
         except torch.OutOfMemoryError:
@@ -112,7 +113,7 @@ def _run_task(plan: Plan, store: Store, open_task: _OpenTask, batch: Batch) -> N
         tensors = store.tensors(task.name).tensors | tensors
         timings = store.timings(task.name) or timings
     timings = timings.updated(
-        runner.seconds, task.model.passes - passes_before, size, len(batch.ids)
+        runner.seconds, task.model.pass_counts - counts_before, size, len(batch.ids)
     )
     store.commit(task.name, rows, TaskTensors(tensors, _sample_notes(task, batch)), timings)
 
@@ -155,7 +156,8 @@ class TaskRunner:
 
     def _evaluate_batch(self, batch: Batch) -> None:
         spatial = "cam" in self._model.landmarks
-        clean, features = self._model.logits_and_activation(batch.x, "cam" if spatial else "input")
+        last = self._model.layer_index("cam" if spatial else "input")
+        clean, features = self._model.passes.logits_and_activation(batch.x, last)
         images = self._model.denormalize(batch.x)
         self.kept.add_clean(clean, images, features if spatial else None)
         for targets, records in self._by_target(batch, clean).items():
@@ -198,19 +200,23 @@ class TaskRunner:
             batch.parts,
             batch.silhouette,
             view=self._task.view,
+            prepared_baseline=self.prepared.for_baseline,
         )
         protocols = {record.protocol.canonical: record.protocol for record in applicable}
         shared = {name: self._share(p, evaluated) for name, p in protocols.items()}
-        explainer = Explainer(
-            self._model, batch.x, target, rng, batch.silhouette, self.prepared.for_method
-        )
         by_map: dict[str, list[Record]] = {}
         for record in applicable:
             by_map.setdefault(record.expression.map_key, []).append(record)
         gradients = {r.expression.layer for r in applicable if r.expression.shares_gradient}
-        with self._model.sharing(batch.x, target, sorted(gradients)):
-            for same_map in by_map.values():  # only one method's maps are in memory at a time
-                self._evaluate_method(same_map, samples, rng, shared, explainer)
+        explainer = Explainer(
+            ModelBatch(self._model, batch.x, target, sorted(gradients)),
+            rng,
+            batch.silhouette,
+            self.prepared.for_method,
+            self.prepared.for_baseline,
+        )
+        for same_map in by_map.values():  # only one method's maps are in memory at a time
+            self._evaluate_method(same_map, samples, rng, shared, explainer)
 
     def _share(self, protocol: Protocol, batch: EvalBatch) -> tuple[EvalBatch, Shared] | Failure:
         """Return the batch as the protocol sees it, and what it computes for all methods."""

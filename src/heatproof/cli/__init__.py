@@ -1,4 +1,8 @@
-"""The command line: it parses and prints; everything else is in the library, imported only by the commands that need it."""
+"""The command line.
+
+It parses and prints; everything else is in the library, which commands import only when they need
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +14,31 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 import click
 
 from heatproof import __version__
 from heatproof.errors import HeatproofError, unknown
 
-if TYPE_CHECKING:
-    from heatproof.bench.plan import Plan
-
-FAILED_RECORDS = 3
+USAGE_ERROR = 2  # exit codes
+METHOD_FAILED = 3
+INTERRUPTED = 130
 
 
 class Group(click.Group):
+    """A group of commands that prints errors meant for users without a traceback."""
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except HeatproofError as error:
-            click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-            click.echo(str(error), err=True)
-            sys.exit(2)
+            _exit_with_error(str(error))
         except OSError as error:
-            click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-            click.echo(
-                f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""),
-                err=True,
-            )
-            sys.exit(2)
+            message = str(error.strerror or error)
+            if error.filename:
+                message += f": {error.filename}"
+            _exit_with_error(message)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -47,8 +48,14 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _exit_with_error(message: str) -> NoReturn:
+    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    click.echo(message, err=True)
+    sys.exit(USAGE_ERROR)
+
+
 class Command(click.Command):
-    """Help keeps the line breaks of examples."""
+    """A command whose help keeps the line breaks of its docstring."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write("\n")
@@ -62,59 +69,62 @@ command = {"cls": Command, "context_settings": {"help_option_names": ["-h", "--h
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="heatproof")
 def main() -> None:
-    """Which heatmaps can you trust?
+    """Measure which attribution heatmaps you can trust.
 
     \b
-    heatproof run quickstart                a first run and its report, about a minute
-    heatproof run spec.yaml -o runs/mine    your models, images and methods
-    heatproof list methods                  what there is
+    Examples:
+      heatproof run quickstart                try it: a run with a report, about a minute
+      heatproof run spec.yaml -o runs/mine    evaluate your models, images and methods
+      heatproof list methods                  list all methods
     """
     keep_memory()
-    told = set[str]()
+    shown = set[str]()
 
-    def note(message: Warning | str, *where: Any, **more: Any) -> None:
-        if str(message) not in told:
-            told.add(str(message))
+    def show_once(message: Warning | str, *args: Any, **kwargs: Any) -> None:
+        if str(message) not in shown:
+            shown.add(str(message))
             click.echo(f"note: {message}", err=True)
 
-    warnings.showwarning = note
+    warnings.showwarning = show_once
 
 
 def keep_memory() -> None:
-    """glibc gives the memory of a large tensor back when it is freed, and gets cleared pages for the next one: a tenth of the time of
-    gradient passes. It keeps what it has instead; no more is taken than at the peak."""
+    """Tell glibc to keep freed memory instead of returning it to the system.
+
+    By default it returns the memory of every large tensor and gets cleared pages for the next one,
+    which takes a tenth of the time of gradient passes. The peak does not change.
+    """
     if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # another C library
+        with suppress(OSError, AttributeError):  # not glibc
             for option in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
                 ctypes.CDLL("libc.so.6").mallopt(option, 2**31 - 1)
 
 
+SPEC_OPTIONS = [
+    click.option("--limit", type=click.IntRange(min=1), help="Evaluate only the first N samples."),
+    click.option(
+        "--batch-size", type=click.IntRange(min=1), help="Images per pass; bounds the memory."
+    ),
+    click.option(
+        "--backend",
+        help="Backend of passes without gradients: eager, fused, compile or openvino.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        help="Seed for all noise and for the sample order.",
+    ),
+    click.option(
+        "--device",
+        default="auto",
+        show_default=True,
+        help="Device: cpu, cuda, cuda:1, mps or auto.",
+    ),
+]
+
+
 def _spec_options(function: Any) -> Any:
-    for option in reversed(
-        [
-            click.option(
-                "--limit", type=click.IntRange(min=1), help="Judge only the first N samples."
-            ),
-            click.option(
-                "--batch-size",
-                type=click.IntRange(min=1),
-                help="Images in one pass; bounds the memory.",
-            ),
-            click.option(
-                "--backend",
-                help="What computes passes without gradients: eager, fused, compile, openvino.",
-            ),
-            click.option(
-                "--seed", type=click.IntRange(min=0), help="Of all noise and of the samples' order."
-            ),
-            click.option(
-                "--device",
-                default="auto",
-                show_default=True,
-                help="cpu, cuda, cuda:1, mps, or auto.",
-            ),
-        ]
-    ):
+    for option in reversed(SPEC_OPTIONS):
         function = option(function)
     return function
 
@@ -125,19 +135,19 @@ def _spec_options(function: Any) -> Any:
     "-o",
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The run's directory.  [default: runs/NAME]",
+    help="Directory of the run.  [default: runs/NAME]",
 )
 @click.option(
-    "--report/--no-report", default=True, show_default=True, help="Build the report at the end."
+    "--report/--no-report", default=True, show_default=True, help="Build a report at the end."
 )
 @_spec_options
 def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) -> None:
-    """Run a spec, or a study that ships with heatproof, and build its report.
+    """Run a spec or an included study and build its report.
 
-    The same command again does only what is missing: a run that was stopped or
-    killed goes on where it ended. Ends with code 3 where a method failed.
+    The same command again computes only what is missing, so it resumes a run
+    that was interrupted. The exit code is 3 if a method failed.
 
-    A spec that names file:… runs that file: use only those you would import.
+    A spec that names file:… runs that file: use only files you would import.
 
     Examples:
       heatproof run quickstart
@@ -153,44 +163,41 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
     from heatproof.api import run as run_spec
     from heatproof.bench.orchestrate import open_spec
     from heatproof.bench.spec import load_spec
-    from heatproof.cli.show import console, making, print_summary, progress_of
+    from heatproof.cli.progress import preparation_progress, run_progress
+    from heatproof.cli.results import print_failures, print_summary
+    from heatproof.cli.terminal import print_plain
 
-    told = load_spec(spec, **changes)
+    loaded = load_spec(spec, **changes)
     directory = out or Path("runs") / (Path(spec).stem if Path(spec).is_file() else spec)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with making() as made:
-            plan = open_spec(told, device, progress=made)
-        with progress_of(plan) as advance:
-            result = run_spec(told, directory, device, advance, plan)
+        with preparation_progress() as trained:
+            plan = open_spec(loaded, device, progress=trained)
+        with run_progress(plan) as advance:
+            result = run_spec(loaded, directory, device, advance, plan)
     except KeyboardInterrupt:
         click.echo(
-            "stopped; finished blocks of 64 samples are kept, and the same command goes on from there",
+            "interrupted; finished blocks of 64 samples are kept, and the same command resumes "
+            "the run",
             err=True,
         )
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     print_summary(result)
     if report:
-        console.print(f"\nreport: {result.report()}", markup=False, soft_wrap=True)
-    console.print(f"run:    {directory}", markup=False, soft_wrap=True)
-    if len(result.failures):
-        for message, rows in result.failures.groupby("message"):
-            console.print("failed", style="red", end=" ")
-            console.print(
-                f"{', '.join(sorted(set(rows['method'])))}: {message} ({len(rows)} rows)",
-                markup=False,
-            )
-        sys.exit(FAILED_RECORDS)
+        print_plain(f"\nreport: {result.report()}")
+    print_plain(f"run:    {directory}")
+    if print_failures(result):
+        sys.exit(METHOD_FAILED)
 
 
 @main.command(**command)
 @click.argument("spec")
 @_spec_options
 def plan(spec: str, device: str, **changes: Any) -> None:
-    """What a spec would cost, before anything runs.
+    """Estimate what a spec would cost, without running it.
 
-    Counts passes through the whole network, what methods share only once, and
-    forecasts the time from one timed batch.
+    Counts the passes through the network (passes that methods share count
+    once) and estimates the time from one timed batch.
 
     Examples:
       heatproof plan quickstart
@@ -200,11 +207,11 @@ def plan(spec: str, device: str, **changes: Any) -> None:
     from heatproof.bench.models import pending_training
     from heatproof.bench.orchestrate import open_spec
     from heatproof.bench.spec import load_spec
-    from heatproof.cli.show import print_plan
+    from heatproof.cli.results import print_plan
 
-    told = load_spec(spec, **changes)
-    made: Plan = open_spec(told, device, train=False)
-    print_plan(made, forecast(made), pending_training(told))
+    loaded = load_spec(spec, **changes)
+    opened = open_spec(loaded, device, train=False)
+    print_plan(opened, forecast(opened), pending_training(loaded))
 
 
 @main.command(**command)
@@ -213,10 +220,10 @@ def plan(spec: str, device: str, **changes: Any) -> None:
     "-o",
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the site goes.  [default: DIRECTORY/report]",
+    help="Directory of the report.  [default: DIRECTORY/report]",
 )
 def report(directory: Path, out: Path | None) -> None:
-    """Build the report of a run anew.
+    """Build the report of a run again.
 
     Example:
       heatproof report runs/quickstart
@@ -229,26 +236,16 @@ def report(directory: Path, out: Path | None) -> None:
 @main.command(**command)
 @click.argument("spec")
 def validate(spec: str) -> None:
-    """Check a spec without running it: keys, methods, protocols, models and data.
+    """Check the keys, methods, protocols, models and data of a spec.
 
     Example:
       heatproof validate spec.yaml
     """
     from heatproof.bench.orchestrate import open_spec
     from heatproof.bench.spec import load_spec
+    from heatproof.cli.results import print_validated
 
-    made = open_spec(load_spec(spec), train=False)
-    records = sum(len(t.records) for t in made.tasks)
-    click.echo(
-        f"{spec} is right: {sum(len(t.indices) for t in made.tasks)} samples, {records} results in {len(made.tasks)} blocks"
-    )
-    for title, model in {t.title: t.model for t in made.tasks}.items():
-        mean, std = (
-            ", ".join(f"{v:.3g}" for v in values.flatten().tolist())
-            for values in (model.mean, model.std)
-        )
-        cut = f"{model.size} px (shorter side to {model.resize}, then the middle)"
-        click.echo(f"{title}: {cut}, mean {mean}, std {std}, {model.n_classes} classes")
+    print_validated(spec, open_spec(load_spec(spec), train=False))
 
 
 @main.command("list", **command)
@@ -258,9 +255,9 @@ def validate(spec: str) -> None:
         ["methods", "transforms", "protocols", "baselines", "models", "data", "studies"]
     ),
 )
-@click.option("--json", "as_json", is_flag=True, help="As a JSON list, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print all facts as a JSON list.")
 def list_(kind: str, as_json: bool) -> None:
-    """What there is, by kind.
+    """List everything of one kind that a spec can name.
 
     Examples:
       heatproof list methods
@@ -268,7 +265,8 @@ def list_(kind: str, as_json: bool) -> None:
     """
     import json
 
-    from heatproof.cli.show import catalogue, print_catalogue
+    from heatproof.bench.catalogue import catalogue
+    from heatproof.cli.catalogue import print_catalogue
 
     if as_json:
         click.echo(json.dumps(catalogue(kind), indent=1, ensure_ascii=False))
@@ -284,10 +282,11 @@ def list_(kind: str, as_json: bool) -> None:
     "-m",
     "--model",
     required=True,
-    help="A model's name, such as torchvision:resnet50, or file:my_model.py:build.",
+    help="Name of a model, such as torchvision:resnet50 or file:my_model.py:build.",
 )
 @click.option(
-    "--weights", help="A local .safetensors or .pth file, download (the published ones), or random."
+    "--weights",
+    help="A local .safetensors or .pth file, download (the published weights), or random.",
 )
 @click.option(
     "--method",
@@ -295,18 +294,30 @@ def list_(kind: str, as_json: bool) -> None:
     multiple=True,
     default=("gradcam",),
     show_default=True,
-    help="An expression; may be given several times.",
+    help="Method expression; can be given several times.",
 )
-@click.option("--target", type=int, help="The class to explain.  [default: the model's prediction]")
+@click.option("--target", type=int, help="Class to explain.  [default: the model's prediction]")
 @click.option(
     "-o",
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("maps.png"),
     show_default=True,
+    help="Picture to write: .png, .jpg, .webp or .pdf.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--device", default="auto", show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of methods that use noise.",
+)
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    help="Device: cpu, cuda, cuda:1, mps or auto.",
+)
 def explain(
     images: Sequence[Path],
     model: str,
@@ -317,15 +328,19 @@ def explain(
     seed: int,
     device: str,
 ) -> None:
-    """Draw the maps of one or more images, side by side.
+    """Draw the maps of one or more images side by side.
 
     Examples:
       heatproof explain photo.jpg -m file:net.py:build --method gradcam --method "ig|abs"
       heatproof explain a.jpg b.jpg -m paperbirds/resnet --method ixg --target 3 -o maps.png
     """
-    from heatproof.cli.show import draw_maps
+    from heatproof.api import load_model
+    from heatproof.report.draw_maps import check_suffix, draw_maps
 
-    click.echo(draw_maps(images, model, weights, methods, target, out, seed, device))
+    check_suffix(out)
+    captions = draw_maps(images, load_model(model, weights, device), methods, out, target, seed)
+    labelled = (f"{image.name}: {c}" for image, c in zip(images, captions, strict=True))
+    click.echo(f"{out}: {', '.join(labelled)}")
 
 
 @main.command(**command)
@@ -334,22 +349,30 @@ def explain(
     "-o",
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The weights file.  [default: kept in the cache]",
+    help="Weights file.  [default: in the cache]",
 )
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    help="Another number of training steps than the recipe's.",
+    help="Number of training steps.  [default: that of the recipe]",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
-    "--data", help="For cifar10/vgg11: where CIFAR-10 is, such as cifar10:/data/cifar10.npz."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the initial weights and of the batches.",
+)
+@click.option(
+    "--data",
+    help="Location of CIFAR-10 for cifar10/vgg11, such as cifar10:/data/cifar10.npz.",
 )
 def train(name: str, out: Path | None, steps: int | None, seed: int, data: str | None) -> None:
-    """Train an embedded model with its recipe: some minutes on two cores.
+    """Train an embedded model with its recipe.
 
-    Without -o the weights are kept in the cache ($HEATPROOF_CACHE, by default
-    ~/.cache/heatproof), where a spec finds them: {train: paperbirds/resnet18}.
+    Training takes a few minutes on two cores. Without -o the weights are stored
+    in the cache ($HEATPROOF_CACHE, by default ~/.cache/heatproof), where a spec
+    finds them: {train: paperbirds/resnet18}.
 
     Examples:
       heatproof train paperbirds/resnet18
@@ -357,12 +380,13 @@ def train(name: str, out: Path | None, steps: int | None, seed: int, data: str |
       heatproof train paperbirds/resnet -o resnet.safetensors
       heatproof train cifar10/vgg11 --data cifar10:/data/cifar10.npz -o vgg11.safetensors
     """
-    from heatproof.cli.show import train_embedded, train_on_cifar10
+    from heatproof.cli.progress import step_progress
+    from heatproof.cli.results import print_trained
+    from heatproof.training.by_name import train_by_name
 
-    if name.startswith("cifar10/"):
-        train_on_cifar10(name, data, out, steps, seed)
-    else:
-        train_embedded(name, out, steps, seed)
+    with step_progress() as progress:
+        trained = train_by_name(name, data=data, out=out, steps=steps, seed=seed, progress=progress)
+    print_trained(trained)
 
 
-from heatproof.cli import finetune as _finetune  # noqa: E402, F401 (a command of its own file, which needs `main`)
+from heatproof.cli import finetune as _finetune  # noqa: E402, F401 (registers a command of `main`)

@@ -131,7 +131,7 @@ def own_confidence(model: Model, data: Data) -> Tensor:  # (N,) float64
     if key not in known:
         known[key] = torch.full((len(data.ids),), -1.0, dtype=torch.float64)
         place, labels = {name: i for i, name in enumerate(data.ids)}, torch.tensor(data.labels)
-        with model.batches_of(BATCH):
+        with model.passes.batches_of(BATCH):
             for part in rows(torch.arange(len(data.ids)), BATCH):
                 batch = load_batch(data, part.tolist(), model)
                 if batch.ids:

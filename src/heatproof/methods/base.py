@@ -42,7 +42,10 @@ Prepare = Callable[
     [Model, Iterator[Tensor]], dict[str, Tensor]
 ]  # from the network from its layer on, and images of the reference
 EVERY = "all"  # the layers of a model from its input to `final`
-_GIVEN = ("model", "x", "target", "rng", "silhouette", "image", "prepared")
+_GIVEN = (
+    *("model", "x", "target", "rng", "batch", "image", "silhouette"),
+    *("prepared", "baseline_prepared"),
+)
 
 
 class Noise(BaseModel):
@@ -95,6 +98,10 @@ class MethodEntry:
     def parameters(self) -> dict[str, inspect.Parameter]:
         reduce = inspect.Parameter("reduce", inspect.Parameter.KEYWORD_ONLY, default=self.reduce)
         return options(self.function, *_GIVEN) | {"reduce": reduce} | self._noise_parameters()
+
+    def takes(self, name: str) -> bool:
+        """Whether its function has a parameter of that name, such as ``batch``."""
+        return name in inspect.signature(self.function).parameters
 
     def _noise_parameters(self) -> dict[str, inspect.Parameter]:
         """How many and how strong may be said of an entry with noise; its kind is what it is."""
@@ -303,8 +310,8 @@ class Expression:
 
     @property
     def shares_gradient(self) -> bool:
-        """One gradient at its layer is all it needs, so one backward can serve it along with others."""
-        return "gradient" in self.entry.needs and self.cost == (0, 1) and self.noise is None
+        """Whether one gradient at its layer is all it needs, so that one backward serves others too."""
+        return self.entry.takes("batch") and self.cost == (0, 1) and self.noise is None
 
     def at(self, layer: str) -> Expression:
         """The same at another layer."""
@@ -434,7 +441,9 @@ def _entry_of(function: object) -> MethodEntry:
             return entry
     name = getattr(function, "__name__", type(function).__name__)
     try:
-        inspect.signature(function).bind(None, None, None, rng=None)
+        signature = inspect.signature(function)
+        offered = [key for key in ("batch", "image") if key in signature.parameters]
+        signature.bind(None, None, None, rng=None, **dict.fromkeys(offered))
     except TypeError as error:
         raise HeatproofError(
             f"{name} must be callable as {name}(model, x, target, rng=…): {error}"

@@ -88,7 +88,7 @@ def _slope(
 ) -> Tensor:
     """The gradient of the mean cross entropy over the noisy copies with respect to what is kept."""
     total = torch.zeros_like(x)
-    for sample, copy in model.chunks(*noise.shape[:2]):
+    for sample, copy in model.passes.chunks(*noise.shape[:2]):
         drawn = noise[sample, copy]
         z = (keep[sample] * x[sample] + (1 - keep[sample]) * drawn) * active
         gradient = model.gradient(z, target[sample], score="logprob").gradient

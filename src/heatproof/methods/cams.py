@@ -11,7 +11,9 @@ from pydantic import Field
 from torch import Tensor
 
 from heatproof.methods.base import method
-from heatproof.models.model import Model, Pass
+from heatproof.models.batch import LayerBatch
+from heatproof.models.model import Model
+from heatproof.models.passes import Pass
 from heatproof.tensor.filters import resize
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.scores import ScoreName, score_function
@@ -25,10 +27,16 @@ def _weighted(features: Tensor, weights: Tensor) -> Tensor:  # (B, C, h, w), (B,
 
 @cam("gradcam", paper="Selvaraju et al. 2017")
 def gradcam(
-    model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit"
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    batch: LayerBatch,
+    score: ScoreName = "logit",
 ) -> Tensor:
     """Features weighted by their mean gradient; positive part."""
-    return _weighted(x, model.gradient(x, target, score=score).gradient.mean((2, 3)))
+    return _weighted(x, batch.gradient(score).mean((2, 3)))
 
 
 @cam("gradcam++", paper="Chattopadhay et al. 2018")
@@ -38,11 +46,12 @@ def gradcam_plus_plus(
     target: Tensor,
     *,
     rng: Rng,
+    batch: LayerBatch,
     score: ScoreName = "logit",
     compat: Literal["torchcam"] | None = None,
 ) -> Tensor:
     """Grad-CAM with second-order weights; `compat=torchcam` leaves out the division, as that library does."""
-    g = model.gradient(x, target, score=score).gradient
+    g = batch.gradient(score)
     if compat == "torchcam":
         alpha = g**2
     else:
@@ -53,19 +62,31 @@ def gradcam_plus_plus(
 
 @cam("xgradcam", paper="Fu et al. 2020")
 def xgradcam(
-    model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit"
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    batch: LayerBatch,
+    score: ScoreName = "logit",
 ) -> Tensor:
     """Features weighted by their gradient averaged where they are active."""
-    g = model.gradient(x, target, score=score).gradient
+    g = batch.gradient(score)
     return _weighted(x, (x * g).sum((2, 3)) / (x.sum((2, 3)) + 1e-8))
 
 
 @cam("layercam", paper="Jiang et al. 2021")
 def layercam(
-    model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit"
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    batch: LayerBatch,
+    score: ScoreName = "logit",
 ) -> Tensor:
     """Features times the positive part of their gradient, place by place."""
-    return (x * model.gradient(x, target, score=score).gradient.relu()).sum(1).relu()
+    return (x * batch.gradient(score).relu()).sum(1).relu()
 
 
 @cam(
@@ -127,7 +148,7 @@ def ablationcam(
         [],
     )  # in the layout that passes are computed in
     held = torch.empty(0, dtype=torch.long)
-    for sample, channel in model.chunks(
+    for sample, channel in model.passes.chunks(
         len(x), x.shape[1]
     ):  # rows of the sample before stay, with their channel put back
         if not torch.equal(sample, held):
@@ -156,7 +177,7 @@ def scorecam(
     """
     scored, flat = score_function(score), x.amax((2, 3)) == x.amin((2, 3))
     weights = []
-    for sample, channel in model.chunks(len(x), x.shape[1]):
+    for sample, channel in model.passes.chunks(len(x), x.shape[1]):
         mask = resize(x[sample, channel], *image.shape[2:])[:, None]
         low, high = mask.amin((2, 3), keepdim=True), mask.amax((2, 3), keepdim=True)
         seen = model.root.logits(image[sample] * (mask - low) / (high - low))

@@ -138,8 +138,8 @@ def _logits(
 @remembered
 def _no_rule(model: Model) -> str:
     try:
-        with model.frozen_eval():
-            _logits(model, model.zero_activation())
+        with model.passes.frozen_eval():
+            _logits(model, model.passes.zero_activation())
     except NotApplicable as error:
         return str(error)
     return ""
@@ -193,4 +193,4 @@ def deepshap(
         weights = F.pad(start(logits.detach(), goal, score), (0, 0, 0, 1))
         return leaf * torch.autograd.grad(logits, leaf, weights)[0]
 
-    return model.attribute(x, target, attribute)
+    return model.passes.attribute(x, target, attribute)

@@ -14,11 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heatproof.baselines import Baseline
+from heatproof.baselines.base import PreparedBaselines
+from heatproof.baselines.base import no_reference as no_reference_for_baseline
 from heatproof.data.base import Data, TensorData
 from heatproof.data.catalog import load_data
 from heatproof.data.reference import Reference
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods.base import REDUCTIONS, Expression
+from heatproof.models.batch import LayerBatch, ModelBatch
 from heatproof.models.guards import assert_unchanged
 from heatproof.models.model import Model
 from heatproof.models.vit import is_vit
@@ -42,39 +46,47 @@ def prepare(expression: Expression, model: Model, reference: Reference) -> dict[
 
 @dataclass
 class Explainer:
-    """Maps for one batch, each method computed once; passes are shared while `model.sharing` lasts."""
+    """Maps for one batch, each method computed once."""
 
-    model: Model
-    x: Tensor  # (B, C, H, W)
-    target: Tensor  # (B,)
+    batch: ModelBatch
     rng: Rng
     silhouette: Tensor | None = None  # (B, H, W)
     prepared: Callable[[Expression], Mapping[str, Tensor]] = no_reference
+    prepared_baseline: PreparedBaselines = no_reference_for_baseline
     _moments: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    @property
+    def model(self) -> Model:
+        return self.batch.model
 
     def native(self, expression: Expression) -> Tensor:  # (B, h, w) float32
         """What the method says, at the layer's own resolution, channels reduced. It may hold nan: see `finite`."""
         check_applicable(expression, self.model, self.silhouette is not None)
-        h = self.model.activation(self.x, expression.layer)
-        raw = self._moment(expression, h) if expression.noise else self._call(expression, h)
-        return _checked(raw, h, expression)
+        batch = self.batch.at(expression.layer)
+        raw = (
+            self._moment(expression, batch.x) if expression.noise else self._call(expression, batch)
+        )
+        return _checked(raw, batch.x, expression)
 
-    def _call(self, expression: Expression, h: Tensor) -> Tensor:
-        """The method on that input, alone."""
+    def _call(self, expression: Expression, batch: LayerBatch) -> Tensor:
+        """Call the method on a batch at its layer."""
         entry = expression.entry
-        offered = {"silhouette": self.silhouette, "image": self.x}
+        offered = {"batch": batch, "image": self.batch.x, "silhouette": self.silhouette}
         given: dict[str, Any] = {
-            name: value for name, value in offered.items() if name in entry.needs
+            name: value for name, value in offered.items() if entry.takes(name)
         }
         if entry.prepare:
             given["prepared"] = self.prepared(expression)
         arguments = {k: v for k, v in expression.arguments.items() if k != "reduce"}
+        if entry.takes("baseline_prepared"):
+            baseline = Baseline.parse(arguments["baseline"])
+            given["baseline_prepared"] = baseline.prepared_by(self.prepared_baseline)
 
         def call() -> Tensor:
             return entry.function(
                 self.model.tail(expression.layer),
-                h,
-                self.target,
+                batch.x,
+                batch.target,
                 rng=self.rng,
                 **given,
                 **arguments,
@@ -82,7 +94,7 @@ class Explainer:
 
         if entry.source is None:
             return call()
-        with self._guarding(h, expression):
+        with self._guarding(batch.x, expression):
             return call()
 
     def _moment(self, expression: Expression, h: Tensor) -> Tensor:
@@ -97,9 +109,9 @@ class Explainer:
             )
             first, second = torch.zeros(()), torch.zeros(())
             for i in range(noise.n):
-                raw = self._call(
-                    expression, h + width * self.rng.normal(f"noise {i}", h.shape[1:]).to(h)
-                )
+                noisy = h + width * self.rng.normal(f"noise {i}", h.shape[1:]).to(h)
+                tail = self.model.tail(expression.layer)
+                raw = self._call(expression, ModelBatch(tail, noisy, self.batch.target).at("input"))
                 _checked(raw, h, expression)
                 raw = raw.detach().float()
                 first, second = first.to(raw) + raw / noise.n, second.to(raw) + raw**2 / noise.n
@@ -123,12 +135,12 @@ class Explainer:
 
     def again(self, expression: Expression, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, H, W)
         """Maps of other images of the same samples, for the same targets. They may hold nan."""
-        other = replace(self, x=x, _moments={})
-        with self.model.sharing(x, self.target, [expression.layer]):
-            return other.resized(transformed(expression, other.native(expression), self.rng))
+        batch = ModelBatch(self.model, x, self.batch.target, [expression.layer])
+        other = replace(self, batch=batch, _moments={})
+        return other.resized(transformed(expression, other.native(expression), self.rng))
 
     def resized(self, maps: Tensor) -> Tensor:  # (B, h, w) -> (B, H, W)
-        return resize(maps, *self.x.shape[2:])
+        return resize(maps, *self.batch.x.shape[2:])
 
 
 def transformed(expression: Expression, maps: Tensor, rng: Rng) -> Tensor:  # (B, h, w) -> same
@@ -229,23 +241,13 @@ def explain(
         )
     target = model.logits(x).argmax(1) if targets is None else _indices(targets, len(x), model)
     rng = Rng(seed, sample_ids(ids, len(x)), model.device)
-    known = _known(model, reference) if reference is not None else None
-    explainer = Explainer(
-        model,
-        x,
-        target,
-        rng,
-        silhouette,
-        partial(prepare, model=model, reference=known) if known else no_reference,
-    )
-    beforehand = (
-        (lambda baseline: baseline.prepare(model, known.batches(model)))
-        if known
-        else model.prepared
-    )
     check_applicable(expression, model, silhouette is not None)
-    with model.preparing(beforehand), model.sharing(x, target, [expression.layer]):
-        maps = explainer.resized(transformed(expression, explainer.native(expression), rng))
+    explainer = Explainer(ModelBatch(model, x, target, [expression.layer]), rng, silhouette)
+    if reference is not None:
+        images_of = _reference(model, reference)
+        explainer.prepared = partial(prepare, model=model, reference=images_of)
+        explainer.prepared_baseline = lambda b: b.prepare(model, images_of.batches(model))
+    maps = explainer.resized(transformed(expression, explainer.native(expression), rng))
     bad = (~finite(maps)).nonzero().flatten().tolist()
     if bad:
         raise MapError(
@@ -278,6 +280,6 @@ def _indices(targets: Tensor | Sequence[int] | int, count: int, model: Model) ->
     return target
 
 
-def _known(model: Model, reference: Data | str | Tensor) -> Reference:
+def _reference(model: Model, reference: Data | str | Tensor) -> Reference:
     data = TensorData(reference) if isinstance(reference, Tensor) else load_data(reference, model)
     return Reference(data, range(len(data.ids)))

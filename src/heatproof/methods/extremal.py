@@ -57,8 +57,9 @@ def extremal(
     scale = min(x.shape[2:]) / 224
     step = step or max(1, round(7 * scale))
     bumps = Bumps((x.shape[2], x.shape[3]), step, sigma or max(step, round(21 * scale)))
-    model, found = model.halved(), x.new_zeros(x[:, 0].shape)
-    for sample, area in model.chunks(len(x), len(areas)):
+    model = model.with_batch_size(-(-model.batch_size // 2))  # a pyramid is kept for every mask
+    found = x.new_zeros(x[:, 0].shape)
+    for sample, area in model.passes.chunks(len(x), len(areas)):
         pyramid = blurred(x[sample], blur or 20 * scale)
         shares = torch.tensor(areas, dtype=torch.float64)[area]
         found.index_add_(

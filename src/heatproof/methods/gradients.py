@@ -13,6 +13,7 @@ from torch import Tensor
 from heatproof.baselines import Baseline, BaselineName
 from heatproof.errors import HeatproofError
 from heatproof.methods.base import method, noisy
+from heatproof.models.batch import LayerBatch
 from heatproof.models.model import Model
 from heatproof.tensor.batching import blocks
 from heatproof.tensor.noise import Rng
@@ -28,16 +29,30 @@ from heatproof.tensor.scores import ScoreName
     needs=("gradient",),
 )
 def saliency(
-    model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit"
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    batch: LayerBatch,
+    score: ScoreName = "logit",
 ) -> Tensor:
     """The gradient of the target's score; absolute value after summing the channels."""
-    return model.gradient(x, target, score=score).gradient
+    return batch.gradient(score)
 
 
 @method("ixg", family="gradient", paper="Shrikumar et al. 2016", needs=("gradient",))
-def ixg(model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit") -> Tensor:
+def ixg(
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    batch: LayerBatch,
+    score: ScoreName = "logit",
+) -> Tensor:
     """Input × gradient."""
-    return x * model.gradient(x, target, score=score).gradient
+    return x * batch.gradient(score)
 
 
 Steps = Annotated[int, Field(ge=1)]
@@ -57,6 +72,7 @@ def ig(
     rng: Rng,
     steps: Steps = 50,
     baseline: BaselineName = "zero",
+    baseline_prepared: Mapping[str, Tensor] | None = None,
     rule: Rule = "gauss",
     score: ScoreName = "logit",
 ) -> Tensor:
@@ -66,7 +82,8 @@ def ig(
         raise HeatproofError(
             f"ig at layer {model.start_layer} starts from zero features; baseline={baseline} is for images"
         )
-    return integrated_gradients(model, x, start.fill(x, model, rng), target, steps, rule, score)
+    filled = start.fill(x, model, rng, prepared=baseline_prepared)
+    return integrated_gradients(model, x, filled, target, steps, rule, score)
 
 
 @method("ig-u", family="gradient", paper="Hesse et al. 2024", needs=("gradient",), cost=_steps)
@@ -94,9 +111,9 @@ def integrated_gradients(
             "the trapezoid has two ends: ig(rule=trapezoid) needs at least 2 steps"
         )
     alpha, weight = (torch.from_numpy(v).to(x).reshape(-1, 1, 1, 1) for v in _nodes(steps, rule))
-    path, total = model.to_layout(x - start), x.new_zeros(())
+    path, total = model.passes.to_layout(x - start), x.new_zeros(())
     away = start.stride(0) > 0 or bool(start[:1].any())  # not zero for all
-    for sample, node in model.chunks(len(x), steps):
+    for sample, node in model.passes.chunks(len(x), steps):
         parts = blocks(sample, node, steps)
         points = torch.empty_like(path[:1].expand(len(sample), *x.shape[1:]))
         for part in parts:

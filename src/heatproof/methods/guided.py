@@ -69,7 +69,7 @@ def gated_gradient(model: Model, x: Tensor, target: Tensor, score: str, gate: Ga
             )
         return torch.autograd.grad(total, leaf)[0]
 
-    return model.attribute(x, target, attribute)
+    return model.passes.attribute(x, target, attribute)
 
 
 @remembered
@@ -77,8 +77,8 @@ def without_relus(model: Model) -> str:
     """Why it does not apply; "" where there are ReLUs anywhere in the network."""
     whole = model.root
     try:
-        with whole.frozen_eval():
-            found = relus(whole(whole.zero_activation()))
+        with whole.passes.frozen_eval():
+            found = relus(whole(whole.passes.zero_activation()))
     except NotApplicable as error:
         return str(error)
     return (

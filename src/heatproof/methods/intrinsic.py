@@ -9,6 +9,7 @@ from torch.nn.functional import pad
 from heatproof.errors import NotApplicable
 from heatproof.methods.base import method
 from heatproof.models.bagnet import BagNet
+from heatproof.models.batch import LayerBatch
 from heatproof.models.bcos import Encode, explaining, is_bcos
 from heatproof.models.model import Model
 from heatproof.models.views import visible_cell
@@ -66,7 +67,7 @@ def stitched(
         pad(x, (margin, right, margin, below)).unfold(2, height, 1).unfold(3, width, 1)
     )  # (B, 3, step, step, height, width)
     logits = x.new_empty(len(x), rows, step, columns, step)
-    for sample, shift in model.chunks(len(x), step**2):
+    for sample, shift in model.passes.chunks(len(x), step**2):
         down, along = shift // step, shift % step
         said = patch_logits(net, features(model, windows[sample, :, down, along]), target[sample])
         logits[sample, :, down, :, along] = said
@@ -93,15 +94,12 @@ def features(model: Model, x: Tensor) -> Tensor:
     cost=(1, 1),
     applies=_is_bcos,
 )
-def bcos(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
+def bcos(model: Model, x: Tensor, target: Tensor, *, rng: Rng, batch: LayerBatch) -> Tensor:
     """Input × weight of the linear map that the network is for this image, over all six channels; for B-cos networks."""
     if reason := _is_bcos(model):
         raise NotApplicable(reason)
     encodes = model.start_layer == "input" and isinstance(model.body.module_after(0), Encode)
     layer = model.layers[1] if encodes else "input"
-    h, part = (
-        model.activation(x, layer).clone(),
-        model.tail(layer),
-    )  # a copy: what other methods share is of the network as it is
+    h = batch.activation(layer) if encodes else x
     with explaining(model.module):
-        return h * part.gradient(h, target).gradient
+        return h * model.tail(layer).gradient(h, target).gradient

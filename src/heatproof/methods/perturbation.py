@@ -40,7 +40,7 @@ def masked_scores(
 ) -> Tensor:  # (B, count) float64
     """The score of every sample under every mask. What is not kept comes from `fill`, (B, C, H, W); None: it becomes zero."""
     found = torch.empty(len(x), count, dtype=torch.float64, device=x.device)
-    for sample, mask in model.chunks(len(x), count):
+    for sample, mask in model.passes.chunks(len(x), count):
         kept = keep(mask)[:, None]
         points = x[sample].mul_(kept)
         if fill is not None:
@@ -53,7 +53,13 @@ def clean_scores(model: Model, x: Tensor, target: Tensor, score: str) -> Tensor:
     return score_function(score)(model.logits(x), target).double()
 
 
-def fill_of(model: Model, x: Tensor, baseline: str, rng: Rng) -> Tensor | None:
+def fill_of(
+    model: Model,
+    x: Tensor,
+    baseline: str,
+    rng: Rng,
+    prepared: Mapping[str, Tensor] | None = None,
+) -> Tensor | None:
     painted = Baseline.parse(baseline)
     if painted.label == "zero":
         return None
@@ -61,7 +67,7 @@ def fill_of(model: Model, x: Tensor, baseline: str, rng: Rng) -> Tensor | None:
         raise HeatproofError(
             f"at layer {model.start_layer} removed features become zero; baseline={baseline} is for images"
         )
-    return painted.fill(x, model, rng)
+    return painted.fill(x, model, rng, prepared=prepared)
 
 
 # Occlusion
@@ -90,6 +96,7 @@ def occlusion(
     size: Count | None = None,
     stride: Count | None = None,
     baseline: BaselineName = "zero",
+    baseline_prepared: Mapping[str, Tensor] | None = None,
     score: ScoreName = "logit",
     compat: Compat = None,
 ) -> Tensor:
@@ -118,7 +125,7 @@ def occlusion(
         len(down) * len(along),
         keep,
         score=score,
-        fill=fill_of(model, x, baseline, rng),
+        fill=fill_of(model, x, baseline, rng, baseline_prepared),
     )
     drops = (clean_scores(model, x, target, score)[:, None] - seen).reshape(
         len(x), len(down), len(along)
@@ -219,6 +226,7 @@ def rise(
     cells: Count = 8,
     p: Share = 0.1,
     baseline: BaselineName = "zero",
+    baseline_prepared: Mapping[str, Tensor] | None = None,
     score: ScoreName = "softmax",
     compat: Compat = None,
 ) -> Tensor:
@@ -228,7 +236,16 @@ def rise(
     ⌊H (1 + 1/cells)⌋; that library crops a whole batch alike, here every mask has a place of its own.
     """
     drawn = SoftMasks.drawn(rng, x, masks, cells, p, compat)
-    return rise_maps(model, x, target, drawn, p, score, fill_of(model, x, baseline, rng), compat)
+    return rise_maps(
+        model,
+        x,
+        target,
+        drawn,
+        p,
+        score,
+        fill_of(model, x, baseline, rng, baseline_prepared),
+        compat,
+    )
 
 
 @perturbation("rise-u", paper="Hesse et al. 2024", signed=False, cost=_masks)

@@ -173,7 +173,7 @@ class Propagation:
     def logits(self, x: Tensor) -> Tensor:
         self.start = x
         with refusing(self.model.module, "lrp", _INSTEAD), Intercept(self.operations) as seen:
-            for kind, run in self.model.steps():
+            for kind, run in self.model.passes.steps():
                 self.kind = kind
                 x = seen.current(run(x))
                 self.start = x if kind == "crop" else self.start  # a part of the image is the image
@@ -364,15 +364,16 @@ def relevance(
             logits, leaf, chosen * logits.detach() if start == "logit" else chosen
         )[0]
 
-    return model.halved().attribute(x, target, attribute)
+    halved = model.with_batch_size(-(-model.batch_size // 2))  # more is kept than for a gradient
+    return halved.passes.attribute(x, target, attribute)
 
 
 @remembered
 def _no_rule(model: Model) -> str:
     rules = Rules(z_plus, z_plus, z_plus if model.start_layer == "input" else None)
     try:
-        with model.frozen_eval():
-            Propagation(model, rules).logits(model.zero_activation())
+        with model.passes.frozen_eval():
+            Propagation(model, rules).logits(model.passes.zero_activation())
     except NotApplicable as error:
         return str(error)
     return ""

@@ -54,10 +54,17 @@ def spread(values: Tensor, x: Tensor) -> Tensor:  # (n, cells²) -> (n, H, W)
 
 
 def cell_scores(
-    model: Model, x: Tensor, target: Tensor, masks: Tensor, rng: Rng, baseline: str, score: str
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    masks: Tensor,
+    rng: Rng,
+    baseline: str,
+    score: str,
+    prepared: Mapping[str, Tensor] | None = None,
 ) -> Tensor:  # (N, cells²) in [0, 1] -> (B, N) float64
     """The score of every sample with the cells that each mask keeps."""
-    kept, fill = masks.to(x), fill_of(model, x, baseline, rng)
+    kept, fill = masks.to(x), fill_of(model, x, baseline, rng, prepared)
     return masked_scores(
         model, x, target, len(masks), lambda mask: spread(kept[mask], x), score=score, fill=fill
     )
@@ -78,6 +85,7 @@ def lime(
     alpha: Annotated[float, Field(ge=0)] = 1.0,
     width: Annotated[float, Field(gt=0)] = 0.25,
     baseline: BaselineName = "zero",
+    baseline_prepared: Mapping[str, Tensor] | None = None,
     score: ScoreName = "logit",
 ) -> Tensor:
     """Coefficients of a linear model of the score, fitted around the image on random cells; the same masks for all samples.
@@ -87,7 +95,7 @@ def lime(
     """
     kept = rng.once("lime", (masks, side_of(x, cells) ** 2)).to(x.device) < 0.5
     kept[0] = True
-    scores = cell_scores(model, x, target, kept, rng, baseline, score)
+    scores = cell_scores(model, x, target, kept, rng, baseline, score, baseline_prepared)
     distance = 1 - kept.double().mean(1).sqrt()
     return spread(ridge(kept, scores, torch.exp(-((distance / width) ** 2) / 2), alpha), x)
 
@@ -118,6 +126,7 @@ def kernelshap(
     masks: Count = 1000,
     cells: Cells = None,
     baseline: BaselineName = "zero",
+    baseline_prepared: Mapping[str, Tensor] | None = None,
     score: ScoreName = "logit",
 ) -> Tensor:
     """Shapley values of cells by weighted least squares; they sum to the score less that of the baseline. The same masks for all samples.
@@ -135,7 +144,7 @@ def kernelshap(
         all_coalitions(players) if every else drawn_coalitions(rng, players, masks)
     )
     coalitions = torch.cat([coalitions, torch.zeros(1, players, dtype=torch.bool)]).to(x.device)
-    scores = cell_scores(model, x, target, coalitions, rng, baseline, score)
+    scores = cell_scores(model, x, target, coalitions, rng, baseline, score, baseline_prepared)
     empty = scores[:, -1:]
     total = clean_scores(model, x, target, score)[:, None] - empty
     return spread(
@@ -202,6 +211,7 @@ def sobol(
     designs: Annotated[int, Field(ge=2)] = 32,
     cells: Cells = None,
     baseline: BaselineName = "zero",
+    baseline_prepared: Mapping[str, Tensor] | None = None,
     score: ScoreName = "logit",
     compat: Compat = None,
 ) -> Tensor:
@@ -210,7 +220,7 @@ def sobol(
     Bicubic to the map, below zero cut off; `compat=xplique` leaves what bicubic puts below zero.
     """
     designed = replicated_designs(side_of(x, cells) ** 2, designs)
-    scores = cell_scores(model, x, target, designed, rng, baseline, score)
+    scores = cell_scores(model, x, target, designed, rng, baseline, score, baseline_prepared)
     return enlarged(total_indices(scores, designs), x, compat)
 
 
@@ -253,6 +263,7 @@ def hsic(
     masks: Annotated[int, Field(ge=2)] = 1000,
     cells: Cells = None,
     baseline: BaselineName = "zero",
+    baseline_prepared: Mapping[str, Tensor] | None = None,
     score: ScoreName = "logit",
     compat: Compat = None,
 ) -> Tensor:
@@ -262,7 +273,7 @@ def hsic(
     the width is the median score, whatever a logit's zero is (there is no map where it is 0), and nothing is cut off.
     """
     kept = sobol_sequence(masks, side_of(x, cells) ** 2) > 0.5
-    scores = cell_scores(model, x, target, kept, rng, baseline, score)
+    scores = cell_scores(model, x, target, kept, rng, baseline, score, baseline_prepared)
     return enlarged(dependence(kept.to(x.device), scores, compat), x, compat)
 
 

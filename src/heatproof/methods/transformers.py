@@ -103,7 +103,9 @@ def _patches(
     model: Model, x: Tensor, target: Tensor, kind: str, explain: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
     """TrainBatch (B, 1 + patches), a batch at a time, without the class token -> (B, h, w)."""
-    rows = torch.cat([explain(*piece) for piece in model.grad_batches(x, target, kind)])[: len(x)]
+    rows = torch.cat([explain(*piece) for piece in model.passes.grad_batches(x, target, kind)])[
+        : len(x)
+    ]
     tokens = cast(Tokens, next(model.module.children()))
     height, width = (
         side // patch for side, patch in zip(x.shape[2:], tokens.proj.kernel_size, strict=True)

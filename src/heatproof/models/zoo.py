@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -163,7 +162,9 @@ def load_fine_tuned(model: Model, to: str) -> Model:
     view, path = copy.deepcopy(model), model.fine_tuned_weights[to]
     if path is not None:
         load_weights(view.module, path, model.name)
-    view.name, view.fine_tuned, view.passes = f"{model.name} {to}", to, Counter()
+    view.name = f"{model.name} {to}"
+    view.fine_tuned = to
+    view.pass_counts.clear()
     return view
 
 

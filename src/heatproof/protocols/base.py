@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from heatproof.baselines import Baseline
+from heatproof.baselines.base import PreparedBaselines, no_reference
 from heatproof.data.base import Data, PartViews
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
@@ -73,6 +74,7 @@ class EvalBatch:
     prepared: Mapping[str, Tensor] = field(
         default_factory=dict
     )  # what the protocol's `prepare` found
+    prepared_baseline: PreparedBaselines = no_reference  # what a baseline has prepared
     explain: Callable[[Tensor], Tensor] | None = (
         None  # the maps of other images of these samples, by the method that is judged
     )

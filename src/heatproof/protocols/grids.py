@@ -1,6 +1,8 @@
-"""Localization on grids of images (Rao et al. 2024): how much of a map's positive part lies in the cell whose class it explains?
+"""Localization on grids of images (Rao et al. 2024).
 
-In `gridpg` the network sees the grid as one image, in `difull` it cannot see beyond the judged cell, in `dipart` only its head cannot.
+The score is the fraction of a map's positive attribution in the grid cell whose class it explains.
+In ``gridpg`` the network sees the grid as one image. In ``difull`` it cannot see beyond the
+evaluated grid cell. In ``dipart`` only its head cannot.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from heatproof.errors import HeatproofError
 from heatproof.models import views
 from heatproof.models.model import Model
 from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, ViewKey, protocol
-from heatproof.tensor.localization import cell_sums, share_of
+from heatproof.tensor.localization import cell_fraction, cell_sums
 
-KEPT = 64  # grids whose images stay in memory: those of a block, which every judged cell asks for again
+CACHED_GRIDS = 64  # whose images stay in memory: a block of them is loaded for every grid cell
 
 
 class Localization(Protocol):
-    """What the three settings have in common. One sample is a grid and a judged cell, whose class is the target."""
+    """Base class of the three settings. A sample is a grid and one of its cells, the target's."""
 
     version: ClassVar[int] = 1
     higher_is_better: ClassVar[bool] = True
@@ -32,29 +34,24 @@ class Localization(Protocol):
     random_score: ClassVar[float] = 0.25
     target: ClassVar[Literal["label", "prediction"]] = "label"
     citation: ClassVar[str] = (
-        "Rao, Böhle, Schiele: Better Understanding Differences in Attribution Methods via Systematic Evaluations. TPAMI 2024"
+        "Rao, Böhle, Schiele: Better Understanding Differences in Attribution Methods via "
+        "Systematic Evaluations. TPAMI 2024"
     )
     constant_maps: ClassVar[bool] = True
-    repeated: ClassVar[bool]  # the last cell shows the first one's class again
-    most: ClassVar[int]  # grids, where nothing else is said: the paper's number
+    repeated: ClassVar[bool]  # whether the last grid cell shows the class of the first again
+    most: ClassVar[int]  # the default number of grids, the paper's
 
-    grid: Annotated[int, Field(ge=2)] = 2  # cells along a side
-    confidence: Annotated[float, Field(ge=0, le=1)] = (
-        0.99  # the least softmax of the label, for an image to be put into a grid
-    )
-    grids: Annotated[int, Field(ge=1)] | None = (
-        None  # None: as many as the images give, at most `most`
-    )
-    seed: Annotated[int, Field(ge=0)] = 0  # of which images meet
-    pool: Literal["common"] | None = (
-        None  # common: of images that all models of the run are sure of; None: each model its own
-    )
+    grid: Annotated[int, Field(ge=2)] = 2  # grid cells per side
+    confidence: Annotated[float, Field(ge=0, le=1)] = 0.99  # least softmax of the label in a grid
+    grids: Annotated[int, Field(ge=1)] | None = None  # None: as many as possible, up to `most`
+    seed: Annotated[int, Field(ge=0)] = 0  # seed for combining images into grids
+    pool: Literal["common"] | None = None  # common: images on which all models are confident
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"random_score": 1 / self.grid**2}
 
-    def looks(self, model: Model) -> dict[int, Model]:
-        """The view of each judged cell."""
+    def cell_models(self, model: Model) -> dict[int, Model]:
+        """Return the model as it sees the grid, for each evaluated grid cell."""
         raise NotImplementedError
 
     def check(self, model: Model) -> None:
@@ -62,21 +59,19 @@ class Localization(Protocol):
         needed = self.grid**2 - self.repeated
         if model.n_classes < needed:
             raise HeatproofError(
-                f"{self.id}: a grid of {self.grid}×{self.grid} shows {needed} classes, but {model.name} has {model.n_classes}; "
-                "choose a smaller grid"
+                f"{self.id}: a grid of {self.grid}×{self.grid} shows {needed} classes, but "
+                f"{model.name} has {model.n_classes}; choose a smaller grid"
             )
-        self.looks(model)
+        self.cell_models(model)
 
     def views(
         self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()
     ) -> list[View]:
-        others = (
-            [(other, own) for other, own in among if other is not model]
-            if self.pool == "common"
-            else []
-        )
+        pool_of = [(model, data)]
+        if self.pool == "common":
+            pool_of += [(other, its_data) for other, its_data in among if other is not model]
         cells, pool = make_grids(
-            [(model, data), *others],
+            pool_of,
             self.grid,
             repeated=self.repeated,
             confidence=self.confidence,
@@ -84,36 +79,37 @@ class Localization(Protocol):
             most=self.most,
             seed=self.seed,
         )
-        load = lru_cache(KEPT * self.grid**2)(data.load)
+        load = lru_cache(CACHED_GRIDS * self.grid**2)(data.load)
         return [
             View(
                 ViewKey("grid", f"{self.id} ({self.setting})", cell),
                 view,
                 Grids(data, cells, self.grid, cell, pool, load),
             )
-            for cell, view in self.looks(model).items()
+            for cell, view in self.cell_models(model).items()
         ]
 
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
-        """Maps have the size of the grid image; what is negative there is left out, and an empty map scores 0.
+        """Score maps of the size of the grid image; a map without positive values scores 0.
 
-        `cells`: the positive sum in each cell, (B, grid²).
+        The curve ``cells`` has the positive sum in each grid cell, ``(B, grid²)``.
         """
         sums = cell_sums(maps, self.grid)
         assert batch.view.cell is not None, "grids are evaluated in one of their cells"
-        return Scores(share_of(sums, batch.view.cell), [""] * len(sums), {"cells": sums})
+        return Scores(cell_fraction(sums, batch.view.cell), [""] * len(sums), {"cells": sums})
 
 
 @protocol
 class GridPointing(Localization):
     id: ClassVar[str] = "gridpg"
     summary: ClassVar[str] = (
-        "the share of the positive attribution in a cell, for its class, where the network sees the grid as one image"
+        "the fraction of the positive attribution in the grid cell of the explained class, "
+        "where the network sees the grid as one image"
     )
     repeated: ClassVar[bool] = False
     most: ClassVar[int] = 500
 
-    def looks(self, model: Model) -> dict[int, Model]:
+    def cell_models(self, model: Model) -> dict[int, Model]:
         whole = views.gridpg(model, self.grid)
         return dict.fromkeys(range(self.grid**2), whole)
 
@@ -122,12 +118,12 @@ class GridPointing(Localization):
 class FullyDisconnected(Localization):
     id: ClassVar[str] = "difull"
     summary: ClassVar[str] = (
-        "the share of the positive attribution in a cell that is all the network can see of the grid"
+        "the fraction of the positive attribution in the only grid cell that the network can see"
     )
     repeated: ClassVar[bool] = True
     most: ClassVar[int] = 1000
 
-    def looks(self, model: Model) -> dict[int, Model]:
+    def cell_models(self, model: Model) -> dict[int, Model]:
         return {cell: views.difull(model, self.grid, cell) for cell in (0, self.grid**2 - 1)}
 
 
@@ -135,10 +131,11 @@ class FullyDisconnected(Localization):
 class PartlyDisconnected(Localization):
     id: ClassVar[str] = "dipart"
     summary: ClassVar[str] = (
-        "the share of the positive attribution in a cell whose features are all that the network's head can see"
+        "the fraction of the positive attribution in the only grid cell whose features "
+        "the network's head can see"
     )
     repeated: ClassVar[bool] = True
     most: ClassVar[int] = 1000
 
-    def looks(self, model: Model) -> dict[int, Model]:
+    def cell_models(self, model: Model) -> dict[int, Model]:
         return {cell: views.dipart(model, self.grid, cell) for cell in (0, self.grid**2 - 1)}

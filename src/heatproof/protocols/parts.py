@@ -1,6 +1,6 @@
-"""Part deletion (Hesse et al. 2023, FunnyBirds): does a map order an object's parts as the model's own drops do?
+"""Part deletion (FunnyBirds, Hesse et al. 2023): does a map rank parts as the score drops do?
 
-The parts are really taken off, in the scene: nothing is painted over, so the pictures are ones the model knows.
+Parts are removed from the scene before it is rendered, so the images stay in-domain.
 """
 
 from __future__ import annotations
@@ -18,13 +18,22 @@ from heatproof.tensor.filters import Odd
 from heatproof.tensor.rank import spearman
 from heatproof.tensor.scores import score_function
 
+UNDEFINED = "the parts cannot be ranked: all are equal in the map or in their drops"
 
-def part_sums(
-    maps: Tensor, masks: Tensor, dilate: int
-) -> Tensor:  # (B, H, W), (B, P, K, H, W) -> (B, P) float64
-    """Attribution per part: the sum over each instance's mask, widened by a square of `dilate` px; instances are added."""
-    wide = F.max_pool2d(masks.flatten(1, 2).float(), dilate, 1, dilate // 2)
-    sums = torch.einsum("bhw,bmhw->bm", maps.double(), wide.double())
+
+def part_sums(maps: Tensor, masks: Tensor, dilate: int) -> Tensor:
+    """Sum attribution per part.
+
+    Args:
+        maps: Attribution maps ``(B, H, W)``.
+        masks: Masks ``(B, P, K, H, W)`` of up to ``K`` instances of each part.
+        dilate: Masks are dilated by a square of this many pixels.
+
+    Returns:
+        Sums ``(B, P)`` of float64; instances of a part are added.
+    """
+    dilated = F.max_pool2d(masks.flatten(1, 2).float(), dilate, 1, dilate // 2)
+    sums = torch.einsum("bhw,bmhw->bm", maps.double(), dilated.double())
     return sums.reshape(masks.shape[:3]).sum(2)
 
 
@@ -33,19 +42,21 @@ class PartDeletion(Protocol):
     id: ClassVar[str] = "parts"
     version: ClassVar[int] = 1
     summary: ClassVar[str] = (
-        "rank correlation of the attribution per part with the drop of the target's score when that part is taken off"
+        "rank correlation of the attribution per part with the drop of the target's score "
+        "when that part is removed"
     )
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float] | None] = (-1.0, 1.0)
     random_score: ClassVar[float | None] = 0.0
     target: ClassVar[Literal["label", "prediction"]] = "label"
     citation: ClassVar[str] = (
-        "Hesse, Schaub-Meyer, Roth: FunnyBirds: A Synthetic Vision Dataset for a Part-Based Analysis of Explainable AI Methods. ICCV 2023"
+        "Hesse, Schaub-Meyer, Roth: FunnyBirds: A Synthetic Vision Dataset for a Part-Based "
+        "Analysis of Explainable AI Methods. ICCV 2023"
     )
     needs: ClassVar[frozenset[str]] = frozenset({"parts"})
 
-    dilate: Odd | None = None  # None: 5 px at 256 px, in proportion elsewhere
-    compat: Literal["funnybirds"] | None = None  # that framework's scale, ½ρ + ½
+    dilate: Odd | None = None  # None: 5 px at 256 px, scaled with the image
+    compat: Literal["funnybirds"] | None = None  # the framework's scale, ½ρ + ½
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | ({"range": (0.0, 1.0), "random_score": 0.5} if self.compat else {})
@@ -54,29 +65,21 @@ class PartDeletion(Protocol):
         return {"parts": 5}
 
     def compute_shared(self, model: Model, batch: EvalBatch) -> Shared:
-        """(B, P): f_t(x) − f_t(x without the part)."""
+        """Compute ``drops`` of the logit without each part, ``(B, P)``."""
         assert batch.parts is not None
-        without, logit = batch.parts.without, score_function("logit")
-        found = [
-            logit(
-                model.logits(model.normalize(without[sample, part].float() / 255)),
-                batch.target[sample],
-            )
-            for sample, part in model.chunks(*without.shape[:2])
-        ]
-        return {
-            "drops": logit(batch.clean, batch.target)[:, None]
-            - torch.cat(found).reshape(without.shape[:2])
-        }
+        images = batch.parts.without
+        logit = score_function("logit")
+        parts = []
+        for sample, part in model.passes.chunks(*images.shape[:2]):
+            logits = model.logits(model.normalize(images[sample, part].float() / 255))
+            parts.append(logit(logits, batch.target[sample]))
+        left = torch.cat(parts).reshape(images.shape[:2])
+        return {"drops": logit(batch.clean, batch.target)[:, None] - left}
 
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         assert batch.parts is not None
         dilate = self.dilate or 2 * round((5 * model.size / 256 - 1) / 2) + 1
-        rho = spearman(
-            part_sums(maps, batch.parts.masks.to(maps.device), dilate), shared["drops"].double()
-        )
-        why = [
-            "" if r == r else "the parts cannot be ordered: all alike in the map or in their drops"
-            for r in rho.tolist()
-        ]
-        return Scores((rho + 1) / 2 if self.compat else rho, why)
+        sums = part_sums(maps, batch.parts.masks.to(maps.device), dilate)
+        rho = spearman(sums, shared["drops"].double())
+        reasons = ["" if value == value else UNDEFINED for value in rho.tolist()]
+        return Scores((rho + 1) / 2 if self.compat else rho, reasons)

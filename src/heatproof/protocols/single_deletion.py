@@ -1,10 +1,12 @@
-"""Single deletion (Hesse et al. 2024): does a map order the patches as the model's own drops do?
+"""Single deletion (Hesse et al. 2024): does a map rank patches as the model's score drops do?
 
-`sds` judges the model as it is, `idsds` the one that was fine-tuned so that images without a patch are nothing new to it.
+``sds`` evaluates the model as it is, ``idsds`` the model after fine-tuning on images with deleted
+patches, so that deletions are in-domain.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import ClassVar, Literal
 
@@ -36,20 +38,51 @@ def patch_drops(
     *,
     clean: Tensor | None = None,
     batch_size: int = 64,
-) -> Tensor:  # (B, P)
-    """f_t(x) − f_t(x without the patch) for every patch; P passes an image and one for the clean score, unless `clean` logits are given."""
-    scored = score_function(score)
-    (left,) = without_patches(model, x, target, (scored,), patches, baseline, ids, seed, batch_size)
+    prepared: Mapping[str, Tensor] | None = None,
+) -> Tensor:
+    """Measure how much the target's score drops when each patch is removed.
+
+    It costs one forward pass per patch, and one for the clean image unless ``clean`` is given.
+
+    Args:
+        model: A ``Model`` or any callable from images ``(B, C, H, W)`` to logits ``(B, K)``.
+        x: Images in the model's input space, ``(B, C, H, W)``.
+        target: Class indices ``(B,)``.
+        patches: Number of patches, a square number whose root divides the image's sides.
+        baseline: What replaces the removed patch.
+        score: ``logit``, ``softmax``, ``logprob``, ``sigmoid``, ``correct``, or a function of
+            logits and targets.
+        ids: Sample ids, which key noise; by default the row numbers.
+        seed: Seed for noise.
+        clean: Logits of the clean images ``(B, K)``, if they are known.
+        batch_size: Images per pass, if ``model`` is not a ``Model``.
+        prepared: What the baseline has prepared, if it needs reference images.
+
+    Returns:
+        Drops ``f_t(x) - f_t(x without patch)`` of shape ``(B, P)``; patches row by row.
+
+    Raises:
+        HeatproofError: If ``patches`` is not a square number that divides the image.
+    """
+    score_of = score_function(score)
+    (left,) = scores_without_patches(
+        model, x, target, (score_of,), patches, baseline, ids, seed, batch_size, prepared=prepared
+    )
     if clean is None:
-        logits, size = (
-            (model.logits, model.batch_size) if isinstance(model, Model) else (model, batch_size)
-        )
-        with torch.no_grad():
-            clean = torch.cat([logits(part) for part in rows(x, size)])
-    return scored(clean, target)[:, None] - left
+        clean = _clean_logits(model, x, batch_size)
+    return score_of(clean, target)[:, None] - left
 
 
-def without_patches(
+def _clean_logits(
+    model: Model | Callable[[Tensor], Tensor], x: Tensor, batch_size: int
+) -> Tensor:  # (B, K)
+    if isinstance(model, Model):
+        return model.logits(x)
+    with torch.no_grad():
+        return torch.cat([model(part) for part in rows(x, batch_size)])
+
+
+def scores_without_patches(
     model: Model | Callable[[Tensor], Tensor],
     x: Tensor,
     target: Tensor,
@@ -60,21 +93,38 @@ def without_patches(
     seed: int = 0,
     batch_size: int = 64,
     logits: Callable[[Tensor], Tensor] | None = None,
-) -> list[Tensor]:  # (B, P) each
-    """What scores say of x without each patch; P passes an image, whatever their number. `logits`: of another network than the model's."""
+    prepared: Mapping[str, Tensor] | None = None,
+) -> list[Tensor]:
+    """Compute scores of images without each patch, with one forward pass per patch.
+
+    Args:
+        model: A ``Model`` or any callable from images ``(B, C, H, W)`` to logits ``(B, K)``.
+        x: Images in the model's input space, ``(B, C, H, W)``.
+        target: Class indices ``(B,)``.
+        scores: Functions of logits and targets.
+        patches: Number of patches.
+        baseline: What replaces the removed patch.
+        ids: Sample ids, which key noise; by default the row numbers.
+        seed: Seed for noise.
+        batch_size: Images per pass, if ``logits`` is given or ``model`` is not a ``Model``.
+        logits: Computes logits in place of the model, which then only defines the baseline.
+        prepared: What the baseline has prepared, if it needs reference images.
+
+    Returns:
+        One tensor ``(B, P)`` per score.
+    """
     known = model if isinstance(model, Model) else None
     size = known.batch_size if known and not logits else batch_size
     logits = logits or (known.logits if known else model)
-    remove = Baseline.parse(baseline).remover(
-        x, known, Rng(seed, sample_ids(ids, len(x)), x.device)
-    )
+    rng = Rng(seed, sample_ids(ids, len(x)), x.device)
+    remove = Baseline.parse(baseline).remover(x, known, rng, prepared)
     masks = patch_masks(patches, *x.shape[2:]).to(x.device)
-    found: list[list[Tensor]] = []
+    scored: list[list[Tensor]] = []
     with torch.no_grad():
         for sample, patch in chunks(len(x), patches, size):
             out = logits(remove(sample, masks[patch]))
-            found.append([score(out, target[sample]) for score in scores])
-    return [torch.cat(parts).reshape(len(x), patches) for parts in zip(*found, strict=True)]
+            scored.append([score(out, target[sample]) for score in scores])
+    return [torch.cat(parts).reshape(len(x), patches) for parts in zip(*scored, strict=True)]
 
 
 @protocol
@@ -82,14 +132,16 @@ class SingleDeletion(Protocol):
     id: ClassVar[str] = "sds"
     version: ClassVar[int] = 1
     summary: ClassVar[str] = (
-        "rank correlation of the attribution per patch with the drop of the target's score when that patch is deleted"
+        "rank correlation of the attribution per patch with the drop of the target's score "
+        "when that patch is deleted"
     )
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float] | None] = (-1.0, 1.0)
     random_score: ClassVar[float | None] = 0.0
     target: ClassVar[Literal["label", "prediction"]] = "label"
     citation: ClassVar[str] = (
-        "Hesse, Schaub-Meyer, Roth: Benchmarking the Attribution Quality of Vision Models. NeurIPS 2024"
+        "Hesse, Schaub-Meyer, Roth: "
+        "Benchmarking the Attribution Quality of Vision Models. NeurIPS 2024"
     )
 
     baseline: BaselineName = "zero"
@@ -110,10 +162,15 @@ class SingleDeletion(Protocol):
         return {("patches", self.patches, self.baseline): self.patches}
 
     def compute_shared(self, model: Model, batch: EvalBatch) -> Shared:
-        """(B, P): how far the score drops; whether the target is still the answer, and its log-probability, without each patch."""
-        scored = score_function(self.score)
-        scores = (scored, score_function("correct"), score_function("logprob"))
-        left, correct, log_prob = without_patches(
+        """Compute what the model returns without each patch.
+
+        Returns:
+            ``drops`` of the score, ``correct`` (whether the target is still predicted) and
+            ``log_prob`` of the target, ``(B, P)`` each.
+        """
+        score_of = score_function(self.score)
+        scores = (score_of, score_function("correct"), score_function("logprob"))
+        left, correct, log_prob = scores_without_patches(
             model,
             batch.x,
             batch.target,
@@ -122,9 +179,10 @@ class SingleDeletion(Protocol):
             self.baseline,
             batch.ids,
             batch.rng.seed,
+            prepared=Baseline.parse(self.baseline).prepared_by(batch.prepared_baseline),
         )
         return {
-            "drops": scored(batch.clean, batch.target)[:, None] - left,
+            "drops": score_of(batch.clean, batch.target)[:, None] - left,
             "correct": correct,
             "log_prob": log_prob,
         }
@@ -132,19 +190,19 @@ class SingleDeletion(Protocol):
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         sums = patch_sums(maps, self.patches)
         rho = spearman(sums, shared["drops"].double())
-        flat = (sums == sums[:, :1]).all(1)
-        finite = torch.isfinite(shared["drops"]).all(1)
-        why = [
-            ""
-            if r == r
-            else "the model's score is not finite"
-            if not f
-            else "the map is the same in every patch"
-            if c
-            else "every patch drops the score alike"
-            for r, f, c in zip(rho.tolist(), finite.tolist(), flat.tolist(), strict=True)
-        ]
-        return Scores(rho, why)
+        constant = (sums == sums[:, :1]).all(1).tolist()
+        finite = torch.isfinite(shared["drops"]).all(1).tolist()
+        reasons = []
+        for row, value in enumerate(rho.tolist()):
+            if not math.isnan(value):
+                reasons.append("")
+            elif not finite[row]:
+                reasons.append("the model's score is not finite")
+            elif constant[row]:
+                reasons.append("the map is the same in every patch")
+            else:
+                reasons.append("every patch drops the score by the same amount")
+        return Scores(rho, reasons)
 
 
 @protocol
@@ -152,7 +210,7 @@ class InDomainSingleDeletion(SingleDeletion):
     id: ClassVar[str] = "idsds"
     version: ClassVar[int] = 1
     summary: ClassVar[str] = (
-        "sds on the weights that were fine-tuned with deleted patches, so that deletions are in-domain"
+        "sds on weights that were fine-tuned with deleted patches, so that deletions are in-domain"
     )
 
     @property

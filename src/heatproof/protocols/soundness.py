@@ -1,7 +1,8 @@
-"""Soundness and completeness (Li et al. 2024): a map's values judged, not only their order.
+"""Soundness and completeness (Li et al. 2024): protocols that evaluate the values of a map.
 
-`soundness` puts pixels in, most relevant first; a step that hardly raises the accuracy over the data set shows that what it put in is not
-predictive. `completeness` takes out all pixels above a share of the map's maximum: what a complete map leaves is of no use to the model.
+``soundness`` inserts pixels, most relevant first. A step that hardly raises the accuracy over the
+data set shows that the inserted pixels are not predictive. ``completeness`` removes all pixels
+above a fraction of the map's maximum: what is left of the image should not help the model.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from torch import Tensor
 from heatproof.baselines import BaselineName
 from heatproof.models.model import Model
 from heatproof.protocols.base import EvalBatch, Scores, Shared, protocol
-from heatproof.protocols.curves import (
+from heatproof.protocols.removal import (
     BOUNDED,
+    AtLeastTwo,
     Curve,
-    Removal,
-    Some,
-    Watched,
-    Work,
-    measured,
-    once,
-    without,
+    CurveScore,
+    PixelRemoval,
+    RemovalSteps,
+    cached,
+    outputs_without,
+    scores_with_reasons,
 )
 from heatproof.tensor.soundness import (
     Compat,
@@ -39,9 +40,12 @@ from heatproof.tensor.soundness import (
     soundness,
 )
 
-CITATION = "Li, Zhang, Kawaguchi, Khakzar, Bischl, Rezaei: A Dual-Perspective Approach to Evaluating Feature Attribution Methods. TMLR 2024"
-NOTHING = "nothing in the map is positive"
-Share = Annotated[float, Field(gt=0, lt=1)]
+CITATION = (
+    "Li, Zhang, Kawaguchi, Khakzar, Bischl, Rezaei: "
+    "A Dual-Perspective Approach to Evaluating Feature Attribution Methods. TMLR 2024"
+)
+NOTHING_POSITIVE = "nothing in the map is positive"
+Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
 @protocol
@@ -49,7 +53,8 @@ class Completeness(Curve):
     id: ClassVar[str] = "completeness"
     version: ClassVar[int] = 1
     summary: ClassVar[str] = (
-        "how much accuracy is lost without the pixels above a share of the map's maximum; the mean over shares"
+        "the accuracy lost without the pixels above a fraction of the map's maximum, "
+        "averaged over fractions"
     )
     higher_is_better: ClassVar[bool] = True
     target: ClassVar[Literal["label", "prediction"]] = "label"
@@ -57,12 +62,10 @@ class Completeness(Curve):
     ends: ClassVar[bool] = False
 
     baseline: BaselineName = "linear"
-    score: Watched = "correct"
-    steps: Some = 10  # 10: above 0.9, 0.8, … 0.1 of the maximum
-    absolute: bool = False  # above 0.9, 0.8, … themselves, where maps are made to lie in [0, 1]
-    compat: Compat | None = (
-        None  # soco: a map of which nothing is positive is complete to degree 0, rather than left out
-    )
+    score: CurveScore = "correct"
+    steps: AtLeastTwo = 10  # 10: thresholds at 0.9, 0.8, … 0.1 of the maximum
+    absolute: bool = False  # thresholds are absolute values, for maps scaled to [0, 1]
+    compat: Compat | None = None  # soco: a map without positive values scores 0, not undefined
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | ({"range": (-1.0, 1.0)} if self.score in BOUNDED else {})
@@ -75,30 +78,30 @@ class Completeness(Curve):
         return "without values above", self.baseline, self.steps, self.absolute
 
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
-        """The curve has the drop of the score without the pixels above 0.9, …, 0.1 of the maximum."""
+        """Score maps; the curve is the drop without the pixels above 0.9, …, 0.1 of the maximum."""
 
-        def look() -> Tensor:
+        def logits_without() -> Tensor:
             values = maps.clamp(0, 1) if self.absolute else relative(maps)
-            above = torch.stack(
-                [(values > share).flatten(1).sum(1) for share in reversed(self._inner())], 1
-            )
+            thresholds = reversed(self.inner_fractions())
+            above = torch.stack([(values > t).flatten(1).sum(1) for t in thresholds], 1)
             ranks = self._ranks(batch, maps)
-            return without(
+            return outputs_without(
                 model.forward, self._remover(model, batch), ranks, above, "most", model.batch_size
             ).logits
 
-        left = self.scores(once(batch.map_cache, self._images, look), batch.target)
+        left = self.scores(cached(batch.map_cache, self._images, logits_without), batch.target)
         drop = self.scores(batch.clean[:, None], batch.target) - left
-        found = measured(drop.double().mean(1), {"drop": drop})
-        return found if self.compat else _left_out(found, maps)
+        scores = scores_with_reasons(drop.double().mean(1), {"drop": drop})
+        return scores if self.compat else _undefined_without_mass(scores, maps)
 
 
 @protocol
-class Soundness(Removal):
+class Soundness(PixelRemoval):
     id: ClassVar[str] = "soundness"
     version: ClassVar[int] = 1
     summary: ClassVar[str] = (
-        "share of the attribution that raises the accuracy, when pixels are put in, most relevant first, until it reaches a level"
+        "the fraction of the attribution that raises the accuracy when pixels are inserted, "
+        "most relevant first, until the accuracy reaches a level"
     )
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
@@ -107,74 +110,89 @@ class Soundness(Removal):
     aggregates: ClassVar[tuple[str, ...]] = ("score", "mass")
 
     baseline: BaselineName = "linear"
-    score: Watched = "correct"  # correct: one decision a step for all samples, by the accuracy; else each sample's score decides for it
-    level: float = 0.5  # of the accuracy, or the mean score, at which soundness is told
-    eps: Annotated[float, Field(gt=0)] = (
-        0.01  # a smaller gain shows that what was put in is not predictive
-    )
-    first: Share = 0.98  # of the pixels that are missing at the first step
-    last: Share | None = None  # at the last one; None: 0.01 (compat=soco: 0.03)
-    step: Share = 0.01
-    gate: float | None = (
-        None  # nothing is decided up to this accuracy; None: at once (compat=soco: from 0.04 on)
-    )
-    compat: Compat | None = None  # soco: as its code, see F.soundness
+    # correct: the accuracy decides each step for all samples; otherwise each sample's score does
+    score: CurveScore = "correct"
+    level: float = 0.5  # accuracy (or mean score) at which soundness is reported
+    eps: Annotated[float, Field(gt=0)] = 0.01  # a smaller gain marks pixels as not predictive
+    first: Fraction = 0.98  # fraction of missing pixels at the first step
+    last: Fraction | None = None  # and at the last; None: 0.01 (compat=soco: 0.03)
+    step: Fraction = 0.01
+    gate: float | None = None  # no decision up to this accuracy; None: no gate (compat=soco: 0.04)
+    compat: Compat | None = None  # soco: as in the published code, see F.soundness
 
     @model_validator(mode="after")
     def _in_order(self) -> Soundness:
         if len(self.missing) < 2:
             raise ValueError(
-                f"first={self.first} leads to {self.missing[-1]} in steps of {self.step}; at least two steps are needed"
+                f"first={self.first} reaches {self.missing[-1]} in steps of {self.step}; "
+                "at least two steps are needed"
             )
         return self
 
     @property
     def missing(self) -> tuple[float, ...]:
-        """The share of the pixels that is missing at each step."""
-        last = self.last if self.last is not None else 0.03 if self.compat else 0.01
+        """Fraction of the pixels that is missing at each step."""
+        last = self.last
+        if last is None:
+            last = 0.03 if self.compat else 0.01
         count = math.floor((self.first - last) / self.step + 1e-9) + 1
         return tuple(round(self.first - k * self.step, 9) for k in range(max(1, count)))
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"range": self.range}
 
-    def work(self) -> tuple[Work, ...]:
-        return (Work(self.baseline, "least", self.missing[::-1], positive=True),)
+    def removal_steps(self) -> tuple[RemovalSteps, ...]:
+        return (RemovalSteps(self.baseline, "least", self.missing[::-1], positive=True),)
 
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
-        """What `conclude` needs of a sample: its score at every step, and what the step puts in of the map's mass."""
-        (work,) = self.work()
-        score = self.scores(self.seen(model, batch, maps, work).logits, batch.target).flip(1)
+        """Store what `aggregate` needs: each sample's score and inserted mass at every step."""
+        (steps,) = self.removal_steps()
+        score = self.scores(self.outputs(model, batch, maps, steps).logits, batch.target).flip(1)
         ranks = self._ranks(batch, maps, positive=True)
-        mass = included_mass(relative(maps), ranks, work.bounds(ranks[0].numel())[::-1])
-        found = measured(score.double().sum(1), {"score": score, "mass": mass})
-        found = found._replace(value=torch.full_like(found.value, torch.nan))
-        return found if self.compat else _left_out(found, maps)
+        mass = included_mass(relative(maps), ranks, steps.bounds(ranks[0].numel())[::-1])
+        scores = scores_with_reasons(score.double().sum(1), {"score": score, "mass": mass})
+        scores = scores._replace(value=torch.full_like(scores.value, torch.nan))
+        return scores if self.compat else _undefined_without_mass(scores, maps)
 
     def aggregate(self, curves: Mapping[str, Tensor]) -> Scores:
-        """A sample's value is its q at the first step at which the data set reaches the level, so that their mean is soundness@level."""
+        """Compute soundness from the curves of all samples.
+
+        The value of a sample is its q at the first step at which the data set reaches the level, so
+        that the mean over samples is soundness@level.
+        """
         score, mass = curves["score"].double(), curves["mass"].double()
         level = score.mean(0)
         if self.score == "correct" and len(score) * self.eps < 1:
             warnings.warn(
-                f"soundness: {len(score)} samples cannot tell a gain of eps={self.eps} in accuracy; take {math.ceil(1 / self.eps)} or more",
+                f"soundness: {len(score)} samples cannot resolve a gain of eps={self.eps} "
+                f"in accuracy; use {math.ceil(1 / self.eps)} or more",
                 stacklevel=2,
             )
         at = int(first_reached(level, self.level))
         if at < 0:
-            why = f"the {'accuracy' if self.score == 'correct' else 'score'} is {level.max():.3g} at most and never reaches {self.level:g}"
-            return Scores(
-                torch.full((len(score),), torch.nan, dtype=torch.float64), [why] * len(score)
-            )
-        return measured(self.quality(score, mass)[:, at], {})
+            what = "accuracy" if self.score == "correct" else "score"
+            reason = f"the {what} is {level.max():.3g} at most and never reaches {self.level:g}"
+            undefined = torch.full((len(score),), torch.nan, dtype=torch.float64)
+            return Scores(undefined, [reason] * len(score))
+        return scores_with_reasons(self.quality(score, mass)[:, at], {})
 
     def bootstrap(self, curves: Mapping[str, Tensor], weights: Tensor) -> Tensor:
         return self.at_levels((self.level,), curves["score"], curves["mass"], weights)[:, 0]
 
     def at_levels(
         self, levels: Sequence[float], score: Tensor, mass: Tensor, weights: Tensor
-    ) -> Tensor:  # weights (R, N) -> (R, L)
-        """The mean q at the first step that reaches each level, for every draw of samples."""
+    ) -> Tensor:
+        """Compute the mean q at the first step that reaches each level, for every bootstrap draw.
+
+        Args:
+            levels: Accuracies (or mean scores) of length ``L``.
+            score: Scores per sample and step ``(N, S)``.
+            mass: Inserted fractions of each map's mass ``(N, S)``.
+            weights: How often each sample is drawn ``(R, N)``.
+
+        Returns:
+            Soundness at each level ``(R, L)``.
+        """
         return drawn_soundness(
             score,
             mass,
@@ -186,25 +204,23 @@ class Soundness(Removal):
             each=self.score != "correct",
         )
 
-    def drawn_points(
-        self, score: Tensor, mass: Tensor, weights: Tensor
-    ) -> Tensor:  # weights (R, N) -> (R, S, 2)
-        """(accuracy, mean q) after every step, for every draw of samples."""
+    def drawn_points(self, score: Tensor, mass: Tensor, weights: Tensor) -> Tensor:
+        """Compute (accuracy, mean q) after every step, ``(R, S, 2)``, for every bootstrap draw."""
         return drawn_points(
             score, mass, weights, self.eps, self.compat, self.gate, each=self.score != "correct"
         )
 
     def quality(self, score: Tensor, mass: Tensor) -> Tensor:  # (N, S), (N, S) -> (N, S) float64
-        """q after every step."""
+        """Compute q after every step."""
         decides = score.double().mean(0) if self.score == "correct" else score
         return soundness(decides, mass, self.eps, self.compat, gate=self.gate)
 
 
-def _left_out(found: Scores, maps: Tensor) -> Scores:
-    """Without a positive value there is nothing to judge."""
-    some = (maps > 0).flatten(1).any(1)
-    why = [
-        w or ("" if positive else NOTHING)
-        for w, positive in zip(found.reasons, some.tolist(), strict=True)
+def _undefined_without_mass(scores: Scores, maps: Tensor) -> Scores:
+    """Mark maps without a positive value as undefined."""
+    positive = (maps > 0).flatten(1).any(1)
+    reasons = [
+        reason or ("" if p else NOTHING_POSITIVE)
+        for reason, p in zip(scores.reasons, positive.tolist(), strict=True)
     ]
-    return found._replace(value=found.value.masked_fill(~some, torch.nan), reasons=why)
+    return scores._replace(value=scores.value.masked_fill(~positive, torch.nan), reasons=reasons)

@@ -161,11 +161,11 @@ class Run:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        return summarize(self.rows, again=self._aggregate_draws)
+        return summarize(self.rows, aggregate_draws=self._aggregate_draws)
 
     @cached_property
     def standings(self) -> list[Standings]:
-        return standings(self.rows, again=self._aggregate_draws) if len(self.rows) else []
+        return standings(self.rows, aggregate_draws=self._aggregate_draws) if len(self.rows) else []
 
     @cached_property
     def accuracy(self) -> dict[str, tuple[int, int]]:

@@ -12,41 +12,48 @@ from torch import Tensor
 
 def _odd(size: int) -> int:
     if size % 2 == 0:
-        raise ValueError("a filter has a middle: the size must be odd")
+        raise ValueError("the filter size must be odd, so that the filter has a centre")
     return size
 
 
 Odd = Annotated[int, Field(ge=1), AfterValidator(_odd)]
 
 
-def gaussian(size: int, sigma: float) -> Tensor:  # (size,), sums to 1
+def gaussian(size: int, sigma: float) -> Tensor:  # (size,)
+    """Return a Gaussian kernel that sums to 1."""
     offsets = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
     weights = torch.exp(-(offsets**2) / (2 * sigma**2))
     return (weights / weights.sum()).float()
 
 
-def separable(x: Tensor, kernel: Tensor, padding: str) -> Tensor:  # (B, C, H, W) -> same
-    """Filter rows and columns with one odd kernel; `padding` as in torch.nn.functional.pad (`constant` is zero).
+def separable(x: Tensor, kernel: Tensor, padding: str) -> Tensor:
+    """Filter rows and columns with the same kernel.
 
-    As products with matrices that hold kernel and border: a convolution of single channels takes 2 to 9 times as long.
+    The filter is a product with matrices that contain kernel and border; a convolution of single
+    channels takes 2 to 9 times as long.
+
+    Args:
+        x: Images ``(B, C, H, W)``.
+        kernel: Kernel ``(size,)`` of odd size.
+        padding: Mode of ``torch.nn.functional.pad``; ``constant`` pads with zeros.
+
+    Returns:
+        Filtered images ``(B, C, H, W)``.
     """
-    down, across = (
-        _filter(kernel, side, padding).to(x).expand(x.shape[:2].numel(), -1, -1)
-        for side in x.shape[2:]
-    )
+    planes = x.shape[:2].numel()
+    down = _filter_matrix(kernel, x.shape[2], padding).to(x).expand(planes, -1, -1)
+    across = _filter_matrix(kernel, x.shape[3], padding).to(x).expand(planes, -1, -1)
     return torch.bmm(torch.bmm(down.mT, x.flatten(0, 1)), across).view(x.shape)
 
 
-def _filter(
-    kernel: Tensor, side: int, padding: str
-) -> Tensor:  # (side, side): from a pixel, to a pixel
+def _filter_matrix(kernel: Tensor, side: int, padding: str) -> Tensor:  # (from side, to side)
     half = len(kernel) // 2
-    return F.conv1d(
-        F.pad(torch.eye(side).to(kernel)[:, None], (half, half), padding), kernel[None, None]
-    )[:, 0]
+    impulses = F.pad(torch.eye(side).to(kernel)[:, None], (half, half), padding)
+    return F.conv1d(impulses, kernel[None, None])[:, 0]
 
 
 def resize(maps: Tensor, height: int, width: int) -> Tensor:  # (B, h, w) -> (B, H, W)
+    """Resize maps bilinearly; maps that already have the size are returned unchanged."""
     if maps.shape[-2:] == (height, width):
         return maps
     return F.interpolate(maps[:, None], (height, width), mode="bilinear", align_corners=False)[:, 0]

@@ -1,4 +1,4 @@
-"""What a model still says of an image of which pixels were removed, and where along a curve its area lies (Picard et al. 2024)."""
+"""How much a model's output still says after pixels were removed (Picard et al. 2024)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,42 @@ from torch import Tensor
 from heatproof.tensor.curves import auc
 
 
-def mean_sigmoid(logits: Tensor) -> Tensor:  # (..., K) -> (...,) float64
-    """The paper's measure: the mean over the classes of the sigmoid. A constant added to all logits changes it, though no prediction."""
+def mean_sigmoid(logits: Tensor) -> Tensor:
+    """Compute the paper's measure of information, the mean sigmoid over the classes.
+
+    A constant added to all logits changes it, although no prediction changes.
+
+    Args:
+        logits: ``(..., K)``.
+
+    Returns:
+        Values ``(...)`` of float64 in [0, 1].
+    """
     return logits.double().sigmoid().mean(-1)
 
 
-def negentropy(logits: Tensor) -> Tensor:  # (..., K) -> (...,) float64
-    """log K − H(p) in nats, the divergence of the prediction from a uniform one: 0 where all classes are alike, log K for certainty."""
-    return (
-        math.log(logits.shape[-1]) - torch.special.entr(logits.double().softmax(-1)).sum(-1)
-    ).clamp(min=0)
+def negentropy(logits: Tensor) -> Tensor:
+    """Compute log K − H(p) in nats, the divergence of the softmax from a uniform prediction.
+
+    Args:
+        logits: ``(..., K)``.
+
+    Returns:
+        Values ``(...)`` of float64, from 0 for a uniform prediction to log K for a certain one.
+    """
+    entropy = torch.special.entr(logits.double().softmax(-1)).sum(-1)
+    return (math.log(logits.shape[-1]) - entropy).clamp(min=0)
 
 
-def energy(logits: Tensor) -> Tensor:  # (..., K) -> (...,) float64
-    """The mean square of the logits about their mean."""
+def energy(logits: Tensor) -> Tensor:
+    """Compute the variance of the logits over the classes.
+
+    Args:
+        logits: ``(..., K)``.
+
+    Returns:
+        Values ``(...)`` of float64.
+    """
     return logits.double().var(-1, correction=0)
 
 
@@ -35,24 +57,36 @@ INFORMATION: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def area_reached(curve: Tensor, share: float = 0.8) -> Tensor:  # (..., S) -> (...,) float64
-    """After which part of its points a curve, stretched to [0, 1], has that share of its sum; nan where it is constant.
+def area_reached(curve: Tensor, fraction: float = 0.8) -> Tensor:
+    """Compute after which fraction of its points a curve has reached a fraction of its sum.
 
-    To within a point this is `share` or more of any curve that rises, and less of any that falls, whatever the model does.
+    The curve is first rescaled to [0, 1]. Up to one point, the result is at least ``fraction`` for
+    every rising curve and at most ``fraction`` for every falling one, for any model.
+
+    Args:
+        curve: Values ``(..., S)``.
+        fraction: Fraction of the sum.
+
+    Returns:
+        Fractions of the points ``(...)`` of float64; nan for constant curves.
     """
     curve = curve.double()
     low, high = curve.aminmax(dim=-1, keepdim=True)
     sums = ((curve - low) / (high - low)).cumsum(-1)
-    first = (sums >= share * sums[..., -1:]).double().argmax(-1)
+    first = (sums >= fraction * sums[..., -1:]).double().argmax(-1)
     return (first / curve.shape[-1]).where((high > low)[..., 0], torch.nan)
 
 
-def area_beyond(
-    curve: Tensor, distance: Tensor, threshold: float | Tensor
-) -> Tensor:  # (..., S), (..., S) -> (...,) float64
-    """The share of a curve's area at steps whose images lie further out of domain than the threshold; nan where there is no area.
+def area_beyond(curve: Tensor, distance: Tensor, threshold: float | Tensor) -> Tensor:
+    """Compute the fraction of a curve's area at steps whose images are out of domain.
 
-    A share as such, in [0, 1], of curves that are not negative.
+    Args:
+        curve: Values ``(..., S)``. If they are not negative, the result lies in [0, 1].
+        distance: Distance of each step's image to the domain, ``(..., S)``.
+        threshold: An image is out of domain if its distance is larger.
+
+    Returns:
+        Fractions ``(...)`` of float64; nan for curves without area.
     """
     area = auc(curve)
     return (auc(curve.where(distance > threshold, 0)) / area).where(area != 0, torch.nan)

@@ -1,4 +1,4 @@
-"""How far features are from a bank of others."""
+"""Distances of features to their nearest neighbours in a bank."""
 
 from __future__ import annotations
 
@@ -8,62 +8,78 @@ from torch import Tensor
 from heatproof.errors import HeatproofError
 from heatproof.tensor.batching import rows
 
-ELEMENTS = 2**23  # of a distance table or of differences at a time
+ELEMENTS = 2**23  # maximum size of a table of distances or differences
 
 
-def knn_distance(
-    features: Tensor, bank: Tensor, k: int = 1, normalize: bool = True
-) -> Tensor:  # (N, D), (M, D) -> (N,) float64
-    """The Euclidean distance of every row to its k-th nearest neighbour in the bank; nan for a row that is not finite.
+def knn_distance(features: Tensor, bank: Tensor, k: int = 1, normalize: bool = True) -> Tensor:
+    """Compute the Euclidean distance of each row to its k-th nearest neighbour in a bank.
 
-    normalize: rows have length 1 first (one of zeros stays as it is), so distances lie in [0, 2]. A row that is in the bank itself is its
-    own first neighbour, at exactly 0: k + 1 leaves it out.
+    A row that is in the bank itself is its own first neighbour, at exactly 0; use k + 1 to leave
+    it out.
+
+    Args:
+        features: ``(N, D)``.
+        bank: ``(M, D)``.
+        k: Which neighbour, from 1 to M.
+        normalize: Whether to scale rows to length 1 first, except for rows of zeros; distances
+            then lie in [0, 2].
+
+    Returns:
+        Distances ``(N,)`` of float64; nan for rows that are not finite.
+
+    Raises:
+        HeatproofError: If the shapes do not match, k is out of range, or the bank is not finite.
     """
     if features.ndim != 2 or bank.ndim != 2 or features.shape[1] != bank.shape[1]:
         raise HeatproofError(
-            f"features and bank must be (N, D) and (M, D); got {tuple(features.shape)} and {tuple(bank.shape)}"
+            f"features and bank must be (N, D) and (M, D); "
+            f"got {tuple(features.shape)} and {tuple(bank.shape)}"
         )
     if not 1 <= k <= len(bank):
         raise HeatproofError(
-            f"k={k}, but the bank has {len(bank)} rows; k is a number from 1 to that"
+            f"k={k}, but the bank has {len(bank)} rows; choose k from 1 to that number"
         )
     if not torch.isfinite(bank).all():
         raise HeatproofError("the bank has features that are not finite; leave those rows out")
     bank = _unit(bank.double(), normalize)
-    squares, found = (bank**2).sum(1), []
+    squares = (bank**2).sum(1)
+    distances = []
     for part in rows(features, max(1, ELEMENTS // len(bank))):
-        part = _unit(part.double(), normalize)
-        row, column = _candidates(part, bank, squares, k)
-        exact = torch.full(
-            (len(part), len(bank)), torch.inf, dtype=torch.float64, device=part.device
-        )
-        for r, c in zip(
-            rows(row, size := max(1, ELEMENTS // bank.shape[1])), rows(column, size), strict=True
-        ):
-            exact[r, c] = ((part[r] - bank[c]) ** 2).sum(1)
-        nearest = exact.kthvalue(k, 1).values.sqrt()
-        found.append(nearest.where(torch.isfinite(part).all(1), torch.nan))
-    return torch.cat(found) if found else features.new_empty(0, dtype=torch.float64)
+        unit = _unit(part.double(), normalize)
+        nearest = _squared_distances(unit, bank, squares, k).kthvalue(k, 1).values.sqrt()
+        distances.append(nearest.where(torch.isfinite(unit).all(1), torch.nan))
+    return torch.cat(distances) if distances else features.new_empty(0, dtype=torch.float64)
 
 
 def _unit(features: Tensor, normalize: bool) -> Tensor:
-    return (
-        features
-        / (features**2).sum(1, keepdim=True).sqrt().clamp(min=torch.finfo(features.dtype).tiny)
-        if normalize
-        else features
+    if not normalize:
+        return features
+    norms = (features**2).sum(1, keepdim=True).sqrt()
+    return features / norms.clamp(min=torch.finfo(features.dtype).tiny)
+
+
+def _squared_distances(features: Tensor, bank: Tensor, squares: Tensor, k: int) -> Tensor:
+    """Return (N, M): exact for all pairs that may be among the k nearest, infinite for others."""
+    row, column = _candidates(features, bank, squares, k)
+    exact = torch.full(
+        (len(features), len(bank)), torch.inf, dtype=torch.float64, device=features.device
     )
+    size = max(1, ELEMENTS // bank.shape[1])
+    for r, c in zip(rows(row, size), rows(column, size), strict=True):
+        exact[r, c] = ((features[r] - bank[c]) ** 2).sum(1)
+    return exact
 
 
 def _candidates(features: Tensor, bank: Tensor, squares: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """(row, column) of all pairs that rounding may hide among the k nearest: a matrix product is fast, but loses what is close.
+    """Return row and column of all pairs that may be among the k nearest.
 
-    Its error is below D·eps·(‖a‖² + ‖b‖²) whatever the order of summation, so what is further than some times that is out of the question.
+    Distances by a matrix product are fast, but imprecise for close pairs. Their error is below
+    D·eps·(‖a‖² + ‖b‖²) in any order of summation, so pairs that are further by a multiple of that
+    are ruled out.
     """
     own = (features**2).sum(1, keepdim=True)
     rough = own + squares - 2 * features @ bank.T
     slack = 16 * bank.shape[1] * torch.finfo(bank.dtype).eps * (own + squares.max())
-    row, column = torch.nonzero(rough <= rough.kthvalue(k, 1, keepdim=True).values + slack).unbind(
-        1
-    )
+    limit = rough.kthvalue(k, 1, keepdim=True).values + slack
+    row, column = torch.nonzero(rough <= limit).unbind(1)
     return row, column

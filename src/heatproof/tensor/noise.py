@@ -1,4 +1,7 @@
-"""Seeded noise that belongs to a sample, not to a position in a batch: the same for any order, batch size, worker and device."""
+"""Seeded noise that is keyed by sample, not by position in a batch.
+
+It is the same for every order, batch size, number of workers and device.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,33 @@ from torch import Tensor
 
 
 class Rng:
-    """Draws keyed by (seed, purpose, sample id), counter-based, on the CPU; the caller's global generators are never touched."""
+    """Random numbers keyed by (seed, purpose, sample id).
+
+    They come from counter-based generators on the CPU; global generators are never touched.
+    """
 
     def __init__(self, seed: int, ids: Sequence[str], device: torch.device | str = "cpu"):
-        self.seed, self.ids, self.device = seed, tuple(ids), torch.device(device)
+        """Create the generators of a batch.
+
+        Args:
+            seed: Seed of the run.
+            ids: Sample ids of the batch, one per row.
+            device: Device of the tensors that are returned.
+        """
+        self.seed = seed
+        self.ids = tuple(ids)
+        self.device = torch.device(device)
 
     def normal(self, purpose: str, shape: Sequence[int]) -> Tensor:  # (B, *shape)
+        """Draw standard normal numbers for each sample."""
         return self._draw("standard_normal", purpose, self.ids, shape)
 
     def uniform(self, purpose: str, shape: Sequence[int]) -> Tensor:  # (B, *shape) in [0, 1)
+        """Draw uniform numbers for each sample."""
         return self._draw("random", purpose, self.ids, shape)
 
     def once(self, purpose: str, shape: Sequence[int], kind: str = "uniform") -> Tensor:  # shape
-        """One draw for all samples, where a paper shares it."""
+        """Draw numbers that all samples share, uniform or normal."""
         return self._draw(
             {"uniform": "random", "normal": "standard_normal"}[kind], purpose, ("",), shape
         )[0]
@@ -46,23 +63,24 @@ def sample_ids(ids: Sequence[str] | None, count: int) -> list[str]:
 
 @contextmanager
 def seeded(seed: int = 0) -> Iterator[None]:
-    """torch's own generator on the CPU begins at this seed, and is afterwards as it was: what draws weights knows no other."""
+    """Seed torch's global CPU generator, from which weights are drawn, and restore it on exit."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 
 
 def generator(*key: object) -> np.random.Generator:
-    """A counter-based generator for a key of any printable parts."""
+    """Return a counter-based generator for a key of any printable parts."""
     return generator_of(repr(key))
 
 
 def generator_of(text: str) -> np.random.Generator:
+    """Return a counter-based generator for a text."""
     return np.random.Generator(np.random.Philox(_Key(_digest(text)[:16])))  # type: ignore[arg-type]
 
 
 def chance(*key: object) -> float:  # in [0, 1)
-    """A single draw for such a key, at a tenth of a generator's price."""
+    """Draw one uniform number for a key, ten times as fast as with a generator."""
     return (int.from_bytes(_digest(repr(key))[:8], "little") >> 11) / 2**53
 
 
@@ -71,7 +89,11 @@ def _digest(text: str) -> bytes:
 
 
 class _Key(ISeedSequence):
-    """`Philox(key=…)`, without the entropy that numpy asks the machine for beside it: that is most of its time."""
+    """The key of a Philox generator.
+
+    ``Philox(key=…)`` also asks the system for entropy that it does not use, which takes most of
+    its time.
+    """
 
     def __init__(self, key: bytes):
         self.key = key

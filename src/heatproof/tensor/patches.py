@@ -12,7 +12,12 @@ from heatproof.errors import HeatproofError
 
 
 def grid_side(patches: int, height: int, width: int) -> int:
-    """How many patches stand in a row; an error where the grid does not divide the image."""
+    """Return the number of patches per row.
+
+    Raises:
+        HeatproofError: If ``patches`` is not a square number, or the grid does not divide the
+            image.
+    """
     side = math.isqrt(max(patches, 0))
     if side < 2 or side * side != patches:
         raise HeatproofError(
@@ -20,29 +25,42 @@ def grid_side(patches: int, height: int, width: int) -> int:
         )
     if height % side or width % side:
         raise HeatproofError(
-            f"a {side}×{side} grid does not divide an image of {height}×{width} px evenly; choose other patches"
+            f"a {side}×{side} grid does not divide an image of {height}×{width} px evenly; "
+            "choose another number of patches"
         )
     return side
 
 
 def bands_of(height: int, bands: int) -> Tensor:  # (H,)
-    """The band that each row of pixels lies in, of so many of the same height, or as nearly as whole pixels allow."""
+    """Return the band of each pixel row, for bands of equal height up to whole pixels."""
     return torch.arange(height) * bands // height
 
 
-def patch_sums(maps: Tensor, patches: int = 16) -> Tensor:  # (B, H, W) -> (B, P) float64
-    """Attribution per patch: the sum over its pixels, in double precision."""
-    return in_cells(maps.double(), grid_side(patches, *maps.shape[1:])).sum((2, 4)).flatten(1)
+def patch_sums(maps: Tensor, patches: int = 16) -> Tensor:
+    """Sum the attribution over the pixels of each patch.
+
+    Args:
+        maps: ``(B, H, W)``.
+        patches: Number of patches P, a square number.
+
+    Returns:
+        Sums ``(B, P)`` of float64, patches row by row.
+
+    Raises:
+        HeatproofError: If ``patches`` is not a square number that divides the image.
+    """
+    return patch_view(maps.double(), grid_side(patches, *maps.shape[1:])).sum((2, 4)).flatten(1)
 
 
-def in_cells(
-    x: Tensor, side: int
-) -> Tensor:  # (…, H, W) -> (…, side, H / side, side, W / side), the same memory
+def patch_view(x: Tensor, side: int) -> Tensor:  # (…, H, W) -> (…, side, H / side, side, W / side)
+    """View images as a grid of ``side`` × ``side`` patches, without copying."""
     return x.view(*x.shape[:-2], side, x.shape[-2] // side, side, x.shape[-1] // side)
 
 
 @lru_cache(maxsize=8)
 def patch_masks(patches: int, height: int, width: int) -> Tensor:  # (P, H, W) bool
+    """Return one mask per patch, True for its pixels."""
     side = grid_side(patches, height, width)
-    rows, columns = torch.arange(height) // (height // side), torch.arange(width) // (width // side)
+    rows = torch.arange(height) // (height // side)
+    columns = torch.arange(width) // (width // side)
     return (rows[:, None] * side + columns)[None] == torch.arange(patches)[:, None, None]

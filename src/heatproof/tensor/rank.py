@@ -1,4 +1,4 @@
-"""Rank correlation, vectorised over a batch."""
+"""Rank correlation of many pairs of rows at once."""
 
 from __future__ import annotations
 
@@ -7,18 +7,30 @@ from torch import Tensor
 
 
 def average_ranks(values: Tensor) -> Tensor:  # (B, P) -> (B, P) float64
-    """Ranks from 1, equal values share the mean of their ranks (Spearman's convention)."""
+    """Rank each row from 1; equal values get the mean of their ranks."""
     ordered = values.sort(dim=-1).values
     first = torch.searchsorted(ordered, values.contiguous(), right=False)
     last = torch.searchsorted(ordered, values.contiguous(), right=True)
     return (first + last + 1).double() / 2
 
 
-def spearman(a: Tensor, b: Tensor) -> Tensor:  # (B, P), (B, P) -> (B,) float64
-    """Spearman's ρ per row; nan where a row is constant or not finite in either argument."""
+def spearman(a: Tensor, b: Tensor) -> Tensor:
+    """Compute Spearman's rank correlation of each pair of rows.
+
+    Args:
+        a: ``(B, P)``.
+        b: ``(B, P)``.
+
+    Returns:
+        Correlations ``(B,)`` of float64; nan where a row is constant or not finite.
+
+    Raises:
+        ValueError: If the shapes differ or are not two-dimensional.
+    """
     if a.shape != b.shape or a.ndim != 2:
         raise ValueError(
-            f"spearman takes two tensors of one shape (B, P); got {tuple(a.shape)} and {tuple(b.shape)}"
+            "spearman needs two tensors of the same shape (B, P); "
+            f"got {tuple(a.shape)} and {tuple(b.shape)}"
         )
     x, y = (r - r.mean(-1, keepdim=True) for r in (average_ranks(a), average_ranks(b)))
     rho = (x * y).sum(-1) / ((x * x).sum(-1) * (y * y).sum(-1)).sqrt()

@@ -1,4 +1,8 @@
-"""Enlarging small grids: interpolation along one side as a matrix (side, cells); a map is rows @ grid @ columns.T."""
+"""Enlarging small grids.
+
+Interpolation along one side is a matrix ``(side, points)``, so an enlarged map is
+``rows @ grid @ columns.T``.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,41 @@ import torch
 from torch import Tensor
 
 
-def nearest(side: int, cells: int) -> Tensor:  # (side,)
-    """The cell that each place lies in."""
-    return torch.arange(side) * cells // side
+def nearest(side: int, points: int) -> Tensor:  # (side,)
+    """Return the nearest grid point of each pixel."""
+    return torch.arange(side) * points // side
 
 
-def linear(side: int, cells: int, mirror: bool = False) -> Tensor:
-    """Bilinear between centres; beyond the outer centres the grid goes on as it is, or mirrored about them."""
-    places, last = _places(side, cells), cells - 1
-    places = last - (last - places.abs()).abs() if mirror and last else places.clamp(0, last)
-    return (1 - (places[:, None] - torch.arange(cells)).abs()).clamp(min=0).float()
+def linear(side: int, points: int, mirror: bool = False) -> Tensor:  # (side, points)
+    """Return the matrix of linear interpolation between grid points.
+
+    Args:
+        side: Number of pixels.
+        points: Number of grid points.
+        mirror: Whether the grid is mirrored about its outermost points instead of continued as a
+            constant.
+    """
+    positions = _positions(side, points)
+    last = points - 1
+    if mirror and last:
+        positions = last - (last - positions.abs()).abs()
+    else:
+        positions = positions.clamp(0, last)
+    return (1 - (positions[:, None] - torch.arange(points)).abs()).clamp(min=0).float()
 
 
-def cubic(side: int, cells: int) -> Tensor:
-    """Keys' kernel with a = −1/2, where the grid ends renormalised over the cells there are."""
-    r = (_places(side, cells)[:, None] - torch.arange(cells)).abs()
-    near, far = 1.5 * r**3 - 2.5 * r**2 + 1, -0.5 * r**3 + 2.5 * r**2 - 4 * r + 2
+def cubic(side: int, points: int) -> Tensor:  # (side, points)
+    """Return the matrix of cubic interpolation (Keys' kernel with a = −1/2).
+
+    At the border the weights are renormalised over the existing grid points.
+    """
+    r = (_positions(side, points)[:, None] - torch.arange(points)).abs()
+    near = 1.5 * r**3 - 2.5 * r**2 + 1
+    far = -0.5 * r**3 + 2.5 * r**2 - 4 * r + 2
     weights = torch.where(r <= 1, near, torch.where(r < 2, far, 0))
     return (weights / weights.sum(1, keepdim=True)).float()
 
 
-def _places(side: int, cells: int) -> Tensor:
-    """Centres of the places in units of cells."""
-    return (torch.arange(side, dtype=torch.float64) + 0.5) * cells / side - 0.5
+def _positions(side: int, points: int) -> Tensor:  # (side,)
+    """Return the pixel centres in units of grid points."""
+    return (torch.arange(side, dtype=torch.float64) + 0.5) * points / side - 0.5

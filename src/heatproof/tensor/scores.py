@@ -1,4 +1,4 @@
-"""One number from the logits: what a method explains and a protocol watches."""
+"""Scores of the target class: what methods explain and protocols measure."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ SCORES: dict[str, Score] = {
 
 
 def score_function(score: str | Score) -> Score:
+    """Return a score by name; a function is returned as it is.
+
+    Raises:
+        HeatproofError: If there is no score of that name.
+    """
     if callable(score):
         return score
     if score not in SCORES:

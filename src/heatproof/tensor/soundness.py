@@ -1,4 +1,4 @@
-"""Soundness (Li et al. 2024): how much of what a map includes is predictive, from what each step includes and what it gains."""
+"""Soundness (Li et al. 2024): how much of the attribution that a map includes is predictive."""
 
 from __future__ import annotations
 
@@ -9,45 +9,56 @@ import torch
 from torch import Tensor
 
 Compat = Literal["soco"]
-GATE = 0.04  # soco decides nothing up to this accuracy
+GATE = 0.04  # up to this accuracy, soco counts no step as false
 TINY = 1e-6  # soco adds it to denominators
-ROUNDING = (
-    1e-6  # of accuracies: one more sample of a hundred is a gain of 0.01, whatever its last digit
-)
+ROUNDING = 1e-6  # tolerance when accuracies are compared: one more sample of 100 is a gain of 0.01
 
 
 def relative(maps: Tensor) -> Tensor:  # (B, H, W) -> same, in [0, 1]
-    """The positive part over its maximum; zero where there is none."""
+    """Divide the positive part of each map by its maximum; zero where there is none."""
     positive = maps.clamp(min=0)
     largest = positive.flatten(1).amax(1)[:, None, None]
     return torch.where(largest > 0, positive / largest, 0.0)
 
 
-def included_mass(
-    values: Tensor, ranks: Tensor, counts: Sequence[int]
-) -> Tensor:  # (B, H, W), (B, H, W) -> (B, S) float64
-    """What each step includes that the one before did not, where the pixels of the first `counts` ranks are included."""
-    along = (
-        torch.zeros_like(values, dtype=torch.float64)
-        .flatten(1)
-        .scatter_(1, ranks.flatten(1), values.double().flatten(1))
-    )
-    total = torch.nn.functional.pad(along.cumsum(1), (1, 0))
+def included_mass(values: Tensor, ranks: Tensor, counts: Sequence[int]) -> Tensor:
+    """Sum the attribution that each step includes in addition to the step before.
+
+    Args:
+        values: Relative attribution ``(B, H, W)``.
+        ranks: Ranks of the pixels ``(B, H, W)``, 0 for the most relevant.
+        counts: Number of pixels that each of the S steps includes.
+
+    Returns:
+        Newly included mass ``(B, S)`` of float64.
+    """
+    by_rank = torch.zeros_like(values, dtype=torch.float64).flatten(1)
+    by_rank = by_rank.scatter_(1, ranks.flatten(1), values.double().flatten(1))
+    total = torch.nn.functional.pad(by_rank.cumsum(1), (1, 0))
     return total[:, torch.as_tensor(counts, device=values.device)].diff(dim=1, prepend=total[:, :1])
 
 
 def false_steps(
     score: Tensor, eps: float = 0.01, compat: Compat | None = None, gate: float | None = None
 ) -> Tensor:  # (..., S) -> bool
-    """Where the score (the accuracy, or that of a sample) gains less than eps, so that what was included counts as false.
+    """Find the steps that gain less than ``eps``, so that what they include counts as false.
 
-    gate: nothing is decided up to this accuracy. compat=soco: a gain of eps is too little as well, and the gate of accuracies is 0.04.
+    Args:
+        score: Accuracies or scores of single samples, ``(..., S)``.
+        eps: Smallest gain of a step that is not false.
+        compat: With ``soco``, a gain of exactly ``eps`` is false too, and the default gate is 0.04.
+        gate: Steps up to this score are never false.
+
+    Returns:
+        ``(..., S)`` of bool.
     """
     score = score.double()
     gain = score.diff(dim=-1, prepend=torch.zeros_like(score[..., :1]))
+    if gate is None:
+        gate = GATE if compat == "soco" else -torch.inf
     if compat == "soco":
-        return (gain <= eps + ROUNDING) & (score > (GATE if gate is None else gate) + ROUNDING)
-    return (gain < eps - ROUNDING) & (score > (-torch.inf if gate is None else gate) + ROUNDING)
+        return (gain <= eps + ROUNDING) & (score > gate + ROUNDING)
+    return (gain < eps - ROUNDING) & (score > gate + ROUNDING)
 
 
 def soundness(
@@ -58,12 +69,20 @@ def soundness(
     *,
     gate: float | None = None,
 ) -> Tensor:
-    """The share of the included mass that is not false, q (N, S) float64, after every step; nan where nothing is included.
+    """Compute which fraction of the included mass is not false, after every step.
 
-    accuracy: (S,) of the data set, so that one decision is made for all samples, or (N, S) scores of each sample that decide for it alone.
-    mass: (N, S), what a step newly includes.
-    gate: up to this accuracy nothing is false; by default there is none (compat=soco: 0.04 for the accuracy of the data set).
-    compat: soco as its code: decisions count from the next step on, a gain of eps is too little, and q is 0 where nothing is included.
+    Args:
+        accuracy: Accuracy of the data set after each step, ``(S,)``, which decides for all
+            samples; or scores of each sample, ``(N, S)``, which decide for that sample alone.
+        mass: Mass that each step newly includes, ``(N, S)``.
+        eps: Smallest gain of a step that is not false.
+        compat: With ``soco``, as in the paper's code: decisions take effect from the next step on,
+            a gain of exactly ``eps`` is false, and the result is 0 where nothing is included.
+        gate: Steps up to this accuracy are never false. By default there is no gate; with
+            ``compat="soco"`` it is 0.04 for the accuracy of the data set.
+
+    Returns:
+        Fractions q ``(N, S)`` of float64; nan where nothing is included.
     """
     if accuracy.ndim == 2 and gate is None:
         gate = -torch.inf
@@ -76,7 +95,7 @@ def soundness(
 
 
 def first_reached(accuracy: Tensor, level: float) -> Tensor:  # (..., S) -> (...,) int64
-    """The first step at which the accuracy is at least the level; -1 where it never is."""
+    """Find the first step whose accuracy is at least ``level``; -1 if there is none."""
     reached = accuracy.double() >= level - ROUNDING
     return torch.where(reached.any(-1), reached.to(torch.uint8).argmax(-1), -1)
 
@@ -91,30 +110,39 @@ def drawn_soundness(
     gate: float | None = None,
     *,
     each: bool = False,
-) -> Tensor:  # (N, S), (N, S), (R, N) -> (R, L)
-    """Soundness at levels for every draw of weighted samples, with all decisions made anew; nan where a draw does not reach the level.
+) -> Tensor:
+    """Compute soundness at levels of accuracy for bootstrap draws of the samples.
 
-    each: every sample decides for itself, rather than the accuracy for all.
+    False steps are decided anew in every draw. The mean of q after step k is
+    1 − Σ_j≤k false_j · mean(mass_j / included_k), a matrix product for each k at which a draw
+    reaches a level.
 
-    The mean of q after step k is 1 − Σ_j≤k false_j · mean(mass_j / included_k): a product of matrices for every k that some draw stops at.
+    Args:
+        score: Score of each sample after each step, ``(N, S)``.
+        mass: Mass that each step newly includes, ``(N, S)``.
+        weights: Weight of each sample in each draw, ``(R, N)``.
+        levels: The L levels of accuracy.
+        eps: Smallest gain of a step that is not false.
+        compat: See `soundness`.
+        gate: See `soundness`.
+        each: Whether each sample's own score decides, instead of the accuracy.
+
+    Returns:
+        Soundness ``(R, L)`` of float64; nan where a draw does not reach a level.
     """
-    score, mass, weights = (
-        score.double(),
-        mass.double(),
-        weights.double() / weights.double().sum(1, keepdim=True),
-    )
+    score, mass, weights = _in_double(score, mass, weights)
     accuracy = weights @ score
     at = torch.stack([first_reached(accuracy, level) for level in levels], 1)
     if each:
         q = weights @ soundness(score, mass, eps, compat, gate=gate)
         return torch.where(at >= 0, q.gather(1, at.clamp(min=0)), torch.nan)
-    found = torch.full(at.shape, torch.nan, dtype=torch.float64)
+    values = torch.full(at.shape, torch.nan, dtype=torch.float64)
     false = false_steps(accuracy, eps, compat, gate).double()
     for k in sorted(set(at[at >= 0].tolist())):
         draws = (at == k).any(1).nonzero()[:, 0]
         q = _drawn_after(k, mass, weights[draws], false[draws], compat)
-        found[draws] = torch.where(at[draws] == k, q[:, None], found[draws])
-    return found
+        values[draws] = torch.where(at[draws] == k, q[:, None], values[draws])
+    return values
 
 
 def drawn_points(
@@ -126,33 +154,41 @@ def drawn_points(
     gate: float | None = None,
     *,
     each: bool = False,
-) -> Tensor:  # (N, S), (N, S), (R, N) -> (R, S, 2)
-    """The accuracy (or the mean score) and the mean q after every step, for every draw of samples, with all decisions made anew."""
-    score, mass, weights = (
-        score.double(),
-        mass.double(),
-        weights.double() / weights.double().sum(1, keepdim=True),
-    )
+) -> Tensor:
+    """Compute accuracy and mean q after every step, for bootstrap draws of the samples.
+
+    False steps are decided anew in every draw. The arguments are those of `drawn_soundness`.
+
+    Returns:
+        Accuracy (or mean score) and mean q, ``(R, S, 2)`` of float64.
+    """
+    score, mass, weights = _in_double(score, mass, weights)
     accuracy = weights @ score
     if each:
-        return torch.stack([accuracy, weights @ soundness(score, mass, eps, compat, gate=gate)], 2)
+        q = weights @ soundness(score, mass, eps, compat, gate=gate)
+        return torch.stack([accuracy, q], 2)
     false = false_steps(accuracy, eps, compat, gate).double()
-    return torch.stack(
-        [
-            accuracy,
-            torch.stack(
-                [_drawn_after(k, mass, weights, false, compat) for k in range(mass.shape[1])], 1
-            ),
-        ],
-        2,
-    )
+    steps = range(mass.shape[1])
+    q = torch.stack([_drawn_after(k, mass, weights, false, compat) for k in steps], 1)
+    return torch.stack([accuracy, q], 2)
+
+
+def _in_double(score: Tensor, mass: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Convert to double precision and scale the weights of each draw to a sum of 1."""
+    weights = weights.double()
+    return score.double(), mass.double(), weights / weights.sum(1, keepdim=True)
 
 
 def _drawn_after(
     k: int, mass: Tensor, weights: Tensor, false: Tensor, compat: Compat | None
 ) -> Tensor:  # (N, S), (R, N), (R, S) -> (R,)
-    """The mean q after step k; weights sum to 1."""
+    """Return the mean q after step k; the weights of a draw sum to 1."""
     included = mass[:, : k + 1].sum(1)
-    until, total = (k, included + TINY) if compat else (k + 1, included)
+    if compat:
+        until = k
+        total = included + TINY
+    else:
+        until = k + 1
+        total = included
     lost = (weights @ (mass[:, :until] / total[:, None]) * false[:, :until]).sum(1)
     return weights @ (included / total) - lost

@@ -1,26 +1,27 @@
-"""Images by their spectrum: colours made independent, magnitudes of other images, and a look at any part of the result."""
+"""Images parametrised by their spectrum, in decorrelated colours, and crops of them."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-# TrainBatch are independent colours as (red, green, blue), scaled by how much of each there is in ImageNet: Lucid's matrix, also in MaCo's code.
+# Rows are decorrelated colours as (red, green, blue), scaled by their standard deviation in
+# ImageNet: Lucid's matrix, also used by MaCo's code.
 COLOURS = (
     (0.56282854, 0.58447580, 0.58447580),
     (0.19482528, 0.0, -0.19482528),
     (0.04329450, -0.10823626, 0.06494176),
 )
-EPSILON = 1e-8  # added to a variance, so that what is constant stays so
+EPSILON = 1e-8  # added to a variance, so that constants stay constant
 
 
-def recorrelated(independent: Tensor) -> Tensor:  # (..., 3, H, W) -> same
-    """Independent colours as red, green and blue."""
-    return _mixed(torch.tensor(COLOURS, dtype=torch.float64).T, independent)
+def recorrelated(decorrelated_colours: Tensor) -> Tensor:  # (..., 3, H, W) -> same
+    """Convert decorrelated colours to red, green and blue."""
+    return _mixed(torch.tensor(COLOURS, dtype=torch.float64).T, decorrelated_colours)
 
 
 def decorrelated(colours: Tensor) -> Tensor:  # (..., 3, H, W) -> same
-    """Red, green and blue as independent colours; `recorrelated` takes it back."""
+    """Convert red, green and blue to decorrelated colours; the inverse of `recorrelated`."""
     return _mixed(torch.tensor(COLOURS, dtype=torch.float64).T.inverse(), colours)
 
 
@@ -29,7 +30,7 @@ def _mixed(matrix: Tensor, x: Tensor) -> Tensor:
 
 
 def standardised(x: Tensor) -> Tensor:
-    """Mean zero and variance one, over everything; zeros where all is equal."""
+    """Shift and scale a tensor to mean 0 and variance 1; a constant tensor becomes 0."""
     x = x - x.mean()
     return x * (x.square().mean() + EPSILON).rsqrt()
 
@@ -37,7 +38,7 @@ def standardised(x: Tensor) -> Tensor:
 def stretched(
     magnitude: Tensor, size: int
 ) -> Tensor:  # (C, H, H // 2 + 1) -> (C, size, size // 2 + 1)
-    """The magnitudes of a larger image that is alike pixel by pixel: those of a square image, linear in cycles per pixel."""
+    """Interpolate the magnitudes of a square image to another size, in cycles per pixel."""
     bins, half = magnitude.shape[1:]
     rows = _between(torch.fft.fftfreq(size, dtype=torch.float64) * bins, bins)
     columns = _between(
@@ -46,49 +47,58 @@ def stretched(
     return rows.to(magnitude) @ magnitude @ columns.T.to(magnitude)
 
 
-def _between(places: Tensor, bins: int) -> Tensor:  # (n,) -> (n, bins)
-    """Linear interpolation between bins, the last of which is followed by the first."""
-    below = places.floor()
-    share = (places - below)[:, None]
+def _between(positions: Tensor, bins: int) -> Tensor:  # (n,) -> (n, bins)
+    """Return the matrix of linear interpolation between bins, which wrap around."""
+    below = positions.floor()
+    fraction = (positions - below)[:, None]
     first, second = (
         torch.nn.functional.one_hot((below.long() + step) % bins, bins).double() for step in (0, 1)
     )
-    return (1 - share) * first + share * second
+    return (1 - fraction) * first + fraction * second
 
 
 def paired(phase: Tensor) -> Tensor:  # (C, S, S // 2 + 1), S even -> same
-    """Phases that a real image can have: opposite where two coefficients of the half spectrum are conjugates of each other.
+    """Make phases those of a real image.
 
-    Without this half the magnitude of such pairs would get lost on the way to the image. The four that are their own conjugates are left.
+    Coefficients of the half spectrum that are conjugates of each other get opposite phases;
+    otherwise half of their magnitude would be lost in the image. The four coefficients that are
+    their own conjugates are left unchanged.
     """
     size = phase.shape[-2]
     edges = phase[..., [0, -1]]
-    own = (torch.arange(size, device=phase.device) <= size // 2)[:, None]
-    edges = torch.where(own, edges, -edges.flip(-2).roll(1, -2))
+    upper = (torch.arange(size, device=phase.device) <= size // 2)[:, None]
+    edges = torch.where(upper, edges, -edges.flip(-2).roll(1, -2))
     return torch.cat([edges[..., :1], phase[..., 1:-1], edges[..., 1:]], -1)
 
 
 def falling(size: int, decay: float) -> Tensor:  # (size, size // 2 + 1)
-    """The magnitude 1 / f^decay, flat below one cycle per image."""
+    """Return the magnitudes 1 / f^decay, constant below one cycle per image."""
     frequency = torch.hypot(torch.fft.fftfreq(size)[:, None], torch.fft.rfftfreq(size)[None])
     return frequency.clamp(min=1 / size) ** -decay
 
 
-def look(
-    image: Tensor, centre: Tensor, side: Tensor, size: int
-) -> Tensor:  # (C, H, W), (n, 2), (n,) -> (n, C, size, size)
-    """Squares of an image at `size` px: bilinear, over as many pixels as fall into one; centre (down, right) and side as shares."""
-    rows, columns = (
-        _seen(centre[:, axis], side, size, image.shape[1 + axis]).to(image) for axis in (0, 1)
-    )
+def look(image: Tensor, centre: Tensor, side: Tensor, size: int) -> Tensor:
+    """Resample square crops of an image bilinearly, with antialiasing.
+
+    Args:
+        image: ``(C, H, W)``.
+        centre: Centres of the crops (down, right) as fractions of the image, ``(n, 2)``.
+        side: Sides of the crops as fractions of the image, ``(n,)``.
+        size: Side of the result in pixels.
+
+    Returns:
+        Crops ``(n, C, size, size)``.
+    """
+    rows = _crop_matrix(centre[:, 0], side, size, image.shape[1]).to(image)
+    columns = _crop_matrix(centre[:, 1], side, size, image.shape[2]).to(image)
     return rows[:, None] @ image @ columns[:, None].mT
 
 
-def _seen(
+def _crop_matrix(
     centre: Tensor, side: Tensor, size: int, pixels: int
 ) -> Tensor:  # (n, size, pixels), rows sum to one
     steps = (torch.arange(size, dtype=torch.float64) + 0.5) / size - 0.5
-    places = (centre.double()[:, None] + side.double()[:, None] * steps) * pixels - 0.5
+    positions = (centre.double()[:, None] + side.double()[:, None] * steps) * pixels - 0.5
     reach = (side.double() * pixels / size).clamp(min=1)[:, None, None]
-    weights = (1 - (places[..., None] - torch.arange(pixels)).abs() / reach).clamp(min=0)
+    weights = (1 - (positions[..., None] - torch.arange(pixels)).abs() / reach).clamp(min=0)
     return weights / weights.sum(-1, keepdim=True)

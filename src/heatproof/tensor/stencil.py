@@ -1,11 +1,15 @@
-"""Removed pixels as weighted means of their neighbours (1/6 beside, 1/12 across the corner): linear systems, solved for a batch at once.
+"""Linear imputation: removed pixels as weighted means of their neighbours.
 
-Conjugate gradients, preconditioned by a multigrid cycle. The stencil is [1 2 1]⊗[1 2 1] but for its centre, and beyond the border there is
-nothing; times twelve, the equation of a removed pixel is own·u − S u = 0, where S is the stencil with its centre, along rows and then
-along columns, and `own` is S of ones.
+Direct neighbours have the weight 1/6 and diagonal ones 1/12. This gives one linear system per
+image; a batch of them is solved at once by conjugate gradients with a multigrid preconditioner.
 
-A plane is kept flat, with a zero after each row, so that a neighbour is a shift and a shift is a slice: much faster than a convolution.
-All arithmetic is elementwise, exact, or sums rows of one image, so a sample's bytes do not depend on the rest of the batch.
+Without its centre the stencil is [1 2 1]⊗[1 2 1], and pixels beyond the border do not count. Times
+twelve, the equation of a removed pixel is own·u − S u = 0, where S is the stencil with its centre,
+applied along rows and then along columns, and ``own`` is S of ones.
+
+A plane is stored flat with a zero after each row, so that a neighbour is a shift and a shift is a
+slice, which is much faster than a convolution. All arithmetic is elementwise, exact, or sums rows
+of one image, so a sample's bytes do not depend on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -21,58 +25,72 @@ from torch.nn.functional import conv2d, pad
 from heatproof.errors import HeatproofError
 from heatproof.tensor.batching import rows
 
-TOLERANCE = 1e-7  # of the range of a channel: its largest correction times the share that a cycle leaves; in the end 1e-5 at most is left
-MOST_CYCLES = 100  # three to seven are usual
-SMALLEST = 8  # px: a grid of this side is solved by its inverse
-AT_ONCE = 2**20  # numbers worked on together on a CPU, to stay in its caches
+# Relative to the range of a channel: the largest correction times the fraction of the error that a
+# cycle leaves. The final error is at most 1e-5.
+TOLERANCE = 1e-7
+MAX_CYCLES = 100  # three to seven are usual
+SMALLEST = 8  # px: grids up to this side are solved by their inverse matrix
+CHUNK = 2**20  # numbers processed together on a CPU, so that they fit in its caches
 
 
 class Grid(NamedTuple):
+    """The size of a plane, and the layout of flat planes."""
+
     height: int
     width: int
 
     @property
     def pitch(self) -> int:
+        """Length of a stored row."""
         return self.width + 1
 
     @property
     def size(self) -> int:
+        """Length of a flat plane."""
         return self.height * self.pitch
 
     @property
     def coarser(self) -> Grid:
-        """Every other pixel of every other row, and one beyond an even side: each pixel of this grid is there, or between two that are."""
+        """The grid of every other pixel of every other row, plus one beyond an even side.
+
+        Each pixel of this grid is on the coarser grid or between two pixels that are.
+        """
         return Grid(self.height // 2 + 1, self.width // 2 + 1)
 
     def room(self, like: Tensor) -> Tensor:
-        """As many planes of zeros, with a margin for the neighbours of the outermost pixels."""
+        """Allocate planes of zeros with a margin for the neighbours of the outermost pixels."""
         return like.new_zeros(*like.shape[:2], self.size + 2 * self.pitch + 2)
 
     def inside(self, room: Tensor) -> Tensor:  # (B, C, size), a view
+        """Return the planes without their margin."""
         return room[..., self.pitch + 1 : self.pitch + 1 + self.size]
 
     def lines(self, planes: Tensor) -> Tensor:  # (B, C, H, pitch), a view
+        """Return the planes row by row, with the zero after each row."""
         return planes.view(len(planes), -1, self.height, self.pitch)
 
     def image(self, planes: Tensor) -> Tensor:  # (B, C, H, W), a view
+        """Return the planes as images."""
         return self.lines(planes)[..., : self.width]
 
 
 @dataclass(frozen=True)
 class Level:
-    """The equations A(u) = own·u − free·spread(u) on one grid, A symmetric; Jacobi's step is u → rest·u + relax·(right + spread(u))."""
+    """The equations A(u) = own·u − free·spread(u) on one grid, where A is symmetric.
+
+    A damped Jacobi step for A(u) = right is u → rest·u + relax·(right + spread(u)).
+    """
 
     grid: Grid
-    free: Tensor  # (B, 1, size): 1 where there is something to solve for
+    free: Tensor  # (B, 1, size): 1 for unknown pixels, else 0
     own: Tensor  # (B, 1, size)
     relax: Tensor  # (B, 1, size)
     rest: Tensor  # (B, 1, size): free − relax·own
-    weights: (
-        Tensor | None
-    )  # (B, 9, size) of the neighbours, row by row; None is the stencil of the pixels
+    # (B, 9, size): weights of the neighbours, row by row; None for the stencil of the finest grid
+    weights: Tensor | None
 
     def spread(self, room: Tensor) -> Tensor:  # -> (B, C, size)
-        """What comes from the neighbours."""
+        """Sum the neighbours with their weights."""
         pitch, size = self.grid.pitch, self.grid.size
         if self.weights is None:
             for step in (1, pitch):
@@ -81,13 +99,17 @@ class Level:
                 )
             return room
         out = self.weights[:, :1] * room[..., :size]
-        for place in (1, 2, 3, 5, 6, 7, 8):
-            begin = place // 3 * pitch + place % 3
-            out.addcmul_(self.weights[:, place : place + 1], room[..., begin : begin + size])
+        for neighbour in (1, 2, 3, 5, 6, 7, 8):
+            begin = neighbour // 3 * pitch + neighbour % 3
+            weight = self.weights[:, neighbour : neighbour + 1]
+            out.addcmul_(weight, room[..., begin : begin + size])
         return out
 
     def matrix(self) -> Tensor:  # (B, 9, size)
-        """−A, row by row: own weight and those of the neighbours, in double precision but for the pixels, whose are whole numbers."""
+        """Return −A: the weights of each pixel and its neighbours, row by row.
+
+        They are in double precision, except on the finest grid, where they are whole numbers.
+        """
         if self.weights is not None:
             return self.weights.double()
         pitch, size = self.grid.pitch, self.grid.size
@@ -99,12 +121,13 @@ class Level:
         return planes
 
     def pull(self, room: Tensor) -> Tensor:  # -> (B, C, size)
-        """−A(u): towards what the neighbours say."""
+        """Compute −A(u), which moves pixels towards the mean of their neighbours."""
         return (
             self.spread(room).mul_(self.free).addcmul_(self.own, self.grid.inside(room), value=-1)
         )
 
     def take(self, kept: Tensor) -> Level:
+        """Return the equations of some of the images."""
         weights = None if self.weights is None else self.weights[kept]
         return Level(
             self.grid, self.free[kept], self.own[kept], self.relax[kept], self.rest[kept], weights
@@ -113,44 +136,46 @@ class Level:
 
 @dataclass(frozen=True)
 class Multigrid:
-    levels: tuple[Level, ...]  # each grid half as fine as the one before
+    """The equations on a hierarchy of grids."""
+
+    levels: tuple[Level, ...]  # from fine to coarse
     inverse: Tensor  # (B, 1, size, size) of the last level
 
     def cycle(self, right: Tensor, depth: int = 0) -> Tensor:  # (B, C, size) -> same
-        """Nearly the solution: smooth, solve what is left on the coarser grid, smooth."""
+        """Approximate the solution: smooth, solve for the error on the coarser grid, smooth."""
         if depth == len(self.levels) - 1:
             return (self.inverse * right[:, :, None]).sum(-1)
         level = self.levels[depth]
         room = level.grid.room(right)
-        found = level.grid.inside(room)
-        torch.mul(level.relax, right, out=found)
-        left = level.spread(room).mul_(level.free).addcmul_(level.rest, right)
-        found.addcmul_(
-            level.free, widen(self.cycle(narrow(left, level.grid), depth + 1), level.grid)
-        )
+        solution = level.grid.inside(room)
+        torch.mul(level.relax, right, out=solution)
+        residual = level.spread(room).mul_(level.free).addcmul_(level.rest, right)
+        correction = self.cycle(restrict(residual, level.grid), depth + 1)
+        solution.addcmul_(level.free, prolong(correction, level.grid))
         spread = level.spread(room).add_(right)
-        return found.mul_(level.rest).addcmul_(level.relax, spread)
+        return solution.mul_(level.rest).addcmul_(level.relax, spread)
 
     def guess(self, right: Tensor, depth: int = 0) -> Tensor:  # (B, C, size) -> same
-        """From coarse to fine, with a cycle on each grid: a better start than a cycle alone."""
+        """Approximate the solution from coarse to fine, with one cycle per grid.
+
+        This is a better start than a cycle alone.
+        """
         if depth == len(self.levels) - 1:
             return self.cycle(right, depth)
         level = self.levels[depth]
         room = level.grid.room(right)
-        found = level.grid.inside(room)
-        torch.mul(
-            level.free,
-            widen(self.guess(narrow(right, level.grid), depth + 1), level.grid),
-            out=found,
-        )
-        return found.add_(self.cycle(level.pull(room).add_(right), depth))
+        solution = level.grid.inside(room)
+        coarse = self.guess(restrict(right, level.grid), depth + 1)
+        torch.mul(level.free, prolong(coarse, level.grid), out=solution)
+        return solution.add_(self.cycle(level.pull(room).add_(right), depth))
 
     def take(self, kept: Tensor) -> Multigrid:
+        """Return the equations of some of the images."""
         return Multigrid(tuple(level.take(kept) for level in self.levels), self.inverse[kept])
 
 
-def widen(planes: Tensor, fine: Grid) -> Tensor:
-    """From the coarser grid to this one: bilinear."""
+def prolong(planes: Tensor, fine: Grid) -> Tensor:
+    """Interpolate planes of the coarser grid bilinearly to this one."""
     coarse = fine.coarser
     image = coarse.image(planes)
     wide = planes.new_empty(*image.shape[:3], fine.width)
@@ -164,8 +189,8 @@ def widen(planes: Tensor, fine: Grid) -> Tensor:
     return out.flatten(2)
 
 
-def narrow(planes: Tensor, fine: Grid) -> Tensor:
-    """From this grid to the coarser one: `widen`, transposed."""
+def restrict(planes: Tensor, fine: Grid) -> Tensor:
+    """Restrict planes of this grid to the coarser one: the transpose of `prolong`."""
     coarse = fine.coarser
     image = fine.image(planes)
     even, odd = image[:, :, ::2], image[:, :, 1::2]
@@ -182,7 +207,7 @@ def narrow(planes: Tensor, fine: Grid) -> Tensor:
 
 
 def finest(removed: Tensor, dtype: torch.dtype) -> Level:
-    """The pixels themselves."""
+    """Return the equations of the pixels themselves."""
     grid = Grid(*removed.shape[1:])
     free = pad(removed[:, None].to(dtype), (0, 1)).flatten(2)
     ones = grid.room(free[:1])
@@ -194,18 +219,23 @@ def finest(removed: Tensor, dtype: torch.dtype) -> Level:
 
 @cache
 def hats(dtype: torch.dtype, device: torch.device) -> Tensor:  # (9, 9, 3, 3)
-    """What the weight between two neighbours adds to the weights of a coarse pixel and its neighbours, by where the first lies."""
+    """Return the contributions of fine weights to the weights of the coarser grid.
+
+    The axes are the coarse neighbour, the fine neighbour, and the position of the fine pixel.
+    """
     along = torch.arange(-1, 2, dtype=dtype, device=device)
     here = 1 - along.abs() / 2
     there = (1 - (along + along[:, None] - 2 * along[:, None, None]).abs() / 2).clamp(min=0)
-    side = here * there  # (3 coarse neighbours, 3 neighbours, 3 places)
+    side = here * there  # (3 coarse neighbours, 3 neighbours, 3 positions)
     return torch.einsum("edp,fcq->efdcpq", side, side).reshape(9, 9, 3, 3)
 
 
 def coarsened(level: Level) -> Level:
-    """The same equations for corrections that are bilinear between every other pixel, and zero where nothing is free.
+    """Return the equations on the coarser grid.
 
-    Sums of few numbers of few bits: in double precision they are exact, in whatever order a convolution adds.
+    They are those of corrections that are bilinear between the coarse pixels, and zero for known
+    pixels. The sums are of few numbers with few bits: in double precision they are exact, in
+    whatever order a convolution adds.
     """
     grid, coarse = level.grid, level.grid.coarser
     planes = pad(level.matrix().view(len(level.free), 9, grid.height, grid.pitch), (0, 0, 0, 1))
@@ -213,86 +243,100 @@ def coarsened(level: Level) -> Level:
     weights = pad(weights.to(level.free), (0, 1)).flatten(2)
     own = -weights[:, 4:5]
     free = (own > 0).to(own)
-    relax = free / torch.maximum(own, 0.55 * weights.abs().sum(1, keepdim=True)).clamp(
-        min=1e-30
-    )  # by Gershgorin the step never overshoots
+    bound = 0.55 * weights.abs().sum(1, keepdim=True)  # by Gershgorin, the step never overshoots
+    relax = free / torch.maximum(own, bound).clamp(min=1e-30)
     return Level(coarse, free, own, relax, free - relax * own, weights)
 
 
 def multigrid(removed: Tensor, dtype: torch.dtype) -> Multigrid:
+    """Set up the equations of all grids for masks of removed pixels (B, H, W)."""
     levels = [finest(removed, dtype)]
     while max(levels[-1].grid) > SMALLEST:
         levels.append(coarsened(levels[-1]))
     last = levels[-1]
     unit = torch.eye(last.grid.size, dtype=dtype, device=removed.device)
     matrix = -last.pull(pad(last.free * unit, (last.grid.pitch + 1,) * 2)).double()
-    matrix.diagonal(dim1=1, dim2=2).mul_(1 + 1e-5).add_(
-        1 - last.free[:, 0]
-    )  # two corrections may be the same one on free pixels
+    # Two corrections can be equal on the unknown pixels, which would make the matrix singular.
+    matrix.diagonal(dim1=1, dim2=2).mul_(1 + 1e-5).add_(1 - last.free[:, 0])
     inverse = torch.linalg.inv(matrix).to(dtype) * last.free * last.free.mT
     return Multigrid(tuple(levels), inverse[:, None])
 
 
 def dot(a: Tensor, b: Tensor, grid: Grid) -> Tensor:  # (B, C, size), (B, C, size) -> (B, C, 1)
-    """Row by row: the order of summation is that of the image, whatever else is in the batch."""
+    """Sum products row by row, in an order that does not depend on the rest of the batch."""
     return grid.lines(a * b).sum(-1).sum(-1, keepdim=True)
 
 
 @torch.no_grad()
-def impute(
-    x: Tensor, removed: Tensor, start: Tensor | None = None
-) -> tuple[Tensor, Tensor]:  # (B, C, H, W), (B, H, W) -> like x, (B,)
-    """The image with its removed pixels filled in, and the number of cycles that it took.
+def impute(x: Tensor, removed: Tensor, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Fill in removed pixels by linear imputation.
 
-    Where nothing is known, a channel becomes its mean over the image. `start` (B, C, H, W) is a guess to begin with, such as the result
-    for a mask a little smaller or larger; the guess made from coarse to fine is as good, so it seldom saves a cycle.
+    If all pixels of an image are removed, each channel becomes its mean over the image.
+
+    Args:
+        x: Images ``(B, C, H, W)``.
+        removed: Pixels to fill in, ``(B, H, W)`` of bool.
+        start: Initial guess ``(B, C, H, W)``, such as the result for a similar mask. It seldom
+            saves a cycle, since the default guess is as good.
+
+    Returns:
+        The filled images ``(B, C, H, W)``, and the number of cycles per image ``(B,)``.
+
+    Raises:
+        HeatproofError: If shapes or types are wrong, values are not finite, or the solver does
+            not converge.
     """
-    check(x, removed, start)
+    _check(x, removed, start)
     filled = x.detach().clone() if x.dtype in (torch.float32, torch.float64) else x.float()
-    gone, cycles = (
-        removed.flatten(1).all(1),
-        torch.zeros(len(x), dtype=torch.int64, device=x.device),
-    )
-    filled[gone] = filled[gone].mean((2, 3), keepdim=True).expand_as(filled[gone])
-    partly = torch.nonzero(removed.flatten(1).any(1) & ~gone)[:, 0]
-    at_once = AT_ONCE // max(1, x[:1].numel()) if x.device.type == "cpu" else len(x)
-    for part in rows(partly, max(1, at_once)):
+    empty = removed.flatten(1).all(1)
+    cycles = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+    filled[empty] = filled[empty].mean((2, 3), keepdim=True).expand_as(filled[empty])
+    partial = torch.nonzero(removed.flatten(1).any(1) & ~empty)[:, 0]
+    images_per_chunk = CHUNK // max(1, x[:1].numel()) if x.device.type == "cpu" else len(x)
+    for part in rows(partial, max(1, images_per_chunk)):
         if len(part):
-            filled[part], cycles[part] = _solve(
-                filled[part], removed[part], None if start is None else start[part]
-            )
+            guess = None if start is None else start[part]
+            filled[part], cycles[part] = _solve(filled[part], removed[part], guess)
     return filled.to(x.dtype), cycles
 
 
-def check(x: Tensor, removed: Tensor, start: Tensor | None) -> None:
+def _check(x: Tensor, removed: Tensor, start: Tensor | None) -> None:
     if x.ndim != 4 or not x.is_floating_point():
         raise HeatproofError(
-            f"images to impute are floats (B, C, H, W); found {x.dtype} {tuple(x.shape)}"
+            "images to impute must be floats of shape (B, C, H, W); "
+            f"got {x.dtype} of {tuple(x.shape)}"
         )
-    if removed.dtype != torch.bool or removed.shape != (len(x), *x.shape[2:]):
-        wanted = (len(x), *x.shape[2:])
+    expected = (len(x), *x.shape[2:])
+    if removed.dtype != torch.bool or removed.shape != expected:
         raise HeatproofError(
-            f"removed pixels are a bool mask {wanted} for these images; found {removed.dtype} {tuple(removed.shape)}"
+            f"removed must be a bool mask of shape {expected} for these images; "
+            f"got {removed.dtype} of {tuple(removed.shape)}"
         )
     if start is not None and start.shape != x.shape:
         raise HeatproofError(
-            f"start has the shape of the images, {tuple(x.shape)}; found {tuple(start.shape)}"
+            f"start must have the shape of the images, {tuple(x.shape)}; got {tuple(start.shape)}"
         )
     for name, values in (("images", x), ("start", x if start is None else start)):
-        if x.numel() and not (fine := values.flatten(1).abs().amax(1).isfinite()).all():
-            raise HeatproofError(
-                f"{name} to impute must be finite; rows {(~fine).nonzero()[:10, 0].tolist()} are not"
-            )
+        if not x.numel():
+            continue
+        finite = values.flatten(1).abs().amax(1).isfinite()
+        if not finite.all():
+            wrong = (~finite).nonzero()[:10, 0].tolist()
+            raise HeatproofError(f"{name} to impute must be finite; rows {wrong} are not")
 
 
 def _solve(x: Tensor, removed: Tensor, start: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Every image has removed pixels and known ones: the grid is connected, so a removed region always touches a known pixel."""
-    grid, known = Grid(*x.shape[2:]), ~removed[:, None]
+    """Solve for images that have both removed and known pixels.
+
+    The grid is connected, so every removed region touches a known pixel.
+    """
+    grid = Grid(*x.shape[2:])
+    known = ~removed[:, None]
     hierarchy = multigrid(removed, x.dtype)
     fine = hierarchy.levels[0]
-    level = x.flatten(2)[torch.arange(len(x)), :, known.flatten(1).int().argmax(1)][
-        :, :, None, None
-    ]  # of one known pixel, as zero
+    # Values are relative to the first known pixel of each image.
+    first_known = known.flatten(1).int().argmax(1)
+    level = x.flatten(2)[torch.arange(len(x)), :, first_known][:, :, None, None]
     base = grid.room(x)
     planes = grid.image(grid.inside(base))
     if start is None:
@@ -300,52 +344,59 @@ def _solve(x: Tensor, removed: Tensor, start: Tensor | None) -> tuple[Tensor, Te
     else:
         torch.where(known, x - level, start.to(x) - level, out=planes)
     grid.inside(base).add_(hierarchy.guess(fine.pull(base)))
-    enough = TOLERANCE * (planes.amax((2, 3)) - planes.amin((2, 3)))
-    # In single precision the residual of values near one is noise of 1e-7 a pixel, and a large hole sums it up to 3e-5.
-    right = (
-        replace(fine, own=fine.own.double(), free=fine.free.double())
-        .pull(base.double())
-        .to(x.dtype)
-    )
-    found, cycles = _conjugate_gradients(hierarchy, right, enough)
-    return torch.where(known, x, planes + grid.image(found) + level), cycles
+    tolerance = TOLERANCE * (planes.amax((2, 3)) - planes.amin((2, 3)))
+    # In single precision, the residual of values near one is noise of 1e-7 per pixel, which a large
+    # hole accumulates to 3e-5.
+    exact = replace(fine, own=fine.own.double(), free=fine.free.double())
+    right = exact.pull(base.double()).to(x.dtype)
+    correction, cycles = _conjugate_gradients(hierarchy, right, tolerance)
+    return torch.where(known, x, planes + grid.image(correction) + level), cycles
 
 
 def _conjugate_gradients(
-    hierarchy: Multigrid, right: Tensor, enough: Tensor
+    hierarchy: Multigrid, right: Tensor, tolerance: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A sample ends when its correction is small enough; it is then taken out of the batch."""
-    grid, batch = hierarchy.levels[0].grid, len(right)
-    found, cycles = (
-        torch.empty_like(right),
-        torch.zeros(batch, dtype=torch.int64, device=right.device),
-    )
-    going = torch.arange(batch, device=right.device)
-    solution, along = torch.zeros_like(right), grid.room(right)
-    before, larger = right.new_zeros(*right.shape[:2], 1), torch.full_like(enough, 1e-30)
-    for cycle in range(1, MOST_CYCLES + 1):
+    """Solve A(u) = right; a sample leaves the batch when its correction is small enough."""
+    grid = hierarchy.levels[0].grid
+    batch = len(right)
+    solved = torch.empty_like(right)
+    cycles = torch.zeros(batch, dtype=torch.int64, device=right.device)
+    active = torch.arange(batch, device=right.device)
+    solution = torch.zeros_like(right)
+    along = grid.room(right)
+    last_product = right.new_zeros(*right.shape[:2], 1)
+    last_size = torch.full_like(tolerance, 1e-30)
+    for cycle in range(1, MAX_CYCLES + 1):
         correction = hierarchy.cycle(right)
         size = correction.abs().amax(2)
-        done = (size * (size / larger).clamp(max=1) <= enough).all(1)
+        done = (size * (size / last_size).clamp(max=1) <= tolerance).all(1)
         if done.any():
-            found[going[done]], cycles[going[done]] = solution[done] + correction[done], cycle
+            solved[active[done]] = solution[done] + correction[done]
+            cycles[active[done]] = cycle
             if done.all():
-                return found, cycles
-            hierarchy = hierarchy.take(~done)
-            going, enough, size, right, solution, along, before, correction = (
-                v[~done] for v in (going, enough, size, right, solution, along, before, correction)
-            )
+                return solved, cycles
+            rest = ~done
+            hierarchy = hierarchy.take(rest)
+            active = active[rest]
+            tolerance = tolerance[rest]
+            size = size[rest]
+            right = right[rest]
+            solution = solution[rest]
+            along = along[rest]
+            last_product = last_product[rest]
+            correction = correction[rest]
         direction = grid.inside(along)
         product = dot(right, correction, grid)
-        torch.addcmul(
-            correction, direction, torch.where(before > 0, product / before, 0), out=direction
-        )
+        ratio = torch.where(last_product > 0, product / last_product, 0)
+        torch.addcmul(correction, direction, ratio, out=direction)
         change = hierarchy.levels[0].pull(along)
         energy = -dot(direction, change, grid)
         step = torch.where(energy > 0, product / energy, 0)
         solution.addcmul_(step, direction)
         right.addcmul_(step, change)
-        before, larger = product, size.clamp(min=1e-30)
+        last_product = product
+        last_size = size.clamp(min=1e-30)
     raise HeatproofError(
-        f"linear imputation: {len(going)} of {batch} images have not converged after {MOST_CYCLES} cycles; are they sensible?"
+        f"linear imputation did not converge for {len(active)} of {batch} images within "
+        f"{MAX_CYCLES} cycles; check their values"
     )

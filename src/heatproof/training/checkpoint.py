@@ -1,4 +1,4 @@
-"""Checkpoints that are there whole or not at all, and that cannot run code."""
+"""Checkpoints that are written atomically and that cannot run code when they are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ PARTS = {"identity": str, "epoch": int, "net": dict, "optimiser": dict, "metrics
 
 
 def write_weights(path: Path, state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """As .safetensors; the same weights are the same bytes (the library writes metadata in an order of chance)."""
+    """Write weights as a .safetensors file; equal weights and metadata give equal bytes.
+
+    The safetensors library writes metadata in random order, so the header is sorted here.
+
+    Args:
+        path: File to write.
+        state: Tensors by parameter name, as from ``state_dict()``.
+        metadata: Texts to store in the header.
+    """
     content = save(
         {key: value.detach().cpu().contiguous().clone() for key, value in state.items()},
         dict(metadata),
@@ -30,12 +38,13 @@ def write_weights(path: Path, state: Mapping[str, Tensor], metadata: Mapping[str
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    told = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    told += b" " * (-len(told) % 8)
-    atomic_write(path, struct.pack("<Q", len(told)) + told + content[8 + length :])
+    encoded = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    atomic_write(path, struct.pack("<Q", len(encoded)) + encoded + content[8 + length :])
 
 
 def write_resume(path: Path, parts: Mapping[str, Any]) -> None:
+    """Write what is needed to resume a fine-tuning; ``PARTS`` lists the keys."""
     content = io.BytesIO()
     torch.save(dict(parts), content)
     atomic_write(path, content.getvalue())
@@ -44,35 +53,51 @@ def write_resume(path: Path, parts: Mapping[str, Any]) -> None:
 def read_resume(
     directory: Path, identity: Mapping[str, Any], device: torch.device
 ) -> dict[str, Any] | None:
-    """Where an earlier call ended, or None; an error where the directory holds something else than is asked for."""
+    """Read the checkpoint that an earlier call with the same settings left in a directory.
+
+    Args:
+        directory: Output directory of the fine-tuning.
+        identity: Settings of this call, compared with those in the checkpoint.
+        device: Device to load the tensors to.
+
+    Returns:
+        The checkpoint (see ``PARTS``), or None if there is none.
+
+    Raises:
+        HeatproofError: If the file is damaged or belongs to a fine-tuning with other settings.
+    """
     path = directory / RESUME
     if not path.is_file():
         if (directory / WEIGHTS).exists():
             raise HeatproofError(
-                f"{directory} has {WEIGHTS} but no {RESUME} to go on from; choose another directory"
+                f"{directory} has {WEIGHTS} but no {RESUME} to resume from; "
+                "choose another directory"
             )
         return None
     try:
-        found: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-        wrong = [key for key, kind in PARTS.items() if not isinstance(found[key], kind)]
-        there = json.loads(found["identity"])
-    except Exception as error:  # a broken or hostile file can make the reader raise anything
+        checkpoint: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        wrong = [key for key, kind in PARTS.items() if not isinstance(checkpoint[key], kind)]
+        stored = json.loads(checkpoint["identity"])
+    except Exception as error:  # a damaged or hostile file can make the reader raise anything
         reason = (str(error).splitlines() or [""])[0]
         raise HeatproofError(
-            f"cannot go on from {path}: it is broken or not a checkpoint ({reason}); delete it to start anew"
+            f"cannot resume from {path}: it is broken or not a checkpoint ({reason}); "
+            "delete it to start again"
         ) from error
-    if wrong or not isinstance(there, dict):
+    if wrong or not isinstance(stored, dict):
         raise HeatproofError(
-            f"cannot go on from {path}: it is not a checkpoint of heatproof; delete it to start anew"
+            f"cannot resume from {path}: it is not a checkpoint of heatproof; "
+            "delete it to start again"
         )
-    asked = json.loads(json.dumps(identity))
-    other = [
-        f"{key} is {there.get(key)} there, {asked.get(key)} here"
-        for key in sorted({*there, *asked})
-        if there.get(key) != asked.get(key)
+    requested = json.loads(json.dumps(identity))
+    differences = [
+        f"{key} is {stored.get(key)} there, {requested.get(key)} here"
+        for key in sorted({*stored, *requested})
+        if stored.get(key) != requested.get(key)
     ]
-    if other:
+    if differences:
         raise HeatproofError(
-            f"{directory} holds a fine-tuning with other settings: {'; '.join(other)}. Choose another directory"
+            f"{directory} holds a fine-tuning with other settings: {'; '.join(differences)}. "
+            "Choose another directory"
         )
-    return found
+    return checkpoint

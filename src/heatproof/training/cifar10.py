@@ -1,14 +1,15 @@
-"""The grid paper's reduced VGG-11 on CIFAR-10 (Rao et al. 2024, supplement J): two convolutions less, so that the last map is 4×4.
+"""Training the reduced VGG-11 of Rao et al. 2024 (supplement J) on CIFAR-10.
 
-The paper gives the network, not how it is trained: the recipe is ours.
+It has two convolutions fewer than VGG-11, so that its last feature map is 4×4. The paper gives the
+network but not its training; the recipe is ours.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,18 +20,32 @@ from heatproof.data.cifar10 import CLASSES, Cifar10, place_and_split
 from heatproof.errors import HeatproofError
 from heatproof.models.nets import CIFAR10, build_cifar10, stored
 from heatproof.training.checkpoint import write_weights
-from heatproof.training.loop import Progress, descend, untrained
-from heatproof.training.train import logits_of, normalised
+from heatproof.training.loop import Progress, init_network, train_loop
+from heatproof.training.train import correct_fractions, normalize, predict, round_weights
+
+_normalize = partial(normalize, mean=CIFAR10.mean, std=CIFAR10.std)
 
 
 @dataclass(frozen=True)
 class Cifar10Recipe:
-    steps: int = 7800  # 20 epochs
+    """How a network is trained on CIFAR-10.
+
+    Attributes:
+        steps: Number of training steps; by default 20 epochs.
+        batch: Images per step.
+        rate: Peak learning rate of AdamW.
+        warmup: Fraction of the steps over which the learning rate rises.
+        decay: Weight decay.
+        shift: Images are mirrored at random, and shifted by up to so many pixels.
+        clip: Maximum norm of the gradient.
+    """
+
+    steps: int = 7800
     batch: int = 128
-    rate: float = 1e-3  # the highest learning rate of AdamW: up in a line, down in half a cosine
-    warmup: float = 0.15  # share of the steps
+    rate: float = 1e-3
+    warmup: float = 0.15
     decay: float = 5e-2
-    shift: int = 4  # px: pictures are mirrored, and shifted by at most that
+    shift: int = 4
     clip: float = 1.0
 
 
@@ -44,33 +59,47 @@ def train_cifar10(
     progress: Progress | None = None,
     limit: int | None = None,
 ) -> dict[str, float]:
-    """Train, write the weights, and say how good they are on the test split. data: `cifar10:/path`."""
+    """Train a network on CIFAR-10, write its weights and measure them on the test split.
+
+    Args:
+        data: Location of CIFAR-10, as ``cifar10:/path``.
+        out: File to write.
+        net: Name of the network.
+        steps: Number of training steps, if other than the recipe's.
+        seed: Seed of the initial weights and of the batches.
+        progress: Called after each step with step, steps and loss.
+        limit: Use only the first images of each split.
+
+    Returns:
+        ``accuracy``, and ``confident``, the fraction that is correct with a softmax of at least
+        0.99.
+
+    Raises:
+        HeatproofError: If ``data`` does not name CIFAR-10.
+    """
     if not data.startswith("cifar10:"):
         raise HeatproofError(
-            f"cifar10/{net} is trained on CIFAR-10, named like cifar10:/path/cifar10.npz; got {data}"
+            f"cifar10/{net} is trained on CIFAR-10, named like cifar10:/path/cifar10.npz; "
+            f"got {data}"
         )
     path, _ = place_and_split(data.removeprefix("cifar10:"), "train")
     recipe = Cifar10Recipe() if steps is None else Cifar10Recipe(steps=steps)
-    (images, labels), held_out = (
-        _tensors(Cifar10(path, split, limit=limit)) for split in ("train", "test")
-    )
+    images, labels = _tensors(Cifar10(path, "train", limit=limit))
+    test_images, test_labels = _tensors(Cifar10(path, "test", limit=limit))
     trained = _fit(net, recipe, images, labels, seed, progress)
-    trained.load_state_dict(
-        {
-            key: value.to(trained.state_dict()[key].dtype)
-            for key, value in stored(trained.state_dict()).items()
-        }
-    )
-    found = _judged(trained, *held_out)
-    told: dict[str, Any] = {
+    round_weights(trained)
+    logits = predict(trained, test_images, normalize_images=_normalize)
+    metrics = correct_fractions(logits, test_labels)
+    metadata = {
         "net": net,
         "recipe": json.dumps(asdict(recipe)),
         "seed": str(seed),
         "classes": json.dumps(CLASSES),
+        "accuracy": f"{metrics['accuracy']:.4f}",
+        "heatproof": heatproof.__version__,
     }
-    told |= {"accuracy": f"{found['accuracy']:.4f}", "heatproof": heatproof.__version__}
-    write_weights(out, stored(trained.state_dict()), told)
-    return found
+    write_weights(out, stored(trained.state_dict()), metadata)
+    return metrics
 
 
 def _tensors(data: Cifar10) -> tuple[Tensor, Tensor]:  # (N, 3, 32, 32) uint8, (N,)
@@ -86,40 +115,34 @@ def _fit(
     progress: Progress | None,
 ) -> nn.Sequential:
     generator = torch.Generator().manual_seed(seed)
-    net = untrained(lambda: build_cifar10(name), seed)
+    net = init_network(lambda: build_cifar10(name), seed)
 
-    def loss_of_next() -> Tensor:
+    def next_loss() -> Tensor:
         picks = torch.randint(len(images), (recipe.batch,), generator=generator)
-        batch = varied(images[picks], recipe.shift, generator)
-        return cross_entropy(net(normalised(batch, CIFAR10.mean, CIFAR10.std)), labels[picks])
+        batch = mirror_and_shift(images[picks], recipe.shift, generator)
+        return cross_entropy(net(_normalize(batch)), labels[picks])
 
-    return descend(net, recipe, loss_of_next, progress)
+    return train_loop(net, recipe, next_loss, progress)
 
 
-def varied(
-    images: Tensor, shift: int, generator: torch.Generator
-) -> Tensor:  # (B, 3, H, W) -> same
-    """Half of them mirrored, each shifted by up to that many px; what comes in is black."""
+def mirror_and_shift(images: Tensor, shift: int, generator: torch.Generator) -> Tensor:
+    """Mirror half of the images and shift each by up to ``shift`` pixels, padding with black.
+
+    Args:
+        images: ``(B, 3, H, W)``.
+        shift: Maximum shift in pixels.
+        generator: Source of the random numbers.
+
+    Returns:
+        Images of the same shape.
+    """
     count, _, height, width = images.shape
     mirrored = torch.rand(count, generator=generator) < 0.5
     images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
-    wide = pad(images, (shift, shift, shift, shift))
+    padded = pad(images, (shift, shift, shift, shift))
     top, left = torch.randint(2 * shift + 1, (2, count), generator=generator)
     rows = (top[:, None] + torch.arange(height))[:, None, :, None]
     columns = (left[:, None] + torch.arange(width))[:, None, None, :]
-    return wide[
-        torch.arange(count)[:, None, None, None], torch.arange(3)[:, None, None], rows, columns
-    ]
-
-
-def _judged(net: nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]:
-    """The share of pictures that are right, and that are right with a softmax of 0.99 or more."""
-    softmax = logits_of(
-        net, images, prepare=lambda part: normalised(part, CIFAR10.mean, CIFAR10.std)
-    ).softmax(1)
-    confidence, predicted = softmax.max(1)
-    right = predicted == labels
-    return {
-        "accuracy": right.float().mean().item(),
-        "confident": (right & (confidence >= 0.99)).float().mean().item(),
-    }
+    samples = torch.arange(count)[:, None, None, None]
+    channels = torch.arange(3)[:, None, None]
+    return padded[samples, channels, rows, columns]

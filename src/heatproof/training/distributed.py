@@ -1,4 +1,4 @@
-"""The processes that train together: one, or those that `torchrun` started."""
+"""Data-parallel training: one process, or those that ``torchrun`` started."""
 
 from __future__ import annotations
 
@@ -17,57 +17,75 @@ from heatproof.errors import HeatproofError
 
 @dataclass(frozen=True)
 class ProcessGroup:
+    """This process among those that train together; every call also works with one process."""
+
     device: torch.device
     rank: int = 0
     size: int = 1
 
     @property
     def is_main(self) -> bool:
-        """The one that writes."""
+        """Whether this process writes files and reports progress."""
         return self.rank == 0
 
     def parallel(self, net: nn.Module) -> nn.Module:
+        """Wrap a network in DistributedDataParallel if there are several processes."""
         if self.size == 1:
             return net
-        return nn.parallel.DistributedDataParallel(
-            net, device_ids=[self.device] if self.device.type == "cuda" else None
-        )
+        device_ids = [self.device] if self.device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(net, device_ids=device_ids)
 
     def all_reduce(self, *values: float) -> list[float]:
-        """Each value, summed over all processes."""
+        """Sum each value over all processes."""
         if self.size == 1:
             return list(values)
-        told = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(told)
-        return told.tolist()
+        sums = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(sums)
+        return sums.tolist()
 
-    def gather(self, found: dict[str, Any]) -> dict[str, Any]:
-        """What any of them found."""
+    def merge(self, entries: dict[str, Any]) -> dict[str, Any]:
+        """Merge the dictionaries of all processes."""
         if self.size == 1:
-            return found
-        everyone: list[dict[str, Any]] = [{}] * self.size
-        dist.all_gather_object(everyone, found)
-        return {key: value for one in everyone for key, value in one.items()}
+            return entries
+        gathered: list[dict[str, Any]] = [{}] * self.size
+        dist.all_gather_object(gathered, entries)
+        return {key: value for part in gathered for key, value in part.items()}
 
     def sync_buffers(self, net: nn.Module) -> None:
-        """Running statistics are each process's own while it trains; the first one's count."""
+        """Copy the main process's buffers, such as running statistics, to the other processes."""
         if self.size > 1:
             for buffer in net.buffers():
                 dist.broadcast(buffer, 0)
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
+        """Wait until all processes have reached this point."""
         if self.size > 1:
             dist.barrier()
 
 
 @contextmanager
 def init_distributed(device: torch.device) -> Iterator[ProcessGroup]:
-    """Joins the others where `torchrun` says there are any (gloo on a CPU, nccl on CUDA), and leaves them at the end."""
+    """Join the processes that ``torchrun`` started, if any, and leave them on exit.
+
+    The communication backend is gloo on a CPU and nccl on CUDA.
+
+    Args:
+        device: Device of this process.
+
+    Yields:
+        The process group; a group of one without ``torchrun``.
+
+    Raises:
+        HeatproofError: If several processes are to train on a device other than cpu or cuda.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 and not dist.is_initialized():
         yield ProcessGroup(device)
         return
     if device.type not in ("cpu", "cuda"):
-        raise HeatproofError(f"several processes train on cpu or cuda, not on {device.type}")
+        raise HeatproofError(
+            f"several processes can train on cpu or cuda, not on {device.type}; "
+            "start a single process"
+        )
     joined = not dist.is_initialized()
     if joined:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")

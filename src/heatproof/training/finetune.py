@@ -1,4 +1,7 @@
-"""In-domain fine-tuning (Hesse et al. 2024): a network that was trained with deleted cells knows the images IDSDS judges it on."""
+"""In-domain fine-tuning (Hesse et al. 2024).
+
+A network that was trained with deleted patches has seen images like those that IDSDS shows it.
+"""
 
 from __future__ import annotations
 
@@ -33,40 +36,69 @@ from heatproof.training.checkpoint import (
 )
 from heatproof.training.distributed import ProcessGroup, init_distributed
 from heatproof.training.loader import BatchLoader, Deletion
-from heatproof.training.schedule import Schedule, checked, loss_function
+from heatproof.training.losses import loss_function
+from heatproof.training.schedule import Schedule, resolve_schedule
 from heatproof.training.splits import opened, split
-from heatproof.training.validate import judge
+from heatproof.training.validate import validate
 
 
 class Step(NamedTuple):
-    """How far it is."""
+    """Progress of a fine-tuning after a batch.
+
+    Attributes:
+        epoch: Current epoch, from 1.
+        epochs: Number of epochs.
+        images: Images seen so far, over all epochs.
+        total: Images to see, over all epochs.
+        loss: Mean loss of the epoch so far.
+    """
 
     epoch: int
     epochs: int
-    images: int  # done, of `total` over all epochs
+    images: int
     total: int
     loss: float
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """Accuracies are on the validation images; epoch 0 is the network as it came."""
+    """Metrics of an epoch on the validation images; epoch 0 is the model before fine-tuning.
+
+    Attributes:
+        epoch: Number of the epoch.
+        loss: Mean training loss; None for epoch 0.
+        accuracy: Fraction of clean images that are classified correctly.
+        worst_all: Fraction of images that stay correct whichever single patch is deleted.
+        worst_largest: Fraction of images that stay correct when the patch is deleted whose
+            deletion leaves the label the lowest probability.
+        seconds: Duration of training and validation.
+    """
 
     epoch: int
-    loss: float | None  # mean over the training images as they were seen
-    accuracy: float  # untouched images
-    worst_all: float  # right whichever one cell is deleted
-    worst_largest: float  # right without the cell that takes most of the label's probability
+    loss: float | None
+    accuracy: float
+    worst_all: float
+    worst_largest: float
     seconds: float
 
 
 @dataclass(frozen=True)
 class FineTuned:
+    """Result of a fine-tuning.
+
+    Attributes:
+        weights: File with the weights of the best epoch.
+        metrics: Metrics of all epochs, from epoch 0.
+        best: The epoch whose weights were kept.
+        unreadable: Reason by sample id, for the images that were skipped.
+        empty_classes: Classes without a training image.
+    """
+
     weights: Path
     metrics: tuple[Epoch, ...]
-    best: int  # the epoch whose weights were kept
-    unreadable: dict[str, str]  # sample id -> why it was skipped
-    empty: tuple[str, ...]  # classes without a training image
+    best: int
+    unreadable: dict[str, str]
+    empty_classes: tuple[str, ...]
 
 
 def finetune(
@@ -92,21 +124,50 @@ def finetune(
     worst_images: int = 512,
     progress: Callable[[Step], None] | None = None,
 ) -> FineTuned:
-    """Fine-tune a copy of a model on images of which half have one cell of the √P×√P grid replaced by the baseline.
+    """Fine-tune a copy of a model on images of which half have one patch replaced by a baseline.
 
-    data: a name ("paperbirds:train", "folder:/images"), a data set from `load_data`, or (images in [0, 1], labels).
-    out: a directory for `fine-tuned.safetensors` (the epoch with the best clean accuracy on `val`, the later one of equals) and for
-        what the same call needs to go on where it was killed.
-    val: what that choice is made on; by default paperbirds:val, or a tenth of the images held out (a float is that share).
-    schedule: "paper" (30 epochs, batch 256, SGD, learning rate 1e-3 divided by 10 every 10 epochs), "short" (the embedded models),
-        or a Schedule; `epochs` … `limit` change one thing in it.
-    augment: random resized crops and flips; by default on for image folders.
-    worst_images: worst-patch accuracy costs P passes an image; it is measured on so many validation images.
+    The same call again resumes a fine-tuning that was interrupted. Under ``torchrun`` each batch
+    is divided among the processes, and the main process writes the files; batch norm then uses
+    the statistics of its own process's part of the batch.
 
-    Under `torchrun` the batch is split over the processes, and the first one writes. Batch norm then sees its own process's part.
+    Args:
+        model: A ``Model``, a module, or the name of a model. It is not changed.
+        data: Training images: a name such as ``paperbirds:train`` or ``folder:/images``, a data
+            set from ``load_data``, or a pair of images ``(N, C, H, W)`` in [0, 1] and labels
+            ``(N,)``.
+        out: Directory for ``fine-tuned.safetensors``, the epoch with the best clean accuracy on
+            ``val`` (of equal epochs the last), and for what is needed to resume.
+        val: Validation images, like ``data``, or the fraction of ``data`` to hold out. By default
+            paperbirds:val for paperbirds:train, and a tenth of the images otherwise.
+        patches: Number of patches P of the √P×√P grid.
+        baseline: What a deleted patch is replaced by.
+        schedule: ``paper`` (30 epochs of SGD, batch size 256, learning rate 1e-3, divided by 10
+            every 10 epochs), ``short`` (the schedule of the embedded models), or a ``Schedule``.
+        epochs: Replaces the number of epochs of the schedule.
+        batch_size: Replaces the batch size of the schedule.
+        lr: Replaces the learning rate of the schedule.
+        momentum: Replaces the momentum of the schedule.
+        weight_decay: Replaces the weight decay of the schedule.
+        step: Replaces the number of epochs between two reductions of the learning rate.
+        gamma: Replaces the factor of these reductions.
+        limit: Replaces the number of training images of the schedule.
+        augment: Whether to crop and mirror images at random; by default only image folders.
+        seed: Seed of crops, deletions, dropout and the order of the images.
+        workers: Threads that read images.
+        worst_images: Number of validation images on which worst-patch accuracy is measured; it
+            costs P forward passes per image.
+        progress: Called after each batch.
+
+    Returns:
+        The weights file and the metrics of all epochs.
+
+    Raises:
+        HeatproofError: If an argument is invalid, the data do not fit the model, ``out`` holds a
+            fine-tuning with other settings, or training diverges.
     """
-    known, label = load_model(model), Baseline.parse(baseline)
-    grid_side(patches, known.size, known.size)
+    loaded = load_model(model)
+    deletion = Deletion(patches, Baseline.parse(baseline))
+    grid_side(patches, loaded.size, loaded.size)
     changes = {
         "epochs": epochs,
         "batch_size": batch_size,
@@ -117,177 +178,172 @@ def finetune(
         "gamma": gamma,
         "limit": limit,
     }
-    plan = checked(
-        schedule, {key: value for key, value in changes.items() if value is not None}, known.module
-    )
-    if known.dtype not in (torch.float32, torch.float64):
+    given = {key: value for key, value in changes.items() if value is not None}
+    resolved = resolve_schedule(schedule, given, loaded.module)
+    if loaded.dtype not in (torch.float32, torch.float64):
         raise HeatproofError(
-            f"{known.name} has weights of {known.dtype}; training takes float32: module.float()"
+            f"{loaded.name} has weights of {loaded.dtype}, but training needs float32; "
+            "convert it with module.float()"
         )
-    images = opened(data, known, plan.limit, seed)
-    training, judging, validation = split(images, val, known, seed)
-    crops = isinstance(images, ImageFolder) if augment is None else augment
-    feed = BatchLoader(images, training, known, seed, crops, workers)
-    held = BatchLoader(validation, judging, known, seed, workers=workers)
-    feed.peek()
-    held.peek()
+    images = opened(data, loaded, resolved.limit, seed)
+    train_indices, val_indices, val_images = split(images, val, loaded, seed)
+    if augment is None:
+        augment = isinstance(images, ImageFolder)
+    train_loader = BatchLoader(images, train_indices, loaded, seed, augment, workers)
+    val_loader = BatchLoader(val_images, val_indices, loaded, seed, workers=workers)
+    train_loader.check_first()
+    val_loader.check_first()
     directory = Path(out)
     if directory.exists() and not directory.is_dir():
-        raise HeatproofError(f"{directory} is a file, not a directory")
+        raise HeatproofError(f"{directory} is a file; choose a directory for the weights")
     directory.mkdir(parents=True, exist_ok=True)
-    with init_distributed(known.device) as team:
-        return Run(
-            known,
-            feed,
-            held,
-            Deletion(patches, label),
-            plan,
+    with init_distributed(loaded.device) as processes:
+        trainer = Trainer(
+            loaded,
+            train_loader,
+            val_loader,
+            deletion,
+            resolved,
             directory,
             seed,
             worst_images,
-            team,
+            processes,
             progress,
-        ).go()
+        )
+        return trainer.run()
 
 
 @dataclass
-class Run:
+class Trainer:
+    """One fine-tuning; the fields correspond to the arguments of `finetune`."""
+
     model: Model
-    feed: BatchLoader
-    held: BatchLoader
+    train_loader: BatchLoader
+    val_loader: BatchLoader
     deletion: Deletion
-    plan: Schedule
+    schedule: Schedule
     out: Path
     seed: int
     worst_images: int
-    team: ProcessGroup
+    processes: ProcessGroup
     progress: Callable[[Step], None] | None
 
-    def go(self) -> FineTuned:
+    def run(self) -> FineTuned:
+        """Train all epochs that are missing."""
+        self._check_batch_size()
         net = copy.deepcopy(self.model.module).requires_grad_(True)
         net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         net.zero_grad(set_to_none=True)
         optimiser = torch.optim.SGD(
-            net.parameters(), self.plan.lr, self.plan.momentum, weight_decay=self.plan.weight_decay
+            net.parameters(),
+            self.schedule.lr,
+            self.schedule.momentum,
+            weight_decay=self.schedule.weight_decay,
         )
-        if self.plan.batch_size < 2 * self.team.size or len(self.feed.indices) < 2 * self.team.size:
-            raise HeatproofError(
-                f"every process needs at least 2 images in a batch: {self.plan.batch_size} over {self.team.size}"
-            )
         identity = self.identity()
-        found = read_resume(self.out, identity, self.model.device)
+        checkpoint = read_resume(self.out, identity, self.model.device)
         metrics: list[Epoch] = []
-        if found is not None:
-            metrics = restored(found, net, optimiser, self.out / RESUME)
-            self.feed.unreadable.update(json.loads(found["metrics"])["unreadable"])
-        if self.team.is_main:
-            for left in self.out.glob(f"{TEMP_PREFIX}*"):
-                left.unlink()
-        parallel = self.team.parallel(net)
+        if checkpoint is not None:
+            metrics = _restore(checkpoint, net, optimiser, self.out / RESUME)
+            self.train_loader.unreadable.update(json.loads(checkpoint["metrics"])["unreadable"])
+        if self.processes.is_main:
+            for unfinished in self.out.glob(f"{TEMP_PREFIX}*"):
+                unfinished.unlink()
+        parallel = self.processes.parallel(net)
         if not metrics:
-            metrics = [self.measured(net, 0, None, time.perf_counter())]
-            self.keep(net, optimiser, metrics, identity)
-        for epoch in range(len(metrics), self.plan.epochs + 1):
+            metrics = [self.evaluate(net, 0, None, time.perf_counter())]
+            self.save(net, optimiser, metrics, identity)
+        for epoch in range(len(metrics), self.schedule.epochs + 1):
             start = time.perf_counter()
             for group in optimiser.param_groups:
-                group["lr"] = self.plan.rate(epoch)
-            loss = self.train(parallel, optimiser, epoch)
-            self.team.sync_buffers(net)
-            metrics.append(self.measured(net, epoch, loss, start))
-            self.keep(net, optimiser, metrics, identity)
-        self.team.wait()
-        best = best_epoch(metrics)
-        present = {self.feed.data.labels[i] for i in self.feed.indices}
-        names = self.model.classes or [str(k) for k in range(self.model.n_classes)]
-        empty = tuple(name for k, name in enumerate(names) if k not in present)
+                group["lr"] = self.schedule.rate(epoch)
+            loss = self.train_epoch(parallel, optimiser, epoch)
+            self.processes.sync_buffers(net)
+            metrics.append(self.evaluate(net, epoch, loss, start))
+            self.save(net, optimiser, metrics, identity)
+        self.processes.barrier()
         return FineTuned(
             self.out / WEIGHTS,
             tuple(metrics),
-            best,
-            {**self.feed.unreadable, **self.held.unreadable},
-            empty,
+            best_epoch(metrics),
+            self._unreadable(),
+            self._empty_classes(),
         )
 
-    def train(self, net: nn.Module, optimiser: torch.optim.Optimizer, epoch: int) -> float:
-        """One pass over the training images; the mean loss."""
-        losses = loss_function(self.model)
-        groups = self.groups(epoch)
-        total = seen = 0.0
+    def train_epoch(self, net: nn.Module, optimiser: torch.optim.Optimizer, epoch: int) -> float:
+        """Make one pass over the training images and return the mean loss."""
+        per_sample_loss = loss_function(self.model)
+        batches = self.batch_indices(epoch)
+        sizes = [len(batch) for batch in batches]
+        rank = self.processes.rank
+        own = [batch[rank :: self.processes.size] for batch in batches]
+        total = 0.0
+        seen = 0.0
         on_gpu = [self.model.device] if self.model.device.type == "cuda" else []
         net.train()
         with torch.random.fork_rng(devices=on_gpu), torch.enable_grad():
-            torch.manual_seed(
-                int(generator(self.seed, "dropout", epoch, self.team.rank).integers(2**62))
-            )
-            mine = [group[self.team.rank :: self.team.size] for group in groups]
-            for number, rows in enumerate(self.feed.batches(mine, epoch, self.deletion), start=1):
-                count = len(rows.ids)
-                logits = net(at_least_two(rows.x).contiguous(memory_format=torch.channels_last))
-                loss = losses(logits[:count], rows.labels).sum()
-                summed, images = self.team.all_reduce(loss.item(), count)
+            torch.manual_seed(int(generator(self.seed, "dropout", epoch, rank).integers(2**62)))
+            loader = self.train_loader.batches(own, epoch, self.deletion)
+            for number, batch in enumerate(loader, start=1):
+                count = len(batch.ids)
+                x = at_least_two(batch.x).contiguous(memory_format=torch.channels_last)
+                loss = per_sample_loss(net(x)[:count], batch.labels).sum()
+                summed, images = self.processes.all_reduce(loss.item(), count)
                 if not math.isfinite(summed):
-                    raise self.diverged(summed, epoch, number)
-                total, seen = total + summed, seen + images
+                    raise self._diverged(summed, epoch, number)
+                total += summed
+                seen += images
                 optimiser.zero_grad()
-                torch.autograd.backward(loss * (self.team.size / max(images, 1)))
+                torch.autograd.backward(loss * (self.processes.size / max(images, 1)))
                 optimiser.step()
-                if self.progress and self.team.is_main:
-                    done = (epoch - 1) * sum(map(len, groups)) + sum(map(len, groups[:number]))
+                if self.progress and self.processes.is_main:
+                    epochs = self.schedule.epochs
+                    done = (epoch - 1) * sum(sizes) + sum(sizes[:number])
                     self.progress(
-                        Step(
-                            epoch,
-                            self.plan.epochs,
-                            done,
-                            self.plan.epochs * sum(map(len, groups)),
-                            total / max(seen, 1),
-                        )
+                        Step(epoch, epochs, done, epochs * sum(sizes), total / max(seen, 1))
                     )
         if not seen:
-            raise HeatproofError(
-                f"none of the training images can be read: {next(iter(self.feed.unreadable.values()))}"
-            )
+            reason = next(iter(self.train_loader.unreadable.values()))
+            raise HeatproofError(f"none of the training images can be read: {reason}")
         if not all(torch.isfinite(p).all() for p in net.parameters()):
-            raise self.diverged(math.nan, epoch, len(groups))
+            raise self._diverged(math.nan, epoch, len(batches))
         return total / seen
 
-    def groups(self, epoch: int) -> list[list[int]]:
-        """The epoch's batches, over all processes. A single image that is left over at the end is left out."""
-        order = generator(self.seed, "order", epoch).permutation(self.feed.indices).tolist()
-        size = self.plan.batch_size
-        groups = [order[start : start + size] for start in range(0, len(order), size)]
-        return groups if len(groups[-1]) > 1 else groups[:-1]
+    def batch_indices(self, epoch: int) -> list[list[int]]:
+        """Return the epoch's batches, over all processes, without a last batch of one image."""
+        order = generator(self.seed, "order", epoch).permutation(self.train_loader.indices).tolist()
+        size = self.schedule.batch_size
+        batches = [order[start : start + size] for start in range(0, len(order), size)]
+        return batches if len(batches[-1]) > 1 else batches[:-1]
 
-    def diverged(self, loss: float, epoch: int, step: int) -> HeatproofError:
-        kept = f"{self.out} keeps epoch {epoch - 1}" if epoch > 1 else "nothing was kept"
-        return HeatproofError(
-            f"training diverged: the loss was {loss} in epoch {epoch}, batch {step}. Try a smaller learning rate "
-            f"(lr={self.plan.rate(epoch) / 10:g} instead of {self.plan.rate(epoch):g}) in another directory; {kept}"
-        )
+    def evaluate(self, net: nn.Module, epoch: int, loss: float | None, start: float) -> Epoch:
+        """Measure the network on the validation images."""
+        measured = validate(net, self.val_loader, self.deletion, self.worst_images, self.processes)
+        for loader in (self.train_loader, self.val_loader):
+            loader.unreadable.update(self.processes.merge(loader.unreadable))
+        return Epoch(epoch, loss, *measured, seconds=round(time.perf_counter() - start, 3))
 
-    def measured(self, net: nn.Module, epoch: int, loss: float | None, start: float) -> Epoch:
-        found = judge(net, self.held, self.deletion, self.worst_images, self.team)
-        for feed in (self.feed, self.held):
-            feed.unreadable.update(self.team.gather(feed.unreadable))
-        return Epoch(epoch, loss, *found, seconds=round(time.perf_counter() - start, 3))
-
-    def keep(
+    def save(
         self,
         net: nn.Module,
         optimiser: torch.optim.Optimizer,
         metrics: Sequence[Epoch],
         identity: dict[str, Any],
     ) -> None:
-        """The best weights first: killed in between, the epoch is done again and gives the same bytes."""
-        if not self.team.is_main:
+        """Write the weights if they are the best so far, and then the checkpoint to resume from.
+
+        If the process is killed in between, the epoch is repeated and gives the same bytes.
+        """
+        if not self.processes.is_main:
             return
-        told = identity | {"epochs": self.plan.epochs}
         last = metrics[-1]
         if last.epoch and best_epoch(metrics) == last.epoch:
+            recipe = identity | {"epochs": self.schedule.epochs}
             metadata = {
                 "fine_tuned": identity["fine_tuned"],
                 "model": self.model.name,
                 "base": identity["base"],
-                "recipe": json.dumps(told, sort_keys=True),
+                "recipe": json.dumps(recipe, sort_keys=True),
                 "epoch": str(last.epoch),
                 "accuracy": f"{last.accuracy:.4f}",
                 "heatproof": heatproof.__version__,
@@ -295,62 +351,97 @@ class Run:
             if self.model.classes:
                 metadata["classes"] = json.dumps(self.model.classes)
             write_weights(self.out / WEIGHTS, net.state_dict(), metadata)
-        story = {
+        history = {
             "epochs": [asdict(epoch) for epoch in metrics],
-            "unreadable": {**self.feed.unreadable, **self.held.unreadable},
+            "unreadable": self._unreadable(),
         }
-        parts = {"identity": json.dumps(identity), "epoch": last.epoch, "net": net.state_dict()}
-        write_resume(
-            self.out / RESUME,
-            parts | {"optimiser": optimiser.state_dict(), "metrics": json.dumps(story)},
-        )
+        checkpoint = {
+            "identity": json.dumps(identity),
+            "epoch": last.epoch,
+            "net": net.state_dict(),
+            "optimiser": optimiser.state_dict(),
+            "metrics": json.dumps(history),
+        }
+        write_resume(self.out / RESUME, checkpoint)
 
     def identity(self) -> dict[str, Any]:
-        """Everything that changes the weights, but for how long it goes on."""
-        recipe = {
-            key: value
-            for key, value in asdict(self.plan).items()
-            if key not in ("epochs", "limit", "lr_norm")
-        }
+        """Return everything that determines the weights, except for the number of epochs."""
+        settings = asdict(self.schedule)
+        for name in ("epochs", "limit", "lr_norm"):
+            del settings[name]
         return {
             "fine_tuned": f"{self.deletion.patches}/{self.deletion.baseline.label}",
             "model": self.model.name,
             "base": self.model.fingerprint(),
-            "data": f"{self.feed.data.name} {digest(self.feed)}",
-            "val": f"{self.held.data.name} {digest(self.held)}",
-            "augment": self.feed.augment,
+            "data": f"{self.train_loader.data.name} {_digest(self.train_loader)}",
+            "val": f"{self.val_loader.data.name} {_digest(self.val_loader)}",
+            "augment": self.train_loader.augment,
             "seed": self.seed,
-            **recipe,
+            **settings,
         }
 
+    def _check_batch_size(self) -> None:
+        needed = 2 * self.processes.size
+        batch = min(self.schedule.batch_size, len(self.train_loader.indices))
+        if batch < needed:
+            raise HeatproofError(
+                f"every process needs at least 2 images per batch: a batch has {batch} images "
+                f"for {self.processes.size} processes, but needs {needed}"
+            )
 
-def at_least_two(x: Tensor) -> Tensor:
-    """Batch norm needs two rows, and every process a pass, even where its share of the last batch is less or cannot be read."""
-    return (
-        x if len(x) > 1 else x.expand(2, *x.shape[1:]) if len(x) else x.new_zeros(2, *x.shape[1:])
-    )
+    def _diverged(self, loss: float, epoch: int, batch: int) -> HeatproofError:
+        kept = f"{self.out} keeps epoch {epoch - 1}" if epoch > 1 else "nothing was kept"
+        lr = self.schedule.rate(epoch)
+        return HeatproofError(
+            f"training diverged: the loss was {loss} in epoch {epoch}, batch {batch}. Try a "
+            f"smaller learning rate (lr={lr / 10:g} instead of {lr:g}) in another directory; {kept}"
+        )
+
+    def _unreadable(self) -> dict[str, str]:
+        return {**self.train_loader.unreadable, **self.val_loader.unreadable}
+
+    def _empty_classes(self) -> tuple[str, ...]:
+        present = {self.train_loader.data.labels[i] for i in self.train_loader.indices}
+        names = self.model.classes or [str(k) for k in range(self.model.n_classes)]
+        return tuple(name for k, name in enumerate(names) if k not in present)
+
+
+def at_least_two(x: Tensor) -> Tensor:  # (B, ...) -> (max(B, 2), ...)
+    """Pad a batch to two rows.
+
+    Batch norm needs two rows, and every process needs a forward pass, even if it has fewer images
+    of the last batch or cannot read them.
+    """
+    if len(x) > 1:
+        return x
+    if len(x) == 1:
+        return x.expand(2, *x.shape[1:])
+    return x.new_zeros(2, *x.shape[1:])
 
 
 def best_epoch(metrics: Sequence[Epoch]) -> int:
-    """By clean accuracy, the later one of equals; the network as it came does not take part."""
+    """Return the epoch with the best clean accuracy, of equal ones the last.
+
+    Epoch 0, the model before fine-tuning, counts only if there is no other.
+    """
     return max(metrics[1:], key=lambda e: (e.accuracy, e.epoch), default=metrics[0]).epoch
 
 
-def restored(
-    found: dict[str, Any], net: nn.Module, optimiser: torch.optim.Optimizer, path: Path
+def _restore(
+    checkpoint: dict[str, Any], net: nn.Module, optimiser: torch.optim.Optimizer, path: Path
 ) -> list[Epoch]:
     try:
-        net.load_state_dict(found["net"])
-        optimiser.load_state_dict(found["optimiser"])
-        metrics = [Epoch(**told) for told in json.loads(found["metrics"])["epochs"]]
+        net.load_state_dict(checkpoint["net"])
+        optimiser.load_state_dict(checkpoint["optimiser"])
+        return [Epoch(**epoch) for epoch in json.loads(checkpoint["metrics"])["epochs"]]
     except (RuntimeError, ValueError, TypeError, KeyError) as error:
         raise HeatproofError(
-            f"cannot go on from {path}: it does not fit the model ({str(error).splitlines()[0]})"
+            f"cannot resume from {path}: it does not fit the model "
+            f"({str(error).splitlines()[0]}); choose another directory"
         ) from error
-    return metrics
 
 
-def digest(feed: BatchLoader) -> str:
-    data = feed.data
-    told = repr([(data.ids[i], data.labels[i], data.fingerprints[i]) for i in feed.indices])
-    return content_hash(told, length=12)
+def _digest(loader: BatchLoader) -> str:
+    data = loader.data
+    content = repr([(data.ids[i], data.labels[i], data.fingerprints[i]) for i in loader.indices])
+    return content_hash(content, length=12)

@@ -1,6 +1,7 @@
-"""Images for training: read in threads ahead of the network, cropped, and with one cell of the grid deleted in half of them.
+"""Training images: read in threads, cropped at random, and with one patch deleted in half of them.
 
-All chance is keyed by (seed, epoch, sample id): what a sample looks like depends on no worker, order or neighbour.
+All randomness is keyed by (seed, epoch, sample id): what a sample looks like does not depend on
+the worker, the order or the other samples of its batch.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from heatproof.data.folder import ImageFolder, read_image
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng, chance, generator
-from heatproof.tensor.patches import grid_side, in_cells, patch_masks
+from heatproof.tensor.patches import grid_side, patch_masks, patch_view
 
-AHEAD = 2  # batches that are made while the network is busy
+PREFETCH = 2  # batches that are prepared while the network is busy
 
 
 @dataclass
 class TrainBatch:
+    """The readable samples of one batch."""
+
     ids: list[str]
     x: Tensor  # (B, 3, H, W) in the model's input space
     labels: Tensor  # (B,)
@@ -36,7 +39,20 @@ class TrainBatch:
 
 @dataclass
 class BatchLoader:
-    """Some samples of a data set, in batches. Images that are never cropped at random are made once and kept, up to `memory` bytes."""
+    """Loads samples of a data set in batches.
+
+    Images that are not cropped at random are normalised once and cached.
+
+    Attributes:
+        data: The data set.
+        indices: The samples of the data set that this loader covers.
+        model: Model whose size, normalisation, dtype and device the images get.
+        seed: Seed of crops and deletions.
+        augment: Whether to crop and mirror images at random.
+        workers: Threads that read images.
+        memory: Maximum size of the cache in bytes.
+        unreadable: Reason by sample id, for the unreadable images met so far.
+    """
 
     data: Data
     indices: Sequence[int]
@@ -45,175 +61,211 @@ class BatchLoader:
     augment: bool = False
     workers: int = 2
     memory: int = 2 << 30
-    unreadable: dict[str, str] = field(default_factory=dict)  # id -> why; grows as they are met
-    _kept: dict[int, Tensor] = field(
-        default_factory=dict
-    )  # ready for the network: four times the bytes of a picture, and no work a batch
-    _spent: int = 0
+    unreadable: dict[str, str] = field(default_factory=dict)
+    # Cached as floats: four times the bytes of a picture, but no work per batch.
+    _cache: dict[int, Tensor] = field(default_factory=dict)
+    _cached_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.augment and not isinstance(self.data, ImageFolder):
             raise HeatproofError(
-                f"random crops need an image folder; {self.data.name} gives images of one size (augment=False)"
+                f"random crops need an image folder; {self.data.name} has images of a fixed size, "
+                "so use augment=False"
             )
         if self.workers < 1:
             raise HeatproofError(f"workers must be at least 1; got {self.workers}")
-        self._mean, self._std = (of.cpu().flatten() for of in (self.model.mean, self.model.std))
+        self._mean = self.model.mean.cpu().flatten()
+        self._std = self.model.std.cpu().flatten()
 
-    def peek(self) -> None:
-        """Raises at once where the images are not of the model's size."""
-        self._image(self.indices[0], 0)
+    def check_first(self) -> None:
+        """Load the first image, so that images of a wrong size raise before training starts."""
+        self._load(self.indices[0], 0)
 
     def batches(
         self, groups: Sequence[Sequence[int]], epoch: int = 0, deletion: Deletion | None = None
     ) -> Iterator[TrainBatch]:
-        """Groups of indices as tensors, in order; what cannot be read is left out and named in `unreadable`.
+        """Yield one batch per group of indices; unreadable images are left out and recorded.
 
-        Each thread keeps to one core: torch would start a team for it, whose idle spinning takes the network's. Where nothing is left to
-        read and the network has the same cores, threads would only stand in its way.
+        Reader threads use one core each: torch would otherwise start a thread pool in every
+        reader, and their idle spinning takes cores from the network. If everything is cached and
+        the network runs on the CPU, batches are made in the calling thread.
+
+        Args:
+            groups: Sample indices of each batch.
+            epoch: Key of the random crops and deletions.
+            deletion: Deletes patches of the loaded images.
+
+        Yields:
+            The batches in order.
         """
-        if self.model.device.type == "cpu" and all(
-            i in self._kept for group in groups for i in group
-        ):
+        on_cpu = self.model.device.type == "cpu"
+        if on_cpu and all(i in self._cache for group in groups for i in group):
             for group in groups:
-                yield self._rows(None, group, epoch, deletion)
+                yield self._batch(None, group, epoch, deletion)
             return
         threads = torch.get_num_threads()
-        readers, maker = (
-            ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
-            for count in (self.workers, 1)
-        )
+        readers = _single_core_pool(self.workers)
+        collator = _single_core_pool(1)
         waiting: deque[Future[TrainBatch]] = deque()
         try:
             for group in groups:
-                waiting.append(maker.submit(self._rows, readers, group, epoch, deletion))
-                if len(waiting) > AHEAD:
+                waiting.append(collator.submit(self._batch, readers, group, epoch, deletion))
+                if len(waiting) > PREFETCH:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
         finally:
-            maker.shutdown(cancel_futures=True)
+            collator.shutdown(cancel_futures=True)
             readers.shutdown(cancel_futures=True)
             torch.set_num_threads(threads)
 
-    def _rows(
+    def _batch(
         self,
         readers: ThreadPoolExecutor | None,
         group: Sequence[int],
         epoch: int,
         deletion: Deletion | None,
     ) -> TrainBatch:
-        missing = [i for i in group if i not in self._kept]
-        found: dict[int, Tensor | None] = {i: self._kept[i] for i in group if i in self._kept}
+        images: dict[int, Tensor | None] = {i: self._cache[i] for i in group if i in self._cache}
+        missing = [i for i in group if i not in images]
         if readers and missing:
-            shares = [missing[worker :: self.workers] for worker in range(self.workers)]
-            for part in readers.map(
-                lambda share: [(i, self._image(i, epoch)) for i in share], shares
-            ):
-                found.update(part)
-        good = [(i, image) for i in group if (image := found[i]) is not None]
-        ids = [self.data.ids[i] for i, _ in good]
-        shape = (0, self.model.size, self.model.size, len(self.model.mean))
-        x = torch.stack([image for _, image in good]) if good else torch.empty(shape)
-        x = (
-            (self._normal(x) if self.augment else x)
-            .permute(0, 3, 1, 2)
-            .to(self.model.device, self.model.dtype)
-        )  # channels last
-        if deletion is not None and good:
+            parts = [missing[worker :: self.workers] for worker in range(self.workers)]
+            for loaded in readers.map(lambda part: self._load_all(part, epoch), parts):
+                images.update(loaded)
+        readable = [(i, image) for i in group if (image := images[i]) is not None]
+        ids = [self.data.ids[i] for i, _ in readable]
+        if readable:
+            x = torch.stack([image for _, image in readable])
+        else:
+            x = torch.empty(0, self.model.size, self.model.size, len(self.model.mean))
+        if self.augment:
+            x = self._normalize(x)
+        x = x.permute(0, 3, 1, 2).to(self.model.device, self.model.dtype)  # channels last
+        if deletion is not None and readable:
             x = deletion(x, ids, self.model, self.seed, epoch)
-        return TrainBatch(
-            ids,
-            x,
-            torch.tensor([self.data.labels[i] for i, _ in good], device=x.device, dtype=torch.long),
-        )
+        labels = [self.data.labels[i] for i, _ in readable]
+        return TrainBatch(ids, x, torch.tensor(labels, device=x.device, dtype=torch.long))
 
-    def _image(
-        self, index: int, epoch: int
-    ) -> Tensor | None:  # (H, W, 3): bytes of a random crop, or in the model's input space
-        sample, mean = self.data.ids[index], self.model.mean
+    def _load_all(self, indices: Sequence[int], epoch: int) -> list[tuple[int, Tensor | None]]:
+        return [(i, self._load(i, epoch)) for i in indices]
+
+    def _load(self, index: int, epoch: int) -> Tensor | None:  # (H, W, 3)
+        """Load an image: bytes of a random crop, or normalised; None if it is unreadable."""
+        sample = self.data.ids[index]
         try:
             if self.augment:
                 assert isinstance(self.data, ImageFolder)
-                return random_crop(
-                    read_image(self.data.files[index]),
-                    self.model.size,
-                    generator(self.seed, "crop", epoch, sample),
-                )
-            image = self.data.load(index).image
+                image = read_image(self.data.files[index])
+                rng = generator(self.seed, "crop", epoch, sample)
+                return random_crop(image, self.model.size, rng)
+            pixels = self.data.load(index).image
         except UnreadableImage as error:
             self.unreadable[sample] = str(error)
             return None
-        wanted = (len(mean), self.model.size, self.model.size)
-        if image.shape != wanted:
-            shapes = ["×".join(map(str, shape)) for shape in (image.shape, wanted)]
+        expected = (len(self.model.mean), self.model.size, self.model.size)
+        if pixels.shape != expected:
             raise HeatproofError(
-                f"{self.data.name} gives images of {shapes[0]}, but {self.model.name} takes {shapes[1]}"
+                f"{self.data.name} gives images of {_by(pixels.shape)}, "
+                f"but {self.model.name} takes {_by(expected)}"
             )
-        made = self._normal(image.permute(1, 2, 0).contiguous())
-        if self._spent + made.nbytes <= self.memory:
-            self._kept[index] = made
-            self._spent += made.nbytes
-        return made
+        normalized = self._normalize(pixels.permute(1, 2, 0).contiguous())
+        if self._cached_bytes + normalized.nbytes <= self.memory:
+            self._cache[index] = normalized
+            self._cached_bytes += normalized.nbytes
+        return normalized
 
-    def _normal(
-        self, images: Tensor
-    ) -> Tensor:  # (…, H, W, 3) bytes, or in [0, 1] -> in the model's input space
-        """As `Model.normalize`, without its copies, and in the machine's memory wherever the model is."""
+    def _normalize(self, images: Tensor) -> Tensor:  # (…, H, W, 3) bytes or in [0, 1] -> same
+        """Do what ``Model.normalize`` does, without copies and always in main memory."""
         x = images.to(self.model.dtype, copy=True)
-        return (x.div_(255) if images.dtype == torch.uint8 else x).sub_(self._mean).div_(self._std)
+        if images.dtype == torch.uint8:
+            x.div_(255)
+        return x.sub_(self._mean).div_(self._std)
+
+
+def _single_core_pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+
+
+def _by(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
 
 
 @dataclass(frozen=True)
 class Deletion:
-    """One uniformly chosen cell of the grid gives way to the baseline, in half of the images (Hesse et al. 2024, App. B)."""
+    """Replaces one random patch by the baseline, in half of the images (Hesse et al. 2024, App. B).
+
+    Attributes:
+        patches: Number of patches of the square grid.
+        baseline: What a deleted patch is replaced by.
+        fraction: Fraction of the images that lose a patch.
+    """
 
     patches: int
     baseline: Baseline
-    share: float = 0.5
+    fraction: float = 0.5
 
     def __call__(
         self, x: Tensor, ids: Sequence[str], model: Model, seed: int, epoch: int
-    ) -> Tensor:
-        drawn = ((row, chance(seed, "deletion", epoch, sample)) for row, sample in enumerate(ids))
-        struck = [(row, int(u / self.share * self.patches)) for row, u in drawn if u < self.share]
-        if not struck:
+    ) -> Tensor:  # (B, 3, H, W) -> same, changed in place
+        """Delete patches in place; which ones depends on seed, epoch and sample id alone."""
+        chosen = []  # (row of the batch, patch)
+        for row, sample in enumerate(ids):
+            draw = chance(seed, "deletion", epoch, sample)
+            if draw < self.fraction:
+                chosen.append((row, int(draw / self.fraction * self.patches)))
+        if not chosen:
             return x
-        rows, cells = torch.tensor(struck, device=x.device).unbind(1)
-        rng = Rng(seed, [f"{ids[row]} in epoch {epoch}" for row, _ in struck], x.device)
+        rows, patches = torch.tensor(chosen, device=x.device).unbind(1)
+        rng = Rng(seed, [f"{ids[row]} in epoch {epoch}" for row, _ in chosen], x.device)
         side = grid_side(self.patches, *x.shape[2:])
-        down, across = cells // side, cells % side
+        down = patches // side
+        across = patches % side
         if self.baseline.entry.blind:
-            painted = self.baseline.fill(
-                x[: len(rows), :, : x.shape[2] // side, : x.shape[3] // side], model, rng
-            )
+            height = x.shape[2] // side
+            width = x.shape[3] // side
+            replacement = self.baseline.fill(x[: len(rows), :, :height, :width], model, rng)
         else:
-            masks = patch_masks(self.patches, *x.shape[2:])[cells.cpu()].to(x.device)
-            whole = self.baseline.fill(x[rows], model, rng, masks)
-            painted = in_cells(whole, side)[torch.arange(len(rows)), :, down, :, across]
-        in_cells(x, side)[rows, :, down, :, across] = painted
+            masks = patch_masks(self.patches, *x.shape[2:])[patches.cpu()].to(x.device)
+            filled = self.baseline.fill(x[rows], model, rng, masks)
+            replacement = patch_view(filled, side)[torch.arange(len(rows)), :, down, :, across]
+        patch_view(x, side)[rows, :, down, :, across] = replacement
         return x
 
 
 def random_crop(
-    image: Image.Image, size: int, chance: np.random.Generator
+    image: Image.Image, size: int, rng: np.random.Generator
 ) -> Tensor:  # (size, size, 3) bytes
-    """8 to 100 % of the area, sides 3:4 to 4:3, mirrored in half of the cases: torchvision's RandomResizedCrop and flip."""
-    width, height = image.size
-    for _ in range(10):
-        area, ratio = (
-            width * height * chance.uniform(0.08, 1),
-            math.exp(chance.uniform(math.log(3 / 4), math.log(4 / 3))),
-        )
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            left, top = int(chance.integers(width - w + 1)), int(chance.integers(height - h + 1))
-            break
-    else:  # a very long or very flat image: the largest crop from its middle
-        w, h = min(width, max(1, round(height * 4 / 3))), min(height, max(1, round(width * 4 / 3)))
-        left, top = (width - w) // 2, (height - h) // 2
-    cropped = image.crop((left, top, left + w, top + h)).resize(
-        (size, size), Image.Resampling.BILINEAR
-    )
+    """Crop and mirror at random, as torchvision's RandomResizedCrop and RandomHorizontalFlip do.
+
+    The crop has 8 to 100 % of the area and an aspect ratio of 3:4 to 4:3.
+
+    Args:
+        image: An RGB image.
+        size: Side of the crop after resizing, in pixels.
+        rng: Source of the random numbers.
+
+    Returns:
+        The crop, ``(size, size, 3)`` of uint8.
+    """
+    left, top, width, height = _crop_box(*image.size, rng)
+    box = (left, top, left + width, top + height)
+    cropped = image.crop(box).resize((size, size), Image.Resampling.BILINEAR)
     pixels = torch.from_numpy(np.array(cropped))
-    return pixels.flip(1) if chance.random() < 0.5 else pixels
+    return pixels.flip(1) if rng.random() < 0.5 else pixels
+
+
+def _crop_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+    """Return left, top, width and height of a random crop."""
+    for _ in range(10):
+        area = width * height * rng.uniform(0.08, 1)
+        ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w = round(math.sqrt(area * ratio))
+        h = round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left = int(rng.integers(width - w + 1))
+            top = int(rng.integers(height - h + 1))
+            return left, top, w, h
+    # The image is very long or very flat: take the largest crop from its centre.
+    w = min(width, max(1, round(height * 4 / 3)))
+    h = min(height, max(1, round(width * 4 / 3)))
+    return (width - w) // 2, (height - h) // 2, w, h

@@ -1,4 +1,7 @@
-"""The one loop that trains from nothing: AdamW, a rate that rises in a line and falls in half a cosine, gradients of bounded norm."""
+"""The training loop of all networks that are trained from scratch.
+
+AdamW with a linear warm-up, half a cosine of decay, and clipped gradients.
+"""
 
 from __future__ import annotations
 
@@ -14,49 +17,64 @@ from heatproof.tensor.noise import seeded
 Progress = Callable[[int, int, float], None]  # step, steps, loss
 
 
-class Course(Protocol):
-    """What every recipe says."""
+class TrainingSettings(Protocol):
+    """The settings that every recipe has."""
 
     @property
     def steps(self) -> int: ...
     @property
-    def rate(self) -> float: ...  # the highest learning rate
+    def rate(self) -> float: ...  # peak learning rate
     @property
-    def warmup(self) -> float: ...  # share of the steps
+    def warmup(self) -> float: ...  # fraction of the steps
     @property
-    def decay(self) -> float: ...
+    def decay(self) -> float: ...  # weight decay
     @property
-    def clip(self) -> float: ...  # largest norm of a gradient
+    def clip(self) -> float: ...  # maximum norm of the gradient
 
 
-def untrained(build: Callable[[], nn.Sequential], seed: int) -> nn.Sequential:
-    """Drawn with that seed; the global generator is left as it was."""
+def init_network(build: Callable[[], nn.Sequential], seed: int) -> nn.Sequential:
+    """Build a network with weights drawn with ``seed``, without touching the global generator."""
     with seeded(seed):
         return build().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def descend(
+def train_loop(
     net: nn.Sequential,
-    course: Course,
-    loss_of_next: Callable[[], Tensor],
+    settings: TrainingSettings,
+    next_loss: Callable[[], Tensor],
     progress: Progress | None = None,
 ) -> nn.Sequential:
-    """Every step takes the loss of the next batch."""
-    optimiser = torch.optim.AdamW(net.parameters(), lr=course.rate, weight_decay=course.decay)
+    """Train a network in place.
+
+    Args:
+        net: The network to train.
+        settings: Number of steps, learning rate, weight decay and gradient clipping.
+        next_loss: Computes the scalar loss of the next batch; called once per step.
+        progress: Called after each step with step, steps and loss.
+
+    Returns:
+        The same network, in eval mode.
+    """
+    optimiser = torch.optim.AdamW(net.parameters(), lr=settings.rate, weight_decay=settings.decay)
     net.train()
-    for step in range(course.steps):
+    for step in range(settings.steps):
         for group in optimiser.param_groups:
-            group["lr"] = course.rate * pace(step / course.steps, course.warmup)
-        loss = loss_of_next()
+            group["lr"] = settings.rate * lr_factor(step / settings.steps, settings.warmup)
+        loss = next_loss()
         optimiser.zero_grad()
         torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(net.parameters(), course.clip)
+        nn.utils.clip_grad_norm_(net.parameters(), settings.clip)
         optimiser.step()
         if progress:
-            progress(step + 1, course.steps, loss.item())
+            progress(step + 1, settings.steps, loss.item())
     return net.eval()
 
 
-def pace(done: float, warmup: float) -> float:
-    """The learning rate over its highest value: up in a line, down in half a cosine."""
+def lr_factor(done: float, warmup: float) -> float:
+    """Return the learning rate as a fraction of its peak: linear warm-up, then half a cosine.
+
+    Args:
+        done: Fraction of the steps that are done.
+        warmup: Fraction of the steps that the warm-up takes.
+    """
     return min(done / warmup, 1.0) * (1 + cos(pi * max(0.0, done - warmup) / (1 - warmup))) / 2

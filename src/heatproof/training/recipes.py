@@ -1,4 +1,4 @@
-"""How each embedded model is trained, as data."""
+"""Training recipes of the embedded models."""
 
 from __future__ import annotations
 
@@ -7,18 +7,35 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Recipe:
+    """How one embedded model is trained on paperbirds.
+
+    Attributes:
+        net: Name of the network.
+        steps: Number of training steps.
+        batch: Images per step.
+        images: Training images, each rendered once.
+        deletion: Fraction of images with n ~ U{0…5} parts of the bird removed, as in FunnyBirds.
+        mosaic: Fraction of each batch that shows a window onto a 2×2 mosaic of images.
+        rate: Peak learning rate.
+        warmup: Fraction of the steps over which the learning rate rises.
+        decay: Weight decay.
+        clip: Maximum norm of the gradient.
+        loss: ``cross_entropy``, or ``binary_cross_entropy`` for independent classes.
+        minutes: Approximate training time on two cores.
+    """
+
     net: str
     steps: int = 2400
     batch: int = 64
-    images: int = 24_000  # of the training split, each drawn once
-    deletion: float = 0.5  # share of images with n ~ U{0…5} parts taken off, as in FunnyBirds
-    mosaic: float = 0.0  # share of each batch seen through a window that straddles four pictures
-    rate: float = 3e-3  # the highest learning rate
-    warmup: float = 0.15  # share of the steps
+    images: int = 24_000
+    deletion: float = 0.5
+    mosaic: float = 0.0
+    rate: float = 3e-3
+    warmup: float = 0.15
     decay: float = 1e-2
-    clip: float = 1.0  # largest norm of a gradient
-    loss: str = "cross_entropy"  # or binary_cross_entropy: every class for itself
-    minutes: float = field(default=3.0, compare=False)  # about, of the steps on two cores
+    clip: float = 1.0
+    loss: str = "cross_entropy"
+    minutes: float = field(default=3.0, compare=False)
 
 
 RECIPES: dict[str, Recipe] = {

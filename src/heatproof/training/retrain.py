@@ -1,4 +1,7 @@
-"""Networks taught on images as they are or changed on purpose: nothing is mirrored or shifted, since marks have a side and a place."""
+"""Training networks from scratch on images as they are or altered on purpose.
+
+Images are neither mirrored nor shifted, since the marks that an alteration adds have a position.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,26 @@ from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
 from heatproof.models.nets import net_named, stored
 from heatproof.training.checkpoint import write_weights
-from heatproof.training.loop import Progress, descend, untrained
-from heatproof.training.train import normalised
+from heatproof.training.loop import Progress, init_network, train_loop
+from heatproof.training.train import normalize
 
 
 @dataclass(frozen=True)
 class RetrainRecipe:
-    """How a network is taught, whatever it is taught on."""
+    """How a network is trained on given images.
 
-    net: str  # such as paperbirds/resnet
+    Attributes:
+        net: Name of the network, such as ``paperbirds/resnet``.
+        images: Number of training images, the first of the data set.
+        epochs: Passes over the images.
+        batch: Images per step.
+        rate: Peak learning rate.
+        warmup: Fraction of the steps over which the learning rate rises.
+        decay: Weight decay.
+        clip: Maximum norm of the gradient.
+    """
+
+    net: str
     images: int = 6400
     epochs: int = 6
     batch: int = 64
@@ -36,45 +50,60 @@ class RetrainRecipe:
 
     @property
     def steps(self) -> int:
+        """Number of training steps."""
         return self.epochs * (self.images // self.batch)
 
 
 def digest(data: Data) -> str:
-    """Of what is in the images and of their labels, wherever they lie."""
-    told = repr(list(zip(data.ids, data.fingerprints, data.labels, strict=True)))
-    return content_hash(told)
+    """Hash the content of all images and their labels, independently of their location."""
+    content = repr(list(zip(data.ids, data.fingerprints, data.labels, strict=True)))
+    return content_hash(content)
 
 
-def teach(
-    lesson: RetrainRecipe, data: Data, out: Path, seed: int = 0, progress: Progress | None = None
+def retrain(
+    recipe: RetrainRecipe, data: Data, out: Path, seed: int = 0, progress: Progress | None = None
 ) -> None:
-    """Teach a network on all of the data, and write its weights."""
-    if not lesson.batch <= lesson.images <= len(data.ids):
+    """Train a network from scratch and write its weights.
+
+    Args:
+        recipe: Network and training settings.
+        data: Training images with labels.
+        out: File to write.
+        seed: Seed for the initial weights and the order of the images.
+        progress: Called after each step with step, steps and loss.
+
+    Raises:
+        HeatproofError: If there are too few images, or labels that the network does not have.
+    """
+    if not recipe.batch <= recipe.images <= len(data.ids):
         raise HeatproofError(
-            f"{lesson.images} images are to be taught, but {data.name} has {len(data.ids)}; take {lesson.batch} to as many"
+            f"cannot train on {recipe.images} images: {data.name} has {len(data.ids)}, "
+            f"and a batch has {recipe.batch}; set images to a number in that range"
         )
-    kind = net_named(lesson.net)
-    images, labels = _tensors(data, lesson.images)
+    kind = net_named(recipe.net)
+    images, labels = _tensors(data, recipe.images)
     if int(labels.max()) >= kind.classes:
         raise HeatproofError(
-            f"{data.name} has a class {int(labels.max())}, but {lesson.net} knows {kind.classes}, from 0 on"
+            f"{data.name} has the label {int(labels.max())}, but the classes of {recipe.net} "
+            f"are 0 to {kind.classes - 1}"
         )
-    net = untrained(lambda: kind.build(kind.classes, **kind.options), seed)
-    following = _batches(lesson, seed)
+    net = init_network(lambda: kind.build(kind.classes, **kind.options), seed)
+    batches = _batches(recipe, seed)
 
-    def loss_of_next() -> Tensor:
-        picks = next(following)
-        return cross_entropy(net(normalised(images[picks], kind.mean, kind.std)), labels[picks])
+    def next_loss() -> Tensor:
+        picks = next(batches)
+        return cross_entropy(net(normalize(images[picks], kind.mean, kind.std)), labels[picks])
 
-    descend(net, lesson, loss_of_next, progress)
-    told = {
-        "net": lesson.net,
-        "recipe": json.dumps(asdict(lesson)),
+    train_loop(net, recipe, next_loss, progress)
+    metadata = {
+        "net": recipe.net,
+        "recipe": json.dumps(asdict(recipe)),
         "seed": str(seed),
         "data": data.name.partition(":")[0],
+        "heatproof": heatproof.__version__,
     }
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_weights(out, stored(net.state_dict()), told | {"heatproof": heatproof.__version__})
+    write_weights(out, stored(net.state_dict()), metadata)
 
 
 def _tensors(data: Data, count: int) -> tuple[Tensor, Tensor]:  # (N, 3, H, W) uint8, (N,)
@@ -82,9 +111,10 @@ def _tensors(data: Data, count: int) -> tuple[Tensor, Tensor]:  # (N, 3, H, W) u
     return images.contiguous(memory_format=torch.channels_last), torch.tensor(data.labels[:count])
 
 
-def _batches(lesson: RetrainRecipe, seed: int) -> Iterator[Tensor]:
-    """Every image once an epoch, but for those that do not fill a batch."""
+def _batches(recipe: RetrainRecipe, seed: int) -> Iterator[Tensor]:
+    """Yield batches of indices; in each epoch every image once, except for an incomplete batch."""
     generator = torch.Generator().manual_seed(seed)
+    usable = recipe.images // recipe.batch * recipe.batch
     while True:
-        order = torch.randperm(lesson.images, generator=generator)
-        yield from order[: lesson.images // lesson.batch * lesson.batch].reshape(-1, lesson.batch)
+        order = torch.randperm(recipe.images, generator=generator)
+        yield from order[:usable].reshape(-1, recipe.batch)

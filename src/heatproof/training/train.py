@@ -1,7 +1,7 @@
-"""Training the embedded models on paperbirds, and what is measured about them.
+"""Training the embedded models on paperbirds, and measuring them.
 
-Models see pictures with parts taken off, never with patches taken out: a part that is gone leaves the classes that fit the
-others equally likely.
+The images show birds with parts removed, never with patches deleted. If a part is missing, the
+classes that fit the remaining parts are equally likely.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 import heatproof
 from heatproof.data.paperbirds import (
@@ -33,20 +32,13 @@ from heatproof.data.paperbirds import (
 from heatproof.errors import HeatproofError
 from heatproof.models.nets import NETS, build, stored, weights_path
 from heatproof.training.checkpoint import write_weights
-from heatproof.training.loop import Progress, descend, untrained
+from heatproof.training.loop import Progress, init_network, train_loop
+from heatproof.training.losses import LOSSES
 from heatproof.training.recipes import RECIPES, Recipe
 
 Logits = Callable[[Tensor], Tensor]  # normalised images (B, 3, H, W) -> (B, classes)
-Prepare = Callable[[Tensor], Tensor]  # pictures (B, 3, H, W) uint8 -> normalised images
-
-LOSSES: dict[
-    str, Callable[[Tensor, Tensor], Tensor]
-] = {  # of logits and targets, both (B, classes)
-    "cross_entropy": cross_entropy,
-    "binary_cross_entropy": lambda logits, target: (
-        binary_cross_entropy_with_logits(logits, target, reduction="none").sum(1).mean()
-    ),
-}
+Normalize = Callable[[Tensor], Tensor]  # images (B, 3, H, W) uint8 -> normalised images
+CONFIDENT = 0.99  # softmax from which a prediction counts as confident
 
 
 def train(
@@ -57,71 +49,114 @@ def train(
     out: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Train one embedded model, write its weights and say how good they are."""
-    recipe = recipe_of(name, steps)
+    """Train an embedded model, write its weights and measure them on the test split.
+
+    Args:
+        name: Name of the recipe, such as ``resnet18``.
+        steps: Number of training steps, if other than the recipe's.
+        seed: Seed of the initial weights and of the batches.
+        out: File to write; by default the one that ships with the package.
+        progress: Called after each step with step, steps and loss.
+
+    Returns:
+        ``accuracy`` and ``confident`` (see `accuracy`), ``drops`` (see `part_drops`), and the
+        training time in ``minutes``.
+
+    Raises:
+        HeatproofError: If there is no recipe of that name.
+    """
+    recipe = get_recipe(name, steps)
     start = time.perf_counter()
     net = fit(recipe, seed, progress)
     minutes = (time.perf_counter() - start) / 60
-    net.load_state_dict(
-        {
-            key: value.to(net.state_dict()[key].dtype)
-            for key, value in stored(net.state_dict()).items()
-        }
-    )
-    prepare = preparation(recipe.net)
+    round_weights(net)
+    normalize_images = normalizer(recipe.net)
     metrics: dict[str, Any] = {
-        **accuracy(net, prepare=prepare),
-        "drops": part_drops(net, prepare=prepare),
+        **accuracy(net, normalize_images=normalize_images),
+        "drops": part_drops(net, normalize_images=normalize_images),
         "minutes": minutes,
     }
-    write(net, recipe, seed, metrics["accuracy"], out or weights_path(name))
+    _write(net, recipe, seed, metrics["accuracy"], out or weights_path(name))
     return metrics
 
 
-def recipe_of(name: str, steps: int | None = None) -> Recipe:
+def get_recipe(name: str, steps: int | None = None) -> Recipe:
+    """Return a recipe by name, with another number of steps if one is given.
+
+    Raises:
+        HeatproofError: If there is no recipe of that name.
+    """
     if name not in RECIPES:
         raise HeatproofError(f'there is no recipe "{name}"; there are: {", ".join(RECIPES)}')
-    recipe = RECIPES[name] if steps is None else replace(RECIPES[name], steps=steps)
-    return replace(
-        recipe, images=min(recipe.images, recipe.steps * recipe.batch)
-    )  # no more than are seen
+    recipe = RECIPES[name]
+    if steps is not None:
+        recipe = replace(recipe, steps=steps)
+    needed = recipe.steps * recipe.batch
+    return replace(recipe, images=min(recipe.images, needed))
 
 
 def fit(recipe: Recipe, seed: int, progress: Progress | None = None) -> nn.Sequential:
+    """Train a network from scratch by a recipe.
+
+    Args:
+        recipe: Network and training settings.
+        seed: Seed of the initial weights and of the batches.
+        progress: Called after each step with step, steps and loss.
+
+    Returns:
+        The trained network in eval mode.
+    """
     generator = torch.Generator().manual_seed(seed)
-    net = untrained(partial(build, recipe.net), seed)
+    net = init_network(partial(build, recipe.net), seed)
     images, targets = training_set(recipe, generator)
-    prepare, loss_of = preparation(recipe.net), LOSSES[recipe.loss]
+    normalize_images = normalizer(recipe.net)
+    loss = LOSSES[recipe.loss].of_batch
 
-    def loss_of_next() -> Tensor:
+    def next_loss() -> Tensor:
         batch, target = draw_batch(images, targets, recipe, generator)
-        return loss_of(net(prepare(batch)), target)
+        return loss(net(normalize_images(batch)), target)
 
-    return descend(net, recipe, loss_of_next, progress)
+    return train_loop(net, recipe, next_loss, progress)
+
+
+def round_weights(net: nn.Module) -> None:
+    """Round the weights in place to the precision in which they are stored."""
+    state = net.state_dict()
+    rounded = {key: value.to(state[key].dtype) for key, value in stored(state).items()}
+    net.load_state_dict(rounded)
 
 
 def training_set(recipe: Recipe, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Pictures (N, 3, H, W) uint8 and targets (N, classes), uniform over the classes that fit what is left of the bird."""
+    """Render the training images of a recipe.
+
+    Args:
+        recipe: Number of images, and the fraction of birds with missing parts.
+        generator: Draws the missing parts.
+
+    Returns:
+        Images ``(N, 3, H, W)`` of uint8 and targets ``(N, classes)``, uniform over the classes
+        that fit the remaining parts.
+    """
     chosen = []
     for index in range(recipe.images):
         damaged = torch.rand((), generator=generator).item() < recipe.deletion
         keep = len(PARTS) - int(torch.randint(len(PARTS) + 1, (), generator=generator)) * damaged
         order = torch.randperm(len(PARTS), generator=generator).tolist()
         chosen.append((index, tuple(PARTS[i] for i in sorted(order[:keep]))))
-    return pictures("train", chosen), torch.stack(
-        [target_of(label_of(index), parts) for index, parts in chosen]
-    )
+    targets = [target_distribution(label_of(index), parts) for index, parts in chosen]
+    return render_images("train", chosen), torch.stack(targets)
 
 
-def pictures(split: str, chosen: Sequence[tuple[int, Sequence[str]]], seed: int = 0) -> Tensor:
-    """(N, 3, H, W) uint8 of (index, parts left in)."""
-    drawn = [
+def render_images(split: str, chosen: Sequence[tuple[int, Sequence[str]]], seed: int = 0) -> Tensor:
+    """Render birds, given as (index, parts that are left), to ``(N, 3, H, W)`` of uint8."""
+    images = [
         torch.from_numpy(render(seed, split, index, parts=parts).image) for index, parts in chosen
     ]
-    return torch.stack(drawn).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+    return torch.stack(images).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
 
 
-def target_of(label: int, parts: Sequence[str]) -> Tensor:
+def target_distribution(label: int, parts: Sequence[str]) -> Tensor:  # (classes,)
+    """Return the uniform distribution over the classes that fit the remaining parts."""
     fitting = list(compatible(label, parts))
     target = torch.zeros(len(CLASSES))
     target[fitting] = 1 / len(fitting)
@@ -131,98 +166,147 @@ def target_of(label: int, parts: Sequence[str]) -> Tensor:
 def draw_batch(
     images: Tensor, targets: Tensor, recipe: Recipe, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
+    """Draw a batch of images ``(B, 3, H, W)`` and targets ``(B, classes)``, mirrored at random."""
     picks = torch.randint(len(images), (recipe.batch,), generator=generator)
-    batch, target = images[picks], targets[picks]
+    batch = images[picks]
+    target = targets[picks]
     mirrored = torch.rand(recipe.batch, generator=generator) < 0.5
     batch[mirrored] = batch[mirrored].flip(-1)
-    straddling = round(recipe.batch * recipe.mosaic)
-    if straddling:
-        batch[:straddling], target[:straddling] = mosaics(batch, target, straddling, generator)
+    count = round(recipe.batch * recipe.mosaic)
+    if count:
+        batch[:count], target[:count] = mosaics(batch, target, count, generator)
     return batch, target
 
 
 def mosaics(
     images: Tensor, targets: Tensor, count: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Windows of one picture's size onto 2×2 mosaics. A picture's share of the target goes with the square of its area in
-    the window: a bird stays whole until well over half of its picture is out of sight."""
+    """Cut windows of one image's size out of 2×2 mosaics.
+
+    An image's weight in the target is proportional to the square of its area in the window: a
+    bird stays complete until well over half of its image is out of sight.
+
+    Args:
+        images: Images to choose from, ``(B, 3, H, W)``.
+        targets: Their targets, ``(B, classes)``.
+        count: Number of windows.
+        generator: Draws the images and the windows.
+
+    Returns:
+        Windows ``(count, 3, H, W)`` and targets ``(count, classes)``.
+    """
     side = images.shape[-1]
-    windows, blends = [], []
+    windows = []
+    blends = []
     for _ in range(count):
         four = torch.randint(len(images), (4,), generator=generator)
         down, right = torch.randint(side + 1, (2,), generator=generator).tolist()
         a, b, c, d = images[four]
         mosaic = torch.cat([torch.cat([a, b], dim=-1), torch.cat([c, d], dim=-1)], dim=-2)
         windows.append(mosaic[:, down : down + side, right : right + side])
-        areas = (
-            torch.outer(torch.tensor([side - down, down]), torch.tensor([side - right, right]))
-            .flatten()
-            .double()
-        )
+        heights = torch.tensor([side - down, down])
+        widths = torch.tensor([side - right, right])
+        areas = torch.outer(heights, widths).flatten().double()
         blends.append((areas**2 / areas.square().sum()).to(targets.dtype) @ targets[four])
     return torch.stack(windows), torch.stack(blends)
 
 
-def normalised(images: Tensor, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> Tensor:
-    centre, spread = (torch.tensor(values).view(1, 3, 1, 1) for values in (mean, std))
+def normalize(images: Tensor, mean: Sequence[float] = MEAN, std: Sequence[float] = STD) -> Tensor:
+    """Normalise images ``(B, 3, H, W)`` of uint8 to the input space of a network."""
+    centre = torch.tensor(mean).view(1, 3, 1, 1)
+    spread = torch.tensor(std).view(1, 3, 1, 1)
     return (images.float() / 255 - centre) / spread
 
 
-def preparation(net: str) -> Prepare:
-    """As that net takes its images."""
-    return partial(normalised, mean=NETS[net].mean, std=NETS[net].std)
+def normalizer(net: str) -> Normalize:
+    """Return `normalize` with the mean and standard deviation of an embedded network."""
+    return partial(normalize, mean=NETS[net].mean, std=NETS[net].std)
 
 
 @torch.no_grad()
-def logits_of(
-    model: Logits, images: Tensor, batch: int = 200, prepare: Prepare = normalised
+def predict(
+    model: Logits, images: Tensor, batch: int = 200, normalize_images: Normalize = normalize
 ) -> Tensor:
-    return torch.cat([model(prepare(part)) for part in torch.split(images, batch)])
+    """Compute the logits ``(N, classes)`` of images ``(N, 3, H, W)`` of uint8, in batches."""
+    return torch.cat([model(normalize_images(part)) for part in torch.split(images, batch)])
 
 
 def accuracy(
-    model: Logits, count: int = SPLITS["test"], split: str = "test", prepare: Prepare = normalised
+    model: Logits,
+    count: int = SPLITS["test"],
+    split: str = "test",
+    normalize_images: Normalize = normalize,
 ) -> dict[str, float]:
-    """The share of pictures that are right, and that are right with a softmax of 0.99 or more."""
+    """Measure a model's accuracy on paperbirds.
+
+    Args:
+        model: From normalised images to logits.
+        count: Number of images, from the first on.
+        split: Split of paperbirds.
+        normalize_images: How the model's input is normalised.
+
+    Returns:
+        ``accuracy`` and ``confident`` (see `correct_fractions`).
+    """
     labels = torch.tensor([label_of(index) for index in range(count)])
-    softmax = logits_of(
-        model, pictures(split, [(index, PARTS) for index in range(count)]), prepare=prepare
-    ).softmax(1)
-    confidence, predicted = softmax.max(1)
-    right = predicted == labels
+    images = render_images(split, [(index, PARTS) for index in range(count)])
+    return correct_fractions(predict(model, images, normalize_images=normalize_images), labels)
+
+
+def correct_fractions(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """Compute how many predictions are correct.
+
+    Args:
+        logits: ``(N, classes)``.
+        labels: ``(N,)``.
+
+    Returns:
+        ``accuracy``, the fraction of correct predictions, and ``confident``, the fraction that is
+        correct with a softmax of at least 0.99.
+    """
+    confidence, predicted = logits.softmax(1).max(1)
+    correct = predicted == labels
     return {
-        "accuracy": right.float().mean().item(),
-        "confident": (right & (confidence >= 0.99)).float().mean().item(),
+        "accuracy": correct.float().mean().item(),
+        "confident": (correct & (confidence >= CONFIDENT)).float().mean().item(),
     }
 
 
 def part_drops(
-    model: Logits, count: int = 512, split: str = "test", prepare: Prepare = normalised
+    model: Logits, count: int = 512, split: str = "test", normalize_images: Normalize = normalize
 ) -> dict[str, dict[str, float]]:
-    """How far the logit of the label falls when a part is taken off: mean over pictures, and the share where it falls."""
+    """Measure how far the label's logit drops when a part of the bird is removed.
+
+    Args:
+        model: From normalised images to logits.
+        count: Number of images, from the first on.
+        split: Split of paperbirds.
+        normalize_images: How the model's input is normalised.
+
+    Returns:
+        For each part the ``mean`` drop over the images, and the ``fraction`` of images whose
+        logit drops.
+    """
     labels = torch.tensor([[label_of(index)] for index in range(count)])
 
     def label_logits(parts: Sequence[str]) -> Tensor:
-        return logits_of(
-            model, pictures(split, [(index, parts) for index in range(count)]), prepare=prepare
-        ).gather(1, labels)
+        images = render_images(split, [(index, parts) for index in range(count)])
+        return predict(model, images, normalize_images=normalize_images).gather(1, labels)
 
-    whole = label_logits(PARTS)
-    drops = {
-        part: whole - label_logits([other for other in PARTS if other != part]) for part in PARTS
-    }
-    return {
-        part: {"mean": drop.mean().item(), "share": (drop > 0).float().mean().item()}
-        for part, drop in drops.items()
-    }
+    complete = label_logits(PARTS)
+    drops = {}
+    for part in PARTS:
+        drop = complete - label_logits([other for other in PARTS if other != part])
+        drops[part] = {"mean": drop.mean().item(), "fraction": (drop > 0).float().mean().item()}
+    return drops
 
 
-def write(net: nn.Module, recipe: Recipe, seed: int, measured: float, path: Path) -> None:
+def _write(net: nn.Module, recipe: Recipe, seed: int, accuracy: float, path: Path) -> None:
     metadata = {
         "net": recipe.net,
         "recipe": json.dumps(asdict(recipe)),
         "seed": str(seed),
-        "accuracy": f"{measured:.4f}",
+        "accuracy": f"{accuracy:.4f}",
         "classes": json.dumps(NAMES),
         "heatproof": heatproof.__version__,
     }

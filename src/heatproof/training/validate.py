@@ -1,4 +1,4 @@
-"""Accuracy on whole images and on those with one cell deleted, in both readings of «worst»."""
+"""Accuracy on clean images and on images with one patch deleted, with two notions of "worst"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from heatproof.data.base import Data
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
-from heatproof.protocols.single_deletion import without_patches
+from heatproof.protocols.single_deletion import scores_without_patches
 from heatproof.tensor.scores import SCORES
 from heatproof.training.distributed import ProcessGroup
 from heatproof.training.loader import BatchLoader, Deletion, TrainBatch
@@ -20,70 +20,119 @@ BATCH = 64
 
 
 class Accuracy(NamedTuple):
-    accuracy: float  # untouched images
-    worst_all: float  # right whichever one cell is deleted
-    worst_largest: float  # right without the cell that takes most of the label's probability
+    """Accuracy with and without deleted patches.
+
+    Attributes:
+        accuracy: Fraction of clean images that are classified correctly.
+        worst_all: Fraction of images that stay correct whichever single patch is deleted.
+        worst_largest: Fraction of images that stay correct when the patch is deleted whose
+            deletion leaves the label the lowest probability.
+    """
+
+    accuracy: float
+    worst_all: float
+    worst_largest: float
 
 
 def patch_accuracy(
     model: Model, data: Data, deletion: Deletion, seed: int = 0, workers: int = 2
 ) -> Accuracy:
-    """Of a model as it is, on all of the data."""
-    feed = BatchLoader(data, range(len(data.ids)), model, seed, workers=workers)
-    modes = [(m, m.training) for m in model.module.modules()]
+    """Measure a model's accuracy on all images of a data set, with and without deleted patches.
+
+    Args:
+        model: The model; its training modes are restored afterwards.
+        data: Images with labels.
+        deletion: Patch grid and baseline.
+        seed: Seed of the baseline, if it is random.
+        workers: Threads that read images.
+
+    Returns:
+        Clean and worst-patch accuracy.
+    """
+    loader = BatchLoader(data, range(len(data.ids)), model, seed, workers=workers)
+    modes = [(module, module.training) for module in model.module.modules()]
     try:
-        return judge(model.module, feed, deletion, len(data.ids), ProcessGroup(model.device))
+        return validate(model.module, loader, deletion, len(data.ids), ProcessGroup(model.device))
     finally:
         for module, training in modes:
             module.training = training
 
 
 @torch.no_grad()
-def judge(
-    net: nn.Module, feed: BatchLoader, deletion: Deletion, worst_images: int, team: ProcessGroup
+def validate(
+    net: nn.Module,
+    loader: BatchLoader,
+    deletion: Deletion,
+    worst_images: int,
+    processes: ProcessGroup,
 ) -> Accuracy:
-    """The first `worst_images` also with each cell deleted. The work is shared by the team, which comes to the same numbers."""
+    """Measure clean and worst-patch accuracy of a network, which is left in eval mode.
+
+    The processes divide the images among themselves and all return the same numbers.
+
+    Args:
+        net: Network from images ``(B, C, H, W)`` to logits ``(B, K)``.
+        loader: The validation images.
+        deletion: Patch grid and baseline.
+        worst_images: Number of images, from the first on, that are also tested with each patch
+            deleted.
+        processes: The processes that take part.
+
+    Returns:
+        Clean and worst-patch accuracy.
+
+    Raises:
+        HeatproofError: If no validation image can be read.
+    """
     net.eval()
-    images = right = closer = every = largest = 0
-    for closely, part in (
-        (True, feed.indices[:worst_images]),
-        (False, feed.indices[worst_images:]),
+    images = correct = tested = correct_all = correct_largest = 0
+    for indices, delete_patches in (
+        (loader.indices[:worst_images], True),
+        (loader.indices[worst_images:], False),
     ):
-        mine = part[team.rank :: team.size]
-        for rows in feed.batches(
-            [mine[start : start + BATCH] for start in range(0, len(mine), BATCH)]
-        ):
-            if not rows.ids:
+        own = indices[processes.rank :: processes.size]
+        groups = [own[start : start + BATCH] for start in range(0, len(own), BATCH)]
+        for batch in loader.batches(groups):
+            if not batch.ids:
                 continue
-            images += len(rows.ids)
-            right += int((logits_of(net, rows.x).argmax(1) == rows.labels).sum())
-            if closely:
-                closer += len(rows.ids)
-                all_right, worst_right = without_each(net, rows, deletion, feed.model, feed.seed)
-                every, largest = every + int(all_right.sum()), largest + int(worst_right.sum())
-    images_, right_, closer_, every_, largest_ = team.all_reduce(
-        images, right, closer, every, largest
+            images += len(batch.ids)
+            correct += int((_logits(net, batch.x).argmax(1) == batch.labels).sum())
+            if delete_patches:
+                tested += len(batch.ids)
+                all_patches, largest = _worst_patch(net, batch, deletion, loader)
+                correct_all += int(all_patches.sum())
+                correct_largest += int(largest.sum())
+    n_images, n_correct, n_tested, n_all, n_largest = processes.all_reduce(
+        images, correct, tested, correct_all, correct_largest
     )
-    if not images_ or not closer_:
-        reason = next(iter(feed.unreadable.values()), "worst_images must be at least 1")
+    if not n_images or not n_tested:
+        reason = next(iter(loader.unreadable.values()), "worst_images must be at least 1")
         raise HeatproofError(
-            f"there is no validation image to judge {feed.model.name} on: {reason}"
+            f"there is no validation image to evaluate {loader.model.name} on: {reason}"
         )
-    return Accuracy(right_ / images_, every_ / closer_, largest_ / closer_)
+    return Accuracy(n_correct / n_images, n_all / n_tested, n_largest / n_tested)
 
 
-def without_each(
-    net: nn.Module, rows: TrainBatch, deletion: Deletion, model: Model, seed: int
-) -> tuple[Tensor, Tensor]:
-    """(B,) bool each: right without any one cell, and right without the cell that takes most of the label's probability."""
-    scores = (SCORES["correct"], SCORES["logprob"])
-    cells, baseline, own = deletion.patches, deletion.baseline.label, partial(logits_of, net)
-    right, left = without_patches(
-        model, rows.x, rows.labels, scores, cells, baseline, rows.ids, seed, 4 * BATCH, own
+def _worst_patch(
+    net: nn.Module, batch: TrainBatch, deletion: Deletion, loader: BatchLoader
+) -> tuple[Tensor, Tensor]:  # (B,) bool each
+    """Return which images stay correct without any one patch, and without the worst one."""
+    correct, log_prob = scores_without_patches(
+        loader.model,
+        batch.x,
+        batch.labels,
+        (SCORES["correct"], SCORES["logprob"]),
+        deletion.patches,
+        deletion.baseline.label,
+        batch.ids,
+        loader.seed,
+        4 * BATCH,
+        partial(_logits, net),
     )
-    return right.bool().all(1), right.bool().gather(1, left.argmin(1, keepdim=True))[:, 0]
+    worst = log_prob.argmin(1, keepdim=True)
+    return correct.bool().all(1), correct.bool().gather(1, worst)[:, 0]
 
 
-def logits_of(net: nn.Module, x: Tensor) -> Tensor:
+def _logits(net: nn.Module, x: Tensor) -> Tensor:
     logits: Tensor = net(x.contiguous(memory_format=torch.channels_last))
     return logits

@@ -23,7 +23,7 @@ from heatproof.report.sections import grid_facts
 from heatproof.report.sections.grid_facts import Place
 from heatproof.report.site import Figure, Site
 from heatproof.tensor.filters import resize
-from heatproof.tensor.localization import EDGES, aggregate_maps, bin_slices, share_of
+from heatproof.tensor.localization import EDGES, aggregate_maps, bin_slices, cell_fraction
 
 LAYERS = (
     "input",
@@ -252,7 +252,7 @@ def _binned(
     assert image is not None
     size = (image.shape[1], image.shape[2])
     maps = torch.cat([resize(found[sample][None], *size) for sample in known])
-    scores = share_of(own, cell)
+    scores = cell_fraction(own, cell)
     plain = aggregate_maps(maps, scores, own[:, cell], edges)
     signed = (
         aggregate_maps(maps, scores, own[:, cell], edges, signed=True)

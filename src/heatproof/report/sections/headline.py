@@ -85,7 +85,7 @@ def verdict(run: Run, standing: Standings) -> Verdict | None:
         standing.model,
         winner,
         standing.mean_rank(winner),
-        standing.first_share(winner, real),
+        standing.first_fraction(winner, real),
         [
             (run.setting_labels[key], standing.score(i, winner))
             for i, key in enumerate(standing.settings)
@@ -100,7 +100,7 @@ def verdict(run: Run, standing: Standings) -> Verdict | None:
         [
             (run.setting_labels[key], ahead[0])
             for i, key in enumerate(standing.settings)
-            if (ahead := standing.ahead_in(i, winner, real))
+            if (ahead := standing.significantly_better(i, winner, real))
         ],
         *run.accuracy[standing.model],
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from heatproof.analysis.accuracy import share
+from heatproof.analysis.accuracy import proportion
 from heatproof.analysis.intervals import Estimate
 from heatproof.bench.spec import PLAIN
 from heatproof.report import charts, pictures
@@ -52,7 +52,10 @@ def _right(kept: Kept) -> dict[str, Any]:
         for logits, label in zip(kept.logits, kept.labels, strict=True)
         if label is not None
     ]
-    return {"n": len(right), "accuracy": share(np.array(right, dtype=float)) if right else None}
+    return {
+        "n": len(right),
+        "accuracy": proportion(np.array(right, dtype=float)) if right else None,
+    }
 
 
 def _mass(run: Run, models: list[str]) -> dict[str, Any] | None:

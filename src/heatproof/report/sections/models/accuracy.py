@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from heatproof.analysis.accuracy import change, readings, share
+from heatproof.analysis.accuracy import change, proportion, readings
 from heatproof.analysis.intervals import Estimate
 from heatproof.bench.layout import ProtocolFacts
 from heatproof.protocols import ViewKey
@@ -85,7 +85,7 @@ def _model(views: dict[ViewKey, pd.DataFrame], columns: dict[str, str]) -> list[
         _row(
             "fine-tuned" if view.is_fine_tuned else "as it is",
             frame,
-            [share(frame[c].to_numpy()) for c in columns],
+            [proportion(frame[c].to_numpy()) for c in columns],
         )
         for view, frame in views.items()
     ]

@@ -1,0 +1,142 @@
+"""What can be named in a spec: methods, transforms, protocols, baselines, models, data, studies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from heatproof.baselines import BASELINES
+from heatproof.bench.spec import read_yaml, study_names
+from heatproof.data.catalog import DATA
+from heatproof.methods import METHODS, TRANSFORMS, Expression
+from heatproof.models.nets import NETS, ON_DEMAND
+from heatproof.models.papers import NETWORKS
+from heatproof.models.zoo import load_model
+from heatproof.protocols import PROTOCOLS
+from heatproof.training.recipes import RECIPES
+
+Entries = Iterator[dict[str, Any]]
+STUDY_KEYS = ("about", "models", "data", "methods", "protocols")
+
+
+def catalogue(kind: str) -> list[dict[str, Any]]:
+    """Return everything of one kind, each with its ``id`` and facts.
+
+    Args:
+        kind: A key of ``KINDS``, such as ``methods``.
+    """
+    return list(KINDS[kind]())
+
+
+def _methods() -> Entries:
+    for entry in sorted(METHODS, key=lambda entry: entry.family):
+        forwards, backwards = Expression.parse(entry.id).cost or (None, None)
+        cost = _cost(forwards, backwards)
+        if "channels" in entry.needs:
+            cost += " per channel"
+        yield {
+            "id": entry.id,
+            "family": entry.family,
+            "paper": entry.paper,
+            "summary": entry.summary,
+            "signed": entry.signed,
+            "layer": entry.layer,
+            "needs": sorted(entry.needs),
+            "layers": entry.layers,
+            "cost": cost,
+            "forwards": forwards,
+            "backwards": backwards,
+            "arguments": {name: p.default for name, p in entry.parameters.items()},
+            "version": entry.version,
+        }
+
+
+def _cost(forwards: int | None, backwards: int | None) -> str:
+    if forwards is None:
+        return "?"
+    counts = ((forwards, "fwd"), (backwards, "bwd"))
+    return " + ".join(f"{count} {kind}" for count, kind in counts if count) or "none"
+
+
+def _transforms() -> Entries:
+    for entry in TRANSFORMS:
+        yield {
+            "id": entry.id,
+            "summary": entry.summary,
+            "arguments": [str(p.name) for p in entry.parameters.values()],
+        }
+
+
+def _protocols() -> Entries:
+    for entry in PROTOCOLS:
+        protocol = entry.cls()
+        facts = protocol.facts()
+        yield {
+            **facts,
+            "better": "higher" if facts["higher_is_better"] else "lower",
+            "settings": protocol.model_dump(),
+        }
+
+
+def _baselines() -> Entries:
+    for entry in BASELINES:
+        yield {
+            "id": entry.id,
+            "group": entry.group,
+            "summary": entry.summary,
+            "needs": "reference images" if entry.prepare else "",
+            "arguments": {name: p.default for name, p in entry.parameters.items()},
+            "version": entry.version,
+        }
+
+
+def _models() -> Entries:
+    for name, net in NETS.items():
+        ships = name not in ON_DEMAND
+        fine_tuned: list[str] = []
+        if ships:
+            fine_tuned = list(load_model(f"paperbirds/{name}").fine_tuned_weights)
+        yield {
+            "id": f"paperbirds/{name}",
+            "size": net.size,
+            "classes": net.classes,
+            "weights": "ship" if ships else "train",
+            "fine_tuned": fine_tuned,
+            "training_minutes": RECIPES[name].minutes,
+        }
+    for name, network in NETWORKS.items():
+        yield {
+            "id": name,
+            "size": network.size,
+            "classes": network.classes,
+            "weights": "give",
+            "layers": dict(network.layers),
+            "zero": network.zero,
+            "papers": network.papers,
+            "url": network.url or None,
+            "resize": network.resize,
+            "mean": network.mean,
+            "std": network.std,
+        }
+
+
+def _data() -> Entries:
+    for name, summary in DATA.items():
+        yield {"id": name, "summary": summary}
+
+
+def _studies() -> Entries:
+    for name in study_names():
+        study = read_yaml(name)
+        yield {"id": name, **{key: study[key] for key in STUDY_KEYS}}
+
+
+KINDS: dict[str, Callable[[], Entries]] = {
+    "methods": _methods,
+    "transforms": _transforms,
+    "protocols": _protocols,
+    "baselines": _baselines,
+    "models": _models,
+    "data": _data,
+    "studies": _studies,
+}

@@ -1,0 +1,244 @@
+"""Tables of what a run, a plan or a training has produced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from rich.markup import escape
+
+from heatproof.api import Result
+from heatproof.bench.cost import Forecast, plan_cost
+from heatproof.bench.plan import Plan
+from heatproof.cli.terminal import console, duration, make_table, print_plain
+from heatproof.errors import join_limited
+from heatproof.protocols import PROTOCOLS
+from heatproof.report.run_data import Run
+
+if TYPE_CHECKING:
+    from heatproof.training.by_name import Trained
+    from heatproof.training.finetune import Epoch, FineTuned
+
+MAX_BASELINES = 4  # a protocol with more baselines is summarised by ranks
+NONE = "–"
+
+
+def print_summary(result: Result) -> None:
+    """Print accuracy of the models and the scores or ranks of all methods."""
+    for model, (correct, labelled) in Run(result.store).accuracy.items():
+        if labelled:
+            print_plain(f"{model} classifies {correct} of {labelled} correctly")
+        if correct < labelled / 2:
+            console.print(
+                "  check its classes and its preprocessing (size, mean, std) before you trust "
+                "these results",
+                style="bold yellow",
+            )
+    groups = result.summary().groupby(["model", "protocol", "setting"], sort=False)
+    for (model, protocol, setting), group in groups:
+        baselines = group["baseline"].nunique()
+        if baselines > MAX_BASELINES:
+            _print_ranks(model, protocol, setting, group, baselines)
+            continue
+        for baseline, part in group.groupby("baseline", sort=False):
+            _print_scores(model, protocol, setting, part, str(baseline))
+
+
+def print_failures(result: Result) -> bool:
+    """Print which methods failed and why; return whether any did."""
+    for message, rows in result.failures.groupby("message"):
+        methods = ", ".join(sorted(set(rows["method"])))
+        console.print("failed", style="red", end=" ")
+        console.print(f"{methods}: {message} ({len(rows)} rows)", markup=False)
+    return len(result.failures) > 0
+
+
+def _print_scores(
+    model: str, protocol: str, setting: str, lines: pd.DataFrame, baseline: str
+) -> None:
+    direction = "higher" if PROTOCOLS[protocol].cls.higher_is_better else "lower"
+    settings = ", ".join(part for part in (setting, baseline and f"baseline={baseline}") if part)
+    heading = f"{protocol} ({settings})" if settings else protocol
+    columns = {
+        "rank (95 %)": "right",
+        "method": "left",
+        "mean": "right",
+        "95 % interval": "right",
+        "n": "right",
+        "note": "left",
+    }
+    title = f"{escape(model)} · {heading}: {direction} is better"
+    table = make_table(columns, title=title, title_justify="left", title_style="bold")
+    for _, line in lines.sort_values("rank", na_position="last").iterrows():
+        rank = NONE
+        mean = NONE
+        interval = NONE
+        if pd.notna(line["mean"]):
+            rank = f"{line['rank']:.0f}"
+            mean = f"{line['mean']:.3f}"
+        if pd.notna(line["low"]):
+            rank += f" ({line['rank_low']:.0f}–{line['rank_high']:.0f})"
+            interval = f"{line['low']:.3f} … {line['high']:.3f}"
+        statuses = ("undefined", "failed", "n/a", "skipped")
+        notes = ", ".join(f"{line[status]} {status}" for status in statuses if line[status])
+        table.add_row(rank, escape(line["method"]), mean, interval, str(line["n"]), notes)
+    console.print(table)
+
+
+def _print_ranks(
+    model: str, protocol: str, setting: str, lines: pd.DataFrame, baselines: int
+) -> None:
+    """Print one line per method over many baselines; the report has the scores of each."""
+    columns = {
+        "mean rank": "right",
+        "method": "left",
+        "best": "right",
+        "worst": "right",
+        "worst under": "left",
+    }
+    title = f"{escape(model)} · {protocol} ({setting}): ranks over {baselines} baselines"
+    table = make_table(columns, title=title, title_justify="left", title_style="bold")
+    ranks = lines.pivot(index="method", columns="baseline", values="rank")
+    order = ranks.mean(axis=1).sort_values(na_position="last").index
+    for method, row in ranks.loc[order].iterrows():
+        known = row.dropna()
+        if not len(known):
+            table.add_row(NONE, escape(str(method)), NONE, NONE, NONE)
+            continue
+        table.add_row(
+            f"{known.mean():.1f}",
+            escape(str(method)),
+            f"{known.min():.0f}",
+            f"{known.max():.0f}",
+            str(known.idxmax()),
+        )
+    console.print(table)
+
+
+def print_plan(plan: Plan, expected: Forecast, to_train: Sequence[str] = ()) -> None:
+    """Print what a run would cost, and what has to be trained before it."""
+    for what in to_train:
+        print_plain(f"first: {what}")
+    columns = {"model": "left"} | dict.fromkeys(
+        ("images", "forwards", "backwards", "time"), "right"
+    )
+    table = make_table(columns)
+    for subject, cost in plan_cost(plan).items():
+        counts = (f"{count:,}" for count in (cost.images, cost.forwards, cost.backwards))
+        table.add_row(escape(subject.title), *counts, duration(expected.seconds[subject]))
+    console.print(table)
+    results = sum(len(task.records) for task in plan.tasks)
+    not_applicable = sum(
+        bool(record.not_applicable) for task in plan.tasks for record in task.records
+    )
+    note = f" ({not_applicable} not applicable)" if not_applicable else ""
+    console.print(f"{len(plan.tasks)} blocks of samples, {results} results{note}")
+    if all(label is None for task in plan.tasks for label in task.data.labels):
+        console.print(
+            "The images have no labels: methods explain the model's own predictions, and "
+            "protocols evaluate them."
+        )
+    parts = [f"about {duration(sum(expected.seconds.values()))}"]
+    if expected.memory is not None:
+        parts.append(f"{expected.memory / 2**30:.1f} GB of memory")
+    parts.append(f"{expected.disk / 2**20:.0f} MB on disk")
+    console.print(", ".join(parts))
+
+
+def print_validated(spec: str, plan: Plan) -> None:
+    """Print that a spec is valid, and how each model preprocesses its images."""
+    samples = sum(len(task.indices) for task in plan.tasks)
+    results = sum(len(task.records) for task in plan.tasks)
+    print_plain(
+        f"{spec} is valid: {samples} samples, {results} results in {len(plan.tasks)} blocks"
+    )
+    for title, model in {task.title: task.model for task in plan.tasks}.items():
+        mean = ", ".join(f"{value:.3g}" for value in model.mean.flatten().tolist())
+        std = ", ".join(f"{value:.3g}" for value in model.std.flatten().tolist())
+        print_plain(
+            f"{title}: {model.size} px (shorter side resized to {model.resize}, then the centre "
+            f"cropped), mean {mean}, std {std}, {model.n_classes} classes"
+        )
+
+
+def print_trained(trained: Trained) -> None:
+    """Print accuracy and part drops of a trained network, and how a spec refers to it."""
+    if trained.metrics is None:
+        print_plain(f"already trained: {trained.weights}")
+        return
+    metrics = trained.metrics
+    text = (
+        f"accuracy {metrics['accuracy']:.2%}, "
+        f"correct with confidence ≥ 0.99: {metrics['confident']:.0%}"
+    )
+    if "minutes" in metrics:
+        text += f", {metrics['minutes']:.1f} minutes"
+    console.print(text)
+    if "drops" in metrics:
+        table = make_table(
+            {
+                "part removed": "left",
+                "mean drop of the logit": "left",
+                "images where it drops": "left",
+            }
+        )
+        for part, drop in metrics["drops"].items():
+            table.add_row(part, f"{drop['mean']:.2f}", f"{drop['fraction']:.0%}")
+        console.print(table)
+    print_plain(f"weights: {trained.weights}")
+    if trained.spec:
+        print_plain(f"in a spec: {trained.spec}")
+
+
+def print_finetuned(result: FineTuned, model: str, weights: str | None, fine_tuned: str) -> None:
+    """Print the metrics of all epochs, what was skipped, and how a spec uses the weights."""
+    columns = {"epoch": "left"} | dict.fromkeys(
+        (
+            "loss",
+            "clean",
+            "worst patch (all correct)",
+            "worst patch (largest drop)",
+            "seconds",
+            "",
+        ),
+        "right",
+    )
+    table = make_table(columns)
+    for epoch in result.metrics:
+        table.add_row(*_epoch_row(epoch, result.best))
+    console.print(table)
+    if result.unreadable:
+        images = (f"{sample} ({reason})" for sample, reason in result.unreadable.items())
+        print_plain(
+            f"{len(result.unreadable)} images could not be read and were skipped: "
+            + join_limited(images)
+        )
+    if result.empty_classes:
+        print_plain(
+            f"{len(result.empty_classes)} classes have no training image: "
+            + join_limited(result.empty_classes)
+        )
+    entry = [f"name: {model!r}"]
+    if weights:
+        entry.append(f"weights: {weights!r}")
+    entry.append(f"fine_tuned_weights: {{{fine_tuned}: {str(result.weights)!r}}}")
+    print_plain("Accuracies are on the validation images. To use the weights for idsds in a spec:")
+    print_plain(f"  models: [{{{', '.join(entry)}}}]")
+
+
+def _epoch_row(epoch: Epoch, best: int) -> list[str]:
+    note = ""
+    if epoch.epoch == 0:
+        note = "before"
+    elif epoch.epoch == best:
+        note = "kept"
+    return [
+        str(epoch.epoch),
+        NONE if epoch.loss is None else f"{epoch.loss:.4f}",
+        f"{epoch.accuracy:.2%}",
+        f"{epoch.worst_all:.2%}",
+        f"{epoch.worst_largest:.2%}",
+        f"{epoch.seconds:.0f}",
+        note,
+    ]

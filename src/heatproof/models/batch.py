@@ -1,0 +1,100 @@
+"""A batch of images and what is known of it: activations and gradients, each computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from heatproof.models.model import Model
+from heatproof.models.passes import Pass
+
+
+class ModelBatch:
+    """A batch of images with its activations and gradients, which all methods share.
+
+    What is asked for is computed once and kept as long as the batch. Do not change it in place.
+
+    Args:
+        model: The model that the images are for.
+        x: Images in the model's input space, ``(B, C, H, W)``.
+        target: Class indices of shape ``(B,)``.
+        layers: Where gradients will be asked for: one backward pass serves all of these layers.
+    """
+
+    def __init__(self, model: Model, x: Tensor, target: Tensor, layers: Sequence[str] = ()):
+        self.model = model
+        self.x = x
+        self.target = target
+        self._announced = frozenset(model.layer_index(layer) for layer in layers)
+        self._activations = {model.start: x}
+        self._passes: dict[tuple[int, str], Pass] = {}
+
+    def activation(self, layer: str) -> Tensor:
+        """Return the activation ``(B, C, h, w)`` of a layer."""
+        return self._activation(self.model.layer_index(layer))
+
+    def gradient(self, layer: str = "input", score: str = "logit") -> Pass:
+        """Return the gradient of the target's score with respect to a layer's activation.
+
+        Args:
+            layer: The layer, by its name or an alias.
+            score: The name of the score: ``logit``, ``softmax`` or ``logprob``.
+
+        Returns:
+            The logits, the layer's activation and the gradient.
+        """
+        return self._pass(self.model.layer_index(layer), score)
+
+    def at(self, layer: str) -> LayerBatch:
+        """Return the batch as a method sees it that explains the model from this layer on."""
+        return LayerBatch(self, layer)
+
+    def _activation(self, layer: int) -> Tensor:
+        if layer not in self._activations:
+            if layer in self._announced and layer > min(self._announced):
+                # The forward of the shared backward comes along here.
+                self._activations[layer] = self._pass(layer, "logit").activation
+            else:
+                self._activations[layer] = self.model.passes.activation(self.x, layer)
+        return self._activations[layer]
+
+    def _pass(self, layer: int, score: str) -> Pass:
+        if (layer, score) not in self._passes:
+            layers = sorted(self._announced | {layer})
+            h = self._activation(layers[0])
+            passes = self.model.passes.gradients(h, self.target, layers, score)
+            self._passes.update({(at, score): found for at, found in passes.items()})
+        return self._passes[layer, score]
+
+
+@dataclass(frozen=True)
+class LayerBatch:
+    """A batch at a layer: what a method with a ``batch`` argument is given.
+
+    Attributes:
+        whole: The batch at the model's input.
+        layer: The layer that the method explains, by its name or an alias.
+    """
+
+    whole: ModelBatch
+    layer: str
+
+    @property
+    def x(self) -> Tensor:
+        """The layer's activation, ``(B, C, h, w)``: the method's input."""
+        return self.whole.activation(self.layer)
+
+    @property
+    def target(self) -> Tensor:
+        """Class indices of shape ``(B,)``."""
+        return self.whole.target
+
+    def activation(self, layer: str) -> Tensor:
+        """Return the activation ``(B, C, h, w)`` of a later layer."""
+        return self.whole.activation(layer)
+
+    def gradient(self, score: str = "logit") -> Tensor:
+        """Return the gradient of the target's score with respect to x, of the shape of x."""
+        return self.whole.gradient(self.layer, score).gradient

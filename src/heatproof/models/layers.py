@@ -1,0 +1,91 @@
+"""The layers of a network by name: their order, their aliases and the part of the network they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from heatproof.errors import NotApplicable, unknown
+from heatproof.models.body import Body, Landmarks
+
+LANDMARKS = ("middle", "final", "cam")
+
+
+@dataclass(frozen=True)
+class LayerTable:
+    """The layers of a network, numbered in the order of the computation; layer 0 is the image.
+
+    Attributes:
+        names: The layers' names, by number.
+        aliases: Further names, among them ``middle``, ``final`` and ``cam`` where they apply.
+        embedding: The layer that is the input of the last layer with weights.
+        head: The first layer whose next step belongs to the head.
+        units: The ends of convolutions and blocks, up to ``final``.
+    """
+
+    names: Sequence[str]
+    aliases: Mapping[str, int]
+    embedding: int
+    head: int
+    units: tuple[int, ...]
+
+    @classmethod
+    def of(cls, body: Body, found: Landmarks) -> LayerTable:
+        """Build the table of a body, with the landmarks that were found in it."""
+        landmarks = {"middle": found.middle, "final": found.final, "cam": found.cam}
+        aliases = dict(body.aliases)
+        aliases |= {name: at for name, at in landmarks.items() if at is not None}
+        return cls(body.layers, aliases, found.embedding, found.head, found.units)
+
+    def with_alias(self, alias: str, index: int) -> LayerTable:
+        """Return the table with a further alias, which replaces one of the same name."""
+        return replace(self, aliases={**self.aliases, alias: index})
+
+    def shown_by(self, body: Body) -> LayerTable:
+        """Return the table for a body that shows the same layers, or only the first of them."""
+        aliases = {name: at for name, at in self.aliases.items() if at < len(body.layers)}
+        return replace(self, names=body.layers, aliases=aliases)
+
+    def index(self, layer: str, start: int, model: str) -> int:
+        """Look a layer up by its name or alias.
+
+        Args:
+            layer: The name; ``input`` is the layer that the model starts at.
+            start: The number of the layer that the model starts at.
+            model: The model's name, for the message.
+
+        Returns:
+            The number of the layer.
+
+        Raises:
+            NotApplicable: If a landmark is asked for in a network without spatial layers.
+            HeatproofError: If there is no such layer from ``start`` on.
+        """
+        if layer == "input":
+            return start
+        index = self.aliases.get(layer, -1)
+        if index < 0 and layer in self.names:
+            index = self.names.index(layer)
+        if index >= start:
+            return index
+        if layer in LANDMARKS:
+            raise NotApplicable(
+                f"{model} shows no spatial layer behind its input; "
+                "name some with hp.Model(…, layers=[…])"
+            )
+        raise unknown(
+            "layer",
+            layer,
+            [*self.names[start:], *self.aliases],
+            f"({model}; hp.Model(…, layers=[…]) cuts at paths of modules)",
+        )
+
+    def landmarks(self) -> dict[str, str]:
+        """Return the layers that ``middle``, ``final`` and ``cam`` stand for, where they exist."""
+        return {name: self.names[self.aliases[name]] for name in LANDMARKS if name in self.aliases}
+
+    def kind(self, index: int) -> str:
+        """Return the part that the step to a layer belongs to: features (to ``cam``), pool, head."""
+        if index <= self.aliases.get("cam", 0):
+            return "features"
+        return "pool" if index <= self.head else "head"

@@ -1,0 +1,65 @@
+"""Classification losses, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
+
+from heatproof.errors import unknown
+from heatproof.models.model import Model
+from heatproof.training.recipes import RECIPES
+
+
+class Loss(NamedTuple):
+    """A loss in the two forms that training needs."""
+
+    per_sample: Callable[[Tensor, Tensor], Tensor]  # logits (B, K), labels (B,) -> (B,)
+    of_batch: Callable[[Tensor, Tensor], Tensor]  # logits and target distributions (B, K) -> ()
+
+
+def _cross_entropy_per_sample(logits: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropy(logits, labels, reduction="none")
+
+
+def _binary_per_sample(logits: Tensor, labels: Tensor) -> Tensor:
+    """Compute the mean over the classes."""
+    targets = one_hot(labels, logits.shape[1]).to(logits)
+    return binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(1)
+
+
+def _binary_of_batch(logits: Tensor, targets: Tensor) -> Tensor:
+    """Compute the sum over the classes, averaged over the batch."""
+    return binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1).mean()
+
+
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": Loss(_cross_entropy_per_sample, cross_entropy),
+    "binary_cross_entropy": Loss(_binary_per_sample, _binary_of_batch),
+}
+
+
+def loss_function(model: Model) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss to fine-tune a model with.
+
+    A network can name it (``module.loss = "binary_cross_entropy"``). Otherwise it is the loss of
+    the model's recipe, and cross entropy for a model without a recipe.
+
+    Args:
+        model: The model to fine-tune.
+
+    Returns:
+        A function from logits ``(B, K)`` and labels ``(B,)`` to losses ``(B,)``.
+
+    Raises:
+        HeatproofError: If the network names a loss that does not exist.
+    """
+    name = getattr(model.module, "loss", None)
+    if not isinstance(name, str):
+        recipe = RECIPES.get(model.name.removeprefix("paperbirds/"))
+        name = "cross_entropy" if recipe is None else recipe.loss
+    if name not in LOSSES:
+        raise unknown("loss", name, LOSSES, f"({model.name})")
+    return LOSSES[name].per_sample
