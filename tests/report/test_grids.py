@@ -116,11 +116,11 @@ def test_shares_of_the_cells_add_up_and_the_judged_one_is_the_mean_score(
         rows = rows.assign(cell=rows["sample"].map(judged_cell))
         assert set(setting["shares"]) == {"ixg", "ixg@final", "gradcam@final", "random"}
         for method, found in setting["shares"].items():
-            assert [s.judged for s in found] == judged
+            assert [s.target for s in found] == judged
             for shares in found:
-                scores = rows[(rows["method"] == method) & (rows["cell"] == shares.judged)]["value"]
+                scores = rows[(rows["method"] == method) & (rows["cell"] == shares.target)]["value"]
                 assert sum(shares.values) == pytest.approx(1)
-                assert shares.values[shares.judged] == pytest.approx(
+                assert shares.values[shares.target] == pytest.approx(
                     scores[scores > 0].mean(), rel=1e-5
                 )
 
@@ -284,7 +284,9 @@ def test_the_page_has_all_of_it(page: str):
     section = page[page.index('<section id="grids"') : page.index('<section id="gallery"')]
     assert section.count('class="chart boxes"') == 1
     assert (
-        section.count('class="chart shared-out"') == section.count('class="chart matrix-plot"') == 2
+        section.count('class="chart fraction-grids"')
+        == section.count('class="chart matrix-plot"')
+        == 2
     )
     assert "11 grids (of 12; the others were not kept)" in section
     assert not re.search(r"\b(nan|None)\b", section)
@@ -338,4 +340,4 @@ def test_few_maps_have_wide_bins_and_none_is_empty():
 
 
 def test_a_frame_lies_around_its_cell():
-    assert "M2 1h1v1h-1z" in charts.judged_frame(3, 5)
+    assert "M2 1h1v1h-1z" in charts.grid_cell_frame(3, 5)

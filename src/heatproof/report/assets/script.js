@@ -165,5 +165,5 @@
     if (!entry.isIntersecting) return;
     links.forEach((link, id) => { if (id === entry.target.id) link.setAttribute("aria-current", "true"); else link.removeAttribute("aria-current"); });
   }), { rootMargin: "-20% 0px -75% 0px" });
-  all(".masthead, main > section").forEach((part) => seen.logits_and_activation(part));
+  all(".masthead, main > section").forEach((part) => seen.observe(part));
 })();

@@ -14,8 +14,7 @@ from heatproof.analysis.tradeoff import tradeoff
 from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError
 from heatproof.report import charts, pictures
-from heatproof.report.charts import Axis, Point, Spot
-from heatproof.report.lines import Trace, traces
+from heatproof.report.charts import Axis, Point, Spot, Trace, traces
 from heatproof.report.run_data import CRISP_BELOW, Kept, Run, confidence
 from heatproof.report.site import Site
 from heatproof.tensor.curves import removal_order

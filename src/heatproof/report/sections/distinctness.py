@@ -11,8 +11,7 @@ import torch
 from heatproof.analysis.distinctness import RESAMPLES, Trio, distinct, trios
 from heatproof.analysis.ranks import Key
 from heatproof.report import pictures
-from heatproof.report.charts import Axis
-from heatproof.report.lines import Trace, traces
+from heatproof.report.charts import Axis, Trace, traces
 from heatproof.report.run_data import Kept, Run
 from heatproof.report.site import Site
 from heatproof.tensor.soundness import relative

@@ -134,13 +134,13 @@ def _shown(
         "judge": run.judges[key],
         "patches": len(drops),
         "crisp": max(size) < CRISP_BELOW,
-        "grid": charts.grid(side),
+        "grid": charts.grid_lines(side),
         "photo": site.picture(pictures.photo(image)),
         "map": site.picture(pictures.heatmap(small, size, pictures.is_signed(small))),
-        "sums": charts.patches(
+        "sums": charts.patch_grid(
             shares, max(map(abs, shares)), "The map summed over each patch, as a share of all"
         ),
-        "drops": charts.patches(
+        "drops": charts.patch_grid(
             drops, max(map(abs, drops)), "How far the score drops without each patch"
         ),
         "ranks": charts.ranks(

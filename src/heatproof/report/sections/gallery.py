@@ -199,7 +199,7 @@ def _drops(run: Run, kept: Kept, sample: str, judge: dict[str, Any]) -> dict[str
     return {
         "values": values,
         "json": json.dumps(_rounded(drops)),
-        "svg": charts.patches(values, scale, title),
+        "svg": charts.patch_grid(values, scale, title),
     }
 
 

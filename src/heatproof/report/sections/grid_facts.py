@@ -14,8 +14,7 @@ from heatproof.analysis.ranks import Key
 from heatproof.data.grids import judged_cell
 from heatproof.expressions import parse_call, split
 from heatproof.report import charts, pictures
-from heatproof.report.charts import Axis
-from heatproof.report.lines import Trace, traces
+from heatproof.report.charts import Axis, Trace, traces
 from heatproof.report.run_data import CONTROL, Kept, Run
 from heatproof.report.site import Figure, Site
 
@@ -141,7 +140,7 @@ def _image(
         kept, sample, cell = of
         photo = kept.of(sample, "images")
         assert photo is not None
-        frame = "" if cell is None else charts.judged_frame(side[title], cell)
+        frame = "" if cell is None else charts.grid_cell_frame(side[title], cell)
         if label is None:
             return {"file": site.picture(pictures.photo(photo)), "frame": frame}
         values = kept.of(sample, f"map {label}")

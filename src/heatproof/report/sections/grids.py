@@ -18,7 +18,7 @@ from heatproof.errors import HeatproofError
 from heatproof.protocols import PROTOCOLS
 from heatproof.protocols.grids import Localization
 from heatproof.report import charts, pictures
-from heatproof.report.charts import Axis, Box, BoxRow, Panel, Shares
+from heatproof.report.charts import Axis, Box, BoxRow, GridFractions, Panel
 from heatproof.report.run_data import CONTROL, CRISP_BELOW, Kept, Run
 from heatproof.report.sections import grid_facts
 from heatproof.report.sections.grid_facts import Place
@@ -152,10 +152,10 @@ def _boxes(
 
 def _looked_at(
     run: Run, site: Site, model: str, key: Key, places: list[Place], scores: pd.DataFrame
-) -> tuple[dict[str, list[Shares]], dict[str, Any] | None]:
+) -> tuple[dict[str, list[GridFractions]], dict[str, Any] | None]:
     """What the maps of one setting share out to the cells, and the maps of the first judged cell laid over each other."""
     canonical, side = run.judges[key]["canonical"], run.judges[key]["settings"]["grid"]
-    shares: dict[str, list[Shares]] = {}
+    shares: dict[str, list[GridFractions]] = {}
     bins = None
     for view in (v for v, keys in run.views(model).items() if key in keys):
         kept = run.kept(model, view)
@@ -171,7 +171,7 @@ def _looked_at(
             known = each[torch.isfinite(each).all(1) & (each.sum(1) > 0)]
             if len(known):
                 mean = (known / known.sum(1, keepdim=True)).mean(0)
-                shares.setdefault(place.label, []).append(Shares(tuple(mean.tolist()), cell))
+                shares.setdefault(place.label, []).append(GridFractions(tuple(mean.tolist()), cell))
         bins = bins or _aggregated(site, kept, _chosen(list(sums), scores), sums, cell, side)
     return shares, bins
 
@@ -181,7 +181,7 @@ def _cells(
     model: str,
     key: Key,
     places: list[Place],
-    shares: dict[str, list[Shares]],
+    shares: dict[str, list[GridFractions]],
     side: int,
 ) -> Figure:
     shown = [p for p in places if p.label in shares]
@@ -190,7 +190,7 @@ def _cells(
     at = {(p.method, p.family, p.layer): shares[p.label] for p in shown}
     found = [[at.get((*row, layer), []) for layer in layers] for row in rows]
     title = f"{model}, {key[0]}: mean share of the positive attribution in every cell, for each judged cell"
-    return site.figure(charts.shared_out(rows, layers, found, side, title))
+    return site.figure(charts.fraction_grids(rows, layers, found, side, title))
 
 
 def _chosen(places: list[Place], scores: pd.DataFrame) -> list[Place]:
@@ -219,7 +219,7 @@ def _aggregated(
         "maps": len(samples),
         "of": len(kept.ids),
         "every_layer": len(places) == sum(p.family != CONTROL for p in sums),
-        "frame": charts.judged_frame(side, cell),
+        "frame": charts.grid_cell_frame(side, cell),
         "row": cell // side + 1,
         "column": cell % side + 1,
     }

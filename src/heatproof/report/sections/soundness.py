@@ -16,8 +16,7 @@ from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means, b
 from heatproof.analysis.ranks import Key
 from heatproof.bench.store import PendingCurves
 from heatproof.protocols.soundness import Soundness
-from heatproof.report.charts import Axis
-from heatproof.report.lines import Trace, traces
+from heatproof.report.charts import Axis, Trace, traces
 from heatproof.report.run_data import CRISP_BELOW, Kept, Run
 from heatproof.report.sections import distinctness
 from heatproof.report.site import Site
@@ -216,7 +215,7 @@ def _figure(
     across, up = axes(run, key)
     ends = [v for line in lines for v in (*line.values, *line.low, *line.high)]
     inside = all(-0.02 <= v <= 1.02 for v in ends if math.isfinite(v))
-    known = any(line.known for line in lines)
+    known = any(line.finite for line in lines)
     title = f"{model}, {run.setting_labels[key]}: {up} of each method, with 95 % intervals; across, {across}"
     figure = (
         site.figure(
