@@ -112,7 +112,7 @@ def environment() -> Environment:
         "view_words": view_words,
         "listing": listing,
         "ticks": ticks,
-        "told": told,
+        "described": told,
     }
     pages.globals["symbol"] = lambda family: charts.tag(
         "svg",
