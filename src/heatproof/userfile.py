@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import inspect
 import sys
@@ -11,6 +10,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from heatproof.errors import HeatproofError, unknown
+from heatproof.files import file_hash
 
 
 def from_file(name: str) -> object:
@@ -107,7 +107,7 @@ def _lies(module: object) -> Path | None:
 
 
 def _hash(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
+    return file_hash(file) if file.is_file() else ""
 
 
 def source_of(thing: object) -> str:

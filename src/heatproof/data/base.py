@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from heatproof.errors import HeatproofError, join_limited
+from heatproof.files import content_hash
+from heatproof.tensor.noise import sample_ids
 
 
 class UnreadableImage(HeatproofError):
@@ -92,7 +93,7 @@ class TensorData:
         if labels is not None and len(labels) != len(images):
             raise HeatproofError(f"{len(images)} images, but {len(labels)} labels")
         self.name, self.images, self.has_silhouettes = name, images.float(), False
-        self.ids = [str(i) for i in (ids if ids is not None else range(len(images)))]
+        self.ids = [str(i) for i in sample_ids(ids, len(images))]
         if len(self.ids) != len(images):
             raise HeatproofError(f"{len(images)} images, but {len(self.ids)} ids")
         given = [None] * len(images) if labels is None else list(labels)
@@ -102,9 +103,7 @@ class TensorData:
             raise HeatproofError(
                 f"labels must be numbers of classes, from 0; got {join_limited(map(str, given))}"
             ) from None
-        self.fingerprints = [
-            hashlib.sha256(i.numpy().tobytes()).hexdigest()[:16] for i in self.images
-        ]
+        self.fingerprints = [content_hash(i.numpy().tobytes()) for i in self.images]
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from heatproof.data.folder import ImageFolder
 from heatproof.data.grids import Grids
 from heatproof.data.paperbirds import Paperbirds
 from heatproof.errors import HeatproofError
+from heatproof.files import content_hash
 from heatproof.models.model import Model
 
 SIZE = 512  # images, where nothing else is said
@@ -30,7 +30,7 @@ class Reference:
         told = repr(
             [self.data.name, [(self.data.ids[i], self.data.fingerprints[i]) for i in self.indices]]
         )
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        return content_hash(told)
 
     def batches(self, model: Model) -> Iterator[Tensor]:
         """In the model's input space; images that cannot be read are left out."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from torch import Tensor
 from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
+from heatproof.files import content_hash
 from heatproof.methods.adapters import attribution, is_map_file, maps_of
 from heatproof.models.body import Body
 from heatproof.models.model import Model
@@ -252,10 +252,9 @@ def source_hash(function: Function) -> str:
     inside = [code.co_code, [c for c in code.co_consts if not inspect.iscode(c)]] if code else []
     around = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     around = [
-        hashlib.sha256(pickle.dumps(v)).hexdigest() if isinstance(v, Tensor | np.ndarray) else v
-        for v in around
+        content_hash(pickle.dumps(v)) if isinstance(v, Tensor | np.ndarray) else v for v in around
     ]
-    return hashlib.sha256(repr([source, inside, around]).encode()).hexdigest()[:16]
+    return content_hash(repr([source, inside, around]))
 
 
 @dataclass(frozen=True)

@@ -10,4 +10,5 @@ from heatproof.protocols.base import PROTOCOLS as PROTOCOLS
 from heatproof.protocols.base import EvalBatch as EvalBatch
 from heatproof.protocols.base import Protocol as Protocol
 from heatproof.protocols.base import View as View
+from heatproof.protocols.base import ViewKey as ViewKey
 from heatproof.protocols.base import make_protocol as make_protocol
