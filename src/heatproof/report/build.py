@@ -67,10 +67,8 @@ def _check_place(out: Path) -> None:
 
 def _write(run: Run, site: Site) -> None:
     pages = environment()
-    shown = [(s, content) for s in SECTIONS if (content := s.content(run, site)) is not None]
-    sections = [
-        {"id": s.id, "short": s.short, "question": s.question, **content} for s, content in shown
-    ]
+    contents = ((section, section.content(run, site)) for section in SECTIONS)
+    sections = [(section, content) for section, content in contents if content is not None]
     style = Markup(_style())
     script = Markup((ASSETS / "script.js").read_text(encoding="utf-8"))
     page = pages.get_template("index.html.j2").render(

@@ -10,7 +10,7 @@ import numpy as np
 class Family(NamedTuple):
     light: str
     dark: str
-    says: str
+    description: str
 
 
 FAMILIES = {
