@@ -15,7 +15,7 @@ from torch import Tensor
 
 import heatproof as hp
 from heatproof.bench.plan import Plan, make_plan
-from heatproof.bench.run import execute
+from heatproof.bench.runner import execute
 from heatproof.bench.spec import parse_protocols
 from heatproof.bench.store import Store
 from heatproof.cli import keep_memory

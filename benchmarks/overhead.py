@@ -15,7 +15,7 @@ import torch
 
 import heatproof as hp
 from heatproof.bench.plan import make_plan
-from heatproof.bench.run import execute
+from heatproof.bench.runner import execute
 from heatproof.bench.spec import parse_protocols
 from heatproof.bench.store import Store
 from heatproof.data.base import TensorData

@@ -24,6 +24,7 @@ ORDER = [
     "analysis",
     "report",
     "functional",
+    "evaluation",
     "api",
     "cli",
     "__main__",

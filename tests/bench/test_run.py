@@ -1,6 +1,5 @@
 """A run: the same bytes for any order, shard and batch, after any crash, and nothing silent."""
 
-import json
 import os
 import signal
 import subprocess
@@ -14,8 +13,10 @@ import torch
 from torch import Tensor
 
 import heatproof as hp
+from heatproof.bench.cost import plan_cost
+from heatproof.bench.layout import Cost, ModelView, TensorKey
 from heatproof.bench.plan import make_plan
-from heatproof.bench.run import execute
+from heatproof.bench.runner import execute
 from heatproof.bench.spec import parse_protocols
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
@@ -110,8 +111,8 @@ def test_two_runs_write_the_same_bytes(model, tmp_path):
         *(p.relative_to(tmp_path / "a") for p in (tmp_path / "a").glob("rows/*")),
     ]:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
-    tasks = json.loads((tmp_path / "a" / "plan.json").read_text())["tasks"]
-    kept = [Store(tmp_path / name).kept(next(iter(tasks)))[0] for name in "ab"]
+    task = Store(tmp_path / "a").plan().tasks[0].name
+    kept = [Store(tmp_path / name).tensors(task).tensors for name in "ab"]
     assert kept[0].keys() == kept[1].keys()
     assert all(torch.equal(kept[0][k], kept[1][k]) for k in kept[0])
 
@@ -187,7 +188,7 @@ def test_a_larger_limit_takes_up_what_is_there(model, tmp_path):
     assert all(reused for _, reused in seen)  # a smaller limit has thrown nothing away
 
 
-def test_failed_cells_are_tried_again_and_the_others_are_not(model, tmp_path):
+def test_failed_records_are_tried_again_and_the_others_are_not(model, tmp_path):
     broken = tmp_path / "broken"
 
     def moody(model, x, target, *, rng):
@@ -206,8 +207,8 @@ def test_failed_cells_are_tried_again_and_the_others_are_not(model, tmp_path):
     )
     assert len(second.failures) == 0
     assert second.scores["method"].tolist() == ["ixg"] * 4 + ["moody"] * 4
-    kept, _ = second.store.kept(next(iter(second.store.read_json("plan.json")["tasks"])))
-    assert {"map ixg", "map moody"} <= kept.keys()
+    kept = second.store.tensors(second.store.plan().tasks[0].name).tensors
+    assert {TensorKey.map("ixg"), TensorKey.map("moody")} <= kept.keys()
 
 
 def test_a_directory_of_another_spec_is_refused_and_left_alone(model, tmp_path):
@@ -253,9 +254,8 @@ def test_the_plan_counts_the_passes_that_happen(model, tmp_path, methods, forwar
     plan = make_plan([model], [data], parse_methods(methods), parse_protocols(PROTOCOLS))
     model.passes.clear()
     execute(plan, Store(tmp_path))
-    assert plan.cost() == {
-        "paperbirds/resnet": {"images": 10, "forwards": 10 * forwards, "backwards": 10 * backwards}
-    }
+    cost = Cost(images=10, forwards=10 * forwards, backwards=10 * backwards)
+    assert plan_cost(plan) == {ModelView("paperbirds/resnet"): cost}
     assert (model.passes["forward"], model.passes["backward"]) == (10 * forwards, 10 * backwards)
 
 
@@ -413,7 +413,7 @@ def test_neither_a_constant_nor_a_hidden_infinity_is_scored(model, tmp_path):
 
 
 def test_what_changes_numbers_is_not_taken_for_what_was_there(tmp_path):
-    """Labels, what an alias means, and code behind a method: each has a part in a cell's key."""
+    """Labels, what an alias means, and code behind a method: each is part of a record's key."""
     images = torch.rand(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     module = hp.load_model("paperbirds/resnet").module
     code = tmp_path / "own.py"
@@ -469,7 +469,7 @@ def test_a_network_that_is_not_finite_is_told_and_reported(tmp_path):
 
 def test_results_without_a_directory(model, tmp_path):
     result = hp.evaluate(model, "paperbirds:test", "edges", "sds", limit=2)
-    with pytest.raises(HeatproofError, match="say where"):
+    with pytest.raises(HeatproofError, match="name one"):
         result.report()
     result.save(tmp_path / "kept")
     assert hp.Result.load(tmp_path / "kept").report().is_file()
@@ -502,9 +502,9 @@ IMAGES = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
             "gives images of 3×32×32, but paperbirds/resnet takes 3×64×64",
         ),
         (hp.TensorData(IMAGES), {"limit": 2}, "limit goes with the name of a data set"),
-        (IMAGES, {}, "data is a name, \\(images, labels\\), or what load_data gives; got Tensor"),
+        (IMAGES, {}, "data is a name, \\(images, labels\\), or what load_data returns; got Tensor"),
         ("paperbirds:test", {"batch_size": 0}, "batch_size must be at least 1"),
-        ("paperbirds:test", {"methods": []}, "nothing to judge"),
+        ("paperbirds:test", {"methods": []}, "nothing to evaluate"),
         ("paperbirds:test", {"methods": [lambda x: x]}, "must be callable as"),
         ("paperbirds:test", {"methods": ["ig(baseline=blurr)"]}, "did you mean blur"),
         (

@@ -4,8 +4,9 @@ import pytest
 import yaml
 
 import heatproof as hp
-from heatproof.api import open_spec
-from heatproof.bench.spec import load_spec, make_spec, parse_protocols, study_names
+from heatproof.bench.cost import plan_cost
+from heatproof.bench.orchestrate import open_spec
+from heatproof.bench.spec import RENAMED_KEYS, load_spec, make_spec, parse_protocols, study_names
 from heatproof.errors import HeatproofError
 
 GOOD = {
@@ -34,7 +35,7 @@ backend: eager
 """)
     )
     assert spec.models[1].weights == "net.safetensors"
-    assert [p.canonical for p in spec.judges()] == [
+    assert [p.canonical for p in spec.parsed_protocols()] == [
         "sds@1(baseline=zero, patches=16, score=logit)",
         "sds@1(baseline=zero, patches=4, score=logit)",
         "sds@1(baseline=zero, patches=64, score=logit)",
@@ -78,6 +79,14 @@ def test_an_error_names_the_key_what_was_found_and_what_is_allowed(change, messa
         make_spec({**GOOD, **change}, "my.yaml")
 
 
+@pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
+def test_a_renamed_key_is_told_by_its_new_name(old, new):
+    model = {"name": "paperbirds/resnet", old: "watermark"}
+    with pytest.raises(HeatproofError) as error:
+        make_spec({**GOOD, "models": [model]}, "my.yaml")
+    assert str(error.value) == f'my.yaml: the key "{old}" is now called {new} (in models.0)'
+
+
 def test_what_is_missing_is_named():
     with pytest.raises(HeatproofError, match="my.yaml: models is missing"):
         make_spec({k: v for k, v in GOOD.items() if k != "models"}, "my.yaml")
@@ -117,8 +126,8 @@ def test_every_study_states_its_cost_in_passes(name):
     spec = load_spec(name)
     told = re.search(r"([\d,]+) forward and ([\d,]+) backward passes", spec.about)
     assert told, "say what it costs"
-    cost = open_spec(spec, "cpu", train=False).cost().values()
-    planned = [sum(c[kind] for c in cost) for kind in ("forwards", "backwards")]
+    cost = plan_cost(open_spec(spec, "cpu", train=False)).values()
+    planned = [sum(c.forwards for c in cost), sum(c.backwards for c in cost)]
     assert [int(n.replace(",", "")) for n in told.groups()] == pytest.approx(planned, rel=0.1)
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import heatproof as hp
-from heatproof.data.grids import Grids, draw, judged_cell, make_grids, own_confidence, pool_of
+from heatproof.data.grids import Grids, GridSample, draw, make_grids, own_confidence, pool_of
 from heatproof.errors import HeatproofError
 
 POOL = {label: list(range(100 * label, 100 * label + 20 + label)) for label in range(6)}
@@ -132,12 +132,25 @@ def test_a_grid_is_its_images_side_by_side(bright):
     assert (
         sample.id == "2+14+26+38#2"
         and sample.label == 2 == grids.labels[1]
-        and judged_cell(sample.id) == 2
+        and grids.contents[sample.id] == GridSample(("2", "14", "26", "38"), 2)
     )
     assert sample.image.shape == (3, 16, 16)
     for cell, (row, column) in zip((2, 14, 26, 38), ((0, 0), (0, 8), (8, 0), (8, 8)), strict=True):
         assert torch.equal(sample.image[:, row : row + 8, column : column + 8], data.images[cell])
     assert len(set(grids.fingerprints)) == 2
+
+
+def test_ids_of_images_may_contain_any_character():
+    """Two grids that would read the same have different ids, and both know their images."""
+    names = ["a+b", "c", "a", "b+c", "#2", "\\", "d\\", "+"]
+    data = hp.TensorData(torch.zeros(8, 3, 4, 4), range(8), ids=names)
+    grids = Grids(data, [(0, 1, 4, 5), (2, 3, 4, 5), (6, 7, 4, 5)], 2, 1, {})
+    assert len(set(grids.ids)) == 3
+    assert [grids.contents[i].images[:2] for i in grids.ids] == [
+        ("a+b", "c"),
+        ("a", "b+c"),
+        ("d\\", "+"),
+    ]
 
 
 def test_silhouettes_of_all_cells_are_shown():

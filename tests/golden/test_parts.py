@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 import heatproof as hp
+from heatproof.bench.layout import TensorKey
 from heatproof.data.catalog import load_batch
 from heatproof.data.funnybirds import INSTANCES
 from heatproof.protocols.parts import part_sums
@@ -95,8 +96,8 @@ def test_drops(golden, golden_model, folder):
         ["ixg"],
         ["parts(dilate=5)", "parts(dilate=5, compat=funnybirds)"],
     )
-    kept, _ = result.store.kept(next(iter(result.store.read_json("plan.json")["tasks"])))
-    drops = kept["parts@1(compat=None, dilate=5) drops"].numpy()
+    kept = result.store.tensors(result.store.plan().tasks[0].name).tensors
+    drops = kept[TensorKey.shared("parts@1(compat=None, dilate=5)", "drops")].numpy()
     assert np.abs(drops - case["ixg__drops"]).max() < 0.02 * np.abs(case["ixg__drops"]).max()
     by_setting = {
         setting: rows["value"].to_numpy() for setting, rows in result.scores.groupby("setting")

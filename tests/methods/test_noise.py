@@ -5,6 +5,8 @@ import pytest
 import torch
 
 import heatproof as hp
+from heatproof.bench.cost import plan_cost
+from heatproof.bench.layout import ModelView
 from heatproof.bench.plan import make_plan
 from heatproof.bench.spec import parse_protocols
 from heatproof.errors import HeatproofError
@@ -70,10 +72,10 @@ def test_kinds_share_their_samples_and_the_plan_knows():
     model = hp.load_model("paperbirds/vgg")
     data = hp.load_data("paperbirds:test", model, limit=4)
     plan = make_plan([model], [data], parse_methods(methods), parse_protocols(["sds"]))
-    planned = plan.cost()["paperbirds/vgg"]
-    assert planned["backwards"] == 4 * (4 * 3 + 4)
+    planned = plan_cost(plan)[ModelView("paperbirds/vgg")]
+    assert planned.backwards == 4 * (4 * 3 + 4)
     hp.evaluate(model, data, methods, ["sds"])
-    assert model.passes["backward"] == planned["backwards"]
+    assert model.passes["backward"] == planned.backwards
 
 
 @pytest.mark.parametrize(

@@ -148,10 +148,7 @@ def test_protocols_share_passes_and_the_plan_knows(tmp_path):
         out=tmp_path,
     )
     assert model.passes["forward"] == 4 * (1 + 1 + 2 * 2 * 3)
-    assert (
-        Store(tmp_path).read_json("plan.json")["cost"][model.name]["forwards"]
-        == model.passes["forward"]
-    )
+    assert Store(tmp_path).plan().views[0].cost.forwards == model.passes["forward"]
     again = hp.load_model("paperbirds/vgg")
     hp.evaluate(
         again,
@@ -161,9 +158,9 @@ def test_protocols_share_passes_and_the_plan_knows(tmp_path):
         limit=4,
         out=tmp_path / "updated",
     )
-    cost = Store(tmp_path / "updated").read_json("plan.json")["cost"][again.name]
-    assert again.passes["backward"] == cost["backwards"] == 4 * 5 * (1 + 2)
-    assert again.passes["forward"] == cost["forwards"] == 4 * (1 + 3)
+    cost = Store(tmp_path / "updated").plan().views[0].cost
+    assert again.passes["backward"] == cost.backwards == 4 * 5 * (1 + 2)
+    assert again.passes["forward"] == cost.forwards == 4 * (1 + 3)
 
 
 def test_curves_are_kept_for_every_sample_and_flat_maps_are_flagged(tmp_path):
@@ -177,9 +174,13 @@ def test_curves_are_kept_for_every_sample_and_flat_maps_are_flagged(tmp_path):
         out=tmp_path,
     )
     store = Store(tmp_path)
-    tensors, _ = store.kept(next(iter(store.read_json("plan.json")["tasks"])))
+    tensors = store.tensors(store.plan().tasks[0].name).tensors
     for protocol in parse_protocols(CURVES):
-        curves = [v for k, v in tensors.items() if k.startswith(f"{protocol.canonical} ixg ")]
+        curves = [
+            values
+            for key, values in tensors.items()
+            if (key.kind, key.protocol, key.method) == ("curve", protocol.canonical, "ixg")
+        ]
         assert curves
         assert all(len(c) == 6 and torch.isfinite(c).all() for c in curves)
     flat = result.scores[result.scores["method"] == "constant"]

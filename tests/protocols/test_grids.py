@@ -1,14 +1,11 @@
 """The three settings from end to end: what is true by construction."""
 
-import json
-
 import pytest
 import torch
 
 import heatproof as hp
-from heatproof.data.grids import judged_cell
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.protocols import EvalBatch, make_protocol
+from heatproof.protocols import EvalBatch, ViewKey, make_protocol
 from heatproof.report.run_data import Run
 from heatproof.tensor.noise import Rng
 
@@ -38,9 +35,20 @@ def run(tmp_path_factory):
     )
 
 
-def test_one_row_for_every_grid_and_judged_cell(run):
+def contents(run):
+    """The images and the evaluated cell of every sample, as stored with the run."""
+    stored = Run(run.store)
+    return {
+        sample: grid
+        for view in stored.views("paperbirds/vgg")
+        for sample, grid in stored.kept("paperbirds/vgg", view).grids.items()
+    }
+
+
+def test_one_row_for_every_grid_and_evaluated_cell(run):
+    grids = contents(run)
     rows = run.scores[run.scores["method"] == "ixg"].assign(
-        cell=lambda t: t["sample"].map(judged_cell)
+        cell=lambda t: t["sample"].map(lambda sample: grids[sample].cell)
     )
     counts = rows.groupby(["protocol", "cell"]).size().unstack(fill_value=0)
     assert counts.loc["gridpg"].tolist() == [6, 6, 6, 6]
@@ -49,7 +57,7 @@ def test_one_row_for_every_grid_and_judged_cell(run):
     data = hp.load_data("paperbirds:test", limit=128)
     label = dict(zip(data.ids, data.labels, strict=True))
     for sample, target, cell in rows[["sample", "target", "cell"]].itertuples(index=False):
-        assert label[sample.partition("#")[0].split("+")[cell]] == target
+        assert label[grids[sample].images[cell]] == target
     assert set(rows["target_is"]) == {"label"} and set(rows["model"]) == {"paperbirds/vgg"}
 
 
@@ -80,23 +88,23 @@ def test_what_does_not_apply_is_said(run):
 def test_every_cells_share_is_kept(run):
     stored = Run(run.store)
     for protocol in ("gridpg", "difull", "dipart"):
-        judge = next(j for j in stored.judges.values() if j["id"] == protocol)
+        facts = next(p for p in stored.protocols.values() if p.id == protocol)
         rows = run.scores[
             (run.scores["protocol"] == protocol) & (run.scores["method"] == "ixg@final")
         ].set_index("sample")["value"]
-        for view in (v for v in stored.views("paperbirds/vgg") if v.startswith(protocol)):
+        for view in (v for v in stored.views("paperbirds/vgg") if v.name.startswith(protocol)):
             kept = stored.kept("paperbirds/vgg", view)
-            cells = kept.every(f"{judge['canonical']} ixg@final cells")
+            cells = kept.curves(facts, "ixg@final", "cells")
             assert cells.shape == (6, 4)
-            shares = cells[:, judged_cell(kept.ids[0])] / cells.sum(1)
+            shares = cells[:, view.cell] / cells.sum(1)
             assert shares.tolist() == pytest.approx(rows[kept.ids].tolist(), rel=1e-5)
-        assert judge["random_score"] == 0.25
+        assert facts.random_score == 0.25
 
 
 def test_the_pool_is_on_record(run):
-    pools = json.loads((run.store.root / "plan.json").read_text())["pools"]
-    assert len(pools) == 8  # a view for every judged cell
-    assert all(1 <= sum(pool.values()) <= 128 for pool in pools.values())
+    pools = [view.pool for view in run.store.plan().views]
+    assert len(pools) == 8  # a view for every evaluated cell
+    assert all(1 <= sum(pool.values()) <= 128 for pool in pools)
 
 
 def test_more_grids_begin_with_those_of_fewer():
@@ -125,13 +133,9 @@ def test_values_are_those_of_the_maps(grid):
     protocol = make_protocol("gridpg", {"grid": grid})
     maps = torch.zeros(3, 12, 12)
     maps[0, -1, -1], maps[1, 0, 0], maps[1, -1, -1] = 2, 3, 1
-    batch = EvalBatch(
-        [f"a#{grid**2 - 1}", f"b#{grid**2 - 1}", "c#0"],
-        maps,
-        torch.zeros(3),
-        maps,
-        Rng(0, ["a", "b", "c"]),
-    )
+    ids = ["a", "b", "c"]
+    view = ViewKey("grid", "gridpg", cell=grid**2 - 1)
+    batch = EvalBatch(ids, maps, torch.zeros(3), maps, Rng(0, ids), view=view)
     found = protocol.score_maps(None, batch, {}, maps)
     assert found.value.tolist() == [1, 0.25, 0] and not any(found.reasons)
     assert protocol.facts()["random_score"] == pytest.approx(1 / grid**2)

@@ -9,6 +9,7 @@ from scipy.stats import spearmanr
 
 import heatproof as hp
 from heatproof.analysis.tradeoff import tradeoff
+from heatproof.bench.layout import ProtocolFacts
 from heatproof.report.run_data import Run
 from heatproof.report.sections import curves, stability
 from heatproof.report.site import Site
@@ -45,6 +46,10 @@ def shown(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict:
     return found["models"][0]
 
 
+def deletion_with(run: Run, baseline: str) -> ProtocolFacts:
+    return next(p for p in run.protocols.values() if (p.id, p.baseline) == ("deletion", baseline))
+
+
 def test_distances_and_what_is_left_are_those_of_the_images(run: Run, shown: dict):
     """From the network and the images themselves, for the whole image and for nothing."""
     model = hp.load_model("paperbirds/vgg")
@@ -60,20 +65,24 @@ def test_distances_and_what_is_left_are_those_of_the_images(run: Run, shown: dic
     for images, step in ((x, 0), (torch.zeros_like(x), -1)):
         logits, embedding = model.forward(images)
         nearest = torch.cdist(torch.nn.functional.normalize(embedding.double()), bank).amin(1)
-        name = "deletion@1(baseline=zero, of=None, ood=True, score=logit, steps=5) gradcam"
+        deletion = deletion_with(run, "zero")
         kept = run.kept("paperbirds/vgg")
         torch.testing.assert_close(
-            kept.every(f"{name} ood")[:, step].double(), nearest, rtol=1e-4, atol=1e-5
+            kept.curves(deletion, "gradcam", "ood")[:, step].double(),
+            nearest,
+            rtol=1e-4,
+            atol=1e-5,
         )
         p = logits.double().softmax(1)
         left = np.log(32) + (p * p.clamp(min=1e-300).log()).sum(1)
         torch.testing.assert_close(
-            kept.every(f"{name} negentropy")[:, step].double(), left, rtol=1e-4, atol=1e-5
+            kept.curves(deletion, "gradcam", "negentropy")[:, step].double(),
+            left,
+            rtol=1e-4,
+            atol=1e-5,
         )
     row = next(r for r in shown["rows"] if (r["protocol"], r["baseline"]) == ("deletion", "blur"))
-    kept_curve = kept.every(
-        f"deletion@1(baseline=blur, of=None, ood=True, score=logit, steps=5) {shown['method']} ood"
-    )
+    kept_curve = kept.curves(deletion_with(run, "blur"), shown["method"], "ood")
     assert row["means"]["ood"].value == pytest.approx(kept_curve.double().mean().item())
 
 

@@ -12,7 +12,6 @@ from PIL import Image
 from scipy.stats import spearmanr
 
 import heatproof as hp
-from heatproof.data.grids import judged_cell
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Box, number
 from heatproof.report.run_data import Run
@@ -107,13 +106,18 @@ def test_the_dashed_line_is_a_map_that_is_the_same_everywhere(shown: dict):
 
 
 def test_shares_of_the_cells_add_up_and_the_judged_one_is_the_mean_score(
-    result: hp.Result, shown: dict
+    result: hp.Result, run: Run, shown: dict
 ):
+    cells = {
+        sample: grid.cell
+        for view in run.views("paperbirds/vgg")
+        for sample, grid in run.kept("paperbirds/vgg", view).grids.items()
+    }
     for setting, judged in zip(shown["settings"], ([0, 1, 2, 3], [0, 3]), strict=True):
         rows = result.scores[
             (result.scores["protocol"] == setting["label"]) & (result.scores["status"] == "ok")
         ]
-        rows = rows.assign(cell=rows["sample"].map(judged_cell))
+        rows = rows.assign(cell=rows["sample"].map(cells))
         assert set(setting["shares"]) == {"ixg", "ixg@final", "gradcam@final", "random"}
         for method, found in setting["shares"].items():
             assert [s.target for s in found] == judged
@@ -156,16 +160,13 @@ def test_bins_go_from_the_best_to_the_worst(result: hp.Result, shown: dict):
 def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(run: Run, site: Site, shown: dict):
     """Again from the kept maps, one by one."""
     view = next(
-        v for v in run.views("paperbirds/vgg") if v.startswith("gridpg") and v.endswith("cell 0")
+        v for v in run.views("paperbirds/vgg") if v.name.startswith("gridpg") and v.cell == 0
     )
     kept = run.kept("paperbirds/vgg", view)
     row = next(r for r in shown["settings"][0]["aggregated"]["rows"] if r["label"] == "ixg@final")
     scored = {}
     for sample in list(kept.shown):
-        large = pictures.resized(
-            kept.of(sample, "map ixg@final").float() * kept.of(sample, "scale ixg@final"),
-            (128, 128),
-        ).numpy()
+        large = pictures.resized(kept.unscaled_map(sample, "ixg@final"), (128, 128)).numpy()
         positive = np.maximum(large, 0)
         scored[sample] = (positive[:64, :64].sum() / positive.sum(), positive)
     order = sorted(scored.values(), key=lambda found: -found[0])

@@ -15,8 +15,9 @@ from torch import Tensor
 import heatproof as hp
 from heatproof.analysis.intervals import Estimate
 from heatproof.models.zoo import load_fine_tuned
+from heatproof.protocols import ViewKey
 from heatproof.report.charts import Axis, Panel, Row, Spot, lattice, spread
-from heatproof.report.run_data import Run, view_words
+from heatproof.report.run_data import Run
 from heatproof.report.sections import example, failures, gallery, models, provenance, stability
 from heatproof.report.sections.models import accuracy, across, best, channels, similarity
 from heatproof.report.site import Site
@@ -100,7 +101,7 @@ def test_accuracies_are_those_of_the_networks_themselves(run: Run, data: hp.Tens
 
 def test_differences_between_models_are_paired(run: Run, site: Site, result: hp.Result):
     tuned, plain = across.models(run, site)
-    assert (tuned["judge"]["id"], plain["judge"]["id"]) == ("idsds", "sds")
+    assert (tuned["judge"].id, plain["judge"].id) == ("idsds", "sds")
     scores = result.scores[result.scores["protocol"] == "idsds"]
     tables = [
         scores[scores["model"] == name].pivot(index="sample", columns="method", values="value")
@@ -142,7 +143,7 @@ def test_the_best_method_is_no_control_and_has_the_best_mean(run: Run):
             (run.summary["model"] == name) & (run.summary["protocol"] == "idsds")
         ].set_index("method")
         assert found.method == part["mean"].drop(["random", "edges"]).idxmax()
-        assert found.view == "fine-tuned 16/zero"
+        assert found.view == ViewKey("fine-tuned", "16/zero")
         assert found.score == pytest.approx(tuple(part.loc[found.method, ["mean", "low", "high"]]))
 
 
@@ -215,7 +216,8 @@ def test_a_copy_is_nearer_only_if_no_interval_overlaps():
 
 def test_channels_show_the_images_that_excite_them_most(run: Run, site: Site):
     for name, shown in zip(NAMES, channels.content(run, site), strict=True):
-        peaks = [run.kept(name, view).every("peaks") for view in ("", "fine-tuned 16/zero")]
+        views = (ViewKey(), ViewKey("fine-tuned", "16/zero"))
+        peaks = [run.kept(name, view).channel_peaks() for view in views]
         assert shown["n"] == 32
         common = []
         for c in range(6):
@@ -242,7 +244,7 @@ def test_the_worked_example_gives_the_score_of_the_row(run: Run, site: Site, res
     found = example.content(run, site)
     assert found is not None
     assert found["fine_tuned"]
-    assert found["judge"]["id"] == "idsds"
+    assert found["judge"].id == "idsds"
     rows = result.scores[
         (result.scores["model"] == NAMES[0]) & (result.scores["protocol"] == "idsds")
     ]
@@ -388,10 +390,14 @@ def test_a_lattice_has_a_mark_or_a_word_in_every_cell():
 
 @pytest.mark.parametrize(
     ("view", "words"),
-    [("", "as it is"), ("fine-tuned 16/zero", "fine-tuned (16/zero)"), ("grid 3", "grid 3")],
+    [
+        (ViewKey(), "as it is"),
+        (ViewKey("fine-tuned", "16/zero"), "fine-tuned (16/zero)"),
+        (ViewKey("grid", "gridpg (grid=2)", 3), "gridpg (grid=2), cell 3"),
+    ],
 )
-def test_views_in_words(view: str, words: str):
-    assert view_words(view) == words
+def test_views_in_words(view: ViewKey, words: str):
+    assert view.description == words
 
 
 def test_an_unfinished_run_without_labels_is_compared_as_far_as_it_goes(
@@ -409,7 +415,7 @@ def test_an_unfinished_run_without_labels_is_compared_as_far_as_it_goes(
     assert "No sample has a label" in text
     assert 'id="example"' in text
     assert "classified as" in text
-    for kind in ("rows", "kept"):
+    for kind in ("rows", "tensors"):
         next(p for p in sorted((tmp_path / "run" / kind).iterdir())).unlink()
     text = hp.Result.load(tmp_path / "run").report().read_text()
     assert 'id="models"' in text

@@ -18,6 +18,7 @@ from PIL import Image
 from scipy.stats import spearmanr
 
 import heatproof as hp
+from heatproof.bench.layout import IMAGES
 from heatproof.report import build
 from heatproof.report.charts import number
 from heatproof.report.run_data import Run
@@ -432,8 +433,8 @@ def test_numbers_have_a_real_minus_and_no_negative_zero():
 
 
 def test_the_images_of_the_run_are_not_changed(page: Path, full: hp.Result):
-    tensors, told = full.store.kept(next(iter(Run(full.store).plan["tasks"])))
-    kept = dict(zip(json.loads(told["ids"]), tensors["images"], strict=False))
+    stored = full.store.tensors(full.store.plan().tasks[0].name)
+    kept = dict(zip(stored.samples.ids, stored.tensors[IMAGES], strict=False))
     photos = [
         a
         for tag, a in Page(page.read_text()).tags

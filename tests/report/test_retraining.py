@@ -9,7 +9,7 @@ import torch
 
 import heatproof as hp
 from heatproof.analysis.accuracy import wilson
-from heatproof.api import open_spec
+from heatproof.bench.orchestrate import open_spec
 from heatproof.bench.spec import make_spec
 from heatproof.report.run_data import Run
 from heatproof.report.sections import retraining

@@ -55,8 +55,8 @@ def shown(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 
 def curve(run: Run, protocol: str, method: str, name: str) -> np.ndarray:
-    canonical = next(j["canonical"] for key, j in run.judges.items() if key[0] == protocol)
-    return run.kept("paperbirds/vgg").every(f"{canonical} {method} {name}").double()
+    facts = next(p for p in run.protocols.values() if p.id == protocol)
+    return run.kept("paperbirds/vgg").curves(facts, method, name).double()
 
 
 def test_soundness_at_levels(run: Run, shown: dict):

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import heatproof as hp
-from heatproof.api import open_spec
-from heatproof.bench.models import to_make
+from heatproof.bench.cost import plan_cost
+from heatproof.bench.models import pending_training
+from heatproof.bench.orchestrate import open_spec
 from heatproof.bench.spec import make_spec
 from heatproof.models.checkpoint import metadata
 from heatproof.training import cache, recipes, schedule
@@ -41,11 +42,11 @@ SPEC = {
 
 def test_what_is_trained_is_trained_once(quick: Path, tmp_path: Path) -> None:
     spec, made = make_spec(SPEC), []
-    assert len(to_make(spec)) == 6
+    assert len(pending_training(spec)) == 6
     stand_in = open_spec(spec, "cpu", train=False)
     assert not quick.exists()
     plan = open_spec(spec, "cpu", progress=lambda what, done, total: made.append(what))
-    assert plan.cost() == stand_in.cost()
+    assert plan_cost(plan) == plan_cost(stand_in)
     assert set(made) == {
         "training vgg7",
         *(
@@ -54,7 +55,7 @@ def test_what_is_trained_is_trained_once(quick: Path, tmp_path: Path) -> None:
             for to in ("16/zero", "4/zero")
         ),
     }
-    assert to_make(spec) == []
+    assert pending_training(spec) == []
     assert len(list(quick.iterdir())) == 6  # and nothing half-finished
     again: list[str] = []
     result = hp.run(

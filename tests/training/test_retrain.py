@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import heatproof as hp
-from heatproof.api import open_spec
-from heatproof.bench.models import to_make
+from heatproof.bench.cost import plan_cost
+from heatproof.bench.models import pending_training
+from heatproof.bench.orchestrate import open_spec
 from heatproof.bench.spec import DataSpec, make_spec
 from heatproof.data.altered import ALTERATIONS
 from heatproof.models.nets import net_named
@@ -41,13 +42,16 @@ def test_a_list_of_changes_is_a_model_each_judged_as_it_was_taught(
         {**SMALL, "trained_on": ["plain", "watermark", "disc"]},
         {**SMALL, "trained_on": "notch", "evaluated_on": "plain"},
     )
-    assert len(to_make(spec)) == 4 and "128 images forward and backward" in to_make(spec)[0]
+    assert (
+        len(pending_training(spec)) == 4
+        and "128 images forward and backward" in pending_training(spec)[0]
+    )
     stand_in, made = open_spec(spec, "cpu", train=False), []
     assert not own_cache.exists()
     plan = open_spec(
         spec, "cpu", progress=lambda what, done, total: made.append((what, done, total))
     )
-    assert plan.cost() == stand_in.cost() and to_make(spec) == []
+    assert plan_cost(plan) == plan_cost(stand_in) and pending_training(spec) == []
     assert {total for _, _, total in made} == {2} and len({what for what, _, _ in made}) == 4
     judged = {task.owner: task.data.name for task in plan.tasks}
     assert judged == {
@@ -148,7 +152,7 @@ def test_cifar10_by_changing_two_lines(tmp_path: Path) -> None:
     assert plan.tasks[0].model.shape("cam") == (64, 8, 8)
     moved = tmp_path / "elsewhere.npz"
     path.rename(moved)
-    assert to_make(spec_of(model, data=f"cifar10:{moved}")) == []  # known by what is in it
+    assert pending_training(spec_of(model, data=f"cifar10:{moved}")) == []  # known by what is in it
 
 
 @pytest.mark.parametrize(

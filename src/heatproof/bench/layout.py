@@ -30,7 +30,7 @@ from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
 from heatproof.protocols import ViewKey
 
-FORMAT = 2  # of the directory; a run of another format is run again rather than read
+FORMAT: Literal[2] = 2  # of the directory; a run of another format is run again rather than read
 Setting = tuple[str, str, str]  # protocol, setting, baseline: the columns of the rows
 
 ROW_SCHEMA = pa.schema(

@@ -284,7 +284,8 @@ def _reference(
     protocols: Sequence[Protocol],
 ) -> Reference | str:
     """Return the reference images if anything needs them, or why there are none."""
-    if not any(user.needs_reference for user in (*expressions, *protocols)):
+    needed = any(e.needs_reference for e in expressions)
+    if not needed and not any(p.needs_reference for p in protocols):
         return ""
     try:
         return reference_for(view.data, view.model, data, seed)

@@ -244,7 +244,7 @@ class Store:
     def _rows_as_written(self) -> pd.DataFrame:
         """Return rows as tasks have written them, without values that need all samples."""
         plan = self.plan()
-        order = {}
+        order: dict[str, int] = {}
         for task in plan.tasks:
             for record in task.records:
                 order[record] = len(order)
