@@ -8,9 +8,9 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "heatproof"
 ORDER = [
     "errors",
+    "userfile",
     "registry",
     "expressions",
-    "userfile",
     "tensor",
     "models",
     "data",

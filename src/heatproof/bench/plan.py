@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import resource
+import secrets
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from heatproof.baselines import Baseline
-from heatproof.data.base import Data, PartData
+from heatproof.data.base import Data, PartData, code_of
 from heatproof.data.catalog import Batch, load_batch
 from heatproof.data.reference import Reference, reference_for
 from heatproof.errors import HeatproofError, NotApplicable
@@ -33,6 +34,11 @@ class Cell:
     protocol: Protocol
     expression: Expression
     not_applicable: str = ""
+
+    @property
+    def unrecognizable(self) -> bool:
+        """Whether it runs user code that cannot be read, so that an edit would go unnoticed."""
+        return "" in (*self.expression.sources, *self.protocol.sources)
 
 
 @dataclass(frozen=True)
@@ -171,9 +177,8 @@ def make_plan(
         own: list[Task] = []
         for view, judges in _views_of(original, originals, protocols, refused, among):
             known = _reference(view, told, seed, asked, judges)
-            own += _tasks(
-                original.name, view, judges, asked, known, refused, [view.model.backend, seed]
-            )
+            common = [view.model.backend, seed, *_data_code(originals)]
+            own += _tasks(original.name, view, judges, asked, known, refused, common)
         tasks += sorted(
             own, key=lambda task: task.indices.start
         )  # views of the same images after each other
@@ -317,8 +322,16 @@ def _told(reference: str, *users: Protocol | Expression) -> str:
     return reference if any(user.needs_reference for user in users) else ""
 
 
-def _baseline_version(protocol: Protocol) -> int:
-    return Baseline.parse(protocol.baseline_name).entry.version if protocol.baseline_name else 0
+def _data_code(data: Data) -> list[str]:
+    """Return what identifies the code of a user's own data set; nothing for those that ship."""
+    code = code_of(data)
+    if code is None:
+        return []
+    return [code or secrets.token_hex(8)]  # code that cannot be read is never recognised
+
+
+def _baseline_version(protocol: Protocol) -> int | str:
+    return Baseline.parse(protocol.baseline_name).entry.revision if protocol.baseline_name else 0
 
 
 def _hash(parts: Any) -> str:

@@ -65,9 +65,7 @@ def execute(plan: Plan, store: Store, progress: Progress = lambda task, reused: 
 
 def _finished(rows: list[dict[str, Any]], task: Task) -> list[dict[str, Any]]:
     failed = {r["cell"] for r in rows if r["status"] == "failed"}
-    again = {
-        c.key for c in task.cells if c.expression.entry.source == ""
-    }  # code that cannot be read cannot be recognised
+    again = {c.key for c in task.cells if c.unrecognizable}
     if again and rows:
         names = ", ".join(sorted({c.expression.label for c in task.cells if c.key in again}))
         warnings.warn(
@@ -205,14 +203,15 @@ class _Work:
         )
 
     def prepared_baseline(self, baseline: Baseline) -> Mapping[str, Tensor]:
-        what = f"baseline {baseline.label} of version {baseline.entry.version}"
+        what = f"baseline {baseline.label} of version {baseline.entry.revision}"
         return self._ready_for(
             what, lambda reference: baseline.prepare(self.model, reference.batches(self.model))
         )
 
     def _prepared_protocol(self, protocol: Protocol) -> Mapping[str, Tensor]:
+        what = f"{protocol.preparation_key}{protocol.source or ''}"
         return self._ready_for(
-            protocol.preparation_key,
+            what,
             lambda reference: protocol.prepare(self.model, reference.batches(self.model)),
         )
 

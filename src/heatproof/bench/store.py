@@ -27,7 +27,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from heatproof.errors import HeatproofError
-from heatproof.protocols import Protocol, make_protocol
+from heatproof.protocols import Protocol
+from heatproof.protocols.base import register_stored, stored_protocol
 
 SCHEMA = pa.schema(
     [
@@ -136,6 +137,13 @@ class Store:
     def rows(self) -> pd.DataFrame:
         """Everything the latest plan asks for and is there, in the plan's order."""
         frame = self._written()
+        for told in self.read_json("plan.json")["protocols"]:
+            if told.get("aggregates") and stored_protocol(told["id"], told["settings"]) is None:
+                of_it = (frame["protocol"] == told["id"]) & (frame["status"] == "ok")
+                frame.loc[of_it, ["status", "message"]] = (
+                    "undefined",
+                    f"the code of protocol {told['id']} is not loaded; import it first",
+                )
         for part in self.pending_curves(frame):
             frame.loc[part.lost, ["status", "message"]] = (
                 "undefined",
@@ -154,7 +162,8 @@ class Store:
         frame = self._written() if frame is None else frame
         plan = self.read_json("plan.json")
         for told in plan["protocols"]:
-            if not told.get("aggregates"):
+            protocol = stored_protocol(told["id"], told["settings"])
+            if not told.get("aggregates") or protocol is None:
                 continue
             of_it = (
                 (frame["protocol"] == told["id"])
@@ -179,7 +188,6 @@ class Store:
                     name: curve[[place[sample] for sample in samples]]
                     for name, curve in curves.items()
                 }
-                protocol = make_protocol(told["id"], told["settings"])
                 yield PendingCurves(
                     protocol, model, method, samples, rows.index[there], rows.index[~there], found
                 )
@@ -210,6 +218,8 @@ class Store:
             raise HeatproofError(
                 f"{self.root}/plan.json names tasks that are no file names; this is not a run of heatproof"
             )
+        for facts in plan["protocols"]:
+            register_stored(facts)
         wanted = {
             key: i for i, key in enumerate(key for cells in plan["tasks"].values() for key in cells)
         }

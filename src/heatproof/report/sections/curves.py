@@ -12,7 +12,6 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.tradeoff import tradeoff
 from heatproof.baselines import Baseline
-from heatproof.errors import HeatproofError
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Point, Spot
 from heatproof.report.lines import Trace, traces
@@ -310,9 +309,11 @@ def _without(
     image: Tensor, empty: Tensor, removed: Tensor, baseline: str
 ) -> Tensor:  # (C, H, W) uint8
     """As it was judged; what a baseline imputes is imputed again."""
-    entry = Baseline.parse(baseline)
-    if entry.entry.imputes and not removed.all():
-        filled = entry.remover(image[None].float() / 255, None, Rng(0, [""]))(
+    imputing = Baseline.find(baseline)
+    # a user's own may need the model, which is not here
+    again = imputing and imputing.entry.imputes and imputing.entry.source is None
+    if imputing and again and not removed.all():
+        filled = imputing.remover(image[None].float() / 255, None, Rng(0, [""]))(
             torch.tensor([0]), removed[None]
         )[0]
         return (filled * 255).round().clamp(0, 255).byte()
@@ -320,10 +321,8 @@ def _without(
 
 
 def _group(baseline: str) -> str:
-    try:
-        return Baseline.parse(baseline).entry.group
-    except HeatproofError:
-        return "other"
+    known = Baseline.find(baseline)
+    return known.entry.group if known else "other"
 
 
 def _family(baseline: str) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 import yaml
 
 from heatproof.baselines import Baseline
-from heatproof.errors import HeatproofError
 from heatproof.report.run_data import Run, titled
 from heatproof.report.site import Site
 
@@ -96,10 +95,8 @@ def _baselines(run: Run) -> list[tuple[str, str]]:
 
 
 def _baseline_summary(name: str) -> str:
-    try:
-        return Baseline.parse(name).entry.summary
-    except HeatproofError:
-        return "not known to this version"
+    baseline = Baseline.find(name)
+    return baseline.entry.summary if baseline else "not known to this version"
 
 
 def _model(run: Run, name: str, view: str) -> dict[str, Any]:
