@@ -12,36 +12,56 @@ from typing import Any
 import pandas as pd
 from torch import Tensor, nn
 
+import heatproof.data as data  # the package itself is the decorator hp.data
 from heatproof.analysis.intervals import bootstrap_aggregates, summarize
 from heatproof.bench.models import Making, open_model
 from heatproof.bench.plan import Plan, Task, make_plan
 from heatproof.bench.run import execute, provenance
-from heatproof.bench.spec import DataSpec, Spec, load_spec, make_spec, parse_protocols
+from heatproof.baselines import baseline
+from heatproof.bench.spec import (
+    DataSpec,
+    ProtocolLike,
+    Spec,
+    load_spec,
+    make_spec,
+    parse_protocols,
+)
 from heatproof.bench.store import Store
-from heatproof.data.base import Data, TensorData
+from heatproof.data.base import Data, Sample, TensorData
 from heatproof.data.catalog import load_data
 from heatproof.data.grids import Grids
 from heatproof.errors import HeatproofError
-from heatproof.methods import Expression, method, parse_methods
+from heatproof.methods import Expression, method, parse_methods, transform
 from heatproof.methods import explain as _explain
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
+from heatproof.protocols import EvalBatch, Protocol, Scores, protocol
 from heatproof.report import build
+from heatproof.report.sections import section
 from heatproof.training.finetune import FineTuned, finetune
 
 __all__ = [
+    "EvalBatch",
     "FineTuned",
     "HeatproofError",
     "Model",
+    "Protocol",
     "Result",
+    "Sample",
+    "Scores",
     "TensorData",
+    "baseline",
+    "data",
     "evaluate",
     "explain",
     "finetune",
     "load_data",
     "load_model",
     "method",
+    "protocol",
     "run",
+    "section",
+    "transform",
 ]
 
 Method = str | Callable[..., Tensor]
@@ -131,7 +151,7 @@ def evaluate(
     model: Model | nn.Module | str | Sequence[Model | nn.Module | str],
     data: Data | str | tuple[Tensor, Sequence[int] | Tensor | None],
     methods: Sequence[Method],
-    protocols: Sequence[str | Mapping[str, Any]] = ("sds",),
+    protocols: Sequence[ProtocolLike] = ("sds",),
     *,
     limit: int | None = None,
     reference: Data | str | Tensor | None = None,
@@ -151,7 +171,7 @@ def evaluate(
     """
     if isinstance(methods, str) or callable(methods):
         methods = [methods]
-    if isinstance(protocols, str | Mapping):
+    if isinstance(protocols, str | Mapping | Protocol | type):
         protocols = [protocols]
     if not methods or not protocols:
         raise HeatproofError("there is nothing to judge: give at least one method and one protocol")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -11,12 +11,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from heatproof.data.altered import ALTERATIONS
-from heatproof.errors import HeatproofError, unknown
+from heatproof.errors import HeatproofError, format_invalid, unknown
 from heatproof.expressions import parse_call
 from heatproof.methods import Expression, parse_methods
 from heatproof.models.backends import BackendName
 from heatproof.models.nets import net_named
-from heatproof.protocols import Protocol, make_protocol
+from heatproof.protocols import PROTOCOLS, Protocol, make_protocol
 from heatproof.training.recipes import RECIPES
 
 PLAIN = "plain"  # nothing is done to the data
@@ -166,29 +166,53 @@ class Spec(_Strict):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def parse_protocols(wanted: Sequence[str | Mapping[str, Any]]) -> list[Protocol]:
-    """`deletion(baseline=blur)` or a mapping with a name; a list as a setting stands for one protocol each."""
-    found: dict[str, Protocol] = {}
-    for item in wanted:
-        if isinstance(item, str):
-            call = parse_call(item)
-            if call.args:
-                raise HeatproofError(
-                    f'protocol "{item}": settings are given by name, such as sds(patches=64)'
-                )
-            name, settings = call.name, dict(call.kwargs)
-        else:
-            settings = dict(item)
-            name = settings.pop("name", None)
-            if not isinstance(name, str):
-                raise HeatproofError(
-                    f"protocols: {dict(item)} has no name; write {{name: sds, patches: 64}}"
-                )
-        choices = [v if isinstance(v, list | tuple) else [v] for v in settings.values()]
-        for combination in product(*choices):
-            made = make_protocol(name, dict(zip(settings, combination, strict=True)))
-            found.setdefault(made.canonical, made)
-    return list(found.values())
+ProtocolLike = str | Mapping[str, Any] | Protocol | type[Protocol]
+
+
+def parse_protocols(items: Sequence[ProtocolLike]) -> list[Protocol]:
+    """Return the protocols that a spec or a call of `evaluate` names, each once.
+
+    Args:
+        items: Texts such as ``deletion(baseline=blur)`` or ``file:mine.py:MyProtocol``, mappings
+            with a name and settings, or protocols and their classes. A list as the value of a
+            setting stands for one protocol per value.
+
+    Raises:
+        HeatproofError: If there is no such protocol, or a setting does not fit.
+    """
+    protocols: dict[str, Protocol] = {}
+    for item in items:
+        for made in _expand_protocol(item):
+            protocols.setdefault(made.canonical, made)
+    return list(protocols.values())
+
+
+def _expand_protocol(item: ProtocolLike) -> Iterator[Protocol]:
+    """Yield one protocol for each combination of settings."""
+    if isinstance(item, Protocol):
+        PROTOCOLS.resolve(type(item))  # registers the class of a user's own
+        yield item
+        return
+    if isinstance(item, type):
+        yield make_protocol(PROTOCOLS.resolve(item).id, {})
+        return
+    if isinstance(item, str):
+        call = parse_call(item)
+        if call.args:
+            raise HeatproofError(
+                f'protocol "{item}": settings are given by name, such as sds(patches=64)'
+            )
+        name, settings = call.name, dict(call.kwargs)
+    else:
+        settings = dict(item)
+        name = settings.pop("name", None)
+        if not isinstance(name, str):
+            raise HeatproofError(
+                f"protocols: {dict(item)} has no name; write {{name: sds, patches: 64}}"
+            )
+    choices = [v if isinstance(v, list | tuple) else [v] for v in settings.values()]
+    for combination in product(*choices):
+        yield make_protocol(name, dict(zip(settings, combination, strict=True)))
 
 
 def load_spec(place: str | Path, **changes: Any) -> Spec:
@@ -269,7 +293,6 @@ def _at_key(place: str, key: str, check: Callable[[], object]) -> None:
 
 def _explain(error: Any) -> str:
     *path, last = error["loc"] or ("",)
-    key = ".".join(map(str, [*path, last]))
     if error["type"] == "extra_forbidden":
         inner: dict[str, type[BaseModel]] = {
             "models": ModelSpec,
@@ -279,9 +302,4 @@ def _explain(error: Any) -> str:
         where = inner.get(str(path[0]) if path else "", Spec)
         known = [f.alias or name for name, f in where.model_fields.items()]
         return str(unknown("key", last, known, f"(in {'.'.join(map(str, path))})" if path else ""))
-    if error["type"] == "missing":
-        return f"{key} is missing"
-    if error["type"] == "too_short":
-        return f"{key} is empty; name at least one"
-    said = error["msg"].removeprefix("Value error, ")
-    return f"{key}: found {error['input']!r}; {said[0].lower()}{said[1:]}"
+    return format_invalid(error)

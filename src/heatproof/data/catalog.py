@@ -86,9 +86,9 @@ def data(
     """Register a function that opens a data set.
 
     The function takes any of the keyword arguments ``rest`` (what follows ``id:`` in the name),
-    ``model`` (which images are fitted to, may be None), ``split``, ``limit`` and ``seed``, and
-    returns a data set: `TensorData`, or any object with the attributes of `heatproof.data.base.Data`.
-    To find the hooks below, the ``name`` of the data set must begin with ``id``.
+    ``model`` (which images are fitted to, may be None), ``split``, ``limit`` and ``seed``. It
+    returns a data set: `TensorData`, or an object with the attributes of
+    `heatproof.data.base.Data`. For the hooks below to be found, its ``name`` begins with ``id``.
 
     Example::
 

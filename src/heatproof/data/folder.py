@@ -184,8 +184,9 @@ def _folder_index(
         return class_index(folders, classes, n_classes, f"subfolders of {root}")
     if n_classes is not None and len(folders) != n_classes:
         raise HeatproofError(
-            f"{root} has {len(folders)} subfolders and the model {n_classes} classes without names, "
-            "so labels cannot be matched; give the model its class names: hp.Model(…, classes=[…])"
+            f"{root} has {len(folders)} subfolders and the model {n_classes} classes without "
+            "names, so labels cannot be matched; give the model its class names: "
+            "hp.Model(…, classes=[…])"
         )
     return {folder: i for i, folder in enumerate(folders)}
 

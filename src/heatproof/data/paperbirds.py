@@ -319,7 +319,8 @@ VARIANTS: dict[str, dict[str, list[Piece]]] = {
     },
 }
 
-# Two families of sixteen. In each, four parts vary freely, so every class has a twin in each of those four.
+# Two families of sixteen classes. In each, four parts vary freely, so that every class has a twin
+# in each of these four.
 FAMILIES: tuple[dict[str, tuple[str, ...]], ...] = (
     {
         "beak": ("cone", "spear"),
@@ -425,7 +426,7 @@ SHAPES = (
 HILLS, MOST_DISTRACTORS = 2, 10
 OVERSAMPLING = 4
 
-# Paint numbers grow from the lowest paper to the topmost one: 0 sky, hills, distractors, then the bird.
+# Paint numbers grow from the lowest paper to the topmost: 0 sky, hills, distractors, the bird.
 HILL, DISTRACTOR, BIRD = 1, 1 + HILLS, 1 + HILLS + MOST_DISTRACTORS
 STACK = ("tail", "foot", "body", "wing", "beak", "eye")
 PAINTS_EACH = 4
