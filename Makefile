@@ -1,5 +1,5 @@
 # make quickstart   a first run on the embedded data and models, and its report
-# make test         all checks and tests
+# make test         all checks and tests, and the line coverage
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # make models       docs/models.md: the networks of the papers
 # make truth        docs/img/known-truth-*.svg: soundness and completeness where the truth is known
@@ -14,7 +14,7 @@ quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
 
 test: .venv/installed-dev check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov=heatproof --cov-report=term
 
 check: .venv/installed-dev
 	$(BIN)/ruff check .
@@ -43,4 +43,4 @@ models: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

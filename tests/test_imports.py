@@ -8,6 +8,8 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "heatproof"
 ORDER = [
     "errors",
+    "files",
+    "platform",
     "userfile",
     "registry",
     "expressions",

@@ -5,7 +5,6 @@ Results are keyed by these hashes, so that results of edited code are not mistak
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import inspect
 import pickle
@@ -18,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from heatproof.errors import HeatproofError, unknown
+from heatproof.files import content_hash, file_hash
 
 PREFIX = "file:"
 
@@ -144,7 +144,7 @@ def _path_of(module: object) -> Path | None:
 
 
 def _hash_file(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
+    return file_hash(file) if file.is_file() else ""
 
 
 def source_of(thing: object) -> str:
@@ -186,13 +186,13 @@ def source_hash(thing: object) -> str | None:
     constants = [c for c in code.co_consts if not inspect.iscode(c)] if code else []
     closure = [_stable(cell.cell_contents) for cell in getattr(thing, "__closure__", None) or ()]
     parts = [source, _module_source(thing), [code.co_code if code else None, constants], closure]
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    return content_hash(repr(parts))
 
 
 def _stable(value: Any) -> Any:
     """Return something whose ``repr`` depends on the content alone."""
     if isinstance(value, Tensor | np.ndarray):
-        return hashlib.sha256(pickle.dumps(value)).hexdigest()
+        return content_hash(pickle.dumps(value))
     return value
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heatproof.protocols.soundness import Soundness
 from heatproof.tensor.curves import ranks_of, tie_order
-from heatproof.tensor.noise import generator
+from heatproof.tensor.noise import generator, sample_ids
 from heatproof.tensor.soundness import included_mass, relative
 
 KINDS = ("truth", "removed", "introduced")
@@ -46,7 +46,7 @@ def trials(
     )
     side = x.sum(1).sign()
     truth = relative((side[:, None] * x)[:, None])[:, 0]
-    ties = tie_order([str(i) for i in range(points)], seed, features)
+    ties = tie_order(sample_ids(None, points), seed, features)
     found: dict[str, list[tuple[Tensor, Tensor]]] = {kind: [] for kind in KINDS}
     for trial in range(count):
         chance = torch.from_numpy(generator(seed, "trial", trial).random((2, points, features)))

@@ -12,7 +12,7 @@ from torch import Tensor
 from heatproof.baselines.base import baseline
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
-from heatproof.tensor.noise import Rng
+from heatproof.tensor.noise import Rng, sample_ids
 from heatproof.tensor.stencil import impute
 
 
@@ -26,7 +26,7 @@ def linear_impute(
     """
     if not (math.isfinite(noise) and noise >= 0):
         raise HeatproofError(f"noise is a standard deviation, zero or more; found {noise}")
-    rng = rng or Rng(0, [str(row) for row in range(len(x))], x.device)
+    rng = rng or Rng(0, sample_ids(None, len(x)), x.device)
     if len(rng.ids) != len(x):
         raise HeatproofError(
             f"rng has {len(rng.ids)} ids for {len(x)} images; it needs one for each"

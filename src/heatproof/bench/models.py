@@ -1,8 +1,8 @@
-"""The models of a spec: loaded, or trained and fine-tuned first."""
+"""The models of a spec: loaded by name, or trained and fine-tuned first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from heatproof.bench.spec import PLAIN, ModelSpec, Spec
@@ -13,120 +13,137 @@ from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.models.vision import RANDOM
 from heatproof.models.zoo import load_fine_tuned, load_model
-from heatproof.protocols import Protocol
 from heatproof.training import cache
 from heatproof.training.recipes import RECIPES
 from heatproof.training.retrain import RetrainRecipe
 
-Making = cache.Progress
+TrainingProgress = cache.Progress
 
 
 def open_model(
-    told: ModelSpec, spec: Spec, device: str, train: bool, progress: Making | None
+    entry: ModelSpec, spec: Spec, device: str, train: bool, progress: TrainingProgress | None
 ) -> Model:
-    """`train`: whether what is missing is made; if not, untrained weights stand in."""
-    if told.name is not None:
+    """Return a model of a spec.
+
+    Args:
+        entry: The model's entry in the spec.
+        spec: The whole spec, which tells what the model is fine-tuned for.
+        device: Where the model goes.
+        train: Whether missing weights are trained. If not, untrained weights take their place.
+        progress: Called with (what is trained, steps done, steps in all).
+
+    Raises:
+        HeatproofError: If there is no such model, or it cannot be trained on this data.
+    """
+    if entry.name is not None:
         model = load_model(
-            told.name,
-            told.weights,
+            entry.name,
+            entry.weights,
             device,
-            fine_tuned_weights=told.fine_tuned_weights,
-            fine_tuned=told.fine_tuned,
+            fine_tuned_weights=entry.fine_tuned_weights,
+            fine_tuned=entry.fine_tuned,
         )
-    elif told.trained_on is not None:
-        model = _taught(told, spec, device, train, progress)
+    elif entry.trained_on is not None:
+        model = _retrained_model(entry, spec, device, train, progress)
     else:
-        model = _made(told, spec.judges(), device, train, progress)
-    if told.evaluated_on is not None and told.evaluated_on != told.trained_on:
-        model.name += f" evaluated on {told.evaluated_on}"
-    model.name, model.backend = told.alias or model.name, spec.backend
+        model = _trained_model(entry, spec, device, train, progress)
+    if entry.evaluated_on is not None and entry.evaluated_on != entry.trained_on:
+        model.name += f" evaluated on {entry.evaluated_on}"
+    model.name = entry.alias or model.name
+    model.backend = spec.backend
     return model
 
 
-def to_make(spec: Spec) -> list[str]:
-    """What has to be trained before a run of the spec begins."""
-    files = [file for told in spec.models if told.train is not None for file in _files(told, spec)]
-    return list(dict.fromkeys(what for path, what in files if not path.is_file()))
+def pending_training(spec: Spec) -> list[str]:
+    """Return what has to be trained before a run of the spec can start, one text each."""
+    pending: dict[str, None] = {}
+    for entry in spec.models:
+        if entry.train is None:
+            continue
+        for path, description in _weight_files(entry, spec):
+            if not path.is_file():
+                pending[description] = None
+    return list(pending)
 
 
-def _made(
-    told: ModelSpec,
-    protocols: Sequence[Protocol],
-    device: str,
-    train: bool,
-    progress: Making | None,
+def _trained_model(
+    entry: ModelSpec, spec: Spec, device: str, train: bool, progress: TrainingProgress | None
 ) -> Model:
-    assert told.train is not None
-    net, seed = told.train.removeprefix("paperbirds/"), told.seed or 0
+    """Return an embedded model that its recipe trains, with its fine-tuned weights."""
+    assert entry.train is not None
+    net = entry.train.removeprefix("paperbirds/")
+    seed = entry.seed or 0
     weights = cache.trained(net, seed, progress) if train else cache.place(net, seed)
-    model = load_model(told.train, weights if weights.is_file() else RANDOM, device)
-    model.name += f" seed {told.seed}" if told.seed is not None else ""
-    for to in _fine_tunings(told, protocols):
-        path = (
-            cache.fine_tuned(model, weights, to, seed, progress)
-            if train
-            else cache.fine_tuned_path(weights, to)
-        )
-        model.fine_tuned_weights[to] = path if path.is_file() else None
-    return load_fine_tuned(model, told.fine_tuned) if told.fine_tuned else model
+    model = load_model(entry.train, weights if weights.is_file() else RANDOM, device)
+    model.name += _seed_suffix(entry)
+    for fine_tuning in _fine_tunings(entry, spec):
+        if train:
+            path = cache.fine_tuned(model, weights, fine_tuning, seed, progress)
+        else:
+            path = cache.fine_tuned_path(weights, fine_tuning)
+        model.fine_tuned_weights[fine_tuning] = path if path.is_file() else None
+    return load_fine_tuned(model, entry.fine_tuned) if entry.fine_tuned else model
 
 
-def _taught(
-    told: ModelSpec, spec: Spec, device: str, train: bool, progress: Making | None
+def _retrained_model(
+    entry: ModelSpec, spec: Spec, device: str, train: bool, progress: TrainingProgress | None
 ) -> Model:
-    assert told.train is not None and told.trained_on is not None
-    seed = told.seed or 0
-    weights = (
-        cache.retrained(*_lesson(told, spec), seed, progress)
-        if train
-        else cache.retrained_path(*_lesson(told, spec), seed)
-    )
-    model = load_model(told.train, weights if weights.is_file() else RANDOM, device)
-    model.name += f" trained on {told.trained_on}" + (
-        f" seed {told.seed}" if told.seed is not None else ""
-    )
-    if told.trained_on != PLAIN and ALTERATIONS[told.trained_on].relabels:
+    """Return a model that is trained on altered images."""
+    assert entry.train is not None and entry.trained_on is not None
+    recipe, data = _retraining(entry, spec)
+    seed = entry.seed or 0
+    if train:
+        weights = cache.retrained(recipe, data, seed, progress)
+    else:
+        weights = cache.retrained_path(recipe, data, seed)
+    model = load_model(entry.train, weights if weights.is_file() else RANDOM, device)
+    model.name += f" trained on {entry.trained_on}{_seed_suffix(entry)}"
+    if entry.trained_on != PLAIN and ALTERATIONS[entry.trained_on].relabels:
         model.classes = None
     return model
 
 
-def _lesson(told: ModelSpec, spec: Spec) -> tuple[RetrainRecipe, Data]:
-    """How it is taught, and on what: the training split of what it is judged on."""
-    assert told.train is not None and told.trained_on is not None
-    lesson = RetrainRecipe(
-        told.train,
-        **{key: value for key in ("images", "epochs") if (value := getattr(told, key)) is not None},
-    )
-    name = training_split(judged := spec.data.changed(told.trained_on).name)
-    if name == judged or spec.data.split == "train":
+def _retraining(entry: ModelSpec, spec: Spec) -> tuple[RetrainRecipe, Data]:
+    """Return the recipe and its data: the training split of the data that is evaluated."""
+    assert entry.train is not None and entry.trained_on is not None
+    settings = {"images": entry.images, "epochs": entry.epochs}
+    given = {name: value for name, value in settings.items() if value is not None}
+    recipe = RetrainRecipe(entry.train, **given)
+    evaluated = spec.data.altered(entry.trained_on).name
+    name = training_split(evaluated)
+    if name == evaluated or spec.data.split == "train":
         raise HeatproofError(
-            f"{told.train} is taught on {name}, so it cannot be judged on it; judge it on another split"
+            f"{entry.train} is trained on {name}, so it cannot be evaluated on it; evaluate it on "
+            "another split"
         )
-    return lesson, load_data(name, load_model(told.train, RANDOM), limit=lesson.images)
+    return recipe, load_data(name, load_model(entry.train, RANDOM), limit=recipe.images)
 
 
-def _fine_tunings(told: ModelSpec, protocols: Sequence[Protocol]) -> list[str]:
-    return list(
-        dict.fromkeys(to for to in (*(p.fine_tuning for p in protocols), told.fine_tuned) if to)
-    )
+def _fine_tunings(entry: ModelSpec, spec: Spec) -> list[str]:
+    """Return the fine-tuned weights that protocols or the entry itself ask for."""
+    named = [*(protocol.fine_tuning for protocol in spec.parsed_protocols()), entry.fine_tuned]
+    return list(dict.fromkeys(name for name in named if name))
 
 
-def _files(told: ModelSpec, spec: Spec) -> Iterator[tuple[Path, str]]:
-    """Each with what it takes."""
-    assert told.train is not None
-    if told.trained_on is not None:
-        lesson, data = _lesson(told, spec)
-        seen = lesson.epochs * len(data.ids)
-        yield (
-            cache.retrained_path(lesson, data, told.seed or 0),
-            f"teach {told.train} on {data.name}, {seen:,} images forward and backward",
-        )
+def _seed_suffix(entry: ModelSpec) -> str:
+    return "" if entry.seed is None else f" seed {entry.seed}"
+
+
+def _weight_files(entry: ModelSpec, spec: Spec) -> Iterator[tuple[Path, str]]:
+    """Yield the files of weights that a model needs, each with what it takes to train it."""
+    assert entry.train is not None
+    seed = entry.seed or 0
+    if entry.trained_on is not None:
+        recipe, data = _retraining(entry, spec)
+        images = recipe.epochs * len(data.ids)
+        description = f"train {entry.train} on {data.name}, {images:,} images forward and backward"
+        yield cache.retrained_path(recipe, data, seed), description
         return
-    net, seed = told.train.removeprefix("paperbirds/"), told.seed or 0
-    weights, name = cache.place(net, seed), told.train + (f" seed {seed}" if seed else "")
+    net = entry.train.removeprefix("paperbirds/")
+    weights = cache.place(net, seed)
+    name = f"{entry.train} seed {seed}" if seed else entry.train
     yield weights, f"train {name}, about {RECIPES[net].minutes:.0f} min on two cores"
-    for to in _fine_tunings(told, spec.judges()):
-        yield (
-            cache.fine_tuned_path(weights, to),
-            f"fine-tune {name} for {to}, about {cache.FINE_TUNING_MINUTES:.0f} min",
-        )
+    for fine_tuning in _fine_tunings(entry, spec):
+        minutes = f"{cache.FINE_TUNING_MINUTES:.0f}"
+        path = cache.fine_tuned_path(weights, fine_tuning)
+        yield path, f"fine-tune {name} for {fine_tuning}, about {minutes} min"

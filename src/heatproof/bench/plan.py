@@ -1,34 +1,38 @@
-"""What a run will do: cells (the unit of record), grouped into tasks (the unit of work), and what they cost."""
+"""What a run will do: records, the unit of record, grouped into tasks, the unit of work."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import resource
 import secrets
-import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from heatproof.baselines import Baseline
+from heatproof.bench.layout import ModelView
 from heatproof.data.base import Data, PartData, code_of
 from heatproof.data.catalog import Batch, load_batch
 from heatproof.data.reference import Reference, reference_for
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.files import content_hash
 from heatproof.methods import Expression, at_their_layers
 from heatproof.methods.explain import check_applicable
 from heatproof.models.model import Model
-from heatproof.protocols import Protocol, View
+from heatproof.protocols import Protocol, View, ViewKey
 
-SHARD = 64
+SHARD_SIZE = 64  # samples per task; fixed, so that a larger limit reuses what a smaller one did
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One (model, protocol setting, method, shard), keyed by everything that changes its numbers."""
+class Record:
+    """The scores of one (model view, protocol setting, method, shard).
+
+    Attributes:
+        key: A hash of everything that changes the scores.
+        protocol: The protocol with its settings.
+        expression: The method.
+        not_applicable: Why there are no scores; empty if there are.
+    """
 
     key: str
     protocol: Protocol
@@ -43,102 +47,63 @@ class Cell:
 
 @dataclass(frozen=True)
 class Task:
-    """One (model view, shard) with all its cells, which share passes."""
+    """One (model view, shard) with all its records, which share passes.
+
+    Attributes:
+        name: Also the name of the task's files.
+        model_name: The model's name in the rows, which is the same for all its views.
+        view: Which view of the model it is.
+        model: The model of that view.
+        data: The data of that view.
+        indices: The samples of the shard.
+        records: What is evaluated.
+        reference: Images that are not evaluated, for what is prepared beforehand; None if nothing
+            needs them.
+    """
 
     name: str
-    owner: str  # the model in the rows, whatever the view
-    view: str  # "": the model and the data as they are
+    model_name: str
+    view: ViewKey
     model: Model
     data: Data
     indices: range
-    cells: tuple[Cell, ...]
-    reference: Reference | None = None  # where something needs one
+    records: tuple[Record, ...]
+    reference: Reference | None = None
+
+    @property
+    def subject(self) -> ModelView:
+        return ModelView(self.model_name, self.view)
 
     @property
     def title(self) -> str:
-        return f"{self.owner}, {self.view}" if self.view else self.owner
+        """Model and view, as a text for people."""
+        return self.subject.title
+
+    @property
+    def applicable(self) -> list[Record]:
+        return [record for record in self.records if not record.not_applicable]
 
     def load(self) -> Batch:
-        """With what its protocols need."""
-        with_parts = any("parts" in c.protocol.needs for c in self.cells if not c.not_applicable)
+        """Return the samples, with parts if a protocol needs them."""
+        with_parts = any("parts" in record.protocol.needs for record in self.applicable)
         return load_batch(self.data, self.indices, self.model, with_parts)
 
 
 @dataclass(frozen=True)
 class Plan:
+    """All tasks of a run.
+
+    Attributes:
+        tasks: In the order in which they run.
+        seed: Seed for all noise.
+        batch_size: Images in one pass.
+        keep_maps: For how many samples of each model images and maps are stored.
+    """
+
     tasks: tuple[Task, ...]
     seed: int
     batch_size: int
     keep_maps: int
-
-    def cost(self) -> dict[str, dict[str, int]]:
-        """Per model and view: images, and passes an image may need. A backward includes its forward."""
-        total: dict[str, dict[str, int]] = {}
-        for task in self.tasks:
-            forwards, backwards = task_cost(task)
-            row = total.setdefault(task.title, {"images": 0, "forwards": 0, "backwards": 0})
-            row["images"] += len(task.indices)
-            row["forwards"] += forwards * len(task.indices)
-            row["backwards"] += backwards * len(task.indices)
-        for title, task in {t.title: t for t in self.tasks if t.reference}.items():
-            forwards, backwards = _preparation(task)
-            total[title]["forwards"] += forwards
-            total[title]["backwards"] += backwards
-        return total
-
-
-def _preparation(task: Task) -> tuple[int, int]:
-    """(forwards, backwards) before anything is judged."""
-    live = [c for c in task.cells if not c.not_applicable]
-    banks = {c.protocol.preparation_key for c in live if c.protocol.preparation_key}
-    named = {
-        name
-        for c in live
-        for name in (c.protocol.baseline_name, c.expression.arguments.get("baseline"))
-        if isinstance(name, str) and name
-    }
-    costs = [Baseline.parse(name).preparation() for name in named]
-    return len(banks) * len(task.reference.indices if task.reference else ()) + sum(
-        f for f, _ in costs
-    ), sum(b for _, b in costs)
-
-
-def task_cost(task: Task) -> tuple[int, int]:
-    """(forwards, backwards) an image through the whole network; what methods share is counted once, what starts at a later layer not."""
-    live = [c for c in task.cells if not c.not_applicable]
-    shared: dict[Hashable, int] = {}
-    each: dict[Hashable, int] = {}
-    again: dict[str, int] = {}  # how often a method explains anew, by its maps
-    for cell in live:
-        shared |= cell.protocol.shared_passes()
-        each |= {(cell.expression.label, what): n for what, n in cell.protocol.passes().items()}
-        again[cell.expression.map_key] = (
-            again.get(cell.expression.map_key, 0) + cell.protocol.explanations()
-        )
-    forwards, backwards, drawn = 1 + sum(shared.values()) + sum(each.values()), 0, set[str]()
-    expressions = {c.expression.map_key: c.expression for c in live}.values()
-    layers = {e.map_key: task.model.layer_name(e.layer) for e in expressions}
-    for expression in expressions:
-        f, b = expression.cost_on(task.model) or (0, 0) if again[expression.map_key] else (0, 0)
-        forwards, backwards = (
-            forwards + again[expression.map_key] * f,
-            backwards + again[expression.map_key] * b,
-        )
-        whole = layers[expression.map_key] == "input" or "image" in expression.entry.needs
-        if (
-            whole
-            and not expression.shares_gradient
-            and not (expression.drawn and expression.drawn in drawn)
-        ):
-            drawn.add(expression.drawn)
-            f, b = expression.cost_on(task.model) or (0, 0)
-            forwards, backwards = forwards + f, backwards + b
-    watched = {layers[e.map_key] for e in expressions if e.shares_gradient}
-    to_reach = set(layers.values()) - {"input"}
-    if "input" in watched:
-        backwards += len({e.arguments.get("score") for e in expressions if e.shares_gradient})
-        to_reach -= watched
-    return forwards + len(to_reach), backwards
 
 
 def make_plan(
@@ -152,42 +117,58 @@ def make_plan(
     keep_maps: int = 64,
     references: Sequence[Data | None] | None = None,
 ) -> Plan:
-    """Fixed blocks of 64 samples, so that a larger limit takes up what a smaller one has done."""
-    tasks: list[Task] = []
-    names = [m.name for m in models]
+    """Plan the evaluation of methods on models.
+
+    Args:
+        models: The models; their names must differ.
+        data: The data of each model.
+        expressions: The methods.
+        protocols: The protocols with their settings.
+        seed: Seed for all noise.
+        batch_size: Images in one pass.
+        keep_maps: For how many samples of each model images and maps are stored.
+        references: For each model, images that are not evaluated, for what is prepared beforehand;
+            None, or None for a model, chooses them by the data.
+
+    Returns:
+        The plan, with tasks of ``SHARD_SIZE`` samples.
+
+    Raises:
+        HeatproofError: If models or samples cannot be told apart, or labels are not classes.
+        NotApplicable: If no protocol is defined for any of the models.
+    """
+    names = [model.name for model in models]
     if len(set(names)) != len(names):
-        raise HeatproofError(
-            f"two models are called {next(n for n in names if names.count(n) > 1)}; give one another name"
-        )
-    given = list(zip(models, data, strict=True))
-    for original, originals in given:
-        _check_data(originals, original)
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise HeatproofError(f"two models are called {repeated}; give one another name")
+    pairs = list(zip(models, data, strict=True))
+    for model, samples in pairs:
+        _check_data(samples, model)
     refusals = {(m.name, p.canonical): _refusal(p, m) for m in models for p in protocols}
     if all(refusals.values()):
-        raise NotApplicable(
-            "there is nothing to judge: " + "; ".join(dict.fromkeys(refusals.values()))
-        )
-    among = {
-        p.canonical: [pair for pair in given if not refusals[pair[0].name, p.canonical]]
+        reasons = "; ".join(dict.fromkeys(refusals.values()))
+        raise NotApplicable(f"there is nothing to evaluate: {reasons}")
+    accepted = {
+        p.canonical: [pair for pair in pairs if not refusals[pair[0].name, p.canonical]]
         for p in protocols
     }
-    for (original, originals), told in zip(given, references or [None] * len(models), strict=True):
-        refused = {p.canonical: refusals[original.name, p.canonical] for p in protocols}
-        asked = at_their_layers(expressions, original)
-        own: list[Task] = []
-        for view, judges in _views_of(original, originals, protocols, refused, among):
-            known = _reference(view, told, seed, asked, judges)
-            common = [view.model.backend, seed, *_data_code(originals)]
-            own += _tasks(original.name, view, judges, asked, known, refused, common)
-        tasks += sorted(
-            own, key=lambda task: task.indices.start
-        )  # views of the same images after each other
-    smallest = min(batch_size, *(len(t.data.ids) for t in tasks))
+    tasks: list[Task] = []
+    references = references or [None] * len(models)
+    for (model, samples), reference_data in zip(pairs, references, strict=True):
+        refused = {p.canonical: refusals[model.name, p.canonical] for p in protocols}
+        at_layers = at_their_layers(expressions, model)
+        model_tasks: list[Task] = []
+        for view, evaluating in _views(model, samples, protocols, refused, accepted):
+            reference = _reference(view, reference_data, seed, at_layers, evaluating)
+            model_tasks += _tasks(model.name, view, evaluating, at_layers, reference, refused, seed)
+        # Views of the same images run after each other.
+        tasks += sorted(model_tasks, key=lambda task: task.indices.start)
+    smallest = min(batch_size, *(len(task.data.ids) for task in tasks))
     return Plan(tuple(tasks), seed, smallest, keep_maps)
 
 
 def _refusal(protocol: Protocol, model: Model) -> str:
-    """Why a protocol is not defined for a model; "" where it is."""
+    """Return why a protocol is not defined for a model; empty if it is."""
     try:
         protocol.check(model)
     except NotApplicable as error:
@@ -195,100 +176,125 @@ def _refusal(protocol: Protocol, model: Model) -> str:
     return ""
 
 
-def _views_of(
+def _views(
     model: Model,
     data: Data,
     protocols: Sequence[Protocol],
     refused: Mapping[str, str],
-    among: Mapping[str, Sequence[tuple[Model, Data]]],
+    accepted: Mapping[str, Sequence[tuple[Model, Data]]],
 ) -> list[tuple[View, list[Protocol]]]:
-    """The views that are judged, each once, and by which protocols; one that is refused stands with the model as it is."""
-    views: dict[str, View] = {}
-    judges: dict[str, list[Protocol]] = {}
+    """Return each view once, with its protocols; a refused protocol goes with the plain view."""
+    views: dict[ViewKey, View] = {}
+    evaluating: dict[ViewKey, list[Protocol]] = {}
     for protocol in protocols:
-        own = protocol.canonical
-        for view in (
-            [View("", model, data)] if refused[own] else protocol.views(model, data, among[own])
-        ):
-            views.setdefault(view.name, view)
-            judges.setdefault(view.name, []).append(protocol)
-    return [(views[name], judges[name]) for name in views]
+        name = protocol.canonical
+        if refused[name]:
+            chosen = [View(ViewKey(), model, data)]
+        else:
+            chosen = protocol.views(model, data, accepted[name])
+        for view in chosen:
+            views.setdefault(view.key, view)
+            evaluating.setdefault(view.key, []).append(protocol)
+    return [(views[key], evaluating[key]) for key in views]
 
 
 def _tasks(
-    owner: str,
+    model_name: str,
     view: View,
     protocols: Sequence[Protocol],
     expressions: Sequence[Expression],
     reference: Reference | str,
     refused: Mapping[str, str],
-    common: Sequence[Any],
+    seed: int,
 ) -> Iterator[Task]:
+    """Divide one view into shards.
+
+    Args:
+        model_name: The model's name in the rows.
+        view: Model and data.
+        protocols: The protocols that evaluate this view.
+        expressions: The methods, at their layers.
+        reference: The reference images, or why there are none (empty: nothing needs them).
+        refused: By protocol, why it is not defined for the model.
+        seed: Seed for all noise.
+    """
     model, data = view.model, view.data
-    lacking = reference if isinstance(reference, str) else ""
-    not_applicable = {
-        e.canonical: (lacking if e.needs_reference else "")
-        or _reason(e, model, data.has_silhouettes)
+    no_reference = reference if isinstance(reference, str) else ""
+    images = None if isinstance(reference, str) else reference
+    reference_key = images.fingerprint if images else ""
+    lacking = _lacking(data)
+    method_reasons = {
+        e.canonical: (no_reference if e.needs_reference else "")
+        or _method_refusal(e, model, data.has_silhouettes)
         for e in expressions
-    }
-    lacks = {
-        "parts": ""
-        if isinstance(data, PartData)
-        else f"{data.name} has no parts; use paperbirds or funnybirds:…",
-        "silhouette": ""
-        if data.has_silhouettes
-        else f"{data.name} does not tell which pixels matter; use watermark:… or paperbirds",
     }
     layers = {
-        e.canonical: "" if not_applicable[e.canonical] else model.layer_name(e.layer)
+        e.canonical: "" if method_reasons[e.canonical] else model.layer_name(e.layer)
         for e in expressions
     }
-    weights = model.fingerprint()
-    bank = None if isinstance(reference, str) else reference
-    known = bank.fingerprint if bank else ""
-    for start in range(0, len(data.ids), SHARD):
-        indices = range(start, min(start + SHARD, len(data.ids)))
-        shard = [(data.ids[i], data.fingerprints[i], data.labels[i]) for i in indices]
-        block = [data.name, shard, weights, *common]
-        cells = tuple(
-            Cell(
-                _hash(
-                    [
-                        *block,
-                        p.canonical,
-                        p.target_policy,
-                        _baseline_version(p),
-                        e.canonical,
-                        layers[e.canonical],
-                        _told(known, p, e),
-                    ]
-                ),
-                p,
-                e,
-                refused[p.canonical]
-                or "; ".join(filter(None, (lacks[need] for need in p.needs)))
-                or (lacking if p.needs_reference else "")
-                or not_applicable[e.canonical],
-            )
-            for p in protocols
-            for e in expressions
+
+    def reason(protocol: Protocol, expression: Expression) -> str:
+        return (
+            refused[protocol.canonical]
+            or "; ".join(filter(None, (lacking[need] for need in protocol.needs)))
+            or (no_reference if protocol.needs_reference else "")
+            or method_reasons[expression.canonical]
         )
-        name = f"{_hash([owner, view.name])[:8]}-{start // SHARD:05d}-{_hash([data.ids[i] for i in indices])[:6]}"  # a part block apart
-        yield Task(name, owner, view.name, model, data, indices, cells, bank)
+
+    weights = model.fingerprint()
+    code = _data_code(data)
+    for start in range(0, len(data.ids), SHARD_SIZE):
+        indices = range(start, min(start + SHARD_SIZE, len(data.ids)))
+        shard = [(data.ids[i], data.fingerprints[i], data.labels[i]) for i in indices]
+        block = [data.name, shard, weights, model.backend, seed, *code]
+        records = []
+        for protocol in protocols:
+            for expression in expressions:
+                needs_reference = protocol.needs_reference or expression.needs_reference
+                content = [
+                    *block,
+                    protocol.canonical,
+                    protocol.target_policy,
+                    _baseline_version(protocol),
+                    expression.canonical,
+                    layers[expression.canonical],
+                    reference_key if needs_reference else "",
+                ]
+                because = reason(protocol, expression)
+                records.append(Record(_hash(content), protocol, expression, because))
+        name = _task_name(model_name, view.key, start, [data.ids[i] for i in indices])
+        yield Task(name, model_name, view.key, model, data, indices, tuple(records), images)
+
+
+def _task_name(model_name: str, view: ViewKey, start: int, ids: Sequence[str]) -> str:
+    """Return a file name that a shard of other samples does not have."""
+    subject = _hash([model_name, view.kind, view.name, view.cell])
+    return f"{subject[:8]}-{start // SHARD_SIZE:05d}-{_hash(ids)[:6]}"
+
+
+def _lacking(data: Data) -> dict[str, str]:
+    """Return why data does not meet each need that a protocol may have; empty if it does."""
+    parts = ""
+    if not isinstance(data, PartData):
+        parts = f"{data.name} has no parts; use paperbirds or funnybirds:…"
+    silhouette = ""
+    if not data.has_silhouettes:
+        silhouette = f"{data.name} does not tell which pixels matter; use watermark:… or paperbirds"
+    return {"parts": parts, "silhouette": silhouette}
 
 
 def _reference(
     view: View,
-    told: Data | None,
+    data: Data | None,
     seed: int,
     expressions: Sequence[Expression],
     protocols: Sequence[Protocol],
 ) -> Reference | str:
-    """Where a method, a protocol or a baseline needs one; or why there is none."""
-    if not _told("some", *expressions, *protocols):
+    """Return the reference images if anything needs them, or why there are none."""
+    if not any(user.needs_reference for user in (*expressions, *protocols)):
         return ""
     try:
-        return reference_for(view.data, view.model, told, seed)
+        return reference_for(view.data, view.model, data, seed)
     except HeatproofError as error:
         return f"it needs reference images. {error}"
 
@@ -297,20 +303,21 @@ def _check_data(data: Data, model: Model) -> None:
     if not data.ids:
         raise HeatproofError(f"{data.name} has no samples")
     if len(set(data.ids)) != len(data.ids):
-        twice = next(i for i in data.ids if list(data.ids).count(i) > 1)
+        repeated = next(i for i in data.ids if list(data.ids).count(i) > 1)
         raise HeatproofError(
-            f'{data.name} has two samples with the id "{twice}"; ids tell samples apart'
+            f'{data.name} has two samples with the id "{repeated}"; every sample needs its own'
         )
-    strange = {
-        label for label in data.labels if label is not None and not 0 <= label < model.n_classes
-    }
-    if strange:
+    labels = {label for label in data.labels if label is not None}
+    outside = {label for label in labels if not 0 <= label < model.n_classes}
+    if outside:
         raise HeatproofError(
-            f"{data.name} has labels such as {min(strange)}, but the classes of {model.name} are 0 to {model.n_classes - 1}"
+            f"{data.name} has labels such as {min(outside)}, but the classes of {model.name} are "
+            f"0 to {model.n_classes - 1}"
         )
 
 
-def _reason(expression: Expression, model: Model, has_silhouettes: bool) -> str:
+def _method_refusal(expression: Expression, model: Model, has_silhouettes: bool) -> str:
+    """Return why a method is not defined for a model; empty if it is."""
     try:
         check_applicable(expression, model, has_silhouettes)
     except NotApplicable as error:
@@ -318,74 +325,17 @@ def _reason(expression: Expression, model: Model, has_silhouettes: bool) -> str:
     return ""
 
 
-def _told(reference: str, *users: Protocol | Expression) -> str:
-    return reference if any(user.needs_reference for user in users) else ""
-
-
 def _data_code(data: Data) -> list[str]:
     """Return what identifies the code of a user's own data set; nothing for those that ship."""
     code = code_of(data)
     if code is None:
         return []
-    return [code or secrets.token_hex(8)]  # code that cannot be read is never recognised
+    return [code or secrets.token_hex(8)]  # code that cannot be read is never recognized
 
 
 def _baseline_version(protocol: Protocol) -> int | str:
     return Baseline.parse(protocol.baseline_name).entry.revision if protocol.baseline_name else 0
 
 
-def _hash(parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
-
-
-@dataclass(frozen=True)
-class Forecast:
-    seconds: dict[str, float]  # per model and view
-    memory: int  # bytes: the peak of this process, or of the GPU, with one batch each way
-    disk: int  # bytes
-
-
-def forecast(plan: Plan) -> Forecast:
-    """From a short calibration: one timed batch each way, after one to warm up."""
-    seconds = {}
-    for title, cost in plan.cost().items():
-        model = next(t.model for t in plan.tasks if t.title == title)
-        x = torch.zeros(
-            plan.batch_size,
-            len(model.mean),
-            model.size,
-            model.size,
-            device=model.device,
-            dtype=model.dtype,
-        )
-        target = torch.zeros(plan.batch_size, dtype=torch.long, device=model.device)
-        with model.batches_of(plan.batch_size):
-            forward = _timed(model.logits, x) / plan.batch_size
-            backward = _timed(model.gradient, x, target) / plan.batch_size
-        seconds[title] = cost["forwards"] * forward + cost["backwards"] * backward
-    memory = (
-        torch.cuda.max_memory_allocated()
-        if torch.cuda.is_available()
-        else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    )
-    return Forecast(
-        seconds, memory, sum(map(_disk, plan.tasks, [plan.keep_maps] * len(plan.tasks)))
-    )
-
-
-def _timed(call: Callable[..., object], *arguments: object) -> float:
-    call(*arguments)
-    begin = time.perf_counter()
-    call(*arguments)
-    return time.perf_counter() - begin
-
-
-def _disk(task: Task, keep_maps: int) -> int:
-    """TrainBatch take some 4 bytes each once compressed; kept maps 2 bytes a pixel, images 3, logits 4 a class."""
-    kept = max(0, min(keep_maps - task.indices.start, len(task.indices)))
-    pixels, maps = task.model.size**2, len({c.expression.label for c in task.cells})
-    return (
-        4 * len(task.cells) * len(task.indices)
-        + kept * pixels * (3 + 2 * maps)
-        + 4 * task.model.n_classes * len(task.indices)
-    )
+def _hash(content: Any) -> str:
+    return content_hash(json.dumps(content), length=24)

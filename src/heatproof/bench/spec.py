@@ -1,4 +1,8 @@
-"""What to run, as YAML. Everything is checked before anything runs; an error names the key, what was found and what is allowed."""
+"""Specs: what to run, as YAML.
+
+A spec is checked completely before anything runs; errors name the key, what was found there and
+what is allowed.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from heatproof.bench.layout import is_run
 from heatproof.data.altered import ALTERATIONS
 from heatproof.errors import HeatproofError, format_invalid, unknown
 from heatproof.expressions import parse_call
@@ -19,8 +24,14 @@ from heatproof.models.nets import net_named
 from heatproof.protocols import PROTOCOLS, Protocol, make_protocol
 from heatproof.training.recipes import RECIPES
 
-PLAIN = "plain"  # nothing is done to the data
+PLAIN = "plain"  # images as they are
 STUDIES = Path(__file__).parent.parent / "studies"
+RENAMED_KEYS = {
+    "taught": "trained_on",
+    "shown": "evaluated_on",
+    "tuned": "fine_tuned_weights",
+    "aligned": "fine_tuned",
+}
 
 
 class _Strict(BaseModel):
@@ -28,22 +39,24 @@ class _Strict(BaseModel):
 
 
 class ModelSpec(_Strict):
-    """By its name, or a recipe to train once and keep."""
+    """A model by its name, or a recipe that is trained once and cached."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     name: str | None = None
     train: str | None = Field(default=None, description="a recipe, such as paperbirds/resnet18")
-    seed: int | None = Field(default=None, ge=0, description="of the training")
+    seed: int | None = Field(default=None, ge=0, description="seed for the training")
     weights: str | None = None
     trained_on: str | None = Field(
         default=None,
-        description="train it on the data changed so: plain, watermark, disc; a list is a model each",
+        description="how the training images are altered: plain, watermark, disc; a list stands "
+        "for one model each",
     )
     evaluated_on: str | None = Field(
-        default=None, description="judge it on the data changed so; by default as it was taught"
+        default=None,
+        description="how the evaluated images are altered; by default like the training images",
     )
-    images: int | None = Field(default=None, ge=1, description="that it is taught on")
+    images: int | None = Field(default=None, ge=1, description="number of training images")
     epochs: int | None = Field(default=None, ge=1)
     fine_tuned_weights: dict[str, str] | None = Field(
         default=None,
@@ -51,22 +64,23 @@ class ModelSpec(_Strict):
     )
     fine_tuned: str | None = Field(
         default=None,
-        description="take the weights fine-tuned for so many cells and this baseline: 16/zero",
+        description="use the weights fine-tuned for this number of patches and baseline: 16/zero",
     )
     alias: str | None = Field(
-        default=None, alias="as", description="another name, where one model stands twice"
+        default=None, alias="as", description="another name, if a model is listed twice"
     )
 
     @property
-    def change(self) -> str:
-        """What is done to the data that it is judged on."""
+    def alteration(self) -> str:
+        """How the images that it is evaluated on are altered."""
         return self.evaluated_on or self.trained_on or PLAIN
 
     @model_validator(mode="after")
-    def _one_origin(self) -> ModelSpec:
+    def _keys_fit_together(self) -> ModelSpec:
         if (self.name is None) == (self.train is None):
             raise ValueError(
-                "a model has a name, or a recipe to train: {name: paperbirds/resnet}, {train: paperbirds/resnet18}"
+                "a model has a name, or a recipe to train: {name: paperbirds/resnet}, "
+                "{train: paperbirds/resnet18}"
             )
         if self.train is None and self.seed is not None:
             raise ValueError("seed goes with train: {train: paperbirds/resnet, seed: 1}")
@@ -74,232 +88,297 @@ class ModelSpec(_Strict):
             raise ValueError("a model that is trained takes no weights or fine_tuned_weights")
         if self.trained_on is None and (self.images or self.epochs):
             raise ValueError(
-                "images and epochs go with trained_on: {train: paperbirds/resnet, trained_on: plain, epochs: 8}"
+                "images and epochs go with trained_on: "
+                "{train: paperbirds/resnet, trained_on: plain, epochs: 8}"
             )
-        for change in (self.trained_on, self.evaluated_on):
-            if change is not None and change not in (changes := [PLAIN, *ALTERATIONS]):
-                raise ValueError(str(unknown("change of the data", change, changes)))
+        alterations = [PLAIN, *ALTERATIONS]
+        for alteration in (self.trained_on, self.evaluated_on):
+            if alteration is not None and alteration not in alterations:
+                raise ValueError(str(unknown("alteration of the data", alteration, alterations)))
         if self.trained_on is not None:
-            if self.train is None or self.fine_tuned:
-                raise ValueError(
-                    "trained_on goes with train, and without fine_tuned: {train: paperbirds/resnet, trained_on: watermark}"
-                )
-            try:
-                net_named(self.train)
-            except HeatproofError as error:
-                raise ValueError(str(error)) from None
-        elif self.train is not None and self.train not in (
-            recipes := [f"paperbirds/{name}" for name in RECIPES]
-        ):
-            raise ValueError(str(unknown("recipe", self.train, recipes)))
+            self._check_retraining()
+        elif self.train is not None:
+            recipes = [f"paperbirds/{name}" for name in RECIPES]
+            if self.train not in recipes:
+                raise ValueError(str(unknown("recipe", self.train, recipes)))
         return self
 
-
-def _each_taught(model: dict[str, Any]) -> list[dict[str, Any]]:
-    changes = model.get("trained_on")
-    return (
-        [{**model, "trained_on": change} for change in changes]
-        if isinstance(changes, list)
-        else [model]
-    )
+    def _check_retraining(self) -> None:
+        if self.train is None or self.fine_tuned:
+            raise ValueError(
+                "trained_on goes with train, and without fine_tuned: "
+                "{train: paperbirds/resnet, trained_on: watermark}"
+            )
+        try:
+            net_named(self.train)
+        except HeatproofError as error:
+            raise ValueError(str(error)) from None
 
 
 class DataSpec(_Strict):
+    """A data set by its name."""
+
     name: str
     split: str | None = None
-    limit: int | None = Field(default=None, ge=1)
+    limit: int | None = Field(default=None, ge=1, description="number of samples")
 
-    def changed(self, change: str) -> DataSpec:
-        return (
-            self if change == PLAIN else self.model_copy(update={"name": f"{change}:{self.name}"})
-        )
+    def altered(self, alteration: str) -> DataSpec:
+        """Return the same data with its images altered."""
+        if alteration == PLAIN:
+            return self
+        return self.model_copy(update={"name": f"{alteration}:{self.name}"})
 
 
 class Spec(_Strict):
+    """What to run."""
+
     version: Literal[1] = 1
     about: str | None = Field(default=None, description="what it shows, in a sentence or two")
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, description="seed for all noise and for the sample order")
     models: tuple[ModelSpec, ...] = Field(min_length=1)
     data: DataSpec
-    reference: DataSpec | None = None
+    reference: DataSpec | None = Field(
+        default=None, description="images that are not evaluated, for what is prepared beforehand"
+    )
     methods: tuple[str, ...] = Field(min_length=1)
     protocols: tuple[str | dict[str, Any], ...] = Field(min_length=1)
-    batch_size: int = Field(default=64, ge=1)
+    batch_size: int = Field(default=64, ge=1, description="images in one pass")
     backend: BackendName = Field(
         default="eager", description="what computes whole passes without gradients"
     )
     keep_maps: int = Field(
         default=64,
         ge=0,
-        description="for how many samples of each model the maps are kept for the report's gallery",
+        description="for how many samples of each model the maps are stored for the report",
     )
 
     @field_validator("models", mode="before")
     @classmethod
-    def _model_names(cls, value: Any) -> Any:
+    def _expand_models(cls, value: Any) -> Any:
         if not isinstance(value, list | tuple):
             return value
-        told = [{"name": v} if isinstance(v, str) else v for v in value]
-        return [one for v in told for one in (_each_taught(v) if isinstance(v, dict) else [v])]
+        expanded: list[Any] = []
+        for entry in value:
+            expanded += _expand_model({"name": entry} if isinstance(entry, str) else entry)
+        return expanded
 
     @field_validator("data", "reference", mode="before")
     @classmethod
-    def _data_name(cls, value: Any) -> Any:
+    def _expand_data(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
 
     def expressions(self) -> list[Expression]:
+        """Return the methods."""
         return parse_methods(list(self.methods))
 
-    def judges(self) -> list[Protocol]:
+    def parsed_protocols(self) -> list[Protocol]:
+        """Return the protocols, one per combination of settings."""
         return parse_protocols(self.protocols)
 
     def identity(self) -> dict[str, Any]:
-        """What a run directory belongs to: all but how many samples, how large the batches, and words."""
-        told = self.told()
-        del told["batch_size"]
-        told.pop("about", None)
-        told["data"].pop("limit", None)
-        return told
+        """Return what a run directory belongs to.
 
-    def told(self) -> dict[str, Any]:
-        """As it would be written in YAML."""
+        The number of samples, the batch size and the description may change between two runs.
+        """
+        identity = self.as_dict()
+        del identity["batch_size"]
+        identity.pop("about", None)
+        identity["data"].pop("limit", None)
+        return identity
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the spec as it would be written in YAML."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _expand_model(entry: Any) -> list[Any]:
+    """Return one model per alteration that it is trained on."""
+    alterations = entry.get("trained_on") if isinstance(entry, dict) else None
+    if not isinstance(alterations, list):
+        return [entry]
+    return [{**entry, "trained_on": alteration} for alteration in alterations]
 
 
 ProtocolLike = str | Mapping[str, Any] | Protocol | type[Protocol]
 
 
-def parse_protocols(items: Sequence[ProtocolLike]) -> list[Protocol]:
-    """Return the protocols that a spec or a call of `evaluate` names, each once.
+def parse_protocols(protocols: Sequence[ProtocolLike]) -> list[Protocol]:
+    """Parse protocols as they are written in a spec, or passed in Python.
 
     Args:
-        items: Texts such as ``deletion(baseline=blur)`` or ``file:mine.py:MyProtocol``, mappings
-            with a name and settings, or protocols and their classes. A list as the value of a
-            setting stands for one protocol per value.
+        protocols: Calls such as ``deletion(baseline=blur)`` or ``file:mine.py:MyProtocol``,
+            mappings with a name and settings, or protocols and their classes; a list as a setting
+            stands for one protocol each.
+
+    Returns:
+        The protocols, each once.
 
     Raises:
-        HeatproofError: If there is no such protocol, or a setting does not fit.
+        HeatproofError: If a protocol or a setting is unknown or not valid.
     """
-    protocols: dict[str, Protocol] = {}
-    for item in items:
-        for made in _expand_protocol(item):
-            protocols.setdefault(made.canonical, made)
-    return list(protocols.values())
+    parsed: dict[str, Protocol] = {}
+    for entry in protocols:
+        for protocol in _each_setting(entry):
+            parsed.setdefault(protocol.canonical, protocol)
+    return list(parsed.values())
 
 
-def _expand_protocol(item: ProtocolLike) -> Iterator[Protocol]:
-    """Yield one protocol for each combination of settings."""
-    if isinstance(item, Protocol):
-        PROTOCOLS.resolve(type(item))  # registers the class of a user's own
-        yield item
+def _each_setting(entry: ProtocolLike) -> Iterator[Protocol]:
+    """Yield one protocol per combination of settings."""
+    if isinstance(entry, Protocol):
+        PROTOCOLS.resolve(type(entry))  # registers the class if it is a user's own
+        yield entry
         return
-    if isinstance(item, type):
-        yield make_protocol(PROTOCOLS.resolve(item).id, {})
-        return
-    if isinstance(item, str):
-        call = parse_call(item)
-        if call.args:
-            raise HeatproofError(
-                f'protocol "{item}": settings are given by name, such as sds(patches=64)'
-            )
-        name, settings = call.name, dict(call.kwargs)
-    else:
-        settings = dict(item)
-        name = settings.pop("name", None)
-        if not isinstance(name, str):
-            raise HeatproofError(
-                f"protocols: {dict(item)} has no name; write {{name: sds, patches: 64}}"
-            )
+    name, settings = _protocol_call(entry)
     choices = [v if isinstance(v, list | tuple) else [v] for v in settings.values()]
     for combination in product(*choices):
         yield make_protocol(name, dict(zip(settings, combination, strict=True)))
 
 
-def load_spec(place: str | Path, **changes: Any) -> Spec:
-    """A YAML file, or the name of a study that ships with the package."""
-    return make_spec(read_yaml(place), str(place), **changes)
-
-
-def read_yaml(place: str | Path) -> dict[str, Any]:
-    path = Path(place)
-    if not path.is_file():
-        path = STUDIES / f"{place}.yaml"
-    if (Path(place) / "plan.json").is_file():
-        raise HeatproofError(f"{place} is a run, not a spec; its report: heatproof report {place}")
-    if not path.resolve().is_relative_to(STUDIES.resolve()) and not Path(place).is_file():
-        raise HeatproofError(f'there is no spec "{place}"')
-    if not path.is_file() and path.with_suffix("").suffix in (".yaml", ".yml"):
-        raise HeatproofError(f"there is no file {Path(place).absolute()}")
-    if not path.is_file():
-        raise unknown("study or spec file", place, study_names())
-    try:
-        told = yaml.load(path.read_text(encoding="utf-8"), _EachOnce)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise HeatproofError(f"{place} is not readable as YAML: {error}") from None
-    if not isinstance(told, dict):
-        found = "nothing" if told is None else type(told).__name__
+def _protocol_call(entry: str | Mapping[str, Any] | type[Protocol]) -> tuple[str, dict[str, Any]]:
+    """Return the name and the settings of a protocol."""
+    if not isinstance(entry, str | Mapping):
+        return PROTOCOLS.resolve(entry).id, {}
+    if isinstance(entry, str):
+        call = parse_call(entry)
+        if call.args:
+            raise HeatproofError(
+                f'protocol "{entry}": settings are given by name, such as sds(patches=64)'
+            )
+        return call.name, dict(call.kwargs)
+    settings = dict(entry)
+    name = settings.pop("name", None)
+    if not isinstance(name, str):
         raise HeatproofError(
-            f"{place}: a spec is a mapping with the keys {', '.join(Spec.model_fields)}; found {found}"
+            f"protocols: {dict(entry)} has no name; write {{name: sds, patches: 64}}"
         )
-    return told
+    return name, settings
 
 
-class _EachOnce(yaml.SafeLoader):
-    """A key that is given twice is an error; YAML would take the last."""
+def load_spec(source: str | Path, **changes: Any) -> Spec:
+    """Load a spec.
+
+    Args:
+        source: A YAML file, or the name of a study that ships with the package.
+        **changes: As in ``make_spec``.
+
+    Raises:
+        HeatproofError: If there is no such file or study, or it is not valid.
+    """
+    return make_spec(read_yaml(source), str(source), **changes)
+
+
+def read_yaml(source: str | Path) -> dict[str, Any]:
+    """Return the content of a YAML file or of a study, not validated; raises HeatproofError."""
+    path = _spec_path(source)
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise HeatproofError(f"{source} is not readable as YAML: {error}") from None
+    if not isinstance(content, dict):
+        kind = "nothing" if content is None else type(content).__name__
+        keys = ", ".join(Spec.model_fields)
+        raise HeatproofError(f"{source}: a spec is a mapping with the keys {keys}; found {kind}")
+    return content
+
+
+def _spec_path(source: str | Path) -> Path:
+    path = Path(source)
+    if path.is_file():
+        return path
+    if is_run(path):
+        raise HeatproofError(
+            f"{source} is a run, not a spec; build its report with: heatproof report {source}"
+        )
+    study = STUDIES / f"{source}.yaml"
+    if not study.resolve().is_relative_to(STUDIES.resolve()):
+        raise HeatproofError(f'there is no spec "{source}"')
+    if study.is_file():
+        return study
+    if path.suffix in (".yaml", ".yml"):
+        raise HeatproofError(f"there is no file {path.absolute()}")
+    raise unknown("study or spec file", source, study_names())
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Rejects keys that are given twice, of which YAML would take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
+        seen = set()
         for key, _ in node.value:
-            if keys.count(key.value) > 1:
+            if str(key.value) in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"{key.value} is given twice", key.start_mark
                 )
+            seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
 
 def study_names() -> list[str]:
+    """Return the names of the studies that ship with the package."""
     return sorted(
-        p.relative_to(STUDIES).with_suffix("").as_posix() for p in STUDIES.rglob("*.yaml")
+        path.relative_to(STUDIES).with_suffix("").as_posix() for path in STUDIES.rglob("*.yaml")
     )
 
 
-def make_spec(told: Mapping[str, Any], place: str = "spec", **changes: Any) -> Spec:
-    """Validated; `changes` are keys of the command line that win, `limit` among them."""
-    told = dict(told)
+def make_spec(content: Mapping[str, Any], source: str = "spec", **changes: Any) -> Spec:
+    """Validate a spec.
+
+    Args:
+        content: The spec as it would be written in YAML.
+        source: Where it comes from, for error messages.
+        **changes: Keys that replace those of the spec unless they are None; ``limit`` is that of
+            the data.
+
+    Raises:
+        HeatproofError: If the spec is not valid; the message has one line per problem.
+    """
+    content = dict(content)
     for key in ("models", "methods", "protocols"):
-        if isinstance(told.get(key), str | Mapping):
-            told[key] = [told[key]]
+        if isinstance(content.get(key), str | Mapping):
+            content[key] = [content[key]]
     limit = changes.pop("limit", None)
-    told |= {k: v for k, v in changes.items() if v is not None}
-    if limit is not None and "data" in told:
-        data = told["data"]
-        told["data"] = {**(data if isinstance(data, dict) else {"name": data}), "limit": limit}
+    content |= {key: value for key, value in changes.items() if value is not None}
+    if limit is not None and "data" in content:
+        data = content["data"]
+        data = data if isinstance(data, dict) else {"name": data}
+        content["data"] = {**data, "limit": limit}
     try:
-        spec = Spec.model_validate(told)
+        spec = Spec.model_validate(content)
     except ValidationError as error:
-        wrong = [e for e in error.errors() if e["type"] != "too_short"] or error.errors()
-        raise HeatproofError("\n".join(f"{place}: {_explain(e)}" for e in wrong)) from None
-    for key, check in {"methods": spec.expressions, "protocols": spec.judges}.items():
-        _at_key(place, key, check)
+        problems = error.errors()
+        problems = [p for p in problems if p["type"] != "too_short"] or problems
+        lines = [f"{source}: {_problem_text(problem)}" for problem in problems]
+        raise HeatproofError("\n".join(lines)) from None
+    _check_key(source, "methods", spec.expressions)
+    _check_key(source, "protocols", spec.parsed_protocols)
     return spec
 
 
-def _at_key(place: str, key: str, check: Callable[[], object]) -> None:
+def _check_key(source: str, key: str, check: Callable[[], object]) -> None:
     try:
         check()
     except HeatproofError as error:
-        raise HeatproofError(f"{place}: {key}: {error}") from None
+        raise HeatproofError(f"{source}: {key}: {error}") from None
 
 
-def _explain(error: Any) -> str:
-    *path, last = error["loc"] or ("",)
-    if error["type"] == "extra_forbidden":
-        inner: dict[str, type[BaseModel]] = {
-            "models": ModelSpec,
-            "data": DataSpec,
-            "reference": DataSpec,
-        }
-        where = inner.get(str(path[0]) if path else "", Spec)
-        known = [f.alias or name for name, f in where.model_fields.items()]
-        return str(unknown("key", last, known, f"(in {'.'.join(map(str, path))})" if path else ""))
-    return format_invalid(error)
+def _problem_text(problem: Any) -> str:
+    """Say what pydantic has found, in plain words."""
+    *path, last = problem["loc"] or ("",)
+    if problem["type"] == "extra_forbidden":
+        return _unknown_key([str(part) for part in path], str(last))
+    return format_invalid(problem)
+
+
+def _unknown_key(path: Sequence[str], key: str) -> str:
+    where = f"(in {'.'.join(path)})" if path else ""
+    if key in RENAMED_KEYS:
+        return f'the key "{key}" is now called {RENAMED_KEYS[key]} {where}'.rstrip()
+    parents: dict[str, type[BaseModel]] = {
+        "models": ModelSpec,
+        "data": DataSpec,
+        "reference": DataSpec,
+    }
+    parent = parents.get(path[0] if path else "", Spec)
+    keys = [field.alias or name for name, field in parent.model_fields.items()]
+    return str(unknown("key", key, keys, where))

@@ -1,20 +1,14 @@
-"""A run's directory. Parts are written whole or not at all, so a killed run loses only the task it was in.
+"""Reads and writes the directory of a run, whose format is in ``bench/layout.py``.
 
-spec.json         what the directory belongs to          rows/<task>.parquet       one row a sample, protocol and method
-plan.json         the cells of the latest plan           kept/<task>.safetensors   logits, curves, drops; images and maps of the first
-provenance.json   versions, hardware, spec               timings/<task>.json       seconds and passes
-                                                         prepared/<key>.safetensors   what methods need to know of a model beforehand
+Every file is written completely or not at all, so a killed run loses only the task it was in.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import re
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,240 +16,308 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors import safe_open
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from heatproof.bench.layout import (
+    COLUMNS,
+    ROW_SCHEMA,
+    PlanFile,
+    PreparedKey,
+    ProtocolFacts,
+    Provenance,
+    RunPaths,
+    SampleNotes,
+    TensorKey,
+    Timings,
+    damaged,
+    read_json,
+    read_spec,
+    to_json,
+)
 from heatproof.errors import HeatproofError
+from heatproof.files import TEMP_PREFIX, atomic_write
+from heatproof.platform import file_lock
 from heatproof.protocols import Protocol
 from heatproof.protocols.base import register_stored, stored_protocol
 
-SCHEMA = pa.schema(
-    [
-        ("cell", pa.string()),
-        *(
-            (name, pa.string())
-            for name in ("model", "method", "layer", "protocol", "setting", "baseline", "sample")
-        ),
-        ("target", pa.int32()),
-        ("target_is", pa.string()),  # label, or prediction
-        ("value", pa.float64()),
-        ("status", pa.string()),  # ok, undefined, failed, n/a, skipped
-        ("message", pa.string()),
-    ]
-)
-COLUMNS = [f.name for f in SCHEMA if f.name != "cell"]
+SAMPLES = "samples"  # the metadata entry of a tensor file that holds its notes
+
+
+@dataclass(frozen=True)
+class TaskTensors:
+    """The stored tensors of a task, and which samples they belong to."""
+
+    tensors: dict[TensorKey, Tensor] = field(default_factory=dict)
+    samples: SampleNotes = SampleNotes()  # noqa: RUF009 (frozen)
 
 
 class PendingCurves(NamedTuple):
-    """The samples of one (model, method) that a protocol has measured, and has yet to conclude from."""
+    """Curves of one model and method, from which a protocol computes values for all samples."""
 
     protocol: Protocol
     model: str
     method: str
     samples: list[str]  # (N,)
     rows: pd.Index  # (N,) of the frame
-    lost: pd.Index  # of which nothing is kept
+    lost: pd.Index  # rows of samples whose curves are not stored
     curves: dict[str, Tensor]  # (N, S) each
 
 
 class Store:
+    """The directory of a run.
+
+    Args:
+        root: The directory; it is created by the first write.
+    """
+
     def __init__(self, root: Path):
         self.root = root
+        self.paths = RunPaths(root)
 
     def claim(self, identity: Mapping[str, Any]) -> None:
-        """Take the directory for this spec."""
+        """Take the directory for a spec; raises as ``check`` does."""
         self.check(identity)
-        self.write_json("spec.json", identity)
+        content = json.dumps(identity, indent=1, ensure_ascii=False)
+        atomic_write(self.paths.spec, content.encode())
 
     def check(self, identity: Mapping[str, Any]) -> None:
-        """Raises where the directory belongs to another spec, or to something else; it is left as it is."""
-        found = self.read_json("spec.json")
-        own = re.compile(r"\.tmp-|\.lock$")
-        if (
-            found is None
-            and self.root.exists()
-            and any(not own.match(p.name) for p in self.root.iterdir())
-        ):
+        """Check that the directory is free, or belongs to this spec. Nothing is written.
+
+        Args:
+            identity: What a run directory belongs to, as ``Spec.identity`` returns it.
+
+        Raises:
+            HeatproofError: If the directory belongs to another spec, or holds something else.
+        """
+        if self.root.exists() and not self.root.is_dir():
+            raise HeatproofError(f"{self.root} is a file, not a directory")
+        if not self.paths.spec.is_file():
+            if self.root.exists() and any(map(self._is_foreign, self.root.iterdir())):
+                raise HeatproofError(
+                    f"{self.root} is not empty and not a run of heatproof; choose another "
+                    "directory with -o"
+                )
+            return
+        stored = read_spec(self.paths.spec)
+        given = json.loads(json.dumps(identity))
+        differing = sorted(k for k in {*stored, *given} if stored.get(k) != given.get(k))
+        if differing:
             raise HeatproofError(
-                f"{self.root} is not empty and not a run of heatproof; choose another directory with -o"
+                f"{self.root} belongs to another spec (it differs in: {', '.join(differing)}); "
+                "choose another directory with -o"
             )
-        if found is not None and found != json.loads(json.dumps(identity)):
-            keys = [
-                k
-                for k in {*found, *identity}
-                if found.get(k) != json.loads(json.dumps(identity)).get(k)
-            ]
-            raise HeatproofError(
-                f"{self.root} belongs to another spec (it differs in: {', '.join(sorted(keys))}); choose another directory with -o"
-            )
+
+    def _is_foreign(self, path: Path) -> bool:
+        return path != self.paths.lock and not path.name.startswith(TEMP_PREFIX)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One writer at a time."""
+        """Keep other processes from writing; raises HeatproofError if another one does."""
         self.root.mkdir(parents=True, exist_ok=True)
-        with open(self.root / ".lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise HeatproofError(
-                    f"another run is writing to {self.root}; wait for it, or choose another directory with -o"
-                ) from None
-            for left in self.root.rglob(".tmp-*"):  # of a run that was killed
-                left.unlink()
+        busy = (
+            f"another run is writing to {self.root}; wait for it, or choose another directory "
+            "with -o"
+        )
+        with file_lock(self.paths.lock, busy):
+            for leftover in self.root.rglob(f"{TEMP_PREFIX}*"):  # of a run that was killed
+                leftover.unlink()
             yield
 
-    def write_json(self, name: str, content: Any) -> None:
-        self._write(name, json.dumps(content, indent=1, ensure_ascii=False).encode())
+    def write_plan(self, plan: PlanFile, provenance: Provenance) -> None:
+        """Write what is run and how; the plan last, so that a run with a plan has both."""
+        atomic_write(self.paths.provenance, to_json(provenance))
+        atomic_write(self.paths.plan, to_json(plan))
 
-    def read_json(self, name: str) -> Any:
-        path = self.root / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    def plan(self) -> PlanFile:
+        """Return the latest plan; raises HeatproofError if the directory is not a run."""
+        if not self.paths.plan.is_file():
+            raise HeatproofError(
+                f"{self.root} is not a run of heatproof (it has no {self.paths.plan.name})"
+            )
+        return read_json(self.paths.plan, PlanFile)
+
+    def provenance(self) -> Provenance:
+        """Return the provenance of the latest plan."""
+        if not self.paths.provenance.is_file():
+            raise damaged(self.paths.provenance, "it is missing")
+        return read_json(self.paths.provenance, Provenance)
 
     def commit(
-        self,
-        task: str,
-        rows: list[dict[str, Any]],
-        kept: Mapping[str, Tensor],
-        notes: Mapping[str, str],
-        timings: Any,
+        self, task: str, rows: Sequence[Mapping[str, Any]], kept: TaskTensors, timings: Timings
     ) -> None:
-        """The rows last: once they are there, the task is done."""
-        self._write(
-            f"kept/{task}.safetensors",
-            save({k: v.contiguous() for k, v in kept.items()}, dict(notes)),
-        )
-        self.write_json(f"timings/{task}.json", timings)
+        """Write the results of a task; the rows last, since a task with rows is finished."""
+        encoded = {key.encode(): tensor.contiguous() for key, tensor in kept.tensors.items()}
+        notes = {SAMPLES: kept.samples.model_dump_json()}
+        atomic_write(self.paths.tensors(task), save(encoded, notes))
+        atomic_write(self.paths.timings(task), to_json(timings))
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), sink, compression="zstd")
-        self._write(f"rows/{task}.parquet", sink.getvalue().to_pybytes())
+        pq.write_table(pa.Table.from_pylist(rows, ROW_SCHEMA), sink, compression="zstd")
+        atomic_write(self.paths.rows(task), sink.getvalue().to_pybytes())
 
-    def part(self, task: str) -> list[dict[str, Any]]:
-        path = self.root / "rows" / f"{task}.parquet"
-        return pq.read_table(path, schema=SCHEMA).to_pylist() if path.is_file() else []
+    def is_finished(self, task: str) -> bool:
+        """Return whether a task has written its rows."""
+        return self.paths.rows(task).is_file()
+
+    def task_rows(self, task: str) -> list[dict[str, Any]]:
+        """Return the rows of a task as written; empty if it is not finished."""
+        return self._table(task).to_pylist() if self.is_finished(task) else []
 
     def rows(self) -> pd.DataFrame:
-        """Everything the latest plan asks for and is there, in the plan's order."""
-        frame = self._written()
-        for told in self.read_json("plan.json")["protocols"]:
-            if told.get("aggregates") and stored_protocol(told["id"], told["settings"]) is None:
-                of_it = (frame["protocol"] == told["id"]) & (frame["status"] == "ok")
-                frame.loc[of_it, ["status", "message"]] = (
+        """Return the rows of the latest plan that are there, in its order (``COLUMNS``).
+
+        Values that a protocol computes from the curves of all samples are filled in.
+        """
+        frame = self._rows_as_written()
+        for facts in self.plan().protocols:
+            if facts.aggregates and stored_protocol(facts.id, facts.settings) is None:
+                chosen = (frame["protocol"] == facts.id) & (frame["status"] == "ok")
+                frame.loc[chosen, ["status", "message"]] = (
                     "undefined",
-                    f"the code of protocol {told['id']} is not loaded; import it first",
+                    f"the code of protocol {facts.id} is not loaded; import it first",
                 )
-        for part in self.pending_curves(frame):
-            frame.loc[part.lost, ["status", "message"]] = (
+        for pending in self.pending_curves(frame):
+            frame.loc[pending.lost, ["status", "message"]] = (
                 "undefined",
                 "its curves are not kept, since others of its task failed",
             )
-            if not part.samples:
+            if not pending.samples:
                 continue
-            found = part.protocol.aggregate(part.curves)
-            frame.loc[part.rows, "value"] = found.value.numpy()
-            frame.loc[part.rows, "message"] = found.reasons
-            frame.loc[part.rows, "status"] = ["undefined" if why else "ok" for why in found.reasons]
+            scores = pending.protocol.aggregate(pending.curves)
+            frame.loc[pending.rows, "value"] = scores.value.numpy()
+            frame.loc[pending.rows, "message"] = scores.reasons
+            frame.loc[pending.rows, "status"] = [
+                "undefined" if reason else "ok" for reason in scores.reasons
+            ]
         return frame
 
     def pending_curves(self, frame: pd.DataFrame | None = None) -> Iterator[PendingCurves]:
-        """What protocols have kept of all samples of a model to conclude from, method by method."""
-        frame = self._written() if frame is None else frame
-        plan = self.read_json("plan.json")
-        for told in plan["protocols"]:
-            protocol = stored_protocol(told["id"], told["settings"])
-            if not told.get("aggregates") or protocol is None:
+        """Yield the curves of protocols that compute values from all samples of a model together.
+
+        Args:
+            frame: The rows as tasks have written them; read from the directory by default.
+        """
+        frame = self._rows_as_written() if frame is None else frame
+        plan = self.plan()
+        for facts in plan.protocols:
+            protocol = stored_protocol(facts.id, facts.settings)
+            if not facts.aggregates or protocol is None:
                 continue
-            of_it = (
-                (frame["protocol"] == told["id"])
-                & (frame["setting"] == told["setting"])
-                & (frame["baseline"] == told["baseline"])
-            )
-            for (model, method), rows in frame[of_it & (frame["status"] == "ok")].groupby(
-                ["model", "method"], sort=False
-            ):
-                about = {task: plan["about"][task] for task in plan["tasks"]}
+            chosen = frame["status"] == "ok"
+            for column, value in zip(("protocol", "setting", "baseline"), facts.key, strict=True):
+                chosen &= frame[column] == value
+            for (model, method), rows in frame[chosen].groupby(["model", "method"], sort=False):
                 tasks = [
-                    task
-                    for task, a in about.items()
-                    if a["model"] == model and told["canonical"] in a["protocols"]
+                    task.name
+                    for task in plan.tasks
+                    if task.model == model and facts.canonical in task.protocols
                 ]
-                keys = {name: f"{told['canonical']} {method} {name}" for name in told["aggregates"]}
-                ids, curves = self._stacked(tasks, keys)
-                place = {sample: i for i, sample in enumerate(ids)}
-                there = rows["sample"].isin(place)
-                samples = rows.loc[there, "sample"].tolist()
-                found = {
-                    name: curve[[place[sample] for sample in samples]]
-                    for name, curve in curves.items()
-                }
-                yield PendingCurves(
-                    protocol, model, method, samples, rows.index[there], rows.index[~there], found
-                )
+                yield self._pending(protocol, facts, model, method, rows, tasks)
+
+    def _pending(
+        self,
+        protocol: Protocol,
+        facts: ProtocolFacts,
+        model: str,
+        method: str,
+        rows: pd.DataFrame,
+        tasks: list[str],
+    ) -> PendingCurves:
+        keys = {name: TensorKey.curve(facts.canonical, method, name) for name in facts.aggregates}
+        ids, curves = self._stacked(tasks, keys)
+        position = {sample: i for i, sample in enumerate(ids)}
+        stored = rows["sample"].isin(position)
+        samples = rows.loc[stored, "sample"].tolist()
+        order = [position[sample] for sample in samples]
+        return PendingCurves(
+            protocol,
+            model,
+            method,
+            samples,
+            rows.index[stored],
+            rows.index[~stored],
+            {name: curve[order] for name, curve in curves.items()},
+        )
 
     def _stacked(
-        self, tasks: Sequence[str], keys: Mapping[str, str]
+        self, tasks: Sequence[str], keys: Mapping[str, TensorKey]
     ) -> tuple[list[str], dict[str, Tensor]]:
-        """The samples of some tasks, and what was kept of them under some keys; tasks that lack some are left out."""
+        """Return the samples of tasks that have all keys, and their tensors under these keys."""
         ids: list[str] = []
-        found: dict[str, list[Tensor]] = {name: [] for name in keys}
+        parts: dict[str, list[Tensor]] = {name: [] for name in keys}
         for task in tasks:
-            path = self.root / "kept" / f"{task}.safetensors"
-            if not path.is_file():
+            kept = self.tensors(task, keys.values())
+            if not all(key in kept.tensors for key in keys.values()):
                 continue
+            ids += kept.samples.ids
+            for name, key in keys.items():
+                parts[name].append(kept.tensors[key])
+        return ids, {name: torch.cat(tensors) for name, tensors in parts.items() if tensors}
+
+    def _rows_as_written(self) -> pd.DataFrame:
+        """Return rows as tasks have written them, without values that need all samples."""
+        plan = self.plan()
+        for facts in plan.protocols:
+            register_stored(facts.model_dump())
+        order = {}
+        for task in plan.tasks:
+            for record in task.records:
+                order[record] = len(order)
+        tables = [self._table(task.name) for task in plan.tasks if self.is_finished(task.name)]
+        frame = pa.concat_tables(tables or [ROW_SCHEMA.empty_table()]).to_pandas()
+        frame = frame[frame["record"].isin(order)]
+        frame = frame.sort_values("record", key=lambda keys: keys.map(order), kind="stable")
+        return frame.reset_index(drop=True)[COLUMNS]
+
+    def _table(self, task: str) -> pa.Table:
+        path = self.paths.rows(task)
+        try:
+            return pq.read_table(path, schema=ROW_SCHEMA)
+        except pa.ArrowException as error:
+            raise self._damaged_task(task, path, error) from None
+
+    def tensors(self, task: str, only: Iterable[TensorKey] | None = None) -> TaskTensors:
+        """Return the stored tensors of a task, and its samples; empty if there are none.
+
+        Args:
+            task: The task's name.
+            only: The keys to read; all by default.
+        """
+        path = self.paths.tensors(task)
+        if not path.is_file():
+            return TaskTensors()
+        try:
             with safe_open(path, "pt") as file:
-                if set(keys.values()) <= set(file.keys()):
-                    ids += json.loads(file.metadata()["ids"])
-                    for name, key in keys.items():
-                        found[name].append(file.get_tensor(key))
-        return ids, {name: torch.cat(parts) for name, parts in found.items() if parts}
+                names = set(file.keys())
+                if only is None:
+                    keys = {name: TensorKey.decode(name) for name in names}
+                else:
+                    keys = {key.encode(): key for key in only}
+                tensors = {keys[name]: file.get_tensor(name) for name in names & set(keys)}
+                notes = (file.metadata() or {}).get(SAMPLES, "")
+            return TaskTensors(tensors, SampleNotes.model_validate_json(notes))
+        except (SafetensorError, ValidationError) as error:
+            raise self._damaged_task(task, path, error) from None
 
-    def _written(self) -> pd.DataFrame:
-        """As tasks have written it: what only all samples together can tell is open."""
-        plan = self.read_json("plan.json")
-        if plan is None:
-            raise HeatproofError(f"{self.root} is not a run of heatproof (it has no plan.json)")
-        if not all(re.fullmatch(r"[\w-]+", task) for task in plan["tasks"]):
-            raise HeatproofError(
-                f"{self.root}/plan.json names tasks that are no file names; this is not a run of heatproof"
-            )
-        for facts in plan["protocols"]:
-            register_stored(facts)
-        wanted = {
-            key: i for i, key in enumerate(key for cells in plan["tasks"].values() for key in cells)
-        }
-        parts = [
-            pq.read_table(p, schema=SCHEMA)
-            for t in plan["tasks"]
-            if (p := self.root / "rows" / f"{t}.parquet").is_file()
-        ]
-        frame = pa.concat_tables(parts or [SCHEMA.empty_table()]).to_pandas()
-        frame = frame[frame["cell"].isin(wanted)]
-        return frame.sort_values("cell", key=lambda c: c.map(wanted), kind="stable").reset_index(
-            drop=True
-        )[COLUMNS]
+    def timings(self, task: str) -> Timings | None:
+        """Return what a task took; None if it is not finished."""
+        path = self.paths.timings(task)
+        return read_json(path, Timings) if path.is_file() else None
 
-    def kept(self, task: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-        path = self.root / "kept" / f"{task}.safetensors"
+    def _damaged_task(self, task: str, path: Path, error: Exception) -> HeatproofError:
+        return HeatproofError(
+            f"{path} is damaged ({str(error).splitlines()[0]}); delete it and "
+            f"{self.paths.rows(task)}, then run the spec again to repeat this task"
+        )
+
+    def prepared(
+        self, key: PreparedKey, compute: Callable[[], Mapping[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """Return the tensors under a key, which are computed and stored if they are not there."""
+        path = self.paths.prepared(key)
         if not path.is_file():
-            return {}, {}
-        with safe_open(path, "pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118 (not a dict)
-
-    def prepared(self, key: str, make: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """What was made before, or is made now and kept."""
-        path = self.root / "prepared" / f"{key}.safetensors"
-        if not path.is_file():
-            self._write(
-                f"prepared/{key}.safetensors",
-                save({k: v.cpu().contiguous() for k, v in make().items()}),
-            )
+            tensors = {name: tensor.cpu().contiguous() for name, tensor in compute().items()}
+            atomic_write(path, save(tensors))
         return load_file(path)
-
-    def _write(self, name: str, content: bytes) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".tmp-", delete=False) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, path)

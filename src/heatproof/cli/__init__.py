@@ -20,7 +20,7 @@ from heatproof.errors import HeatproofError, unknown
 if TYPE_CHECKING:
     from heatproof.bench.plan import Plan
 
-FAILED_CELLS = 3
+FAILED_RECORDS = 3
 
 
 class Group(click.Group):
@@ -150,8 +150,8 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
       methods: [ixg, ig, "ig|abs", gradcam, "ixg@middle|smooth(9)", "file:mine.py:my_method"]
       protocols: [sds, {name: sds, patches: 64, baseline: blur}]
     """
-    from heatproof.api import open_spec
     from heatproof.api import run as run_spec
+    from heatproof.bench.orchestrate import open_spec
     from heatproof.bench.spec import load_spec
     from heatproof.cli.show import console, making, print_summary, progress_of
 
@@ -180,7 +180,7 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
                 f"{', '.join(sorted(set(rows['method'])))}: {message} ({len(rows)} rows)",
                 markup=False,
             )
-        sys.exit(FAILED_CELLS)
+        sys.exit(FAILED_RECORDS)
 
 
 @main.command(**command)
@@ -196,15 +196,15 @@ def plan(spec: str, device: str, **changes: Any) -> None:
       heatproof plan quickstart
       heatproof plan spec.yaml --limit 1000 --device cuda
     """
-    from heatproof.api import open_spec
-    from heatproof.bench.models import to_make
-    from heatproof.bench.plan import forecast
+    from heatproof.bench.cost import forecast
+    from heatproof.bench.models import pending_training
+    from heatproof.bench.orchestrate import open_spec
     from heatproof.bench.spec import load_spec
     from heatproof.cli.show import print_plan
 
     told = load_spec(spec, **changes)
     made: Plan = open_spec(told, device, train=False)
-    print_plan(made, forecast(made), to_make(told))
+    print_plan(made, forecast(made), pending_training(told))
 
 
 @main.command(**command)
@@ -234,13 +234,13 @@ def validate(spec: str) -> None:
     Example:
       heatproof validate spec.yaml
     """
-    from heatproof.api import open_spec
+    from heatproof.bench.orchestrate import open_spec
     from heatproof.bench.spec import load_spec
 
     made = open_spec(load_spec(spec), train=False)
-    cells = sum(len(t.cells) for t in made.tasks)
+    records = sum(len(t.records) for t in made.tasks)
     click.echo(
-        f"{spec} is right: {sum(len(t.indices) for t in made.tasks)} samples, {cells} results in {len(made.tasks)} blocks"
+        f"{spec} is right: {sum(len(t.indices) for t in made.tasks)} samples, {records} results in {len(made.tasks)} blocks"
     )
     for title, model in {t.title: t.model for t in made.tasks}.items():
         mean, std = (

@@ -24,7 +24,8 @@ from rich.table import Table
 
 from heatproof.api import Result, load_model
 from heatproof.baselines import BASELINES
-from heatproof.bench.plan import Forecast, Plan, Task
+from heatproof.bench.cost import Forecast, plan_cost
+from heatproof.bench.plan import Plan, Task
 from heatproof.bench.spec import read_yaml, study_names
 from heatproof.data.catalog import DATA
 from heatproof.data.folder import fit, read_image
@@ -51,8 +52,8 @@ def progress_of(plan: Plan) -> Iterator[Callable[[Task, bool], None]]:
     """A bar that follows the passes as they happen, not only whole tasks."""
     models = list({id(t.model): t.model for t in plan.tasks}.values())
     before = [m.passes.copy() for m in models]
-    cost, images = plan.cost(), sum(len(t.indices) for t in plan.tasks)
-    total = sum(c["forwards"] + BACKWARD * c["backwards"] for c in cost.values())
+    cost, images = plan_cost(plan), sum(len(t.indices) for t in plan.tasks)
+    total = sum(c.forwards + BACKWARD * c.backwards for c in cost.values())
     reused, done = 0.0, 0
 
     def passed() -> float:
@@ -191,21 +192,23 @@ def print_plan(plan: Plan, expected: Forecast, first: Sequence[str] = ()) -> Non
     table = Table("model", box=box.SIMPLE_HEAD)
     for column in ("images", "forwards", "backwards", "time"):
         table.add_column(column, justify="right")
-    for name, cost in plan.cost().items():
-        numbers = (f"{cost[k]:,}" for k in ("images", "forwards", "backwards"))
-        table.add_row(escape(name), *numbers, duration(expected.seconds[name]))
+    for subject, cost in plan_cost(plan).items():
+        numbers = (f"{n:,}" for n in (cost.images, cost.forwards, cost.backwards))
+        table.add_row(escape(subject.title), *numbers, duration(expected.seconds[subject]))
     console.print(table)
-    cells = sum(len(t.cells) for t in plan.tasks)
-    na = sum(bool(c.not_applicable) for t in plan.tasks for c in t.cells)
+    records = sum(len(t.records) for t in plan.tasks)
+    na = records - sum(len(t.applicable) for t in plan.tasks)
     console.print(
-        f"{len(plan.tasks)} blocks of samples, {cells} results"
+        f"{len(plan.tasks)} blocks of samples, {records} results"
         + (f" ({na} not applicable)" if na else "")
     )
     if all(label is None for t in plan.tasks for label in t.data.labels):
         console.print(
             "the images have no labels: the model's own predictions are explained and judged"
         )
-    size = f"{expected.memory / 2**30:.1f} GB of memory, {expected.disk / 2**20:.0f} MB on disk"
+    size = f"{expected.disk / 2**20:.0f} MB on disk"
+    if expected.memory is not None:
+        size = f"{expected.memory / 2**30:.1f} GB of memory, {size}"
     console.print(f"about {duration(sum(expected.seconds.values()))}, {size}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from heatproof.errors import HeatproofError, join_limited
+from heatproof.files import content_hash
+from heatproof.tensor.noise import sample_ids
 from heatproof.userfile import source_hash
 
 
@@ -111,13 +112,11 @@ class TensorData:
             raise HeatproofError(f"{len(images)} images, but {len(labels)} labels")
         self.name = name
         self.images = images.float()
-        self.ids = [str(i) for i in (ids if ids is not None else range(len(images)))]
+        self.ids = [str(i) for i in sample_ids(ids, len(images))]
         if len(self.ids) != len(images):
             raise HeatproofError(f"{len(images)} images, but {len(self.ids)} ids")
         self.labels = [None] * len(images) if labels is None else _class_indices(labels)
-        self.fingerprints = [
-            hashlib.sha256(i.numpy().tobytes()).hexdigest()[:16] for i in self.images
-        ]
+        self.fingerprints = [content_hash(i.numpy().tobytes()) for i in self.images]
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -7,7 +7,6 @@ of python batches.
 from __future__ import annotations
 
 import codecs
-import hashlib
 import pickle
 import zipfile
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from heatproof.data.base import Sample
 from heatproof.data.catalog import data
 from heatproof.data.folder import fit
 from heatproof.errors import HeatproofError
+from heatproof.files import content_hash
 from heatproof.models.model import Model
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -68,7 +68,7 @@ class Cifar10:
         self.labels: Sequence[int | None] = [index[label] for label in labels[:limit].tolist()]
         self.ids: Sequence[str] = [f"{split}-{i:05d}" for i in range(len(self.pixels))]
         self.fingerprints: Sequence[str] = [
-            f"{hashlib.sha256(p.tobytes()).hexdigest()[:16]} {size}" for p in self.pixels
+            f"{content_hash(p.tobytes())} {size}" for p in self.pixels
         ]
 
     def __len__(self) -> int:

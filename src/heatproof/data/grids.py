@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from heatproof.data.base import Data, Sample
 from heatproof.data.catalog import load_batch
 from heatproof.errors import HeatproofError
+from heatproof.files import content_hash
 from heatproof.models.model import Model
 from heatproof.tensor.batching import rows
 from heatproof.tensor.noise import generator
@@ -19,6 +20,13 @@ from heatproof.tensor.noise import generator
 Pool = Mapping[int, Sequence[int]]  # class -> indices of images
 BATCH = 64  # of the pass that finds the pool, so that it does not depend on the batches of a run
 OFFERS = (0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.0)  # thresholds that a message may suggest
+
+
+class GridSample(NamedTuple):
+    """What a sample of ``Grids`` consists of."""
+
+    images: tuple[str, ...]  # ids of the images, row by row
+    cell: int  # the grid cell that is evaluated
 
 
 class Grids:
@@ -42,7 +50,9 @@ class Grids:
         )
         self._load = load or images.load
         self.name = f"{images.name} in grids of {grid}×{grid}"
-        self.ids = ["+".join(images.ids[i] for i in own) + f"#{judged}" for own in cells]
+        grids = [GridSample(tuple(images.ids[i] for i in own), judged) for own in cells]
+        self.ids = [grid_id(sample) for sample in grids]
+        self.contents = dict(zip(self.ids, grids, strict=True))
         self.labels = [images.labels[own[judged]] for own in cells]
         self.fingerprints = [_digest(images.fingerprints[i] for i in own) for own in cells]
         self.has_silhouettes = images.has_silhouettes
@@ -69,9 +79,13 @@ def tiled(
     return torch.cat(lines, -2)
 
 
-def judged_cell(sample: str) -> int:
-    """The cell that is judged in a grid, from the sample's id."""
-    return int(sample.rpartition("#")[2])
+def grid_id(sample: GridSample) -> str:
+    """Return an id such as ``a+b+c+d#2``; two samples that differ have different ids.
+
+    Nothing is read back from it: images and grid cell are in ``Grids.contents``.
+    """
+    images = (name.replace("\\", "\\\\").replace("+", "\\+") for name in sample.images)
+    return "+".join(images) + f"#{sample.cell}"
 
 
 Voters = Sequence[
@@ -224,4 +238,4 @@ def _told(pool: Pool) -> str:
 
 
 def _digest(parts: Iterable[str]) -> str:
-    return hashlib.sha256(repr(list(parts)).encode()).hexdigest()[:16]
+    return content_hash(repr(list(parts)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from heatproof.data.base import Data, code_of
 from heatproof.data.catalog import REFERENCE_SIZE, default_reference, load_batch
 from heatproof.data.grids import Grids
 from heatproof.errors import HeatproofError
+from heatproof.files import content_hash
 from heatproof.models.model import Model
 
 
@@ -28,7 +28,7 @@ class Reference:
         samples = [(self.data.ids[i], self.data.fingerprints[i]) for i in self.indices]
         code = code_of(self.data)
         parts = [self.data.name, samples, *([] if code is None else [code])]
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+        return content_hash(repr(parts))
 
     def batches(self, model: Model) -> Iterator[Tensor]:
         """Yield images ``(B, 3, H, W)`` in the model's input space; unreadable ones are left out.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors.numpy import load_file
 from torch import Tensor
 
 from heatproof.errors import HeatproofError
+from heatproof.files import content_hash
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
 
@@ -45,7 +45,7 @@ def maps_of(path: Path) -> tuple[Callable[..., Tensor], str]:
         raise HeatproofError(f"there is no file {path.absolute()}")
     beside = path.with_suffix(".txt")
     parts = [path, beside] if path.suffix == ".npy" and beside.is_file() else [path]
-    code = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()[:16]
+    code = content_hash(part.read_bytes() for part in parts)
     content = _read(path, code)
 
     def stored(model: Any, x: Tensor, target: Tensor, *, rng: Any) -> Tensor:

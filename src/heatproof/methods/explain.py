@@ -23,7 +23,7 @@ from heatproof.models.guards import assert_unchanged
 from heatproof.models.model import Model
 from heatproof.models.vit import is_vit
 from heatproof.tensor.filters import resize
-from heatproof.tensor.noise import Rng
+from heatproof.tensor.noise import Rng, sample_ids
 
 
 class MapError(HeatproofError):
@@ -228,7 +228,7 @@ def explain(
             f"{model.name} takes images of shape (B, {len(model.mean)}, {model.size}, {model.size}); got {tuple(images.shape)}"
         )
     target = model.logits(x).argmax(1) if targets is None else _indices(targets, len(x), model)
-    rng = Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], model.device)
+    rng = Rng(seed, sample_ids(ids, len(x)), model.device)
     known = _known(model, reference) if reference is not None else None
     explainer = Explainer(
         model,

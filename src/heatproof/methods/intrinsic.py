@@ -11,11 +11,12 @@ from heatproof.methods.base import method
 from heatproof.models.bagnet import BagNet
 from heatproof.models.bcos import Encode, explaining, is_bcos
 from heatproof.models.model import Model
+from heatproof.models.views import visible_cell
 from heatproof.tensor.noise import Rng
 
 
 def _is_bagnet(model: Model) -> str:
-    if model.view.startswith("di"):
+    if visible_cell(model) is not None:
         return "it asks the patches of the whole image, and here all but one cell is cut off; ixg works on any view"
     return (
         ""

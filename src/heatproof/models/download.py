@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from heatproof.errors import HeatproofError
+from heatproof.files import file_hash
 
 TIMEOUT = 20  # seconds without an answer
 
@@ -92,8 +92,7 @@ def _shown() -> Progress:
 
 def _check(source: Source, part: Path) -> None:
     wanted = re.search(r"-([0-9a-f]{8,})\.", source.file)
-    with part.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = file_hash(part, length=64)
     if wanted and not found.startswith(wanted[1]):
         raise HeatproofError(
             f"{source.url} gave another file than it should: its SHA-256 begins with {found[:10]}, not {wanted[1]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError, NotApplicable, unknown
+from heatproof.files import content_hash
 from heatproof.models import backends
 from heatproof.models.body import Body, landmarks, make_body
 from heatproof.models.convert import as_canonical
@@ -541,16 +541,19 @@ class Model:
             self.std.tolist(),
             str(self.dtype),
         )
-        digest = hashlib.sha256((repr(told) + self.view).encode())
-        for kind in sorted({type(m) for m in self.module.modules()}, key=lambda t: t.__qualname__):
-            if kind.__module__.split(".")[0] != "torch":
-                digest.update(source_of(kind).encode())
-        for key, value in sorted(self.module.state_dict().items()):
-            digest.update(key.encode())
-            digest.update(
-                value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-            )
-        return digest.hexdigest()[:16]
+
+        def chunks() -> Iterator[str | bytes]:
+            yield repr(told) + self.view
+            kinds = {type(m) for m in self.module.modules()}
+            for kind in sorted(kinds, key=lambda t: t.__qualname__):
+                if kind.__module__.split(".")[0] != "torch":
+                    yield source_of(kind)
+            for key, value in sorted(self.module.state_dict().items()):
+                yield key
+                flat = value.detach().cpu().contiguous().reshape(-1)
+                yield flat.view(torch.uint8).numpy().tobytes()
+
+        return content_hash(chunks())
 
 
 def _layout_of(module: nn.Module, example: Tensor) -> tuple[torch.memory_format, Tensor]:

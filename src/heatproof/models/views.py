@@ -54,8 +54,13 @@ def dipart(model: Model, grid: int, cell: int) -> Model:
         )
 
     return model.viewed(
-        f"dipart {grid}×{grid}, cell {cell}", grid, Connected(model.body, split.cut, head)
+        f"dipart {grid}×{grid}, cell {cell}", grid, Connected(model.body, split.cut, head, cell)
     )
+
+
+def visible_cell(model: Model) -> int | None:
+    """Return the grid cell that the model's answer depends on, or None if it sees the whole image."""
+    return model.body.cell if isinstance(model.body, Connected | Disconnected) else None
 
 
 Head = Callable[
@@ -66,8 +71,10 @@ Head = Callable[
 class Connected:
     """Features of the whole grid, and a head that looks at them in a way of its own."""
 
-    def __init__(self, inner: Body, cut: int, head: Head):
-        self.inner, self.cut, self.head = inner, cut, head
+    cell: int | None  # the grid cell that the head sees; None where it sees all of them
+
+    def __init__(self, inner: Body, cut: int, head: Head, cell: int | None = None):
+        self.inner, self.cut, self.head, self.cell = inner, cut, head, cell
         self.layers, self.aliases = _shown(inner, cut)
 
     def run(

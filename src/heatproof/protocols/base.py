@@ -20,6 +20,47 @@ from heatproof.tensor.noise import Rng
 from heatproof.userfile import source_hash
 
 
+@dataclass(frozen=True)
+class ViewKey:
+    """Identifies what a protocol evaluates in place of a model and its data.
+
+    Attributes:
+        kind: ``plain`` is the model as it is, ``fine-tuned`` the model with other weights, ``grid``
+            the model on grids of images; ``other`` is for protocols of third parties.
+        name: What distinguishes views of one kind: ``16/zero`` of fine-tuned weights, protocol and
+            settings of grids.
+        cell: The grid cell that is evaluated, for views of the kind ``grid``.
+    """
+
+    kind: Literal["plain", "fine-tuned", "grid", "other"] = "plain"
+    name: str = ""
+    cell: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        return self.kind == "plain"
+
+    @property
+    def is_fine_tuned(self) -> bool:
+        return self.kind == "fine-tuned"
+
+    @property
+    def label(self) -> str:
+        """A text for people, empty for the plain view; programs compare the fields."""
+        if self.is_plain:
+            return ""
+        if self.is_fine_tuned:
+            return f"fine-tuned {self.name}"
+        return self.name if self.cell is None else f"{self.name}, cell {self.cell}"
+
+    @property
+    def description(self) -> str:
+        """The label in words, which are never empty."""
+        if self.is_plain:
+            return "as it is"
+        return f"fine-tuned ({self.name})" if self.is_fine_tuned else self.label
+
+
 @dataclass
 class EvalBatch:
     """The samples of a task as a protocol sees them."""
@@ -43,6 +84,7 @@ class EvalBatch:
     map_cache: dict[Hashable, Any] = field(
         default_factory=dict
     )  # work that protocols share, for the maps that are judged
+    view: ViewKey = ViewKey()
 
 
 class Scores(NamedTuple):
@@ -58,9 +100,9 @@ PICTURES = 4  # samples of which pictures are kept for every setting
 
 
 class View(NamedTuple):
-    """What is judged in place of (model, data). Protocols whose poses have the same view share a task."""
+    """What is evaluated in place of (model, data). Protocols with equal view keys share a task."""
 
-    name: str  # "": as they are
+    key: ViewKey
     model: Model
     data: Data
 
@@ -115,7 +157,7 @@ class Protocol(BaseModel):
         self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()
     ) -> list[View]:
         """Before anything is divided into shards. among: all models of the plan that it can judge, each with its data."""
-        return [View("", model, data)]
+        return [View(ViewKey(), model, data)]
 
     @property
     def fine_tuning(self) -> str:

@@ -23,7 +23,7 @@ from heatproof.tensor.batching import chunks, rows
 from heatproof.tensor.curves import auc, ranks_of, removal_order, tie_order
 from heatproof.tensor.information import INFORMATION
 from heatproof.tensor.neighbours import knn_distance
-from heatproof.tensor.noise import Rng
+from heatproof.tensor.noise import Rng, sample_ids
 from heatproof.tensor.scores import Score, score_function
 
 Side = Literal["most", "least"]  # which pixels go first
@@ -95,7 +95,7 @@ def removal_curve(
 ) -> Tensor:  # (B, len(fractions))
     """The target's score once that share of the pixels is replaced, most or least relevant first; one pass an image and fraction."""
     _check_maps(maps, x)
-    known = list(ids) if ids is not None else [str(i) for i in range(len(x))]
+    known = sample_ids(ids, len(x))
     ranks = removal_order(maps, known, seed)
     forward, size, remove = _tools(model, x, baseline, known, seed, batch_size)
     bounds = Work(baseline, order, tuple(fractions)).bounds(ranks[0].numel())
@@ -122,7 +122,7 @@ def updated_curve(
 
     explain: images (B, C, H, W) -> maps (B, H, W). `first`: the maps of the clean images, where they are known.
     """
-    known = list(ids) if ids is not None else [str(i) for i in range(len(x))]
+    known = sample_ids(ids, len(x))
     forward, size, remove = _tools(model, x, baseline, known, seed, batch_size)
     scored, everyone = score_function(score), torch.arange(len(x), device=x.device)
     ties = tie_order(known, seed, x[0, 0].numel(), x.device)

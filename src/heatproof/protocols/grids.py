@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from heatproof.data.base import Data
-from heatproof.data.grids import Grids, judged_cell, make_grids
+from heatproof.data.grids import Grids, make_grids
 from heatproof.errors import HeatproofError
 from heatproof.models import views
 from heatproof.models.model import Model
-from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, protocol
+from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, ViewKey, protocol
 from heatproof.tensor.localization import cell_sums, share_of
 
 KEPT = 64  # grids whose images stay in memory: those of a block, which every judged cell asks for again
@@ -88,7 +87,7 @@ class Localization(Protocol):
         load = lru_cache(KEPT * self.grid**2)(data.load)
         return [
             View(
-                f"{self.id} ({self.setting}), cell {cell}",
+                ViewKey("grid", f"{self.id} ({self.setting})", cell),
                 view,
                 Grids(data, cells, self.grid, cell, pool, load),
             )
@@ -101,8 +100,8 @@ class Localization(Protocol):
         `cells`: the positive sum in each cell, (B, grid²).
         """
         sums = cell_sums(maps, self.grid)
-        cells = torch.tensor([judged_cell(sample) for sample in batch.ids], device=sums.device)
-        return Scores(share_of(sums, cells), [""] * len(sums), {"cells": sums})
+        assert batch.view.cell is not None, "grids are evaluated in one of their cells"
+        return Scores(share_of(sums, batch.view.cell), [""] * len(sums), {"cells": sums})
 
 
 @protocol

@@ -16,9 +16,9 @@ from heatproof.baselines import Baseline, BaselineName
 from heatproof.data.base import Data
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_fine_tuned
-from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, protocol
+from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, ViewKey, protocol
 from heatproof.tensor.batching import chunks, rows
-from heatproof.tensor.noise import Rng
+from heatproof.tensor.noise import Rng, sample_ids
 from heatproof.tensor.patches import grid_side, patch_masks, patch_sums
 from heatproof.tensor.rank import spearman
 from heatproof.tensor.scores import Score, ScoreName, score_function
@@ -66,7 +66,7 @@ def without_patches(
     size = known.batch_size if known and not logits else batch_size
     logits = logits or (known.logits if known else model)
     remove = Baseline.parse(baseline).remover(
-        x, known, Rng(seed, ids if ids is not None else [str(i) for i in range(len(x))], x.device)
+        x, known, Rng(seed, sample_ids(ids, len(x)), x.device)
     )
     masks = patch_masks(patches, *x.shape[2:]).to(x.device)
     found: list[list[Tensor]] = []
@@ -162,6 +162,5 @@ class InDomainSingleDeletion(SingleDeletion):
     def views(
         self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()
     ) -> list[View]:
-        return [
-            View(f"fine-tuned {self.fine_tuning}", load_fine_tuned(model, self.fine_tuning), data)
-        ]
+        key = ViewKey("fine-tuned", self.fine_tuning)
+        return [View(key, load_fine_tuned(model, self.fine_tuning), data)]

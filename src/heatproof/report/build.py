@@ -18,7 +18,7 @@ from heatproof.errors import HeatproofError
 from heatproof.report import charts
 from heatproof.report.palette import FAMILIES, family_class
 from heatproof.report.plain import told
-from heatproof.report.run_data import Run, view_words
+from heatproof.report.run_data import Run
 from heatproof.report.sections import SECTIONS
 from heatproof.report.site import Site
 
@@ -109,7 +109,6 @@ def environment() -> Environment:
         "percent": percent,
         "points": points,
         "interval": lambda e, digits=2: charts.interval(e.low, e.high, digits),
-        "view_words": view_words,
         "listing": listing,
         "ticks": ticks,
         "told": told,

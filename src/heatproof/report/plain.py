@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from heatproof.bench.layout import ProtocolFacts
 
 WORDS = {
     "sds": "one patch of the image is deleted at a time; the map should give most weight to the patches whose loss hurts the answer most",
@@ -11,5 +11,5 @@ WORDS = {
 }
 
 
-def told(judge: dict[str, Any]) -> str:
-    return WORDS.get(judge["id"], judge["summary"])
+def told(protocol: ProtocolFacts) -> str:
+    return WORDS.get(protocol.id, protocol.summary)

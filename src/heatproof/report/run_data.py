@@ -1,14 +1,12 @@
-"""A run as the report sees it: rows and what follows from them, facts by name, and the kept tensors of one model at a time."""
+"""A run as the report sees it: rows, what follows from them, and the stored tensors of a model."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,73 +15,145 @@ from torch import Tensor
 
 from heatproof.analysis.intervals import AggregateDraws, bootstrap_aggregates, summarize
 from heatproof.analysis.ranks import Key, Standings, standings
-from heatproof.bench.store import Store
-from heatproof.errors import HeatproofError
-from heatproof.protocols import PROTOCOLS
+from heatproof.bench.layout import (
+    CHANNEL_PEAKS,
+    IMAGES,
+    LOGITS,
+    GridNote,
+    ModelFacts,
+    ModelView,
+    ProtocolFacts,
+    TensorKey,
+    TimingKey,
+)
+from heatproof.bench.store import Store, TaskTensors
+from heatproof.protocols import PROTOCOLS, ViewKey
 
 CONTROL = "control"
-FINE_TUNED = "fine-tuned "  # how the view of fine-tuned weights begins
+PLAIN_VIEW = ViewKey()
 CRISP_BELOW = 160  # px: smaller images are drawn with square pixels
 
 
 @dataclass
 class Kept:
-    """Of one view of a model: logits, drops and other small things of all samples; images and maps of the first ones."""
+    """The stored tensors of one view of a model.
+
+    Attributes:
+        ids: All samples.
+        labels: Their labels; None where a sample has none.
+        logits: Their logits, ``(K,)`` each.
+        grids: What samples on grids consist of; empty for other views.
+        shown: The first samples, whose images and maps are stored: the tensors of a sample's task,
+            and its row in them.
+        whole: Tensors that all samples of a task have, task by task.
+    """
 
     ids: list[str] = field(default_factory=list)
     labels: list[int | None] = field(default_factory=list)
-    logits: list[Tensor] = field(default_factory=list)  # (K,) each
-    shown: dict[str, tuple[dict[str, Tensor], int]] = field(
-        default_factory=dict
-    )  # sample -> (tensors of its task, row)
-    whole: dict[str, list[Tensor]] = field(
-        default_factory=dict
-    )  # what every sample has, task by task
+    logits: list[Tensor] = field(default_factory=list)
+    grids: dict[str, GridNote] = field(default_factory=dict)
+    shown: dict[str, tuple[dict[TensorKey, Tensor], int]] = field(default_factory=dict)
+    whole: dict[TensorKey, list[Tensor]] = field(default_factory=dict)
 
-    def of(self, sample: str, name: str) -> Tensor | None:
+    def add(self, task: TaskTensors) -> None:
+        """Add the tensors of another task."""
+        ids = task.samples.ids
+        self.ids += ids
+        self.labels += task.samples.labels
+        self.logits += list(task.tensors[LOGITS])
+        self.grids |= dict(zip(ids, task.samples.grids or [], strict=False))
+        images = len(task.tensors.get(IMAGES, ()))
+        self.shown |= {sample: (task.tensors, i) for i, sample in enumerate(ids[:images])}
+        for key, values in task.tensors.items():
+            if len(values) == len(ids):
+                self.whole.setdefault(key, []).append(values)
+
+    def image(self, sample: str) -> Tensor | None:  # (C, H, W) uint8
+        """Return the image of one of the first samples."""
+        return self._row(sample, IMAGES)
+
+    def map(self, sample: str, method: str) -> Tensor | None:  # (h, w)
+        """Return the map of one of the first samples, scaled to a largest absolute value of 1."""
+        return self._row(sample, TensorKey.map(method))
+
+    def unscaled_map(self, sample: str, method: str) -> Tensor | None:  # (h, w)
+        """Return the map of one of the first samples in its original scale."""
+        values = self.map(sample, method)
+        scale = self._row(sample, TensorKey.map_scale(method))
+        return None if values is None or scale is None else values.float() * scale.float()
+
+    def has_maps(self, method: str) -> bool:
+        """Return whether the maps of a method are stored for any sample."""
+        key = TensorKey.map(method)
+        return any(key in tensors for tensors, _ in self.shown.values())
+
+    def shared_row(self, sample: str, protocol: ProtocolFacts, name: str) -> Tensor | None:
+        """Return what a protocol computed for all methods, for one of the first samples."""
+        return self._row(sample, TensorKey.shared(protocol.canonical, name))
+
+    def shared(self, protocol: ProtocolFacts, name: str) -> Tensor | None:  # (N, …)
+        """Return what a protocol computed for all methods, in the order of ``ids``."""
+        return self._all(TensorKey.shared(protocol.canonical, name))
+
+    def curves(self, protocol: ProtocolFacts, method: str, name: str) -> Tensor | None:  # (N, S)
+        """Return what a protocol kept of the maps of a method, in the order of ``ids``."""
+        return self._all(TensorKey.curve(protocol.canonical, method, name))
+
+    def channel_peaks(self) -> Tensor | None:  # (N, C)
+        """Return the largest activations of some channels, in the order of ``ids``."""
+        return self._all(CHANNEL_PEAKS)
+
+    def _row(self, sample: str, key: TensorKey) -> Tensor | None:
         tensors, row = self.shown[sample]
-        return tensors[name][row] if name in tensors and row < len(tensors[name]) else None
+        return tensors[key][row] if key in tensors and row < len(tensors[key]) else None
 
-    def every(self, name: str) -> Tensor | None:
-        """(N, …) in the order of `ids`; none where some sample lacks it."""
-        found = torch.cat(self.whole[name]) if name in self.whole else None
-        return found if found is not None and len(found) == len(self.ids) else None
+    def _all(self, key: TensorKey) -> Tensor | None:
+        """Return the tensor of all samples; None if some sample lacks it."""
+        if key not in self.whole:
+            return None
+        values = torch.cat(self.whole[key])
+        return values if len(values) == len(self.ids) else None
 
     @property
     def accuracy(self) -> tuple[int, int]:
         """(correct, labelled)"""
-        judged = [
-            (logits, label)
+        correct = [
+            int(logits.argmax()) == label
             for logits, label in zip(self.logits, self.labels, strict=True)
             if label is not None
         ]
-        return sum(int(logits.argmax()) == label for logits, label in judged), len(judged)
+        return sum(correct), len(correct)
 
 
 class Run:
+    """A run directory, read once.
+
+    Args:
+        store: The directory.
+
+    Raises:
+        HeatproofError: If it is not a run, or damaged.
+    """
+
     def __init__(self, store: Store):
-        plan = store.read_json("plan.json")
-        if plan is None:
-            raise HeatproofError(f"{store.root} is not a run of heatproof (it has no plan.json)")
-        self.store, self.plan = store, plan
-        self.provenance: dict[str, Any] = store.read_json("provenance.json") or {}
+        self.store = store
+        self.plan = store.plan()
+        self.provenance = store.provenance()
         self.rows = store.rows()
-        self.methods: dict[str, dict[str, Any]] = plan["methods"]
-        self.judges: dict[Key, dict[str, Any]] = {
-            (p["id"], p["setting"], p["baseline"]): p for p in plan["protocols"]
-        }
-        self.tasks: dict[str, dict[str, Any]] = plan["about"]
-        self.models = list(dict.fromkeys(task["model"] for task in self.tasks.values()))
+        self.methods = self.plan.methods
+        self.protocols: dict[Key, ProtocolFacts] = {p.key: p for p in self.plan.protocols}
+        self.tasks = self.plan.tasks
+        self.models = list(dict.fromkeys(task.model for task in self.tasks))
 
     @property
     def name(self) -> str:
-        """The directory's; a result that was not given one is called after its data."""
+        """The name of the directory; for a temporary one, that of the data."""
         root = self.store.root.resolve()
-        temporary = root.parent == Path(tempfile.gettempdir()).resolve() and root.name.startswith(
-            "heatproof-"
-        )
-        data = self.provenance.get("spec", {}).get("data", {})
-        return str(data["name"]) if temporary and "name" in data else root.name
+        in_temp = root.parent == Path(tempfile.gettempdir()).resolve()
+        data = self.provenance.spec.get("data", {})
+        if in_temp and root.name.startswith("heatproof-") and "name" in data:
+            return str(data["name"])
+        return root.name
 
     @cached_property
     def _aggregate_draws(self) -> AggregateDraws:
@@ -99,10 +169,11 @@ class Run:
 
     @cached_property
     def accuracy(self) -> dict[str, tuple[int, int]]:
-        return {model: self.right(model, self._plainest(model)) for model in self.models}
+        """(correct, labelled) of each model."""
+        return {model: self.accuracy_of(model, self._first_view(model)) for model in self.models}
 
-    def right(self, model: str, view: str) -> tuple[int, int]:
-        """(correct, labelled); (0, 0) on grids, where a network is asked for the class of one cell."""
+    def accuracy_of(self, model: str, view: ViewKey) -> tuple[int, int]:
+        """Return (correct, labelled); (0, 0) on grids, where the class of one cell is explained."""
         return self.kept(model, view).accuracy if view in self.networks(model) else (0, 0)
 
     @cached_property
@@ -111,19 +182,16 @@ class Run:
 
     @property
     def unfinished(self) -> list[str]:
-        return [
-            t
-            for t in self.plan["tasks"]
-            if not (self.store.root / "rows" / f"{t}.parquet").is_file()
-        ]
+        """Tasks without rows."""
+        return [task.name for task in self.tasks if not self.store.is_finished(task.name)]
 
     @property
     def made_in_python(self) -> bool:
-        """Called through `evaluate`, rather than from a spec."""
-        return "version" not in self.provenance.get("spec", {})
+        """Whether the run was made by ``evaluate`` rather than from a spec."""
+        return "version" not in self.provenance.spec
 
     def family(self, method: str) -> str:
-        return str(self.methods.get(method, {}).get("family", "other"))
+        return self.methods[method].family if method in self.methods else "other"
 
     def controls(self, methods: Sequence[str]) -> list[str]:
         return [m for m in methods if self.family(m) == CONTROL]
@@ -133,145 +201,134 @@ class Run:
 
     @cached_property
     def setting_labels(self) -> dict[Key, str]:
-        """The shortest text that tells the settings of this run apart."""
-        many = len({protocol for protocol, _, _ in self.judges}) > 1
-        return {key: self._setting_label(key, many) for key in self.judges}
+        """The shortest texts that distinguish the settings of this run."""
+        return {key: self._setting_label(key) for key in self.protocols}
 
-    def _setting_label(self, key: Key, many_protocols: bool) -> str:
-        own = self.judges[key]["settings"]
-        others = [j["settings"] for k, j in self.judges.items() if k[0] == key[0]]
+    def _setting_label(self, key: Key) -> str:
+        name, _, baseline = key
+        settings = self.protocols[key].settings
+        others = [p.settings for p in self.protocols.values() if p.id == name]
         differing = [
-            f"{name}={value}"
-            for name, value in own.items()
-            if name != "baseline" and any(o.get(name) != value for o in others)
+            f"{setting}={value}"
+            for setting, value in settings.items()
+            if setting != "baseline" and any(o.get(setting) != value for o in others)
         ]
-        told = [*([key[0]] if many_protocols else []), *differing, key[2]]
-        return " · ".join(t for t in told if t) or key[0]
+        several = len({p.id for p in self.protocols.values()}) > 1
+        parts = [name if several else "", *differing, baseline]
+        return " · ".join(part for part in parts if part) or name
 
-    def views(self, model: str) -> dict[str, list[Key]]:
-        """What was judged of a model, and under which settings: "" is the model as it is, `fine-tuned 16/zero` with fine-tuned weights."""
-        keys = {judge["canonical"]: key for key, judge in self.judges.items()}
+    def views(self, model: str) -> dict[ViewKey, list[Key]]:
+        """Return the views of a model, and under which settings each was evaluated."""
+        keys = {protocol.canonical: key for key, protocol in self.protocols.items()}
         return {
-            task["view"]: [keys[p] for p in task["protocols"]]
-            for task in self.tasks.values()
-            if task["model"] == model
+            task.view: [keys[protocol] for protocol in task.protocols]
+            for task in self.tasks
+            if task.model == model
         }
 
-    def networks(self, model: str) -> dict[str, list[Key]]:
-        """The views that judge the model itself on the data itself, with its own weights first, or with fine-tuned ones."""
-        return {
-            view: keys
-            for view, keys in sorted(self.views(model).items(), key=lambda item: bool(item[0]))
-            if not view or is_fine_tuned(view)
-        }
+    def networks(self, model: str) -> dict[ViewKey, list[Key]]:
+        """Return the views that show the network the data itself: plain first, then fine-tuned."""
+        views = sorted(self.views(model).items(), key=lambda item: not item[0].is_plain)
+        return {view: keys for view, keys in views if view.is_plain or view.is_fine_tuned}
 
-    def view_of(self, model: str, key: Key) -> str:
-        """Under which weights a setting judged the model."""
-        return next((view for view, keys in self.views(model).items() if key in keys), "")
+    def view_of(self, model: str, key: Key) -> ViewKey:
+        """Return the view of a model that a setting evaluated."""
+        views = (view for view, keys in self.views(model).items() if key in keys)
+        return next(views, PLAIN_VIEW)
 
     def plain_twin(self, model: str, key: Key) -> Key | None:
-        """The setting that asked the same of the model as it is, where this one asked it of another view."""
-        same = [k for k in self.views(model).get("", []) if k[1:] == key[1:]]
-        return same[0] if same and is_fine_tuned(self.view_of(model, key)) else None
+        """Return the setting that asks the same of the plain model, for one of a fine-tuned one."""
+        if not self.view_of(model, key).is_fine_tuned:
+            return None
+        twins = (k for k in self.views(model).get(PLAIN_VIEW, []) if k[1:] == key[1:])
+        return next(twins, None)
 
-    def _plainest(self, model: str) -> str:
+    def _first_view(self, model: str) -> ViewKey:
+        """Return the plain view of a model if it has one, else the first."""
         views = self.views(model)
-        return "" if "" in views else next(iter(views), "")
+        return PLAIN_VIEW if PLAIN_VIEW in views else next(iter(views), PLAIN_VIEW)
 
     @cached_property
     def preferred(self) -> list[Key]:
-        """Settings, those of fine-tuned networks first: there a missing patch is nothing new."""
-        return sorted(
-            self.judges,
-            key=lambda key: not any(is_fine_tuned(self.view_of(m, key)) for m in self.models),
-        )
+        """Settings, those of fine-tuned networks first: to these a missing patch is nothing new."""
+
+        def is_plain(key: Key) -> bool:
+            return not any(self.view_of(model, key).is_fine_tuned for model in self.models)
+
+        return sorted(self.protocols, key=is_plain)
 
     @cached_property
     def short_names(self) -> dict[str, str]:
-        """Models without what stands before the slash, where it is the same for all."""
-        bare = {m: m.rpartition("/")[2] or m for m in self.models}
-        return (
-            bare
-            if len({m.rpartition("/")[0] for m in self.models}) == 1
-            else {m: m for m in self.models}
-        )
+        """Models without what stands before the slash, if that is the same for all."""
+        if len({m.rpartition("/")[0] for m in self.models}) > 1:
+            return {m: m for m in self.models}
+        return {m: m.rpartition("/")[2] or m for m in self.models}
 
-    def facts(self, model: str, view: str | None = None) -> dict[str, Any]:
-        """What is on record about a model, by default as it is."""
-        view = self._plainest(model) if view is None else view
-        return dict(self.provenance.get("models", {}).get(titled(model, view), {}))
+    def facts(self, model: str, view: ViewKey | None = None) -> ModelFacts | None:
+        """Return what is on record about a view of a model, by default the plain one."""
+        subject = ModelView(model, self._first_view(model) if view is None else view)
+        return next((f for f in self.provenance.models if f.subject == subject), None)
 
-    def kept(self, model: str, view: str | None = None) -> Kept:
-        """By default of the model as it is. Read from disk each time: the maps of one model can be hundreds of megabytes."""
-        found = Kept()
-        view = self._plainest(model) if view is None else view
-        for task, about in self.tasks.items():
-            if (about["model"], about["view"]) != (model, view):
-                continue
-            tensors, notes = self.store.kept(task)
-            if "logits" not in tensors:
-                continue
-            ids = json.loads(notes["ids"])
-            found.ids += ids
-            found.labels += json.loads(notes["labels"])
-            found.logits += list(tensors["logits"])
-            found.shown |= {
-                sample: (tensors, i)
-                for i, sample in enumerate(ids[: len(tensors.get("images", ()))])
-            }
-            for name, values in tensors.items():
-                if len(values) == len(ids):
-                    found.whole.setdefault(name, []).append(values)
-        return found
+    def image_size(self, model: str, view: ViewKey | None = None) -> int:
+        """Return the side of a model's images in pixels; 0 if it is not on record."""
+        facts = self.facts(model, view)
+        return facts.size if facts else 0
+
+    def is_crisp(self, model: str) -> bool:
+        """Return whether images of a model are drawn with square pixels."""
+        return 0 < self.image_size(model) < CRISP_BELOW
+
+    def kept(self, model: str, view: ViewKey | None = None) -> Kept:
+        """Return the stored tensors of a view of a model, by default the plain one.
+
+        They are read from disk each time: the maps of one model can be hundreds of megabytes.
+        """
+        kept = Kept()
+        subject = ModelView(model, self._first_view(model) if view is None else view)
+        for task in self.tasks:
+            if task.subject == subject:
+                tensors = self.store.tensors(task.name)
+                if LOGITS in tensors.tensors:
+                    kept.add(tensors)
+        return kept
 
     @cached_property
     def milliseconds(self) -> dict[tuple[str, str], float]:
-        """(model, method) -> time an image in this run's company."""
-        spent: dict[tuple[str, str], list[float]] = {}
+        """Time per image of (model, method), which shares passes with the others of this run."""
+        seconds: dict[tuple[str, str], list[float]] = {}
         images: dict[tuple[str, str], int] = {}
-        for task, about in self.tasks.items():
-            model = about["model"]
-            timings = self.store.read_json(f"timings/{task}.json")
-            part = self.store.part(task) if timings else []
-            count = len({r["sample"] for r in part if r["status"] != "skipped"})
+        for task in self.tasks:
+            timings = self.store.timings(task.name)
+            rows = self.store.task_rows(task.name) if timings else []
+            count = len({row["sample"] for row in rows if row["status"] != "skipped"})
+            if timings is None or not count:
+                continue
             for method, facts in self.methods.items():
-                seconds = (timings or {}).get("seconds", {}).get(f"method {facts['map']}")
-                if seconds is not None and count:
-                    spent.setdefault((model, method), []).append(seconds)
-                    images[model, method] = images.get((model, method), 0) + count
-        return {key: 1000 * sum(seconds) / images[key] for key, seconds in spent.items()}
+                spent = timings.seconds_of(TimingKey("maps", facts.map_key))
+                if spent is not None:
+                    seconds.setdefault((task.model, method), []).append(spent)
+                    images[task.model, method] = images.get((task.model, method), 0) + count
+        return {key: 1000 * sum(spent) / images[key] for key, spent in seconds.items()}
 
     def class_name(self, model: str, index: int | None) -> str:
-        names = self.facts(model).get("class_names")
         if index is None:
             return "no label"
-        return str(names[index]) if names and index < len(names) else f"class {index}"
-
-
-def titled(model: str, view: str) -> str:
-    return f"{model}, {view}" if view else model
-
-
-def is_fine_tuned(view: str) -> bool:
-    return view.startswith(FINE_TUNED)
-
-
-def view_words(view: str) -> str:
-    return (
-        f"fine-tuned ({view.removeprefix(FINE_TUNED)})"
-        if is_fine_tuned(view)
-        else view or "as it is"
-    )
+        facts = self.facts(model)
+        names = facts.class_names if facts else None
+        return names[index] if names and index < len(names) else f"class {index}"
 
 
 def confidence(logits: Tensor) -> tuple[int, float]:
-    """(predicted class, its softmax)"""
+    """Return (predicted class, its softmax) of logits ``(K,)``."""
     top = int(logits.argmax())
     return top, float(torch.softmax(logits.double(), 0)[top])
 
 
 def mean_scores(rows: pd.DataFrame, methods: Sequence[str]) -> pd.Series:
-    """Per sample, best first: over these methods and the settings of the first protocol, since scores of two do not mix."""
+    """Return the mean score of each sample over some methods, best first.
+
+    The mean is over the settings of the first protocol, since scores of two cannot be mixed.
+    """
     part = rows[rows["method"].isin(list(methods)) & np.isfinite(rows["value"])]
     if not len(part):
         return pd.Series(dtype=float)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from heatproof.tensor.noise import Rng
+from heatproof.tensor.noise import Rng, sample_ids
 
 
 def tie_order(
@@ -30,7 +30,7 @@ def removal_order(
     maps: Tensor, ids: Sequence[str] | None = None, seed: int = 0
 ) -> Tensor:  # (B, H, W) -> (B, H, W)
     """The rank of every pixel, 0 = most relevant. Ties have an order that is fixed for a sample."""
-    known = ids if ids is not None else [str(i) for i in range(len(maps))]
+    known = sample_ids(ids, len(maps))
     return ranks_of(maps, tie_order(known, seed, maps[0].numel(), maps.device))
 
 

@@ -39,6 +39,11 @@ class Rng:
         return torch.from_numpy(drawn).to(self.device)
 
 
+def sample_ids(ids: Sequence[str] | None, count: int) -> list[str]:
+    """Return the ids of samples, which are ``"0"``, ``"1"``, … where none are given."""
+    return [str(i) for i in range(count)] if ids is None else list(ids)
+
+
 @contextmanager
 def seeded(seed: int = 0) -> Iterator[None]:
     """torch's own generator on the CPU begins at this seed, and is afterwards as it was: what draws weights knows no other."""

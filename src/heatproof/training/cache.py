@@ -5,7 +5,6 @@ They are kept by the hash of everything that they follow from, in $HEATPROOF_CAC
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from heatproof.data.base import Data
+from heatproof.files import content_hash
 from heatproof.models.checkpoint import metadata
 from heatproof.models.download import home
 from heatproof.models.model import Model
@@ -116,4 +116,4 @@ def make_aligned(
 
 
 def _hash(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps([VERSION, *parts]).encode()).hexdigest()[:12]
+    return content_hash(json.dumps([VERSION, *parts]), length=12)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,18 +14,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from heatproof.errors import HeatproofError
+from heatproof.files import atomic_write
 
-WEIGHTS, RESUME, LEFT_OVER = "fine-tuned.safetensors", "resume.pt", ".tmp-"
+WEIGHTS = "fine-tuned.safetensors"
+RESUME = "resume.pt"
 PARTS = {"identity": str, "epoch": int, "net": dict, "optimiser": dict, "metrics": str}
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    unfinished = path.with_name(f"{LEFT_OVER}{os.getpid()}-{path.name}")
-    with open(unfinished, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
 
 
 def write_weights(path: Path, state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -40,13 +32,13 @@ def write_weights(path: Path, state: Mapping[str, Tensor], metadata: Mapping[str
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
     told = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     told += b" " * (-len(told) % 8)
-    write_whole(path, struct.pack("<Q", len(told)) + told + content[8 + length :])
+    atomic_write(path, struct.pack("<Q", len(told)) + told + content[8 + length :])
 
 
 def write_resume(path: Path, parts: Mapping[str, Any]) -> None:
     content = io.BytesIO()
     torch.save(dict(parts), content)
-    write_whole(path, content.getvalue())
+    atomic_write(path, content.getvalue())
 
 
 def read_resume(

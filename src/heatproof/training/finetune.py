@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import math
 import time
@@ -20,12 +19,12 @@ from heatproof.baselines import Baseline
 from heatproof.data.base import Data
 from heatproof.data.folder import ImageFolder
 from heatproof.errors import HeatproofError
+from heatproof.files import TEMP_PREFIX, content_hash
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
 from heatproof.tensor.noise import generator
 from heatproof.tensor.patches import grid_side
 from heatproof.training.checkpoint import (
-    LEFT_OVER,
     RESUME,
     WEIGHTS,
     read_resume,
@@ -182,7 +181,7 @@ class Run:
             metrics = restored(found, net, optimiser, self.out / RESUME)
             self.feed.unreadable.update(json.loads(found["metrics"])["unreadable"])
         if self.team.is_main:
-            for left in self.out.glob(f"{LEFT_OVER}*"):
+            for left in self.out.glob(f"{TEMP_PREFIX}*"):
                 left.unlink()
         parallel = self.team.parallel(net)
         if not metrics:
@@ -354,4 +353,4 @@ def restored(
 def digest(feed: BatchLoader) -> str:
     data = feed.data
     told = repr([(data.ids[i], data.labels[i], data.fingerprints[i]) for i in feed.indices])
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+    return content_hash(told, length=12)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from torch.nn.functional import cross_entropy
 import heatproof
 from heatproof.data.base import Data
 from heatproof.errors import HeatproofError
+from heatproof.files import content_hash
 from heatproof.models.nets import net_named, stored
 from heatproof.training.checkpoint import write_weights
 from heatproof.training.loop import Progress, descend, untrained
@@ -42,7 +42,7 @@ class RetrainRecipe:
 def digest(data: Data) -> str:
     """Of what is in the images and of their labels, wherever they lie."""
     told = repr(list(zip(data.ids, data.fingerprints, data.labels, strict=True)))
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    return content_hash(told)
 
 
 def teach(

@@ -12,10 +12,11 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.tradeoff import tradeoff
 from heatproof.baselines import Baseline
+from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Point, Spot
 from heatproof.report.lines import Trace, traces
-from heatproof.report.run_data import CRISP_BELOW, Kept, Run, confidence
+from heatproof.report.run_data import Kept, Run, confidence
 from heatproof.report.site import Site
 from heatproof.tensor.curves import removal_order
 from heatproof.tensor.information import INFORMATION, area_beyond, area_reached
@@ -44,7 +45,7 @@ class Watched(NamedTuple):
 
     baseline: str
     key: Key
-    canonical: str
+    protocol: ProtocolFacts
     score: Tensor  # (N, S)
     others: dict[
         str, Tensor
@@ -97,7 +98,7 @@ def _model(run: Run, site: Site, standing: Standings) -> dict[str, Any] | None:
         "tradeoffs": _tradeoffs(run, site, kept, standing, panels[0]["protocol"], method),
         "watched": bool(first[0].others),
         "strips": _strips(run, site, kept, standing.model, method, first),
-        "crisp": run.facts(standing.model).get("size", CRISP_BELOW) < CRISP_BELOW,
+        "crisp": run.is_crisp(standing.model),
         "groups": {_group(w.baseline) for w in first},
     }
 
@@ -109,20 +110,19 @@ def _watched(
     settings = [key for key in standing.settings if key[0] == protocol]
     found = []
     for key in (k for k in settings if k[1] == settings[0][1]):
-        canonical = run.judges[key]["canonical"]
-        score = kept.every(f"{canonical} {method} score")
+        facts = run.protocols[key]
+        score = kept.curves(facts, method, "score")
         others = {
-            name: kept.every(f"{canonical} {method} {name}")
-            for name in ("ood", "ood-raw", *INFORMATION)
+            name: kept.curves(facts, method, name) for name in ("ood", "ood-raw", *INFORMATION)
         }
         known = {name: curve for name, curve in others.items() if curve is not None}
-        far = kept.every(f"{canonical} far")
+        far = kept.shared(facts, "far")
         if score is not None:
             found.append(
                 Watched(
                     key[2],
                     key,
-                    canonical,
+                    facts,
                     score,
                     known,
                     float(far[0, 0]) if far is not None else None,
@@ -255,21 +255,20 @@ def _strips(
 ) -> dict[str, Any] | None:
     """The first sample on its way to nothing under each baseline, and what the model makes of the end."""
     sample = next(iter(kept.shown), None)
-    image, small = (
-        kept.of(sample, name) if sample else None for name in ("images", f"map {method}")
-    )
-    if sample is None or image is None or small is None:
+    if sample is None:
+        return None
+    image = kept.image(sample)
+    small = kept.map(sample, method)
+    if image is None or small is None:
         return None
     ranks = removal_order(
         pictures.resized(small, (image.shape[1], image.shape[2]))[None].nan_to_num(0), [sample]
     )[0]
     rows = []
     for w in watched:
-        empty, end = (
-            kept.of(sample, f"{w.canonical} picture"),
-            kept.of(sample, f"{w.canonical} end"),
-        )
-        norm = kept.of(sample, f"{w.canonical} norm")
+        empty = kept.shared_row(sample, w.protocol, "picture")
+        end = kept.shared_row(sample, w.protocol, "end")
+        norm = kept.shared_row(sample, w.protocol, "norm")
         if empty is None or end is None:
             continue
         images = [

@@ -93,7 +93,7 @@ def _panels(site: Site, kept: Kept, found: list[Trio]) -> list[dict[str, Any]]:
     """The first images with all maps of a method, from 0 to 1."""
     panels = []
     for sample in list(kept.shown)[:SAMPLES]:
-        image = kept.of(sample, "images")
+        image = kept.image(sample)
         assert image is not None
         rows = []
         for base in dict.fromkeys(t.base for t in found):
@@ -120,9 +120,8 @@ def _panels(site: Site, kept: Kept, found: list[Trio]) -> list[dict[str, Any]]:
 def _map(
     site: Site, kept: Kept, sample: str, name: str, size: tuple[int, int], original: bool
 ) -> str | None:
-    small, scale = (kept.of(sample, f"{what} {name}") for what in ("map", "scale"))
-    if small is None or scale is None:
+    values = kept.unscaled_map(sample, name)
+    if values is None:
         return None
-    values = small.float() * scale.float()
     values = relative(values[None])[0] if original else values
     return site.picture(pictures.heatmap(torch.nan_to_num(values), size, False, 1.0))

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
+from heatproof.protocols import ViewKey
 from heatproof.report import charts, pictures
-from heatproof.report.run_data import CRISP_BELOW, Kept, Run, confidence, is_fine_tuned
+from heatproof.report.run_data import CRISP_BELOW, Kept, Run, confidence
 from heatproof.report.site import Site
 from heatproof.tensor.patches import patch_sums
 from heatproof.tensor.rank import average_ranks, spearman
@@ -49,8 +50,8 @@ def content(run: Run, site: Site) -> dict[str, Any] | None:
 
 def _worked(run: Run, site: Site, standing: Standings, key: Key) -> dict[str, Any] | None:
     methods = [m for m in standing.order if not run.is_control(m)]
-    judge, model = run.judges[key], standing.model
-    if not methods or key not in standing.settings or "patches" not in judge["settings"]:
+    protocol, model = run.protocols[key], standing.model
+    if not methods or key not in standing.settings or "patches" not in protocol.settings:
         return None
     view, mean = run.view_of(model, key), standing.score(standing.settings.index(key), methods[0])
     kept = run.kept(model, view)
@@ -60,7 +61,7 @@ def _worked(run: Run, site: Site, standing: Standings, key: Key) -> dict[str, An
 
 def _scores(run: Run, kept: Kept, model: str, key: Key, method: str) -> list[Score]:
     """Of the kept samples that the network classifies as labelled, if they are."""
-    rows, judge, found = run.rows, run.judges[key], []
+    rows, protocol, found = run.rows, run.protocols[key], []
     for column, value in zip(
         ("model", "method", "protocol", "setting", "baseline"), (model, method, *key), strict=True
     ):
@@ -72,10 +73,9 @@ def _scores(run: Run, kept: Kept, model: str, key: Key, method: str) -> list[Sco
         if label in (None, int(logits.argmax()))
     }
     for sample in kept.shown:
-        image, small, drops = (
-            kept.of(sample, name)
-            for name in ("images", f"map {method}", f"{judge['canonical']} drops")
-        )
+        image = kept.image(sample)
+        small = kept.map(sample, method)
+        drops = kept.shared_row(sample, protocol, "drops")
         value = values.get(sample, math.nan)
         if (
             sample in right
@@ -87,7 +87,7 @@ def _scores(run: Run, kept: Kept, model: str, key: Key, method: str) -> list[Sco
             large = pictures.resized(small, (image.shape[1], image.shape[2]))
             found.append(
                 Score(
-                    sample, value, patch_sums(large[None], judge["settings"]["patches"])[0], drops
+                    sample, value, patch_sums(large[None], protocol.settings["patches"])[0], drops
                 )
             )
     return found
@@ -104,13 +104,13 @@ def _shown(
     site: Site,
     kept: Kept,
     model: str,
-    view: str,
+    view: ViewKey,
     key: Key,
     method: str,
     score: Score,
     mean: Estimate,
 ) -> dict[str, Any]:
-    image, small = kept.of(score.sample, "images"), kept.of(score.sample, f"map {method}")
+    image, small = kept.image(score.sample), kept.map(score.sample, method)
     assert image is not None and small is not None
     size = (image.shape[1], image.shape[2])
     row = kept.ids.index(score.sample)
@@ -128,10 +128,10 @@ def _shown(
         "labelled": kept.labels[row] is not None,
         "sure": sure,
         "model": run.short_names[model],
-        "fine_tuned": is_fine_tuned(view),
+        "fine_tuned": view.is_fine_tuned,
         "method": method,
         "setting": run.setting_labels[key],
-        "judge": run.judges[key],
+        "judge": run.protocols[key],
         "patches": len(drops),
         "crisp": max(size) < CRISP_BELOW,
         "grid": charts.grid(side),

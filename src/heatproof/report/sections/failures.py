@@ -54,7 +54,7 @@ def _groups(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _protocol(run: Run) -> str:
     """The first: scores of two do not mix."""
-    return next(iter(run.judges))[0] if run.judges else ""
+    return next(iter(run.protocols))[0] if run.protocols else ""
 
 
 def _worst(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any] | None:
@@ -77,7 +77,7 @@ def _worst(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any]
         scores = mean_scores(rows, [method])[::-1]
         samples = []
         for sample, value in scores.head(WORST).items():
-            image = kept.of(str(sample), "images") if sample in kept.shown else None
+            image = kept.image(str(sample)) if sample in kept.shown else None
             samples.append(
                 {
                     "id": sample,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from heatproof.analysis.ranks import Key
+from heatproof.bench.layout import ModelView, ProtocolFacts
+from heatproof.protocols import ViewKey
 from heatproof.report import charts, pictures
 from heatproof.report.palette import FAMILIES
 from heatproof.report.run_data import (
@@ -18,9 +21,7 @@ from heatproof.report.run_data import (
     Kept,
     Run,
     confidence,
-    is_fine_tuned,
     mean_scores,
-    titled,
 )
 from heatproof.report.site import Site
 from heatproof.tensor.patches import patch_sums
@@ -38,7 +39,7 @@ def content(run: Run, site: Site) -> dict[str, Any]:
             "unsigned": site.picture(pictures.scale_bar(False)),
         },
         "settings": [
-            {"label": run.setting_labels[key], "judge": judge} for key, judge in run.judges.items()
+            {"label": run.setting_labels[key], "judge": p} for key, p in run.protocols.items()
         ],
         "families": list(FAMILIES),
     }
@@ -48,7 +49,7 @@ def _model(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any]
     """The same samples in every view, so that choosing a setting shows what changes."""
     rows = run.rows[run.rows["model"] == model]
     methods = [*order, *(m for m in dict.fromkeys(rows["method"]) if m not in order)]
-    size = run.facts(model).get("size", 64)
+    size = run.image_size(model) or 64
     room = BYTES // int(
         sum(len(_apart(run.views(m))) for m in run.models) * (len(methods) + 1) * 0.25 * size**2
     )
@@ -65,27 +66,26 @@ def _model(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any]
     return {"name": model, "views": views, "crisp": size < CRISP_BELOW} if views else None
 
 
-def _apart(views: Iterable[str]) -> list[str]:
+def _apart(views: Iterable[ViewKey]) -> list[ViewKey]:
     """Of grids that are judged cell by cell, the first."""
-    return list({view.partition(", cell ")[0]: view for view in reversed(list(views))}.values())[
-        ::-1
-    ]
+    first: dict[ViewKey, ViewKey] = {}
+    for view in views:
+        first.setdefault(replace(view, cell=None), view)
+    return list(first.values())
 
 
 def _view(
     run: Run,
     site: Site,
     model: str,
-    view: str,
+    view: ViewKey,
     methods: list[str],
     best_first: list[str],
     count: int,
 ) -> dict[str, Any] | None:
-    kept, judges = (
-        run.kept(model, view),
-        {i: key for i, key in enumerate(run.judges) if key in run.views(model)[view]},
-    )
-    protocols = list(dict.fromkeys(key[0] for key in run.judges))
+    kept = run.kept(model, view)
+    settings = {i: key for i, key in enumerate(run.protocols) if key in run.views(model)[view]}
+    protocols = list(dict.fromkeys(key[0] for key in run.protocols))
     by = f" under {protocols[0]}" if len(protocols) > 1 else ""
     chosen = {
         s: why + (by if why in ENDS else "")
@@ -94,9 +94,7 @@ def _view(
     if not chosen:
         return None
     signed = {
-        m: any(
-            pictures.is_signed(v) for s in kept.shown if (v := kept.of(s, f"map {m}")) is not None
-        )
+        m: any(pictures.is_signed(v) for s in kept.shown if (v := kept.map(s, m)) is not None)
         for m in methods
     }
     rows = run.rows[(run.rows["model"] == model) & run.rows["sample"].isin(list(chosen))]
@@ -105,11 +103,11 @@ def _view(
         for r in rows.to_dict("records")
     }
     return {
-        "title": titled(model, view),
-        "fine_tuned": is_fine_tuned(view),
-        "settings": list(judges),
+        "title": ModelView(model, view).title,
+        "fine_tuned": view.is_fine_tuned,
+        "settings": list(settings),
         "samples": [
-            _sample(run, site, model, kept, s, why, methods, signed, scores, judges)
+            _sample(run, site, model, kept, s, why, methods, signed, scores, settings)
             for s, why in chosen.items()
         ],
         "kept": len(kept.shown),
@@ -137,18 +135,18 @@ def _sample(
     methods: list[str],
     signed: dict[str, bool],
     scores: dict[Any, Any],
-    judges: dict[int, Key],
+    settings: dict[int, Key],
 ) -> dict[str, Any]:
-    image = kept.of(sample, "images")
+    image = kept.image(sample)
     assert image is not None
     height, width = image.shape[1:]
     row = kept.ids.index(sample)
     predicted, sure = confidence(kept.logits[row])
-    drops = {i: d for i, key in judges.items() if (d := _drops(run, kept, sample, run.judges[key]))}
+    drops = {i: d for i, key in settings.items() if (d := _drops(kept, sample, run.protocols[key]))}
     counts = sorted({len(d["values"]) for d in drops.values()})
     tiles = []
     for method in methods:
-        values = kept.of(sample, f"map {method}")
+        values = kept.map(sample, method)
         usable = values is not None and bool(torch.isfinite(values).all())
         tiles.append(
             {
@@ -169,7 +167,7 @@ def _sample(
                 if usable and values is not None
                 else "",
                 "scores": {
-                    i: _score(scores.get((sample, method, key))) for i, key in judges.items()
+                    i: _score(scores.get((sample, method, key))) for i, key in settings.items()
                 },
             }
         )
@@ -188,14 +186,14 @@ def _sample(
     }
 
 
-def _drops(run: Run, kept: Kept, sample: str, judge: dict[str, Any]) -> dict[str, Any] | None:
+def _drops(kept: Kept, sample: str, protocol: ProtocolFacts) -> dict[str, Any] | None:
     """Of protocols that delete one patch at a time."""
-    drops = kept.of(sample, f"{judge['canonical']} drops")
+    drops = kept.shared_row(sample, protocol, "drops")
     if drops is None or math.isqrt(len(drops)) ** 2 != len(drops):
         return None
     values = [float(v) for v in drops]
     scale = max(abs(v) for v in values)
-    title = f"How far the score of the target drops when one patch is replaced by the baseline {judge['baseline']}"
+    title = f"How far the score of the target drops when one patch is replaced by the baseline {protocol.baseline}"
     return {
         "values": values,
         "json": json.dumps(_rounded(drops)),

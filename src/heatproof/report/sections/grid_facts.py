@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +10,6 @@ import pandas as pd
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
-from heatproof.data.grids import judged_cell
 from heatproof.expressions import parse_call, split
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis
@@ -106,11 +104,13 @@ def in_every_setting(
     for view, judged in run.views(model).items():
         kept = run.kept(model, view)
         title = next(
-            (run.setting_labels[key] for key in keys if key in judged), ALONE if not view else None
+            (run.setting_labels[key] for key in keys if key in judged),
+            ALONE if view.is_plain else None,
         )
         for sample in kept.shown if title else []:
-            cell = judged_cell(sample) if view else None
-            image = sample if cell is None else sample.partition("#")[0].split("+")[cell]
+            grid = kept.grids.get(sample)
+            cell = grid.cell if grid else None
+            image = grid.images[grid.cell] if grid else sample
             seen.setdefault(image, {}).setdefault(str(title), (kept, sample, cell))
     titles = [
         t
@@ -118,7 +118,7 @@ def in_every_setting(
         if any(t in found for found in seen.values())
     ]
     grids = {image: found for image, found in seen.items() if set(found) - {ALONE}}
-    side = {run.setting_labels[key]: int(run.judges[key]["settings"]["grid"]) for key in keys}
+    side = {run.setting_labels[key]: int(run.protocols[key].settings["grid"]) for key in keys}
     chosen = sorted(grids, key=lambda image: -len(grids[image]))[:MOST_IMAGES]
     return [
         _image(site, image, [(t, grids[image].get(t)) for t in titles], side, places)
@@ -139,12 +139,12 @@ def _image(
         if of is None:
             return None
         kept, sample, cell = of
-        photo = kept.of(sample, "images")
+        photo = kept.image(sample)
         assert photo is not None
         frame = "" if cell is None else charts.judged_frame(side[title], cell)
         if label is None:
             return {"file": site.picture(pictures.photo(photo)), "frame": frame}
-        values = kept.of(sample, f"map {label}")
+        values = kept.map(sample, label)
         if values is None or not bool(values.isfinite().all()):
             return None
         return {
@@ -177,10 +177,10 @@ def _image(
 def pools(run: Run, model: str) -> list[dict[str, Any]]:
     """How many images of each class the model is sure of; protocols that draw from the same pool once."""
     found: dict[str, dict[str, Any]] = {}
-    for view in run.views(model):
-        pool = run.plan.get("pools", {}).get(f"{model}, {view}")
-        if pool:
-            named = {run.class_name(model, int(label)): count for label, count in pool.items()}
+    for view in run.plan.views:
+        pool = view.pool
+        if view.model == model and pool:
+            named = {run.class_name(model, label): count for label, count in pool.items()}
             own = {
                 "classes": named,
                 "images": sum(pool.values()),
@@ -195,23 +195,20 @@ def costs(run: Run, model: str, keys: Sequence[Key]) -> list[dict[str, Any]]:
     """Supplement F: what each setting took, from what the run recorded; a backward includes its forward."""
     rows = []
     for key in keys:
-        passes, seconds, images = Counter[str](), 0.0, 0
-        for task, about in run.tasks.items():
-            timings = run.store.read_json(f"timings/{task}.json")
-            if (
-                about["model"] == model
-                and run.judges[key]["canonical"] in about["protocols"]
-                and timings
-            ):
-                passes.update(timings["passes"])
-                seconds += sum(timings["seconds"].values())
-                images += timings.get("images", 0)
-        later = {
-            kind: sum(n for what, n in passes.items() if what.startswith(f"{kind} from "))
-            for kind in ("forward", "backward")
-        }
+        whole = dict.fromkeys(("forward", "backward"), 0)
+        later = dict.fromkeys(("forward", "backward"), 0)  # passes that begin at a later layer
+        seconds = 0.0
+        images = 0
+        for task in run.tasks:
+            evaluated = task.model == model and run.protocols[key].canonical in task.protocols
+            timings = run.store.timings(task.name) if evaluated else None
+            if timings is None:
+                continue
+            for count in timings.passes:
+                (later if count.start else whole)[count.kind] += count.images
+            seconds += sum(timing.seconds for timing in timings.seconds)
+            images += timings.images
         if images:
-            whole = {"forward": passes["forward"], "backward": passes["backward"]}
             rows.append(
                 {
                     "label": run.setting_labels[key],

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from heatproof.analysis.compare import table
 from heatproof.analysis.ranks import Key
-from heatproof.data.grids import judged_cell
 from heatproof.errors import HeatproofError
 from heatproof.protocols import PROTOCOLS
 from heatproof.protocols.grids import Localization
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Box, BoxRow, Panel, Shares
-from heatproof.report.run_data import CONTROL, CRISP_BELOW, Kept, Run
+from heatproof.report.run_data import CONTROL, Kept, Run
 from heatproof.report.sections import grid_facts
 from heatproof.report.sections.grid_facts import Place
 from heatproof.report.site import Figure, Site
@@ -40,7 +39,7 @@ WHOLE = Axis(-0.02, 1.02, (0.0, 0.25, 0.5, 0.75, 1.0))
 
 
 def content(run: Run, site: Site) -> dict[str, Any] | None:
-    keys = [key for key in run.judges if issubclass(PROTOCOLS[key[0]].cls, Localization)]
+    keys = [key for key in run.protocols if issubclass(PROTOCOLS[key[0]].cls, Localization)]
     own = {
         s.model: [
             k
@@ -55,7 +54,8 @@ def content(run: Run, site: Site) -> dict[str, Any] | None:
 
 def _model(run: Run, site: Site, model: str, keys: list[Key]) -> dict[str, Any]:
     tables = {key: table(run.rows, model, key) for key in keys}
-    layers = [str(layer) for layer in run.facts(model).get("all_layers", [])]
+    facts = run.facts(model)
+    layers = facts.all_layers if facts else []
     places = _places(
         run,
         list(dict.fromkeys(label for scores in tables.values() for label in scores.columns)),
@@ -69,13 +69,13 @@ def _model(run: Run, site: Site, model: str, keys: list[Key]) -> dict[str, Any]:
             {
                 "label": run.setting_labels[key],
                 "shares": shares,
-                "cells": _cells(site, model, key, few, shares, run.judges[key]["settings"]["grid"])
+                "cells": _cells(site, model, key, few, shares, run.protocols[key].settings["grid"])
                 if shares
                 else None,
                 "aggregated": bins,
                 "correlation": _correlation(site, model, key, few, tables[key]),
                 "depth": grid_facts.over_depth(
-                    site, over, places, layers, tables[key], run.judges[key]["random_score"]
+                    site, over, places, layers, tables[key], run.protocols[key].random_score
                 ),
                 "smoothed": grid_facts.smoothed(places, tables[key]),
             }
@@ -89,7 +89,7 @@ def _model(run: Run, site: Site, model: str, keys: list[Key]) -> dict[str, Any]:
         "pools": grid_facts.pools(run, model),
         "costs": grid_facts.costs(run, model, keys),
         "left_out": len(places) - len(few),
-        "crisp": run.facts(model).get("size", CRISP_BELOW) < CRISP_BELOW,
+        "crisp": run.is_crisp(model),
     }
 
 
@@ -98,7 +98,7 @@ def _places(run: Run, labels: list[str], layers: list[str]) -> list[Place]:
     order = {layer: i for i, layer in enumerate(dict.fromkeys([*LAYERS[:1], *layers, *LAYERS[1:]]))}
     found = []
     for label in labels:
-        layer = str(run.methods.get(label, {}).get("layer", ""))
+        layer = run.methods[label].layer if label in run.methods else ""
         bare = label.replace(f"@{layer}", "", 1) if layer else label
         found.append(Place(label, bare, layer, run.family(label), order.get(layer, len(order))))
     methods = list(dict.fromkeys(p.method for p in found))
@@ -135,7 +135,7 @@ def _boxes(
         )
 
     panels = [
-        Panel(run.setting_labels[key], WHOLE, run.judges[key]["random_score"]) for key in keys
+        Panel(run.setting_labels[key], WHOLE, run.protocols[key].random_score) for key in keys
     ]
     rows = [
         BoxRow(p.method, p.layer, p.label, p.family, tuple(box(key, p) for key in keys))
@@ -154,18 +154,19 @@ def _looked_at(
     run: Run, site: Site, model: str, key: Key, places: list[Place], scores: pd.DataFrame
 ) -> tuple[dict[str, list[Shares]], dict[str, Any] | None]:
     """What the maps of one setting share out to the cells, and the maps of the first judged cell laid over each other."""
-    canonical, side = run.judges[key]["canonical"], run.judges[key]["settings"]["grid"]
+    protocol = run.protocols[key]
+    side = protocol.settings["grid"]
     shares: dict[str, list[Shares]] = {}
     bins = None
     for view in (v for v, keys in run.views(model).items() if key in keys):
         kept = run.kept(model, view)
-        if not kept.ids:
+        if not kept.ids or view.cell is None:
             continue
-        cell = judged_cell(kept.ids[0])
+        cell = view.cell
         sums = {
             p: found.double()
             for p in places
-            if (found := kept.every(f"{canonical} {p.label} cells")) is not None
+            if (found := kept.curves(protocol, p.label, "cells")) is not None
         }
         for place, each in sums.items():
             known = each[torch.isfinite(each).all(1) & (each.sum(1) > 0)]
@@ -247,7 +248,7 @@ def _binned(
     if not _fill(len(known), edges):
         return None
     own = sums[[rows[sample] for sample in known]]
-    image = kept.of(known[0], "images")
+    image = kept.image(known[0])
     assert image is not None
     size = (image.shape[1], image.shape[2])
     maps = torch.cat([resize(found[sample][None], *size) for sample in known])
@@ -261,7 +262,7 @@ def _binned(
     bins = []
     for i, part in enumerate(bin_slices(len(known), edges)):
         middle = int(plain.order[(part.start + part.stop - 1) // 2])
-        photo = kept.of(known[middle], "images")
+        photo = kept.image(known[middle])
         assert photo is not None
         bins.append(
             {
@@ -293,9 +294,9 @@ def _binned(
 def _maps(kept: Kept, samples: list[str], label: str) -> Iterator[tuple[str, Tensor]]:
     """At their layer's resolution, in their own size."""
     for sample in samples:
-        small, scale = (kept.of(sample, f"{what} {label}") for what in ("map", "scale"))
-        if small is not None and scale is not None:
-            yield sample, small.float() * scale.float()
+        values = kept.unscaled_map(sample, label)
+        if values is not None:
+            yield sample, values
 
 
 def _correlation(

@@ -62,9 +62,9 @@ def content(run: Run, site: Site) -> dict[str, Any]:
         "unranked_models": [
             s.model for s in run.standings if s.model not in {v.model for v in verdicts}
         ],
-        "settings": len(run.judges),
+        "settings": len(run.protocols),
         "samples": len(run.samples),
-        "protocols": list({key[0]: judge for key, judge in run.judges.items()}.values()),
+        "protocols": list({p.id: p for p in run.protocols.values()}.values()),
     }
 
 
@@ -110,9 +110,7 @@ def warnings(run: Run, verdicts: list[Verdict]) -> list[dict[str, Any]]:
     """What a reader must know before trusting the numbers; each as a kind and its facts, worded by the template."""
     found: list[dict[str, Any]] = []
     if run.unfinished:
-        found.append(
-            {"kind": "unfinished", "missing": len(run.unfinished), "of": len(run.plan["tasks"])}
-        )
+        found.append({"kind": "unfinished", "missing": len(run.unfinished), "of": len(run.tasks)})
     if not len(run.rows):
         return [*found, {"kind": "empty"}]
     beating: dict[tuple[str, ...], dict[str, Any]] = {}

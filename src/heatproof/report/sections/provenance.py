@@ -8,7 +8,9 @@ from typing import Any
 import yaml
 
 from heatproof.baselines import Baseline
-from heatproof.report.run_data import Run, titled
+from heatproof.bench.layout import ModelView
+from heatproof.protocols import ViewKey
+from heatproof.report.run_data import Run
 from heatproof.report.site import Site
 
 TARGETS = {
@@ -18,7 +20,7 @@ TARGETS = {
 
 
 def content(run: Run, site: Site) -> dict[str, Any]:
-    spec = run.provenance.get("spec", {})
+    spec = run.provenance.spec
     text = yaml.safe_dump(
         spec, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
     )
@@ -32,7 +34,7 @@ def content(run: Run, site: Site) -> dict[str, Any]:
         "models": [_model(run, name, view) for name in run.models for view in run.views(name)],
         "methods": run.methods,
         "facts": run.provenance,
-        "cost": run.plan.get("cost", {}),
+        "cost": {view.subject.title: view.cost for view in run.plan.views},
     }
 
 
@@ -63,11 +65,10 @@ def _list(name: str, items: list[str]) -> str:
 def _protocol_calls(run: Run) -> list[str]:
     """Settings that differ in the baseline alone are one."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for (protocol, setting, baseline), judge in run.judges.items():
-        told = {name: value for name, value in judge["settings"].items() if value is not None}
+    for (name, setting, baseline), protocol in run.protocols.items():
+        given = {key: value for key, value in protocol.settings.items() if value is not None}
         same = found.setdefault(
-            (protocol, setting),
-            {"name": protocol, **told, **({"baseline": []} if baseline else {})},
+            (name, setting), {"name": name, **given, **({"baseline": []} if baseline else {})}
         )
         if baseline:
             same["baseline"].append(baseline)
@@ -77,19 +78,19 @@ def _protocol_calls(run: Run) -> list[str]:
 def _protocols(run: Run) -> list[dict[str, Any]]:
     """One entry a protocol; its settings below."""
     found: dict[str, dict[str, Any]] = {}
-    for judge in run.judges.values():
+    for protocol in run.protocols.values():
+        target = TARGETS.get(protocol.target, protocol.target)
         entry = found.setdefault(
-            judge["id"],
-            {**judge, "target_text": TARGETS.get(judge["target"], judge["target"]), "all": []},
+            protocol.id, {**protocol.model_dump(), "target_text": target, "all": []}
         )
-        entry["all"].append(judge["canonical"])
+        entry["all"].append(protocol.canonical)
     return list(found.values())
 
 
 def _baselines(run: Run) -> list[tuple[str, str]]:
     return [
         (name, _baseline_summary(name))
-        for name in dict.fromkeys(judge["baseline"] for judge in run.judges.values())
+        for name in dict.fromkeys(protocol.baseline for protocol in run.protocols.values())
         if name
     ]
 
@@ -99,11 +100,12 @@ def _baseline_summary(name: str) -> str:
     return baseline.entry.summary if baseline else "not known to this version"
 
 
-def _model(run: Run, name: str, view: str) -> dict[str, Any]:
-    correct, labelled = run.right(name, view)
+def _model(run: Run, name: str, view: ViewKey) -> dict[str, Any]:
+    correct, labelled = run.accuracy_of(name, view)
+    facts = run.facts(name, view)
     return {
-        "name": titled(name, view),
-        **run.facts(name, view),
+        **(facts.model_dump() if facts else {}),
+        "name": ModelView(name, view).title,
         "correct": correct,
         "labelled": labelled,
         "on_grid": view not in run.networks(name),

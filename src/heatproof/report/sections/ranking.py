@@ -27,7 +27,7 @@ def content(run: Run, site: Site) -> dict[str, Any]:
         index=False,
         compression={"method": "gzip", "mtime": 0} if packed else None,
     )
-    axes = {p: _axis(run, p) for p in dict.fromkeys(key[0] for key in run.judges)}
+    axes = {p: _axis(run, p) for p in dict.fromkeys(key[0] for key in run.protocols)}
     present = {run.family(m) for m in run.summary["method"]}
     shown = [
         name
@@ -45,8 +45,8 @@ def content(run: Run, site: Site) -> dict[str, Any]:
         ],
         "families": [(name, FAMILIES[name].says) for name in shown],
         "scores_file": scores,
-        "many_settings": len(run.judges) > 1,
-        "protocols": list({key[0]: j for key, j in run.judges.items()}.values()),
+        "many_settings": len(run.protocols) > 1,
+        "protocols": list({p.id: p for p in run.protocols.values()}.values()),
     }
 
 
@@ -54,9 +54,9 @@ def _axis(run: Run, protocol: str) -> Axis:
     """One for all models and settings of a protocol, so that panels can be compared by eye."""
     part = run.summary[run.summary["protocol"] == protocol]
     random = [
-        j["random_score"]
-        for key, j in run.judges.items()
-        if key[0] == protocol and j["random_score"] is not None
+        p.random_score
+        for p in run.protocols.values()
+        if p.id == protocol and p.random_score is not None
     ]
     return Axis.around([*part["low"], *part["high"], *random])
 
@@ -84,13 +84,13 @@ def _panel(run: Run, site: Site, standing: Standings, key: Key, axis: Axis) -> d
             charts.ranking(
                 marks,
                 axis,
-                run.judges[key]["random_score"],
+                run.protocols[key].random_score,
                 title,
                 ROOM.get(len(standing.settings), 196),
             )
         ),
         "rows": lines,
-        "judge": run.judges[key],
+        "judge": run.protocols[key],
     }
 
 
@@ -109,13 +109,13 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _facts(run: Run, model: str, method: str) -> dict[str, Any]:
-    facts = run.methods.get(method, {})
-    forwards, backwards = facts.get("cost") or (None, None)
+    facts = run.methods[method]
+    forwards, backwards = facts.cost or (None, None)
     return {
-        "family": run.family(method),
-        "paper": facts.get("paper", ""),
-        "about": facts.get("summary", ""),
-        "canonical": facts.get("canonical", method),
+        "family": facts.family,
+        "paper": facts.paper,
+        "about": facts.summary,
+        "canonical": facts.canonical,
         "forwards": forwards,
         "backwards": backwards,
         "milliseconds": run.milliseconds.get((model, method)),

@@ -11,7 +11,7 @@ from heatproof.analysis.accuracy import share
 from heatproof.analysis.intervals import Estimate
 from heatproof.bench.spec import PLAIN
 from heatproof.report import charts, pictures
-from heatproof.report.run_data import CRISP_BELOW, Kept, Run
+from heatproof.report.run_data import Kept, Run
 from heatproof.report.site import Site
 
 MASS = "attr-mass"
@@ -19,7 +19,7 @@ MASS = "attr-mass"
 
 def content(run: Run, site: Site) -> dict[str, Any] | None:
     """Nothing, where every model was taught on images as they are."""
-    told = dict(zip(run.models, run.provenance.get("spec", {}).get("models", []), strict=False))
+    told = dict(zip(run.models, run.provenance.spec.get("models", []), strict=False))
     changes = {
         model: (one.get("trained_on"), one.get("evaluated_on") or one.get("trained_on"))
         for model, one in told.items()
@@ -82,11 +82,7 @@ def _mass(run: Run, models: list[str]) -> dict[str, Any] | None:
 
 def _pictures(run: Run, site: Site, kept: dict[str, Kept]) -> dict[str, Any]:
     """The first sample of every model that has some pixels that tell its class, else the first one, with all its maps."""
-    methods = [
-        m
-        for m in run.methods
-        if any(f"map {m}" in tensors for k in kept.values() for tensors, _ in k.shown.values())
-    ]
+    methods = [m for m in run.methods if any(k.has_maps(m) for k in kept.values())]
     scores = run.rows[run.rows["protocol"] == MASS].set_index(["model", "sample", "method"])[
         "value"
     ]
@@ -98,12 +94,12 @@ def _pictures(run: Run, site: Site, kept: dict[str, Kept]) -> dict[str, Any]:
             if all(np.isfinite(scores.get((model, s, m), np.nan)) for m in methods)
         ]
         sample = next(iter(scored or own.shown), None)
-        image = own.of(sample, "images") if sample is not None else None
+        image = own.image(sample) if sample is not None else None
         if sample is None or image is None:
             continue
         tiles = []
         for method in methods:
-            values = own.of(sample, f"map {method}")
+            values = own.map(sample, method)
             usable = values is not None and bool(torch.isfinite(values).all())
             score = scores.get((model, sample, method), np.nan)
             tiles.append(
@@ -132,4 +128,4 @@ def _pictures(run: Run, site: Site, kept: dict[str, Kept]) -> dict[str, Any]:
 
 
 def _crisp(run: Run, models: list[str]) -> bool:
-    return all(run.facts(model).get("size", CRISP_BELOW) < CRISP_BELOW for model in models)
+    return all(run.is_crisp(model) for model in models)

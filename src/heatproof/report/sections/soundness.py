@@ -18,7 +18,7 @@ from heatproof.bench.store import PendingCurves
 from heatproof.protocols.soundness import Soundness
 from heatproof.report.charts import Axis
 from heatproof.report.lines import Trace, traces
-from heatproof.report.run_data import CRISP_BELOW, Kept, Run
+from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections import distinctness
 from heatproof.report.site import Site
 
@@ -97,7 +97,7 @@ Metric = dict[str, EvalBatch] | dict[str, Stepped]  # method -> what was measure
 
 
 def content(run: Run, site: Site) -> dict[str, Any] | None:
-    if not any(key[0] in ("soundness", "completeness") for key in run.judges):
+    if not any(key[0] in ("soundness", "completeness") for key in run.protocols):
         return None
     levels = soundness.table(run.store)
     models = [found for model in run.models if (found := _model(run, site, model, levels))]
@@ -106,7 +106,7 @@ def content(run: Run, site: Site) -> dict[str, Any] | None:
 
 def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> dict[str, Any] | None:
     kept = run.kept(model)
-    metrics = {key: found for key in run.judges if (found := _metric(run, kept, model, key))}
+    metrics = {key: found for key in run.protocols if (found := _metric(run, kept, model, key))}
     values = [key for key in metrics if key[0] in ("soundness", "completeness")]
     if not values:
         return None
@@ -121,7 +121,7 @@ def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> dict[str, 
         "by_value": figures[: len(values)],
         "by_order": figures[len(values) :],
         "columns": [
-            (run.setting_labels[key], run.judges[key]["higher_is_better"]) for key in metrics
+            (run.setting_labels[key], run.protocols[key].higher_is_better) for key in metrics
         ],
         "scores": _scores(run, model, list(metrics)),
         "levels": [
@@ -134,7 +134,7 @@ def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> dict[str, 
         ],
         "warnings": _warnings(run, model, values, metrics),
         "distinct": changed,
-        "crisp": run.facts(model).get("size", CRISP_BELOW) < CRISP_BELOW,
+        "crisp": run.is_crisp(model),
     }
 
 
@@ -153,12 +153,12 @@ def _metric(run: Run, kept: Kept, model: str, key: Key) -> Metric:
             for p in parts
             if p.samples and _some_mass(p)
         }
-    settings = run.judges[key]["settings"]
+    settings = run.protocols[key].settings
     if key[0] not in KEPT or (settings["score"] != "correct" and key[0] != "completeness"):
         return {}
     found: dict[str, EvalBatch] = {}
     for method, rows in _scored(run, model, key).groupby("method", sort=False):
-        curve = kept.every(f"{run.judges[key]['canonical']} {method} {KEPT[key[0]]}")
+        curve = kept.curves(run.protocols[key], str(method), KEPT[key[0]])
         own = [places[s] for s in rows["sample"] if s in places]
         if curve is not None and own:
             values = curve[own].double().numpy()
@@ -230,15 +230,15 @@ def _figure(
 
 def axes(run: Run, key: Key) -> tuple[str, str]:
     """What a metric's curve goes along, and what it shows."""
-    score = run.judges[key]["settings"]["score"]
+    score = run.protocols[key].settings["score"]
     watched = "accuracy" if score == "correct" else f"mean {score}"
     if key[0] == "soundness":
         return watched, "soundness"
     if key[0] == "completeness":
-        of = "" if run.judges[key]["settings"]["absolute"] else " of the maximum"
+        of = "" if run.protocols[key].settings["absolute"] else " of the maximum"
         return f"without all above this share{of}", f"{watched} lost"
     first = "put in" if key[0] == "insertion" else "removed"
-    side = "least" if run.judges[key]["settings"].get("order") == "least" else "most"
+    side = "least" if run.protocols[key].settings.get("order") == "least" else "most"
     return f"of the pixels {first}, {side} relevant first", watched
 
 
@@ -297,7 +297,7 @@ def _levels(run: Run, model: str, key: Key, metric: Metric, levels: pd.DataFrame
         "label": run.setting_labels[key],
         "rows": rows,
         "watched": axes(run, key)[0],
-        "eps": run.judges[key]["settings"]["eps"],
+        "eps": run.protocols[key].settings["eps"],
     }
 
 
@@ -321,7 +321,7 @@ def _thresholds(run: Run, key: Key, metric: Metric) -> dict[str, Any]:
         "label": run.setting_labels[key],
         "rows": rows,
         "places": places.tolist(),
-        "absolute": run.judges[key]["settings"]["absolute"],
+        "absolute": run.protocols[key].settings["absolute"],
     }
 
 
@@ -340,7 +340,7 @@ def _warnings(
             {"setting": label, "method": m, "count": n, "why": why}
             for (m, why), n in counts.items()
         ]
-        settings = run.judges[key]["settings"]
+        settings = run.protocols[key].settings
         most = max(len(judged.rows) for judged in metrics[key].values())
         if key[0] == "soundness" and settings["score"] == "correct" and most * settings["eps"] < 1:
             found.append(

@@ -29,7 +29,7 @@ def content(run: Run, site: Site) -> dict[str, Any]:
             s.model: [c for c in comparisons if c and c["model"] == s.model] for s in run.standings
         },
         "baselines": [c for c in comparisons if c and c.get("over") and c["found"]],
-        "settings": len(run.judges),
+        "settings": len(run.protocols),
         "models": len(run.standings),
         "controls": run.controls(list(run.methods)),
         "twins": [twin for standing in run.standings for twin in _twins(run, standing)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heatproof.report.run_data import Run
+from heatproof.report.run_data import PLAIN_VIEW, Run
 from heatproof.report.sections.models import accuracy, across, best, channels, similarity
 from heatproof.report.site import Site
 
@@ -19,8 +19,11 @@ QUESTIONS = {  # (several models, a fine-tuned copy beside its original)
 def content(run: Run, site: Site) -> dict[str, Any] | None:
     """None for one model as it is: there is nothing to compare it with."""
     weights = [run.networks(model) for model in run.models]
-    many, fine_tuned = len(weights) > 1, any(view for views in weights for view in views)
-    pairs = any("" in views and len(views) > 1 for views in weights)
+    many, fine_tuned = (
+        len(weights) > 1,
+        any(view.is_fine_tuned for views in weights for view in views),
+    )
+    pairs = any(PLAIN_VIEW in views and len(views) > 1 for views in weights)
     if not len(run.rows) or not (many or fine_tuned):
         return None
     return {

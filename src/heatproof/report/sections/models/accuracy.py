@@ -9,7 +9,9 @@ import pandas as pd
 
 from heatproof.analysis.accuracy import change, readings, share
 from heatproof.analysis.intervals import Estimate
-from heatproof.report.run_data import Kept, Run
+from heatproof.bench.layout import ProtocolFacts
+from heatproof.protocols import ViewKey
+from heatproof.report.run_data import PLAIN_VIEW, Kept, Run
 
 READINGS = {  # in the order of the columns
     "intact": "intact image",
@@ -26,12 +28,12 @@ class Deletion(NamedTuple):
 
 def content(run: Run) -> dict[str, Any]:
     """A table for every way of deleting; one with intact images alone, where nothing was deleted patch by patch."""
-    found: dict[Deletion | None, dict[str, dict[str, pd.DataFrame]]] = {}
+    found: dict[Deletion | None, dict[str, dict[ViewKey, pd.DataFrame]]] = {}
     for model in run.models:
         for view, keys in run.networks(model).items():
             kept = run.kept(model, view)
             for key in keys:
-                deletion, frame = _answers(kept, run.judges[key])
+                deletion, frame = _answers(kept, run.protocols[key])
                 if len(frame):
                     found.setdefault(deletion, {}).setdefault(model, {}).setdefault(view, frame)
     some: list[Deletion | None] = [d for d in found if d]
@@ -39,7 +41,7 @@ def content(run: Run) -> dict[str, Any]:
 
 
 def _table(
-    run: Run, deletion: Deletion | None, models: dict[str, dict[str, pd.DataFrame]]
+    run: Run, deletion: Deletion | None, models: dict[str, dict[ViewKey, pd.DataFrame]]
 ) -> dict[str, Any]:
     columns = READINGS if deletion else {"intact": READINGS["intact"]}
     told = [
@@ -51,16 +53,16 @@ def _table(
 
 def _in_order(run: Run, deletions: list[Deletion | None]) -> list[Deletion | None]:
     """As in the rest of the section: those of fine-tuned networks first."""
-    wanted = [_deletion(run.judges[key]) for key in run.preferred]
+    wanted = [_deletion(run.protocols[key]) for key in run.preferred]
     return sorted(deletions, key=wanted.index)
 
 
-def _deletion(judge: dict[str, Any]) -> Deletion | None:
-    patches = judge["settings"].get("patches")
-    return Deletion(patches, judge["baseline"]) if patches else None
+def _deletion(protocol: ProtocolFacts) -> Deletion | None:
+    patches = protocol.settings.get("patches")
+    return Deletion(patches, protocol.baseline) if patches else None
 
 
-def _answers(kept: Kept, judge: dict[str, Any]) -> tuple[Deletion | None, pd.DataFrame]:
+def _answers(kept: Kept, protocol: ProtocolFacts) -> tuple[Deletion | None, pd.DataFrame]:
     """Labelled samples down, readings across."""
     labelled = np.array([label is not None for label in kept.labels], dtype=bool)
     labels = np.array([label for label in kept.labels if label is not None], dtype=int)
@@ -68,8 +70,8 @@ def _answers(kept: Kept, judge: dict[str, Any]) -> tuple[Deletion | None, pd.Dat
     if not ids:
         return None, pd.DataFrame()
     correct = np.stack([logits.numpy() for logits in kept.logits])[labelled].argmax(1) == labels
-    right, chance = (kept.every(f"{judge['canonical']} {name}") for name in ("correct", "log_prob"))
-    deletion = _deletion(judge)
+    right, chance = (kept.shared(protocol, name) for name in ("correct", "log_prob"))
+    deletion = _deletion(protocol)
     if right is None or chance is None or deletion is None:
         return None, pd.DataFrame({"intact": correct.astype(float)}, index=ids)
     return deletion, pd.DataFrame(
@@ -77,20 +79,19 @@ def _answers(kept: Kept, judge: dict[str, Any]) -> tuple[Deletion | None, pd.Dat
     )
 
 
-def _model(views: dict[str, pd.DataFrame], columns: dict[str, str]) -> list[dict[str, Any]]:
+def _model(views: dict[ViewKey, pd.DataFrame], columns: dict[str, str]) -> list[dict[str, Any]]:
     """Before, after, and the paired change."""
     rows = [
         _row(
-            "fine-tuned" if view else "as it is",
+            "fine-tuned" if view.is_fine_tuned else "as it is",
             frame,
             [share(frame[c].to_numpy()) for c in columns],
         )
         for view, frame in views.items()
     ]
-    if "" in views and len(views) > 1:
-        before, after = views[""].align(
-            next(frame for view, frame in views.items() if view), join="inner", axis=0
-        )
+    if PLAIN_VIEW in views and len(views) > 1:
+        fine_tuned = next(frame for view, frame in views.items() if view.is_fine_tuned)
+        before, after = views[PLAIN_VIEW].align(fine_tuned, join="inner", axis=0)
         if len(before):
             rows.append(
                 {

@@ -54,7 +54,7 @@ def copies(run: Run, site: Site) -> list[dict[str, Any]]:
 
 
 def _compare(run: Run, site: Site, label: str, columns: list[Column]) -> dict[str, Any] | None:
-    judge = run.judges[columns[0].key]
+    protocol = run.protocols[columns[0].key]
     lines = [_lines(run, column) for column in columns]
     if not any(lines):
         return None
@@ -62,10 +62,10 @@ def _compare(run: Run, site: Site, label: str, columns: list[Column]) -> dict[st
         line[end] for found in lines for line in found.values() for end in ("low", "high", "mean")
     ]
     axis = Axis.around(
-        [*ends, *([judge["random_score"]] if judge["random_score"] is not None else [])], most=4
+        [*ends, *([protocol.random_score] if protocol.random_score is not None else [])], most=4
     )
-    methods = _order(lines, judge["higher_is_better"])
-    panels = [Panel(column.title, axis, judge["random_score"]) for column in columns]
+    methods = _order(lines, protocol.higher_is_better)
+    panels = [Panel(column.title, axis, protocol.random_score) for column in columns]
     rows = [
         Row(
             m,
@@ -76,7 +76,7 @@ def _compare(run: Run, site: Site, label: str, columns: list[Column]) -> dict[st
     ]
     return {
         "label": label,
-        "judge": judge,
+        "judge": protocol,
         "figure": site.figure(
             charts.lattice(panels, rows, f"{label}: mean score and 95 % interval of each method")
         ),

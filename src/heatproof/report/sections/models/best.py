@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 from heatproof.analysis.accuracy import wilson
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
+from heatproof.protocols import ViewKey
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Point, Spot, number
-from heatproof.report.run_data import Run, view_words
+from heatproof.report.run_data import Run
 from heatproof.report.site import Site
 
 
 class Best(NamedTuple):
     model: str
-    view: str
+    view: ViewKey
     setting: str
     method: str
     score: Estimate
@@ -59,11 +60,11 @@ def content(run: Run, site: Site) -> dict[str, Any] | None:
                 "best": b,
                 "model": run.short_names[b.model],
                 "family": run.family(b.method),
-                "weights": "fine-tuned" if b.view else "as it is",
+                "weights": "fine-tuned" if b.view.is_fine_tuned else "as it is",
             }
             for b in found
         ],
-        "pairs": any(b.view for b in found) and any(not b.view for b in found),
+        "pairs": any(b.view.is_fine_tuned for b in found) and any(b.view.is_plain for b in found),
     }
 
 
@@ -76,16 +77,16 @@ def _settings(run: Run, model: str) -> list[Key]:
 
 def best(run: Run, model: str, key: Key) -> Best | None:
     """Of what is no control; none without a score, or without labels."""
-    judge, view = run.judges[key], run.view_of(model, key)
+    protocol, view = run.protocols[key], run.view_of(model, key)
     lines = run.summary[
         (run.summary["model"] == model) & ~run.summary["method"].map(run.is_control)
     ]
     for column, value in zip(("protocol", "setting", "baseline"), key, strict=True):
         lines = lines[lines[column] == value]
     lines = lines[lines["mean"].notna()].sort_values(
-        "mean", ascending=not judge["higher_is_better"], kind="stable"
+        "mean", ascending=not protocol.higher_is_better, kind="stable"
     )
-    correct, labelled = run.right(model, view)
+    correct, labelled = run.accuracy_of(model, view)
     if not len(lines) or not labelled:
         return None
     line = lines.iloc[0]
@@ -106,7 +107,7 @@ def _spot(run: Run, found: Best) -> Spot:
         else ""
     )
     said = [
-        f"{run.short_names[found.model]}, {view_words(found.view)}: {found.method}",
+        f"{run.short_names[found.model]}, {found.view.description}: {found.method}",
         f"{found.setting}: {number(score.value)}{interval}",
         f"correct: {number(100 * share.value, 1)} % ({number(100 * share.low, 1)} to {number(100 * share.high, 1)})",
     ]

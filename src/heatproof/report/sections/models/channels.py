@@ -8,7 +8,7 @@ import numpy as np
 
 from heatproof.analysis.similarity import shared, top
 from heatproof.report import pictures
-from heatproof.report.run_data import CRISP_BELOW, Kept, Run, view_words
+from heatproof.report.run_data import CRISP_BELOW, PLAIN_VIEW, Kept, Run
 from heatproof.report.site import Site
 
 COUNT, CHANNELS = 8, 3
@@ -21,16 +21,16 @@ def content(run: Run, site: Site) -> list[dict[str, Any]]:
         views = run.networks(model)
         for view in views:
             if (
-                view
-                and "" in views
-                and (pair := _pair(run, site, run.kept(model, ""), run.kept(model, view)))
+                view.is_fine_tuned
+                and PLAIN_VIEW in views
+                and (pair := _pair(site, run.kept(model, PLAIN_VIEW), run.kept(model, view)))
             ):
-                name = run.short_names[model] + (f", {view_words(view)}" if len(views) > 2 else "")
+                name = run.short_names[model] + (f", {view.description}" if len(views) > 2 else "")
                 found.append({"name": name, "model": model, **pair})
     return found
 
 
-def _pair(run: Run, site: Site, before: Kept, after: Kept) -> dict[str, Any] | None:
+def _pair(site: Site, before: Kept, after: Kept) -> dict[str, Any] | None:
     samples = [s for s in before.shown if s in after.shown]
     peaks = [_peaks(kept, samples) for kept in (before, after)]
     if (
@@ -54,12 +54,18 @@ def _pair(run: Run, site: Site, before: Kept, after: Kept) -> dict[str, Any] | N
         "least": int(common.min()),
         "most": int(common.max()),
         "chance": COUNT * COUNT / len(samples),
-        "crisp": max(before.shown[samples[0]][0]["images"].shape[2:]) < CRISP_BELOW,
+        "crisp": _side(before, samples[0]) < CRISP_BELOW,
     }
 
 
+def _side(kept: Kept, sample: str) -> int:
+    image = kept.image(sample)
+    assert image is not None, "images of the first samples are stored"
+    return max(image.shape[1:])
+
+
 def _peaks(kept: Kept, samples: list[str]) -> np.ndarray | None:  # (samples, C)
-    found = kept.every("peaks")
+    found = kept.channel_peaks()
     return found.numpy()[[kept.ids.index(s) for s in samples]] if found is not None else None
 
 
@@ -80,5 +86,5 @@ def _row(
     return [
         {"id": s, "both": both, "photo": site.picture(pictures.photo(i))}
         for s, both in chosen
-        if (i := kept.of(s, "images")) is not None
+        if (i := kept.image(s)) is not None
     ]

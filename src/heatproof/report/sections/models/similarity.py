@@ -11,9 +11,10 @@ import torch
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.similarity import map_gaps, softmax_gaps, stretched
+from heatproof.protocols import ViewKey
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Panel, Row, Spot, number
-from heatproof.report.run_data import Run, view_words
+from heatproof.report.run_data import PLAIN_VIEW, Run
 from heatproof.report.site import Site
 from heatproof.tensor.filters import resize
 
@@ -89,28 +90,31 @@ def _pairs(run: Run) -> list[Pair]:
     }
     found = []
     for model in run.models:
-        copies = [view for view in run.networks(model) if view and (model, "") in seen]
+        copies = [v for v in run.networks(model) if v.is_fine_tuned and (model, PLAIN_VIEW) in seen]
         for view in copies:
-            label = f"{run.short_names[model]} ↔ {view_words(view) if len(copies) > 1 else 'fine-tuned'}"
-            found.append(_pair(label, True, seen[model, ""], seen[model, view]))
+            copy = view.description if len(copies) > 1 else "fine-tuned"
+            label = f"{run.short_names[model]} ↔ {copy}"
+            found.append(_pair(label, True, seen[model, PLAIN_VIEW], seen[model, view]))
     for one, other in list(combinations(run.models, 2))[:PAIRS]:
-        common = sorted(set(run.networks(one)) & set(run.networks(other)))
+        common = sorted(
+            set(run.networks(one)) & set(run.networks(other)), key=lambda view: view.label
+        )
         if common:
             label = f"{run.short_names[one]} ↔ {run.short_names[other]}"
             found.append(_pair(label, False, seen[one, common[0]], seen[other, common[0]]))
     return [p for p in found if p.softmax or p.cam]
 
 
-def _portrait(run: Run, model: str, view: str) -> Portrait:
+def _portrait(run: Run, model: str, view: ViewKey) -> Portrait:
     kept = run.kept(model, view)
     maps = {
         s: stretched(m.float()[None].numpy())[0]
         for s in kept.shown
-        if (m := kept.of(s, f"map {CAM}")) is not None
+        if (m := kept.map(s, CAM)) is not None
     }
     labels = {s: label for s, label in zip(kept.ids, kept.labels, strict=True) if label is not None}
     logits = {s: v.numpy() for s, v in zip(kept.ids, kept.logits, strict=True)}
-    return Portrait(logits, labels, maps, int(run.facts(model, view).get("size", 64)))
+    return Portrait(logits, labels, maps, run.image_size(model, view) or 64)
 
 
 def _pair(label: str, same: bool, a: Portrait, b: Portrait) -> Pair:

@@ -1,0 +1,176 @@
+"""Tensors that a run stores: those kept from every task, and those prepared once per run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from heatproof.baselines import Baseline
+from heatproof.bench.layout import (
+    CHANNEL_PEAKS,
+    IMAGES,
+    LOGITS,
+    PreparedKey,
+    PreparedKind,
+    TensorKey,
+)
+from heatproof.bench.store import Store
+from heatproof.data.reference import Reference
+from heatproof.methods import Expression
+from heatproof.methods.explain import prepare
+from heatproof.models.model import Model
+from heatproof.protocols import Protocol
+from heatproof.protocols.base import PICTURES, Shared
+from heatproof.tensor.noise import generator
+
+CHANNELS = 6  # of the last spatial layer whose peaks are kept
+
+
+class KeptTensors:
+    """Collects the tensors of a task, batch by batch.
+
+    Small tensors are kept for all samples, images and maps for the first ones.
+
+    Args:
+        keep_maps: For how many samples of the task images and maps are kept.
+        keep_pictures: For how many samples protocols' pictures are kept.
+    """
+
+    def __init__(self, keep_maps: int, keep_pictures: int):
+        self.keep_maps = keep_maps
+        self.keep_pictures = keep_pictures
+        self._parts: dict[TensorKey, list[Tensor]] = {}
+        self._limits: dict[TensorKey, int | None] = {}
+        self._samples = 0  # of the batches before this one
+        self._methods_in_batch = set[str]()
+
+    def add_clean(self, logits: Tensor, images: Tensor, features: Tensor | None) -> None:
+        """Add what the network makes of the images of a batch.
+
+        Args:
+            logits: Logits ``(B, K)``.
+            images: Pixels in [0, 1], ``(B, C, H, W)``.
+            features: Activations ``(B, C, h, w)`` of the last spatial layer; None if there is none.
+        """
+        self._add(LOGITS, logits)
+        if features is not None:
+            self._add(CHANNEL_PEAKS, channel_peaks(features))
+        self._add(IMAGES, (images * 255).round().clamp(0, 255).byte(), self.keep_maps)
+
+    def add_map(self, method: str, maps: Tensor) -> None:
+        """Add maps ``(B, h, w)`` in half precision, scaled so that small values do not vanish.
+
+        If protocols explain different classes, the maps of the first one in the spec are kept.
+        """
+        if method in self._methods_in_batch:
+            return
+        self._methods_in_batch.add(method)
+        maps = maps[: max(0, self.keep_maps - self._samples)]
+        scale = maps.abs().flatten(1).amax(1).nan_to_num(1.0, 1.0)
+        scale = torch.where(scale > 0, scale, 1.0)
+        scaled = (maps / scale[:, None, None]).half()
+        self._add(TensorKey.map(method), scaled, self.keep_maps)
+        self._add(TensorKey.map_scale(method), scale, self.keep_maps)
+
+    def add_shared(self, protocol: str, shared: Shared) -> None:
+        """Add what a protocol has computed for all methods."""
+        for name, values in shared.items():
+            key = TensorKey.shared(protocol, name)
+            if name == "picture":
+                self._add(key, values, self.keep_pictures)
+            else:
+                self._add(key, values.float())
+
+    def add_curves(
+        self, protocol: str, method: str, curves: Mapping[str, Tensor], lost: Tensor
+    ) -> None:
+        """Add curves ``(B, S)`` of a method; ``lost`` ``(B, 1)`` marks maps that are not finite."""
+        for name, curve in curves.items():
+            values = curve.float().cpu().masked_fill(lost, torch.nan)
+            self._add(TensorKey.curve(protocol, method, name), values)
+
+    def end_batch(self, samples: int) -> None:
+        """Go on to the next batch, after one of so many samples."""
+        self._samples += samples
+        self._methods_in_batch.clear()
+
+    def finished(self) -> dict[TensorKey, Tensor]:
+        """Return the tensors that every batch has; others are missing some samples."""
+        tensors = {key: torch.cat(parts) for key, parts in self._parts.items()}
+        return {key: values for key, values in tensors.items() if self._is_complete(key, values)}
+
+    def _is_complete(self, key: TensorKey, values: Tensor) -> bool:
+        limit = self._limits[key]
+        return len(values) == (self._samples if limit is None else min(self._samples, limit))
+
+    def _add(self, key: TensorKey, values: Tensor, limit: int | None = None) -> None:
+        """Add the values of a batch, as long as there are fewer samples than the limit."""
+        self._limits[key] = limit
+        if limit is not None:
+            values = values[: max(0, limit - self._samples)]
+        self._parts.setdefault(key, []).append(values.cpu())
+
+
+def kept_tensors(start: int, keep_maps: int) -> KeptTensors:
+    """Return the collector of a task whose first sample has the index ``start``."""
+    maps = max(0, keep_maps - start)
+    return KeptTensors(maps, max(0, min(PICTURES - start, maps)))
+
+
+def channel_peaks(features: Tensor) -> Tensor:  # (B, C, h, w) -> (B, CHANNELS)
+    """Return the largest activation of some channels, the same for all networks of that width."""
+    width = features.shape[1]
+    chosen = generator(0, "channels", width).permutation(width)[:CHANNELS]
+    return features[:, sorted(chosen)].flatten(2).amax(2)
+
+
+class PreparedTensors:
+    """What methods, baselines and protocols of a task compute beforehand.
+
+    Everything is computed once per run, stored in its directory, and read once per task.
+    """
+
+    def __init__(self, model: Model, reference: Reference | None, store: Store):
+        self._model = model
+        self._reference = reference
+        self._store = store
+        self._loaded: dict[tuple[str, str, int | str], dict[str, Tensor]] = {}
+
+    def for_method(self, expression: Expression) -> Mapping[str, Tensor]:
+        def compute(images: Reference) -> Mapping[str, Tensor]:
+            return prepare(expression, self._model, images)
+
+        return self._load("method", expression.map_key, 0, compute)
+
+    def for_baseline(self, baseline: Baseline) -> Mapping[str, Tensor]:
+        def compute(images: Reference) -> Mapping[str, Tensor]:
+            return baseline.prepare(self._model, images.batches(self._model))
+
+        return self._load("baseline", baseline.label, baseline.entry.revision, compute)
+
+    def for_protocol(self, protocol: Protocol) -> Mapping[str, Tensor]:
+        def compute(images: Reference) -> Mapping[str, Tensor]:
+            return protocol.prepare(self._model, images.batches(self._model))
+
+        return self._load("protocol", protocol.preparation_key, protocol.source or 0, compute)
+
+    def _load(
+        self,
+        kind: PreparedKind,
+        name: str,
+        version: int | str,
+        compute: Callable[[Reference], Mapping[str, Tensor]],
+    ) -> Mapping[str, Tensor]:
+        model = self._model
+        reference = self._reference
+        assert reference is not None, "the plan has a reference for every task that needs one"
+        if (kind, name, version) not in self._loaded:
+            weights = model.fingerprint()
+            key = PreparedKey(kind, name, version, weights, model.backend, reference.fingerprint)
+            tensors = self._store.prepared(key, lambda: compute(reference))
+            self._loaded[kind, name, version] = {
+                label: tensor.to(model.device) for label, tensor in tensors.items()
+            }
+        return self._loaded[kind, name, version]

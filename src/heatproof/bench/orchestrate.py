@@ -1,0 +1,158 @@
+"""From a spec to a finished run directory: load, plan, write the plan, execute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from heatproof.bench.cost import plan_cost
+from heatproof.bench.layout import MethodFacts, PlanFile, ProtocolFacts, TaskFacts, ViewFacts
+from heatproof.bench.models import TrainingProgress, open_model
+from heatproof.bench.plan import Plan, Task, make_plan
+from heatproof.bench.provenance import provenance
+from heatproof.bench.runner import Progress, execute
+from heatproof.bench.spec import DataSpec, Spec
+from heatproof.bench.store import Store
+from heatproof.data.base import Data
+from heatproof.data.catalog import load_data
+from heatproof.data.grids import Grids
+from heatproof.methods import Expression
+from heatproof.models.model import Model
+from heatproof.protocols import Protocol
+
+
+def open_spec(
+    spec: Spec,
+    device: str = "auto",
+    *,
+    train: bool = True,
+    progress: TrainingProgress | None = None,
+) -> Plan:
+    """Load everything a spec names, train what is missing, and plan the run.
+
+    Args:
+        spec: The spec.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``.
+        train: Whether missing weights are trained. If not, untrained weights take their place; the
+            plan costs the same.
+        progress: Called with (what is trained, steps done, steps in all).
+
+    Returns:
+        The plan.
+
+    Raises:
+        HeatproofError: If something that the spec names does not exist or does not fit.
+    """
+    protocols = spec.parsed_protocols()
+    models = [open_model(entry, spec, device, train, progress) for entry in spec.models]
+
+    def load(data: DataSpec, model: Model) -> Data:
+        return load_data(data.name, model, split=data.split, limit=data.limit, seed=spec.seed)
+
+    data = [
+        load(spec.data.altered(entry.alteration), model)
+        for entry, model in zip(spec.models, models, strict=True)
+    ]
+    references = None
+    if spec.reference:
+        references = [load(spec.reference, model) for model in models]
+    return make_plan(
+        models,
+        data,
+        spec.expressions(),
+        protocols,
+        seed=spec.seed,
+        batch_size=spec.batch_size,
+        keep_maps=spec.keep_maps,
+        references=references,
+    )
+
+
+def run_plan(
+    plan: Plan,
+    store: Store,
+    identity: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    progress: Progress | None = None,
+) -> None:
+    """Execute a plan in a run directory, which no other process may write to meanwhile.
+
+    Args:
+        plan: What to compute; what the directory has already is not computed again.
+        store: The run directory.
+        identity: What the directory belongs to: the spec without the number of samples.
+        spec: The spec as it is put on record.
+        progress: Called after every task, with the task and whether it was finished before.
+
+    Raises:
+        HeatproofError: If the directory belongs to another spec, holds something else, or another
+            process is writing to it.
+    """
+    store.check(identity)
+    with store.locked():
+        store.claim(identity)
+        models = {task.subject: task.model for task in plan.tasks}
+        store.write_plan(plan_file(plan), provenance(spec, models))
+        execute(plan, store, progress or (lambda task, reused: None))
+
+
+def plan_file(plan: Plan) -> PlanFile:
+    """Return what a run directory says about its plan."""
+    records = [record for task in plan.tasks for record in task.records]
+    expressions = {record.expression.label: record.expression for record in records}
+    protocols = {record.protocol.canonical: record.protocol for record in records}
+    data = {task.subject: task.data for task in plan.tasks}
+    return PlanFile(
+        tasks=[_task_facts(task) for task in plan.tasks],
+        methods={label: _method_facts(e) for label, e in expressions.items()},
+        protocols=[_protocol_facts(protocol) for protocol in protocols.values()],
+        views=[
+            ViewFacts(
+                model=subject.model, view=subject.view, cost=cost, pool=_pool_sizes(data[subject])
+            )
+            for subject, cost in plan_cost(plan).items()
+        ],
+    )
+
+
+def _task_facts(task: Task) -> TaskFacts:
+    return TaskFacts(
+        name=task.name,
+        model=task.model_name,
+        view=task.view,
+        protocols=list(dict.fromkeys(record.protocol.canonical for record in task.records)),
+        records=[record.key for record in task.records],
+    )
+
+
+def _method_facts(expression: Expression) -> MethodFacts:
+    return MethodFacts(
+        canonical=expression.canonical,
+        family=expression.entry.family,
+        paper=expression.entry.paper,
+        summary=expression.entry.summary,
+        signed=expression.signed,
+        layer=expression.layer,
+        cost=expression.cost,
+        map_key=expression.map_key,
+    )
+
+
+def _protocol_facts(protocol: Protocol) -> ProtocolFacts:
+    return ProtocolFacts(
+        **protocol.facts(),
+        canonical=protocol.canonical,
+        setting=protocol.setting,
+        baseline=protocol.baseline_name,
+        settings=protocol.model_dump(),
+        shared_forwards=sum(protocol.shared_passes().values()),
+        method_forwards=sum(protocol.passes().values()),
+        explanations=protocol.explanations(),
+        aggregates=protocol.aggregates,
+    )
+
+
+def _pool_sizes(data: Data) -> dict[int, int] | None:
+    if not isinstance(data, Grids):
+        return None
+    return {label: len(images) for label, images in data.pool.items()}

@@ -1,0 +1,84 @@
+"""Where results come from: versions, hardware, models and spec of a run."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import heatproof
+from heatproof.bench.layout import Hardware, ModelFacts, ModelView, Provenance
+from heatproof.models.model import Model
+
+PACKAGES = ("torch", "numpy", "scipy", "pillow", "pandas", "pyarrow")
+
+
+def provenance(spec: Mapping[str, Any], models: Mapping[ModelView, Model]) -> Provenance:
+    """Collect what is needed to understand or repeat a run that starts now.
+
+    Args:
+        spec: The spec as it would be written in YAML, or the arguments of ``evaluate``.
+        models: The model of every view in the plan.
+    """
+    return Provenance(
+        heatproof=heatproof.__version__,
+        git=_git_revision(),
+        python=platform.python_version(),
+        packages={name: importlib.metadata.version(name) for name in PACKAGES},
+        hardware=Hardware(
+            machine=platform.machine(),
+            cpu=_cpu_name(),
+            cores=os.cpu_count(),
+            threads=torch.get_num_threads(),
+        ),
+        devices=sorted({str(model.device) for model in models.values()}),
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        models=[_model_facts(subject, model) for subject, model in models.items()],
+        spec=dict(spec),
+    )
+
+
+def _model_facts(subject: ModelView, model: Model) -> ModelFacts:
+    return ModelFacts(
+        model=subject.model,
+        view=subject.view,
+        fingerprint=model.fingerprint(),
+        fine_tuned=model.fine_tuned,
+        backend=model.backend,
+        parameters=sum(p.numel() for p in model.module.parameters()),
+        size=model.size,
+        classes=model.n_classes,
+        class_names=list(model.classes) if model.classes else None,
+        layers=dict(model.landmarks),
+        all_layers=list(model.all_layers),
+    )
+
+
+def _git_revision() -> str | None:
+    """Return the commit of a source checkout; None for an installed package."""
+    here = Path(__file__).parent
+    if not _in_checkout(here):
+        return None
+    command = ["git", "rev-parse", "HEAD"]
+    result = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    return result.stdout.strip() if result.returncode == 0 else None
+
+
+def _in_checkout(path: Path) -> bool:
+    return any((p / ".git").exists() and (p / "pyproject.toml").exists() for p in path.parents)
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())

@@ -1,0 +1,45 @@
+"""Content hashes and atomic writes."""
+
+import hashlib
+import os
+
+import pytest
+
+from heatproof.files import TEMP_PREFIX, atomic_write, content_hash, file_hash
+
+
+@pytest.mark.parametrize(
+    "content", ["größe", "größe".encode(), ["grö", "ße"], iter([b"gr", "öße"])]
+)
+def test_text_bytes_and_chunks_have_the_sha256_of_their_content(content):
+    assert content_hash(content, length=64) == hashlib.sha256("größe".encode()).hexdigest()
+
+
+def test_hashes_have_sixteen_digits_unless_told_otherwise(tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    assert file_hash(tmp_path / "file") == content_hash(b"content")
+    assert len(content_hash(b"content")) == 16
+
+
+def test_a_file_is_written_with_its_directories(tmp_path):
+    path = tmp_path / "new" / "directory" / "file"
+    atomic_write(path, b"old")
+    atomic_write(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    atomic_write(path, b"old")
+
+    def disk_full(descriptor):
+        (temporary,) = tmp_path.glob(f"{TEMP_PREFIX}*")
+        assert temporary.read_bytes() == b"new"
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", disk_full)
+    with pytest.raises(OSError, match="no space"):
+        atomic_write(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
