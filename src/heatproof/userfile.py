@@ -116,13 +116,15 @@ def _modules_beside(module: ModuleType, folder: Path) -> list[ModuleType]:
     modules = [module]
     for part in modules:  # which grows
         for value in list(vars(part).values()):
-            if isinstance(value, ModuleType):
-                other = value
-            else:
-                other = sys.modules.get(str(getattr(value, "__module__", "")))
+            name = value.__name__ if isinstance(value, ModuleType) else _module_name(value)
+            other = sys.modules.get(name)
             if other and other not in modules and _is_beside(other, folder):
                 modules.append(other)
     return modules
+
+
+def _module_name(value: object) -> str:
+    return str(getattr(value, "__module__", ""))
 
 
 def _is_beside(module: ModuleType, folder: Path) -> bool:

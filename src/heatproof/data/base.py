@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -79,7 +79,7 @@ def code_of(data: Data) -> str | None:
     Returns:
         None for classes of heatproof. Empty if the source cannot be read.
     """
-    inner = getattr(data, "images", None)
+    inner: Any = getattr(data, "images", None)
     if hasattr(inner, "load"):
         return code_of(inner)
     return source_hash(type(data))

@@ -9,7 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import heatproof
@@ -19,7 +19,7 @@ from heatproof.report import charts
 from heatproof.report.palette import FAMILIES, family_class
 from heatproof.report.plain import told
 from heatproof.report.run_data import Run
-from heatproof.report.sections import SECTIONS
+from heatproof.report.sections import ordered_sections
 from heatproof.report.site import Site
 
 MARKER = "heatproof-report.json"
@@ -67,10 +67,12 @@ def _check_place(out: Path) -> None:
 
 def _write(run: Run, site: Site) -> None:
     pages = environment()
-    shown = [(s, content) for s in SECTIONS if (content := s.content(run, site)) is not None]
-    sections = [
-        {"id": s.id, "short": s.short, "question": s.question, **content} for s, content in shown
-    ]
+    sections = []
+    for entry in ordered_sections():
+        content = entry.content(run, site)
+        if content is not None:
+            head = {"id": entry.id, "short": entry.short, "question": entry.question}
+            sections.append({**head, "template": f"section {entry.id}", **content})
     style = Markup(_style())
     script = Markup((ASSETS / "script.js").read_text(encoding="utf-8"))
     page = pages.get_template("index.html.j2").render(
@@ -97,7 +99,7 @@ def _write(run: Run, site: Site) -> None:
 def environment() -> Environment:
     """Everything from a run is escaped; a name that a template does not know is an error."""
     pages = Environment(
-        loader=PackageLoader("heatproof.report"),
+        loader=ChoiceLoader([PackageLoader("heatproof.report"), FunctionLoader(_template)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -123,6 +125,14 @@ def environment() -> Environment:
         aria_hidden="true",
     )
     return pages
+
+
+def _template(name: str) -> str | None:
+    """Return the template of a section, which may be a user's own."""
+    for entry in ordered_sections():
+        if name == f"section {entry.id}":
+            return entry.template.read_text(encoding="utf-8")
+    return None
 
 
 def percent(share: float) -> str:

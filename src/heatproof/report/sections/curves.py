@@ -17,6 +17,7 @@ from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Point, Spot
 from heatproof.report.lines import Trace, traces
 from heatproof.report.run_data import Kept, Run, confidence
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 from heatproof.tensor.curves import removal_order
 from heatproof.tensor.information import INFORMATION, area_beyond, area_reached
@@ -53,6 +54,7 @@ class Watched(NamedTuple):
     far: float | None  # the distance that 95 % of known images stay below
 
 
+@section("curves", short="Curves", question="What happens while pixels are removed?", order=70)
 def content(run: Run, site: Site) -> dict[str, Any] | None:
     found = [model for standing in run.standings if (model := _model(run, site, standing))]
     if not found:

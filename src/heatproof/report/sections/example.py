@@ -12,6 +12,7 @@ from heatproof.analysis.ranks import Key, Standings
 from heatproof.protocols import ViewKey
 from heatproof.report import charts, pictures
 from heatproof.report.run_data import CRISP_BELOW, Kept, Run, confidence
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 from heatproof.tensor.patches import patch_sums
 from heatproof.tensor.rank import average_ranks, spearman
@@ -40,6 +41,7 @@ class Score(NamedTuple):
         return float(spearman(self.sums[None].double(), self.drops[None].double()))
 
 
+@section("example", short="Example", question="How is a score made?", order=20)
 def content(run: Run, site: Site) -> dict[str, Any] | None:
     for standing in run.standings:
         for key in run.preferred:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from heatproof.report import pictures
 from heatproof.report.run_data import Run, mean_scores
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 
 KINDS = {
@@ -20,6 +21,7 @@ NAMES = 12
 TOP, WORST = 3, 6
 
 
+@section("failures", short="Failures", question="Where does it fail?", order=110)
 def content(run: Run, site: Site) -> dict[str, Any]:
     return {
         "kinds": [

@@ -23,6 +23,7 @@ from heatproof.report.run_data import (
     confidence,
     mean_scores,
 )
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 from heatproof.tensor.patches import patch_sums
 
@@ -31,6 +32,12 @@ ENDS = ("best for most methods", "worst for most methods")
 BYTES = 3_000_000  # for all maps
 
 
+@section(
+    "gallery",
+    short="Gallery",
+    question="What do the maps look like, and what are they judged against?",
+    order=100,
+)
 def content(run: Run, site: Site) -> dict[str, Any]:
     return {
         "models": [m for s in run.standings if (m := _model(run, site, s.model, s.order))],

@@ -20,6 +20,7 @@ from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Box, BoxRow, Panel, Shares
 from heatproof.report.run_data import CONTROL, Kept, Run
 from heatproof.report.sections import grid_facts
+from heatproof.report.sections.base import section
 from heatproof.report.sections.grid_facts import Place
 from heatproof.report.site import Figure, Site
 from heatproof.tensor.filters import resize
@@ -38,6 +39,7 @@ MOST_ROWS = 12  # of aggregated maps; beyond, each method is shown at its best l
 WHOLE = Axis(-0.02, 1.02, (0.0, 0.25, 0.5, 0.75, 1.0))
 
 
+@section("grids", short="Grids", question="Does the map point at the right cell?", order=90)
 def content(run: Run, site: Site) -> dict[str, Any] | None:
     keys = [key for key in run.protocols if issubclass(PROTOCOLS[key[0]].cls, Localization)]
     own = {

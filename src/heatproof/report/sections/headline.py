@@ -8,6 +8,7 @@ from typing import Any
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings
 from heatproof.report.run_data import Run
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 
 FEW_SAMPLES = 50
@@ -53,6 +54,7 @@ class Verdict:
         return self.control is not None and self.winner in self.control.beaten
 
 
+@section("headline", short="Answer", question="Which method wins, and how sure is that?", order=10)
 def content(run: Run, site: Site) -> dict[str, Any]:
     verdicts = [v for s in run.standings if (v := verdict(run, s))]
     return {

@@ -11,6 +11,7 @@ from heatproof.baselines import Baseline
 from heatproof.bench.layout import ModelView
 from heatproof.protocols import ViewKey
 from heatproof.report.run_data import Run
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 
 TARGETS = {
@@ -19,6 +20,12 @@ TARGETS = {
 }
 
 
+@section(
+    "provenance",
+    short="How it was made",
+    question="How was this made, and how do I repeat it?",
+    order=120,
+)
 def content(run: Run, site: Site) -> dict[str, Any]:
     spec = run.provenance.spec
     text = yaml.safe_dump(

@@ -12,12 +12,19 @@ from heatproof.report import charts
 from heatproof.report.charts import Axis, Mark, number
 from heatproof.report.palette import FAMILIES
 from heatproof.report.run_data import Run
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 
 ROOM = {1: 480.0, 2: 330.0}  # px for the marks, by the number of panels side by side
 GZIP_ABOVE = 15_000  # rows: a plain file would be some 2 MB
 
 
+@section(
+    "ranking",
+    short="Ranking",
+    question="How do all methods score, and what do they cost?",
+    order=30,
+)
 def content(run: Run, site: Site) -> dict[str, Any]:
     site.write("summary.csv", run.summary.to_csv(index=False))
     packed = len(run.rows) > GZIP_ABOVE

@@ -12,11 +12,18 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.bench.spec import PLAIN
 from heatproof.report import charts, pictures
 from heatproof.report.run_data import Kept, Run
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 
 MASS = "attr-mass"
 
 
+@section(
+    "retraining",
+    short="Changed images",
+    question="What does a network learn from changed images, and do maps find it?",
+    order=50,
+)
 def content(run: Run, site: Site) -> dict[str, Any] | None:
     """Nothing, where every model was taught on images as they are."""
     told = dict(zip(run.models, run.provenance.spec.get("models", []), strict=False))

@@ -20,6 +20,7 @@ from heatproof.report.charts import Axis
 from heatproof.report.lines import Trace, traces
 from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections import distinctness
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 
 KEPT = {
@@ -96,6 +97,12 @@ class Stepped(NamedTuple):
 Metric = dict[str, EvalBatch] | dict[str, Stepped]  # method -> what was measured of it
 
 
+@section(
+    "soundness",
+    short="Values",
+    question="Are the values right, and not only their order?",
+    order=80,
+)
 def content(run: Run, site: Site) -> dict[str, Any] | None:
     if not any(key[0] in ("soundness", "completeness") for key in run.protocols):
         return None

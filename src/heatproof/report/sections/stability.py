@@ -11,12 +11,19 @@ from heatproof.analysis.ranks import Agreement, Standings, agreement
 from heatproof.report import charts
 from heatproof.report.charts import Line
 from heatproof.report.run_data import Run
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 
 Ranking = tuple[Sequence[str], np.ndarray, np.ndarray]  # methods, ranks (M,), drawn ranks (R, M)
 LARGEST_TABLE = 12  # rankings
 
 
+@section(
+    "stability",
+    short="Stability",
+    question="Does the ranking survive another baseline or another model?",
+    order=60,
+)
 def content(run: Run, site: Site) -> dict[str, Any]:
     comparisons = [c for standing in run.standings for c in _of_model(run, site, standing)]
     models = [(s.methods, _places(s.mean_ranks), s.drawn_mean_ranks) for s in run.standings]

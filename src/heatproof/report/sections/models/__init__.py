@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heatproof.report.run_data import PLAIN_VIEW, Run
+from heatproof.report.sections.base import section
 from heatproof.report.sections.models import accuracy, across, best, channels, similarity
 from heatproof.report.site import Site
 
@@ -16,6 +17,12 @@ QUESTIONS = {  # (several models, a fine-tuned copy beside its original)
 }
 
 
+@section(
+    "models",
+    short="Models",
+    question="Which model is easier to explain, and what did fine-tuning change?",
+    order=40,
+)
 def content(run: Run, site: Site) -> dict[str, Any] | None:
     """None for one model as it is: there is nothing to compare it with."""
     weights = [run.networks(model) for model in run.models]
