@@ -179,7 +179,7 @@ def test_blur_leaves_a_constant_image_as_it_is():
     ("text", "message"),
     [
         ("zer", 'unknown baseline "zer"; did you mean zero'),
-        ("blur(compat=rao)", "compat: found rao; input should be 'idsds'"),
+        ("blur(compat=rao)", "compat: found 'rao'; input should be 'idsds'"),
         ("blur(size=4)", "must be odd"),
         ("uniform(1)", "both ends or none"),
         ("random-color(1)", "both ends or none"),

@@ -429,9 +429,9 @@ def test_bad_input_is_refused(tmp_path, changes, message):
 
 
 def test_the_judged_split_is_not_trained_on(tmp_path):
-    with pytest.raises(HeatproofError, match="judged on"):
+    with pytest.raises(HeatproofError, match="methods are evaluated on paperbirds:test"):
         hp.finetune("paperbirds/vgg", "paperbirds:test", out=tmp_path)
-    with pytest.raises(HeatproofError, match="judged on"):
+    with pytest.raises(HeatproofError, match="methods are evaluated on paperbirds:test"):
         hp.finetune("paperbirds/vgg", "paperbirds", val="paperbirds:test", limit=4, out=tmp_path)
 
 

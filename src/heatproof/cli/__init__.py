@@ -255,7 +255,16 @@ def validate(spec: str) -> None:
 @click.argument(
     "kind",
     type=click.Choice(
-        ["methods", "transforms", "protocols", "baselines", "models", "data", "studies"]
+        [
+            "methods",
+            "transforms",
+            "protocols",
+            "baselines",
+            "models",
+            "data",
+            "sections",
+            "studies",
+        ]
     ),
 )
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list, for programs.")

@@ -34,8 +34,10 @@ from heatproof.methods import METHODS, TRANSFORMS, Expression, explain, parse_me
 from heatproof.methods.base import NEEDS
 from heatproof.models.nets import CIFAR10_NETS, NETS, ON_DEMAND
 from heatproof.models.papers import NETWORKS
+from heatproof.models.zoo import MODELS
 from heatproof.protocols import PROTOCOLS
 from heatproof.report.panel import panel
+from heatproof.report.sections import ordered_sections
 from heatproof.report.run_data import Run
 from heatproof.training import cache
 from heatproof.training.cifar10 import train_cifar10
@@ -290,6 +292,9 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
                 **told,
                 **preprocessing,
             }
+        for loader in MODELS:
+            if loader.source is not None:
+                yield {"id": loader.id, "weights": "its own", "summary": loader.summary}
 
     def studies() -> Iterator[dict[str, Any]]:
         for name in study_names():
@@ -313,7 +318,11 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
             for e in TRANSFORMS
         ),
         "models": models,
-        "data": lambda: ({"id": name, "summary": summary} for name, summary in DATA.items()),
+        "data": lambda: ({"id": entry.id, "summary": entry.summary} for entry in DATA),
+        "sections": lambda: (
+            {"id": entry.id, "name": entry.short, "question": entry.question, "order": entry.order}
+            for entry in ordered_sections()
+        ),
     }
     return list(tables[kind]())
 

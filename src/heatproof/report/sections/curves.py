@@ -14,10 +14,10 @@ from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.tradeoff import Tradeoff, tradeoff
 from heatproof.baselines import Baseline
 from heatproof.bench.layout import ProtocolFacts
-from heatproof.errors import HeatproofError
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Point, Spot, Trace, traces
 from heatproof.report.run_data import Kept, Run, confidence
+from heatproof.report.sections.base import section
 from heatproof.report.sections.common import size_of
 from heatproof.report.site import Figure, Site
 from heatproof.tensor.curves import removal_order
@@ -140,6 +140,7 @@ class Content:
     groups: list[tuple[str, str]]
 
 
+@section("curves", short="Curves", question="What happens as pixels are removed?", order=70)
 def content(run: Run, site: Site) -> Content | None:
     """Return the curves of deletion and insertion; None if the run has none."""
     models = [_model(run, site, standing) for standing in run.standings]
@@ -368,16 +369,16 @@ def _without(
     image: Tensor, empty: Tensor, removed: Tensor, baseline: str
 ) -> Tensor:  # (C, H, W) uint8
     """Remove pixels as the protocol did; what a baseline imputes is imputed again."""
-    parsed = Baseline.parse(baseline)
-    if not parsed.entry.imputes or removed.all():
+    found = Baseline.find(baseline)
+    # one of the user's own may need the model, which is not available here
+    imputes = found is not None and found.entry.imputes and found.entry.source is None
+    if found is None or not imputes or removed.all():
         return torch.where(removed, empty, image)
-    fill = parsed.remover(image[None].float() / 255, None, Rng(0, [""]))
+    fill = found.remover(image[None].float() / 255, None, Rng(0, [""]))
     filled = fill(torch.tensor([0]), removed[None])[0]
     return (filled * 255).round().clamp(0, 255).byte()
 
 
 def _group(baseline: str) -> str:
-    try:
-        return Baseline.parse(baseline).entry.group
-    except HeatproofError:
-        return "other"
+    known = Baseline.find(baseline)
+    return known.entry.group if known else "other"

@@ -14,6 +14,7 @@ from heatproof.analysis.ranks import Key, Standings
 from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts, pictures
 from heatproof.report.run_data import CRISP_BELOW, Kept, Run, confidence
+from heatproof.report.sections.base import section
 from heatproof.report.sections.common import select, size_of
 from heatproof.report.site import Site
 from heatproof.tensor.patches import patch_sums
@@ -88,6 +89,7 @@ class Content:
     disagreement: Disagreement
 
 
+@section("example", short="Example", question="How is a score computed?", order=20)
 def content(run: Run, site: Site) -> Content | None:
     """Return the first example that the run allows; None without stored maps and drops."""
     for standing in run.standings:

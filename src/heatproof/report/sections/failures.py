@@ -8,6 +8,7 @@ import pandas as pd
 
 from heatproof.report import pictures
 from heatproof.report.run_data import Kept, Run, mean_scores
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 
 KINDS = {
@@ -81,6 +82,12 @@ class Content:
     protocol: str
 
 
+@section(
+    "failures",
+    short="Failures",
+    question="What failed, and where do the best methods do worst?",
+    order=110,
+)
 def content(run: Run, site: Site) -> Content:
     """Return missing scores by status and message, and the worst samples of each model."""
     protocol = _first_protocol(run)

@@ -17,6 +17,7 @@ from heatproof.bench.layout import ModelView, ProtocolFacts
 from heatproof.protocols import ViewKey
 from heatproof.report import charts, pictures
 from heatproof.report.run_data import CRISP_BELOW, Kept, Run, confidence, mean_scores
+from heatproof.report.sections.base import section
 from heatproof.report.sections.common import map_picture, size_of
 from heatproof.report.site import Site
 from heatproof.tensor.patches import patch_sums
@@ -114,6 +115,12 @@ class Content:
     settings: list[str]  # their labels
 
 
+@section(
+    "gallery",
+    short="Gallery",
+    question="What do the maps look like, and what are they compared with?",
+    order=100,
+)
 def content(run: Run, site: Site) -> Content:
     """Return some samples of each model with all their maps."""
     models = [_model(run, site, s.model, s.order) for s in run.standings]

@@ -17,6 +17,7 @@ from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Box, BoxRow, GridFractions, Panel
 from heatproof.report.run_data import Run
 from heatproof.report.sections import grid_aggregates, grid_facts
+from heatproof.report.sections.base import section
 from heatproof.report.sections.grid_aggregates import Aggregated
 from heatproof.report.sections.grid_facts import (
     ImageInSettings,
@@ -78,6 +79,7 @@ class Content:
     bar: str
 
 
+@section("grids", short="Grids", question="Do maps point at the correct grid cell?", order=90)
 def content(run: Run, site: Site) -> Content | None:
     """Return localization on grids; None if no grid protocol has a score."""
     models = []

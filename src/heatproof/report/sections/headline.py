@@ -8,6 +8,7 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings
 from heatproof.bench.layout import ProtocolFacts
 from heatproof.report.run_data import Run
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 
 FEW_SAMPLES = 50
@@ -158,6 +159,12 @@ class Content:
     protocols: list[ProtocolFacts]
 
 
+@section(
+    "headline",
+    short="Answer",
+    question="Which method wins, and how confident is this?",
+    order=10,
+)
 def content(run: Run, site: Site) -> Content:
     """Return the verdict for each model and the warnings about the run."""
     verdicts = [v for s in run.standings if (v := verdict(run, s))]

@@ -17,9 +17,9 @@ from heatproof.bench.layout import (
     ProtocolFacts,
     Provenance,
 )
-from heatproof.errors import HeatproofError
 from heatproof.protocols import ViewKey
 from heatproof.report.run_data import Run
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 
 TARGETS = {
@@ -67,6 +67,12 @@ class Content:
     cost: dict[str, Cost]
 
 
+@section(
+    "provenance",
+    short="Provenance",
+    question="How was this made, and how can it be reproduced?",
+    order=120,
+)
 def content(run: Run, site: Site) -> Content:
     """Return everything on record about a run."""
     spec = run.provenance.spec
@@ -139,10 +145,8 @@ def _baselines(run: Run) -> list[tuple[str, str]]:
 
 
 def _baseline_summary(name: str) -> str:
-    try:
-        return Baseline.parse(name).entry.summary
-    except HeatproofError:
-        return "unknown to this version of heatproof"
+    baseline = Baseline.find(name)
+    return baseline.entry.summary if baseline else "unknown to this version of heatproof"
 
 
 def _model(run: Run, name: str, view: ViewKey) -> Model:

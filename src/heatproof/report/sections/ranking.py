@@ -13,6 +13,7 @@ from heatproof.report import charts
 from heatproof.report.charts import Axis, Mark, number
 from heatproof.report.palette import FAMILIES
 from heatproof.report.run_data import Run
+from heatproof.report.sections.base import section
 from heatproof.report.sections.common import describe_mean, select
 from heatproof.report.site import Figure, Site
 
@@ -89,6 +90,12 @@ class Content:
     protocols: list[ProtocolFacts]
 
 
+@section(
+    "ranking",
+    short="Ranking",
+    question="How do all methods score, and what do they cost?",
+    order=30,
+)
 def content(run: Run, site: Site) -> Content:
     """Return the figures and tables of all models, and save the scores as CSV files."""
     site.write("summary.csv", run.summary.to_csv(index=False))

@@ -13,6 +13,7 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.bench.spec import PLAIN
 from heatproof.report import charts, pictures
 from heatproof.report.run_data import Kept, Run
+from heatproof.report.sections.base import section
 from heatproof.report.sections.common import (
     Method,
     MethodEstimates,
@@ -81,6 +82,12 @@ class Content:
     crisp: bool
 
 
+@section(
+    "retraining",
+    short="Modified images",
+    question="What does a network learn from modified images, and do maps show it?",
+    order=50,
+)
 def content(run: Run, site: Site) -> Content | None:
     """Return what networks learned from modified images; None if there are no such networks."""
     specs = dict(zip(run.models, run.provenance.spec.get("models", []), strict=False))

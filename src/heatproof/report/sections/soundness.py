@@ -23,6 +23,7 @@ from heatproof.protocols.soundness import Soundness
 from heatproof.report.charts import Axis, Trace, traces
 from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections import distinctness
+from heatproof.report.sections.base import section
 from heatproof.report.sections.common import MethodEstimates, estimate_or_none, select
 from heatproof.report.site import Figure, Site
 
@@ -204,6 +205,12 @@ class Content:
     levels: tuple[float, ...]
 
 
+@section(
+    "soundness",
+    short="Values",
+    question="Are the values of the maps meaningful, and not only their order?",
+    order=80,
+)
 def content(run: Run, site: Site) -> Content | None:
     """Return the metrics of values; None if the run has none."""
     if not any(key[0] in VALUE_METRICS for key in run.protocols):

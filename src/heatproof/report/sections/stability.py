@@ -12,6 +12,7 @@ from heatproof.analysis.ranks import Agreement, Standings, agreement
 from heatproof.report import charts
 from heatproof.report.charts import Line
 from heatproof.report.run_data import Run
+from heatproof.report.sections.base import section
 from heatproof.report.site import Figure, Site
 
 Ranking = tuple[Sequence[str], np.ndarray, np.ndarray]  # methods, ranks (M,), drawn ranks (R, M)
@@ -55,6 +56,12 @@ class Content:
     twins: list[Twins]
 
 
+@section(
+    "stability",
+    short="Stability",
+    question="Does the ranking hold for other baselines and models?",
+    order=60,
+)
 def content(run: Run, site: Site) -> Content:
     """Return all comparisons of rankings that the run allows."""
     comparisons = []

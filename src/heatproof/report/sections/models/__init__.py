@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heatproof.report.run_data import PLAIN_VIEW, Run
+from heatproof.report.sections.base import section
 from heatproof.report.sections.models import accuracy, across, best, channels, similarity
 from heatproof.report.sections.models.accuracy import Table
 from heatproof.report.sections.models.across import Comparison
@@ -37,6 +38,12 @@ class Content:
     channels: list[Copy]
 
 
+@section(
+    "models",
+    short="Models",
+    question="Which model is easier to explain, and what did fine-tuning change?",
+    order=40,
+)
 def content(run: Run, site: Site) -> Content | None:
     """Compare the networks of a run; None for a single network, which has no counterpart."""
     views = [run.networks(model) for model in run.models]
