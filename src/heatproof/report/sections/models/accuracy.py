@@ -68,7 +68,8 @@ def content(run: Run) -> list[Table]:
                 if len(frame):
                     of_model = predictions.setdefault(deletion, {}).setdefault(model, {})
                     of_model.setdefault(view, frame)
-    shown = [deletion for deletion in predictions if deletion] or list(predictions)
+    shown: list[Deletion | None] = [deletion for deletion in predictions if deletion]
+    shown = shown or list(predictions)
     order = [_deletion(run.protocols[key]) for key in run.preferred]
     return [_table(run, d, predictions[d]) for d in sorted(shown, key=order.index)]
 
