@@ -138,7 +138,10 @@ def test_text_from_the_run_does_nothing(page):
 
 def test_every_image_loads(page):
     page.evaluate(
-        "Promise.all([...document.images].map(image => { image.loading = 'eager'; return image.decode(); }))"
+        """Promise.all([...document.images].map(image => {
+            image.loading = 'eager';
+            return image.decode();
+        }))"""
     )
     assert page.evaluate("document.images.length") > 12 * len(METHODS)
     assert page.evaluate("[...document.images].filter(image => !image.naturalWidth).length") == 0
@@ -225,10 +228,11 @@ def test_nothing_sticks_out_of_the_page(request, which: str, width: int):
 
 @pytest.mark.parametrize("which", ["page", "compared"])
 def test_no_text_is_cut_off_by_its_figure(request, which: str):
-    cut = """[...document.querySelectorAll('svg.chart')].filter(svg => svg.checkVisibility()).flatMap(svg =>
-        [...svg.querySelectorAll('text')].filter(text => {
+    cut = """[...document.querySelectorAll('svg.chart')].filter(svg => svg.checkVisibility())
+        .flatMap(svg => [...svg.querySelectorAll('text')].filter(text => {
             const box = text.getBBox(), view = svg.viewBox.baseVal;
-            return box.x < -1 || box.y < -1 || box.x + box.width > view.width + 1 || box.y + box.height > view.height + 2;
+            return box.x < -1 || box.y < -1
+                || box.x + box.width > view.width + 1 || box.y + box.height > view.height + 2;
         }).map(text => `${svg.getAttribute('class')}: ${text.textContent}`))"""
     assert request.getfixturevalue(which).evaluate(cut) == []
 

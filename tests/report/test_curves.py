@@ -1,4 +1,4 @@
-"""The section on curves: what it shows is what a slow second look at the run finds."""
+"""The section on curves, compared with a slow re-computation from the run."""
 
 from __future__ import annotations
 

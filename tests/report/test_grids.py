@@ -1,4 +1,4 @@
-"""The section on grids: what it shows is what a slow second look at the run finds."""
+"""The section on grids, compared with a slow re-computation from the run."""
 
 from __future__ import annotations
 
@@ -121,10 +121,12 @@ def test_fractions_add_up_and_that_of_the_target_cell_is_the_mean_score(
         assert set(setting.fractions) == {"ixg", "ixg@final", "gradcam@final", "random"}
         for method, found in setting.fractions.items():
             assert [s.target for s in found] == targets
-            for shares in found:
-                scores = rows[(rows["method"] == method) & (rows["cell"] == shares.target)]["value"]
-                assert sum(shares.values) == pytest.approx(1)
-                assert shares.values[shares.target] == pytest.approx(
+            for fractions in found:
+                scores = rows[(rows["method"] == method) & (rows["cell"] == fractions.target)][
+                    "value"
+                ]
+                assert sum(fractions.values) == pytest.approx(1)
+                assert fractions.values[fractions.target] == pytest.approx(
                     scores[scores > 0].mean(), rel=1e-5
                 )
 

@@ -1,4 +1,4 @@
-"""Several networks, and fine-tuned copies of them: what the report says of them is what a slow second look finds."""
+"""Several networks and their fine-tuned copies, compared with a slow re-computation."""
 
 from __future__ import annotations
 

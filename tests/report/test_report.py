@@ -1,4 +1,4 @@
-"""The report: its numbers are those of the run, whatever the run, and nothing in it comes from or goes to anywhere else."""
+"""The report: its numbers are those of the run, and it loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Evaluate = Callable[..., hp.Result]
 
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory: pytest.TempPathFactory, golden_model) -> Evaluate:
-    """Runs on images of noise, unless told otherwise."""
+    """Return a function that evaluates methods on images of noise."""
 
     def run(
         methods: list,
@@ -70,7 +70,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory, golden_model) -> Evaluat
 
 @pytest.fixture(scope="module")
 def full(evaluated: Evaluate) -> hp.Result:
-    """A bit of everything: two models, two baselines, controls, a function of one's own, one that fails, one that is undefined."""
+    """Two models, two baselines, controls, a user-defined, a failing and an undefined method."""
     methods = ["saliency", "ixg", "ixg|abs", "gradcam", "random", "constant", "edges", mine, broken]
     return evaluated(
         methods, 12, ("resnet", "vgg"), protocols=[{"name": "sds", "baseline": ["zero", "blur"]}]
@@ -238,7 +238,7 @@ def test_a_control_that_beats_methods_is_said_so(evaluated: Evaluate, tmp_path: 
 def test_a_winner_by_mean_rank_that_loses_somewhere_is_no_clear_win(
     evaluated: Evaluate, tmp_path: Path
 ):
-    """Two settings of three say one thing; the scores of the third are turned round in the store."""
+    """Two settings of three agree; the scores of the third are negated in the store."""
 
     def upside_down(model, x, target, *, rng):
         return -hp.explain(model, x, target, "ixg")
@@ -272,7 +272,7 @@ def test_maps_below_zero_are_drawn_around_white(full: hp.Result, tmp_path: Path)
 
 
 def test_the_gallery_shows_what_was_evaluated(full: hp.Result, tmp_path: Path):
-    """The patch sums in the page, ranked against the drops in the page, give the score in the page."""
+    """The rank correlation of patch sums and drops in the page is the score in the page."""
     site = Site(tmp_path)
     (model, *_) = gallery.content(Run(full.store), site).models
     seen = 0

@@ -114,6 +114,12 @@ class Content:
     bars: Bars
     settings: list[str]  # their labels
 
+    @property
+    def has_drops(self) -> bool:
+        """Whether any sample has true drops."""
+        views = [view for model in self.models for view in model.views]
+        return any(sample.drops for view in views for sample in view.samples)
+
 
 @section(
     "gallery",
