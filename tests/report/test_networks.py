@@ -385,7 +385,7 @@ def test_a_lattice_has_a_mark_or_a_word_in_every_cell():
 @pytest.mark.parametrize(
     ("view", "words"),
     [
-        (ViewKey(), "as it is"),
+        (ViewKey(), "original"),
         (ViewKey("fine-tuned", "16/zero"), "fine-tuned (16/zero)"),
         (ViewKey("grid", "gridpg (grid=2)", 3), "gridpg (grid=2), cell 3"),
     ],

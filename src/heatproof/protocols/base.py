@@ -57,7 +57,7 @@ class ViewKey:
     def description(self) -> str:
         """The label in words, which are never empty."""
         if self.is_plain:
-            return "as it is"
+            return "original"
         return f"fine-tuned ({self.name})" if self.is_fine_tuned else self.label
 
 
