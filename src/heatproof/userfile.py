@@ -5,10 +5,12 @@ Results are keyed by these hashes, so that results of edited code are not mistak
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
 import pickle
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -20,6 +22,7 @@ from heatproof.errors import HeatproofError, unknown
 from heatproof.files import content_hash, file_hash
 
 PREFIX = "file:"
+_MODULE = "heatproof_user_"  # how the names of the user's modules begin
 
 
 def from_file(name: str) -> object:
@@ -63,8 +66,8 @@ def _load(file: Path) -> ModuleType:
         hashes = _modules[path].hashes
         if all(_hash_file(part) == before for part, before in hashes.items()):
             return _modules[path].module
-        _forget_modules(hashes)
-    module = _import(path, f"heatproof_user_{_hash_file(path)}_{path}")
+    _forget_neighbours()
+    module = _import(path, f"{_MODULE}{_hash_file(path)}_{path}")
     hashes = _hash_parts(module)
     _modules[path] = _UserModule(module, hashes)
     _sources[module.__name__] = _identify(module, hashes)
@@ -104,10 +107,15 @@ def _import(path: Path, name: str) -> ModuleType:
     return module
 
 
-def _forget_modules(files: dict[Path, str]) -> None:
-    """Drop modules from the import cache; otherwise the old neighbours would be imported again."""
+def _forget_neighbours() -> None:
+    """Drop what the user's files have imported from the import cache.
+
+    Otherwise a file would get an old version of its neighbour, or one of the same name that is in
+    the folder of another file.
+    """
+    files = {part for loaded in _modules.values() for part in loaded.hashes}
     for name, module in list(sys.modules.items()):
-        if name != "__main__" and _path_of(module) in files:
+        if name != "__main__" and not name.startswith(_MODULE) and _path_of(module) in files:
             del sys.modules[name]
 
 
@@ -115,15 +123,28 @@ def _modules_beside(module: ModuleType, folder: Path) -> list[ModuleType]:
     """Return the module and the user's own modules in the folder that it uses, directly or not."""
     modules = [module]
     for part in modules:  # which grows
-        for value in list(vars(part).values()):
-            name = value.__name__ if isinstance(value, ModuleType) else _module_name(value)
+        for name in _imported_names(part):
             other = sys.modules.get(name)
             if other and other not in modules and _is_beside(other, folder):
                 modules.append(other)
     return modules
 
 
-def _module_name(value: object) -> str:
+def _imported_names(module: ModuleType) -> Iterator[str]:
+    """Yield the names of modules that a module imports, or whose functions and classes it has."""
+    for value in list(vars(module).values()):
+        yield value.__name__ if isinstance(value, ModuleType) else _module_of(value)
+    path = _path_of(module)
+    if path is None or path.suffix != ".py":
+        return
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def _module_of(value: object) -> str:
     return str(getattr(value, "__module__", ""))
 
 
