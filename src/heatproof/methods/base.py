@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
@@ -19,13 +17,12 @@ from torch import Tensor
 from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
-from heatproof.files import content_hash
 from heatproof.methods.adapters import attribution, is_map_file, maps_of
 from heatproof.models.body import Body
 from heatproof.models.model import Model
 from heatproof.registry import Registry
 from heatproof.tensor.noise import Rng
-from heatproof.userfile import from_file, source_of
+from heatproof.userfile import is_builtin, source_hash
 
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {  # (B, C, h, w) -> (B, h, w)
     "sum": lambda a: a.sum(1),
@@ -124,9 +121,12 @@ class MethodEntry:
 
 @dataclass(frozen=True)
 class TransformEntry:
+    """What the registry knows about a transform; see `transform`."""
+
     id: str
     function: Function  # (maps (B, h, w), …[, rng]) -> (B, h, w)
     removes_sign: bool = False
+    source: str | None = None  # hash of a user's code; None for what ships with the package
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -154,8 +154,6 @@ NEEDS = {
     "B-cos": "a B-cos network",
 }
 KINDS = {"mean": "The mean of", "sq": "The mean square of", "var": "The variance of"}
-METHODS: Registry[MethodEntry] = Registry("method")
-TRANSFORMS: Registry[TransformEntry] = Registry("transform")
 GROUPS: dict[str, str] = {
     "idsds-23": "ixg ixg-sg ig ig-u ig-sg ixg|abs ixg-sg|abs ig|abs ig-u|abs ig-sg|abs ig-sq saliency rise rise-u "
     "gradcam gradcam++ sg-cam++ xgradcam layercam rollout chefer bcos bagnet",
@@ -178,32 +176,61 @@ def method(
     prepare: Prepare | None = None,
     layers: Literal["any", "input"] = "any",
 ) -> Callable[[Function], Function]:
-    """Register a function `(model, x, target, *, rng, …) -> (B, C, h, w) or (B, h, w)`, of the size of x or smaller.
+    """Register a function as an attribution method.
 
-    It explains `model` at its input x, whatever that is: with `@layer` the model is the network from that layer on.
+    The function is ``(model, x, target, *, rng, …) -> maps``. It explains ``model`` at its input
+    ``x`` of shape ``(B, C, H, W)``, for the classes ``target`` of shape ``(B,)``, and returns maps
+    of shape ``(B, C, h, w)`` or ``(B, h, w)``, of the size of ``x`` or smaller. With ``@layer`` in
+    an expression, ``model`` is the network from that layer on and ``x`` the activation there.
+    Further keyword arguments are the method's own, with defaults; random numbers come from ``rng``.
+
+    Example::
+
+        @hp.method("ixg-power", family="gradient", needs=("gradient",))
+        def ixg_power(model, x, target, *, rng, power: int = 2):
+            \"\"\"Input times a power of the gradient.\"\"\"
+            return x * model.gradient(x, target).gradient ** power
+
+    Args:
+        id: The name in specs and expressions.
+        family: The family it is shown with in reports, such as ``gradient``, ``cam`` or ``yours``.
+        paper: The paper that introduces it.
+        signed: Whether negative values mean evidence against the class.
+        layer: The layer that it explains by default.
+        reduce: How channels are reduced to one map, a key of ``REDUCTIONS``.
+        needs: What it needs, as keys of ``NEEDS``.
+        cost: Forward and backward passes per image, or a function of the arguments.
+        version: Raise it when the results change, so that stored ones are not reused.
+        applies: A function of the model that returns why the method is not defined for it, or "".
+        prepare: A function ``(model, batches) -> tensors`` of reference images, called once per
+            run; the method receives the tensors as ``prepared``.
+        layers: Where the method is defined: ``any`` layer, or the ``input`` only.
+
+    Returns:
+        A decorator that returns the function unchanged.
+
+    Raises:
+        HeatproofError: If there is already a method of that name.
     """
 
     def register(function: Function) -> Function:
-        own = function.__module__.split(".")[0] == "heatproof"
-        METHODS.add(
-            MethodEntry(
-                id,
-                function,
-                family,
-                paper,
-                signed,
-                layer,
-                reduce,
-                frozenset(needs),
-                _price(cost, needs, own),
-                version,
-                None if own else source_hash(function),
-                applies,
-                prepare,
-                layers=layers,
-            ),
-            replace=id in METHODS and METHODS[id].source is not None,
+        entry = MethodEntry(
+            id,
+            function,
+            family,
+            paper,
+            signed,
+            layer,
+            reduce,
+            frozenset(needs),
+            _price(cost, needs, is_builtin(function)),
+            version,
+            source_hash(function),
+            applies,
+            prepare,
+            layers=layers,
         )
+        METHODS.add(entry, function)
         return function
 
     return register
@@ -214,7 +241,8 @@ def noisy(id: str, of: str, *, paper: str, reduce: str | None = None, **noise: A
     base, told = METHODS[of], Noise(**noise)
     reduce = reduce or base.reduce
     signed = told.kind == "mean" and "abs" not in reduce
-    METHODS.add(replace(base, id=id, paper=paper, reduce=reduce, noise=told, of=of, signed=signed))
+    entry = replace(base, id=id, paper=paper, reduce=reduce, noise=told, of=of, signed=signed)
+    METHODS.add(entry, entry)
 
 
 def _price(cost: Cost | tuple[int, int] | None, needs: tuple[str, ...], own: bool) -> Cost | None:
@@ -241,27 +269,35 @@ def remembered(applies: Applies) -> Applies:
 
 
 def transform(id: str, *, removes_sign: bool = False) -> Callable[[Function], Function]:
-    """Register a function `(maps, …) -> maps` on (B, h, w) at the layer's own resolution; one that takes `rng` is given it."""
+    """Register a function that changes maps, for use after a method: ``ixg|sharpen(2)``.
+
+    The function is ``(maps, …) -> maps`` on maps of shape ``(B, h, w)`` at the layer's own
+    resolution. It is passed ``rng`` if it has such a parameter.
+
+    Example::
+
+        @hp.transform("sharpen")
+        def sharpen(maps, power: float = 2):
+            \"\"\"A power of each value, with its sign.\"\"\"
+            return maps.sign() * maps.abs() ** power
+
+    Args:
+        id: The name in expressions.
+        removes_sign: Whether negative values lose their meaning.
+
+    Returns:
+        A decorator that returns the function unchanged.
+
+    Raises:
+        HeatproofError: If there is already a transform of that name.
+    """
 
     def register(function: Function) -> Function:
-        TRANSFORMS.add(TransformEntry(id, function, removes_sign))
+        entry = TransformEntry(id, function, removes_sign, source_hash(function))
+        TRANSFORMS.add(entry, function)
         return function
 
     return register
-
-
-def source_hash(function: Function) -> str:
-    """Of a user's code and what it closes over; empty where it cannot be read, and then its results are not taken up again."""
-    source = source_of(function)
-    if not source:
-        return ""
-    code = getattr(function, "__code__", None)
-    inside = [code.co_code, [c for c in code.co_consts if not inspect.iscode(c)]] if code else []
-    around = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    around = [
-        content_hash(pickle.dumps(v)) if isinstance(v, Tensor | np.ndarray) else v for v in around
-    ]
-    return content_hash(repr([source, inside, around]))
 
 
 @dataclass(frozen=True)
@@ -309,6 +345,12 @@ class Expression:
         )
 
     @property
+    def sources(self) -> tuple[str | None, ...]:
+        """The source hashes of the method, its baseline and its transforms; None if they ship."""
+        transforms = (entry.source for entry, _ in self.transforms)
+        return (self.entry.source, _baseline_source(self.arguments), *transforms)
+
+    @property
     def shares_gradient(self) -> bool:
         """Whether one gradient at its layer is all it needs, so that one backward serves others too."""
         return self.entry.takes("batch") and self.cost == (0, 1) and self.noise is None
@@ -321,7 +363,7 @@ class Expression:
     @classmethod
     def parse(cls, text: str | Function) -> Expression:
         if callable(text) or hasattr(text, "attribute"):
-            entry = _entry_of(text)
+            entry = METHODS.resolve(text)
             return cls._build(entry, Call(entry.id), entry.layer, [])
         if not isinstance(text, str):
             raise HeatproofError(
@@ -336,7 +378,7 @@ class Expression:
             raise HeatproofError(
                 f'"{text}": {call.name} is a transform, not a method; write for example ixg|{call.name}'
             )
-        entry = _from_file(call.name) if call.name.startswith("file:") else METHODS[call.name]
+        entry = _stored_maps(call.name) if is_map_file(call.name) else METHODS.resolve(call.name)
         return cls._build(
             entry, call, layer.strip() if at else entry.layer, [parse_call(t) for t in tail]
         )
@@ -353,7 +395,7 @@ class Expression:
         )
         spelled = str(Call(entry.id, (), dict(sorted(arguments.items()))))
         noise, labels, tail = _noise(entry, arguments, tail)
-        code = f" v{entry.version}" + (f"+{entry.source}" if entry.source is not None else "")
+        code = f" v{entry.version}{_own_code(entry.source, _baseline_source(arguments))}"
         arguments = {
             k: v for k, v in arguments.items() if entry.noise is None or k not in Noise.model_fields
         }
@@ -368,15 +410,15 @@ class Expression:
                 raise HeatproofError(
                     f"noise stands directly after the method: {entry.id}|noise(n=4, std=0.3)|…"
                 )
-            found = TRANSFORMS[piece.name]
+            found = TRANSFORMS.resolve(piece.name)
             bound = piece.bind(found.parameters, "transform")
             found.apply(
                 torch.zeros(1, 2, 2), bound, Rng(0, [""])
             )  # a bad argument is told now, not after the first batch
             transforms.append((found, bound))
             signed = signed and not found.removes_sign
-            labels.append(str(Call(piece.name, tuple(bound.values()))))
-            canonical.append(str(Call(piece.name, (), bound)))
+            labels.append(str(Call(found.id, tuple(bound.values()))))
+            canonical.append(f"{Call(found.id, (), bound)}{_own_code(found.source)}")
         drawn = ""
         if noise:
             own = {k: v for k, v in sorted(arguments.items()) if k != "reduce"}
@@ -415,16 +457,24 @@ def _noise(
     return Noise(**bound), [call_label(tail[0], bound, parameters)], tail[1:]
 
 
-def _from_file(name: str) -> MethodEntry:
-    """`file:code.py:function`, or `file:maps.npz` with maps by sample id."""
-    if not is_map_file(name):
-        return _entry_of(from_file(name))
+def _own_code(*sources: str | None) -> str:
+    """Return the hashes of a user's own code as a part of a key; empty for what ships."""
+    return "".join(f"+{source}" for source in sources if source is not None)
+
+
+def _baseline_source(arguments: Mapping[str, Any]) -> str | None:
+    name = arguments.get("baseline")
+    return Baseline.parse(name).entry.source if isinstance(name, str) else None
+
+
+def _stored_maps(name: str) -> MethodEntry:
+    """Return the method that reads ``file:maps.npz``, maps by sample id."""
     function, content = maps_of(Path(name.removeprefix("file:")))
     return MethodEntry(name, function, "yours", cost=lambda arguments: (0, 0), source=content)
 
 
-def _entry_of(function: object) -> MethodEntry:
-    """A function of the user's own, registered or not, or an object as Captum's."""
+def _entry_of(function: Any, name: str) -> MethodEntry:
+    """Return the entry for a plain function, or for an object such as Captum's."""
     if isinstance(function, type):
         raise HeatproofError(
             f"{function.__name__} is a class; a method is an object of it, such as {function.__name__}(network)"
@@ -436,10 +486,7 @@ def _entry_of(function: object) -> MethodEntry:
         raise HeatproofError(
             f"a method is a function (model, x, target, *, rng) -> maps; got {type(function).__name__}"
         )
-    for entry in METHODS:
-        if entry.function is function:
-            return entry
-    name = getattr(function, "__name__", type(function).__name__)
+    name = name or getattr(function, "__name__", type(function).__name__)
     try:
         signature = inspect.signature(function)
         offered = [key for key in ("batch", "image") if key in signature.parameters]
@@ -453,6 +500,23 @@ def _entry_of(function: object) -> MethodEntry:
             f'your function is called "{name}" like a method of the library; give it another name'
         )
     return MethodEntry(name, function, "yours", source=source_hash(function))
+
+
+def _transform_of(function: Any, name: str) -> TransformEntry:
+    """Return the entry for a plain function, used as a transform."""
+    if not callable(function) or isinstance(function, type):
+        raise HeatproofError(f"a transform is a function (maps) -> maps; got {function!r}")
+    name = name or getattr(function, "__name__", type(function).__name__)
+    if name in TRANSFORMS:
+        raise HeatproofError(
+            f'your function is called "{name}" like a transform of the library; give it another '
+            "name"
+        )
+    return TransformEntry(name, function, source=source_hash(function))
+
+
+METHODS: Registry[MethodEntry] = Registry("method", _entry_of)
+TRANSFORMS: Registry[TransformEntry] = Registry("transform", _transform_of)
 
 
 def _partition_layer(head: str) -> tuple[str, str, str]:

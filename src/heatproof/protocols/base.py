@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from heatproof.baselines import Baseline
 from heatproof.baselines.base import PreparedBaselines, no_reference
 from heatproof.data.base import Data, PartViews
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, format_invalid
 from heatproof.models.model import Model
 from heatproof.registry import Registry
 from heatproof.tensor.noise import Rng
+from heatproof.userfile import source_hash
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class ViewKey:
     def description(self) -> str:
         """The label in words, which are never empty."""
         if self.is_plain:
-            return "as it is"
+            return "original"
         return f"fine-tuned ({self.name})" if self.is_fine_tuned else self.label
 
 
@@ -108,20 +110,24 @@ class View(NamedTuple):
 
 
 class Protocol(BaseModel):
-    """Settings are the fields; facts about the protocol are class variables."""
+    """Base class of protocols: settings are the fields, facts are class variables.
+
+    A protocol of your own defines `id`, `higher_is_better` and `score_maps`, and is registered
+    with the `protocol` decorator.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: ClassVar[str]
-    version: ClassVar[int]
-    summary: ClassVar[str]
+    version: ClassVar[int] = 1
+    source: ClassVar[str | None] = None  # hash of a user's code; None for what ships
+    summary: ClassVar[str] = ""  # by default the first line of the docstring
     higher_is_better: ClassVar[bool]
-    range: ClassVar[tuple[float, float] | None]  # None: as the model's logits
-    random_score: ClassVar[
-        float | None
-    ]  # what a map that knows nothing scores; None: it depends on the model
-    target: ClassVar[Literal["label", "prediction"]]
-    citation: ClassVar[str]
+    range: ClassVar[tuple[float, float] | None] = None  # None: as the model's logits
+    # the score of a map that knows nothing; None: it depends on the model
+    random_score: ClassVar[float | None] = None
+    target: ClassVar[Literal["label", "prediction"]] = "label"
+    citation: ClassVar[str] = ""
     needs: ClassVar[frozenset[str]] = (
         frozenset()
     )  # `parts`: data whose objects have parts; `silhouette`: with masks
@@ -228,7 +234,15 @@ class Protocol(BaseModel):
 
     @property
     def canonical(self) -> str:
-        return f"{self.id}@{self.version}({', '.join(f'{k}={v}' for k, v in sorted(self.model_dump().items()))})"
+        revision = self.version if self.source is None else f"{self.version}+{self.source}"
+        settings = ", ".join(f"{k}={v}" for k, v in sorted(self.model_dump().items()))
+        return f"{self.id}@{revision}({settings})"
+
+    @property
+    def sources(self) -> tuple[str | None, ...]:
+        """The source hashes of the protocol and its baseline; None if they ship."""
+        removal = Baseline.parse(self.baseline_name).entry if self.baseline_name else None
+        return (self.source, removal.source if removal else None)
 
 
 @dataclass(frozen=True)
@@ -237,26 +251,125 @@ class ProtocolEntry:
     cls: type[Protocol]
 
 
-PROTOCOLS: Registry[ProtocolEntry] = Registry("protocol")
+P = TypeVar("P", bound=Protocol)
 
 
-def protocol(cls: type[Protocol]) -> type[Protocol]:
-    PROTOCOLS.add(ProtocolEntry(cls.id, cls))
+def protocol(cls: type[P]) -> type[P]:
+    """Register a subclass of `Protocol`.
+
+    Example::
+
+        @hp.protocol
+        class InsideMass(hp.Protocol):
+            \"\"\"Fraction of the attribution inside the middle of the image.\"\"\"
+
+            id = "inside-mass"
+            higher_is_better = True
+            range = (0.0, 1.0)
+
+            border: int = 8
+
+            def score_maps(self, model, batch, shared, maps):
+                mass = maps.abs().double()
+                inside = mass[:, self.border : -self.border, self.border : -self.border]
+                value = inside.sum((1, 2)) / mass.sum((1, 2))
+                return hp.Scores(value, [""] * len(value))
+
+    Args:
+        cls: The class. Its fields are the settings; `id` is the name in specs.
+
+    Returns:
+        The class, unchanged but for its summary and source hash.
+
+    Raises:
+        HeatproofError: If facts are missing, or there is already a protocol of that name.
+    """
+    missing = [fact for fact in ("id", "higher_is_better") if not hasattr(cls, fact)]
+    if missing:
+        raise HeatproofError(
+            f"protocol {cls.__name__} does not define {' and '.join(missing)}; write them as class "
+            "variables"
+        )
+    cls.source = source_hash(cls)
+    cls.summary = cls.summary or inspect.cleandoc(cls.__doc__ or "").partition("\n")[0]
+    PROTOCOLS.add(ProtocolEntry(cls.id, cls), cls)
     return cls
 
 
-def make_protocol(name: str, settings: Mapping[str, Any]) -> Protocol:
-    from pydantic import ValidationError
+def _entry_of(cls: Any, name: str) -> ProtocolEntry:
+    if not (isinstance(cls, type) and issubclass(cls, Protocol)):
+        raise HeatproofError(
+            f"a protocol is a name or a subclass of heatproof.protocols.Protocol; got {cls!r}"
+        )
+    protocol(cls)
+    return PROTOCOLS[cls.id]
 
-    cls = PROTOCOLS[name].cls
+
+PROTOCOLS: Registry[ProtocolEntry] = Registry("protocol", _entry_of)
+
+
+STORED_FACTS = (
+    "version",
+    "summary",
+    "higher_is_better",
+    "range",
+    "random_score",
+    "target",
+    "citation",
+)
+
+
+def register_stored(facts: Mapping[str, Any]) -> None:
+    """Make the facts about a stored run's protocol known if its code is not loaded.
+
+    A run can thus be summarized and reported without the user's code, which is never run for it.
+
+    Args:
+        facts: What `Protocol.facts` returned when the run was made.
+    """
+    name = facts["id"]
+    if name not in PROTOCOLS or PROTOCOLS.is_placeholder(name):
+        known = {fact: facts[fact] for fact in STORED_FACTS if fact in facts}
+        stored = type("StoredProtocol", (Protocol,), {"id": name, **known})
+        PROTOCOLS.add(ProtocolEntry(name, stored), stored, placeholder=True)
+
+
+def stored_protocol(name: str, settings: Mapping[str, Any]) -> Protocol | None:
+    """Return the protocol of a stored run, or None if its code is not loaded.
+
+    The settings were validated when the run was made. They are not validated again, as this could
+    load files that they name.
+    """
+    if name not in PROTOCOLS or PROTOCOLS.is_placeholder(name):
+        return None
+    return PROTOCOLS[name].cls.model_construct(**settings)
+
+
+def make_protocol(name: str, settings: Mapping[str, Any]) -> Protocol:
+    """Return a protocol with its settings.
+
+    Args:
+        name: A registered name, or ``file:path.py:Class``.
+        settings: Values of its fields, by name.
+
+    Raises:
+        HeatproofError: If there is no such protocol, or a setting does not fit.
+    """
+    cls = PROTOCOLS.resolve(name).cls
+    if PROTOCOLS.is_placeholder(name):
+        raise HeatproofError(
+            f'protocol "{name}" was read from a stored run, and its code is not loaded; import it, '
+            "or name it as file:path.py:Class"
+        )
     try:
         return cls(**settings)
     except ValidationError as error:
-        raise HeatproofError("; ".join(_explain(name, cls, e) for e in error.errors())) from None
+        messages = [_explain(cls, details) for details in error.errors()]
+        raise HeatproofError("; ".join(messages)) from None
 
 
-def _explain(name: str, cls: type[Protocol], error: Any) -> str:
-    key = ".".join(map(str, error["loc"]))
-    if error["type"] == "extra_forbidden":
-        return f"protocol {name} has no setting {key!r}; it has: {', '.join(cls.model_fields)}"
-    return f"protocol {name}, {key}: found {error['input']!r}; {error['msg'].removeprefix('Value error, ')}"
+def _explain(cls: type[Protocol], details: Any) -> str:
+    if details["type"] == "extra_forbidden":
+        fields = ", ".join(cls.model_fields) or "none"
+        return f"protocol {cls.id} has no setting {details['loc'][-1]!r}; it has: {fields}"
+    return f"protocol {cls.id}, {format_invalid(details)}"
