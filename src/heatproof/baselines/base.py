@@ -23,14 +23,9 @@ from heatproof.registry import Registry
 from heatproof.tensor.noise import Rng
 from heatproof.userfile import source_hash
 
-# (x (B, C, H, W) in the model's input space[, removed (B, H, W)], *, model, rng, …) -> image, broadcastable to x
-Fill = Callable[..., Tensor]
-Prepare = Callable[
-    ..., Mapping[str, Tensor]
-]  # (model, batches of reference images in its input space, …) -> tensors
-Cost = Callable[
-    [Mapping[str, Any]], tuple[int, int]
-]  # its arguments -> forwards and backwards of its preparation
+Fill = Callable[..., Tensor]  # (x[, removed], *, model, rng, …) -> images; see `baseline`
+Prepare = Callable[..., Mapping[str, Tensor]]  # (model, batches of reference images, …) -> tensors
+Cost = Callable[[Mapping[str, Any]], tuple[int, int]]  # arguments -> passes of the preparation
 Remove = Callable[[Tensor, Tensor], Tensor]  # samples (n,), removed (n, H, W) bool -> (n, C, H, W)
 
 
