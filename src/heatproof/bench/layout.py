@@ -297,6 +297,7 @@ class MethodFacts(_Content):
     summary: str
     signed: bool
     layer: str
+    layerless: str  # the label without the layer
     cost: tuple[int, int] | None  # forward and backward passes per image; None: unknown
     map_key: str  # methods with the same map key share their maps
 
