@@ -1,4 +1,4 @@
-"""How it is explained: one file a family."""
+"""Attribution methods: one file per family."""
 
 from heatproof.methods import bottleneck as bottleneck
 from heatproof.methods import cams as cams
