@@ -84,7 +84,10 @@ class Model:
         self.mean = torch.tensor(mean, device=self.device, dtype=self.dtype).reshape(-1, 1, 1)
         self.std = torch.tensor(std, device=self.device, dtype=self.dtype).reshape(-1, 1, 1)
 
-        example = self._example()
+        noise = torch.rand(
+            (2, len(self.mean), size, size), generator=torch.Generator().manual_seed(0)
+        )
+        example = self.normalize(noise)
         with eval_mode(module):
             self.layout, logits = _first_pass(self.name, module, example)
             self.body: Body = make_body(module, layers, example)
@@ -274,11 +277,6 @@ class Model:
     def input_range(self) -> tuple[Tensor, Tensor]:
         """Black and white in the model's input space, each of shape ``(C, 1, 1)``."""
         return (0 - self.mean) / self.std, (1 - self.mean) / self.std
-
-    def _example(self) -> Tensor:
-        """Return two images of noise."""
-        shape = (2, len(self.mean), self.size, self.size)
-        return self.normalize(torch.rand(shape, generator=torch.Generator().manual_seed(0)))
 
     def fingerprint(self) -> str:
         """Hash everything that changes a number: structure, weights, preprocessing."""
