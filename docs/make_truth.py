@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from heatproof.analysis.truth import KINDS, LEVELS, THRESHOLDS, trials
-from heatproof.report.charts import Axis, standalone
-from heatproof.report.lines import Trace, traces
+from heatproof.report.charts import Axis, Trace, standalone, traces
 
 FAMILIES = dict(zip(KINDS, ("cam", "gradient", "perturbation"), strict=True))
 UNIT = Axis(-0.02, 1.04, (0.0, 0.25, 0.5, 0.75, 1.0))

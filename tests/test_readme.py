@@ -1,6 +1,8 @@
 """Code in the README and in the documentation runs."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,8 @@ from heatproof.bench.spec import make_spec
 ROOT = Path(__file__).parent.parent
 
 
-def blocks(language: str) -> str:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def blocks(language: str, page: str = "README.md") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
 def test_the_python_runs(tmp_path, monkeypatch, capsys):
@@ -28,6 +30,35 @@ def test_the_python_runs(tmp_path, monkeypatch, capsys):
 def test_the_spec_is_valid():
     (spec,) = blocks("yaml")
     assert make_spec(yaml.safe_load(spec)).expressions()
+
+
+def test_the_page_on_extensions_runs(tmp_path):
+    """In a process of its own, which does not keep what it registers."""
+    page = "docs/extending.md"
+    definitions, evaluation = blocks("python", page)
+    (template,) = blocks("html", page)
+    (spec,) = blocks("yaml", page)
+    script = """
+import heatproof as hp
+result = hp.run("spec.yaml", "run")
+assert set(result.scores["status"]) == {"ok"}, result.left_out
+assert '<section id="notes"' in result.report().read_text()
+"""
+    files = {
+        "mine.py": definitions,
+        "notes.html.j2": template,
+        "spec.yaml": spec,
+        "run.py": script,
+        "evaluate.py": evaluation,
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    for name, printed in {"run.py": "", "evaluate.py": "center-mass"}.items():
+        done = subprocess.run(
+            [sys.executable, name], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert printed in done.stdout
 
 
 @pytest.mark.parametrize(

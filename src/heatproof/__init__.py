@@ -8,18 +8,27 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from heatproof.api import EvalBatch as EvalBatch
     from heatproof.api import FineTuned as FineTuned
     from heatproof.api import HeatproofError as HeatproofError
     from heatproof.api import Model as Model
+    from heatproof.api import Protocol as Protocol
     from heatproof.api import Result as Result
+    from heatproof.api import Sample as Sample
+    from heatproof.api import Scores as Scores
     from heatproof.api import TensorData as TensorData
+    from heatproof.api import baseline as baseline
     from heatproof.api import evaluate as evaluate
     from heatproof.api import explain as explain
     from heatproof.api import finetune as finetune
     from heatproof.api import load_data as load_data
     from heatproof.api import load_model as load_model
     from heatproof.api import method as method
+    from heatproof.api import protocol as protocol
     from heatproof.api import run as run
+    from heatproof.api import section as section
+    from heatproof.api import transform as transform
+    from heatproof.data.catalog import data as data
 
 
 def __dir__() -> list[str]:

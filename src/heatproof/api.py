@@ -1,36 +1,50 @@
 """The public surface of heatproof, which ``import heatproof as hp`` offers.
 
 * ``load_model``, ``Model``: the network under inspection.
-* ``load_data``, ``TensorData``: images with stable ids.
+* ``load_data``, ``TensorData``, ``Sample``: images with stable ids.
 * ``explain``: maps of one method.
 * ``evaluate``, ``run``, ``Result``: scores of many methods, from Python or from a spec.
-* ``method``: registers a method of your own.
+* ``method``, ``transform``, ``baseline``, ``protocol``, ``data``, ``section``: decorators that
+  register extensions of your own; ``Protocol``, ``EvalBatch`` and ``Scores`` are for protocols.
 * ``finetune``, ``FineTuned``: fine-tune a model on images with deleted patches.
 * ``HeatproofError``: an error that the message tells how to resolve.
 """
 
 from __future__ import annotations
 
-from heatproof.data.base import TensorData
+import heatproof.data as data  # the package itself is the decorator hp.data
+from heatproof.baselines import baseline
+from heatproof.data.base import Sample, TensorData
 from heatproof.data.catalog import load_data
 from heatproof.errors import HeatproofError
 from heatproof.evaluation import Result, evaluate, explain, run
-from heatproof.methods import method
+from heatproof.methods import method, transform
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
+from heatproof.protocols import EvalBatch, Protocol, Scores, protocol
+from heatproof.report.sections import section
 from heatproof.training.finetune import FineTuned, finetune
 
 __all__ = [
+    "EvalBatch",
     "FineTuned",
     "HeatproofError",
     "Model",
+    "Protocol",
     "Result",
+    "Sample",
+    "Scores",
     "TensorData",
+    "baseline",
+    "data",
     "evaluate",
     "explain",
     "finetune",
     "load_data",
     "load_model",
     "method",
+    "protocol",
     "run",
+    "section",
+    "transform",
 ]

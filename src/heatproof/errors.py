@@ -1,49 +1,81 @@
-"""Errors that are meant for the person at the keyboard: the command line prints them without a traceback."""
+"""Errors meant for the user: the command line prints their message without a traceback."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 
 class HeatproofError(ValueError):
-    """Something the user can put right; the message says what was found and what to do."""
+    """An error the user can fix; the message says what was found and what to do."""
 
 
 class NotApplicable(HeatproofError):
-    """A method or protocol that is not defined for this model or data: planned as n/a, shown, no failure."""
+    """A method or protocol that is not defined for a model or data set.
+
+    It is planned and reported as n/a, and does not count as a failure.
+    """
 
 
 def format_error(error: BaseException) -> str:
-    """«ValueError: no luck (mine.py:4)»: what happened and where, in a line."""
+    """Return the error and where it was raised in one line: ``ValueError: no luck (mine.py:4)``."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
+def format_invalid(details: Mapping[str, Any]) -> str:
+    """Return one error of a pydantic ``ValidationError`` as a message.
+
+    Args:
+        details: One item of ``ValidationError.errors()``.
+
+    Returns:
+        A text such as ``patches: found 'x'; input should be a valid integer``.
+    """
+    key = ".".join(map(str, details["loc"]))
+    if details["type"] == "missing":
+        return f"{key} is missing"
+    if details["type"] == "too_short":
+        return f"{key} is empty; name at least one"
+    reason = details["msg"].removeprefix("Value error, ")
+    message = f"found {details['input']!r}; {reason[:1].lower()}{reason[1:]}"
+    return f"{key}: {message}" if key else message
+
+
 def join_limited(names: Iterable[str], most: int = 5) -> str:
-    """«a, b, c, d, e and 7 more»."""
-    told = list(names)
-    return ", ".join(told[:most]) + (f" and {len(told) - most} more" if len(told) > most else "")
+    """Join names with commas and cut a long list: ``a, b, c, d, e and 7 more``."""
+    names = list(names)
+    text = ", ".join(names[:most])
+    return f"{text} and {len(names) - most} more" if len(names) > most else text
 
 
 MOST_NAMES = 60
 
 
 def unknown(kind: str, name: object, known: Iterable[str], hint: str = "") -> HeatproofError:
-    """«unknown method "gradcm"; did you mean gradcam, gradcam++?» or, with nothing close, all there are (of very many, some)."""
+    """Return the error for a name that does not exist, with the closest ones that do.
+
+    Args:
+        kind: The kind of thing that was looked up, such as ``method``.
+        name: The name that was not found.
+        known: The names that exist. All are listed if none is close, up to ``MOST_NAMES``.
+        hint: A sentence to add at the end.
+    """
     names = sorted(set(known))
-    by_sound = {
-        "".join(filter(str.isalnum, n.lower())) or n: n for n in reversed(names)
-    }  # Grad-CAM is gradcam
-    heard = "".join(filter(str.isalnum, str(name).lower()))
-    close = get_close_matches(str(name), names, n=3, cutoff=0.6) or [
-        by_sound[n] for n in get_close_matches(heard, by_sound, 3, 0.6)
-    ]
-    help_ = (
-        f"did you mean {', '.join(close)}?"
-        if close
-        else f"there are: {join_limited(names, MOST_NAMES)}"
-    )
+    # Grad-CAM is gradcam: names are also compared by their letters and digits alone
+    by_letters = {_letters(n) or n: n for n in reversed(names)}
+    close = get_close_matches(str(name), names, n=3, cutoff=0.6)
+    if not close:
+        close = [by_letters[n] for n in get_close_matches(_letters(str(name)), by_letters, 3, 0.6)]
+    if close:
+        help_ = f"did you mean {', '.join(close)}?"
+    else:
+        help_ = f"there are: {join_limited(names, MOST_NAMES)}"
     return HeatproofError(f'unknown {kind} "{name}"; {help_}{" " + hint if hint else ""}')
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))

@@ -16,7 +16,7 @@ from heatproof.analysis.intervals import bootstrap_aggregates, summarize
 from heatproof.bench.orchestrate import open_spec, run_plan
 from heatproof.bench.plan import Plan, make_plan
 from heatproof.bench.runner import Progress
-from heatproof.bench.spec import Spec, load_spec, make_spec, parse_protocols
+from heatproof.bench.spec import ProtocolLike, Spec, load_spec, make_spec, parse_protocols
 from heatproof.bench.store import Store
 from heatproof.data.base import Data, TensorData
 from heatproof.data.catalog import load_data
@@ -25,6 +25,7 @@ from heatproof.methods import Expression, parse_methods
 from heatproof.methods import explain as explain_expression
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
+from heatproof.protocols import Protocol
 from heatproof.report import build
 
 Method = str | Callable[..., Tensor]
@@ -180,7 +181,7 @@ def evaluate(
     model: AnyModel | Sequence[AnyModel],
     data: Data | str | tuple[Tensor, Sequence[int] | Tensor | None],
     methods: Method | Sequence[Method],
-    protocols: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] = ("sds",),
+    protocols: ProtocolLike | Sequence[ProtocolLike] = ("sds",),
     *,
     limit: int | None = None,
     reference: Data | str | Tensor | None = None,
@@ -197,8 +198,9 @@ def evaluate(
         data: A name such as ``paperbirds:test`` or ``folder:/images``, what ``load_data`` returns,
             or (images ``(N, 3, H, W)`` in [0, 1], labels ``(N,)`` or None).
         methods: Expressions, or functions ``(model, x, target, *, rng) -> maps``.
-        protocols: Names such as ``sds`` or ``sds(patches=64)``, or mappings with a name and
-            settings; a list as a setting stands for one protocol each.
+        protocols: Names such as ``sds``, ``sds(patches=64)`` or ``file:mine.py:MyProtocol``,
+            mappings with a name and settings, or objects and subclasses of ``Protocol``; a list as
+            a setting stands for one protocol each.
         limit: Number of samples, for data that is given by name.
         reference: Images that are not evaluated, for what some methods, baselines and protocols
             prepare beforehand. By default the training split, or the other images of a folder.
@@ -215,7 +217,8 @@ def evaluate(
         HeatproofError: If an argument is not valid; nothing has been computed then.
     """
     methods = [methods] if isinstance(methods, str) or callable(methods) else list(methods)
-    protocols = [protocols] if isinstance(protocols, str | Mapping) else list(protocols)
+    if isinstance(protocols, str | Mapping | Protocol | type):
+        protocols = [protocols]
     if not methods or not protocols:
         raise HeatproofError(
             "there is nothing to evaluate: give at least one method and one protocol"

@@ -1,4 +1,8 @@
-"""The one grammar of YAML, command line and Python: `name(args)`, and for methods `name(args)@layer|transform(args)|…`."""
+"""The grammar that YAML, the command line and Python share.
+
+A call is ``name(arguments)``; a method may be followed by a layer and by transforms:
+``name(arguments)@layer|transform(arguments)|…``.
+"""
 
 from __future__ import annotations
 
@@ -11,62 +15,69 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, format_invalid
 
 _CALL = re.compile(
-    r"\s*(?P<name>[A-Za-z0-9_][A-Za-z0-9_.:/+\-]*)\s*(?:\((?P<args>.*)\))?\s*", re.DOTALL
+    r"\s*(?P<name>file:[^()|@]*[^()|@\s]|[A-Za-z0-9_][A-Za-z0-9_.:/+\-]*)"
+    r"\s*(?:\((?P<args>.*)\))?\s*",
+    re.DOTALL,
 )
 
 
 @dataclass(frozen=True)
 class Call:
-    """A name with arguments, such as `ig(steps=20)` or `uniform(-1, 1)`."""
+    """A name with arguments, such as ``ig(steps=20)`` or ``uniform(-1, 1)``."""
 
     name: str
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        inside = [_show(a) for a in self.args] + [f"{k}={_show(v)}" for k, v in self.kwargs.items()]
-        return f"{self.name}({', '.join(inside)})" if inside else self.name
+        arguments = [_show(value) for value in self.args]
+        arguments += [f"{name}={_show(value)}" for name, value in self.kwargs.items()]
+        return f"{self.name}({', '.join(arguments)})" if arguments else self.name
 
     def bind(self, parameters: Mapping[str, inspect.Parameter], kind: str) -> dict[str, Any]:
-        """All arguments by name with the defaults filled in; an argument that does not fit is an error that lists what does."""
+        """Return all arguments by name, with defaults filled in, checked against annotations.
+
+        Args:
+            parameters: The parameters of the function that is called.
+            kind: The kind of thing it is, such as ``method``, for messages.
+
+        Raises:
+            HeatproofError: If an argument does not fit; the message lists the parameters.
+        """
         signature = inspect.Signature(
             [p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in parameters.values()]
         )
         try:
             bound = signature.bind(*self.args, **self.kwargs)
         except TypeError as error:
-            takes = (
-                ", ".join(
-                    n if p.default is p.empty else f"{n}={_show(p.default)}"
-                    for n, p in parameters.items()
-                )
-                or "no arguments"
-            )
+            takes = ", ".join(map(_show_parameter, parameters.values())) or "no arguments"
             raise HeatproofError(f"{kind} {self}: {error}; {self.name} takes: {takes}") from None
         bound.apply_defaults()
         return {
-            name: self._checked(name, value, parameters[name], kind)
+            name: self._validate(name, value, parameters[name], kind)
             for name, value in bound.arguments.items()
         }
 
-    def _checked(self, name: str, value: Any, parameter: inspect.Parameter, kind: str) -> Any:
-        """By the parameter's annotation: what a function says it takes is what it gets."""
+    def _validate(self, name: str, value: Any, parameter: inspect.Parameter, kind: str) -> Any:
+        """Validate an argument by the annotation of its parameter, if it has one."""
         if parameter.annotation is parameter.empty or isinstance(parameter.annotation, str):
             return value
         try:
             return TypeAdapter(parameter.annotation).validate_python(value)
         except ValidationError as error:
-            wrong = error.errors()[0]
-            said = wrong["msg"].removeprefix("Value error, ")
-            raise HeatproofError(
-                f"{kind} {self}, {name}: found {_show(value)}; {said[0].lower()}{said[1:]}"
-            ) from None
+            details = {**error.errors()[0], "loc": (name,)}
+            raise HeatproofError(f"{kind} {self}, {format_invalid(details)}") from None
 
 
 def parse_call(text: str) -> Call:
+    """Parse a call such as ``ig(steps=20)``.
+
+    Raises:
+        HeatproofError: If the text is not a name with optional arguments.
+    """
     match = _CALL.fullmatch(text)
     if not match:
         raise HeatproofError(
@@ -76,22 +87,30 @@ def parse_call(text: str) -> Call:
     kwargs: dict[str, Any] = {}
     for item in split(match["args"] or "", ","):
         key, equals, value = item.partition("=")
-        if equals and key.strip() in kwargs:
-            raise HeatproofError(f'cannot read "{text}": {key.strip()} is given twice')
-        if equals and key.strip().isidentifier():
-            kwargs[key.strip()] = _value(value)
+        key = key.strip()
+        if equals and key in kwargs:
+            raise HeatproofError(f'cannot read "{text}": {key} is given twice')
+        if equals and key.isidentifier():
+            kwargs[key] = _parse_value(value)
         elif kwargs:
             raise HeatproofError(
-                f'cannot read "{text}": the unnamed argument {item.strip()} stands after a named one'
+                f'cannot read "{text}": the unnamed argument {item.strip()} stands after a named '
+                "one"
             )
         else:
-            args.append(_value(item))
+            args.append(_parse_value(item))
     return Call(match["name"], tuple(args), kwargs)
 
 
 def split(text: str, separator: str) -> list[str]:
-    """Split at separators that stand outside brackets; no empty pieces at the ends."""
-    pieces, depth, start = [], 0, 0
+    """Split a text at the separators outside brackets.
+
+    Raises:
+        HeatproofError: If brackets do not match, or a piece is empty.
+    """
+    pieces: list[str] = []
+    depth = 0
+    start = 0
     for i, character in enumerate(text):
         depth += (character in "([") - (character in ")]")
         if depth < 0:
@@ -102,41 +121,54 @@ def split(text: str, separator: str) -> list[str]:
     if depth:
         raise HeatproofError(f'cannot read "{text}": the brackets do not match')
     pieces.append(text[start:])
-    if any(not p.strip() for p in pieces) and text.strip():
+    if any(not piece.strip() for piece in pieces) and text.strip():
         raise HeatproofError(f'cannot read "{text}": there is nothing on one side of "{separator}"')
-    return [p for p in pieces if p.strip()]
+    return [piece for piece in pieces if piece.strip()]
 
 
 def call_label(
     call: Call, arguments: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
 ) -> str:
-    """The shortest text that means the same: only arguments that differ from their defaults."""
-    told = {k: v for k, v in arguments.items() if k not in parameters or v != parameters[k].default}
-    return str(Call(call.name, (), told))
+    """Return the shortest equivalent text: only arguments that differ from their defaults."""
+    changed = {
+        name: value
+        for name, value in arguments.items()
+        if name not in parameters or value != parameters[name].default
+    }
+    return str(Call(call.name, (), changed))
 
 
 def options(function: Callable[..., Any], *given: str) -> dict[str, inspect.Parameter]:
-    """The parameters of a registered function that a user may set: all but those the library gives."""
-    found = inspect.signature(function).parameters.items()
+    """Return the parameters of a registered function that a user may set.
+
+    Args:
+        function: The registered function.
+        *given: The parameters that the library passes, which are left out.
+    """
     try:
         hints = get_type_hints(function, include_extras=True)
-    except (
-        NameError,
-        TypeError,
-    ):  # annotations of the user's own that cannot be looked up are not checked
+    except (NameError, TypeError):  # annotations in user code that cannot be resolved
         hints = {}
-    own = {
-        k: p for k, p in found if k not in given and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    return {
+        name: parameter.replace(annotation=hints.get(name, parameter.annotation))
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name not in given
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
-    return {k: p.replace(annotation=hints.get(k, p.annotation)) for k, p in own.items()}
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     text = text.strip()
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+
+
+def _show_parameter(parameter: inspect.Parameter) -> str:
+    if parameter.default is parameter.empty:
+        return parameter.name
+    return f"{parameter.name}={_show(parameter.default)}"
 
 
 def _show(value: Any) -> str:

@@ -183,7 +183,7 @@ def test_blur_leaves_a_constant_image_as_it_is():
     ("text", "message"),
     [
         ("zer", 'unknown baseline "zer"; did you mean zero'),
-        ("blur(compat=rao)", "compat: found rao; input should be 'idsds'"),
+        ("blur(compat=rao)", "compat: found 'rao'; input should be 'idsds'"),
         ("blur(size=4)", "must be odd"),
         ("uniform(1)", "both bounds or none"),
         ("random-color(1)", "both bounds or none"),
@@ -199,5 +199,7 @@ def test_bad_baselines_say_what_is_allowed(text, message):
 
 def test_a_baseline_that_needs_the_model_asks_for_it():
     x = torch.zeros(1, 3, 8, 8)
-    with pytest.raises(HeatproofError, match=r"pass an hp.Model, or give the bounds: uniform\(-1, 1\)"):
+    with pytest.raises(
+        HeatproofError, match=r"pass an hp.Model, or give the bounds: uniform\(-1, 1\)"
+    ):
         F.patch_drops(lambda batch: batch.mean((2, 3)), x, torch.tensor([0]), 4, "uniform")

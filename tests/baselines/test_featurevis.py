@@ -151,7 +151,7 @@ def test_the_gradient_is_that_of_the_mean_over_noisy_looks():
         model.module[:3](seen).square().sum(1).mean(), leaves, retain_graph=True
     )
     with model.passes.batches_of(2):
-        values, slope = fv.downhill(model, seen.detach(), fv.OBJECTIVES["l2"])
+        values, slope = fv.objective_gradient(model, seen.detach(), fv.OBJECTIVES["l2"])
     found = torch.autograd.grad(seen, leaves, slope / 5)
     torch.testing.assert_close(values, model.module[:3](seen).square().sum(1))
     for ours, theirs in zip(found, expected, strict=True):
@@ -224,7 +224,7 @@ def test_without_a_gradient_it_says_so_and_gives_what_it_has(dead):
     model = network(part, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
     images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     with pytest.warns(
-        UserWarning, match="small's embedding has no gradient; the image is that at the start"
+        UserWarning, match="the embedding of small has no gradient, so the image was not optimised"
     ):
         found = prepared(f"featurevis({QUICK})", model, images)
     assert all(value.isfinite().all() for value in found.values())

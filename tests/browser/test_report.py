@@ -138,7 +138,10 @@ def test_text_from_the_run_does_nothing(page):
 
 def test_every_image_loads(page):
     page.evaluate(
-        "Promise.all([...document.images].map(image => { image.loading = 'eager'; return image.decode(); }))"
+        """Promise.all([...document.images].map(image => {
+            image.loading = 'eager';
+            return image.decode();
+        }))"""
     )
     assert page.evaluate("document.images.length") > 12 * len(METHODS)
     assert page.evaluate("[...document.images].filter(image => !image.naturalWidth).length") == 0
@@ -188,7 +191,7 @@ def test_choosing_a_setting_changes_scores_and_drops(page):
     assert tile.locator(".score:visible").inner_text() == before
 
 
-def test_hovering_tells_the_numbers_and_marks_the_method_everywhere(page):
+def test_hovering_shows_the_numbers_and_highlights_the_method_everywhere(page):
     mark = page.locator("#ranking svg.ranking:visible").first.locator('g.mark[data-method="ixg"]')
     mark.scroll_into_view_if_needed()
     page.wait_for_timeout(200)  # scrolling hides the tip
@@ -225,10 +228,11 @@ def test_nothing_sticks_out_of_the_page(request, which: str, width: int):
 
 @pytest.mark.parametrize("which", ["page", "compared"])
 def test_no_text_is_cut_off_by_its_figure(request, which: str):
-    cut = """[...document.querySelectorAll('svg.chart')].filter(svg => svg.checkVisibility()).flatMap(svg =>
-        [...svg.querySelectorAll('text')].filter(text => {
+    cut = """[...document.querySelectorAll('svg.chart')].filter(svg => svg.checkVisibility())
+        .flatMap(svg => [...svg.querySelectorAll('text')].filter(text => {
             const box = text.getBBox(), view = svg.viewBox.baseVal;
-            return box.x < -1 || box.y < -1 || box.x + box.width > view.width + 1 || box.y + box.height > view.height + 2;
+            return box.x < -1 || box.y < -1
+                || box.x + box.width > view.width + 1 || box.y + box.height > view.height + 2;
         }).map(text => `${svg.getAttribute('class')}: ${text.textContent}`))"""
     assert request.getfixturevalue(which).evaluate(cut) == []
 
@@ -268,15 +272,15 @@ def test_a_patch_is_found_in_all_pictures_of_the_worked_example(compared):
     )
 
 
-def test_a_setting_shows_the_network_that_it_judged(compared):
+def test_a_setting_shows_the_network_that_it_evaluated(compared):
     gallery = compared.locator("#gallery")
-    for setting, says in enumerate(["sds · zero", "sds · blur", "idsds · zero"]):
+    for setting, label in enumerate(["sds · zero", "sds · blur", "idsds · zero"]):
         compared.locator("[data-chooser] button").nth(setting).click()
         assert gallery.locator("[data-settings]:visible").count() == 1
         tiles = gallery.locator(".tile:visible")
         assert tiles.count() == gallery.locator(".tile .score:visible").count()
-        assert gallery.locator(".drops:visible > span").first.inner_text() == f"true drops, {says}"
-        assert gallery.get_by_text("not judged").count() == 0
+        assert gallery.locator(".drops:visible > span").first.inner_text() == f"true drops, {label}"
+        assert gallery.get_by_text("not evaluated").count() == 0
         tiles.first.click()
         assert compared.locator("dialog .scatter circle").count() == 16
         compared.keyboard.press("Escape")

@@ -159,10 +159,10 @@ def test_the_disc_is_the_same_for_all_and_the_notch_another_for_each_class():
     assert radius[inside].max() == pytest.approx((0.7 * 64**2 / np.pi) ** 0.5, abs=0.5)
     for kind in ("disc-notch", "notch"):
         assert len({p.where.numpy().tobytes() for p in painted[kind]}) == 32
-        assert all(p.tells.any() and (p.where | ~p.tells).all() for p in painted[kind])
+        assert all(p.reveals.any() and (p.where | ~p.reveals).all() for p in painted[kind])
     for both, one in zip(painted["disc-notch"], painted["notch"], strict=True):
         assert not (one.where & ~both.where).any()
-        assert torch.equal(both.tells, one.where & ~inside)
+        assert torch.equal(both.reveals, one.where & ~inside)
     edge = torch.zeros(64, 64, dtype=torch.bool)
     edge[[0, -1]] = edge[:, [0, -1]] = True
     assert all((p.where & edge).any() for p in painted["notch"])

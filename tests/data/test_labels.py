@@ -10,8 +10,8 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.data.catalog import load_batch
-from heatproof.data.folder import listed
-from heatproof.data.labels import class_index, place_and_labels
+from heatproof.data.folder import list_images
+from heatproof.data.labels import class_index, path_and_labels
 from heatproof.errors import HeatproofError
 from heatproof.models.vision import imagenet_wnids
 
@@ -158,8 +158,8 @@ def test_a_label_file_that_cannot_be_read(images, tmp_path):
 
 
 def test_the_name_of_a_folder_may_have_colons():
-    assert [str(p) for p in place_and_labels("C:/my:images:l.csv")] == ["C:/my:images", "l.csv"]
-    assert place_and_labels("C:/my:images")[1] is None
+    assert [str(p) for p in path_and_labels("C:/my:images:l.csv")] == ["C:/my:images", "l.csv"]
+    assert path_and_labels("C:/my:images")[1] is None
 
 
 def test_without_labels_the_prediction_is_the_target(tmp_path):
@@ -207,7 +207,7 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
     (tmp_path / "root" / "cat").symlink_to(tmp_path / "store")
     (tmp_path / "store" / "again").symlink_to(tmp_path / "root")
     (tmp_path / "root" / "gone.png").symlink_to(tmp_path / "nowhere.png")
-    assert listed(tmp_path / "root") == ["cat/a.png", "gone.png"]
+    assert list_images(tmp_path / "root") == ["cat/a.png", "gone.png"]
     with pytest.warns(
         UserWarning, match="beside the folders of classes are images without a label: gone.png"
     ):
@@ -227,7 +227,7 @@ def test_a_folder_that_cannot_be_looked_into_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(HeatproofError, match="cannot look into .*closed: Permission denied"):
-        listed(tmp_path)
+        list_images(tmp_path)
 
 
 def test_many_files_are_listed_without_being_opened(tmp_path, monkeypatch):
@@ -237,7 +237,7 @@ def test_many_files_are_listed_without_being_opened(tmp_path, monkeypatch):
         (tmp_path / folder).mkdir()
     for name in names:
         (tmp_path / name).touch()
-    assert listed(tmp_path) == [
+    assert list_images(tmp_path) == [
         p.relative_to(tmp_path).as_posix() for p in sorted(tmp_path.rglob("*.png"))
     ]
     asked = []

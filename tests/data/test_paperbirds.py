@@ -94,7 +94,7 @@ def test_parts_are_a_set() -> None:
 def test_taking_off_a_part_that_is_out_of_sight_changes_nothing(part: str) -> None:
     stage = Stage(Chance(0, "test", 4))
     towards_the_part = np.sign((np.array(ANCHORS[part]) - CENTRE) @ stage.pose)[0]
-    stage.place = stage.place + np.array([0.6 * towards_the_part, 0])
+    stage.position = stage.position + np.array([0.6 * towards_the_part, 0])
     paints, rest = (paste(stage, 4, 256, parts) for parts in (PARTS, without(part)))
     assert (PART_OF_PAINT[paints] == 1).any()  # the body is in the picture still
     assert not (PART_OF_PAINT[paints] == 2 + PARTS.index(part)).any()
@@ -202,9 +202,9 @@ def test_the_data_set_gives_samples() -> None:
     [
         (lambda: Paperbirds("dev"), '"dev"; it has: train, val, test'),
         (lambda: render(0, "test", 0, parts=["crest"]), '"crest"; they have: beak, eye'),
-        (lambda: render(0, "test", 0, size=8), "32 to 1024 pixels a side, not 8"),
-        (lambda: render(0, "test", -1), "not -1"),
-        (lambda: Paperbirds(limit=0), "at least 1, not 0"),
+        (lambda: render(0, "test", 0, size=8), "32 to 1024 pixels per side; got 8"),
+        (lambda: render(0, "test", -1), "got -1"),
+        (lambda: Paperbirds(limit=0), "at least 1; got 0"),
     ],
 )
 def test_mistakes_are_named(call: Any, message: str) -> None:

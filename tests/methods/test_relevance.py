@@ -564,7 +564,7 @@ def test_operations_without_a_rule_are_named(birds, spread):
     ).eval()
     with pytest.raises(
         NotApplicable,
-        match=r'"conv2d of a changed image; hp.Model\(mean=…, std=…\) is the place to normalise it" in 1',
+        match=r'"conv2d of a changed image; normalize it with hp.Model\(mean=…, std=…\)" in 1',
     ):
         hp.explain(hp.Model(scaled, size=8), spread((1, 3, 8, 8)), [0], "lrp-focus")
     early = nn.Sequential(

@@ -185,8 +185,8 @@ def test_attention_is_that_of_torch() -> None:
     torch.testing.assert_close(ours(x), theirs(x, x, x)[0])
 
 
-def test_an_unknown_net_is_named_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match='no net "alexnet"; there are: resnet, vgg'):
+def test_an_unknown_network_is_named_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match='no network "alexnet"; there are: resnet, vgg'):
         build("alexnet")
 
 

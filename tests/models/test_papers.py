@@ -519,9 +519,9 @@ def test_a_download_is_kept_checked_and_found_again(offline, monkeypatch):
         download, "urlopen", lambda url, timeout: Answer(answers[url.rpartition("/")[2]])
     )
     source = download.Source.at("https://there/net-2cf24dba5f.pth")  # SHA-256 of hello
-    assert download.kept(source) is None
+    assert download.cached(source) is None
     path = download.fetch(source)
-    assert (path.read_bytes(), download.kept(source)) == (b"hello", path)
+    assert (path.read_bytes(), download.cached(source)) == (b"hello", path)
     with pytest.raises(
         HeatproofError,
         match="gave another file than it should: its SHA-256 begins with 2cf24dba5f, not 00000000",

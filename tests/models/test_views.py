@@ -335,7 +335,7 @@ def test_explanations_that_are_part_of_the_model(name, method):
         whole, hp.explain(hp.Model(model.module, size=128), x, target, method)
     )
     if name == "bagnet":
-        with pytest.raises(NotApplicable, match="all but one cell is cut off"):
+        with pytest.raises(NotApplicable, match="all but one grid cell is cut off"):
             hp.explain(views.difull(model, 2, 0), x, target, method)
     else:
         own = hp.explain(views.difull(model, 2, 2), x, target, method)
@@ -454,7 +454,7 @@ def test_the_embedding_is_the_judged_cells(model, grids, kind):
 def test_a_vision_transformer_is_refused_with_the_reason():
     model = hp.load_model("paperbirds/vit", weights="random")
     for kind in VIEWS.values():
-        with pytest.raises(NotApplicable, match="vision transformer.*mixes all places"):
+        with pytest.raises(NotApplicable, match="vision transformer.*mixes all positions"):
             kind(model, 2, 0)
 
 
@@ -465,7 +465,7 @@ def test_a_stride_that_does_not_divide_the_cell_is_told(torchvision):
     for kind in ("gridpg", "dipart"):
         with pytest.raises(
             HeatproofError,
-            match="features of 3×3 for a cell of 72 px, but of 5×5 .* stride does not divide the cell",
+            match="features of 3×3 for a grid cell of 72 px, but of 5×5 .* stride does not divide the grid",
         ):
             VIEWS[kind](model, 2, 0)
 

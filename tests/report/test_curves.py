@@ -1,4 +1,4 @@
-"""The section on curves: what it shows is what a slow second look at the run finds."""
+"""The section on curves, compared with a slow re-computation from the run."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def shown(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict:
+def shown(run: Run, tmp_path_factory: pytest.TempPathFactory) -> curves.Model:
     found = curves.content(run, Site(tmp_path_factory.mktemp("site")))
     assert found
-    return found["models"][0]
+    return found.models[0]
 
 
 def deletion_with(run: Run, baseline: str) -> ProtocolFacts:
     return next(p for p in run.protocols.values() if (p.id, p.baseline) == ("deletion", baseline))
 
 
-def test_distances_and_what_is_left_are_those_of_the_images(run: Run, shown: dict):
+def test_distances_and_what_is_left_are_those_of_the_images(run: Run, shown: curves.Model):
     """From the network and the images themselves, for the whole image and for nothing."""
     model = hp.load_model("paperbirds/vgg")
     test, train = (
@@ -81,19 +81,19 @@ def test_distances_and_what_is_left_are_those_of_the_images(run: Run, shown: dic
             rtol=1e-4,
             atol=1e-5,
         )
-    row = next(r for r in shown["rows"] if (r["protocol"], r["baseline"]) == ("deletion", "blur"))
-    kept_curve = kept.curves(deletion_with(run, "blur"), shown["method"], "ood")
-    assert row["means"]["ood"].value == pytest.approx(kept_curve.double().mean().item())
+    row = next(r for r in shown.rows if (r.protocol, r.baseline) == ("deletion", "blur"))
+    kept_curve = kept.curves(deletion_with(run, "blur"), shown.method, "ood")
+    assert row.means["ood"].value == pytest.approx(kept_curve.double().mean().item())
 
 
-def test_the_strip_begins_with_the_image_and_ends_with_nothing(run: Run, shown: dict):
-    assert [r["baseline"] for r in shown["strips"]["rows"]] == BASELINES
-    first = {r["images"][0] for r in shown["strips"]["rows"]}
+def test_the_strip_begins_with_the_image_and_ends_with_nothing(run: Run, shown: curves.Model):
+    assert [r.baseline for r in shown.strips.rows] == BASELINES
+    first = {r.images[0] for r in shown.strips.rows}
     assert len(first) == 1
-    assert len({r["images"][-1] for r in shown["strips"]["rows"]}) == len(BASELINES)
+    assert len({r.images[-1] for r in shown.strips.rows}) == len(BASELINES)
     logits = hp.load_model("paperbirds/vgg").logits(torch.zeros(1, 3, 64, 64))[0]
-    zero = next(r for r in shown["strips"]["rows"] if r["baseline"] == "zero")
-    assert zero["top"][0][1] == pytest.approx(logits.softmax(0).max().item(), rel=1e-3)
+    zero = next(r for r in shown.strips.rows if r.baseline == "zero")
+    assert zero.top[0][1] == pytest.approx(logits.softmax(0).max().item(), rel=1e-3)
 
 
 def test_the_trade_off_is_that_of_the_means():
@@ -112,8 +112,8 @@ def test_the_trade_off_is_that_of_the_means():
 
 def test_rankings_are_compared_baseline_by_baseline(run: Run, tmp_path):
     found = stability.content(run, Site(tmp_path))
-    assert [c["over"] for c in found["baselines"]] == ["deletion", "insertion"]
-    assert [c["labels"] for c in found["baselines"]] == [BASELINES] * 2
+    assert [c.over for c in found.baselines] == ["deletion", "insertion"]
+    assert [list(c.labels) for c in found.baselines] == [BASELINES] * 2
     table = run.summary[run.summary["protocol"] == "deletion"].pivot(
         index="baseline", columns="method", values="rank"
     )
@@ -121,8 +121,8 @@ def test_rankings_are_compared_baseline_by_baseline(run: Run, tmp_path):
         table.loc["zero", ["ixg", "gradcam", "saliency"]],
         table.loc["uniform", ["ixg", "gradcam", "saliency"]],
     ).statistic
-    assert found["baselines"][0]["found"].pairs[0, 1].value == pytest.approx(pair)
-    assert "protocol to protocol" in found["by_model"]["paperbirds/vgg"][-1]["title"]
+    assert found.baselines[0].agreement.pairs[0, 1].value == pytest.approx(pair)
+    assert "between protocols" in found.by_model["paperbirds/vgg"][-1].title
 
 
 def test_curves_along_which_nothing_else_is_watched(tmp_path):
@@ -139,4 +139,4 @@ def test_curves_along_which_nothing_else_is_watched(tmp_path):
         limit=10,
         out=tmp_path,
     ).report()
-    assert "Where the area lies" in page.read_text()
+    assert "Where does the area under the curve come from?" in page.read_text()

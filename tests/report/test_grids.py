@@ -1,4 +1,4 @@
-"""The section on grids: what it shows is what a slow second look at the run finds."""
+"""The section on grids, compared with a slow re-computation from the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import heatproof as hp
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Box, number
 from heatproof.report.run_data import Run
-from heatproof.report.sections import grids
+from heatproof.report.sections import grid_aggregates, grids
 from heatproof.report.site import Site
 from heatproof.tensor.localization import EDGES
 
@@ -43,10 +43,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 @pytest.fixture(scope="module")
-def shown(run: Run, site: Site) -> dict:
+def shown(run: Run, site: Site) -> grids.Model:
     found = grids.content(run, site)
     assert found
-    return found["models"][0]
+    return found.models[0]
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,8 @@ def page(result: hp.Result) -> str:
     return result.report().read_text()
 
 
-def test_methods_stand_together_from_the_first_layer_to_the_last(shown: dict):
-    chart = str(shown["boxes"].svg)
+def test_methods_stand_together_from_the_first_layer_to_the_last(shown: grids.Model):
+    chart = str(shown.boxes.svg)
     assert re.findall(r'<g class="mark[^>]*data-method="([^"]*)"', chart) == [
         "ixg",
         "ixg@final",
@@ -68,8 +68,8 @@ def test_methods_stand_together_from_the_first_layer_to_the_last(shown: dict):
     assert chart.count("no score") == 2  # the method that does not apply, under both settings
 
 
-def test_means_in_the_figure_are_those_of_the_scores(result: hp.Result, shown: dict):
-    written = re.findall(r'class="value"[^>]*>([^<]*)<', str(shown["boxes"].svg))
+def test_means_in_the_figure_are_those_of_the_scores(result: hp.Result, shown: grids.Model):
+    written = re.findall(r'class="value"[^>]*>([^<]*)<', str(shown.boxes.svg))
     means = result.scores.groupby(["method", "protocol"])["value"].mean()
     order = ["ixg", "ixg@final", "gradcam@final", "random"]
     assert written == [
@@ -97,73 +97,73 @@ def test_a_box_is_what_it_says():
     assert alone.whiskers == (0.3, 0.3) and alone.quartiles == (0.3, 0.3, 0.3)
 
 
-def test_the_dashed_line_is_a_map_that_is_the_same_everywhere(shown: dict):
-    chart = str(shown["boxes"].svg)
+def test_the_dashed_line_is_a_map_that_is_the_same_everywhere(shown: grids.Model):
+    chart = str(shown.boxes.svg)
     lines = [float(x) for x in re.findall(r'class="random" x1="([\d.]+)"', chart)]
     ticks = [float(x) for x in re.findall(r'class="tick" x="([\d.]+)"[^>]*>0\.25<', chart)]
     assert len(lines) == 2
     assert lines == pytest.approx(ticks, abs=0.01)
 
 
-def test_shares_of_the_cells_add_up_and_the_judged_one_is_the_mean_score(
-    result: hp.Result, run: Run, shown: dict
+def test_fractions_add_up_and_that_of_the_target_cell_is_the_mean_score(
+    result: hp.Result, run: Run, shown: grids.Model
 ):
     cells = {
         sample: grid.cell
         for view in run.views("paperbirds/vgg")
         for sample, grid in run.kept("paperbirds/vgg", view).grids.items()
     }
-    for setting, judged in zip(shown["settings"], ([0, 1, 2, 3], [0, 3]), strict=True):
+    for setting, targets in zip(shown.settings, ([0, 1, 2, 3], [0, 3]), strict=True):
         rows = result.scores[
-            (result.scores["protocol"] == setting["label"]) & (result.scores["status"] == "ok")
+            (result.scores["protocol"] == setting.label) & (result.scores["status"] == "ok")
         ]
         rows = rows.assign(cell=rows["sample"].map(cells))
-        assert set(setting["shares"]) == {"ixg", "ixg@final", "gradcam@final", "random"}
-        for method, found in setting["shares"].items():
-            assert [s.judged for s in found] == judged
-            for shares in found:
-                scores = rows[(rows["method"] == method) & (rows["cell"] == shares.judged)]["value"]
-                assert sum(shares.values) == pytest.approx(1)
-                assert shares.values[shares.judged] == pytest.approx(
+        assert set(setting.fractions) == {"ixg", "ixg@final", "gradcam@final", "random"}
+        for method, found in setting.fractions.items():
+            assert [s.target for s in found] == targets
+            for fractions in found:
+                scores = rows[(rows["method"] == method) & (rows["cell"] == fractions.target)][
+                    "value"
+                ]
+                assert sum(fractions.values) == pytest.approx(1)
+                assert fractions.values[fractions.target] == pytest.approx(
                     scores[scores > 0].mean(), rel=1e-5
                 )
 
 
-def test_bins_go_from_the_best_to_the_worst(result: hp.Result, shown: dict):
+def test_bins_go_from_the_best_to_the_worst(result: hp.Result, shown: grids.Model):
     """Eleven maps were kept: 10, 40, 40 and 10 % of them are 1, 4, 4 and 2."""
-    for setting in shown["settings"]:
-        found = setting["aggregated"]
-        assert (found["maps"], found["of"], found["titles"]) == (
+    for setting in shown.settings:
+        found = setting.aggregated
+        assert (found.maps, found.of, found.titles) == (
             11,
             COUNT,
             ["0–10 %", "10–50 %", "50–90 %", "90–100 %"],
         )
-        rows = result.scores[(result.scores["protocol"] == setting["label"])]
-        for row in found["rows"]:
-            own = rows[(rows["method"] == row["label"]) & rows["sample"].str.endswith("#0")][
+        rows = result.scores[(result.scores["protocol"] == setting.label)]
+        for row in found.rows:
+            own = rows[(rows["method"] == row.label) & rows["sample"].str.endswith("#0")][
                 :11
             ].set_index("sample")["value"]
             best = own.sort_values(ascending=False)
             parts = [best[:1], best[1:5], best[5:9], best[9:]]
-            assert [b["count"] for b in row["bins"]] == [1, 4, 4, 2]
-            assert [b["score"] for b in row["bins"]] == pytest.approx(
-                [p.mean() for p in parts], rel=1e-5
-            )
-            assert [b["example_score"] for b in row["bins"]] == pytest.approx(
+            assert [b.count for b in row.bins] == [1, 4, 4, 2]
+            assert [b.score for b in row.bins] == pytest.approx([p.mean() for p in parts], rel=1e-5)
+            assert [b.example_score for b in row.bins] == pytest.approx(
                 [p.iloc[(len(p) - 1) // 2] for p in parts], rel=1e-5
             )
-            assert all(
-                own[b["sample"]] == pytest.approx(b["example_score"], rel=1e-5) for b in row["bins"]
-            )
+            assert all(own[b.sample] == pytest.approx(b.example_score, rel=1e-5) for b in row.bins)
 
 
-def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(run: Run, site: Site, shown: dict):
+def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(
+    run: Run, site: Site, shown: grids.Model
+):
     """Again from the kept maps, one by one."""
     view = next(
         v for v in run.views("paperbirds/vgg") if v.name.startswith("gridpg") and v.cell == 0
     )
     kept = run.kept("paperbirds/vgg", view)
-    row = next(r for r in shown["settings"][0]["aggregated"]["rows"] if r["label"] == "ixg@final")
+    row = next(r for r in shown.settings[0].aggregated.rows if r.label == "ixg@final")
     scored = {}
     for sample in list(kept.shown):
         large = pictures.resized(kept.unscaled_map(sample, "ixg@final"), (128, 128)).numpy()
@@ -173,8 +173,8 @@ def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(run: Run, site: S
     means = [np.mean([m for _, m in order[a:b]], 0) for a, b in ((0, 1), (1, 5), (5, 9), (9, 11))]
     pixels = np.sort(np.concatenate([m.ravel() for m in means]))
     scale = pixels[int(0.995 * len(pixels))]
-    for mean, bin_ in zip(means, row["bins"], strict=True):
-        with Image.open(site.root / bin_["map"]) as picture:
+    for mean, bin_ in zip(means, row.bins, strict=True):
+        with Image.open(site.root / bin_.map) as picture:
             indices = np.asarray(picture).astype(int)
         assert (
             np.abs(indices - 255 * np.clip(mean / scale, 0, 1)).max()
@@ -182,10 +182,9 @@ def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(run: Run, site: S
         )
 
 
-def test_signs_are_shown_where_there_are_some(shown: dict):
+def test_signs_are_shown_where_there_are_some(shown: grids.Model):
     signed = {
-        row["label"]: {bool(b["signed"]) for b in row["bins"]}
-        for row in shown["settings"][0]["aggregated"]["rows"]
+        row.label: {bool(b.signed) for b in row.bins} for row in shown.settings[0].aggregated.rows
     }
     assert signed == {
         "ixg": {True},
@@ -194,22 +193,20 @@ def test_signs_are_shown_where_there_are_some(shown: dict):
     }  # and no control
 
 
-def test_correlations_are_spearmans(result: hp.Result, shown: dict):
-    found = shown["settings"][0]["correlation"]
+def test_correlations_are_spearmans(result: hp.Result, shown: grids.Model):
+    found = shown.settings[0].correlation
     scores = result.scores[result.scores["protocol"] == "gridpg"].pivot(
         index="sample", columns="method", values="value"
     )
-    labels = found["labels"]
+    labels = found.labels
     assert labels == ["ixg", "ixg@final", "gradcam@final", "random"]
     for i, first in enumerate(labels):
         for j, second in enumerate(labels):
-            assert found["values"][i, j] == pytest.approx(
+            assert found.values[i, j] == pytest.approx(
                 spearmanr(scores[first], scores[second]).statistic
             )
-    constant = shown["settings"][1][
-        "correlation"
-    ]  # all that is cut off has no gradient: 1 everywhere
-    assert np.isnan(constant["values"][constant["labels"].index("ixg")]).all()
+    constant = shown.settings[1].correlation  # all that is cut off has no gradient: 1 everywhere
+    assert np.isnan(constant.values[constant.labels.index("ixg")]).all()
 
 
 @pytest.fixture(scope="module")
@@ -228,14 +225,14 @@ def layered(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
 
 
 @pytest.fixture(scope="module")
-def deep(layered: hp.Result, site: Site) -> dict:
-    return grids.content(Run(layered.store), site)["models"][0]
+def deep(layered: hp.Result, site: Site) -> grids.Model:
+    return grids.content(Run(layered.store), site).models[0]
 
 
-def test_all_layers_stand_over_their_depth_with_intervals(layered: hp.Result, deep: dict):
+def test_all_layers_stand_over_their_depth_with_intervals(layered: hp.Result, deep: grids.Model):
     layers = ["input", "conv1", "conv2", "conv3", "conv4", "conv5", "conv6"]
     rows = layered.scores[layered.scores["protocol"] == "gridpg"]
-    chart = str(deep["settings"][0]["depth"].svg)
+    chart = str(deep.settings[0].depth.svg)
     assert chart.count('class="band"') == 2
     for method in ("ixg", "gradcam"):
         own = {"input": "ixg" if method == "ixg" else "gradcam@input"}
@@ -243,68 +240,71 @@ def test_all_layers_stand_over_their_depth_with_intervals(layered: hp.Result, de
             rows[rows["method"] == own.get(layer, f"{method}@{layer}")]["value"].mean()
             for layer in layers
         ]
-        told = "\n".join(
+        lines = "\n".join(
             rf"{100 * k / 6:.0f} %: {number(v, 2)} \([\d.]+ to [\d.]+\)"
             for k, v in enumerate(means)
         )
-        assert re.search(f"{method}\n{told}", chart)
+        assert re.search(f"{method}\n{lines}", chart)
 
 
-def test_smoothing_stands_beside_gradcam(layered: hp.Result, deep: dict):
-    found = deep["settings"][0]["smoothed"]
+def test_smoothing_stands_beside_gradcam(layered: hp.Result, deep: grids.Model):
+    found = deep.settings[0].smoothed
     scores = layered.scores[layered.scores["protocol"] == "gridpg"].pivot(
         index="sample", columns="method", values="value"
     )
-    assert (found["widths"], found["beside"]) == ([0, 3, 9], "gradcam@final")
-    (row,) = found["rows"]
+    assert (found.widths, found.reference) == ([0, 3, 9], "gradcam@final")
+    (row,) = found.rows
     for label, (mean, rho) in zip(
-        ["ixg", "ixg|smooth(3)", "ixg|smooth(9)"], row["cells"], strict=True
+        ["ixg", "ixg|smooth(3)", "ixg|smooth(9)"], row.scores, strict=True
     ):
         assert mean.value == pytest.approx(scores[label].mean())
         assert rho == pytest.approx(spearmanr(scores[label], scores["gradcam@final"]).statistic)
 
 
-def test_an_image_stands_alone_and_in_grids(layered: hp.Result, deep: dict):
-    (image,) = deep["images"]
-    assert image["titles"] == ["alone", "gridpg", "difull"] and all(image["photos"])
-    assert all(all(row["cells"]) for row in image["rows"])
+def test_an_image_stands_alone_and_in_grids(layered: hp.Result, deep: grids.Model):
+    (image,) = deep.images
+    assert image.titles == ["alone", "gridpg", "difull"] and all(image.photos)
+    assert all(all(row.maps) for row in image.rows)
     assert layered.report().is_file()
 
 
-def test_costs_are_what_was_counted(layered: hp.Result, deep: dict):
+def test_costs_are_what_was_counted(layered: hp.Result, deep: grids.Model):
     """One backward a map for all that share it, and the clean pass."""
-    assert [(row["label"], row["maps"], row["whole"]) for row in deep["costs"]] == [
+    assert [(row.label, row.maps, row.whole) for row in deep.costs] == [
         ("gridpg", 20, {"forward": 20, "backward": 20}),
         ("difull", 10, {"forward": 10, "backward": 10}),
     ]
-    (pool,) = deep["pools"]
-    assert pool["images"] == sum(pool["classes"].values()) <= 64
+    (pool,) = deep.pools
+    assert pool.images == sum(pool.classes.values()) <= 64
 
 
 def test_the_page_has_all_of_it(page: str):
-    section = page[page.index('<section id="grids"') : page.index('<section id="gallery"')]
+    start = page.index('<section id="grids"')
+    section = page[start : page.index("</section>", start)]
     assert section.count('class="chart boxes"') == 1
     assert (
-        section.count('class="chart shared-out"') == section.count('class="chart matrix-plot"') == 2
+        section.count('class="chart fraction-grids"')
+        == section.count('class="chart matrix-plot"')
+        == 2
     )
     assert "11 grids (of 12; the others were not kept)" in section
     assert not re.search(r"\b(nan|None)\b", section)
 
 
 def test_too_many_rows_are_cut_to_the_best_layer_of_each(
-    run: Run, shown: dict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, shown: grids.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setattr(grids, "MOST_ROWS", 2)
-    (model,) = grids.content(run, Site(tmp_path))["models"]
-    found = model["settings"][0]["aggregated"]
+    monkeypatch.setattr(grid_aggregates, "MOST_ROWS", 2)
+    (model,) = grids.content(run, Site(tmp_path)).models
+    found = model.settings[0].aggregated
     means = run.summary[run.summary["protocol"] == "gridpg"].set_index("method")["mean"]
     best = max(["ixg", "ixg@final"], key=lambda method: means[method])
-    assert [row["label"] for row in found["rows"]] == [best, "gradcam@final"]
-    assert not found["every_layer"]
-    assert shown["settings"][0]["aggregated"]["every_layer"]
+    assert [row.label for row in found.rows] == [best, "gradcam@final"]
+    assert not found.every_layer
+    assert shown.settings[0].aggregated.every_layer
 
 
-def test_nine_cells_and_few_maps(tmp_path: Path):
+def test_nine_grid_cells_and_few_maps(tmp_path: Path):
     made = hp.evaluate(
         "paperbirds/vgg",
         "paperbirds:test",
@@ -313,11 +313,11 @@ def test_nine_cells_and_few_maps(tmp_path: Path):
         limit=128,
         out=tmp_path / "run",
     )
-    (model,) = grids.content(Run(made.store), Site(tmp_path / "site"))["models"]
-    (setting,) = model["settings"]
-    assert setting["aggregated"]["titles"] == ["0–50 %", "50–100 %"]
-    assert [len(s.values) for s in setting["shares"]["ixg@final"]] == [9, 9]
-    assert setting["correlation"] is None
+    (model,) = grids.content(Run(made.store), Site(tmp_path / "site")).models
+    (setting,) = model.settings
+    assert setting.aggregated.titles == ["0–50 %", "50–100 %"]
+    assert [len(s.values) for s in setting.fractions["ixg@final"]] == [9, 9]
+    assert setting.correlation is None
     assert made.report(tmp_path / "page").is_file()
 
 
@@ -329,7 +329,10 @@ def test_a_run_without_grids_has_no_such_section(golden_model, tmp_path: Path):
 
 def test_few_maps_have_wide_bins_and_none_is_empty():
     chosen = {
-        n: next((edges for edges in grids.COARSER if grids._fill(n, edges)), None)
+        n: next(
+            (edges for edges in grid_aggregates.COARSER if grid_aggregates.fills_bins(n, edges)),
+            None,
+        )
         for n in range(1, 201)
     }
     assert chosen[1] is None
@@ -338,5 +341,5 @@ def test_few_maps_have_wide_bins_and_none_is_empty():
     assert {chosen[n] for n in range(50, 201)} == {EDGES}
 
 
-def test_a_frame_lies_around_its_cell():
-    assert "M2 1h1v1h-1z" in charts.judged_frame(3, 5)
+def test_a_frame_surrounds_its_grid_cell():
+    assert "M2 1h1v1h-1z" in charts.grid_cell_frame(3, 5)

@@ -1,4 +1,4 @@
-"""Several networks, and fine-tuned copies of them: what the report says of them is what a slow second look finds."""
+"""Several networks and their fine-tuned copies, compared with a slow re-computation."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def without_each_patch(model: hp.Model, x: Tensor) -> Tensor:  # (16, K) logits
 
 
 def test_accuracies_are_those_of_the_networks_themselves(run: Run, data: hp.TensorData):
-    (table,) = accuracy.content(run)["tables"]
-    assert table["deletion"] == (16, "zero")
-    for name, shown in zip(NAMES, table["models"], strict=True):
+    (table,) = accuracy.content(run)
+    assert table.deletion == (16, "zero")
+    for name, shown in zip(NAMES, table.models, strict=True):
         plain = hp.load_model(name)
-        before, after, moved = shown["rows"]
+        before, after, moved = shown.rows
         for row, model in ((before, plain), (after, load_fine_tuned(plain, "16/zero"))):
-            right = {"intact": 0.0, "random": 0.0, "worst": 0.0, "whichever": 0.0}
+            correct = {"intact": 0.0, "random": 0.0, "worst": 0.0, "whichever": 0.0}
             for image, label in zip(data.images, data.labels, strict=True):
                 assert label is not None
                 x = model.normalize(image[None])
@@ -85,35 +85,35 @@ def test_accuracies_are_those_of_the_networks_themselves(run: Run, data: hp.Tens
                 answers = logits.argmax(1) == label
                 worst = int(logits.log_softmax(1)[:, label].argmin())
                 with torch.no_grad():
-                    right["intact"] += bool(model.logits(x).argmax() == label)
-                right["random"] += float(answers.float().mean())
-                right["worst"] += bool(answers[worst])
-                right["whichever"] += bool(answers.all())
-            assert row["n"] == N
-            assert [e.value for e in row["cells"]] == pytest.approx(
-                [total / N for total in right.values()]
+                    correct["intact"] += bool(model.logits(x).argmax() == label)
+                correct["random"] += float(answers.float().mean())
+                correct["worst"] += bool(answers[worst])
+                correct["whichever"] += bool(answers.all())
+            assert row.n == N
+            assert [e.value for e in row.estimates] == pytest.approx(
+                [total / N for total in correct.values()]
             )
-            assert all(e.low <= e.value <= e.high for e in row["cells"])
-        assert [e.value for e in moved["cells"]] == pytest.approx(
-            [a.value - b.value for a, b in zip(after["cells"], before["cells"], strict=True)]
+            assert all(e.low <= e.value <= e.high for e in row.estimates)
+        assert [e.value for e in moved.estimates] == pytest.approx(
+            [a.value - b.value for a, b in zip(after.estimates, before.estimates, strict=True)]
         )
 
 
 def test_differences_between_models_are_paired(run: Run, site: Site, result: hp.Result):
     tuned, plain = across.models(run, site)
-    assert (tuned["judge"].id, plain["judge"].id) == ("idsds", "sds")
+    assert (tuned.protocol.id, plain.protocol.id) == ("idsds", "sds")
     scores = result.scores[result.scores["protocol"] == "idsds"]
     tables = [
         scores[scores["model"] == name].pivot(index="sample", columns="method", values="value")
         for name in NAMES
     ]
-    for row in tuned["gaps"]:
-        difference = (tables[1][row["method"]] - tables[0][row["method"]]).dropna()
-        (cell,) = row["cells"]
-        assert (cell is None) == (row["method"] == "bcos")
+    for row in tuned.rows:
+        difference = (tables[1][row.method] - tables[0][row.method]).dropna()
+        (cell,) = row.differences
+        assert (cell is None) == (row.method == "bcos")
         if cell:
             assert (cell[0].value, cell[1]) == (pytest.approx(difference.mean()), len(difference))
-    assert tuned["figure"].svg.count("n/a") == 1
+    assert tuned.figure.svg.count("n/a") == 1
 
 
 def test_differences_to_the_fine_tuned_copy_are_paired(run: Run, site: Site, result: hp.Result):
@@ -121,17 +121,17 @@ def test_differences_to_the_fine_tuned_copy_are_paired(run: Run, site: Site, res
         scores = result.scores[result.scores["model"] == name].pivot(
             index="sample", columns=["protocol", "method"], values="value"
         )
-        for row in shown["gaps"]:
-            (cell,) = row["cells"]
-            difference = scores["idsds", row["method"]] - scores["sds", row["method"]]
+        for row in shown.rows:
+            (cell,) = row.differences
+            difference = scores["idsds", row.method] - scores["sds", row.method]
             assert (cell is None) == difference.isna().all()
             if cell:
                 assert cell[0].value == pytest.approx(difference.mean())
-        assert shown["others"] == ["fine-tuned (idsds · zero)"]
+        assert shown.others == ["fine-tuned (idsds · zero)"]
 
 
 def test_methods_that_a_model_does_not_have_come_last(run: Run, site: Site):
-    assert across.models(run, site)[0]["gaps"][-1]["method"] == "bcos"
+    assert across.models(run, site)[0].rows[-1].method == "bcos"
 
 
 def test_the_best_method_is_no_control_and_has_the_best_mean(run: Run):
@@ -150,13 +150,11 @@ def test_the_best_method_is_no_control_and_has_the_best_mean(run: Run):
 def test_a_scatter_needs_models_that_differ_in_accuracy(run: Run, site: Site):
     found = best.content(run, site)
     assert found is not None
-    assert len(found["rows"]) == 4
-    assert (found["figure"] is not None) == (
-        len({r["best"].accuracy.value for r in found["rows"]}) > 1
-    )
+    assert len(found.rows) == 4
+    assert (found.figure is not None) == (len({r.best.accuracy.value for r in found.rows}) > 1)
 
 
-def test_likeness_is_the_mean_absolute_difference(run: Run, data: hp.TensorData):
+def test_similarity_is_the_mean_absolute_difference(run: Run, data: hp.TensorData):
     pairs = {p.label: p for p in similarity._pairs(run)}
     assert set(pairs) == {"vgg ↔ fine-tuned", "bcos ↔ fine-tuned", "vgg ↔ bcos"}
     plain = hp.load_model(NAMES[0])
@@ -218,7 +216,7 @@ def test_channels_show_the_images_that_excite_them_most(run: Run, site: Site):
     for name, shown in zip(NAMES, channels.content(run, site), strict=True):
         views = (ViewKey(), ViewKey("fine-tuned", "16/zero"))
         peaks = [run.kept(name, view).channel_peaks() for view in views]
-        assert shown["n"] == 32
+        assert shown.n == 32
         common = []
         for c in range(6):
             rows = [
@@ -226,14 +224,10 @@ def test_channels_show_the_images_that_excite_them_most(run: Run, site: Site):
             ]
             common.append(len(set(rows[0]) & set(rows[1])))
             if c < 3:
-                assert [image["id"] for image in shown["channels"][c]["before"]] == [
-                    str(i) for i in rows[0]
-                ]
-                assert [image["id"] for image in shown["channels"][c]["after"]] == [
-                    str(i) for i in rows[1]
-                ]
-                assert sum(image["both"] for image in shown["channels"][c]["after"]) == common[c]
-        assert (shown["mean"], shown["least"], shown["most"]) == (
+                assert [image.id for image in shown.channels[c].before] == [str(i) for i in rows[0]]
+                assert [image.id for image in shown.channels[c].after] == [str(i) for i in rows[1]]
+                assert sum(image.both for image in shown.channels[c].after) == common[c]
+        assert (shown.mean, shown.least, shown.most) == (
             pytest.approx(np.mean(common)),
             min(common),
             max(common),
@@ -243,17 +237,17 @@ def test_channels_show_the_images_that_excite_them_most(run: Run, site: Site):
 def test_the_worked_example_gives_the_score_of_the_row(run: Run, site: Site, result: hp.Result):
     found = example.content(run, site)
     assert found is not None
-    assert found["fine_tuned"]
-    assert found["judge"].id == "idsds"
+    assert found.fine_tuned
+    assert found.protocol.id == "idsds"
     rows = result.scores[
         (result.scores["model"] == NAMES[0]) & (result.scores["protocol"] == "idsds")
     ]
-    row = rows[(rows["method"] == found["method"]) & (rows["sample"] == found["sample"])].iloc[0]
-    assert row["value"] == found["value"]
+    row = rows[(rows["method"] == found.method) & (rows["sample"] == found.sample)].iloc[0]
+    assert row["value"] == found.value
     numbers = [
         [
             float(v.replace("−", "-"))
-            for v in re.findall(r"patch \d, \d: ([−\d.]+)", str(found[grid]))
+            for v in re.findall(r"patch \d, \d: ([−\d.]+)", str(getattr(found, grid)))
         ]
         for grid in ("sums", "drops")
     ]
@@ -261,7 +255,7 @@ def test_the_worked_example_gives_the_score_of_the_row(run: Run, site: Site, res
     assert spearmanr(*numbers)[0] == pytest.approx(
         row["value"], abs=0.02
     )  # written with three digits
-    assert found["exact"]
+    assert found.exact
     assert f"{row['value']:.2f}" in result.report().read_text()
 
 
@@ -281,43 +275,43 @@ def test_the_example_is_typical_and_never_contradicts_its_row():
     assert example.typical([], 0.4) is None
 
 
-def test_the_gallery_offers_every_network_the_settings_it_was_judged_under(run: Run, site: Site):
-    for model in gallery.content(run, site)["models"]:
-        assert [view["settings"] for view in model["views"]] == [[0], [1]]
-        plain, tuned = (view["samples"] for view in model["views"])
-        assert [s["id"] for s in plain] == [s["id"] for s in tuned]
-        for view in model["views"]:
-            for sample in view["samples"]:
-                assert list(sample["drops"]) == view["settings"]
-                for tile in sample["tiles"]:
-                    assert list(tile["scores"]) == view["settings"]
-                    assert all(score["text"] != "not judged" for score in tile["scores"].values())
+def test_the_gallery_offers_each_network_the_settings_that_evaluated_it(run: Run, site: Site):
+    for model in gallery.content(run, site).models:
+        assert [view.settings for view in model.views] == [[0], [1]]
+        plain, tuned = (view.samples for view in model.views)
+        assert [s.id for s in plain] == [s.id for s in tuned]
+        for view in model.views:
+            for sample in view.samples:
+                assert list(sample.drops) == view.settings
+                for tile in sample.tiles:
+                    assert list(tile.scores) == view.settings
+                    assert all(score.text != "not evaluated" for score in tile.scores.values())
 
 
-def test_agreement_before_and_after_fine_tuning_is_told(run: Run, site: Site):
-    for standing, twin in zip(run.standings, stability.content(run, site)["twins"], strict=True):
+def test_agreement_before_and_after_fine_tuning(run: Run, site: Site):
+    for standing, twin in zip(run.standings, stability.content(run, site).twins, strict=True):
         kept = [
             i
             for i, m in enumerate(standing.methods)
             if m not in ("random", "edges") and np.isfinite(standing.means[:, i]).all()
         ]
-        assert twin["agreed"].value == pytest.approx(
+        assert twin.agreement.value == pytest.approx(
             spearmanr(standing.means[0, kept], standing.means[1, kept])[0]
         )
-        assert twin["labels"] == ["sds · zero", "idsds · zero"]
+        assert twin.labels == ["sds · zero", "idsds · zero"]
 
 
 def test_other_sections_know_the_views(run: Run, site: Site):
-    assert [m["name"] for m in provenance.content(run, site)["models"]] == [
+    assert [m.name for m in provenance.content(run, site).models] == [
         f"{n}{v}" for n in NAMES for v in ("", ", fine-tuned 16/zero")
     ]
-    worst = failures.content(run, site)["worst"][0]["methods"][0]
+    worst = failures.content(run, site).worst[0].methods[0]
     scores = run.rows[
         (run.rows["model"] == NAMES[0])
         & (run.rows["protocol"] == "sds")
-        & (run.rows["method"] == worst["name"])
+        & (run.rows["method"] == worst.name)
     ]
-    assert worst["samples"][0]["value"] == scores["value"].min()
+    assert worst.samples[0].value == scores["value"].min()
 
 
 def test_fine_tuned_weights_alone_are_reported_too(data: hp.TensorData, tmp_path: Path, site: Site):
@@ -327,9 +321,9 @@ def test_fine_tuned_weights_alone_are_reported_too(data: hp.TensorData, tmp_path
     run = Run(result.store)
     found = models.content(run, site)
     assert found is not None
-    assert (found["fine_tuned"], found["pairs"]) == (True, False)
-    assert found["question"] == "How good is the fine-tuned network?"
-    assert (found["across"], found["best"], found["similarity"], found["channels"]) == (
+    assert (found.fine_tuned, found.pairs) == (True, False)
+    assert found.question == "How good is the fine-tuned network?"
+    assert (found.across, found.best, found.similarity, found.channels) == (
         [],
         None,
         None,
@@ -349,13 +343,13 @@ def test_one_model_and_its_copy_are_compared(data: hp.TensorData, tmp_path: Path
     )
     found = models.content(Run(result.store), site)
     assert found is not None
-    assert found["question"] == "What did fine-tuning change?"
-    assert (found["across"], found["best"]) == ([], None)
-    assert len(found["copies"]) == 1
-    assert found["similarity"]["same"] and not found["similarity"]["other"]
-    assert [c["name"] for c in found["channels"]] == ["vgg"]
-    assert [r["what"] for r in found["accuracy"]["tables"][0]["models"][0]["rows"]] == [
-        "as it is",
+    assert found.question == "What did fine-tuning change?"
+    assert (found.across, found.best) == ([], None)
+    assert len(found.copies) == 1
+    assert found.similarity.same and not found.similarity.other
+    assert [c.name for c in found.channels] == ["vgg"]
+    assert [r.label for r in found.accuracy[0].models[0].rows] == [
+        "original",
         "fine-tuned",
         "change",
     ]
@@ -391,7 +385,7 @@ def test_a_lattice_has_a_mark_or_a_word_in_every_cell():
 @pytest.mark.parametrize(
     ("view", "words"),
     [
-        (ViewKey(), "as it is"),
+        (ViewKey(), "original"),
         (ViewKey("fine-tuned", "16/zero"), "fine-tuned (16/zero)"),
         (ViewKey("grid", "gridpg (grid=2)", 3), "gridpg (grid=2), cell 3"),
     ],

@@ -1,4 +1,4 @@
-"""The section on changed images: what it shows is what a slow second look at the run finds."""
+"""The section on modified images, compared with a slow re-computation from the run."""
 
 from __future__ import annotations
 
@@ -41,46 +41,52 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
 
 
 @pytest.fixture(scope="module")
-def shown(result: hp.Result, tmp_path_factory: pytest.TempPathFactory) -> dict:
+def shown(result: hp.Result, tmp_path_factory: pytest.TempPathFactory) -> retraining.Content:
     found = retraining.content(Run(result.store), Site(tmp_path_factory.mktemp("site")))
     assert found
     return found
 
 
-def test_accuracy_stands_beside_what_was_taught_and_shown(result: hp.Result, shown: dict) -> None:
-    told = [(row["trained_on"], row["shown"]) for row in shown["rows"]]
-    assert told == [("stripes", "stripes"), ("disc", "disc"), ("disc", "notch")]
-    for row, change in zip(shown["rows"], ("stripes", "disc", "notch"), strict=True):
+def test_accuracy_is_listed_with_training_and_evaluation_images(
+    result: hp.Result, shown: retraining.Content
+) -> None:
+    changes = [(row.trained_on, row.evaluated_on) for row in shown.rows]
+    assert changes == [("stripes", "stripes"), ("disc", "disc"), ("disc", "notch")]
+    for row, change in zip(shown.rows, ("stripes", "disc", "notch"), strict=True):
         labels = hp.load_data(f"{change}:paperbirds:test", limit=40).labels
-        logits = torch.stack(Run(result.store).kept(row["model"]).logits)
-        right = sum(int(p) == label for p, label in zip(logits.argmax(1), labels, strict=True)) / 40
-        assert row["accuracy"].value == pytest.approx(right) and row["n"] == 40
-        assert (row["accuracy"].low, row["accuracy"].high) == pytest.approx(wilson(right, 40))
+        logits = torch.stack(Run(result.store).kept(row.model).logits)
+        correct = (
+            sum(int(p) == label for p, label in zip(logits.argmax(1), labels, strict=True)) / 40
+        )
+        assert row.accuracy.value == pytest.approx(correct) and row.n == 40
+        assert (row.accuracy.low, row.accuracy.high) == pytest.approx(wilson(correct, 40))
 
 
-def test_masses_are_the_means_of_the_rows(result: hp.Result, shown: dict) -> None:
-    mass = shown["mass"]
-    assert mass["models"] == [
+def test_masses_are_the_means_of_the_rows(result: hp.Result, shown: retraining.Content) -> None:
+    mass = shown.mass
+    assert mass.models == [
         "resnet-narrow trained on stripes",
         "resnet-narrow trained on disc evaluated on notch",
     ]  # a disc tells nothing
     rows = (
         result.scores[result.scores["status"] == "ok"].groupby(["model", "method"])["value"].mean()
     )
-    for line in mass["methods"]:
-        for model, cell in zip(mass["models"], line["cells"], strict=True):
-            assert cell.value == pytest.approx(rows[f"paperbirds/{model}", line["name"]])
-    (oracle,) = (line for line in mass["methods"] if line["name"] == "object")
-    assert [cell.value for cell in oracle["cells"]] == [1, 1]
+    for line in mass.rows:
+        for model, cell in zip(mass.models, line.estimates, strict=True):
+            assert cell.value == pytest.approx(rows[f"paperbirds/{model}", line.method])
+    (oracle,) = (line for line in mass.rows if line.method == "object")
+    assert [cell.value for cell in oracle.estimates] == [1, 1]
 
 
-def test_every_model_has_a_picture_with_its_maps(result: hp.Result, shown: dict) -> None:
-    first, second, third = shown["pictures"]["rows"]
-    assert [tile["method"] for tile in first["tiles"]] == ["ixg", "constant", "object"]
-    assert all(tile["file"] for row in (first, third) for tile in row["tiles"])
-    assert [tile["score"] for tile in second["tiles"]] == ["", "", ""]
+def test_every_model_has_a_picture_with_its_maps(
+    result: hp.Result, shown: retraining.Content
+) -> None:
+    first, second, third = shown.pictures.rows
+    assert [tile.method for tile in first.tiles] == ["ixg", "constant", "object"]
+    assert all(tile.file for row in (first, third) for tile in row.tiles)
+    assert [tile.score for tile in second.tiles] == ["", "", ""]
     page = result.report().read_text(encoding="utf-8")
-    assert "What does a network learn from changed images" in page and "taught on" in page
+    assert "What does a network learn from modified images" in page and "trained on" in page
 
 
 def test_a_run_of_models_as_they_came_has_no_such_section(tmp_path: Path) -> None:

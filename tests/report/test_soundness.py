@@ -1,4 +1,4 @@
-"""The section on values: what it shows is what a slow second look at the run finds."""
+"""The section on values, compared with a slow re-computation from the run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from scipy.spatial.distance import directed_hausdorff
 
 import heatproof as hp
 import heatproof.functional as F
-from heatproof.report.charts import Axis
-from heatproof.report.lines import Trace, traces
+from heatproof.report.charts import Axis, Trace, traces
 from heatproof.report.run_data import Run
 from heatproof.report.sections import soundness
 from heatproof.report.site import Site
@@ -48,10 +47,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def shown(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict:
+def shown(run: Run, tmp_path_factory: pytest.TempPathFactory) -> soundness.Model:
     found = soundness.content(run, Site(tmp_path_factory.mktemp("site")))
     assert found
-    return found["models"][0]
+    return found.models[0]
 
 
 def curve(run: Run, protocol: str, method: str, name: str) -> np.ndarray:
@@ -59,9 +58,9 @@ def curve(run: Run, protocol: str, method: str, name: str) -> np.ndarray:
     return run.kept("paperbirds/vgg").curves(facts, method, name).double()
 
 
-def test_soundness_at_levels(run: Run, shown: dict):
-    rows = {r["method"]: r for r in shown["levels"][0]["rows"]}
-    assert {m: r["n"] for m, r in rows.items()} == {
+def test_soundness_at_levels(run: Run, shown: soundness.Model):
+    rows = {r.method: r for r in shown.levels[0].rows}
+    assert {m: r.n for m, r in rows.items()} == {
         **dict.fromkeys(CHANGED, 12),
         "negative_at_times": 11,
     }
@@ -69,47 +68,46 @@ def test_soundness_at_levels(run: Run, shown: dict):
         keep = [i for i in range(12) if not (method == "negative_at_times" and i == 3)]
         score, mass = (curve(run, "soundness", method, name)[keep] for name in ("score", "mass"))
         q = F.soundness(score.mean(0), mass, eps=0.05).mean(0)
-        assert row["highest"] == pytest.approx(score.mean(0).max().item())
-        for level, found in zip(soundness.LEVELS, row["at"], strict=True):
+        assert row.highest == pytest.approx(score.mean(0).max().item())
+        for level, found in zip(soundness.LEVELS, row.estimates, strict=True):
             reached = (score.mean(0) >= level - 1e-9).nonzero()
             assert found.value == pytest.approx(
                 q[reached[0, 0]].item() if len(reached) else np.nan, nan_ok=True
             )
 
 
-def test_completeness_over_thresholds(run: Run, shown: dict):
-    table = shown["thresholds"][0]
-    assert table["places"] == [0.75, 0.5, 0.25]
-    rows = {r["method"]: r for r in table["rows"]}
+def test_completeness_over_thresholds(run: Run, shown: soundness.Model):
+    table = shown.thresholds[0]
+    assert table.thresholds == [0.75, 0.5, 0.25]
+    rows = {r.method: r for r in table.rows}
     for method in CHANGED:
         drop = curve(run, "completeness", method, "drop")
-        assert [e.value for e in rows[method]["at"]] == pytest.approx(drop.mean(0).tolist())
-        assert rows[method]["mean"].value == pytest.approx(drop.mean().item())
-    assert rows["negative_at_times"]["n"] == 11
+        assert [e.value for e in rows[method].estimates] == pytest.approx(drop.mean(0).tolist())
+        assert rows[method].mean.value == pytest.approx(drop.mean().item())
+    assert rows["negative_at_times"].n == 11
 
 
-def test_what_is_left_out_is_said(shown: dict):
-    told = {
-        (w["setting"].split(" ")[0], w["method"]): (w["count"], w.get("why"))
-        for w in shown["warnings"]
+def test_what_is_left_out_is_said(shown: soundness.Model):
+    left_out = {
+        (w.setting.split(" ")[0], w.method): (w.count, w.reason)
+        for w in shown.warnings
+        if isinstance(w, soundness.LeftOut)
     }
     for protocol in ("soundness", "completeness"):
-        assert told[protocol, "negative_at_times"] == (1, "nothing in the map is positive")
-        assert told[protocol, "constant"] == (12, "the map is the same everywhere")
-    few = next(w for w in shown["warnings"] if not w["method"])
-    assert (few["count"], few["need"]) == (12, 20)
+        assert left_out[protocol, "negative_at_times"] == (1, "nothing in the map is positive")
+        assert left_out[protocol, "constant"] == (12, "the map is the same everywhere")
+    few = next(w for w in shown.warnings if isinstance(w, soundness.TooFewSamples))
+    assert (few.count, few.needed) == (12, 20)
 
 
-def test_a_metric_that_is_not_measured_in_accuracy_is_not_drawn(shown: dict):
-    assert [f["label"].split(" ")[0] for f in shown["by_value"]] == ["soundness", "completeness"]
-    assert [f["label"].split(" ")[0] for f in shown["by_order"]] == ["road"]
+def test_a_metric_that_is_not_measured_in_accuracy_is_not_drawn(shown: soundness.Model):
+    assert [f.label.split(" ")[0] for f in shown.by_value] == ["soundness", "completeness"]
+    assert [f.label.split(" ")[0] for f in shown.by_order] == ["road"]
 
 
-def test_distances_between_changed_maps(run: Run, shown: dict):
-    assert [(t["base"], t["scheme"]) for t in shown["distinct"]["trios"]] == [
-        ("saliency", "constant")
-    ]
-    found = {c["label"].split(" ")[0]: c["found"] for c in shown["distinct"]["columns"]}
+def test_distances_between_changed_maps(run: Run, shown: soundness.Model):
+    assert [(t.base, t.scheme) for t in shown.distinct.trios] == [("saliency", "constant")]
+    found = {c.label.split(" ")[0]: c.distances for c in shown.distinct.columns}
     assert set(found) == {"soundness", "completeness", "road"}
     for protocol, name, places in (
         ("completeness", "drop", [0.75, 0.5, 0.25]),
@@ -122,7 +120,7 @@ def test_distances_between_changed_maps(run: Run, shown: dict):
         ]
         assert found[protocol].each[0].value == pytest.approx(min(pairs))
         assert found[protocol].mean.value == pytest.approx(min(pairs))
-    panel = shown["distinct"]["panels"][0]["rows"][0]["maps"]
+    panel = shown.distinct.panels[0].rows[0].maps
     assert len(set(panel)) == len(panel) == 3
 
 
@@ -130,7 +128,7 @@ def test_the_page_says_all_of_it(run: Run, tmp_path):
     with pytest.warns(UserWarning, match="take 20 or more"):
         text = hp.Result.load(run.store.root).report(tmp_path / "site").read_text()
     assert "1 sample left out (nothing in the map is positive)" in text
-    assert "12 samples cannot tell a gain of 0.05 in accuracy" in text
+    assert "12 samples cannot resolve a gain of 0.05 in accuracy" in text
 
 
 def test_a_curve_ends_where_it_is_not_known():

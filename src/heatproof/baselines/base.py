@@ -1,6 +1,8 @@
-"""A baseline takes pixels out of an image. Most paint a whole image once per sample, from which the removed pixels are taken.
+"""A baseline says what removed pixels become.
 
-Some impute: what they put in depends on which pixels are left. Some need to know the data or the model beforehand: they prepare.
+Most paint a whole image once per sample, from which the removed pixels are taken. Some impute: what
+they put in depends on the pixels that are left. Some prepare: they need to know the data or the
+model beforehand.
 """
 
 from __future__ import annotations
@@ -11,28 +13,26 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
-from pydantic import AfterValidator
+from pydantic import BeforeValidator
 from torch import Tensor
 
 from heatproof.errors import HeatproofError
-from heatproof.expressions import call_label, options, parse_call
+from heatproof.expressions import Call, call_label, options, parse_call
 from heatproof.models.model import Model
 from heatproof.registry import Registry
 from heatproof.tensor.noise import Rng
+from heatproof.userfile import source_hash
 
-# (x (B, C, H, W) in the model's input space[, removed (B, H, W)], *, model, rng, …) -> image, broadcastable to x
-Fill = Callable[..., Tensor]
-Prepare = Callable[
-    ..., Mapping[str, Tensor]
-]  # (model, batches of reference images in its input space, …) -> tensors
-Cost = Callable[
-    [Mapping[str, Any]], tuple[int, int]
-]  # its arguments -> forwards and backwards of its preparation
+Fill = Callable[..., Tensor]  # (x[, removed], *, model, rng, …) -> images; see `baseline`
+Prepare = Callable[..., Mapping[str, Tensor]]  # (model, batches of reference images, …) -> tensors
+Cost = Callable[[Mapping[str, Any]], tuple[int, int]]  # arguments -> passes of the preparation
 Remove = Callable[[Tensor, Tensor], Tensor]  # samples (n,), removed (n, H, W) bool -> (n, C, H, W)
 
 
 @dataclass(frozen=True)
 class BaselineEntry:
+    """What the registry knows about a baseline; see `baseline`."""
+
     id: str
     function: Fill
     summary: str
@@ -42,13 +42,16 @@ class BaselineEntry:
     group: str = "other"  # colour, noise, local, spectral, imputed, model
     cost: Cost | None = None
     blind: bool = False
+    source: str | None = None  # hash of a user's code; None for what ships with heatproof
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
         return options(self.function, "x", "removed", "model", "rng", "prepared")
 
-
-BASELINES: Registry[BaselineEntry] = Registry("baseline")
+    @property
+    def revision(self) -> int | str:
+        """The version, and the hash of the code if it is a user's own: it goes into result keys."""
+        return self.version if self.source is None else f"{self.version}+{self.source}"
 
 
 def baseline(
@@ -61,48 +64,116 @@ def baseline(
     imputes: bool = False,
     blind: bool = False,
 ) -> Callable[[Fill], Fill]:
-    """Register a function `(x, *, model, rng, …) -> image`, which paints what removed pixels become.
+    """Register a function that says what removed pixels become.
 
-    prepare: `(model, batches, …) -> tensors` from reference images, once; the function takes them as `prepared`. It may have arguments of
-        the baseline's own, by their names. `cost`: the passes it takes, where it takes any.
-    imputes: the function is `(x, removed, *, model, rng, …) -> image`, once for every set of removed pixels; `rng` has the samples' ids,
-        row by row, and the rows of one sample come in the order of their sets, which are nested.
-    blind: it looks neither at the image nor at a pixel's place, so that a part of an image may be painted alone.
+    The function is ``(x, *, model, rng, …) -> image``. It takes images ``x`` of shape
+    ``(B, C, H, W)`` in the model's input space and returns images that broadcast to it. Further
+    keyword arguments are the baseline's own, with defaults.
+
+    Example::
+
+        @hp.baseline("checkerboard")
+        def checkerboard(x, *, model, rng, side: int = 4):
+            \"\"\"Squares of black and white.\"\"\"
+            rows, columns = (torch.arange(n) // side for n in x.shape[-2:])
+            low, high = model.input_range
+            return torch.where((rows[:, None] + columns) % 2 > 0, high, low)[None]
+
+    Args:
+        id: The name in specs and expressions.
+        group: The kind of baseline, used as a colour in reports: ``colour``, ``noise``, ``local``,
+            ``spectral``, ``imputed``, ``model`` or ``other``.
+        version: Raise it when the results change, so that stored ones are not reused.
+        prepare: A function ``(model, batches, …) -> tensors`` of reference images, called once per
+            run. The baseline receives the tensors as ``prepared``. It may take the baseline's own
+            arguments, by name.
+        cost: The forward and backward passes that ``prepare`` takes, as a function of the
+            baseline's arguments.
+        imputes: The function is ``(x, removed, *, model, rng, …) -> image`` with ``removed`` of
+            shape ``(B, H, W)``, and is called for every set of removed pixels. The ids of ``rng``
+            are those of the rows; the rows of one sample come in the order of their nested sets.
+        blind: The baseline depends neither on the image nor on a pixel's position, so that a part
+            of an image can be painted on its own.
+
+    Returns:
+        A decorator that returns the function unchanged.
+
+    Raises:
+        HeatproofError: If there is already a baseline of that name.
     """
 
     def register(function: Fill) -> Fill:
-        BASELINES.add(
-            BaselineEntry(
-                id,
-                function,
-                inspect.getdoc(function) or "",
-                version,
-                prepare,
-                imputes,
-                group,
-                cost,
-                blind,
-            )
+        entry = BaselineEntry(
+            id,
+            function,
+            inspect.getdoc(function) or "",
+            version,
+            prepare,
+            imputes,
+            group,
+            cost,
+            blind,
+            source_hash(function),
         )
+        BASELINES.add(entry, function)
         return function
 
     return register
 
 
+def _entry_of(function: Any, name: str) -> BaselineEntry:
+    """Register a plain function as a baseline under its own name."""
+    if not callable(function) or isinstance(function, type):
+        raise HeatproofError(
+            f"a baseline is a name or a function (x, *, model, rng) -> image; got {function!r}"
+        )
+    name = name or getattr(function, "__name__", type(function).__name__)
+    try:
+        inspect.signature(function).bind(None, model=None, rng=None)
+    except TypeError as error:
+        raise HeatproofError(
+            f"{name} must be callable as {name}(x, model=…, rng=…): {error}"
+        ) from None
+    baseline(name)(function)
+    return BASELINES[name]
+
+
+BASELINES: Registry[BaselineEntry] = Registry("baseline", _entry_of)
+
+
 @dataclass(frozen=True)
 class Baseline:
-    """A baseline with its arguments, such as `blur` or `uniform(-1, 1)`."""
+    """A baseline with its arguments, such as ``blur`` or ``uniform(-1, 1)``."""
 
     entry: BaselineEntry
     arguments: dict[str, Any] = field(hash=False)
     label: str
 
     @classmethod
-    def parse(cls, text: str) -> Baseline:
-        call = parse_call(text)
-        entry = BASELINES[call.name]
+    def parse(cls, given: str | Fill) -> Baseline:
+        """Return the baseline for a text such as ``uniform(-1, 1)``, or for a function.
+
+        A text may also name a function in a file: ``file:mine.py:checkerboard(side=8)``.
+
+        Raises:
+            HeatproofError: If there is no such baseline, or its arguments do not fit.
+        """
+        call = parse_call(given) if isinstance(given, str) else Call("")
+        entry = BASELINES.resolve(call.name or given)
+        call = Call(entry.id, call.args, call.kwargs)
         arguments = call.bind(entry.parameters, "baseline")
         return cls(entry, arguments, call_label(call, arguments, entry.parameters))
+
+    @classmethod
+    def find(cls, label: str) -> Baseline | None:
+        """Return the baseline that a stored run names; None if it is not known here.
+
+        Unlike `parse` this never loads a file.
+        """
+        try:
+            return cls.parse(label) if parse_call(label).name in BASELINES else None
+        except HeatproofError:
+            return None
 
     def prepare(self, model: Model, batches: Iterator[Tensor]) -> Mapping[str, Tensor]:
         """What it needs to know of the model and the data beforehand."""
@@ -219,6 +290,8 @@ def no_reference(baseline: Baseline) -> Mapping[str, Tensor]:
     )
 
 
-BaselineName = Annotated[
-    str, AfterValidator(lambda text: Baseline.parse(text).label)
-]  # as an argument of a method or a protocol
+def _label_of(given: Any) -> str:
+    return Baseline.parse(given).label
+
+
+BaselineName = Annotated[str, BeforeValidator(_label_of)]  # as an argument of methods and protocols

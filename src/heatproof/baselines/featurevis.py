@@ -1,11 +1,17 @@
-"""The image that says nothing to the model: phases optimised until the embedding is nearly zero, magnitudes those of other images.
+"""The model-dependent baseline: an image whose embedding is nearly zero (Picard et al. 2024).
 
-MaCo (Fel et al. 2023) after Xplique's code, with these differences:
-- Some of the crops are the whole image, which is what takes the place of removed pixels: crops alone leave its embedding far from zero.
-- Magnitudes are the reference's, about mid-grey and in independent colours before they are averaged.
-- Phases start anywhere on the circle: near zero they add up to a bright spot in the corners. They are paired, so that magnitudes are kept.
-- Contrast is set in red, green and blue, not in independent colours, of which there may be more or less than in ImageNet.
-- Crops lie within the image, and no pixel falls between those that are seen.
+The phases of its spectrum are optimised, its magnitudes are those of reference images (MaCo, Fel et
+al. 2023). The implementation follows Xplique's code, with these differences:
+
+- Some of the crops are the whole image, because the whole image replaces removed pixels. With
+  smaller crops alone its embedding stays far from zero.
+- Magnitudes are averaged over the reference images, relative to mid-grey and in decorrelated
+  colours.
+- Phases start anywhere on the circle, since phases near zero add up to a bright spot in the
+  corners. They are paired, so that magnitudes are kept.
+- Contrast is set in red, green and blue instead of decorrelated colours, whose contrast may differ
+  from ImageNet's.
+- Crops lie within the image, and resampling skips no pixel.
 """
 
 from __future__ import annotations
@@ -36,24 +42,22 @@ from heatproof.tensor.spectra import (
 Count = Annotated[int, Field(ge=1)]
 
 GREY = 0.5
-RATE = 1.0  # of NAdam
-SIDE, LAST_SIDE, SIDE_SPREAD, SMALLEST = (
-    0.5,
-    0.05,
-    0.05,
-    0.05,
-)  # of the crops, as shares of the image
+LEARNING_RATE = 1.0  # of NAdam
+FIRST_SIDE = 0.5  # mean side of the crops at the first step, as a fraction of the image
+LAST_SIDE = 0.05
+SIDE_SPREAD = 0.05
+MIN_SIDE = 0.05
 CENTRE_SPREAD = 0.15
-NOISE = 0.04  # standard deviation, and width of further, uniform noise, for images in [0, 1]: 0.08 in [−1, 1]
+NOISE = 0.04  # standard deviation of normal and width of uniform noise, for images in [0, 1]
 
-OBJECTIVES: dict[str, Callable[[Tensor], Tensor]] = {  # (n, D) -> (n,), to be made small
+OBJECTIVES: dict[str, Callable[[Tensor], Tensor]] = {  # (n, D) -> (n,), to be minimised
     "l2": lambda embedding: embedding.square().sum(1),
     "l1": lambda embedding: embedding.abs().mean(1),
     "inverse": lambda embedding: -(1 / (embedding.square() + 0.1)).mean(1),
 }
 
 
-def blankest(
+def optimise_image(
     model: Model,
     batches: Iterator[Tensor],
     *,
@@ -67,29 +71,35 @@ def blankest(
     decay: float,
     seed: int,
 ) -> dict[str, Tensor]:
-    """The image in the model's input space, and what became of it.
+    """Optimise the image; see `featurevis` for the arguments.
 
-    norm, start: of the embedding of the image and of that before the first step. entropy: of the prediction, in nats. logits.
-    trace: the objective's mean over the crops, step by step. still: how many steps had no gradient.
+    Returns:
+        ``image`` in the model's input space, with its ``logits``; ``norm`` of its embedding and
+        ``start``, the norm before the first step; ``entropy`` of its prediction in nats; ``trace``,
+        the mean objective of each step; and ``still``, the number of steps without a gradient.
     """
     if len(model.mean) != 3:
         raise HeatproofError(
-            f"featurevis is for models of colour images; {model.name} takes {len(model.mean)} channels"
+            f"featurevis needs a model of colour images; {model.name} takes {len(model.mean)} "
+            "channels"
         )
     if parametrisation == "fourier" and learn_magnitude:
         raise HeatproofError(
-            "featurevis: parametrisation=fourier has no magnitudes to keep to; leave out learn_magnitude"
+            "featurevis: learn_magnitude goes with parametrisation=maco; fourier has no fixed "
+            "magnitudes"
         )
-    numbers, size = generator("featurevis", seed), 2 * round(scale * model.size / 2)
+    numbers = generator("featurevis", seed)
+    size = 2 * round(scale * model.size / 2)
     if parametrisation == "fourier":
         spectrum = fourier(falling(size, decay).expand(3, -1, -1), numbers)
     else:
         spectrum = maco(stretched(magnitudes(model, batches), size), numbers, learn_magnitude)
     leaves = [leaf.to(model.device).requires_grad_() for leaf in spectrum.start]
-    optimiser = torch.optim.NAdam(leaves, lr=RATE)
-    start = model.forward(_shown(painted(spectrum, leaves), model))[1].norm()
-    trace, still = [], 0
-    for side in np.linspace(SIDE, LAST_SIDE, steps):
+    optimiser = torch.optim.NAdam(leaves, lr=LEARNING_RATE)
+    start = model.forward(_whole_image(painted(spectrum, leaves), model))[1].norm()
+    trace = []
+    still = 0
+    for side in np.linspace(FIRST_SIDE, LAST_SIDE, steps):
         with torch.enable_grad():
             seen = look(
                 painted(spectrum, leaves),
@@ -97,27 +107,30 @@ def blankest(
                 model.size,
             )
             noisy = model.normalize(seen + noise(numbers, seen.shape).to(seen))
-        values, slope = downhill(model, noisy.detach(), OBJECTIVES[objective])
-        if not slope.isfinite().all():
+        values, gradient = objective_gradient(model, noisy.detach(), OBJECTIVES[objective])
+        if not gradient.isfinite().all():
             raise HeatproofError(
                 f"featurevis: the gradient of {model.name}'s embedding is not finite"
             )
-        still += not slope.any()
+        still += not gradient.any()
         optimiser.zero_grad()
-        torch.autograd.backward([noisy], [slope / crops])
+        torch.autograd.backward([noisy], [gradient / crops])
         optimiser.step()
         trace.append(values.mean())
-    image = _shown(painted(spectrum, leaves), model)
+    image = _whole_image(painted(spectrum, leaves), model)
     logits, embedding = model.forward(image)
-    guess = logits[0].log_softmax(0)
+    log_probs = logits[0].log_softmax(0)
     if still == steps:
-        said = f"featurevis: {model.name}'s embedding has no gradient; the image is that at the start, of norm {start:.3g}"
-        warnings.warn(said, stacklevel=2)
+        warnings.warn(
+            f"featurevis: the embedding of {model.name} has no gradient, so the image was not "
+            f"optimised; the norm of its embedding is {start:.3g}",
+            stacklevel=2,
+        )
     return {
         "image": image[0],
         "norm": embedding.norm(),
         "start": start,
-        "entropy": -(guess.exp() * guess).sum(),
+        "entropy": -(log_probs.exp() * log_probs).sum(),
         "logits": logits[0],
         "trace": torch.stack(trace),
         "still": torch.tensor(still),
@@ -127,8 +140,8 @@ def blankest(
 @baseline(
     "featurevis",
     group="model",
-    prepare=blankest,
-    cost=lambda told: (2, told["steps"] * told["crops"]),
+    prepare=optimise_image,
+    cost=lambda arguments: (2, arguments["steps"] * arguments["crops"]),
 )
 def featurevis(
     x: Tensor,
@@ -146,29 +159,40 @@ def featurevis(
     decay: Annotated[float, Field(ge=0)] = 1.8,
     seed: int = 0,
 ) -> Tensor:
-    """An image of which the model's embedding is nearly zero, with the spectrum of the reference images.
+    """An image whose embedding is nearly zero, with the spectrum of the reference images.
 
-    objective: l2 (squared), l1, or inverse (the mean of −1/(a² + 0.1)). parametrisation: maco, or fourier, whose spectrum is free and
-    starts as 1/f^decay. learn_magnitude: maco with a free factor for every magnitude. crops: in a step; whole: the share of them that is
-    the whole image (0 is MaCo's own; crops=1, whole=1 is cheapest). scale: the side of the optimised image in that of the model's.
+    Args:
+        objective: What is minimised: ``l2`` (squared norm), ``l1`` (mean of absolute values) or
+            ``inverse`` (mean of −1/(a² + 0.1)).
+        parametrisation: ``maco``, or ``fourier``, whose spectrum is free and starts as 1/f^decay.
+        learn_magnitude: Give every magnitude of ``maco`` a free factor.
+        steps: Steps of the optimiser.
+        crops: Crops per step.
+        whole: Fraction of the crops that are the whole image; 0 is MaCo, and ``crops=1, whole=1``
+            is cheapest.
+        scale: Size of the optimised image relative to the model's.
+        decay: Exponent of the initial spectrum of ``fourier``.
+        seed: Seed of the optimisation.
     """
     return prepared["image"].to(x)
 
 
 class Spectrum(NamedTuple):
-    """Parameters to optimise, and the complex half spectrum that they stand for."""
+    """Parameters to optimise, and the complex half spectrum that they define."""
 
     start: list[Tensor]
     coefficients: Callable[..., Tensor]  # (*parameters) -> (C, S, S // 2 + 1)
 
 
 def maco(magnitude: Tensor, numbers: np.random.Generator, learn_magnitude: bool) -> Spectrum:
-    """Free phases, of a spread of one about where they start; the magnitude is kept, or has a free factor in every place."""
-    anywhere = torch.from_numpy(numbers.random(magnitude.shape, dtype=np.float32)) * 2 * torch.pi
+    """Return a spectrum with free phases, and fixed magnitudes or a free factor for each."""
+    initial_phase = (
+        torch.from_numpy(numbers.random(magnitude.shape, dtype=np.float32)) * 2 * torch.pi
+    )
     phase = _normal(numbers, magnitude.shape)
 
     def coefficients(phase: Tensor, *gain: Tensor) -> Tensor:
-        phase = paired(anywhere.to(phase) + standardised(phase))
+        phase = paired(initial_phase.to(phase) + standardised(phase))
         radius = magnitude.to(phase) * (gain[0] if gain else 1)
         return torch.complex(radius * phase.cos(), radius * phase.sin())
 
@@ -176,7 +200,7 @@ def maco(magnitude: Tensor, numbers: np.random.Generator, learn_magnitude: bool)
 
 
 def fourier(weights: Tensor, numbers: np.random.Generator) -> Spectrum:
-    """Free complex coefficients, weighted."""
+    """Return a spectrum of free, weighted complex coefficients."""
     start = [_normal(numbers, weights.shape) for _ in range(2)]
     return Spectrum(
         start, lambda real, imaginary: weights.to(real) * torch.complex(real, imaginary)
@@ -184,17 +208,13 @@ def fourier(weights: Tensor, numbers: np.random.Generator) -> Spectrum:
 
 
 def magnitudes(model: Model, batches: Iterator[Tensor]) -> Tensor:  # (C, H, W // 2 + 1)
-    """The mean magnitude of every frequency over the reference, in independent colours."""
-    count, total = 0, torch.zeros(())
+    """Compute the mean magnitude of every frequency, in decorrelated colours."""
+    count = 0
+    total = torch.zeros(())
     for x in batches:
-        found = (
-            torch.fft.rfft2(decorrelated(model.denormalize(x).float() - GREY))
-            .abs()
-            .cpu()
-            .double()
-            .sum(0)
-        )
-        count, total = count + len(x), total + found
+        spectrum = torch.fft.rfft2(decorrelated(model.denormalize(x).float() - GREY))
+        total = total + spectrum.abs().cpu().double().sum(0)
+        count += len(x)
     return (total / count).float()
 
 
@@ -207,8 +227,8 @@ def painted(spectrum: Spectrum, leaves: list[Tensor]) -> Tensor:  # (C, S, S) in
 def boxes(
     numbers: np.random.Generator, count: int, whole: int, side: float
 ) -> tuple[Tensor, Tensor]:  # (n, 2), (n,)
-    """Centres and sides of squares that lie within the image; the first are the whole image."""
-    sides = _normal(numbers, (count,)).mul(SIDE_SPREAD).add(side).clamp(SMALLEST, 1)
+    """Draw centres and sides of square crops within the image; the first are the whole image."""
+    sides = _normal(numbers, (count,)).mul(SIDE_SPREAD).add(side).clamp(MIN_SIDE, 1)
     sides[:whole] = 1
     centres = _normal(numbers, (count, 2)).mul(CENTRE_SPREAD).add(0.5)
     half = sides[:, None] / 2
@@ -221,20 +241,21 @@ def noise(numbers: np.random.Generator, shape: torch.Size) -> Tensor:
     )
 
 
-def downhill(
+def objective_gradient(
     model: Model, x: Tensor, objective: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:  # (n, C, H, W) -> (n,), as x
-    """The objective of each image's embedding, and its gradient."""
-    values, slopes = [], []
+    """Compute the objective of each image's embedding, and its gradient."""
+    values = []
+    gradients = []
     with model.passes.batches_of(min(len(x), model.batch_size)), model.passes.frozen_eval():
         for part, _ in model.passes.grad_batches(x, x.new_zeros(len(x)), "backward"):
-            found = objective(model.passes.embed(part))
-            slopes.append(torch.autograd.grad(found.sum(), part)[0])
-            values.append(found.detach())
-    return torch.cat(values)[: len(x)], torch.cat(slopes)[: len(x)]
+            value = objective(model.passes.embed(part))
+            gradients.append(torch.autograd.grad(value.sum(), part)[0])
+            values.append(value.detach())
+    return torch.cat(values)[: len(x)], torch.cat(gradients)[: len(x)]
 
 
-def _shown(
+def _whole_image(
     image: Tensor, model: Model
 ) -> Tensor:  # (C, S, S) -> (1, C, H, W) in the model's input space
     return model.normalize(look(image.detach(), torch.full((1, 2), 0.5), torch.ones(1), model.size))

@@ -136,7 +136,7 @@ class PreparedTensors:
         self._model = model
         self._reference = reference
         self._store = store
-        self._loaded: dict[tuple[str, str], dict[str, Tensor]] = {}
+        self._loaded: dict[tuple[str, str, int | str], dict[str, Tensor]] = {}
 
     def for_method(self, expression: Expression) -> Mapping[str, Tensor]:
         def compute(images: Reference) -> Mapping[str, Tensor]:
@@ -148,29 +148,29 @@ class PreparedTensors:
         def compute(images: Reference) -> Mapping[str, Tensor]:
             return baseline.prepare(self._model, images.batches(self._model))
 
-        return self._load("baseline", baseline.label, baseline.entry.version, compute)
+        return self._load("baseline", baseline.label, baseline.entry.revision, compute)
 
     def for_protocol(self, protocol: Protocol) -> Mapping[str, Tensor]:
         def compute(images: Reference) -> Mapping[str, Tensor]:
             return protocol.prepare(self._model, images.batches(self._model))
 
-        return self._load("protocol", protocol.preparation_key, 0, compute)
+        return self._load("protocol", protocol.preparation_key, protocol.source or 0, compute)
 
     def _load(
         self,
         kind: PreparedKind,
         name: str,
-        version: int,
+        version: int | str,
         compute: Callable[[Reference], Mapping[str, Tensor]],
     ) -> Mapping[str, Tensor]:
         model = self._model
         reference = self._reference
         assert reference is not None, "the plan has a reference for every task that needs one"
-        if (kind, name) not in self._loaded:
+        if (kind, name, version) not in self._loaded:
             weights = model.fingerprint()
             key = PreparedKey(kind, name, version, weights, model.backend, reference.fingerprint)
             tensors = self._store.prepared(key, lambda: compute(reference))
-            self._loaded[kind, name] = {
+            self._loaded[kind, name, version] = {
                 label: tensor.to(model.device) for label, tensor in tensors.items()
             }
-        return self._loaded[kind, name]
+        return self._loaded[kind, name, version]

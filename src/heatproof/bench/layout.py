@@ -191,7 +191,7 @@ class PreparedKey:
 
     kind: PreparedKind
     name: str
-    version: int
+    version: int | str  # with the hash of the code, if it is a user's own
     model: str  # fingerprint
     backend: str
     reference: str  # fingerprint of the reference images

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from heatproof.baselines import Baseline
 from heatproof.bench.layout import ModelView
-from heatproof.data.base import Data, PartData
+from heatproof.data.base import Data, PartData, code_of
 from heatproof.data.catalog import Batch, load_batch
 from heatproof.data.reference import Reference, reference_for
 from heatproof.errors import HeatproofError, NotApplicable
@@ -37,6 +38,11 @@ class Record:
     protocol: Protocol
     expression: Expression
     not_applicable: str = ""
+
+    @property
+    def unrecognizable(self) -> bool:
+        """Whether it runs user code that cannot be read, so that an edit would go unnoticed."""
+        return "" in (*self.expression.sources, *self.protocol.sources)
 
 
 @dataclass(frozen=True)
@@ -236,10 +242,11 @@ def _tasks(
         )
 
     weights = model.fingerprint()
+    code = _data_code(data)
     for start in range(0, len(data.ids), SHARD_SIZE):
         indices = range(start, min(start + SHARD_SIZE, len(data.ids)))
         shard = [(data.ids[i], data.fingerprints[i], data.labels[i]) for i in indices]
-        block = [data.name, shard, weights, model.backend, seed]
+        block = [data.name, shard, weights, model.backend, seed, *code]
         records = []
         for protocol in protocols:
             for expression in expressions:
@@ -319,8 +326,16 @@ def _method_refusal(expression: Expression, model: Model, has_silhouettes: bool)
     return ""
 
 
-def _baseline_version(protocol: Protocol) -> int:
-    return Baseline.parse(protocol.baseline_name).entry.version if protocol.baseline_name else 0
+def _data_code(data: Data) -> list[str]:
+    """Return what identifies the code of a user's own data set; nothing for those that ship."""
+    code = code_of(data)
+    if code is None:
+        return []
+    return [code or secrets.token_hex(8)]  # code that cannot be read is never recognized
+
+
+def _baseline_version(protocol: Protocol) -> int | str:
+    return Baseline.parse(protocol.baseline_name).entry.revision if protocol.baseline_name else 0
 
 
 def _hash(content: Any) -> str:

@@ -79,7 +79,7 @@ def execute(plan: Plan, store: Store, progress: Progress = lambda task, reused: 
 def _finished_rows(rows: list[Row], task: Task) -> list[Row]:
     """Return the rows of a task that need not be computed again."""
     failed = {row["record"] for row in rows if row["status"] == "failed"}
-    unreadable = [record for record in task.records if record.expression.entry.source == ""]
+    unreadable = [record for record in task.records if record.unrecognizable]
     if unreadable and rows:
         names = ", ".join(sorted({record.expression.label for record in unreadable}))
         warnings.warn(

@@ -6,7 +6,7 @@ what is allowed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -16,12 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from heatproof.bench.layout import is_run
 from heatproof.data.altered import ALTERATIONS
-from heatproof.errors import HeatproofError, unknown
+from heatproof.errors import HeatproofError, format_invalid, unknown
 from heatproof.expressions import parse_call
 from heatproof.methods import Expression, parse_methods
 from heatproof.models.backends import BackendName
 from heatproof.models.nets import net_named
-from heatproof.protocols import Protocol, make_protocol
+from heatproof.protocols import PROTOCOLS, Protocol, make_protocol
 from heatproof.training.recipes import RECIPES
 
 PLAIN = "plain"  # images as they are
@@ -199,12 +199,16 @@ def _expand_model(entry: Any) -> list[Any]:
     return [{**entry, "trained_on": alteration} for alteration in alterations]
 
 
-def parse_protocols(protocols: Sequence[str | Mapping[str, Any]]) -> list[Protocol]:
-    """Parse protocols as they are written in a spec.
+ProtocolLike = str | Mapping[str, Any] | Protocol | type[Protocol]
+
+
+def parse_protocols(protocols: Sequence[ProtocolLike]) -> list[Protocol]:
+    """Parse protocols as they are written in a spec, or passed in Python.
 
     Args:
-        protocols: Calls such as ``deletion(baseline=blur)``, or mappings with a name and settings;
-            a list as a setting stands for one protocol each.
+        protocols: Calls such as ``deletion(baseline=blur)`` or ``file:mine.py:MyProtocol``,
+            mappings with a name and settings, or protocols and their classes; a list as a setting
+            stands for one protocol each.
 
     Returns:
         The protocols, each once.
@@ -214,16 +218,27 @@ def parse_protocols(protocols: Sequence[str | Mapping[str, Any]]) -> list[Protoc
     """
     parsed: dict[str, Protocol] = {}
     for entry in protocols:
-        name, settings = _protocol_call(entry)
-        choices = [v if isinstance(v, list | tuple) else [v] for v in settings.values()]
-        for combination in product(*choices):
-            protocol = make_protocol(name, dict(zip(settings, combination, strict=True)))
+        for protocol in _each_setting(entry):
             parsed.setdefault(protocol.canonical, protocol)
     return list(parsed.values())
 
 
-def _protocol_call(entry: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _each_setting(entry: ProtocolLike) -> Iterator[Protocol]:
+    """Yield one protocol per combination of settings."""
+    if isinstance(entry, Protocol):
+        PROTOCOLS.resolve(type(entry))  # registers the class if it is a user's own
+        yield entry
+        return
+    name, settings = _protocol_call(entry)
+    choices = [v if isinstance(v, list | tuple) else [v] for v in settings.values()]
+    for combination in product(*choices):
+        yield make_protocol(name, dict(zip(settings, combination, strict=True)))
+
+
+def _protocol_call(entry: str | Mapping[str, Any] | type[Protocol]) -> tuple[str, dict[str, Any]]:
     """Return the name and the settings of a protocol."""
+    if not isinstance(entry, str | Mapping):
+        return PROTOCOLS.resolve(entry).id, {}
     if isinstance(entry, str):
         call = parse_call(entry)
         if call.args:
@@ -350,15 +365,9 @@ def _check_key(source: str, key: str, check: Callable[[], object]) -> None:
 def _problem_text(problem: Any) -> str:
     """Say what pydantic has found, in plain words."""
     *path, last = problem["loc"] or ("",)
-    key = ".".join(map(str, [*path, last]))
     if problem["type"] == "extra_forbidden":
         return _unknown_key([str(part) for part in path], str(last))
-    if problem["type"] == "missing":
-        return f"{key} is missing"
-    if problem["type"] == "too_short":
-        return f"{key} is empty; name at least one"
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"{key}: found {problem['input']!r}; {message[0].lower()}{message[1:]}"
+    return format_invalid(problem)
 
 
 def _unknown_key(path: Sequence[str], key: str) -> str:

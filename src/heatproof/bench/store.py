@@ -40,7 +40,8 @@ from heatproof.bench.layout import (
 from heatproof.errors import HeatproofError
 from heatproof.files import TEMP_PREFIX, atomic_write
 from heatproof.platform import file_lock
-from heatproof.protocols import Protocol, make_protocol
+from heatproof.protocols import Protocol
+from heatproof.protocols.base import register_stored, stored_protocol
 
 SAMPLES = "samples"  # the metadata entry of a tensor file that holds its notes
 
@@ -170,6 +171,13 @@ class Store:
         Values that a protocol computes from the curves of all samples are filled in.
         """
         frame = self._rows_as_written()
+        for facts in self.plan().protocols:
+            if facts.aggregates and stored_protocol(facts.id, facts.settings) is None:
+                chosen = (frame["protocol"] == facts.id) & (frame["status"] == "ok")
+                frame.loc[chosen, ["status", "message"]] = (
+                    "undefined",
+                    f"the code of protocol {facts.id} is not loaded; import it first",
+                )
         for pending in self.pending_curves(frame):
             frame.loc[pending.lost, ["status", "message"]] = (
                 "undefined",
@@ -194,7 +202,8 @@ class Store:
         frame = self._rows_as_written() if frame is None else frame
         plan = self.plan()
         for facts in plan.protocols:
-            if not facts.aggregates:
+            protocol = stored_protocol(facts.id, facts.settings)
+            if not facts.aggregates or protocol is None:
                 continue
             chosen = frame["status"] == "ok"
             for column, value in zip(("protocol", "setting", "baseline"), facts.key, strict=True):
@@ -205,10 +214,16 @@ class Store:
                     for task in plan.tasks
                     if task.model == model and facts.canonical in task.protocols
                 ]
-                yield self._pending(facts, model, method, rows, tasks)
+                yield self._pending(protocol, facts, model, method, rows, tasks)
 
     def _pending(
-        self, facts: ProtocolFacts, model: str, method: str, rows: pd.DataFrame, tasks: list[str]
+        self,
+        protocol: Protocol,
+        facts: ProtocolFacts,
+        model: str,
+        method: str,
+        rows: pd.DataFrame,
+        tasks: list[str],
     ) -> PendingCurves:
         keys = {name: TensorKey.curve(facts.canonical, method, name) for name in facts.aggregates}
         ids, curves = self._stacked(tasks, keys)
@@ -217,7 +232,7 @@ class Store:
         samples = rows.loc[stored, "sample"].tolist()
         order = [position[sample] for sample in samples]
         return PendingCurves(
-            make_protocol(facts.id, facts.settings),
+            protocol,
             model,
             method,
             samples,
@@ -244,6 +259,8 @@ class Store:
     def _rows_as_written(self) -> pd.DataFrame:
         """Return rows as tasks have written them, without values that need all samples."""
         plan = self.plan()
+        for facts in plan.protocols:
+            register_stored(facts.model_dump())
         order: dict[str, int] = {}
         for task in plan.tasks:
             for record in task.records:

@@ -252,7 +252,16 @@ def validate(spec: str) -> None:
 @click.argument(
     "kind",
     type=click.Choice(
-        ["methods", "transforms", "protocols", "baselines", "models", "data", "studies"]
+        [
+            "methods",
+            "transforms",
+            "protocols",
+            "baselines",
+            "models",
+            "data",
+            "sections",
+            "studies",
+        ]
     ),
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as a JSON list.")
@@ -265,7 +274,7 @@ def list_(kind: str, as_json: bool) -> None:
     """
     import json
 
-    from heatproof.bench.catalogue import catalogue
+    from heatproof.catalogue import catalogue
     from heatproof.cli.catalogue import print_catalogue
 
     if as_json:

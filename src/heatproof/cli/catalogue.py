@@ -7,7 +7,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from heatproof.bench.catalogue import catalogue
+from heatproof.catalogue import catalogue
 from heatproof.cli.terminal import console
 from heatproof.methods.base import NEEDS
 

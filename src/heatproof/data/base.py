@@ -1,33 +1,36 @@
-"""Images with stable ids: what every data set gives, whatever it is made of."""
+"""What every data set provides: images with stable ids."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.files import content_hash
 from heatproof.tensor.noise import sample_ids
+from heatproof.userfile import source_hash
 
 
 class UnreadableImage(HeatproofError):
-    """An image that cannot be used; the message says why. The sample is skipped and named, the others go on."""
+    """An image that cannot be used. The sample is skipped and reported; the others go on."""
 
 
 @dataclass(frozen=True)
 class Sample:
+    """One image with what is known about it."""
+
     id: str
     image: Tensor  # (3, H, W) float32 in [0, 1]
     label: int | None = None
-    silhouette: Tensor | None = None  # (H, W) bool: the object, whatever its class
+    silhouette: Tensor | None = None  # (H, W) bool: the pixels of the object
 
 
 class Data(Protocol):
-    """A finite sequence of samples. All but the images is known without decoding anything."""
+    """A finite sequence of samples. Everything but the images is known without decoding them."""
 
     @property
     def name(self) -> str: ...
@@ -37,20 +40,24 @@ class Data(Protocol):
     def labels(self) -> Sequence[int | None]: ...
     @property
     def fingerprints(self) -> Sequence[str]:
-        """These change when an image changes under the same id."""
+        """One text per sample that changes when the image changes under the same id."""
         ...
 
     @property
     def has_silhouettes(self) -> bool: ...
 
     def load(self, index: int) -> Sample:
-        """Decode one sample; raises UnreadableImage where it cannot be used."""
+        """Decode one sample.
+
+        Raises:
+            UnreadableImage: If it cannot be used.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class PartViews:
-    """A sample's parts: the picture without each of them, and where each is seen."""
+    """A sample's parts: the picture without each of them, and the pixels of each."""
 
     without: Tensor  # (P, 3, H, W) uint8
     masks: Tensor  # (P, K, H, W) bool: up to K instances of a part, such as two wings
@@ -58,7 +65,7 @@ class PartViews:
 
 @runtime_checkable
 class PartData(Data, Protocol):
-    """Data whose objects have parts that can be taken off one by one, with everything else left in place."""
+    """Data whose objects have parts that can be removed one by one, all else being equal."""
 
     @property
     def part_names(self) -> Sequence[str]: ...
@@ -66,8 +73,32 @@ class PartData(Data, Protocol):
     def parts(self, index: int) -> PartViews: ...
 
 
+def code_of(data: Data) -> str | None:
+    """Return the source hash of a data set's class, or of the data set that it changes.
+
+    Returns:
+        None for classes of heatproof. Empty if the source cannot be read.
+    """
+    inner: Any = getattr(data, "images", None)
+    if hasattr(inner, "load"):
+        return code_of(inner)
+    return source_hash(type(data))
+
+
 class TensorData:
-    """Images that are in memory already: (N, 3, H, W) in [0, 1], of the model's size."""
+    """Images in memory, already of the model's size.
+
+    Args:
+        images: Images of shape ``(N, 3, H, W)`` with values in [0, 1].
+        labels: One class index per image, or None.
+        ids: One id per image; by default its number.
+        name: The name in results and reports.
+
+    Raises:
+        HeatproofError: If shapes, types or lengths do not fit.
+    """
+
+    has_silhouettes = False
 
     def __init__(
         self,
@@ -76,33 +107,15 @@ class TensorData:
         ids: Sequence[str] | None = None,
         name: str = "tensors",
     ):
-        if not isinstance(images, Tensor) or not len(images):
-            raise HeatproofError(
-                "images must be a tensor of at least one image, (N, 3, H, W) in [0, 1]"
-            )
-        if (
-            images.ndim != 4
-            or images.shape[1] != 3
-            or not images.is_floating_point()
-            or images.min() < 0
-            or images.max() > 1
-        ):
-            raise HeatproofError(
-                "images must be floats of shape (N, 3, H, W) in [0, 1]: before the model's normalisation"
-            )
+        _check_images(images)
         if labels is not None and len(labels) != len(images):
             raise HeatproofError(f"{len(images)} images, but {len(labels)} labels")
-        self.name, self.images, self.has_silhouettes = name, images.float(), False
+        self.name = name
+        self.images = images.float()
         self.ids = [str(i) for i in sample_ids(ids, len(images))]
         if len(self.ids) != len(images):
             raise HeatproofError(f"{len(images)} images, but {len(self.ids)} ids")
-        given = [None] * len(images) if labels is None else list(labels)
-        try:
-            self.labels = [None if label is None else operator.index(label) for label in given]
-        except TypeError:
-            raise HeatproofError(
-                f"labels must be numbers of classes, from 0; got {join_limited(map(str, given))}"
-            ) from None
+        self.labels = [None] * len(images) if labels is None else _class_indices(labels)
         self.fingerprints = [content_hash(i.numpy().tobytes()) for i in self.images]
 
     def __len__(self) -> int:
@@ -110,3 +123,25 @@ class TensorData:
 
     def load(self, index: int) -> Sample:
         return Sample(self.ids[index], self.images[index], self.labels[index])
+
+
+def _check_images(images: Tensor) -> None:
+    if not isinstance(images, Tensor) or not len(images):
+        raise HeatproofError(
+            "images must be a tensor of at least one image, (N, 3, H, W) in [0, 1]"
+        )
+    is_rgb = images.ndim == 4 and images.shape[1] == 3 and images.is_floating_point()
+    if not is_rgb or images.min() < 0 or images.max() > 1:
+        raise HeatproofError(
+            "images must be floats of shape (N, 3, H, W) in [0, 1]: before the model's "
+            "normalisation"
+        )
+
+
+def _class_indices(labels: Sequence[int] | Tensor) -> list[int | None]:
+    try:
+        return [None if label is None else operator.index(label) for label in labels]
+    except TypeError:
+        raise HeatproofError(
+            f"labels must be numbers of classes, from 0; got {join_limited(map(str, labels))}"
+        ) from None

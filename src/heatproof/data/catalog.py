@@ -1,58 +1,171 @@
-"""Data sets by name, fitted to a model."""
+"""Data sets by name, and batches of their samples fitted to a model.
+
+Every module of this package registers the data sets it defines with the `data` decorator; nothing
+here knows any of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from heatproof.data.altered import ALTERATIONS, Altered
 from heatproof.data.base import Data, PartData, PartViews, Sample, UnreadableImage
-from heatproof.data.cifar10 import Cifar10, place_and_split
-from heatproof.data.folder import ImageFolder
-from heatproof.data.funnybirds import FunnyBirds
-from heatproof.data.labels import place_and_labels
-from heatproof.data.paperbirds import Paperbirds
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models.model import Model
+from heatproof.registry import Registry
+from heatproof.userfile import PREFIX, source_hash
 
-DATA = {
-    "paperbirds": "paper-cut birds, drawn by code; splits train, val, test",
-    "folder": "folder:/path, one subfolder a class (its name, ImageNet's wnid or its number) or no labels; folder:/path:labels.csv",
-    "funnybirds": "funnybirds:/path, the published FunnyBirds folder",
-    "cifar10": "cifar10:/path[:train], an .npz file or the folder of python batches; splits train, test",
-    **{
-        kind: f"{kind}:paperbirds or {kind}:cifar10:/path, {how.summary}"
-        for kind, how in ALTERATIONS.items()
-    },
-}
+Open = Callable[..., Data]
+REFERENCE_SIZE = 512  # images, unless a reference is named
 
 
-@dataclass
-class Batch:
-    """Samples ready for a model; those that could not be read are named apart."""
+@dataclass(frozen=True)
+class DataEntry:
+    """What the registry knows about a data set; see `data`."""
 
-    ids: list[str]
-    x: Tensor  # (B, 3, H, W) in the model's input space
-    labels: list[int | None]
-    silhouette: Tensor | None  # (B, H, W) bool
-    unreadable: dict[str, str]  # id -> why
-    parts: PartViews | None = (
-        None  # (B, P, 3, H, W) and (B, P, K, H, W), where a protocol asks for them
-    )
+    id: str
+    function: Open
+    summary: str
+    source: str | None = None  # hash of a user's code; None for what ships with heatproof
+    training_split: Callable[[str], str] | None = None
+    reference: Callable[[Any, Model, int], Data] | None = None
+    splits: Mapping[str, str] = field(default_factory=dict)
 
-    def part(self, rows: slice) -> Batch:
-        silhouette = None if self.silhouette is None else self.silhouette[rows]
-        parts = (
-            None
-            if self.parts is None
-            else PartViews(self.parts.without[rows], self.parts.masks[rows])
+    def open(
+        self, rest: str, *, model: Model | None, split: str | None, limit: int | None, seed: int
+    ) -> Data:
+        """Open the data set with those arguments that its function takes.
+
+        Args:
+            rest: What follows ``id:`` in the name.
+            model: The model that images are fitted to.
+            split: The split, if it is not part of the name.
+            limit: The number of samples, if not all.
+            seed: Seed for the sample order.
+
+        Raises:
+            HeatproofError: If an argument is given that the function does not take, or it does
+                not return a data set.
+        """
+        given = {"rest": rest, "model": model, "split": split, "limit": limit, "seed": seed}
+        parameters = inspect.signature(self.function).parameters
+        for name, value in (("split", split), ("limit", limit)):
+            if value is not None and name not in parameters:
+                raise HeatproofError(
+                    f"data {self.id} takes no {name}; add a parameter {name} to its function, or "
+                    f"leave out {name}={value}"
+                )
+        if rest and "rest" not in parameters:
+            raise HeatproofError(
+                f'data {self.id}: nothing is expected after its name; got "{rest}"'
+            )
+        opened = self.function(**{name: given[name] for name in given if name in parameters})
+        if not is_data(opened):
+            raise HeatproofError(
+                f"data {self.id} must return a data set, such as hp.TensorData(images, labels); it "
+                f"returned {type(opened).__name__}"
+            )
+        return opened
+
+
+def data(
+    id: str,
+    *,
+    summary: str = "",
+    training_split: Callable[[str], str] | None = None,
+    reference: Callable[[Any, Model, int], Data] | None = None,
+    splits: Mapping[str, str] | None = None,
+) -> Callable[[Open], Open]:
+    """Register a function that opens a data set.
+
+    The function takes any of the keyword arguments ``rest`` (what follows ``id:`` in the name),
+    ``model`` (which images are fitted to, may be None), ``split``, ``limit`` and ``seed``. It
+    returns a data set: `TensorData`, or an object with the attributes of
+    `heatproof.data.base.Data`. For the hooks below to be found, its ``name`` begins with ``id``.
+
+    Example::
+
+        @hp.data("noise")
+        def noise(*, model, limit=None, seed=0):
+            \\"\\"\\"Images of uniform noise, without labels.\\"\\"\\"
+            generator = torch.Generator().manual_seed(seed)
+            images = torch.rand(limit or 64, 3, model.size, model.size, generator=generator)
+            return hp.TensorData(images, name="noise")
+
+    Args:
+        id: The name in specs, or the part of it before the first colon.
+        summary: One line for ``heatproof list data``; by default the first of the docstring.
+        training_split: A function from ``rest`` to the name of the split that models are trained
+            on when a spec says ``trained_on``.
+        reference: A function ``(data, model, seed) -> Data`` that opens the images to use where a
+            method, baseline or protocol needs reference images and none are named.
+        splits: The names of the splits with a role in fine-tuning: ``train`` is used for a name
+            without a split, ``validation`` goes with it, and ``test`` is refused.
+
+    Returns:
+        A decorator that returns the function unchanged.
+
+    Raises:
+        HeatproofError: If there is already a data set of that name.
+    """
+
+    def register(function: Open) -> Open:
+        text = summary or (inspect.getdoc(function) or "").partition("\n")[0]
+        entry = DataEntry(
+            id, function, text, source_hash(function), training_split, reference, splits or {}
         )
-        return Batch(self.ids[rows], self.x[rows], self.labels[rows], silhouette, {}, parts)
+        DATA.add(entry, function)
+        return function
+
+    return register
+
+
+def is_data(thing: object) -> bool:
+    """Return whether an object can be used as a data set."""
+    return all(hasattr(thing, name) for name in ("load", "ids", "labels", "fingerprints"))
+
+
+def _entry_of(thing: Any, name: str) -> DataEntry:
+    """Return the entry for a plain function that opens a data set, or for a data set."""
+    if is_data(thing) and not isinstance(thing, type):
+        return DataEntry(name or thing.name, lambda: thing, "")
+    if not callable(thing):
+        raise HeatproofError(
+            f"data is a function that returns a data set, or a data set; got {type(thing).__name__}"
+        )
+    name = name or getattr(thing, "__name__", type(thing).__name__)
+    return DataEntry(name, thing, "", source_hash(thing))
+
+
+DATA: Registry[DataEntry] = Registry("data set", _entry_of, group="heatproof.data")
+
+
+def find_entry(name: str) -> tuple[DataEntry, str]:
+    """Return the entry that a data set's name belongs to, and the rest of the name.
+
+    Args:
+        name: A name such as ``folder:/images``, or ``file:mine.py:my_data``.
+
+    Raises:
+        HeatproofError: If there is no such data set.
+    """
+    if name.startswith(PREFIX):
+        return DATA.resolve(name), ""
+    kind, _, rest = name.partition(":")
+    if kind in DATA:
+        return DATA[kind], rest
+    if Path(name).is_dir():
+        raise HeatproofError(
+            f'"{name}" is a directory, which is named with its kind: folder:{name}'
+        )
+    raise unknown("data", name, [entry.id for entry in DATA])
 
 
 def load_data(
@@ -63,112 +176,141 @@ def load_data(
     limit: int | None = None,
     seed: int = 0,
 ) -> Data:
-    """`paperbirds:test`, `folder:/path/to/images`, `folder:/path/to/images:labels.csv`, `watermark:paperbirds:test`.
+    """Open a data set by name.
 
-    The model tells the size and the classes.
+    Args:
+        name: A name such as ``paperbirds:test``, ``folder:/path/to/images``,
+            ``folder:/path/to/images:labels.csv``, ``watermark:paperbirds:test`` or
+            ``file:mine.py:my_data``. A data set is returned as it is.
+        model: The model whose image size and classes the data is fitted to.
+        split: The split, if the name does not include it.
+        limit: The number of samples to use; all by default.
+        seed: Seed for the sample order of folders, and for changed images.
+
+    Raises:
+        HeatproofError: If there is no such data set, or it cannot be opened.
     """
     if not isinstance(name, str):
-        if not (hasattr(name, "load") and hasattr(name, "ids")):
+        if not is_data(name):
             raise HeatproofError(
-                f"data is a name, such as paperbirds:test or folder:/path/to/images, or a data set; got {name!r}"
+                "data is a name, such as paperbirds:test or folder:/path/to/images, or a data set; "
+                f"got {name!r}"
             )
         return name
     if limit is not None and limit < 1:
         raise HeatproofError(f"limit must be at least 1; got {limit}")
-    kind, _, rest = name.partition(":")
-    if kind in ALTERATIONS:
-        if not rest:
-            raise HeatproofError(
-                f"{kind} is put on other data: write {kind}:paperbirds:test or {kind}:cifar10:/path"
-            )
-        return Altered(load_data(rest, model, split=split, limit=limit, seed=seed), kind, seed)
-    if kind == "paperbirds" and rest and split and rest != split:
-        raise HeatproofError(f"{name} names a split, and split={split} another")
-    if kind == "paperbirds":
-        return Paperbirds(
-            split=split or rest or "test", size=model.size if model else 64, limit=limit
-        )
-    if kind == "folder":
-        if model is None:
-            raise HeatproofError(
-                f"{name}: an image folder is fitted to a model; call load_data({name!r}, model=model)"
-            )
-        if split:
-            raise HeatproofError(
-                f"{name}: an image folder has no splits, so split={split} says nothing; name the folder of that split"
-            )
-        root, labels = place_and_labels(rest)
-        told = {"size": model.size, "resize": model.resize, "n_classes": model.n_classes}
-        return ImageFolder(
-            root, labels=labels, classes=model.classes, limit=limit, seed=seed, **told
-        )
-    if kind == "funnybirds":
-        return FunnyBirds(
-            Path(rest), size=model.size if model else 256, split=split or "test", limit=limit
-        )
-    if kind == "cifar10":
-        path, part = place_and_split(rest, split)
-        size, resize, names = (model.size, model.resize, model.classes) if model else (32, 32, None)
-        return Cifar10(path, part, size=size, resize=resize, names=names, limit=limit)
-    if Path(name).is_dir():
-        raise HeatproofError(
-            f'"{name}" is a directory, which is named with its kind: folder:{name}'
-        )
-    raise unknown("data", name, DATA)
+    entry, rest = find_entry(name)
+    return entry.open(rest, model=model, split=split, limit=limit, seed=seed)
 
 
 def training_split(name: str) -> str:
-    """What belongs to it and is not judged."""
-    kind, _, rest = name.partition(":")
-    if kind in ALTERATIONS:
-        return f"{kind}:{training_split(rest)}"
-    if kind == "paperbirds":
-        return "paperbirds:train"
-    if kind == "cifar10":
-        return f"cifar10:{place_and_split(rest, None)[0]}:train"
-    raise HeatproofError(
-        f"{name} has no split to train on; models are taught on paperbirds or cifar10:/path"
-    )
+    """Return the name of the split that models are trained on if they are evaluated on another.
+
+    Raises:
+        HeatproofError: If the data set has no such split.
+    """
+    entry, rest = find_entry(name)
+    if entry.training_split is None:
+        having = [e.id for e in DATA if e.training_split is not None]
+        raise HeatproofError(
+            f"{name} has no split to train on; data that has one: {', '.join(having)}"
+        )
+    return entry.training_split(rest)
+
+
+def default_reference(evaluated: Data, model: Model, seed: int) -> Data:
+    """Open the data that a data set names as its reference.
+
+    Raises:
+        HeatproofError: If it names none.
+    """
+    kind = evaluated.name.partition(":")[0]
+    hook = DATA[kind].reference if kind in DATA else None
+    if hook is None:
+        raise HeatproofError(
+            f"{evaluated.name} has no images besides those that are evaluated; name a reference"
+        )
+    return hook(evaluated, model, seed)
+
+
+@dataclass
+class Batch:
+    """Samples ready for a model, and the samples that could not be read."""
+
+    ids: list[str]
+    x: Tensor  # (B, 3, H, W) in the model's input space
+    labels: list[int | None]
+    silhouette: Tensor | None  # (B, H, W) bool
+    unreadable: dict[str, str]  # id -> reason
+    parts: PartViews | None = None  # (B, P, 3, H, W) and (B, P, K, H, W), if a protocol needs them
+
+    def part(self, rows: slice) -> Batch:
+        """Return the samples of some rows, without those that could not be read."""
+        silhouette = None if self.silhouette is None else self.silhouette[rows]
+        parts = None
+        if self.parts is not None:
+            parts = PartViews(self.parts.without[rows], self.parts.masks[rows])
+        return Batch(self.ids[rows], self.x[rows], self.labels[rows], silhouette, {}, parts)
 
 
 def load_batch(data: Data, indices: Sequence[int], model: Model, with_parts: bool = False) -> Batch:
-    """Decode in threads; the order is that of the indices."""
+    """Load samples in threads and normalize them for a model, in the order of the indices.
 
-    def one(i: int) -> tuple[Sample, PartViews | None] | UnreadableImage:
+    Args:
+        data: The data set.
+        indices: Positions of the samples in it.
+        model: The model whose input space the images are brought to.
+        with_parts: Whether to load the parts of the objects as well, if the data has parts.
+
+    Raises:
+        HeatproofError: If an image does not have the model's size.
+    """
+
+    def load(i: int) -> tuple[Sample, PartViews | None] | UnreadableImage:
         try:
-            return data.load(i), data.parts(i) if with_parts and isinstance(
-                data, PartData
-            ) else None
+            parts = data.parts(i) if with_parts and isinstance(data, PartData) else None
+            return data.load(i), parts
         except UnreadableImage as error:
             return error
 
     with ThreadPoolExecutor(4) as pool:
-        loaded = list(pool.map(one, indices))
-    good = [pair[0] for pair in loaded if not isinstance(pair, UnreadableImage)]
-    views = [
-        pair[1] for pair in loaded if not isinstance(pair, UnreadableImage) and pair[1] is not None
-    ]
-    for sample in good:
-        if sample.image.shape != (len(model.mean), model.size, model.size):
-            shape = "×".join(map(str, sample.image.shape))
-            raise HeatproofError(
-                f"{data.name} gives images of {shape}, but {model.name} takes {len(model.mean)}×{model.size}×{model.size}"
-            )
+        loaded = list(pool.map(load, indices))
+    pairs = [pair for pair in loaded if not isinstance(pair, UnreadableImage)]
+    samples = [sample for sample, _ in pairs]
     unreadable = {
-        data.ids[i]: str(e)
-        for i, e in zip(indices, loaded, strict=True)
-        if isinstance(e, UnreadableImage)
+        data.ids[i]: str(error)
+        for i, error in zip(indices, loaded, strict=True)
+        if isinstance(error, UnreadableImage)
     }
-    x = (
-        model.normalize(torch.stack([s.image for s in good]))
-        if good
-        else torch.empty(0, 3, model.size, model.size)
+    _check_size(data, samples, model)
+    masks = [s.silhouette for s in samples if s.silhouette is not None]
+    return Batch(
+        ids=[s.id for s in samples],
+        x=_normalize(samples, model),
+        labels=[s.label for s in samples],
+        silhouette=torch.stack(masks) if samples and len(masks) == len(samples) else None,
+        unreadable=unreadable,
+        parts=_stack_parts([parts for _, parts in pairs if parts is not None]),
     )
-    masks = [s.silhouette for s in good if s.silhouette is not None]
-    silhouette = torch.stack(masks) if good and len(masks) == len(good) else None
-    parts = (
-        PartViews(torch.stack([v.without for v in views]), torch.stack([v.masks for v in views]))
-        if views
-        else None
-    )
-    return Batch([s.id for s in good], x, [s.label for s in good], silhouette, unreadable, parts)
+
+
+def _check_size(data: Data, samples: Sequence[Sample], model: Model) -> None:
+    expected = (len(model.mean), model.size, model.size)
+    for sample in samples:
+        if sample.image.shape != expected:
+            shape, takes = ("×".join(map(str, s)) for s in (sample.image.shape, expected))
+            raise HeatproofError(
+                f"{data.name} gives images of {shape}, but {model.name} takes {takes}"
+            )
+
+
+def _normalize(samples: Sequence[Sample], model: Model) -> Tensor:  # (B, 3, H, W)
+    if not samples:
+        return torch.empty(0, 3, model.size, model.size)
+    return model.normalize(torch.stack([s.image for s in samples]))
+
+
+def _stack_parts(parts: Sequence[PartViews]) -> PartViews | None:
+    if not parts:
+        return None
+    return PartViews(torch.stack([p.without for p in parts]), torch.stack([p.masks for p in parts]))

@@ -1,4 +1,8 @@
-"""CIFAR-10 (Krizhevsky 2009): an .npz file with train_x, train_y, test_x, test_y, or the folder of python batches as it is published."""
+"""CIFAR-10 (Krizhevsky 2009).
+
+It is read from an .npz file with train_x, train_y, test_x and test_y, or from the published folder
+of python batches.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,11 @@ import numpy.typing as npt
 from PIL import Image
 
 from heatproof.data.base import Sample
+from heatproof.data.catalog import data
 from heatproof.data.folder import fit
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
+from heatproof.models.model import Model
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 BATCHES = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
@@ -26,7 +32,19 @@ Labels = npt.NDArray[np.int64]
 
 
 class Cifar10:
-    """A split in its own order; an image's id is its number. size, resize: of the model, where it takes other images than 32 px."""
+    """A split in its original order; the id of an image is its number.
+
+    Args:
+        path: The .npz file, or the folder of python batches.
+        split: ``train`` or ``test``.
+        size: Side in pixels of the images that the model takes.
+        resize: Side that images are resized to before they are cropped to ``size``.
+        names: The model's class names, which labels are matched to; by number if None.
+        limit: The number of samples; all by default.
+
+    Raises:
+        HeatproofError: If the data cannot be read, or a class name is missing in ``names``.
+    """
 
     classes = CLASSES
     has_silhouettes = False
@@ -64,24 +82,46 @@ class Cifar10:
         )
 
 
-def place_and_split(rest: str, split: str | None) -> tuple[Path, str]:
-    """`path`, or `path:split`."""
-    path, _, told = rest.rpartition(":")
-    if told not in BATCHES or not path:
+def path_and_split(rest: str, split: str | None) -> tuple[Path, str]:
+    """Parse ``path`` or ``path:split``.
+
+    Raises:
+        HeatproofError: If the name includes another split than the one given.
+    """
+    path, _, named = rest.rpartition(":")
+    if named not in BATCHES or not path:
         return Path(rest), split or "test"
-    if split is not None and split != told:
+    if split is not None and split != named:
         raise HeatproofError(f"cifar10:{rest} names a split, and split={split} another")
-    return Path(path), told
+    return Path(path), named
+
+
+@data(
+    "cifar10",
+    summary="cifar10:/path[:train], an .npz file or the folder of python batches; "
+    "splits train, test",
+    training_split=lambda rest: f"cifar10:{path_and_split(rest, None)[0]}:train",
+)
+def open_cifar10(
+    *, rest: str, model: Model | None, split: str | None, limit: int | None
+) -> Cifar10:
+    """Open ``cifar10:/path`` or ``cifar10:/path:train``."""
+    path, split = path_and_split(rest, split)
+    if model is None:
+        return Cifar10(path, split, limit=limit)
+    fitted = {"size": model.size, "resize": model.resize}
+    return Cifar10(path, split, names=model.classes, limit=limit, **fitted)
 
 
 def _class_index(names: Sequence[str] | None) -> Sequence[int]:
-    """Where the model has each class, by name; by number where it has no names."""
+    """Return the model's index of each class, by name; by number if it has no names."""
     if names is None:
         return range(len(CLASSES))
     strange = [name for name in CLASSES if name not in names]
     if strange:
         raise HeatproofError(
-            f"the model has no class named {', '.join(strange[:3])}; CIFAR-10 has: {', '.join(CLASSES)}"
+            f"the model has no class named {', '.join(strange[:3])}; CIFAR-10 has: "
+            f"{', '.join(CLASSES)}"
         )
     return [list(names).index(name) for name in CLASSES]
 
@@ -94,15 +134,16 @@ def _read(path: Path, split: str) -> tuple[Pixels, Labels]:
         pixels, labels = _arrays(path, split)
     else:
         raise HeatproofError(
-            f"there is no {path.absolute()}; CIFAR-10 is read from an .npz file or from the folder cifar-10-batches-py"
+            f"there is no {path.absolute()}; CIFAR-10 is read from an .npz file or from the folder "
+            "cifar-10-batches-py"
         )
-    fine = (
+    valid = (
         pixels.ndim == 4
         and pixels.shape[1:] == (32, 32, 3)
         and pixels.dtype == np.uint8
         and labels.shape == (len(pixels),)
     )
-    if not fine or not len(labels) or labels.min() < 0 or labels.max() >= len(CLASSES):
+    if not valid or not len(labels) or labels.min() < 0 or labels.max() >= len(CLASSES):
         raise HeatproofError(
             f"{path}: expected images of 32×32×3 in 8 bits and as many labels from 0 to 9; "
             f"found {pixels.shape} {pixels.dtype} and {labels.shape}"
@@ -130,16 +171,17 @@ def _batches(folder: Path, split: str) -> tuple[Pixels, Labels]:
 def _unpickled(path: Path) -> Any:
     if not path.is_file():
         raise HeatproofError(
-            f"there is no {path}; the folder cifar-10-batches-py has: {', '.join(chain(*BATCHES.values()))}"
+            f"there is no {path}; the folder cifar-10-batches-py has: "
+            f"{', '.join(chain(*BATCHES.values()))}"
         )
     try:
         with open(path, "rb") as file:
-            found = _ArraysOnly(file, encoding="bytes").load()
-        if not isinstance(found, dict) or not {b"data", b"labels"} <= found.keys():
+            content = _ArraysOnly(file, encoding="bytes").load()
+        if not isinstance(content, dict) or not {b"data", b"labels"} <= content.keys():
             raise pickle.UnpicklingError("it has no data and labels")
     except Exception as error:  # a broken or hostile pickle can make the reader raise anything
         raise HeatproofError(f"cannot read {path} as a batch of CIFAR-10: {error}") from None
-    return found
+    return content
 
 
 def _latin(text: str, encoding: str) -> bytes:
@@ -149,16 +191,16 @@ def _latin(text: str, encoding: str) -> bytes:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Plain values and numpy arrays; anything else that a pickle asks for, it does not get."""
+    """Unpickles plain values and numpy arrays, and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
-        known: dict[tuple[str, str], Callable[..., Any]] = {
+        allowed: dict[tuple[str, str], Callable[..., Any]] = {
             ("multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
             ("numpy", "ndarray"): np.ndarray,
             ("numpy", "dtype"): np.dtype,
             ("_codecs", "encode"): _latin,
         }
         short = module.removeprefix("numpy.core.").removeprefix("numpy._core.")
-        if (short, name) not in known:
+        if (short, name) not in allowed:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no array")
-        return known[short, name]
+        return allowed[short, name]

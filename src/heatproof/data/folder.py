@@ -1,4 +1,4 @@
-"""A folder of images: one subfolder a class, a file of labels, or no labels at all."""
+"""A folder of images: one subfolder per class, a file of labels, or no labels at all."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import torch
 from PIL import Image
 
 from heatproof.data.base import Sample, UnreadableImage
-from heatproof.data.labels import WNID, class_index, labels_of
+from heatproof.data.catalog import data
+from heatproof.data.labels import WNID, class_index, labels_of, path_and_labels
 from heatproof.errors import HeatproofError, join_limited
+from heatproof.models.model import Model
 from heatproof.tensor.noise import generator
 
 SUFFIXES = frozenset(
@@ -23,11 +25,25 @@ SUFFIXES = frozenset(
 
 
 class ImageFolder:
-    """Images below `root` in a seeded random order, so that a smaller limit is a part of a larger one. An image's id is its path there.
+    """Images below a folder in a seeded random order; the id of an image is its path there.
 
-    labels: a CSV or TSV file with a line for each image: its name, and its class. Without one, subfolders are classes, and images that lie
-    in `root` itself have no label. What a label or a subfolder's name means is told by `class_index`; subfolders of a model without
-    class names may have names of any kind, in sorted order.
+    The samples of a smaller limit are the first of those of a larger one.
+
+    Args:
+        root: The folder.
+        size: Side in pixels of the images that the model takes.
+        resize: What the shorter side is resized to before the middle is cropped to ``size``.
+        labels: A CSV or TSV file with one line per image: its name and its class. Without it,
+            subfolders are classes, and images in ``root`` itself have no label. `class_index` says
+            how labels and names of subfolders are matched to classes. For a model without class
+            names, subfolders may have any names; their sorted order counts.
+        classes: The model's class names.
+        n_classes: The number of classes.
+        limit: The number of samples; all by default.
+        seed: Seed for the sample order.
+
+    Raises:
+        HeatproofError: If there are no images, or labels do not match the classes.
     """
 
     has_silhouettes = False
@@ -46,26 +62,24 @@ class ImageFolder:
     ):
         if not root.is_dir():
             raise HeatproofError(f"there is no folder {root.absolute()}")
-        every = listed(root)
-        if not every:
+        paths = list_images(root)
+        if not paths:
             raise HeatproofError(
                 f"there are no images in {root} (looked for {', '.join(sorted(SUFFIXES))})"
             )
-        self.name, self.root, self.size, self.resize = (
-            f"folder:{root}" + (f":{labels}" if labels else ""),
-            root,
-            size,
-            resize,
-        )
-        order = generator(seed, "folder order").permutation(len(every))[:limit]
-        self.ids: list[str] = [every[i] for i in order]
+        self.name = f"folder:{root}:{labels}" if labels else f"folder:{root}"
+        self.root = root
+        self.size = size
+        self.resize = resize
+        order = generator(seed, "folder order").permutation(len(paths))[:limit]
+        self.ids: list[str] = [paths[i] for i in order]
         if labels is not None:
-            texts = labels_of(labels, every, root)
+            texts = labels_of(labels, paths, root)
             index = class_index(texts, classes, n_classes, f"labels of {labels}")
             self.labels: list[int | None] = [index[texts[i]] for i in order]
         else:
-            folders = _folder_index(root, every, classes, n_classes)
-            _tell_of_labels(root, every)
+            folders = _folder_index(root, paths, classes, n_classes)
+            _warn_about_labels(root, paths)
             self.labels = [folders.get(image.partition("/")[0]) for image in self.ids]
 
     def __len__(self) -> int:
@@ -84,9 +98,49 @@ class ImageFolder:
         return Sample(self.ids[index], fit(image, self.size, self.resize), self.labels[index])
 
 
-def listed(root: Path) -> list[str]:
-    """Paths of all images below, sorted folder by folder. Nothing is opened; links to folders are followed, but not in circles."""
-    found: list[str] = []
+@data(
+    "folder",
+    summary="folder:/path, one subfolder per class (its name, ImageNet's wnid or its number) or no "
+    "labels; folder:/path:labels.csv",
+    reference=lambda evaluated, model, seed: _open(evaluated.name.partition(":")[2], model, seed),
+)
+def open_folder(
+    *, rest: str, model: Model | None, split: str | None, limit: int | None, seed: int
+) -> ImageFolder:
+    """Open ``folder:/path`` or ``folder:/path:labels.csv``."""
+    name = f"folder:{rest}"
+    if model is None:
+        raise HeatproofError(
+            f"{name}: an image folder is fitted to a model; call load_data({name!r}, model=model)"
+        )
+    if split:
+        raise HeatproofError(
+            f"{name}: an image folder has no splits, so split={split} says nothing; name the "
+            "folder of that split"
+        )
+    return _open(rest, model, seed, limit)
+
+
+def _open(rest: str, model: Model, seed: int, limit: int | None = None) -> ImageFolder:
+    root, labels = path_and_labels(rest)
+    return ImageFolder(
+        root,
+        size=model.size,
+        resize=model.resize,
+        labels=labels,
+        classes=model.classes,
+        n_classes=model.n_classes,
+        limit=limit,
+        seed=seed,
+    )
+
+
+def list_images(root: Path) -> list[str]:
+    """Return the paths of all images below a folder, sorted folder by folder.
+
+    Nothing is opened. Links to folders are followed, but not in circles.
+    """
+    images: list[str] = []
     ahead: list[tuple[str, frozenset[str]]] = [("", frozenset())]
     while ahead:
         below, above = ahead.pop()
@@ -101,65 +155,70 @@ def listed(root: Path) -> list[str]:
                     if entry.is_dir():
                         ahead.append((f"{below}{entry.name}/", above | {here}))
                     elif entry.name[entry.name.rfind(".") :].lower() in SUFFIXES:
-                        found.append(below + entry.name)
+                        images.append(below + entry.name)
         except OSError as error:
             raise HeatproofError(f"cannot look into {root / below}: {error.strerror}") from None
-    return sorted(found, key=lambda image: image.split("/"))
+    return sorted(images, key=lambda image: image.split("/"))
 
 
 def _stamp(path: str) -> str:
     try:
-        told = os.stat(path)
-    except OSError as error:  # a link to nowhere: it is named when it is read
+        status = os.stat(path)
+    except OSError as error:  # a dangling link: it is reported when the image is read
         return str(error.strerror)
-    return f"{told.st_size} {told.st_mtime_ns}"
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def _folder_index(
     root: Path, images: Sequence[str], classes: Sequence[str] | None, n_classes: int | None
 ) -> dict[str, int]:
-    folders = sorted(
-        {first for first, slash, _ in (image.partition("/") for image in images) if slash}
-    )
-    told = (
+    folders = sorted({image.partition("/")[0] for image in images if "/" in image})
+    if not folders:
+        return {}
+    named = (
         classes is not None
         or all(folder.isdigit() for folder in folders)
         or (n_classes == 1000 and any(map(WNID.fullmatch, folders)))
     )
-    if not folders or told:
-        return class_index(folders, classes, n_classes, f"subfolders of {root}") if folders else {}
+    if named:
+        return class_index(folders, classes, n_classes, f"subfolders of {root}")
     if n_classes is not None and len(folders) != n_classes:
         raise HeatproofError(
-            f"{root} has {len(folders)} subfolders and the model {n_classes} classes without names, so labels cannot be matched; "
-            "give the model its class names: hp.Model(…, classes=[…])"
+            f"{root} has {len(folders)} subfolders and the model {n_classes} classes without "
+            "names, so labels cannot be matched; give the model its class names: "
+            "hp.Model(…, classes=[…])"
         )
     return {folder: i for i, folder in enumerate(folders)}
 
 
-def _tell_of_labels(root: Path, images: Sequence[str]) -> None:
-    """What looks as if it were labelled and is not."""
+def _warn_about_labels(root: Path, images: Sequence[str]) -> None:
+    """Warn if images look as if they had labels that are not used."""
     beside = [image for image in images if "/" not in image]
     if len(beside) < len(images) and beside:
         warnings.warn(
-            f"{root}: beside the folders of classes are images without a label: {join_limited(beside, 3)}",
+            f"{root}: beside the folders of classes are images without a label: "
+            f"{join_limited(beside, 3)}",
             stacklevel=4,
         )
     tables = sorted(path.name for path in root.iterdir() if path.suffix.lower() in (".csv", ".tsv"))
     if len(beside) == len(images) and tables:
-        written = f"folder:{root}:{tables[0]}"
         warnings.warn(
-            f"{root}: the images are taken without labels; if {tables[0]} has them, write {written}",
+            f"{root}: the images are taken without labels; if {tables[0]} has them, write "
+            f"folder:{root}:{tables[0]}",
             stacklevel=4,
         )
 
 
 def read_image(path: Path) -> Image.Image:
-    """RGB; grey, palette, CMYK and 16-bit images have one clear meaning, transparency lies on white, an animation has no meaning."""
+    """Read an image as RGB. Transparent images are put on white.
+
+    Raises:
+        UnreadableImage: If it is broken, animated, or its values have no known range.
+    """
     try:
         with Image.open(path) as image:
-            if (
-                frames := getattr(image, "n_frames", 1)
-            ) > 1 and image.format != "MPO":  # phones put a preview behind the photo
+            frames = getattr(image, "n_frames", 1)
+            if frames > 1 and image.format != "MPO":  # phones put a preview behind the photo
                 raise UnreadableImage(f"{path.name}: has {frames} frames; which one is meant?")
             image.load()
             if image.mode.startswith("I;16"):
@@ -180,7 +239,10 @@ def read_image(path: Path) -> Image.Image:
 
 
 def fit(image: Image.Image, size: int, resize: int) -> torch.Tensor:  # (3, size, size) in [0, 1]
-    """Shorter side to `resize`, then the middle; an image that has the size already is taken as it is."""
+    """Resize the shorter side to `resize` and crop the middle.
+
+    An image that has the size already is taken as it is.
+    """
     if image.size == (size, size):
         return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).float() / 255
     shorter = min(image.size)

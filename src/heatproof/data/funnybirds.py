@@ -1,7 +1,11 @@
-"""FunnyBirds as its authors publish it (Hesse et al., ICCV 2023): images, part maps, and every image without each part.
+"""FunnyBirds as its authors publish it (Hesse et al., ICCV 2023).
 
-root/classes.json  parts.json  dataset_test.json
-root/test/<class>/<number>.png   root/test_part_map/<class>/<number>.png   root/test_interventions/<class>/<number>/body_<parts kept>.png
+The folder has images, part maps, and every image without each part::
+
+    root/classes.json  parts.json  dataset_test.json
+    root/test/<class>/<number>.png
+    root/test_part_map/<class>/<number>.png
+    root/test_interventions/<class>/<number>/body_<parts kept>.png
 """
 
 from __future__ import annotations
@@ -17,10 +21,12 @@ from PIL import Image
 from torch import Tensor
 
 from heatproof.data.base import PartViews, Sample
+from heatproof.data.catalog import data
 from heatproof.data.folder import read_image
 from heatproof.errors import HeatproofError
+from heatproof.models.model import Model
 
-# In a part map each instance has a colour of its own.
+# In a part map each instance of a part has its own colour.
 INSTANCES: dict[str, tuple[tuple[int, int, int], ...]] = {
     "beak": ((255, 255, 0),),
     "eye": ((255, 255, 253), (255, 255, 254)),
@@ -31,27 +37,41 @@ INSTANCES: dict[str, tuple[tuple[int, int, int], ...]] = {
 
 
 class FunnyBirds:
+    """A split of FunnyBirds.
+
+    Args:
+        root: The folder.
+        size: Side in pixels that images are resized to.
+        split: ``test`` or ``train``.
+        limit: The number of samples; all by default.
+
+    Raises:
+        HeatproofError: If files are missing.
+    """
+
     has_silhouettes = True
 
     def __init__(
         self, root: Path, *, size: int = 256, split: str = "test", limit: int | None = None
     ):
-        told = _json(root / f"dataset_{split}.json")
+        scenes = _read_json(root / f"dataset_{split}.json")
         self.name, self.root, self.size, self.split = f"funnybirds:{root}", root, size, split
-        self.part_names: Sequence[str] = sorted(_json(root / "parts.json"))
+        self.part_names: Sequence[str] = sorted(_read_json(root / "parts.json"))
         strange = [p for p in self.part_names if p not in INSTANCES]
         if strange:
             raise HeatproofError(
-                f"{root / 'parts.json'} names parts that a part map has no colour for: {', '.join(strange)}"
+                f"{root / 'parts.json'} names parts that a part map has no colour for: "
+                f"{', '.join(strange)}"
             )
-        self.labels: Sequence[int | None] = [int(scene["class_idx"]) for scene in told][:limit]
+        self.labels: Sequence[int | None] = [int(scene["class_idx"]) for scene in scenes][:limit]
         self.ids: Sequence[str] = [
             f"{label}/{number:06d}" for number, label in enumerate(self.labels)
         ]
         missing = [i for i in self.ids if not self._path("", i).is_file()]
         if missing:
             raise HeatproofError(
-                f"{root} lacks {len(missing)} of {len(self.ids)} {split} images, such as {self._path('', missing[0])}"
+                f"{root} lacks {len(missing)} of {len(self.ids)} {split} images, such as "
+                f"{self._path('', missing[0])}"
             )
         self.fingerprints: Sequence[str] = [
             f"{s.st_size} {s.st_mtime_ns} {size}"
@@ -68,19 +88,17 @@ class FunnyBirds:
 
     def parts(self, index: int) -> PartViews:
         folder = self.root / f"{self.split}_interventions" / self.ids[index]
-        kept = [
-            "_".join(["body", *(p for p in self.part_names if p != gone)])
-            for gone in self.part_names
-        ]
+        without = [self._pixels(folder / self._file_without(part)) for part in self.part_names]
         part_map = self._part_map(index)
         most = max(map(len, INSTANCES.values()))
         masks = torch.zeros(len(self.part_names), most, self.size, self.size, dtype=torch.bool)
         for p, name in enumerate(self.part_names):
             for k, colour in enumerate(INSTANCES[name]):
                 masks[p, k] = torch.from_numpy((part_map == colour).all(2))
-        return PartViews(
-            torch.stack([self._pixels(folder / f"{name}.png") for name in kept]), masks
-        )
+        return PartViews(torch.stack(without), masks)
+
+    def _file_without(self, part: str) -> str:
+        return "_".join(["body", *(p for p in self.part_names if p != part)]) + ".png"
 
     def _path(self, kind: str, sample: str) -> Path:
         return self.root / f"{self.split}{kind}" / f"{sample}.png"
@@ -94,9 +112,24 @@ class FunnyBirds:
         return np.asarray(image.resize((self.size, self.size), Image.Resampling.NEAREST))
 
 
-def _json(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     if not path.is_file():
         raise HeatproofError(
-            f"there is no {path}; a FunnyBirds folder has classes.json, parts.json and dataset_test.json"
+            f"there is no {path}; a FunnyBirds folder has classes.json, parts.json and "
+            "dataset_test.json"
         )
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+@data(
+    "funnybirds",
+    summary="funnybirds:/path, the published FunnyBirds folder",
+    splits={"train": "train"},
+)
+def open_funnybirds(
+    *, rest: str, model: Model | None, split: str | None, limit: int | None
+) -> FunnyBirds:
+    """Open ``funnybirds:/path``."""
+    return FunnyBirds(
+        Path(rest), size=model.size if model else 256, split=split or "test", limit=limit
+    )

@@ -1,4 +1,4 @@
-"""What a text says about an image's class: a class's name, ImageNet's id of it (a wnid), or its number; and files that list such texts."""
+"""Labels of images: class names, ImageNet's ids (wnids) or numbers, and files that list them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heatproof.models.vision import imagenet_wnids
 
 SUFFIXES = (".csv", ".tsv", ".txt")
 WNID = re.compile(r"n\d{8}")
-# names of columns, the surest first
+# names of columns, in the order in which they are looked for
 FILE_COLUMNS = (
     "filename",
     "file_name",
@@ -32,25 +32,40 @@ LABEL_COLUMNS = (
 )
 
 
-def place_and_labels(rest: str) -> tuple[Path, Path | None]:
-    """`images`, or `images:labels.csv`, which lies here or in the folder."""
-    folder, _, told = rest.rpartition(":")
-    if not (folder and told.lower().endswith(SUFFIXES)):
+def path_and_labels(rest: str) -> tuple[Path, Path | None]:
+    """Parse ``images``, or ``images:labels.csv`` with a file here or in the folder."""
+    folder, _, file = rest.rpartition(":")
+    if not (folder and file.lower().endswith(SUFFIXES)):
         return Path(rest), None
-    inside = Path(folder) / told
-    return Path(folder), inside if inside.is_file() and not Path(told).is_file() else Path(told)
+    inside = Path(folder) / file
+    if inside.is_file() and not Path(file).is_file():
+        return Path(folder), inside
+    return Path(folder), Path(file)
 
 
 def class_index(
     texts: Iterable[str], classes: Sequence[str] | None, n_classes: int | None, where: str
 ) -> dict[str, int]:
-    """Each text's class; all are names, or all wnids, or all numbers. Case, blanks and underscores do not matter in names."""
+    """Return the class index that each text stands for.
+
+    All texts must be class names, or all wnids, or all numbers. Case, blanks and underscores do not
+    matter in names.
+
+    Args:
+        texts: Labels, or names of subfolders.
+        classes: The model's class names.
+        n_classes: The number of classes.
+        where: What the texts are, for the message: ``labels of labels.csv``.
+
+    Raises:
+        HeatproofError: If a text stands for no class.
+    """
     texts = list(dict.fromkeys(texts))
-    ways = [
-        {text: known[key] for text in texts if (key := form(text)) in known}
-        for form, known in _ways(classes, n_classes)
-    ]
-    best = max(ways, key=len)
+    readings = []
+    for form, index in _readings(classes, n_classes):
+        forms = {text: form(text) for text in texts}
+        readings.append({text: index[key] for text, key in forms.items() if key in index})
+    best = max(readings, key=len)
     if len(best) == len(texts):
         return best
     strange = [text for text in texts if text not in best]
@@ -61,14 +76,16 @@ def class_index(
     )
     hint = " or ImageNet's ids, such as n01440764" if n_classes == 1000 else ""
     raise HeatproofError(
-        f"{len(strange)} of {len(texts)} {where} are not classes of the model: {join_limited(strange)}; its classes are {named}. "
-        f"Write those names, numbers from 0{hint}; or give the model its class names: hp.Model(…, classes=[…])"
+        f"{len(strange)} of {len(texts)} {where} are not classes of the model: "
+        f"{join_limited(strange)}; its classes are {named}. Write those names, numbers from "
+        f"0{hint}; or give the model its class names: hp.Model(…, classes=[…])"
     )
 
 
-def _ways(
+def _readings(
     classes: Sequence[str] | None, n_classes: int | None
 ) -> list[tuple[Callable[[str], str], Mapping[str, int]]]:
+    """Return the ways to read a text: how it is normalized, and the class of each normal form."""
     names = list(classes or ())
     wnids = imagenet_wnids() if n_classes == 1000 else ()
     plain = [_plain(name) for name in names]
@@ -90,66 +107,78 @@ def _number(text: str) -> str:
 
 
 def labels_of(path: Path, ids: Sequence[str], root: Path) -> list[str]:
-    """The text that a label file has for each image, whose names it gives with or without their ending; both must match, one to one."""
-    ways = _by_name(ids)
-    found: dict[str, str] = {}
-    homeless: list[str] = []
+    """Return the text that a label file has for each image.
+
+    The file names images by their path, with or without the suffix. Images and lines must match one
+    to one.
+
+    Raises:
+        HeatproofError: If they do not, or the file cannot be read.
+    """
+    images = _by_name(ids)
+    texts: dict[str, str] = {}
+    unmatched: list[str] = []
     for name, text in _rows(path):
-        image = ways.get(name.strip().removeprefix("./"))
+        image = images.get(name.strip().removeprefix("./"))
         if image is None:
-            homeless.append(name)
-        elif found.setdefault(image, text) != text:
-            raise HeatproofError(f"{path} has two labels for {image}: {found[image]} and {text}")
-    bare = [image for image in ids if not found.get(image)]
-    if homeless or bare:
-        told = (
-            [f"{len(bare)} of {len(ids)} images have no label ({join_limited(bare)})"]
-            if bare
-            else []
+            unmatched.append(name)
+        elif texts.setdefault(image, text) != text:
+            raise HeatproofError(f"{path} has two labels for {image}: {texts[image]} and {text}")
+    unlabelled = [image for image in ids if not texts.get(image)]
+    problems = []
+    if unlabelled:
+        problems.append(
+            f"{len(unlabelled)} of {len(ids)} images have no label ({join_limited(unlabelled)})"
         )
-        told += (
-            [f"{len(homeless)} labels have no image ({join_limited(homeless)})"] if homeless else []
-        )
+    if unmatched:
+        problems.append(f"{len(unmatched)} labels have no image ({join_limited(unmatched)})")
+    if problems:
         raise HeatproofError(
-            f"{path} does not match {root}: {'; '.join(told)}. Images are named by their path below the folder"
+            f"{path} does not match {root}: {'; '.join(problems)}. Images are named by their path "
+            "below the folder"
         )
-    return [found[image] for image in ids]
+    return [texts[image] for image in ids]
 
 
 def _by_name(ids: Sequence[str]) -> dict[str, str]:
-    """Full names, and names without ending where only one image has that."""
-    short = Counter(image.rpartition(".")[0] for image in ids)
-    return {
-        **{name: image for image in ids if short[name := image.rpartition(".")[0]] == 1},
-        **{image: image for image in ids},
-    }
+    """Map names to images, and names without suffix if only one image has such a name."""
+    stems = {image: image.rpartition(".")[0] for image in ids}
+    counts = Counter(stems.values())
+    unique = {stem: image for image, stem in stems.items() if counts[stem] == 1}
+    return {**unique, **{image: image for image in ids}}
 
 
 def _rows(path: Path) -> Iterable[tuple[str, str]]:
-    """(file, label) of each line; a first line of column names may put them anywhere, else they are the first two columns."""
+    """Yield (file, label) for each line.
+
+    A first line of column names may put them into any column; else they are the first two.
+    """
     try:
         lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise HeatproofError(f"cannot read labels from {path}: {error}") from None
-    mark = next((mark for mark in "\t,;" if lines and mark in lines[0]), None)
-    rows = (
-        [*csv.reader(lines, delimiter=mark)] if mark else [line.rsplit(None, 1) for line in lines]
-    )
-    head = [_plain(cell).replace(" ", "_") for cell in rows[0]] if rows else []
-    file, label = (
-        next((head.index(name) for name in names if name in head), None)
-        for names in (FILE_COLUMNS, LABEL_COLUMNS)
-    )
-    titled = file is not None and label is not None
-    at = (file or 0, label or 0) if titled else (0, 1)
-    if rows and len(rows[0]) > 2 and not titled:
+    delimiter = next((mark for mark in "\t,;" if lines and mark in lines[0]), None)
+    if delimiter:
+        rows = list(csv.reader(lines, delimiter=delimiter))
+    else:
+        rows = [line.rsplit(None, 1) for line in lines]
+    header = [_plain(field).replace(" ", "_") for field in rows[0]] if rows else []
+    file = next((header.index(name) for name in FILE_COLUMNS if name in header), None)
+    label = next((header.index(name) for name in LABEL_COLUMNS if name in header), None)
+    if file is not None and label is not None:
+        first_line = 2
+    elif len(header) > 2:
         raise HeatproofError(
-            f"{path} has {len(rows[0])} columns; name them in its first line: one is filename, one is label"
+            f"{path} has {len(header)} columns; name them in its first line: one is filename, one "
+            "is label"
         )
-    for number, row in enumerate(rows[1:] if titled else rows, start=2 if titled else 1):
-        if len(row) <= max(at):
+    else:
+        file, label, first_line = 0, 1, 1
+    for number, row in enumerate(rows[first_line - 1 :], start=first_line):
+        if len(row) <= max(file, label):
             raise HeatproofError(
-                f"{path}, line {number}: expected a file's name and its label, found {' '.join(row)!r}"
+                f"{path}, line {number}: expected a file's name and its label, found "
+                f"{' '.join(row)!r}"
             )
-        text = row[at[1]].strip()
-        yield row[at[0]], text.split()[0] if text and WNID.fullmatch(text.split()[0]) else text
+        text = row[label].strip()
+        yield row[file], text.split()[0] if text and WNID.fullmatch(text.split()[0]) else text

@@ -1,9 +1,9 @@
-"""Paperbirds: birds cut from paper, drawn by code, with five parts that can be taken off one by one.
+"""Paperbirds: birds cut from paper, drawn by code, with five parts that can be removed one by one.
 
-A picture is a pure function of (seed, split, index, parts present, size). View, light, background and body are drawn
-before any part, so that taking a part off changes the picture only where the part or its shadow was seen. Classes are
-tuples of part variants and come in pairs that differ in one part alone, so a model has to look at every part.
-(After FunnyBirds: Hesse et al., ICCV 2023.)
+A picture is a pure function of (seed, split, index, parts present, size). View, light, background
+and body are drawn before any part, so that removing a part changes the picture only where the part
+or its shadow was visible. Classes are tuples of part variants and come in pairs that differ in one
+part alone, so a model has to look at every part. (After FunnyBirds: Hesse et al., ICCV 2023.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from heatproof.data.base import PartViews, Sample
+from heatproof.data.catalog import REFERENCE_SIZE, data
 from heatproof.errors import HeatproofError
+from heatproof.models.model import Model
 from heatproof.tensor.noise import generator_of
 
 Points = NDArray[np.float64]  # (N, 2): x to the right, y down
@@ -31,10 +33,9 @@ Piece = tuple[Colour, Points]
 PARTS = ("beak", "eye", "foot", "tail", "wing")
 SPLITS = {"train": 24_000, "val": 2_000, "test": 2_000}
 SMALLEST, LARGEST = 32, 1024
-MEAN, STD = (
-    (0.579, 0.561, 0.570),
-    (0.201, 0.200, 0.195),
-)  # of the pixels of the training split, per channel
+# of the pixels of the training split, per channel
+MEAN = (0.579, 0.561, 0.570)
+STD = (0.201, 0.200, 0.195)
 
 
 # Shapes: everything is a polygon in bird units, facing right, the body about one unit long.
@@ -318,7 +319,8 @@ VARIANTS: dict[str, dict[str, list[Piece]]] = {
     },
 }
 
-# Two families of sixteen. In each, four parts vary freely, so every class has a twin in each of those four.
+# Two families of sixteen classes. In each, four parts vary freely, so that every class has a twin
+# in each of these four.
 FAMILIES: tuple[dict[str, tuple[str, ...]], ...] = (
     {
         "beak": ("cone", "spear"),
@@ -375,12 +377,12 @@ NAMES = (
 
 
 def compatible(label: int, parts: Collection[str]) -> tuple[int, ...]:
-    """The classes that cannot be told from `label` when only `parts` are seen."""
-    seen = [i for i, part in enumerate(PARTS) if part in parts]
+    """Return the classes that cannot be told from `label` when only `parts` are visible."""
+    visible = [i for i, part in enumerate(PARTS) if part in parts]
     return tuple(
         c
         for c, variants in enumerate(CLASSES)
-        if all(variants[i] == CLASSES[label][i] for i in seen)
+        if all(variants[i] == CLASSES[label][i] for i in visible)
     )
 
 
@@ -424,7 +426,7 @@ SHAPES = (
 HILLS, MOST_DISTRACTORS = 2, 10
 OVERSAMPLING = 4
 
-# Paint numbers grow from the lowest paper to the topmost one: 0 sky, hills, distractors, then the bird.
+# Paint numbers grow from the lowest paper to the topmost: 0 sky, hills, distractors, the bird.
 HILL, DISTRACTOR, BIRD = 1, 1 + HILLS, 1 + HILLS + MOST_DISTRACTORS
 STACK = ("tail", "foot", "body", "wing", "beak", "eye")
 PAINTS_EACH = 4
@@ -441,9 +443,8 @@ for _name, _height in zip(STACK, (4, 4, 5, 6, 6, 6), strict=True):
     HEIGHT_OF_PAINT[_own] = _height
     PART_OF_PAINT[_own] = 1 if _name == "body" else 2 + PARTS.index(_name)
 
-Cut = tuple[
-    tuple[Colour, ...], list[tuple[int, Points]]
-]  # the colours of a variant; its pieces as (colour number, outline)
+# the colours of a variant; its pieces as (colour number, outline)
+Cut = tuple[tuple[Colour, ...], list[tuple[int, Points]]]
 
 
 def _cut(pieces: list[Piece]) -> Cut:
@@ -461,16 +462,30 @@ BODY = ((0, TORSO), (0, HEAD), (1, BREAST))
 
 @dataclass(frozen=True)
 class Scene:
+    """A picture, and what is visible in it."""
+
     image: Pixels  # (H, W, 3)
     label: int
-    part_map: Pixels  # (H, W): 0 background and distractors, 1 body, 2… the parts in the order of PARTS; what is seen
-    visible: dict[str, int]  # part -> pixels of it that are seen
+    part_map: Pixels  # (H, W): 0 background and distractors, 1 body, 2… the parts as in PARTS
+    visible: dict[str, int]  # part -> number of its pixels that are visible
 
 
 def render(
     seed: int, split: str, index: int, *, size: int = 64, parts: Collection[str] = PARTS
 ) -> Scene:
-    """Draw one picture. The scene depends on (seed, split, index) alone; `parts` are left in, the others taken off."""
+    """Draw one picture.
+
+    Args:
+        seed: Seed of the data set.
+        split: ``train``, ``val`` or ``test``.
+        index: Number of the picture in the split. With the seed and the split it decides everything
+            but the parts that are drawn.
+        size: Side of the picture in pixels.
+        parts: The parts that are drawn; all others are left out.
+
+    Raises:
+        HeatproofError: If the split, the index, the size or a part does not exist.
+    """
     _check(split, index, size, parts)
     label = label_of(index)
     stage = Stage(Chance(seed, split, index))
@@ -490,10 +505,10 @@ def _check(split: str, index: int, size: int, parts: Collection[str]) -> None:
     if split not in SPLITS:
         raise HeatproofError(f'paperbirds has no split "{split}"; it has: {", ".join(SPLITS)}')
     if index < 0:
-        raise HeatproofError(f"the index of a paperbird is 0 or more, not {index}")
+        raise HeatproofError(f"the index of a paperbird is 0 or more; got {index}")
     if not SMALLEST <= size <= LARGEST:
         raise HeatproofError(
-            f"paperbirds are drawn at {SMALLEST} to {LARGEST} pixels a side, not {size}"
+            f"paperbirds are drawn at {SMALLEST} to {LARGEST} pixels per side; got {size}"
         )
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
@@ -516,14 +531,19 @@ class Chance:
 
 
 class Stage:
-    """What chance decides about a picture, whatever parts are drawn. Lengths are in sides of the picture."""
+    """All random choices about a picture, which do not depend on the parts that are drawn.
+
+    Lengths are in units of the picture's side.
+    """
 
     def __init__(self, chance: Chance) -> None:
         between = chance.between
         unit, stretch, facing = between(0.355, 0.445), between(0.94, 1.06), (-1, 1)[chance.below(2)]
         self.pose = turned(np.diag([unit * stretch * facing, unit / stretch]), between(-14, 14))
         room = [max(0.03, 0.5 - reach * unit) for reach in REACH]
-        self.place = np.array([0.5 + room[0] * between(-1, 1), 0.5 + room[1] * between(-0.9, 0.9)])
+        self.position = np.array(
+            [0.5 + room[0] * between(-1, 1), 0.5 + room[1] * between(-0.9, 0.9)]
+        )
         self.swing = {part: SWING[part] * between(-1, 1) for part in PARTS}
 
         hue, saturation, value = between(0, 1), between(0.16, 0.48), between(0.72, 0.95)
@@ -550,7 +570,7 @@ class Stage:
         ]
 
     def placed(self, points: Points) -> Points:
-        return (points - CENTRE) @ self.pose + self.place
+        return (points - CENTRE) @ self.pose + self.position
 
 
 def hill(highest: float, chance: Chance) -> Points:
@@ -580,7 +600,7 @@ def hsv(hue: float, saturation: float, value: float) -> Colour:
 
 
 def paste(stage: Stage, label: int, side: int, parts: Collection[str]) -> Pixels:
-    """The paint that is seen at each point of a (side, side) canvas."""
+    """Return the paint that is visible at each point of a (side, side) canvas."""
     canvas = Image.new("L", (side, side))
     draw = ImageDraw.Draw(canvas)
 
@@ -606,7 +626,7 @@ def paste(stage: Stage, label: int, side: int, parts: Collection[str]) -> Pixels
 
 
 def lit(stage: Stage, label: int, paints: Pixels) -> Pixels:
-    """Colours, shadows and light: (size · OVERSAMPLING)² paints to (size, size, 3)."""
+    """Add colours, shadows and light: (size · OVERSAMPLING)² paints to (size, size, 3)."""
     side = len(paints)
     height = HEIGHT_OF_PAINT[paints]
     steps = np.zeros_like(paints)
@@ -632,31 +652,37 @@ def lit(stage: Stage, label: int, paints: Pixels) -> Pixels:
 def _palette(stage: Stage, label: int) -> Pixels:
     colours = np.zeros((MOST_PAINTS, 3))
     colours[0] = stage.sky
-    for first, papers in ((HILL, stage.hills), (DISTRACTOR, stage.distractors)):
-        for i, (colour, _) in enumerate(papers):
+    for first, shapes in ((HILL, stage.hills), (DISTRACTOR, stage.distractors)):
+        for i, (colour, _) in enumerate(shapes):
             colours[first + i] = colour
     colours[PAINT["body"] : PAINT["body"] + 2] = stage.body
     for part, variant in zip(PARTS, CLASSES[label], strict=True):
-        own = CUTS[part, variant][0]
-        colours[PAINT[part] : PAINT[part] + len(own)] = own
+        papers = CUTS[part, variant][0]
+        colours[PAINT[part] : PAINT[part] + len(papers)] = papers
     return np.concatenate([colours * shade for shade in SHADE]).astype(np.uint8)
 
 
-KNOWN_SIZE = 64  # that of the embedded models: every one of them, and every judged cell of a grid, asks for the same pictures again
+# All embedded models, and all views of a grid, load the same pictures of this size.
+CACHED_SIZE = 64
 
 
 @lru_cache(2048)  # of 16 KB
-def _known_scene(seed: int, split: str, index: int) -> Scene:
-    return render(seed, split, index, size=KNOWN_SIZE)
+def _cached_scene(seed: int, split: str, index: int) -> Scene:
+    return render(seed, split, index, size=CACHED_SIZE)
 
 
-VERSION = (
-    1  # goes up when a scene is drawn differently, so that old results are not taken for new ones
-)
+VERSION = 1  # raised when scenes are drawn differently, so that old results are not reused
 
 
 class Paperbirds:
-    """A split of the data set as `Data`; pictures are drawn when they are loaded."""
+    """A split of the data set; pictures are drawn when they are loaded.
+
+    Args:
+        split: ``train``, ``val`` or ``test``.
+        size: Side of the pictures in pixels.
+        limit: The number of samples; all by default.
+        seed: Seed of the data set.
+    """
 
     classes = NAMES
     part_names = PARTS
@@ -667,7 +693,7 @@ class Paperbirds:
     ) -> None:
         _check(split, 0, size, PARTS)
         if limit is not None and limit < 1:
-            raise HeatproofError(f"limit is at least 1, not {limit}")
+            raise HeatproofError(f"limit must be at least 1; got {limit}")
         count = min(SPLITS[split], limit or SPLITS[split])
         self.name = f"paperbirds:{split}"
         self.split, self.size, self.seed = split, size, seed
@@ -684,8 +710,8 @@ class Paperbirds:
 
     def load(self, index: int) -> Sample:
         scene = (
-            _known_scene(self.seed, self.split, range(len(self))[index])
-            if self.size == KNOWN_SIZE
+            _cached_scene(self.seed, self.split, range(len(self))[index])
+            if self.size == CACHED_SIZE
             else self.scene(index)
         )
         image = torch.from_numpy(scene.image).permute(2, 0, 1).float() / 255
@@ -695,11 +721,30 @@ class Paperbirds:
 
     def parts(self, index: int) -> PartViews:
         part_map = torch.from_numpy(self.scene(index).part_map)
-        without = [
-            torch.from_numpy(self.scene(index, [p for p in PARTS if p != gone]).image).permute(
-                2, 0, 1
-            )
-            for gone in PARTS
-        ]
+        without = [self._without(index, part) for part in PARTS]
         masks = [part_map == number for number in range(2, 2 + len(PARTS))]
         return PartViews(torch.stack(without), torch.stack(masks)[:, None])
+
+    def _without(self, index: int, part: str) -> torch.Tensor:  # (3, H, W) uint8
+        others = [p for p in PARTS if p != part]
+        return torch.from_numpy(self.scene(index, others).image).permute(2, 0, 1)
+
+
+def _reference(evaluated: Paperbirds, model: Model, seed: int) -> Paperbirds:
+    return Paperbirds("train", size=model.size, limit=REFERENCE_SIZE)
+
+
+@data(
+    "paperbirds",
+    summary=f"paper-cut birds, drawn by code; splits {', '.join(SPLITS)}",
+    training_split=lambda rest: "paperbirds:train",
+    reference=_reference,
+    splits={"train": "train", "validation": "val", "test": "test"},
+)
+def open_paperbirds(
+    *, rest: str, model: Model | None, split: str | None, limit: int | None
+) -> Paperbirds:
+    """Open ``paperbirds``, ``paperbirds:train``, ``paperbirds:val`` or ``paperbirds:test``."""
+    if rest and split and rest != split:
+        raise HeatproofError(f"paperbirds:{rest} names a split, and split={split} another")
+    return Paperbirds(split or rest or "test", size=model.size if model else 64, limit=limit)

@@ -1,4 +1,4 @@
-"""Images that are not judged: for statistics that methods, baselines and protocols need of a model."""
+"""Reference images, which are not evaluated: methods, baselines and protocols prepare with them."""
 
 from __future__ import annotations
 
@@ -7,69 +7,73 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from heatproof.data.altered import Altered
-from heatproof.data.base import Data
-from heatproof.data.catalog import load_batch, load_data
-from heatproof.data.folder import ImageFolder
+from heatproof.data.base import Data, code_of
+from heatproof.data.catalog import REFERENCE_SIZE, default_reference, load_batch
 from heatproof.data.grids import Grids
-from heatproof.data.paperbirds import Paperbirds
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
 from heatproof.models.model import Model
 
-SIZE = 512  # images, where nothing else is said
-
 
 @dataclass(frozen=True)
 class Reference:
+    """Samples of a data set that serve as a reference."""
+
     data: Data
     indices: Sequence[int]
 
     @property
     def fingerprint(self) -> str:
-        told = repr(
-            [self.data.name, [(self.data.ids[i], self.data.fingerprints[i]) for i in self.indices]]
-        )
-        return content_hash(told)
+        """A hash that changes when an image or the code of a user's own data set changes."""
+        samples = [(self.data.ids[i], self.data.fingerprints[i]) for i in self.indices]
+        code = code_of(self.data)
+        parts = [self.data.name, samples, *([] if code is None else [code])]
+        return content_hash(repr(parts))
 
     def batches(self, model: Model) -> Iterator[Tensor]:
-        """In the model's input space; images that cannot be read are left out."""
-        found = 0
+        """Yield images ``(B, 3, H, W)`` in the model's input space; unreadable ones are left out.
+
+        Raises:
+            HeatproofError: If no image can be read.
+        """
+        count = 0
         for start in range(0, len(self.indices), model.batch_size):
             batch = load_batch(self.data, self.indices[start : start + model.batch_size], model)
-            found += len(batch.ids)
+            count += len(batch.ids)
             if batch.ids:
                 yield batch.x
-        if not found:
+        if not count:
             raise HeatproofError(f"none of the reference images of {self.data.name} can be read")
 
 
-def reference_for(judged: Data, model: Model, told: Data | None = None, seed: int = 0) -> Reference:
-    """What is told, or else the training split of paperbirds, or what a folder has besides the judged images. Never a judged image."""
-    if isinstance(judged, Grids):
+def reference_for(
+    evaluated: Data, model: Model, given: Data | None = None, seed: int = 0
+) -> Reference:
+    """Return the reference images for a data set, none of which is evaluated.
+
+    Args:
+        evaluated: The data set that maps are evaluated on.
+        model: The model that the images are fitted to.
+        given: The reference images that the user names. By default the data set says which to
+            use, such as the training split, or the other images of a folder.
+        seed: Seed for the sample order.
+
+    Raises:
+        HeatproofError: If there are no such images, or named ones are evaluated.
+    """
+    if isinstance(evaluated, Grids):
         raise HeatproofError("There are none for grids")
-    data = told or _default(judged, model, seed)
-    taken = set(zip(judged.ids, judged.fingerprints, strict=True))
+    data = given or default_reference(evaluated, model, seed)
+    taken = set(zip(evaluated.ids, evaluated.fingerprints, strict=True))
     rest = [i for i in range(len(data.ids)) if (data.ids[i], data.fingerprints[i]) not in taken]
-    if told and len(rest) < len(data.ids):
+    if given and len(rest) < len(data.ids):
         raise HeatproofError(
-            f"{len(data.ids) - len(rest)} of the {len(data.ids)} reference images of {data.name} are judged; name images that are not, "
-            "or leave the reference out"
+            f"{len(data.ids) - len(rest)} of the {len(data.ids)} reference images of {data.name} "
+            "are evaluated; name images that are not, or leave the reference out"
         )
     if not rest:
         raise HeatproofError(
-            f"all images of {data.name} are judged, and none is left as a reference; lower the limit or name a reference"
+            f"all images of {data.name} are evaluated, and none is left as a reference; lower the "
+            "limit or name a reference"
         )
-    return Reference(data, rest if told else rest[:SIZE])
-
-
-def _default(judged: Data, model: Model, seed: int) -> Data:
-    if isinstance(judged, Altered):
-        return Altered(_default(judged.images, model, seed), judged.kind, judged.seed)
-    if isinstance(judged, Paperbirds):
-        return load_data("paperbirds:train", model, limit=SIZE)
-    if isinstance(judged, ImageFolder):
-        return load_data(judged.name, model, seed=seed)
-    raise HeatproofError(
-        f"{judged.name} has no images besides those that are judged; name a reference"
-    )
+    return Reference(data, rest if given else rest[:REFERENCE_SIZE])

@@ -1,4 +1,8 @@
-"""Models by name: `paperbirds/resnet`, `bagnet33`, `torchvision:resnet50`, `timm:vit_base_patch16_224`, `file:my_model.py:build`."""
+"""Models by name.
+
+Names are dispatched to loaders, which are registered by a whole name (``bagnet33``) or by how names
+begin (``paperbirds/``, ``torchvision:``, ``timm:``, ``file:``).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ import copy
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,19 +33,102 @@ from heatproof.models.nets import (
 )
 from heatproof.models.papers import NETWORKS, OURS
 from heatproof.models.vision import (
-    OPEN,
+    LIBRARIES,
     RANDOM,
     Input,
     imagenet_names,
     library_model,
     library_source,
 )
+from heatproof.registry import Registry
 from heatproof.tensor.noise import seeded
-from heatproof.userfile import from_file
+from heatproof.userfile import PREFIX, from_file, source_hash
 
-DOWNLOAD = "download"  # as weights: the published ones, from the network if they are not kept yet
+DOWNLOAD = "download"  # as weights: the published ones, from the network unless they are cached
 
-ALIGNMENT = re.compile(r"(\d+)/(.+)")
+FINE_TUNING = re.compile(r"(\d+)/(.+)")
+_BEGINNING = re.compile(r"[^:/]*[:/]")
+
+Weights = str | Path | None
+Load = Callable[[str, Weights], Model]  # (name, weights) -> model
+
+
+@dataclass(frozen=True)
+class ModelLoader:
+    """How models of some names are made.
+
+    Attributes:
+        id: A model's name, or how names begin: then it ends in ``/`` or ``:``.
+        load: Return the model of a name with the weights it comes with. If weights are given, the
+            network may be untrained, as they are read into it afterwards.
+        names: Names to suggest for one that is not known.
+        published: Return where the weights of a name are published.
+        source: Hash of a user's code; None for what ships with heatproof.
+        summary: One line about a model of the user's own.
+    """
+
+    id: str
+    load: Load
+    names: tuple[str, ...] = ()
+    published: Callable[[str], download.Source] | None = None
+    source: str | None = None
+    summary: str = ""
+
+
+def _entry_of(thing: Any, name: str) -> ModelLoader:
+    """Return the loader of a package's own model: a module, or a function that returns one."""
+    if not callable(thing):
+        raise HeatproofError(
+            "a model is a torch.nn.Module, an hp.Model, or a function that returns one; got "
+            f"{type(thing).__name__}"
+        )
+    name = name or getattr(thing, "__name__", type(thing).__name__)
+    summary = (getattr(thing, "__doc__", "") or "").partition("\n")[0]
+    return ModelLoader(
+        name,
+        lambda name, weights: _call(thing, name),
+        (name,),
+        source=source_hash(thing),
+        summary=summary,
+    )
+
+
+MODELS: Registry[ModelLoader] = Registry("model", _entry_of)
+
+
+def loader(
+    id: str,
+    *,
+    names: tuple[str, ...] = (),
+    published: Callable[[str], download.Source] | None = None,
+) -> Callable[[Load], Load]:
+    """Register a function ``(name, weights) -> Model``; see `ModelLoader` for the arguments."""
+
+    def register(load: Load) -> Load:
+        MODELS.add(ModelLoader(id, load, names, published, source_hash(load)), load)
+        return load
+
+    return register
+
+
+def find_loader(name: str) -> ModelLoader:
+    """Return the loader for a model's name.
+
+    Raises:
+        HeatproofError: If there is none; the message has suggestions.
+    """
+    beginning = _BEGINNING.match(name)
+    for key in (beginning[0], name) if beginning else (name,):
+        if key in MODELS:
+            return MODELS[key]
+    like = ["torchvision:resnet50", "timm:vit_base_patch16_224"]
+    if name.isidentifier():
+        like = [f"{package}:{name}" for package in LIBRARIES]
+    hint = (
+        f"Those of a library are named like {' or '.join(like)}, and your own "
+        "file:my_model.py:build"
+    )
+    raise unknown("model", name, [n for entry in MODELS for n in entry.names], hint)
 
 
 def load_model(
@@ -51,87 +140,103 @@ def load_model(
     fine_tuned: str | None = None,
     backend: str | None = None,
 ) -> Model:
-    """A model by name, from a file of one's own, or from any torch module.
+    """Load a model by name, from a file of your own, or from any torch module.
 
-    weights: a local .safetensors or .pth file of tensors (never an arbitrary pickle), "random" for an untrained network, or "download" for
-        the published ones. Those of paperbirds ship; others are downloaded only when asked, and then kept.
-    device: "cpu", "cuda", "cuda:1", "mps", or "auto"; by default where it is.
-    fine_tuned_weights: files of weights that were fine-tuned from these, by cells and baseline: {"16/zero": "fine-tuned.safetensors"}. `idsds` takes them.
-    fine_tuned: "16/zero" gives the model with those weights, the embedded ones or one of `fine_tuned_weights`.
-    backend: what computes whole passes without gradients: "eager", "fused" (convolutions and norms in one), "compile" (torch.compile) or
-        "openvino"; by default eager. Each agrees with eager to 1e-3 of the logits' range, and always runs `batch_size` images at once.
+    Args:
+        name: A name such as ``paperbirds/resnet``, ``bagnet33``, ``torchvision:resnet50``,
+            ``timm:vit_base_patch16_224`` or ``file:my_model.py:build``; a module or a `Model`.
+        weights: A local .safetensors or .pth file of tensors (never an arbitrary pickle),
+            ``random`` for an untrained network, or ``download`` for the published weights. Those
+            of paperbirds ship; others are downloaded only on request, and then cached.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``; by default where the model is.
+        fine_tuned_weights: Files of weights that were fine-tuned from these, by the number of
+            patches and the baseline: ``{"16/zero": "fine-tuned.safetensors"}``. ``idsds`` uses
+            them.
+        fine_tuned: Return the model with these fine-tuned weights, such as ``16/zero``: embedded
+            ones, or one of ``fine_tuned_weights``.
+        backend: What computes whole passes without gradients: ``eager`` (the default), ``fused``
+            (convolutions merged with norms), ``compile`` (torch.compile) or ``openvino``. Each
+            agrees with eager to 1e-3 of the logits' range, and always runs ``batch_size`` images.
+
+    Raises:
+        HeatproofError: If there is no such model, weights are missing or do not fit, or the device
+            cannot be used.
     """
-    place = pick_device(device) if device is not None else None
-    file = _file(name, weights)
+    target = pick_device(device) if device is not None else None
+    file = _weights_file(name, weights)
     model = _open(name, file if weights != RANDOM else RANDOM)
     if file is not None:
         load_weights(model.module, file, model.name)
         model.fine_tuned, model.fine_tuned_weights = metadata(file).get("fine_tuned", ""), {}
     for to, path in (fine_tuned_weights or {}).items():
-        model.fine_tuned_weights[_checked(model, to, Path(path))] = Path(path)
+        _check_fine_tuned(model, to, Path(path))
+        model.fine_tuned_weights[to] = Path(path)
     if fine_tuned is not None:
         model = load_fine_tuned(model, fine_tuned)
     model.backend = backend or model.backend
-    return model if place is None or model.device == torch.device(place) else model.to(place)
+    if target is None or model.device == torch.device(target):
+        return model
+    return model.to(target)
 
 
-def _file(name: str | nn.Module | Model, weights: str | Path | None) -> Path | None:
-    """The file that weights are to be read from, if there is one."""
-    published = isinstance(name, str) and (name in OURS or name.partition(":")[0] in OPEN)
-    if weights not in (None, DOWNLOAD) or not published:
-        if weights == DOWNLOAD:
-            raise HeatproofError(
-                f"weights={DOWNLOAD} is for published networks: {', '.join(OURS)}, and those of timm and torchvision"
-            )
+def _weights_file(name: str | nn.Module | Model, weights: Weights) -> Path | None:
+    """Return the file that weights are read from, if there is one."""
+    known = isinstance(name, str) and not name.startswith(PREFIX)
+    published = find_loader(str(name)).published if known else None
+    if published is None and weights == DOWNLOAD:
+        raise HeatproofError(
+            f"weights={DOWNLOAD} is for published networks: {', '.join(OURS)}, and those of timm "
+            "and torchvision"
+        )
+    if published is None or weights not in (None, DOWNLOAD):
         return None if weights in (None, RANDOM) else Path(str(weights))
-    source = (
-        download.Source.at(NETWORKS[str(name)].url) if name in OURS else library_source(str(name))
-    )
-    path = download.kept(source)
+    source = published(str(name))
+    path = download.cached(source)
     if path is not None:
         return path
     if weights == DOWNLOAD and source.url:
         return download.fetch(source)
     if not source.url:
         raise HeatproofError(
-            f"{name} needs weights, and none are published: give a local .safetensors or .pth file, or weights={RANDOM}"
+            f"{name} needs weights, and none are published: give a local .safetensors or .pth "
+            f"file, or weights={RANDOM}"
         )
+    looked = " and ".join(str(p) for p in download.cache_paths(source.file))
     raise HeatproofError(
-        f"{name} needs weights, and nothing is downloaded unless asked "
-        f"(looked for {' and '.join(str(p) for p in download.places(source.file))}): give a local .safetensors or .pth file, "
-        f"weights={DOWNLOAD} to get {source.url}, or weights={RANDOM} for an untrained network"
+        f"{name} needs weights, and nothing is downloaded unless asked (looked for {looked}): "
+        f"give a local .safetensors or .pth file, weights={DOWNLOAD} to get {source.url}, or "
+        f"weights={RANDOM} for an untrained network"
     )
 
 
-def _open(name: str | nn.Module | Model, weights: str | Path | None) -> Model:
-    """With the weights it comes with; a network by name that is to get others, with random ones."""
-    if weights == RANDOM and (not isinstance(name, str) or name.startswith("file:")):
-        raise HeatproofError(
-            f"weights={RANDOM} is for networks that heatproof builds by name; one of your own comes with the weights it has"
-        )
-    if isinstance(name, Model):
-        return name
-    if isinstance(name, nn.Module):
-        return Model(name)
-    if not isinstance(name, str):
+def _open(name: str | nn.Module | Model, weights: Weights) -> Model:
+    """Return a model with the weights it comes with, or untrained if it is to get others."""
+    if isinstance(name, str):
+        entry = find_loader(name)
+        if weights == RANDOM and (name.startswith(PREFIX) or entry.source is not None):
+            raise HeatproofError(_NO_RANDOM)
+        return entry.load(name, weights)
+    if not isinstance(name, Model | nn.Module):
         raise HeatproofError(
             f"a model is a name, a torch.nn.Module or an hp.Model; got {type(name).__name__}"
         )
-    if name in OURS:
-        return _published(name)
-    kind = next((kind for kind in _KINDS if name.startswith(kind)), None)
-    if kind is None:
-        like = (
-            [f"{package}:{name}" for package in OPEN]
-            if name.isidentifier()
-            else ["torchvision:resnet50", "timm:vit_base_patch16_224"]
-        )
-        others = f"Those of a library are named like {' or '.join(like)}, and your own file:my_model.py:build"
-        raise unknown("model", name, [*(f"paperbirds/{n}" for n in NETS), *OURS], others)
-    return _KINDS[kind](name, weights)
+    if weights == RANDOM:
+        raise HeatproofError(_NO_RANDOM)
+    return name if isinstance(name, Model) else Model(name)
+
+
+_NO_RANDOM = (
+    f"weights={RANDOM} is for networks that heatproof builds by name; one of your own comes with "
+    "the weights it has"
+)
 
 
 def pick_device(device: str) -> str:
+    """Return the device to use; ``auto`` is the fastest that there is.
+
+    Raises:
+        HeatproofError: If the device cannot be used.
+    """
     if device != "auto":
         try:
             torch.empty(0, device=device)
@@ -140,25 +245,29 @@ def pick_device(device: str) -> str:
                 f'device "{device}" cannot be used here: {str(error).splitlines()[0]}'
             ) from None
         return device
-    return (
-        "cuda"
-        if torch.cuda.is_available()
-        else "mps"
-        if torch.backends.mps.is_available()
-        else "cpu"
-    )
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def load_fine_tuned(model: Model, to: str) -> Model:
-    """The model with the weights that were fine-tuned for these cells and this baseline."""
+    """Return a copy of the model with the weights that were fine-tuned for patches and a baseline.
+
+    Args:
+        model: The model, whose ``fine_tuned_weights`` are looked up.
+        to: The number of patches and the baseline, such as ``16/zero``.
+
+    Raises:
+        HeatproofError: If there are no such weights; the message says how to make them.
+    """
     if model.fine_tuned == to:
         return model
-    if not ALIGNMENT.fullmatch(to):
+    if not FINE_TUNING.fullmatch(to):
         raise HeatproofError(
-            f'fine_tuned is the number of cells and the baseline, such as 16/zero; got "{to}"'
+            f'fine_tuned is the number of patches and the baseline, such as 16/zero; got "{to}"'
         )
     if to not in model.fine_tuned_weights:
-        raise HeatproofError(_not_aligned(model, to))
+        raise HeatproofError(_missing_fine_tuning(model, to))
     view, path = copy.deepcopy(model), model.fine_tuned_weights[to]
     if path is not None:
         load_weights(view.module, path, model.name)
@@ -168,43 +277,45 @@ def load_fine_tuned(model: Model, to: str) -> Model:
     return view
 
 
-def _not_aligned(model: Model, to: str) -> str:
+def _missing_fine_tuning(model: Model, to: str) -> str:
     patches, _, baseline = to.partition("/")
-    embedded = model.name.startswith("paperbirds/")
-    what = ("paperbirds:train", " --schedule short") if embedded else ("folder:…", "")
-    has = (
-        f"it has: {', '.join(model.fine_tuned_weights)}"
-        if model.fine_tuned_weights
-        else "it has none"
-    )
+    data, options = "folder:…", ""
+    if model.name.startswith("paperbirds/"):
+        data, options = "paperbirds:train", " --schedule short"
+    has = f"it has: {', '.join(model.fine_tuned_weights) or 'none'}"
+    file = "fine-tuned/fine-tuned.safetensors"
     return (
         f"{model.name} has no weights fine-tuned for {to} ({has}). Make them with\n"
-        f"  heatproof finetune {model.name} {what[0]} -o fine-tuned --patches {patches} --baseline '{baseline}'{what[1]}\n"
-        f"and name them in the spec: {{name: {model.name}, fine_tuned_weights: {{{to}: fine-tuned/fine-tuned.safetensors}}}}, "
-        f'or in Python: load_model(…, fine_tuned_weights={{"{to}": "fine-tuned/fine-tuned.safetensors"}})'
+        f"  heatproof finetune {model.name} {data} -o fine-tuned --patches {patches} "
+        f"--baseline '{baseline}'{options}\n"
+        f"and name them in the spec: {{name: {model.name}, fine_tuned_weights: {{{to}: {file}}}}}, "
+        f'or in Python: load_model(…, fine_tuned_weights={{"{to}": "{file}"}})'
     )
 
 
-def _checked(model: Model, to: str, path: Path) -> str:
-    """The file is there, says nothing else, and fits."""
-    if not ALIGNMENT.fullmatch(to):
+def _check_fine_tuned(model: Model, to: str, path: Path) -> None:
+    """Check that a file of fine-tuned weights exists, fits, and is what it is said to be."""
+    if not FINE_TUNING.fullmatch(to):
         raise HeatproofError(
-            f'fine_tuned_weights: "{to}" must be the number of cells and the baseline, such as 16/zero'
+            f'fine_tuned_weights: "{to}" must be the number of patches and the baseline, such as '
+            "16/zero"
         )
     load_weights(copy.deepcopy(model.module), path, model.name)
-    told = metadata(path).get("fine_tuned", to)
-    if told != to:
-        raise HeatproofError(f"fine_tuned_weights: {path} was fine-tuned for {told}, not {to}")
-    return to
+    stated = metadata(path).get("fine_tuned", to)
+    if stated != to:
+        raise HeatproofError(f"fine_tuned_weights: {path} was fine-tuned for {stated}, not {to}")
 
 
-def _embedded(net: str, pretrained: bool) -> Model:
+@loader("paperbirds/", names=tuple(f"paperbirds/{net}" for net in NETS))
+def _paperbirds(name: str, weights: Weights) -> Model:
+    net = name.removeprefix("paperbirds/")
+    pretrained = weights is None
     if net not in NETS:
-        raise unknown("model", f"paperbirds/{net}", [f"paperbirds/{n}" for n in NETS])
+        raise unknown("model", name, [f"paperbirds/{n}" for n in NETS])
     if pretrained and net in ON_DEMAND:
         raise HeatproofError(
-            f"the weights of paperbirds/{net} do not ship; in a spec write {{train: paperbirds/{net}}}, "
-            f"or train them with: heatproof train paperbirds/{net} -o {net}.safetensors, and give them as weights"
+            f"the weights of {name} do not ship; in a spec write {{train: {name}}}, or train them "
+            f"with: heatproof train {name} -o {net}.safetensors, and give them as weights"
         )
     with seeded():
         module = build(net)
@@ -213,35 +324,50 @@ def _embedded(net: str, pretrained: bool) -> Model:
     names = json.loads(metadata(weights_path("resnet"))["classes"])
     model = Model(
         module.eval(),
-        name=f"paperbirds/{net}",
+        name=name,
         size=64,
         mean=NETS[net].mean,
         std=NETS[net].std,
         classes=names,
     )
-    for path in sorted(ASSETS.glob(f"paperbirds-{net}-*.safetensors")) if pretrained else ():
-        if found := re.fullmatch(rf"paperbirds-{re.escape(net)}-(\d+)-([a-z]+)", path.stem):
-            model.fine_tuned_weights["/".join(found.groups())] = path
+    if pretrained:
+        model.fine_tuned_weights |= _embedded_fine_tunings(net)
     return model
 
 
-def _cifar10(name: str, pretrained: bool) -> Model:
+def _embedded_fine_tunings(net: str) -> dict[str, Path]:
+    """Return the fine-tuned weights that ship: ``16/zero`` -> file."""
+    weights: dict[str, Path] = {}
+    for path in sorted(ASSETS.glob(f"paperbirds-{net}-*.safetensors")):
+        match = re.fullmatch(rf"paperbirds-{re.escape(net)}-(\d+)-([a-z]+)", path.stem)
+        if match:
+            weights["/".join(match.groups())] = path
+    return weights
+
+
+@loader("cifar10/")
+def _cifar10(name: str, weights: Weights) -> Model:
     net = name.removeprefix("cifar10/")
     if net not in CIFAR10_NETS:
         raise unknown("model", name, [f"cifar10/{n}" for n in CIFAR10_NETS])
-    if pretrained:
+    if weights is None:
         raise HeatproofError(
-            f"the weights of {name} do not ship; train them with: heatproof train {name} --data cifar10:/path -o {net}.safetensors, "
-            "and give them as weights"
+            f"the weights of {name} do not ship; train them with: heatproof train {name} "
+            f"--data cifar10:/path -o {net}.safetensors, and give them as weights"
         )
     with seeded():
         module = build_cifar10(net)
-    told = CIFAR10_NETS[net]
-    return Model(module.eval(), name=name, size=told.size, mean=told.mean, std=told.std)
+    config = CIFAR10_NETS[net]
+    return Model(module.eval(), name=name, size=config.size, mean=config.mean, std=config.std)
 
 
-def _published(name: str) -> Model:
-    """A network of a paper that no library has."""
+@loader("rao2024/")
+def _rao2024(name: str, weights: Weights) -> Model:
+    return invariance(name)
+
+
+def _published(name: str, weights: Weights) -> Model:
+    """Build a network of a paper that no library has."""
     network = NETWORKS[name]
     with seeded():
         module = network.module()
@@ -249,35 +375,37 @@ def _published(name: str) -> Model:
     return Model(module.eval(), name=name, aliases=dict(network.layers), **image._asdict())
 
 
-def _from_file(name: str) -> Model:
-    """The named function returns a torch module or an hp.Model."""
-    build = from_file(name)
+def _library(name: str, weights: Weights) -> Model:
+    return library_model(name, None if weights == RANDOM else Path(str(weights)))
+
+
+for _name in OURS:
+    loader(_name, names=(_name,), published=lambda name: download.Source.at(NETWORKS[name].url))(
+        _published
+    )
+for _package in LIBRARIES:
+    loader(f"{_package}:", published=library_source)(_library)
+
+
+@loader(PREFIX)
+def _from_file(name: str, weights: Weights) -> Model:
+    """Load ``file:my_model.py:build``, a function that returns a torch module or an hp.Model."""
+    return _call(from_file(name), name)
+
+
+def _call(thing: Any, name: str) -> Model:
+    """Return the model that a function builds, or a module as a model."""
     try:
-        built = build() if callable(build) and not isinstance(build, nn.Module) else build
+        built = thing() if callable(thing) and not isinstance(thing, nn.Module) else thing
     except HeatproofError:
         raise
     except Exception as error:
         raise HeatproofError(f"{name} raised {type(error).__name__}: {error}") from error
     if not isinstance(built, Model | nn.Module):
         raise HeatproofError(
-            f"{name} must return a torch.nn.Module or an hp.Model; it returned {type(built).__name__}"
+            f"{name} must return a torch.nn.Module or an hp.Model; it returned "
+            f"{type(built).__name__}"
         )
     model = built if isinstance(built, Model) else Model(built)
     model.name = name
     return model
-
-
-_KINDS: dict[str, Callable[[str, str | Path | None], Model]] = {  # by how the name begins
-    "file:": lambda name, weights: _from_file(name),
-    "cifar10/": lambda name, weights: _cifar10(name, pretrained=weights is None),
-    "paperbirds/": lambda name, weights: _embedded(
-        name.removeprefix("paperbirds/"), pretrained=weights is None
-    ),
-    "rao2024/": lambda name, weights: invariance(name),
-    **{
-        f"{package}:": lambda name, weights: library_model(
-            name, None if weights == RANDOM else Path(str(weights))
-        )
-        for package in OPEN
-    },
-}

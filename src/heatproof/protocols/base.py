@@ -1,22 +1,28 @@
-"""A protocol judges maps: what all methods share is computed once, then every method is measured sample by sample."""
+"""Protocols score maps.
+
+What all methods share is computed once per batch; then the maps of every method get one score per
+sample.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from heatproof.baselines import Baseline
 from heatproof.baselines.base import PreparedBaselines, no_reference
 from heatproof.data.base import Data, PartViews
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, format_invalid
 from heatproof.models.model import Model
 from heatproof.registry import Registry
 from heatproof.tensor.noise import Rng
+from heatproof.userfile import source_hash
 
 
 @dataclass(frozen=True)
@@ -56,47 +62,63 @@ class ViewKey:
     def description(self) -> str:
         """The label in words, which are never empty."""
         if self.is_plain:
-            return "as it is"
+            return "original"
         return f"fine-tuned ({self.name})" if self.is_fine_tuned else self.label
 
 
 @dataclass
 class EvalBatch:
-    """The samples of a task as a protocol sees them."""
+    """The samples of a batch as a protocol sees them.
+
+    Attributes:
+        ids: Sample ids.
+        x: Images in the model's input space, ``(B, C, H, W)``.
+        target: Explained classes ``(B,)``.
+        clean: Logits of ``x``, ``(B, K)``.
+        rng: Noise of the samples.
+        parts: Images without each part and masks of the parts, if the protocol needs them.
+        silhouette: Masks ``(B, H, W)`` of the object, if the data set has them.
+        prepared: What ``prepare`` returned.
+        prepared_baseline: Looks up what a baseline has prepared.
+        explain: Maps other images of these samples to maps of the evaluated method.
+        batch_cache: Results that protocols share, for all methods.
+        map_cache: Results that protocols share, for the evaluated maps.
+        view: What is evaluated in place of the model and its data.
+    """
 
     ids: list[str]
-    x: Tensor  # (B, C, H, W) in the model's input space
-    target: Tensor  # (B,)
-    clean: Tensor  # (B, K) logits of x
+    x: Tensor
+    target: Tensor
+    clean: Tensor
     rng: Rng
-    parts: PartViews | None = None  # where the protocol needs them
-    silhouette: Tensor | None = None  # (B, H, W) bool, where the data has them
-    prepared: Mapping[str, Tensor] = field(
-        default_factory=dict
-    )  # what the protocol's `prepare` found
-    prepared_baseline: PreparedBaselines = no_reference  # what a baseline has prepared
-    explain: Callable[[Tensor], Tensor] | None = (
-        None  # the maps of other images of these samples, by the method that is judged
-    )
-    batch_cache: dict[Hashable, Any] = field(
-        default_factory=dict
-    )  # work that protocols share, for all methods
-    map_cache: dict[Hashable, Any] = field(
-        default_factory=dict
-    )  # work that protocols share, for the maps that are judged
+    parts: PartViews | None = None
+    silhouette: Tensor | None = None
+    prepared: Mapping[str, Tensor] = field(default_factory=dict)
+    prepared_baseline: PreparedBaselines = no_reference
+    explain: Callable[[Tensor], Tensor] | None = None
+    batch_cache: dict[Hashable, Any] = field(default_factory=dict)
+    map_cache: dict[Hashable, Any] = field(default_factory=dict)
     view: ViewKey = ViewKey()
 
 
 class Scores(NamedTuple):
-    value: Tensor  # (B,) float64; nan where undefined
-    reasons: list[str]  # the reason, where it is undefined; else empty
-    curves: Mapping[str, Tensor] = {}  # (B, S) each; kept with the run
+    """The scores of a batch of maps.
+
+    Attributes:
+        value: Scores ``(B,)`` of float64; NaN where undefined.
+        reasons: Why a score is undefined; empty where it is defined.
+        curves: Further results of shape ``(B, S)``, stored with the run.
+    """
+
+    value: Tensor
+    reasons: list[str]
+    curves: Mapping[str, Tensor] = {}
 
 
-Shared = Mapping[
-    str, Tensor
-]  # per-sample arrays, first axis B; kept with the run; `picture` of the first samples only
-PICTURES = 4  # samples of which pictures are kept for every setting
+# Results for all methods, with samples along the first axis. They are stored with the run;
+# `picture` only for the first samples.
+Shared = Mapping[str, Tensor]
+PICTURES = 4  # samples whose pictures are stored for every setting
 
 
 class View(NamedTuple):
@@ -107,128 +129,183 @@ class View(NamedTuple):
     data: Data
 
 
+FACTS = (
+    "id",
+    "version",
+    "summary",
+    "higher_is_better",
+    "range",
+    "random_score",
+    "citation",
+)
+
+
 class Protocol(BaseModel):
-    """Settings are the fields; facts about the protocol are class variables."""
+    """Base class of protocols: settings are the fields, facts are class variables.
+
+    A protocol of your own defines `id`, `higher_is_better` and `score_maps`, and is registered
+    with the `protocol` decorator.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: ClassVar[str]
-    version: ClassVar[int]
-    summary: ClassVar[str]
+    version: ClassVar[int] = 1
+    source: ClassVar[str | None] = None  # hash of a user's code; None for what ships
+    summary: ClassVar[str] = ""  # by default the first line of the docstring
     higher_is_better: ClassVar[bool]
-    range: ClassVar[tuple[float, float] | None]  # None: as the model's logits
-    random_score: ClassVar[
-        float | None
-    ]  # what a map that knows nothing scores; None: it depends on the model
-    target: ClassVar[Literal["label", "prediction"]]
-    citation: ClassVar[str]
-    needs: ClassVar[frozenset[str]] = (
-        frozenset()
-    )  # `parts`: data whose objects have parts; `silhouette`: with masks
-    constant_maps: ClassVar[bool] = (
-        False  # whether a map that is the same everywhere has a score too
-    )
-    aggregates: ClassVar[
-        tuple[str, ...]
-    ] = ()  # curves of all samples without which none has a value; `measure` then leaves it open
+    range: ClassVar[tuple[float, float] | None] = None  # None: as the model's logits
+    # the expected score of a random map; None: it depends on the model
+    random_score: ClassVar[float | None] = None
+    target: ClassVar[Literal["label", "prediction"]] = "label"
+    citation: ClassVar[str] = ""
+    needs: ClassVar[frozenset[str]] = frozenset()  # of the data: `parts`, `silhouette`
+    constant_maps: ClassVar[bool] = False  # whether constant maps have a score, too
+    aggregates: ClassVar[tuple[str, ...]] = ()  # names of the curves that `aggregate` needs
 
     def facts(self) -> dict[str, Any]:
-        names = (
-            "id",
-            "version",
-            "summary",
-            "higher_is_better",
-            "range",
-            "random_score",
-            "citation",
-        )
-        return {**{name: getattr(self, name) for name in names}, "target": self.target_policy}
+        """Return what a report says about the protocol with these settings."""
+        facts = {name: getattr(self, name) for name in FACTS}
+        return facts | {"target": self.target_policy}
 
     @property
     def target_policy(self) -> Literal["label", "prediction"]:
-        """What its maps explain: the target, where no setting says otherwise."""
+        """Whether maps explain the label or the prediction."""
         return self.target
 
     def views(
         self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()
     ) -> list[View]:
-        """Before anything is divided into shards. among: all models of the plan that it can judge, each with its data."""
+        """Return what is evaluated in place of the model and its data.
+
+        Args:
+            model: The model as the user gave it.
+            data: Its data, before it is divided into blocks.
+            among: All models of the plan to which the protocol applies, with their data.
+        """
         return [View(ViewKey(), model, data)]
 
     @property
     def fine_tuning(self) -> str:
-        """The fine-tuned weights it needs, such as 16/zero."""
+        """The fine-tuned weights that the protocol needs, for example 16/zero; or empty."""
         return ""
 
     def check(self, model: Model) -> None:
-        """Raises where the settings do not fit the model: before anything runs."""
-        if self.baseline_name and not (removal := Baseline.parse(self.baseline_name)).entry.prepare:
-            blank = torch.zeros(
-                1, len(model.mean), model.size, model.size, device=model.device, dtype=model.dtype
-            )
-            removal.fill(blank, model, Rng(0, [""], model.device))
+        """Check the settings against a model before anything runs.
+
+        Raises:
+            NotApplicable: If the protocol is not defined for the model.
+            HeatproofError: If a setting does not fit the model.
+        """
+        if not self.baseline_name:
+            return
+        baseline = Baseline.parse(self.baseline_name)
+        if baseline.entry.prepare is None:
+            shape = (1, len(model.mean), model.size, model.size)
+            image = torch.zeros(shape, device=model.device, dtype=model.dtype)
+            baseline.fill(image, model, Rng(0, [""], model.device))
 
     def shared_passes(self) -> Mapping[Hashable, int]:
-        """Forwards an image for what all methods share, besides the clean one, by what they are: protocols may have some in common."""
+        """Return forward passes per image that all methods share, besides the clean one.
+
+        The keys say what they are for: passes with the same key are counted once.
+        """
         return {}
 
     def passes(self) -> Mapping[Hashable, int]:
-        """Forwards an image for every method, by what they are."""
+        """Return forward passes per image and method, by what they are for."""
         return {}
 
     def explanations(self) -> int:
-        """How often every method explains an image anew."""
+        """Return how many further maps of an image each method has to compute."""
         return 0
 
     @property
     def needs_reference(self) -> bool:
-        """Whether it needs images that are not judged, for itself or for its baseline."""
-        return bool(
-            self.preparation_key
-            or (self.baseline_name and Baseline.parse(self.baseline_name).entry.prepare)
+        """Whether the protocol or its baseline needs reference images."""
+        if self.preparation_key:
+            return True
+        return (
+            bool(self.baseline_name)
+            and Baseline.parse(self.baseline_name).entry.prepare is not None
         )
 
     def prepare(self, model: Model, batches: Iterator[Tensor]) -> Mapping[str, Tensor]:
-        """Once a run, from images that are not judged, where `prepares`."""
+        """Compute tensors from reference images, once per run.
+
+        Args:
+            model: The model of the view.
+            batches: Reference images in the model's input space, ``(B, C, H, W)`` each.
+        """
         return {}
 
     @property
     def preparation_key(self) -> str:
-        """What its preparation is called; protocols that call theirs alike share it. Empty: it has none."""
+        """A key of what ``prepare`` computes, which protocols may share; or empty."""
         return ""
 
     def compute_shared(self, model: Model, batch: EvalBatch) -> Shared:
-        """What all methods need, once a batch; kept with the run."""
+        """Compute what all methods need, once per batch; it is stored with the run."""
         return {}
 
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
+        """Score the maps of one method.
+
+        Args:
+            model: The evaluated model.
+            batch: The samples.
+            shared: What ``compute_shared`` returned.
+            maps: Maps at the size of the images, ``(B, H, W)``.
+        """
         raise NotImplementedError
 
     def aggregate(self, curves: Mapping[str, Tensor]) -> Scores:
-        """Values from the curves (N, S) of all samples that could be measured, whenever they are read, where it `aggregates`."""
+        """Compute scores that depend on all samples together, whenever rows are read.
+
+        Args:
+            curves: The curves named in ``aggregates``, ``(N, S)`` each.
+
+        Returns:
+            Scores of the ``N`` samples.
+        """
         raise NotImplementedError
 
-    def bootstrap(
-        self, curves: Mapping[str, Tensor], weights: Tensor
-    ) -> Tensor:  # (N, S) each, (R, N) -> (R,)
-        """The mean value of samples drawn with these weights, concluded from anew; nan where a draw has none."""
+    def bootstrap(self, curves: Mapping[str, Tensor], weights: Tensor) -> Tensor:
+        """Aggregate bootstrap draws of the samples.
+
+        Args:
+            curves: The curves named in ``aggregates``, ``(N, S)`` each.
+            weights: How often each sample is drawn, ``(R, N)``.
+
+        Returns:
+            Mean scores ``(R,)``; NaN where a draw has none.
+        """
         raise NotImplementedError
 
     @property
     def baseline_name(self) -> str:
-        """Its baseline, where it has one."""
+        """The baseline setting, or empty."""
         return getattr(self, "baseline", "")
 
     @property
     def setting(self) -> str:
-        """All settings but the baseline, which has a column of its own, and those that are left open."""
+        """The settings as text, without the baseline and those that are None."""
         return ", ".join(
             f"{k}={v}" for k, v in self.model_dump().items() if k != "baseline" and v is not None
         )
 
     @property
     def canonical(self) -> str:
-        return f"{self.id}@{self.version}({', '.join(f'{k}={v}' for k, v in sorted(self.model_dump().items()))})"
+        """The protocol with its version and all settings, which identifies its results."""
+        revision = self.version if self.source is None else f"{self.version}+{self.source}"
+        settings = ", ".join(f"{k}={v}" for k, v in sorted(self.model_dump().items()))
+        return f"{self.id}@{revision}({settings})"
+
+    @property
+    def sources(self) -> tuple[str | None, ...]:
+        """The source hashes of the protocol and its baseline; None if they ship."""
+        removal = Baseline.parse(self.baseline_name).entry if self.baseline_name else None
+        return (self.source, removal.source if removal else None)
 
 
 @dataclass(frozen=True)
@@ -237,26 +314,114 @@ class ProtocolEntry:
     cls: type[Protocol]
 
 
-PROTOCOLS: Registry[ProtocolEntry] = Registry("protocol")
+P = TypeVar("P", bound=Protocol)
 
 
-def protocol(cls: type[Protocol]) -> type[Protocol]:
-    PROTOCOLS.add(ProtocolEntry(cls.id, cls))
+def protocol(cls: type[P]) -> type[P]:
+    """Register a subclass of `Protocol`.
+
+    Example::
+
+        @hp.protocol
+        class InsideMass(hp.Protocol):
+            \"\"\"Fraction of the attribution inside the middle of the image.\"\"\"
+
+            id = "inside-mass"
+            higher_is_better = True
+            range = (0.0, 1.0)
+
+            border: int = 8
+
+            def score_maps(self, model, batch, shared, maps):
+                mass = maps.abs().double()
+                inside = mass[:, self.border : -self.border, self.border : -self.border]
+                value = inside.sum((1, 2)) / mass.sum((1, 2))
+                return hp.Scores(value, [""] * len(value))
+
+    Args:
+        cls: The class. Its fields are the settings; `id` is the name in specs.
+
+    Returns:
+        The class, unchanged but for its summary and source hash.
+
+    Raises:
+        HeatproofError: If facts are missing, or there is already a protocol of that name.
+    """
+    missing = [fact for fact in ("id", "higher_is_better") if not hasattr(cls, fact)]
+    if missing:
+        raise HeatproofError(
+            f"protocol {cls.__name__} does not define {' and '.join(missing)}; write them as class "
+            "variables"
+        )
+    cls.source = source_hash(cls)
+    cls.summary = cls.summary or inspect.cleandoc(cls.__doc__ or "").partition("\n")[0]
+    PROTOCOLS.add(ProtocolEntry(cls.id, cls), cls)
     return cls
 
 
-def make_protocol(name: str, settings: Mapping[str, Any]) -> Protocol:
-    from pydantic import ValidationError
+def _entry_of(cls: Any, name: str) -> ProtocolEntry:
+    if not (isinstance(cls, type) and issubclass(cls, Protocol)):
+        raise HeatproofError(
+            f"a protocol is a name or a subclass of heatproof.protocols.Protocol; got {cls!r}"
+        )
+    protocol(cls)
+    return PROTOCOLS[cls.id]
 
-    cls = PROTOCOLS[name].cls
+
+PROTOCOLS: Registry[ProtocolEntry] = Registry("protocol", _entry_of)
+
+
+def register_stored(facts: Mapping[str, Any]) -> None:
+    """Make the facts about a stored run's protocol known if its code is not loaded.
+
+    A run can thus be summarized and reported without the user's code, which is never run for it.
+
+    Args:
+        facts: What `Protocol.facts` returned when the run was made.
+    """
+    name = facts["id"]
+    if name not in PROTOCOLS or PROTOCOLS.is_placeholder(name):
+        known = {fact: facts[fact] for fact in (*FACTS, "target") if fact in facts}
+        stored = type("StoredProtocol", (Protocol,), known)
+        PROTOCOLS.add(ProtocolEntry(name, stored), stored, placeholder=True)
+
+
+def stored_protocol(name: str, settings: Mapping[str, Any]) -> Protocol | None:
+    """Return the protocol of a stored run, or None if its code is not loaded.
+
+    The settings were validated when the run was made. They are not validated again, as this could
+    load files that they name.
+    """
+    if name not in PROTOCOLS or PROTOCOLS.is_placeholder(name):
+        return None
+    return PROTOCOLS[name].cls.model_construct(**settings)
+
+
+def make_protocol(name: str, settings: Mapping[str, Any]) -> Protocol:
+    """Return a protocol with its settings.
+
+    Args:
+        name: A registered name, or ``file:path.py:Class``.
+        settings: Values of its fields, by name.
+
+    Raises:
+        HeatproofError: If there is no such protocol, or a setting does not fit.
+    """
+    cls = PROTOCOLS.resolve(name).cls
+    if PROTOCOLS.is_placeholder(name):
+        raise HeatproofError(
+            f'protocol "{name}" was read from a stored run, and its code is not loaded; import it, '
+            "or name it as file:path.py:Class"
+        )
     try:
         return cls(**settings)
     except ValidationError as error:
-        raise HeatproofError("; ".join(_explain(name, cls, e) for e in error.errors())) from None
+        messages = [_explain(cls, details) for details in error.errors()]
+        raise HeatproofError("; ".join(messages)) from None
 
 
-def _explain(name: str, cls: type[Protocol], error: Any) -> str:
-    key = ".".join(map(str, error["loc"]))
-    if error["type"] == "extra_forbidden":
-        return f"protocol {name} has no setting {key!r}; it has: {', '.join(cls.model_fields)}"
-    return f"protocol {name}, {key}: found {error['input']!r}; {error['msg'].removeprefix('Value error, ')}"
+def _explain(cls: type[Protocol], details: Any) -> str:
+    if details["type"] == "extra_forbidden":
+        fields = ", ".join(cls.model_fields) or "none"
+        return f"protocol {cls.id} has no setting {details['loc'][-1]!r}; it has: {fields}"
+    return f"protocol {cls.id}, {format_invalid(details)}"

@@ -1,3 +1,3 @@
-"""What a person sees: a static site that opens from disk, without server, network or scripts from elsewhere."""
+"""The report: a static site that opens from disk, without a server or network access."""
 
 from heatproof.report.build import build as build

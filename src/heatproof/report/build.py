@@ -1,4 +1,4 @@
-"""Builds the site beside its place and swaps it in whole, so that an old report stays until the new one is there."""
+"""Build the site beside its destination and swap it in, so that an old report stays until then."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import heatproof
@@ -17,9 +17,9 @@ from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
 from heatproof.report import charts
 from heatproof.report.palette import FAMILIES, family_class
-from heatproof.report.plain import told
+from heatproof.report.plain import described
 from heatproof.report.run_data import Run
-from heatproof.report.sections import SECTIONS
+from heatproof.report.sections import ordered_sections
 from heatproof.report.site import Site
 
 MARKER = "heatproof-report.json"
@@ -27,12 +27,24 @@ ASSETS = Path(__file__).parent / "assets"
 
 
 def build(store: Store, out: Path) -> Path:
-    """Write the report of a run; returns its first page. A directory that holds something else is left as it is."""
+    """Write the report of a run.
+
+    Args:
+        store: The run.
+        out: Directory of the report; an old report in it is replaced.
+
+    Returns:
+        The path of its page.
+
+    Raises:
+        HeatproofError: If the directory holds anything but a report.
+    """
     out = Path(out).resolve()
-    _check_place(out)
+    _check_destination(out)
     run = Run(store)
     out.parent.mkdir(parents=True, exist_ok=True)
-    fresh, old = (out.parent / f".{out.name}-{kind}-{os.getpid()}" for kind in ("new", "old"))
+    fresh = out.parent / f".{out.name}-new-{os.getpid()}"
+    old = out.parent / f".{out.name}-old-{os.getpid()}"
     fresh.mkdir()
     try:
         _write(run, Site(fresh))
@@ -40,37 +52,34 @@ def build(store: Store, out: Path) -> Path:
             out.rename(old)
         fresh.rename(out)
     finally:
-        for left in (fresh, old):
-            shutil.rmtree(left, ignore_errors=True)
+        for directory in (fresh, old):
+            shutil.rmtree(directory, ignore_errors=True)
     return out / "index.html"
 
 
-def _check_place(out: Path) -> None:
+def _check_destination(out: Path) -> None:
     if out.exists() and not out.is_dir():
-        raise HeatproofError(f"{out} is a file; a report is a directory")
-    there = {p.name for p in out.iterdir()} if out.exists() else set()
-    if not there:
+        raise HeatproofError(f"{out} is a file, but a report is a directory")
+    present = {p.name for p in out.iterdir()} if out.exists() else set()
+    if not present:
         return
-    if MARKER not in there:
+    if MARKER not in present:
         raise HeatproofError(
             f"{out} is not empty and not a report of heatproof; choose another directory"
         )
-    strange = there - {
-        MARKER,
-        *json.loads((out / MARKER).read_text(encoding="utf-8")).get("files", []),
-    }
-    if strange:
+    marker = json.loads((out / MARKER).read_text(encoding="utf-8"))
+    unknown = sorted(present - {MARKER, *marker.get("files", [])})
+    if unknown:
         raise HeatproofError(
-            f"{out} holds more than a report ({', '.join(sorted(strange)[:5])}); move that away, or choose another directory"
+            f"{out} contains files that are not part of a report ({', '.join(unknown[:5])}); "
+            "move them away, or choose another directory"
         )
 
 
 def _write(run: Run, site: Site) -> None:
     pages = environment()
-    shown = [(s, content) for s in SECTIONS if (content := s.content(run, site)) is not None]
-    sections = [
-        {"id": s.id, "short": s.short, "question": s.question, **content} for s, content in shown
-    ]
+    contents = ((section, section.content(run, site)) for section in ordered_sections())
+    sections = [(section, content) for section, content in contents if content is not None]
     style = Markup(_style())
     script = Markup((ASSETS / "script.js").read_text(encoding="utf-8"))
     page = pages.get_template("index.html.j2").render(
@@ -82,22 +91,15 @@ def _write(run: Run, site: Site) -> None:
         version=heatproof.__version__,
     )
     site.write("index.html", page)
-    site.write(
-        MARKER,
-        json.dumps(
-            {
-                "heatproof": heatproof.__version__,
-                "files": sorted(p.name for p in site.root.iterdir()),
-            },
-            indent=1,
-        ),
-    )
+    files = sorted(p.name for p in site.root.iterdir())
+    marker = {"heatproof": heatproof.__version__, "files": files}
+    site.write(MARKER, json.dumps(marker, indent=1))
 
 
 def environment() -> Environment:
-    """Everything from a run is escaped; a name that a template does not know is an error."""
+    """Return the Jinja environment: text from a run is escaped, and unknown names are errors."""
     pages = Environment(
-        loader=PackageLoader("heatproof.report"),
+        loader=ChoiceLoader([PackageLoader("heatproof.report"), FunctionLoader(_template)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -111,7 +113,7 @@ def environment() -> Environment:
         "interval": lambda e, digits=2: charts.interval(e.low, e.high, digits),
         "listing": listing,
         "ticks": ticks,
-        "told": told,
+        "described": described,
     }
     pages.globals["symbol"] = lambda family: charts.tag(
         "svg",
@@ -125,64 +127,69 @@ def environment() -> Environment:
     return pages
 
 
-def percent(share: float) -> str:
-    """Whole numbers; 100 and 0 only where it is all or nothing."""
-    if share != share:
+def _template(name: str) -> str | None:
+    """Return the template of a section, which may be a user's own."""
+    for entry in ordered_sections():
+        if name == f"section {entry.id}":
+            return entry.template.read_text(encoding="utf-8")
+    return None
+
+
+def percent(fraction: float) -> str:
+    """Format a fraction in whole percent; 0 and 100 only if it is exactly none or all."""
+    if fraction != fraction:
         return "unknown"
-    whole = round(100 * share)
-    return (
-        ">99 %"
-        if whole == 100 and share < 1
-        else "<1 %"
-        if whole == 0 and share > 0
-        else f"{whole} %"
-    )
+    whole = round(100 * fraction)
+    if whole == 100 and fraction < 1:
+        return ">99 %"
+    if whole == 0 and fraction > 0:
+        return "<1 %"
+    return f"{whole} %"
 
 
 def points(change: float) -> str:
-    """A difference of shares, with its sign."""
+    """Format a difference of fractions in percentage points, with its sign."""
     text = charts.number(100 * change, 1)
     return f"+{text}" if change > 0 and float(text) else text
 
 
 def ticks(text: str) -> Markup:
-    """`code` in prose."""
-    return Markup("").join(
-        charts.tag("code", part) if i % 2 else escape(part)
-        for i, part in enumerate(text.split("`"))
-    )
+    """Set text between backticks as code."""
+    parts = text.split("`")
+    marked = [charts.tag("code", part) if i % 2 else escape(part) for i, part in enumerate(parts)]
+    return Markup("").join(marked)
 
 
 def listing(names: list[str], most: int = 6) -> str:
-    """a, b and c; a long one is cut, and says so."""
-    shown = [*names[:most], f"{len(names) - most} more"] if len(names) > most + 1 else list(names)
-    return (
-        shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else ""
-    )
+    """Join names as "a, b and c"; a long list is cut and ends with the number of the rest."""
+    shown = list(names)
+    if len(names) > most + 1:
+        shown = [*names[:most], f"{len(names) - most} more"]
+    if len(shown) < 2:
+        return "".join(shown)
+    return f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _style() -> str:
-    def colours(which: str) -> str:
-        return "".join(
-            f"--{family_class(name)}:{getattr(family, which)};" for name, family in FAMILIES.items()
-        )
-
     style = (ASSETS / "style.css").read_text(encoding="utf-8")
-    return (
-        style.replace("/*light families*/", colours("light")).replace(
-            "/*dark families*/", colours("dark")
-        )
-        + charts.STYLE
-    )
+    light = {name: family.light for name, family in FAMILIES.items()}
+    dark = {name: family.dark for name, family in FAMILIES.items()}
+    style = style.replace("/*light families*/", _variables(light))
+    style = style.replace("/*dark families*/", _variables(dark))
+    return style + charts.STYLE
+
+
+def _variables(colours: dict[str, str]) -> str:
+    return "".join(f"--{family_class(name)}:{colour};" for name, colour in colours.items())
 
 
 def _policy(style: str, script: str) -> str:
-    """Only the style and script that are written in the page, and pictures beside it; nothing from anywhere else."""
-    own = {
-        kind: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        for kind, text in (("style", style), ("script", script))
-    }
+    """Allow only the style and the script of the page itself, and pictures beside it."""
     return (
-        f"default-src 'none'; img-src 'self' file:; style-src 'sha256-{own['style']}'; script-src 'sha256-{own['script']}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; img-src 'self' file:; style-src 'sha256-{_digest(style)}'; "
+        f"script-src 'sha256-{_digest(script)}'; base-uri 'none'; form-action 'none'"
     )
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

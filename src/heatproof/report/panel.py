@@ -1,4 +1,4 @@
-"""One picture with images in rows and methods in columns: what `heatproof explain` draws."""
+"""One picture with images in rows and methods in columns, as drawn by `heatproof explain`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from torch import Tensor
 
 from heatproof.report.pictures import heatmap, is_signed, photo
 
-SIDE, GAP, TOP = 224, 12, 34
+SIDE = 224
+GAP = 12
+TOP = 34
 
 
 def panel(
     images: Sequence[Tensor], captions: Sequence[str], maps: Mapping[str, Tensor]
 ) -> Image.Image:
-    """images: (3, H, W) uint8 each; maps: label -> (B, h, w). White is zero; every map has a scale of its own."""
+    """Draw images and their maps; white is zero, and each map has its own scale.
+
+    Args:
+        images: Images ``(3, H, W)`` uint8.
+        captions: A text per image.
+        maps: Maps ``(B, h, w)`` by label, with one map per image.
+    """
     width = GAP + (1 + len(maps)) * (SIDE + GAP)
     height = TOP + len(images) * (SIDE + TOP)
     sheet = Image.new("RGB", (width, height), "white")
@@ -25,26 +33,22 @@ def panel(
         _write(draw, label, GAP + column * (SIDE + GAP), 10)
     for row, (image, caption) in enumerate(zip(images, captions, strict=True)):
         top = TOP + row * (SIDE + TOP)
-        pictures = [
-            photo(image),
-            *(
-                heatmap(m[row], (image.shape[1], image.shape[2]), is_signed(m))
-                for m in maps.values()
-            ),
-        ]
-        for column, picture in enumerate(pictures):
+        size = (image.shape[1], image.shape[2])
+        heatmaps = [heatmap(m[row], size, is_signed(m)) for m in maps.values()]
+        for column, picture in enumerate([photo(image), *heatmaps]):
             left = GAP + column * (SIDE + GAP)
-            small = Image.open(io.BytesIO(picture)).convert("RGB")
-            sheet.paste(
-                small.resize(
-                    (SIDE, SIDE),
-                    Image.Resampling.NEAREST if small.width < SIDE else Image.Resampling.LANCZOS,
-                ),
-                (left, top),
-            )
+            sheet.paste(_scaled(picture), (left, top))
             draw.rectangle((left - 1, top - 1, left + SIDE, top + SIDE), outline="#d0d0d0")
         _write(draw, caption, GAP, top + SIDE + 8)
     return sheet
+
+
+def _scaled(png: bytes) -> Image.Image:
+    """Scale a picture to the side of a tile; small ones keep their pixels."""
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    small = picture.width < SIDE
+    resampling = Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS
+    return picture.resize((SIDE, SIDE), resampling)
 
 
 def _write(draw: ImageDraw.ImageDraw, text: str, left: int, top: int) -> None:

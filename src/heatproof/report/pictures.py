@@ -1,4 +1,4 @@
-"""From tensors to PNG files."""
+"""Tensors as PNG files."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from torch import Tensor
 from heatproof.report.palette import DIVERGING, SEQUENTIAL, colour_map
 from heatproof.tensor.filters import resize
 
-PERCENTILE = 0.995  # of |map|: what is beyond has the end's colour
+PERCENTILE = 0.995  # of |map|: larger values have the colour at the end of the scale
 SHADES = 32  # from white to the end of a scale
-COLOURS, THUMBNAIL = 96, 64  # of a small photo, and the least px of its side
+THUMBNAIL_COLOURS = 96
+THUMBNAIL = 64  # px: least side of a thumbnail
 
 
-def photo(image: Tensor, small: bool = False) -> bytes:  # (C, H, W) uint8
-    """small: a thumbnail in few colours."""
+def photo(image: Tensor, small: bool = False) -> bytes:
+    """Return an image ``(C, H, W)`` uint8 as PNG; ``small`` makes a thumbnail in few colours."""
     pixels = image.permute(1, 2, 0).numpy()
     picture = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
-    return _png(picture.reduce(_times(picture.height)).quantize(COLOURS) if small else picture)
+    if small:
+        picture = picture.reduce(_reduction(picture.height)).quantize(THUMBNAIL_COLOURS)
+    return _png(picture)
 
 
 def heatmap(
@@ -30,46 +33,52 @@ def heatmap(
     signed: bool,
     scale: float | None = None,
     small: bool = False,
-) -> bytes:  # (h, w)
-    """Resized as the protocols see it; white is zero, symmetric where there are signs. Without a scale, each map has its own.
+) -> bytes:
+    """Return a map as PNG, resized as the protocols see it; white is zero.
 
-    small: a thumbnail, each of its pixels the mean of some.
+    Args:
+        values: The map, of shape ``(h, w)``.
+        size: Height and width of the image.
+        signed: Whether the colours are symmetric about zero.
+        scale: The value at the end of the scale; by default each map has its own.
+        small: Whether to make a thumbnail, whose pixels are means.
     """
     large = resized(values, size).numpy()
     scale = scale or float(np.quantile(np.abs(large), PERCENTILE)) or float(np.abs(large).max())
-    large = (
-        torch.nn.functional.avg_pool2d(torch.from_numpy(large)[None], _times(size[0]))[0].numpy()
-        if small
-        else large
-    )
-    shares = np.clip(large / scale, -1, 1) if scale > 0 else np.zeros_like(large)
-    shares = np.round(shares * SHADES) / SHADES  # what no eye can tell apart is a third of a file
-    indices = np.round(127 + 127 * shares if signed else 255 * shares.clip(0)).astype(np.uint8)
+    if small:
+        pooled = torch.nn.functional.avg_pool2d(torch.from_numpy(large)[None], _reduction(size[0]))
+        large = pooled[0].numpy()
+    relative = np.clip(large / scale, -1, 1) if scale > 0 else np.zeros_like(large)
+    relative = np.round(relative * SHADES) / SHADES  # makes files three times smaller
+    if signed:
+        indices = np.round(127 + 127 * relative).astype(np.uint8)
+        palette = colour_map(DIVERGING, 255)
+    else:
+        indices = np.round(255 * relative.clip(0)).astype(np.uint8)
+        palette = colour_map(SEQUENTIAL, 256)
     picture = Image.fromarray(indices)
-    picture.putpalette(
-        colour_map(DIVERGING if signed else SEQUENTIAL, 255 if signed else 256).tobytes()
-    )
+    picture.putpalette(palette.tobytes())
     return _png(picture)
 
 
-def resized(values: Tensor, size: tuple[int, int]) -> Tensor:  # (h, w) -> (H, W)
+def resized(values: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize a map ``(h, w)`` to the size of the image, ``(H, W)``."""
     return resize(values.float()[None], *size)[0]
 
 
 def scale_bar(signed: bool) -> bytes:
-    """One row of the colour map, from its low to its high end."""
-    return _png(
-        Image.fromarray(colour_map(DIVERGING if signed else SEQUENTIAL, 240)[None].repeat(2, 0))
-    )
+    """Return a colour map from its low to its high end, as PNG."""
+    colours = colour_map(DIVERGING if signed else SEQUENTIAL, 240)
+    return _png(Image.fromarray(colours[None].repeat(2, 0)))
 
 
 def is_signed(maps: Tensor) -> bool:
-    """Whether there is anything below zero; an absolute value of a signed map is not signed."""
+    """Return whether any value is below zero."""
     return bool((torch.nan_to_num(maps.float()) < 0).any())
 
 
-def _times(side: int) -> int:
-    """How often a thumbnail goes into a side."""
+def _reduction(side: int) -> int:
+    """Return how many pixels of an image become one of its thumbnail."""
     return max(1, side // THUMBNAIL)
 
 

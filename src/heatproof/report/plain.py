@@ -1,15 +1,22 @@
-"""Protocols in plain words; one that is not here is told by its own summary."""
+"""Protocols in plain words; for one that is not here, its own summary is used."""
 
 from __future__ import annotations
 
 from heatproof.bench.layout import ProtocolFacts
 
-WORDS = {
-    "sds": "one patch of the image is deleted at a time; the map should give most weight to the patches whose loss hurts the answer most",
-    "idsds": "the same question, asked of the network after it was fine-tuned on images with deleted patches, "
-    "so that an answer changes because something is missing and not because the image looks strange",
+DESCRIPTIONS = {
+    "sds": (
+        "one patch of the image is deleted at a time; the map should give most weight to the "
+        "patches whose deletion lowers the target's score most"
+    ),
+    "idsds": (
+        "the same as sds, for the network after it was fine-tuned on images with deleted patches, "
+        "so that its output changes because information is missing and not because the image is "
+        "out of distribution"
+    ),
 }
 
 
-def told(protocol: ProtocolFacts) -> str:
-    return WORDS.get(protocol.id, protocol.summary)
+def described(protocol: ProtocolFacts) -> str:
+    """Describe a protocol in plain words."""
+    return DESCRIPTIONS.get(protocol.id, protocol.summary)

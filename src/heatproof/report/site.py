@@ -1,4 +1,4 @@
-"""The files of a site under construction. Names are made here, never from ids or labels of a run."""
+"""The files of a site under construction; their names never come from ids or labels of a run."""
 
 from __future__ import annotations
 
@@ -11,29 +11,39 @@ from heatproof.report.charts import standalone
 
 
 class Figure(NamedTuple):
+    """A figure in the page, and the file that holds it as well."""
+
     svg: Markup
     file: str
 
 
 class Site:
+    """A directory that files are written to.
+
+    Args:
+        root: The directory.
+    """
+
     def __init__(self, root: Path):
         self.root = root
-        self._figures = self._pictures = 0
-        self._known: dict[bytes, str] = {}
+        self._figures = 0
+        self._pictures: dict[bytes, str] = {}
 
     def write(self, name: str, content: bytes | str) -> str:
+        """Write a file and return its name."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return name
 
     def picture(self, png: bytes) -> str:
-        """Equal pictures are one file."""
-        if png not in self._known:
-            self._pictures += 1
-            self._known[png] = self.write(f"pictures/{self._pictures:05d}.png", png)
-        return self._known[png]
+        """Write a picture, if there is no equal one yet, and return the name of the file."""
+        if png not in self._pictures:
+            number = len(self._pictures) + 1
+            self._pictures[png] = self.write(f"pictures/{number:05d}.png", png)
+        return self._pictures[png]
 
     def figure(self, svg: Markup) -> Figure:
+        """Write a figure to a file of its own."""
         self._figures += 1
         return Figure(svg, self.write(f"figures/figure-{self._figures:02d}.svg", standalone(svg)))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
 import heatproof
-from heatproof.data.cifar10 import CLASSES, Cifar10, place_and_split
+from heatproof.data.cifar10 import CLASSES, Cifar10, path_and_split
 from heatproof.errors import HeatproofError
 from heatproof.models.nets import CIFAR10, build_cifar10, stored
 from heatproof.training.checkpoint import write_weights
@@ -82,7 +82,7 @@ def train_cifar10(
             f"cifar10/{net} is trained on CIFAR-10, named like cifar10:/path/cifar10.npz; "
             f"got {data}"
         )
-    path, _ = place_and_split(data.removeprefix("cifar10:"), "train")
+    path, _ = path_and_split(data.removeprefix("cifar10:"), "train")
     recipe = Cifar10Recipe() if steps is None else Cifar10Recipe(steps=steps)
     images, labels = _tensors(Cifar10(path, "train", limit=limit))
     test_images, test_labels = _tensors(Cifar10(path, "test", limit=limit))

@@ -1,84 +1,96 @@
-"""Training and validation images of a fine-tuning."""
+"""Which images a model is trained on, and which are held out to choose among epochs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from heatproof.data.base import Data, TensorData
-from heatproof.data.catalog import load_data
+from heatproof.data.catalog import DATA, find_entry, is_data, load_data
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.noise import generator
 
+HELD_OUT = 0.1  # fraction of the images for validation, unless given
+
+
+class Split(NamedTuple):
+    """Training and validation samples, none of which is in both."""
+
+    train: list[int]  # positions in the training data
+    val: list[int]  # positions in `val_data`
+    val_data: Data
+
 
 def opened(data: Any, model: Model, limit: int | None, seed: int) -> Data:
-    """Return the data set that a name, a pair (images, labels) or a data set stands for."""
+    """Open the data to train on.
+
+    Args:
+        data: A name, a data set, or (images, labels). A name without a split stands for the
+            training split, if the data set has one.
+        model: The model that the images are fitted to.
+        limit: The number of samples; all by default.
+        seed: Seed for the sample order.
+
+    Raises:
+        HeatproofError: If it is none of these, or cannot be opened.
+    """
     if isinstance(data, tuple):
         return TensorData(*data)
     if not isinstance(data, str):
-        if not hasattr(data, "fingerprints"):
+        if not is_data(data):
             raise HeatproofError(
                 "data must be a name, a pair (images, labels) or a data set from load_data; "
                 f"got {type(data).__name__}"
             )
         return data
-    unnamed = data == "paperbirds" or data.startswith("funnybirds")
-    return load_data(data, model, split="train" if unnamed else None, limit=limit, seed=seed)
+    entry, rest = find_entry(data)
+    part = None if rest in entry.splits.values() else entry.splits.get("train")
+    return load_data(data, model, split=part, limit=limit, seed=seed)
 
 
-def split(images: Data, val: Any, model: Model, seed: int) -> tuple[list[int], list[int], Data]:
-    """Divide images into training and validation images that do not overlap.
+def split(images: Data, val: Any, model: Model, seed: int) -> Split:
+    """Choose training and validation samples.
 
     Args:
-        images: The training data.
-        val: Validation data, the fraction of ``images`` to hold out, or None for the default.
-        model: The model to fine-tune.
-        seed: Seed of the choice of held-out images.
-
-    Returns:
-        Training indices into ``images``, validation indices, and the data set these refer to.
+        images: The data to train on.
+        val: Validation data as `opened` takes it, or the fraction of ``images`` to hold
+            out. By default the data set's validation split, or a tenth of the images.
+        model: The model, which labels must fit.
+        seed: Seed for the choice.
 
     Raises:
-        HeatproofError: If the two overlap, lack labels, or contain images that methods are
-            evaluated on.
+        HeatproofError: If samples are in both, belong to a test split, or labels do not fit.
     """
     everything = list(range(len(images.ids)))
-    if val is None and images.name == "paperbirds:train":
-        val = "paperbirds:val"
-    if val is None or isinstance(val, float):
-        fraction = 0.1 if val is None else val
-        if not 0 < fraction < 1:
+    if val is None:
+        val = _validation_split(images) or HELD_OUT
+    if isinstance(val, float):
+        if not 0 < val < 1:
             raise HeatproofError(
-                f"val, as a fraction of the images, must be between 0 and 1; got {fraction}"
+                f"val, as a fraction of the images, must be between 0 and 1; got {val}"
             )
         check_labels(images, everything, model)
-        chosen = held_out(images, fraction, seed)
-        parts = (
-            [i for i in everything if i not in chosen],
-            [i for i in everything if i in chosen],
-            images,
-        )
+        chosen = held_out(images, val, seed)
+        parts = Split([i for i in everything if i not in chosen], sorted(chosen), images)
     else:
         other = opened(val, model, None, seed)
-        parts = everything, list(range(len(other.ids))), other
-        if other.name == images.name and (both := {*images.ids} & {*other.ids}):
+        parts = Split(everything, list(range(len(other.ids))), other)
+        both = {*images.ids} & {*other.ids} if other.name == images.name else set()
+        if both:
             raise HeatproofError(
                 f"{len(both)} images are in both the training and the validation data, "
                 f"such as {min(both)}"
             )
-    for data, indices in ((images, parts[0]), (parts[2], parts[1])):
-        if data.name == "paperbirds:test":
-            raise HeatproofError(
-                "methods are evaluated on paperbirds:test; fine-tune on paperbirds:train instead"
-            )
+    for data, indices in ((images, parts.train), (parts.val_data, parts.val)):
+        _refuse_test_split(data)
         if not indices:
             raise HeatproofError(
                 f"{data.name} has too few images to hold some out for validation; "
                 "pass validation data as val=…"
             )
         check_labels(data, indices, model)
-    if len({images.labels[i] for i in parts[0]}) < 2:
+    if len({images.labels[i] for i in parts.train}) < 2:
         raise HeatproofError(
             f"all training images of {images.name} are of one class; fine-tuning needs at least "
             "two classes"
@@ -86,8 +98,35 @@ def split(images: Data, val: Any, model: Model, seed: int) -> tuple[list[int], l
     return parts
 
 
+def _named_split(data: Data, role: str) -> str | None:
+    """Return the name of the split of the data set that has a role, if it has one."""
+    kind = data.name.partition(":")[0]
+    part = DATA[kind].splits.get(role) if kind in DATA else None
+    return f"{kind}:{part}" if part else None
+
+
+def _validation_split(images: Data) -> str | None:
+    if images.name != _named_split(images, "train"):
+        return None
+    return _named_split(images, "validation")
+
+
+def _refuse_test_split(data: Data) -> None:
+    if data.name == _named_split(data, "test"):
+        raise HeatproofError(
+            f"methods are evaluated on {data.name}; fine-tune on {_named_split(data, 'train')} "
+            "instead"
+        )
+
+
 def held_out(images: Data, fraction: float, seed: int) -> set[int]:
-    """Choose a fraction of each class; a class of several images gives and keeps at least one."""
+    """Choose a fraction of every class.
+
+    At least one image of a class is chosen and one is left, if it has two or more.
+
+    Returns:
+        Positions of the chosen samples.
+    """
     members: dict[int | None, list[int]] = {}
     for i in generator(seed, "hold-out").permutation(len(images.ids)).tolist():
         members.setdefault(images.labels[i], []).append(i)
@@ -99,16 +138,20 @@ def held_out(images: Data, fraction: float, seed: int) -> set[int]:
 
 
 def check_labels(data: Data, indices: Sequence[int], model: Model) -> None:
-    """Raise if an image has no label, or one that the model does not have."""
-    without = [data.ids[i] for i in indices if data.labels[i] is None]
-    if without:
+    """Check that samples have labels that are classes of the model.
+
+    Raises:
+        HeatproofError: If one has none, or another.
+    """
+    unlabelled = [data.ids[i] for i in indices if data.labels[i] is None]
+    if unlabelled:
         raise HeatproofError(
-            f"{len(without)} images of {data.name} have no label, such as {without[0]}; "
-            "put them into one subfolder per class"
+            f"{len(unlabelled)} images of {data.name} have no label, such as {unlabelled[0]}; put "
+            "them into one subfolder per class"
         )
     strange = [label for i in indices if not 0 <= (label := data.labels[i] or 0) < model.n_classes]
     if strange:
         raise HeatproofError(
-            f"{data.name} has labels such as {strange[0]}, "
-            f"but the classes of {model.name} are 0 to {model.n_classes - 1}"
+            f"{data.name} has labels such as {strange[0]}, but the classes of {model.name} are 0 "
+            f"to {model.n_classes - 1}"
         )

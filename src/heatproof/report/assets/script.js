@@ -1,4 +1,4 @@
-// Tabs, sorting, hover and the enlarged view. Without it the page shows everything one below the other.
+// Tabs, sorting, tooltips and the enlarged view. Without this script the page shows everything, one part below the other.
 (() => {
   "use strict";
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -41,7 +41,7 @@
   }
   groups.forEach((group) => group.panels.length && show(group, group.panels[0].dataset.tab));
 
-  // The setting whose scores and drops the gallery shows, and the network that was judged under it.
+  // The setting whose scores and drops the gallery shows, and the network that was evaluated under it.
   let setting = "0";
   all("[data-chooser]").forEach((strip) => {
     const choose = (value) => {
@@ -55,7 +55,7 @@
     choose("0");
   });
 
-  // Tables: by the cell's data-value, else its text; what has no value stays below.
+  // Tables are sorted by data-value, or else by text; rows without a value come last.
   all("table.sortable").forEach((table) => {
     all("thead th", table).forEach((head, column) => {
       const button = make("button", { type: "button" }, ...head.childNodes);
@@ -79,7 +79,7 @@
     });
   });
 
-  // Hover: the numbers of a mark; the same method wherever it is drawn, and the same patch within a sample.
+  // Hover shows the numbers of a mark, and highlights the same method everywhere, or the same patch within an example.
   const tip = make("div", { className: "tip", hidden: true });
   document.body.append(tip);
   let lit = [];
@@ -95,10 +95,10 @@
     return method ? all(`[data-method="${CSS.escape(method)}"]`) : [];
   };
   document.addEventListener("pointermove", (event) => {
-    const told = event.target.closest?.("[data-tip]");
-    tip.hidden = !told;
-    if (!told) return;
-    tip.textContent = told.dataset.tip;
+    const hovered = event.target.closest?.("[data-tip]");
+    tip.hidden = !hovered;
+    if (!hovered) return;
+    tip.textContent = hovered.dataset.tip;
     const { width, height } = tip.getBoundingClientRect();
     tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, innerWidth - width - 8))}px`;
     tip.style.top = `${event.clientY + 18 + height > innerHeight ? event.clientY - height - 12 : event.clientY + 18}px`;
@@ -106,12 +106,12 @@
   document.addEventListener("pointerover", (event) => light(twins(event.target)));
   document.addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 
-  // The enlarged view of a map, with the ranks it is judged by.
+  // The enlarged view of a map, with the ranks that its score is computed from.
   const viewer = document.getElementById("viewer");
   let tiles = [];
   let current = 0;
   const ranks = (values) => values.map((v) => values.filter((w) => w < v).length + (values.filter((w) => w === v).length + 1) / 2);
-  const picture = (source, says) => make("div", {}, make("img", { src: source, alt: "" }), says);
+  const picture = (source, caption) => make("div", {}, make("img", { src: source, alt: "" }), caption);
   function scatter(sums, drops) {
     const draw = (name, attributes, text = "") => {
       const element = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -133,14 +133,14 @@
     const body = viewer.querySelector(".large");
     viewer.querySelector("h3").textContent = tile.dataset.method;
     viewer.querySelector("header p").textContent = `${sample.dataset.id} · score ${tile.querySelector(".score:not([hidden])").textContent.replace(/\s+/g, " ")}`;
-    body.replaceChildren(picture(sample.querySelector(".truth img").src, "the image"), picture(tile.querySelector(".map").src, "the map, as it is judged"));
+    body.replaceChildren(picture(sample.querySelector(".truth img").src, "the image"), picture(tile.querySelector(".map").src, "the map, as it is evaluated"));
     body.classList.toggle("crisp", Boolean(tile.closest(".crisp")));
     const drops = sample.querySelector(`.drops[data-setting="${setting}"]`);
     if (!drops) return;
     const values = JSON.parse(drops.dataset.values);
     const sums = JSON.parse(tile.dataset.sums)[values.length];
     body.append(make("div", {}, drops.querySelector("svg").cloneNode(true), "the true drops"));
-    if (sums) body.append(make("div", {}, scatter(sums, values), "each dot a patch, by rank: the score is how well they line up"));
+    if (sums) body.append(make("div", {}, scatter(sums, values), "one dot per patch, by rank: the score is their rank correlation"));
   }
   const step = (by) => { current = (current + by + tiles.length) % tiles.length; enlarge(); };
   all("button.tile:not([disabled])").forEach((tile) => tile.addEventListener("click", () => {
@@ -159,11 +159,11 @@
     if (by) step(by);
   });
 
-  // Where the reader is.
+  // The navigation highlights the current section.
   const links = new Map(all("nav a").map((link) => [link.hash.slice(1), link]));
   const seen = new IntersectionObserver((entries) => entries.forEach((entry) => {
     if (!entry.isIntersecting) return;
     links.forEach((link, id) => { if (id === entry.target.id) link.setAttribute("aria-current", "true"); else link.removeAttribute("aria-current"); });
   }), { rootMargin: "-20% 0px -75% 0px" });
-  all(".masthead, main > section").forEach((part) => seen.logits_and_activation(part));
+  all(".masthead, main > section").forEach((part) => seen.observe(part));
 })();

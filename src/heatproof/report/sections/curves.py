@@ -1,8 +1,9 @@
-"""What happens along a curve (Picard et al. 2024): the score, how far out of domain the images are, and how much is left of them."""
+"""What happens along a curve (Picard et al. 2024): score, distance and remaining information."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,320 +11,374 @@ from torch import Tensor
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
-from heatproof.analysis.tradeoff import tradeoff
+from heatproof.analysis.tradeoff import Tradeoff, tradeoff
 from heatproof.baselines import Baseline
 from heatproof.bench.layout import ProtocolFacts
-from heatproof.errors import HeatproofError
 from heatproof.report import charts, pictures
-from heatproof.report.charts import Axis, Point, Spot
-from heatproof.report.lines import Trace, traces
+from heatproof.report.charts import Axis, Point, Spot, Trace, traces
 from heatproof.report.run_data import Kept, Run, confidence
-from heatproof.report.site import Site
+from heatproof.report.sections.base import section
+from heatproof.report.sections.common import size_of
+from heatproof.report.site import Figure, Site
 from heatproof.tensor.curves import removal_order
 from heatproof.tensor.information import INFORMATION, area_beyond, area_reached
 from heatproof.tensor.noise import Rng
 
-GROUPS = {  # of baselines: the colour of a family of methods, and what it says
+PROTOCOLS = {"deletion": "removed", "insertion": "inserted"}
+GROUPS = {  # of baselines: a family of methods, whose colour they have, and a description
     "colour": ("gradient", "one colour"),
     "noise": ("cam", "noise"),
     "local": ("perturbation", "the image itself, coarser or shuffled"),
     "spectral": ("relevance", "the image's spectrum, shuffled"),
-    "imputed": ("attention", "from the pixels that are left"),
-    "model": ("yours", "made for the model"),
+    "imputed": ("attention", "imputed from the remaining pixels"),
+    "model": ("yours", "optimized for the model"),
     "other": ("other", "other"),
 }
+DISTANCE = "distance to reference images"
 LEFT = {
     "negentropy": "information left (nats)",
     "energy": "energy of the logits",
     "mean-sigmoid": "mean sigmoid of the logits",
 }
-STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of a strip
-TOP = 5  # predictions of a bare baseline
+STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # fractions of the pixels that are removed
+TOP = 5  # predictions when nothing is left
+BEST_BASELINES = 3
 
 
-class Watched(NamedTuple):
-    """One baseline under one protocol: what was kept of one method's curves."""
+class BaselineCurves(NamedTuple):
+    """The curves of one method with one baseline."""
 
     baseline: str
     key: Key
     protocol: ProtocolFacts
     score: Tensor  # (N, S)
-    others: dict[
-        str, Tensor
-    ]  # (N, S): ood, ood-raw and what is left; empty where it was not watched
-    far: float | None  # the distance that 95 % of known images stay below
+    others: dict[str, Tensor]  # (N, S): ood, ood-raw and information left; empty without ood
+    far: float | None  # the distance that 95 % of in-distribution images stay below
+
+    @property
+    def family(self) -> str:
+        """Return the family whose colour the baseline has."""
+        return GROUPS.get(_group(self.baseline), GROUPS["other"])[0]
 
 
-def content(run: Run, site: Site) -> dict[str, Any] | None:
-    found = [model for standing in run.standings if (model := _model(run, site, standing))]
-    if not found:
+@dataclass(frozen=True)
+class Panel:
+    """The figures of a protocol."""
+
+    protocol: str
+    figures: list[Figure]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Where the area under the curve of a baseline comes from."""
+
+    protocol: str
+    baseline: str
+    family: str
+    reached: float  # fraction of the pixels by which 80 % of the area is reached
+    beyond: Estimate | None  # fraction of the area that is out of distribution
+    means: dict[str, Estimate]
+
+
+@dataclass(frozen=True)
+class TradeoffFigure:
+    """Distance against information left, for each baseline."""
+
+    method: str
+    measure: str
+    figure: Figure
+    trade: Tradeoff | None
+    below: list[str]  # baselines that remove most for their distance
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A sample from complete to empty, and the output for the empty image."""
+
+    baseline: str
+    family: str
+    images: list[str]
+    top: list[tuple[str, float]]
+    norm: float | None
+    entropy: float
+    distance: float | None
+
+
+@dataclass(frozen=True)
+class Strips:
+    """A sample whose pixels are removed with each baseline."""
+
+    sample: str
+    label: str
+    confidence: float
+    rows: list[Strip]
+    fractions: list[str]
+
+
+@dataclass(frozen=True)
+class Model:
+    """The curves of the best method on a model."""
+
+    model: str
+    method: str
+    samples: int
+    panels: list[Panel]
+    rows: list[Row]
+    tradeoffs: list[TradeoffFigure]
+    has_distances: bool
+    strips: Strips | None
+    crisp: bool
+    groups: set[str]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template shows."""
+
+    models: list[Model]
+    groups: list[tuple[str, str]]
+
+
+@section("curves", short="Curves", question="What happens as pixels are removed?", order=70)
+def content(run: Run, site: Site) -> Content | None:
+    """Return the curves of deletion and insertion; None if the run has none."""
+    models = [_model(run, site, standing) for standing in run.standings]
+    shown = [model for model in models if model is not None]
+    if not shown:
         return None
-    used = {group for model in found for group in model["groups"]}
-    return {
-        "models": found,
-        "groups": [(family, says) for group, (family, says) in GROUPS.items() if group in used],
-    }
+    used = {group for model in shown for group in model.groups}
+    return Content(shown, [legend for group, legend in GROUPS.items() if group in used])
 
 
-def _model(run: Run, site: Site, standing: Standings) -> dict[str, Any] | None:
+def _model(run: Run, site: Site, standing: Standings) -> Model | None:
     kept = run.kept(standing.model)
-    protocols = [
-        p for p in ("deletion", "insertion") if any(key[0] == p for key in standing.settings)
-    ]
-    method = next(
-        (
-            m
-            for m in [*standing.order, *standing.methods]
-            if any(_watched(run, kept, standing, p, m) for p in protocols)
-        ),
-        None,
-    )
-    if method is None:
+    for method in [*standing.order, *standing.methods]:
+        of_method = {p: _curves(run, kept, standing, p, method) for p in PROTOCOLS}
+        by_protocol = {p: curves for p, curves in of_method.items() if curves}
+        if by_protocol:
+            break
+    else:
         return None
-    panels: list[dict[str, Any]] = []
-    rows: list[dict[str, Any]] = []
-    for protocol in protocols:
-        watched = _watched(run, kept, standing, protocol, method)
-        if watched:
-            panels.append(
-                {"protocol": protocol, "figures": _figures(site, protocol, method, watched)}
-            )
-            rows += [{"protocol": protocol, **_facts(w)} for w in watched]
-    first = _watched(run, kept, standing, panels[0]["protocol"], method)
-    return {
-        "model": standing.model,
-        "method": method,
-        "samples": len(kept.ids),
-        "panels": panels,
-        "rows": rows,
-        "tradeoffs": _tradeoffs(run, site, kept, standing, panels[0]["protocol"], method),
-        "watched": bool(first[0].others),
-        "strips": _strips(run, site, kept, standing.model, method, first),
-        "crisp": run.is_crisp(standing.model),
-        "groups": {_group(w.baseline) for w in first},
-    }
+    panels = []
+    rows = []
+    for protocol, curves in by_protocol.items():
+        panels.append(Panel(protocol, _figures(site, protocol, method, curves)))
+        rows += [_row(protocol, c) for c in curves]
+    first, curves = next(iter(by_protocol.items()))
+    return Model(
+        model=standing.model,
+        method=method,
+        samples=len(kept.ids),
+        panels=panels,
+        rows=rows,
+        tradeoffs=_tradeoffs(run, site, kept, standing, first, method),
+        has_distances=bool(curves[0].others),
+        strips=_strips(run, site, kept, standing.model, method, curves),
+        crisp=run.is_crisp(standing.model),
+        groups={_group(c.baseline) for c in curves},
+    )
 
 
-def _watched(
+def _curves(
     run: Run, kept: Kept, standing: Standings, protocol: str, method: str
-) -> list[Watched]:
-    """Of the first setting of that protocol, baseline by baseline."""
+) -> list[BaselineCurves]:
+    """Return the curves of the first setting of a protocol, for each baseline."""
     settings = [key for key in standing.settings if key[0] == protocol]
-    found = []
-    for key in (k for k in settings if k[1] == settings[0][1]):
+    curves = []
+    for key in settings:
+        if key[1] != settings[0][1]:
+            continue
         facts = run.protocols[key]
         score = kept.curves(facts, method, "score")
-        others = {
-            name: kept.curves(facts, method, name) for name in ("ood", "ood-raw", *INFORMATION)
-        }
-        known = {name: curve for name, curve in others.items() if curve is not None}
+        if score is None:
+            continue
+        others = {}
+        for name in ("ood", "ood-raw", *INFORMATION):
+            values = kept.curves(facts, method, name)
+            if values is not None:
+                others[name] = values
         far = kept.shared(facts, "far")
-        if score is not None:
-            found.append(
-                Watched(
-                    key[2],
-                    key,
-                    facts,
-                    score,
-                    known,
-                    float(far[0, 0]) if far is not None else None,
-                )
-            )
-    return found
+        distance = float(far[0, 0]) if far is not None else None
+        curves.append(BaselineCurves(key[2], key, facts, score, others, distance))
+    return curves
 
 
-def _figures(site: Site, protocol: str, method: str, watched: list[Watched]) -> list[Any]:
-    across = (
-        "of the pixels removed, most relevant first"
-        if protocol == "deletion"
-        else "of the pixels put in, most relevant first"
-    )
-    wanted: list[tuple[str, str, float | None]] = [("score", "score of the target", None)]
-    if watched[0].others:
-        wanted += [
-            ("ood", "distance to known images", watched[0].far),
-            ("negentropy", LEFT["negentropy"], None),
-        ]
-    found = []
-    for name, says, level in wanted:
-        lines = [
-            Trace(
-                w.baseline,
-                _family(w.baseline),
-                _mean(w.score if name == "score" else w.others[name]),
-            )
-            for w in watched
-        ]
-        ends = [v for line in lines for v in line.values] + ([level] if level is not None else [])
-        title = f"{protocol}, {method}: {says}, mean over the samples, for each baseline"
-        found.append(
-            site.figure(traces(lines, Axis.around(ends, most=5), (across, says), title, level))
-        )
-    return found
+def _figures(site: Site, protocol: str, method: str, curves: list[BaselineCurves]) -> list[Figure]:
+    across = f"of the pixels {PROTOCOLS[protocol]}, most relevant first"
+    figures = [_figure(site, across, "score", "score of the target", protocol, method, curves)]
+    if curves[0].others:
+        for name, label in (("ood", DISTANCE), ("negentropy", LEFT["negentropy"])):
+            figures.append(_figure(site, across, name, label, protocol, method, curves))
+    return figures
+
+
+def _figure(
+    site: Site,
+    across: str,
+    name: str,
+    label: str,
+    protocol: str,
+    method: str,
+    curves: list[BaselineCurves],
+) -> Figure:
+    """Draw one curve per baseline; a dashed line marks the largest usual distance."""
+    lines = [
+        Trace(c.baseline, c.family, _mean(c.score if name == "score" else c.others[name]))
+        for c in curves
+    ]
+    level = curves[0].far if name == "ood" else None
+    values = [v for line in lines for v in line.values]
+    if level is not None:
+        values.append(level)
+    title = f"{protocol}, {method}: {label}, mean over the samples, for each baseline"
+    axis = Axis.around(values, most=5)
+    return site.figure(traces(lines, axis, (across, label), title, level))
 
 
 def _mean(curve: Tensor) -> tuple[float, ...]:
     return tuple(curve.double().nanmean(0).tolist())
 
 
-def _facts(w: Watched) -> dict[str, Any]:
-    curve = w.score.double().nanmean(0)
+def _row(protocol: str, curves: BaselineCurves) -> Row:
+    score = curves.score.double()
     beyond = None
-    if "ood" in w.others and w.far is not None:
-        low = w.score.double().amin(1, keepdim=True).clamp(max=0)
-        beyond = Estimate.mean(
-            area_beyond(w.score.double() - low, w.others["ood"].double(), w.far).numpy()
-        )
-    return {
-        "baseline": w.baseline,
-        "family": _family(w.baseline),
-        "reached": float(area_reached(curve)),
-        "beyond": beyond,
-        "means": {
-            name: Estimate.mean(values.double().mean(1).numpy())
-            for name, values in w.others.items()
-        },
-    }
+    if "ood" in curves.others and curves.far is not None:
+        low = score.amin(1, keepdim=True).clamp(max=0)
+        area = area_beyond(score - low, curves.others["ood"].double(), curves.far)
+        beyond = Estimate.mean(area.numpy())
+    return Row(
+        protocol=protocol,
+        baseline=curves.baseline,
+        family=curves.family,
+        reached=float(area_reached(score.nanmean(0))),
+        beyond=beyond,
+        means={name: Estimate.mean(_per_sample(curves, name)) for name in curves.others},
+    )
+
+
+def _per_sample(curves: BaselineCurves, name: str) -> np.ndarray:  # (N,)
+    return curves.others[name].double().mean(1).numpy()
 
 
 def _tradeoffs(
     run: Run, site: Site, kept: Kept, standing: Standings, protocol: str, method: str
-) -> list[dict[str, Any]]:
-    """For the method that is looked at and for a random order, which no map has a part in."""
-    found = []
-    for name in dict.fromkeys([method, *(m for m in standing.methods if m == "random")]):
-        watched = [w for w in _watched(run, kept, standing, protocol, name) if w.others]
-        if len(watched) < 3:
-            continue
-        distance = np.stack([w.others["ood"].double().mean(1).numpy() for w in watched], 1)
-        for measure, says in LEFT.items():
-            left = np.stack([w.others[measure].double().mean(1).numpy() for w in watched], 1)
-            trade = tradeoff(distance, left)
-            points = []
-            for k, w in enumerate(watched):
-                x, y = Estimate.mean(distance[:, k]), Estimate.mean(left[:, k])
-                told = {"distance": x, says: y}
-                lines = [
-                    f"{what} {charts.number(e.value)} ({charts.interval(e.low, e.high)})"
-                    for what, e in told.items()
-                ]
-                tip = "\n".join([w.baseline, *lines])
-                points.append(
-                    Point(
-                        x.value,
-                        Spot(y.value, y.low, y.high, tip),
-                        _family(w.baseline),
-                        w.baseline,
-                        w.baseline,
-                        True,
-                    )
-                )
-            across = Axis.around([p.x for p in points])
-            up = Axis.around([v for p in points for v in (p.spot.low, p.spot.high, p.spot.value)])
-            title = f"{standing.model}, {protocol} in the order of {name}: distance to known images and {says}, for each baseline"
-            figure = charts.scatter(
-                points,
-                across,
-                up,
-                ("distance to known images", says),
-                title,
-                fit=trade.line if trade else None,
-            )
-            below = (
-                [
-                    w.baseline
-                    for w, r in sorted(
-                        zip(watched, trade.residuals, strict=True), key=lambda p: p[1]
-                    )
-                ][:3]
-                if trade
-                else []
-            )
-            found.append(
-                {
-                    "method": name,
-                    "measure": says,
-                    "figure": site.figure(figure),
-                    "trade": trade,
-                    "below": below,
-                }
-            )
-    return found
+) -> list[TradeoffFigure]:
+    """Compare baselines in the order of a method, and in a random order."""
+    figures = []
+    orders = [method, *(m for m in standing.methods if m == "random")]
+    for order in dict.fromkeys(orders):
+        curves = [c for c in _curves(run, kept, standing, protocol, order) if c.others]
+        if len(curves) >= 3:
+            where = f"{standing.model}, {protocol} in the order of {order}"
+            figures += [_tradeoff(site, where, order, curves, measure) for measure in LEFT]
+    return figures
+
+
+def _tradeoff(
+    site: Site, where: str, order: str, curves: list[BaselineCurves], measure: str
+) -> TradeoffFigure:
+    label = LEFT[measure]
+    distances = np.stack([_per_sample(c, "ood") for c in curves], 1)
+    left = np.stack([_per_sample(c, measure) for c in curves], 1)
+    trade = tradeoff(distances, left)
+    points = []
+    for k, c in enumerate(curves):
+        x = Estimate.mean(distances[:, k])
+        y = Estimate.mean(left[:, k])
+        tip = "\n".join([c.baseline, _described("distance", x), _described(label, y)])
+        spot = Spot(y.value, y.low, y.high, tip)
+        points.append(Point(x.value, spot, c.family, c.baseline, c.baseline, large=True))
+    across = Axis.around([p.x for p in points])
+    up = Axis.around([v for p in points for v in (p.spot.low, p.spot.high, p.spot.value)])
+    title = f"{where}: {DISTANCE} and {label}, for each baseline"
+    fit = trade.line if trade else None
+    figure = charts.scatter(points, across, up, (DISTANCE, label), title, fit=fit)
+    below = []
+    if trade:
+        lowest = np.argsort(trade.residuals, kind="stable")[:BEST_BASELINES]
+        below = [curves[k].baseline for k in lowest]
+    return TradeoffFigure(order, label, site.figure(figure), trade, below)
+
+
+def _described(name: str, estimate: Estimate) -> str:
+    interval = charts.interval(estimate.low, estimate.high)
+    return f"{name} {charts.number(estimate.value)} ({interval})"
 
 
 def _strips(
-    run: Run, site: Site, kept: Kept, model: str, method: str, watched: list[Watched]
-) -> dict[str, Any] | None:
-    """The first sample on its way to nothing under each baseline, and what the model makes of the end."""
+    run: Run, site: Site, kept: Kept, model: str, method: str, curves: list[BaselineCurves]
+) -> Strips | None:
+    """Remove the pixels of the first sample with each baseline."""
     sample = next(iter(kept.shown), None)
-    if sample is None:
+    image = kept.image(sample) if sample is not None else None
+    small = kept.map(sample, method) if sample is not None else None
+    if sample is None or image is None or small is None:
         return None
-    image = kept.image(sample)
-    small = kept.map(sample, method)
-    if image is None or small is None:
+    large = pictures.resized(small, size_of(image))
+    ranks = removal_order(large[None].nan_to_num(0), [sample])[0]
+    strips = [_strip(run, site, kept, model, sample, image, ranks, c) for c in curves]
+    rows = [strip for strip in strips if strip is not None]
+    if not rows:
         return None
-    ranks = removal_order(
-        pictures.resized(small, (image.shape[1], image.shape[2]))[None].nan_to_num(0), [sample]
-    )[0]
-    rows = []
-    for w in watched:
-        empty = kept.shared_row(sample, w.protocol, "picture")
-        end = kept.shared_row(sample, w.protocol, "end")
-        norm = kept.shared_row(sample, w.protocol, "norm")
-        if empty is None or end is None:
-            continue
-        images = [
-            site.picture(
-                pictures.photo(
-                    _without(image, empty, ranks < int(share * ranks.numel()), w.baseline)
-                )
-            )
-            for share in STEPS
-        ]
-        shares = torch.softmax(end.double(), 0).topk(min(TOP, len(end)))
-        top = [(run.class_name(model, int(i)), float(p)) for p, i in zip(*shares, strict=True)]
-        length = float(norm) if norm is not None else None
-        entropy = float(torch.special.entr(torch.softmax(end.double(), 0)).sum())
-        distance = (
-            float(w.others["ood"][kept.ids.index(sample), -1])
-            if "ood" in w.others and w.key[0] == "deletion"
-            else None
+    predicted, probability = confidence(kept.logits[kept.ids.index(sample)])
+    fractions = [f"{100 * step:.0f} %" for step in STEPS]
+    return Strips(sample, run.class_name(model, predicted), probability, rows, fractions)
+
+
+def _strip(
+    run: Run,
+    site: Site,
+    kept: Kept,
+    model: str,
+    sample: str,
+    image: Tensor,
+    ranks: Tensor,
+    curves: BaselineCurves,
+) -> Strip | None:
+    empty = kept.shared_row(sample, curves.protocol, "picture")
+    logits = kept.shared_row(sample, curves.protocol, "end")
+    norm = kept.shared_row(sample, curves.protocol, "norm")
+    if empty is None or logits is None:
+        return None
+    images = []
+    for step in STEPS:
+        removed = ranks < int(step * ranks.numel())
+        images.append(
+            site.picture(pictures.photo(_without(image, empty, removed, curves.baseline)))
         )
-        rows.append(
-            {
-                "baseline": w.baseline,
-                "family": _family(w.baseline),
-                "images": images,
-                "top": top,
-                "norm": length,
-                "entropy": entropy,
-                "far": distance,
-            }
-        )
-    predicted, sure = confidence(kept.logits[kept.ids.index(sample)])
-    facts = {"sample": sample, "label": run.class_name(model, predicted), "sure": sure}
-    return {**facts, "rows": rows, "shares": [f"{100 * s:.0f} %" for s in STEPS]} if rows else None
+    probabilities = torch.softmax(logits.double(), 0)
+    values, classes = probabilities.topk(min(TOP, len(logits)))
+    distance = None
+    if "ood" in curves.others and curves.key[0] == "deletion":
+        distance = float(curves.others["ood"][kept.ids.index(sample), -1])
+    return Strip(
+        baseline=curves.baseline,
+        family=curves.family,
+        images=images,
+        top=[
+            (run.class_name(model, int(c)), float(p)) for p, c in zip(values, classes, strict=True)
+        ],
+        norm=float(norm) if norm is not None else None,
+        entropy=float(torch.special.entr(probabilities).sum()),
+        distance=distance,
+    )
 
 
 def _without(
     image: Tensor, empty: Tensor, removed: Tensor, baseline: str
 ) -> Tensor:  # (C, H, W) uint8
-    """As it was judged; what a baseline imputes is imputed again."""
-    entry = Baseline.parse(baseline)
-    if entry.entry.imputes and not removed.all():
-        filled = entry.remover(image[None].float() / 255, None, Rng(0, [""]))(
-            torch.tensor([0]), removed[None]
-        )[0]
-        return (filled * 255).round().clamp(0, 255).byte()
-    return torch.where(removed, empty, image)
+    """Remove pixels as the protocol did; what a baseline imputes is imputed again."""
+    found = Baseline.find(baseline)
+    # one of the user's own may need the model, which is not available here
+    imputes = found is not None and found.entry.imputes and found.entry.source is None
+    if found is None or not imputes or removed.all():
+        return torch.where(removed, empty, image)
+    fill = found.remover(image[None].float() / 255, None, Rng(0, [""]))
+    filled = fill(torch.tensor([0]), removed[None])[0]
+    return (filled * 255).round().clamp(0, 255).byte()
 
 
 def _group(baseline: str) -> str:
-    try:
-        return Baseline.parse(baseline).entry.group
-    except HeatproofError:
-        return "other"
-
-
-def _family(baseline: str) -> str:
-    return GROUPS.get(_group(baseline), GROUPS["other"])[0]
+    known = Baseline.find(baseline)
+    return known.entry.group if known else "other"

@@ -1,33 +1,87 @@
-"""Maps with attribution taken out and put in: how far apart the curves of every metric are (Li et al. 2024, Table 1, Figs 7, 13)."""
+"""Modified maps: how far apart the curves of each metric are (Li et al. 2024, Table 1, Fig. 7)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from heatproof.analysis.distinctness import RESAMPLES, Trio, distinct, trios
+from heatproof.analysis.distinctness import RESAMPLES, Distinct, Trio, distinct, trios
 from heatproof.analysis.ranks import Key
 from heatproof.report import pictures
-from heatproof.report.charts import Axis
-from heatproof.report.lines import Trace, traces
+from heatproof.report.charts import Axis, Trace, traces
 from heatproof.report.run_data import Kept, Run
-from heatproof.report.site import Site
+from heatproof.report.sections.common import size_of
+from heatproof.report.site import Figure, Site
 from heatproof.tensor.soundness import relative
 
-KINDS = {"as it is": "cam", "removed": "gradient", "introduced": "perturbation"}  # and a colour
+KINDS = {"original": "cam", "removed": "gradient", "introduced": "perturbation"}  # and a colour
 SAMPLES = 3
 
 
 class Curve(Protocol):
-    """What a metric measured of the maps of one method."""
+    """What a metric measured on the maps of one method."""
 
     @property
     def xy(self) -> np.ndarray: ...  # (S, 2)
 
     def drawn(self, samples: int, resamples: int) -> np.ndarray: ...  # (R, S, 2)
+
+
+@dataclass(frozen=True)
+class Column:
+    """How distinct the curves of a metric are."""
+
+    label: str
+    distances: Distinct
+
+
+@dataclass(frozen=True)
+class LabelledFigure:
+    """A figure of one metric."""
+
+    label: str
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class TrioFigures:
+    """The curves of an original map and of its two modifications, for each metric."""
+
+    base: str
+    scheme: str
+    figures: list[LabelledFigure]
+
+
+@dataclass(frozen=True)
+class MapRow:
+    """The maps of a method: original, and each modification."""
+
+    base: str
+    maps: list[str | None]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A sample with its maps."""
+
+    sample: str
+    photo: str
+    rows: list[MapRow]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template shows."""
+
+    columns: list[Column]
+    trios: list[TrioFigures]
+    panels: list[Panel]
+    schemes: list[str]
+    kinds: list[tuple[str, str]]
 
 
 def content(
@@ -37,91 +91,90 @@ def content(
     kept: Kept,
     metrics: Mapping[Key, Mapping[str, Curve]],
     titles: Mapping[Key, tuple[str, str]],
-) -> dict[str, Any] | None:
-    """Of the maps that all metrics have judged; none where a run has no such maps."""
-    found = [
-        t
-        for t in trios(list(run.methods))
-        if all(name in metric for metric in metrics.values() for name in t.names)
+) -> Content | None:
+    """Compare the curves of modified maps.
+
+    Args:
+        run: The run.
+        site: The site that the figures become part of.
+        model: Name of the model.
+        kept: Its stored tensors.
+        metrics: The curve of each method, for each setting.
+        titles: Titles of the horizontal and vertical axis, for each setting.
+
+    Returns:
+        The comparison of the maps that all metrics evaluated; None if there are none.
+    """
+    compared = [
+        trio
+        for trio in trios(list(run.methods))
+        if all(name in metric for metric in metrics.values() for name in trio.names)
     ]
-    if not found:
+    if not compared:
         return None
+    names = dict.fromkeys(name for trio in compared for name in trio.names)
+    originals = dict.fromkeys(trio.original for trio in compared)
     columns = []
     for key, metric in metrics.items():
-        curves = {
-            name: metric[name].xy
-            for name in dict.fromkeys(name for trio in found for name in trio.names)
-        }
-        drawn = {
-            name: metric[name].drawn(len(kept.ids), RESAMPLES)
-            for name in dict.fromkeys(trio.original for trio in found)
-        }
-        columns.append({"label": run.setting_labels[key], "found": distinct(found, curves, drawn)})
-    return {
-        "columns": columns,
-        "trios": [
-            {
-                "base": t.base,
-                "scheme": t.scheme,
-                "figures": [_figure(run, site, k, m, titles[k], t) for k, m in metrics.items()],
-            }
-            for t in found
-        ],
-        "panels": _panels(site, kept, found),
-        "schemes": list(dict.fromkeys(t.scheme for t in found)),
-        "kinds": list(KINDS.items()),
-    }
+        curves = {name: metric[name].xy for name in names}
+        drawn = {name: metric[name].drawn(len(kept.ids), RESAMPLES) for name in originals}
+        columns.append(Column(run.setting_labels[key], distinct(compared, curves, drawn)))
+    figures = [
+        TrioFigures(
+            trio.base,
+            trio.scheme,
+            [_figure(run, site, key, metric, titles[key], trio) for key, metric in metrics.items()],
+        )
+        for trio in compared
+    ]
+    return Content(
+        columns=columns,
+        trios=figures,
+        panels=_panels(site, kept, compared),
+        schemes=list(dict.fromkeys(trio.scheme for trio in compared)),
+        kinds=list(KINDS.items()),
+    )
 
 
 def _figure(
     run: Run, site: Site, key: Key, metric: Mapping[str, Curve], titles: tuple[str, str], trio: Trio
-) -> dict[str, Any]:
+) -> LabelledFigure:
     points = [metric[name].xy for name in trio.names]
     lines = [
         Trace(kind, family, tuple(xy[:, 1]), tuple(xy[:, 0]))
         for (kind, family), xy in zip(KINDS.items(), points, strict=True)
     ]
     up = Axis.around([v for xy in points for v in xy[:, 1]], most=5)
-    title = f"{trio.base}, {trio.scheme}, {run.setting_labels[key]}: {titles[1]} over {titles[0]}, for the map as it is, less and more"
-    return {
-        "label": run.setting_labels[key],
-        "figure": site.figure(traces(lines, up, titles, title)),
-    }
+    label = run.setting_labels[key]
+    title = (
+        f"{trio.base}, {trio.scheme}, {label}: {titles[1]} over {titles[0]}, for the original map "
+        "and with attribution removed and introduced"
+    )
+    return LabelledFigure(label, site.figure(traces(lines, up, titles, title)))
 
 
-def _panels(site: Site, kept: Kept, found: list[Trio]) -> list[dict[str, Any]]:
-    """The first images with all maps of a method, from 0 to 1."""
+def _panels(site: Site, kept: Kept, compared: list[Trio]) -> list[Panel]:
+    """Return the first images with all maps, on a scale from 0 to 1."""
     panels = []
     for sample in list(kept.shown)[:SAMPLES]:
         image = kept.image(sample)
         assert image is not None
         rows = []
-        for base in dict.fromkeys(t.base for t in found):
-            own = [t for t in found if t.base == base]
-            names = [own[0].original, *(name for t in own for name in (t.removed, t.introduced))]
-            maps = [
-                _map(
-                    site,
-                    kept,
-                    sample,
-                    name,
-                    (image.shape[1], image.shape[2]),
-                    name == own[0].original,
-                )
-                for name in names
-            ]
-            rows.append({"base": base, "maps": maps})
-        panels.append(
-            {"sample": sample, "photo": site.picture(pictures.photo(image)), "rows": rows}
-        )
+        for base in dict.fromkeys(trio.base for trio in compared):
+            of_base = [trio for trio in compared if trio.base == base]
+            original = kept.unscaled_map(sample, of_base[0].original)
+            if original is not None:
+                original = relative(original[None])[0]
+            maps = [original]
+            for trio in of_base:
+                maps.append(kept.unscaled_map(sample, trio.removed))
+                maps.append(kept.unscaled_map(sample, trio.introduced))
+            rows.append(MapRow(base, [_map(site, values, size_of(image)) for values in maps]))
+        panels.append(Panel(sample, site.picture(pictures.photo(image)), rows))
     return panels
 
 
-def _map(
-    site: Site, kept: Kept, sample: str, name: str, size: tuple[int, int], original: bool
-) -> str | None:
-    values = kept.unscaled_map(sample, name)
+def _map(site: Site, values: torch.Tensor | None, size: tuple[int, int]) -> str | None:
     if values is None:
         return None
-    values = relative(values[None])[0] if original else values
     return site.picture(pictures.heatmap(torch.nan_to_num(values), size, False, 1.0))

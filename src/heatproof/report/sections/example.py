@@ -1,34 +1,38 @@
-"""One score from beginning to end (Figure 1 of Hesse et al. 2024): the map's sum in every patch against the network's drops."""
+"""One score step by step (Hesse 2024, Fig. 1): the sums of a map in patches against the drops."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
+from markupsafe import Markup
 from torch import Tensor
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
-from heatproof.protocols import ViewKey
+from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts, pictures
 from heatproof.report.run_data import CRISP_BELOW, Kept, Run, confidence
+from heatproof.report.sections.base import section
+from heatproof.report.sections.common import select, size_of
 from heatproof.report.site import Site
 from heatproof.tensor.patches import patch_sums
 from heatproof.tensor.rank import average_ranks, spearman
 
-SAME = 5e-4  # maps are kept in half precision: a ρ computed from them may differ
-WORDS = [  # ρ from here on
-    (0.9, "almost the order of the true drops"),
-    (0.6, "much the order of the true drops, with some patches misplaced"),
-    (0.3, "some of the order of the true drops"),
-    (0.1, "little of the order of the true drops"),
-    (-0.1, "nothing of the order of the true drops"),
-    (-math.inf, "rather the reverse of the true order"),
+SAME = 5e-4  # maps are stored in half precision: a ρ computed from them may differ
+DESCRIPTIONS = [  # for ρ of at least
+    (0.9, "The map orders the patches almost exactly like the true drops"),
+    (0.6, "The map mostly follows the order of the true drops, with some patches misplaced"),
+    (0.3, "The map follows the order of the true drops in part"),
+    (0.1, "The map has little in common with the order of the true drops"),
+    (-0.1, "The map has nothing in common with the order of the true drops"),
+    (-math.inf, "The map tends towards the reverse of the true order"),
 ]
 
 
 class Score(NamedTuple):
-    """A sample's score, taken apart."""
+    """The score of a sample, and the numbers it is computed from."""
 
     sample: str
     value: float  # as it is in the table
@@ -37,132 +41,175 @@ class Score(NamedTuple):
 
     @property
     def rho(self) -> float:
+        """Return the score as computed from the stored map."""
         return float(spearman(self.sums[None].double(), self.drops[None].double()))
 
+    @property
+    def exact(self) -> bool:
+        """Whether the stored map gives the score of the table."""
+        return abs(self.rho - self.value) < SAME
 
-def content(run: Run, site: Site) -> dict[str, Any] | None:
+
+@dataclass(frozen=True)
+class Disagreement:
+    """The patch whose two ranks differ most; ranks count from the most important patch."""
+
+    row: int
+    column: int
+    by_map: str
+    by_drop: str
+    difference: float
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template shows."""
+
+    sample: str
+    label: str
+    labelled: bool
+    confidence: float
+    model: str
+    fine_tuned: bool
+    method: str
+    setting: str
+    protocol: ProtocolFacts
+    patches: int
+    crisp: bool
+    grid: Markup
+    photo: str
+    map: str
+    sums: Markup
+    drops: Markup
+    ranks: Markup
+    value: float
+    exact: bool
+    description: str
+    mean: Estimate
+    disagreement: Disagreement
+
+
+@section("example", short="Example", question="How is a score computed?", order=20)
+def content(run: Run, site: Site) -> Content | None:
+    """Return the first example that the run allows; None without stored maps and drops."""
     for standing in run.standings:
         for key in run.preferred:
-            if found := _worked(run, site, standing, key):
-                return found
+            example = _example(run, site, standing, key)
+            if example:
+                return example
     return None
 
 
-def _worked(run: Run, site: Site, standing: Standings, key: Key) -> dict[str, Any] | None:
+def _example(run: Run, site: Site, standing: Standings, key: Key) -> Content | None:
     methods = [m for m in standing.order if not run.is_control(m)]
-    protocol, model = run.protocols[key], standing.model
-    if not methods or key not in standing.settings or "patches" not in protocol.settings:
+    if not methods or key not in standing.settings:
         return None
-    view, mean = run.view_of(model, key), standing.score(standing.settings.index(key), methods[0])
-    kept = run.kept(model, view)
-    score = typical(_scores(run, kept, model, key, methods[0]), mean.value)
-    return _shown(run, site, kept, model, view, key, methods[0], score, mean) if score else None
+    if "patches" not in run.protocols[key].settings:
+        return None
+    method = methods[0]
+    mean = standing.score(standing.settings.index(key), method)
+    kept = run.kept(standing.model, run.view_of(standing.model, key))
+    score = typical(_scores(run, kept, standing.model, key, method), mean.value)
+    return _content(run, site, kept, standing.model, key, method, score, mean) if score else None
 
 
 def _scores(run: Run, kept: Kept, model: str, key: Key, method: str) -> list[Score]:
-    """Of the kept samples that the network classifies as labelled, if they are."""
-    rows, protocol, found = run.rows, run.protocols[key], []
-    for column, value in zip(
-        ("model", "method", "protocol", "setting", "baseline"), (model, method, *key), strict=True
-    ):
-        rows = rows[rows[column] == value]
+    """Return the scores of stored samples that are classified correctly or have no label."""
+    protocol = run.protocols[key]
+    rows = select(run.rows, model, key, method)
     values = dict(zip(rows["sample"], rows["value"], strict=True))
-    right = {
-        s
-        for s, logits, label in zip(kept.ids, kept.logits, kept.labels, strict=True)
-        if label in (None, int(logits.argmax()))
-    }
+    labels = dict(zip(kept.ids, kept.labels, strict=True))
+    predictions = {s: int(logits.argmax()) for s, logits in zip(kept.ids, kept.logits, strict=True)}
+    scores = []
     for sample in kept.shown:
         image = kept.image(sample)
         small = kept.map(sample, method)
         drops = kept.shared_row(sample, protocol, "drops")
         value = values.get(sample, math.nan)
-        if (
-            sample in right
-            and image is not None
-            and small is not None
-            and drops is not None
-            and math.isfinite(value)
-        ):
-            large = pictures.resized(small, (image.shape[1], image.shape[2]))
-            found.append(
-                Score(
-                    sample, value, patch_sums(large[None], protocol.settings["patches"])[0], drops
-                )
-            )
-    return found
+        if labels[sample] not in (None, predictions[sample]) or not math.isfinite(value):
+            continue
+        if image is not None and small is not None and drops is not None:
+            large = pictures.resized(small, size_of(image))
+            sums = patch_sums(large[None], protocol.settings["patches"])[0]
+            scores.append(Score(sample, value, sums, drops))
+    return scores
 
 
 def typical(scores: list[Score], mean: float) -> Score | None:
-    """Nearest to the method's mean; if possible one whose score the kept map gives exactly."""
-    exact = [s for s in scores if abs(s.rho - s.value) < SAME] or scores
-    return min(exact, key=lambda s: abs(s.value - mean), default=None)
+    """Return the score nearest to the mean, if possible one that the stored map gives exactly."""
+    candidates = [s for s in scores if s.exact] or scores
+    return min(candidates, key=lambda s: abs(s.value - mean), default=None)
 
 
-def _shown(
+def _content(
     run: Run,
     site: Site,
     kept: Kept,
     model: str,
-    view: ViewKey,
     key: Key,
     method: str,
     score: Score,
     mean: Estimate,
-) -> dict[str, Any]:
-    image, small = kept.image(score.sample), kept.map(score.sample, method)
+) -> Content:
+    image = kept.image(score.sample)
+    small = kept.map(score.sample, method)
     assert image is not None and small is not None
-    size = (image.shape[1], image.shape[2])
+    size = size_of(image)
     row = kept.ids.index(score.sample)
-    predicted, sure = confidence(kept.logits[row])
-    by_map, by_drop = (average_ranks(v[None].double())[0] for v in (score.sums, score.drops))
-    shares, drops = (
-        [float(v) for v in 100 * score.sums / score.sums.abs().sum()],
-        [float(v) for v in score.drops],
-    )
-    far = int((by_map - by_drop).abs().argmax())
-    side = math.isqrt(len(drops))
-    return {
-        "sample": score.sample,
-        "label": run.class_name(model, predicted),
-        "labelled": kept.labels[row] is not None,
-        "sure": sure,
-        "model": run.short_names[model],
-        "fine_tuned": view.is_fine_tuned,
-        "method": method,
-        "setting": run.setting_labels[key],
-        "judge": run.protocols[key],
-        "patches": len(drops),
-        "crisp": max(size) < CRISP_BELOW,
-        "grid": charts.grid(side),
-        "photo": site.picture(pictures.photo(image)),
-        "map": site.picture(pictures.heatmap(small, size, pictures.is_signed(small))),
-        "sums": charts.patches(
-            shares, max(map(abs, shares)), "The map summed over each patch, as a share of all"
+    predicted, probability = confidence(kept.logits[row])
+    map_ranks = average_ranks(score.sums[None].double())[0]
+    drop_ranks = average_ranks(score.drops[None].double())[0]
+    percentages = [float(v) for v in 100 * score.sums / score.sums.abs().sum()]
+    drops = [float(v) for v in score.drops]
+    return Content(
+        sample=score.sample,
+        label=run.class_name(model, predicted),
+        labelled=kept.labels[row] is not None,
+        confidence=probability,
+        model=run.short_names[model],
+        fine_tuned=run.view_of(model, key).is_fine_tuned,
+        method=method,
+        setting=run.setting_labels[key],
+        protocol=run.protocols[key],
+        patches=len(drops),
+        crisp=max(size) < CRISP_BELOW,
+        grid=charts.grid_lines(math.isqrt(len(drops))),
+        photo=site.picture(pictures.photo(image)),
+        map=site.picture(pictures.heatmap(small, size, pictures.is_signed(small))),
+        sums=charts.patch_grid(
+            percentages,
+            max(map(abs, percentages)),
+            "The map summed over each patch, as a percentage of all patches",
         ),
-        "drops": charts.patches(
+        drops=charts.patch_grid(
             drops, max(map(abs, drops)), "How far the score drops without each patch"
         ),
-        "ranks": charts.ranks(
-            by_map.tolist(),
-            by_drop.tolist(),
+        ranks=charts.ranks(
+            map_ranks.tolist(),
+            drop_ranks.tolist(),
             ("map", "true drop"),
-            "Rank of each patch in the map and by its drop",
+            "Rank of each patch by the map and by its true drop",
         ),
-        "value": score.value,
-        "exact": abs(score.rho - score.value) < SAME,
-        "words": next(words for least, words in WORDS if score.value >= least),
-        "mean": mean,
-        "far": {
-            "row": far // side + 1,
-            "column": far % side + 1,
-            "by_map": _place(by_map, far),
-            "by_drop": _place(by_drop, far),
-            "apart": float((by_map - by_drop).abs()[far]),
-        },
-    }
+        value=score.value,
+        exact=score.exact,
+        description=next(text for least, text in DESCRIPTIONS if score.value >= least),
+        mean=mean,
+        disagreement=_disagreement(map_ranks, drop_ranks),
+    )
 
 
-def _place(ranks: Tensor, patch: int) -> str:
-    """Counted from the most important."""
-    return charts.rank_text(len(ranks) + 1 - float(ranks[patch]))
+def _disagreement(map_ranks: Tensor, drop_ranks: Tensor) -> Disagreement:
+    differences = (map_ranks - drop_ranks).abs()
+    patch = int(differences.argmax())
+    row, column = divmod(patch, math.isqrt(len(map_ranks)))
+
+    def from_the_top(ranks: Tensor) -> str:
+        return charts.rank_text(len(ranks) + 1 - float(ranks[patch]))
+
+    return Disagreement(
+        row + 1,
+        column + 1,
+        from_the_top(map_ranks),
+        from_the_top(drop_ranks),
+        float(differences[patch]),
+    )

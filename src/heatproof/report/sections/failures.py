@@ -1,93 +1,153 @@
-"""What has no score and why, and the samples on which the best methods do worst."""
+"""Scores that are missing and why, and the samples on which the best methods do worst."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import pandas as pd
 
 from heatproof.report import pictures
-from heatproof.report.run_data import Run, mean_scores
+from heatproof.report.run_data import Kept, Run, mean_scores
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 
 KINDS = {
-    "failed": "the method or the protocol broke; the others went on",
-    "undefined": "there is a map, but the score is not defined for it; left out of the mean",
-    "skipped": "the image could not be used",
-    "n/a": "the method is not made for this model or data; no failure",
+    "failed": "The method or the protocol raised an error; the others continued.",
+    "undefined": "There is a map, but its score is not defined; it is left out of the mean.",
+    "skipped": "The image could not be used.",
+    "n/a": "The method does not apply to this model or data; this is not a failure.",
 }
-NAMES = 12
-TOP, WORST = 3, 6
+MOST_SAMPLES = 12  # names in a group
+BEST_METHODS = 3
+WORST_SAMPLES = 6
 
 
-def content(run: Run, site: Site) -> dict[str, Any]:
-    return {
-        "kinds": [
-            {"status": s, "meaning": m, "groups": _groups(run.rows[run.rows["status"] == s])}
-            for s, m in KINDS.items()
+@dataclass(frozen=True)
+class Group:
+    """All missing scores with the same message."""
+
+    message: str
+    count: int
+    methods: list[str]
+    models: list[str]
+    settings: int
+    samples: list[str]
+    more: int
+    of_samples: int
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A status, what it means, and the scores that have it."""
+
+    status: str
+    meaning: str
+    groups: list[Group]
+
+
+@dataclass(frozen=True)
+class WorstSample:
+    """A sample; its photo is None if it was not kept."""
+
+    id: str
+    value: float
+    photo: str | None
+
+
+@dataclass(frozen=True)
+class WorstOfMethod:
+    """The samples on which a method does worst."""
+
+    name: str
+    family: str
+    samples: list[WorstSample]
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The worst samples of the best methods on a model."""
+
+    model: str
+    methods: list[WorstOfMethod]
+    unseen: int  # samples whose images were not kept
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template shows."""
+
+    kinds: list[Kind]
+    worst: list[Worst]
+    total: int
+    protocol: str
+
+
+@section(
+    "failures",
+    short="Failures",
+    question="What failed, and where do the best methods do worst?",
+    order=110,
+)
+def content(run: Run, site: Site) -> Content:
+    """Return missing scores by status and message, and the worst samples of each model."""
+    protocol = _first_protocol(run)
+    worst = [_worst(run, site, s.model, s.order, protocol) for s in run.standings]
+    return Content(
+        kinds=[
+            Kind(status, meaning, _groups(run.rows[run.rows["status"] == status]))
+            for status, meaning in KINDS.items()
         ],
-        "worst": [w for s in run.standings if (w := _worst(run, site, s.model, s.order))],
-        "total": len(run.rows),
-        "protocol": _protocol(run),
-    }
+        worst=[one for one in worst if one is not None],
+        total=len(run.rows),
+        protocol=protocol,
+    )
 
 
-def _groups(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """The same message is one group, whatever it happened to."""
-    found = []
-    for message, group in rows.groupby("message", sort=False, dropna=False):
-        samples = list(dict.fromkeys(group["sample"]))
-        found.append(
-            {
-                "message": str(message),
-                "count": len(group),
-                "methods": list(dict.fromkeys(group["method"])),
-                "models": list(dict.fromkeys(group["model"])),
-                "settings": group[["protocol", "setting", "baseline"]].drop_duplicates().shape[0],
-                "samples": samples[:NAMES],
-                "more": max(0, len(samples) - NAMES),
-                "of_samples": len(samples),
-            }
+def _groups(rows: pd.DataFrame) -> list[Group]:
+    """Group scores by message, largest group first."""
+    groups = []
+    for message, part in rows.groupby("message", sort=False, dropna=False):
+        samples = list(dict.fromkeys(part["sample"]))
+        groups.append(
+            Group(
+                message=str(message),
+                count=len(part),
+                methods=list(dict.fromkeys(part["method"])),
+                models=list(dict.fromkeys(part["model"])),
+                settings=len(part[["protocol", "setting", "baseline"]].drop_duplicates()),
+                samples=samples[:MOST_SAMPLES],
+                more=max(0, len(samples) - MOST_SAMPLES),
+                of_samples=len(samples),
+            )
         )
-    return sorted(found, key=lambda g: -g["count"])
+    return sorted(groups, key=lambda group: -group.count)
 
 
-def _protocol(run: Run) -> str:
-    """The first: scores of two do not mix."""
+def _first_protocol(run: Run) -> str:
+    """Return the first protocol: the scores of two cannot be mixed."""
     return next(iter(run.protocols))[0] if run.protocols else ""
 
 
-def _worst(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any] | None:
-    """Mean score over the settings of the first protocol, for the best methods that are no controls; the images are those it judged."""
-    best = [m for m in order if not run.is_control(m)][:TOP]
-    rows = run.rows[(run.rows["model"] == model) & (run.rows["protocol"] == _protocol(run))]
-    kept = run.kept(
-        model,
-        next(
-            (
-                view
-                for view, keys in run.views(model).items()
-                if any(k[0] == _protocol(run) for k in keys)
-            ),
-            None,
-        ),
-    )
+def _worst(run: Run, site: Site, model: str, order: list[str], protocol: str) -> Worst | None:
+    """Return the worst samples of the best methods; None if there are only controls."""
+    best = [m for m in order if not run.is_control(m)][:BEST_METHODS]
+    if not best:
+        return None
+    rows = run.rows[(run.rows["model"] == model) & (run.rows["protocol"] == protocol)]
+    views = run.views(model).items()
+    view = next((v for v, keys in views if any(key[0] == protocol for key in keys)), None)
+    kept = run.kept(model, view)
     methods = []
     for method in best:
-        scores = mean_scores(rows, [method])[::-1]
-        samples = []
-        for sample, value in scores.head(WORST).items():
-            image = kept.image(str(sample)) if sample in kept.shown else None
-            samples.append(
-                {
-                    "id": sample,
-                    "value": float(value),
-                    "photo": site.picture(pictures.photo(image)) if image is not None else None,
-                }
-            )
-        methods.append({"name": method, "family": run.family(method), "samples": samples})
-    return (
-        {"model": model, "methods": methods, "unseen": len(kept.ids) - len(kept.shown)}
-        if methods
-        else None
-    )
+        scores = mean_scores(rows, [method])[::-1].head(WORST_SAMPLES)
+        samples = [
+            WorstSample(str(sample), float(value), _photo(site, kept, str(sample)))
+            for sample, value in scores.items()
+        ]
+        methods.append(WorstOfMethod(method, run.family(method), samples))
+    return Worst(model, methods, len(kept.ids) - len(kept.shown))
+
+
+def _photo(site: Site, kept: Kept, sample: str) -> str | None:
+    image = kept.image(sample) if sample in kept.shown else None
+    return site.picture(pictures.photo(image)) if image is not None else None

@@ -1,73 +1,167 @@
-"""Some samples with the maps of all methods, the score of each, and the true drops they are judged against."""
+"""Some samples with the maps of all methods, their scores, and the true drops."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from markupsafe import Markup
 
 from heatproof.analysis.ranks import Key
 from heatproof.bench.layout import ModelView, ProtocolFacts
 from heatproof.protocols import ViewKey
 from heatproof.report import charts, pictures
-from heatproof.report.palette import FAMILIES
-from heatproof.report.run_data import (
-    CRISP_BELOW,
-    Kept,
-    Run,
-    confidence,
-    mean_scores,
-)
+from heatproof.report.run_data import CRISP_BELOW, Kept, Run, confidence, mean_scores
+from heatproof.report.sections.base import section
+from heatproof.report.sections.common import map_picture, size_of
 from heatproof.report.site import Site
 from heatproof.tensor.patches import patch_sums
 
-FIRST, BEST, WORST = 6, 3, 3
+FIRST = 6  # samples in the order of the data
+BEST = 3
+WORST = 3
 ENDS = ("best for most methods", "worst for most methods")
 BYTES = 3_000_000  # for all maps
+ScoreRows = dict[tuple[str, str, Key], dict[str, Any]]  # (sample, method, setting) -> row
 
 
-def content(run: Run, site: Site) -> dict[str, Any]:
-    return {
-        "models": [m for s in run.standings if (m := _model(run, site, s.model, s.order))],
-        "bars": {
-            "signed": site.picture(pictures.scale_bar(True)),
-            "unsigned": site.picture(pictures.scale_bar(False)),
-        },
-        "settings": [
-            {"label": run.setting_labels[key], "judge": p} for key, p in run.protocols.items()
-        ],
-        "families": list(FAMILIES),
-    }
+@dataclass(frozen=True)
+class TileScore:
+    """The score of a map; its value is None if there is none, and the text says why."""
+
+    text: str
+    value: float | None
+    message: str
 
 
-def _model(run: Run, site: Site, model: str, order: list[str]) -> dict[str, Any] | None:
-    """The same samples in every view, so that choosing a setting shows what changes."""
+@dataclass(frozen=True)
+class Tile:
+    """The map of a method; its file is None if there is no map."""
+
+    method: str
+    family: str
+    signed: bool
+    file: str | None
+    sums: str  # JSON: sums of the map by number of patches
+    scores: dict[int, TileScore]  # by setting
+
+
+@dataclass(frozen=True)
+class Drops:
+    """The true drops of a sample under a setting."""
+
+    values: list[float]
+    json: str
+    svg: Markup
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample with the maps of all methods."""
+
+    id: str
+    reason: str  # why it was chosen
+    photo: str
+    width: int
+    height: int
+    label: str
+    predicted: str
+    confidence: float
+    correct: bool | None  # None: it has no label
+    drops: dict[int, Drops]  # by setting
+    tiles: list[Tile]
+
+
+@dataclass(frozen=True)
+class View:
+    """A view of a model, and the settings that evaluated it."""
+
+    title: str
+    fine_tuned: bool
+    settings: list[int]
+    samples: list[Sample]
+    kept: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """All views of a model."""
+
+    name: str
+    views: list[View]
+    crisp: bool
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Scales of the two colour maps."""
+
+    signed: str
+    unsigned: str
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template shows."""
+
+    models: list[Model]
+    bars: Bars
+    settings: list[str]  # their labels
+
+    @property
+    def has_drops(self) -> bool:
+        """Whether any sample has true drops."""
+        views = [view for model in self.models for view in model.views]
+        return any(sample.drops for view in views for sample in view.samples)
+
+
+@section(
+    "gallery",
+    short="Gallery",
+    question="What do the maps look like, and what are they compared with?",
+    order=100,
+)
+def content(run: Run, site: Site) -> Content:
+    """Return some samples of each model with all their maps."""
+    models = [_model(run, site, s.model, s.order) for s in run.standings]
+    return Content(
+        models=[model for model in models if model is not None],
+        bars=Bars(site.picture(pictures.scale_bar(True)), site.picture(pictures.scale_bar(False))),
+        settings=[run.setting_labels[key] for key in run.protocols],
+    )
+
+
+def _model(run: Run, site: Site, model: str, order: list[str]) -> Model | None:
+    """Show the same samples in every view, so that choosing a setting shows what changes."""
     rows = run.rows[run.rows["model"] == model]
-    methods = [*order, *(m for m in dict.fromkeys(rows["method"]) if m not in order)]
+    methods = list(dict.fromkeys([*order, *rows["method"]]))
     size = run.image_size(model) or 64
-    room = BYTES // int(
-        sum(len(_apart(run.views(m))) for m in run.models) * (len(methods) + 1) * 0.25 * size**2
-    )
     real = [m for m in order if not run.is_control(m)] or order
-    best_first, count = (
-        [str(s) for s in mean_scores(rows, real).index],
-        max(3, min(FIRST + BEST + WORST, room)),
-    )
+    best_first = [str(s) for s in mean_scores(rows, real).index]
+    count = _sample_count(run, len(methods), size)
     views = [
-        v
-        for view in _apart(run.views(model))
-        if (v := _view(run, site, model, view, methods, best_first, count))
+        _view(run, site, model, view, methods, best_first, count)
+        for view in _first_cells(run.views(model))
     ]
-    return {"name": model, "views": views, "crisp": size < CRISP_BELOW} if views else None
+    shown = [view for view in views if view is not None]
+    return Model(model, shown, size < CRISP_BELOW) if shown else None
 
 
-def _apart(views: Iterable[ViewKey]) -> list[ViewKey]:
-    """Of grids that are judged cell by cell, the first."""
+def _sample_count(run: Run, methods: int, size: int) -> int:
+    """Return how many samples fit into the size of the report."""
+    views = sum(len(_first_cells(run.views(model))) for model in run.models)
+    bytes_per_sample = int(views * (methods + 1) * 0.25 * size**2)
+    return max(3, min(FIRST + BEST + WORST, BYTES // bytes_per_sample))
+
+
+def _first_cells(views: Iterable[ViewKey]) -> list[ViewKey]:
+    """Return all views, but only the first of grids that differ in the target cell alone."""
     first: dict[ViewKey, ViewKey] = {}
     for view in views:
         first.setdefault(replace(view, cell=None), view)
@@ -82,43 +176,54 @@ def _view(
     methods: list[str],
     best_first: list[str],
     count: int,
-) -> dict[str, Any] | None:
+) -> View | None:
     kept = run.kept(model, view)
-    settings = {i: key for i, key in enumerate(run.protocols) if key in run.views(model)[view]}
-    protocols = list(dict.fromkeys(key[0] for key in run.protocols))
-    by = f" under {protocols[0]}" if len(protocols) > 1 else ""
-    chosen = {
-        s: why + (by if why in ENDS else "")
-        for s, why in choose(list(kept.shown), best_first, count).items()
-    }
+    chosen = choose(list(kept.shown), best_first, count)
     if not chosen:
         return None
-    signed = {
-        m: any(pictures.is_signed(v) for s in kept.shown if (v := kept.map(s, m)) is not None)
-        for m in methods
-    }
+    settings = {i: key for i, key in enumerate(run.protocols) if key in run.views(model)[view]}
+    protocols = list(dict.fromkeys(key[0] for key in run.protocols))
+    suffix = f" under {protocols[0]}" if len(protocols) > 1 else ""
+    signed = {method: _is_signed(kept, method) for method in methods}
     rows = run.rows[(run.rows["model"] == model) & run.rows["sample"].isin(list(chosen))]
-    scores = {
-        (r["sample"], r["method"], (r["protocol"], r["setting"], r["baseline"])): r
+    scores: ScoreRows = {
+        (r["sample"], r["method"], (r["protocol"], r["setting"], r["baseline"])): {
+            str(k): v for k, v in r.items()
+        }
         for r in rows.to_dict("records")
     }
-    return {
-        "title": ModelView(model, view).title,
-        "fine_tuned": view.is_fine_tuned,
-        "settings": list(settings),
-        "samples": [
-            _sample(run, site, model, kept, s, why, methods, signed, scores, settings)
-            for s, why in chosen.items()
-        ],
-        "kept": len(kept.shown),
-        "of": len(kept.ids),
-    }
+    samples = []
+    for sample, reason in chosen.items():
+        reason += suffix if reason in ENDS else ""
+        samples.append(_sample(run, site, model, kept, sample, reason, signed, scores, settings))
+    return View(
+        title=ModelView(model, view).title,
+        fine_tuned=view.is_fine_tuned,
+        settings=list(settings),
+        samples=samples,
+        kept=len(kept.shown),
+        of=len(kept.ids),
+    )
+
+
+def _is_signed(kept: Kept, method: str) -> bool:
+    maps = (kept.map(sample, method) for sample in kept.shown)
+    return any(pictures.is_signed(values) for values in maps if values is not None)
 
 
 def choose(samples: list[str], best_first: list[str], count: int) -> dict[str, str]:
-    """Which to show, and why: the best and the worst of all, and before them the first of the others."""
-    known = set(samples)
-    ranked = [s for s in best_first if s in known]
+    """Choose the first samples, and the best and the worst of all.
+
+    Args:
+        samples: The samples to choose from.
+        best_first: All samples that have a score, best first.
+        count: How many to choose.
+
+    Returns:
+        The chosen samples, and why each was chosen.
+    """
+    available = set(samples)
+    ranked = [s for s in best_first if s in available]
     ends = min(BEST, count // 3, len(ranked) // 3)
     extremes = dict.fromkeys(ranked[:ends], ENDS[0]) | dict.fromkeys(ranked[::-1][:ends], ENDS[1])
     others = [s for s in samples if s not in extremes]
@@ -131,74 +236,68 @@ def _sample(
     model: str,
     kept: Kept,
     sample: str,
-    why: str,
-    methods: list[str],
+    reason: str,
     signed: dict[str, bool],
-    scores: dict[Any, Any],
+    scores: ScoreRows,
     settings: dict[int, Key],
-) -> dict[str, Any]:
+) -> Sample:
     image = kept.image(sample)
     assert image is not None
-    height, width = image.shape[1:]
+    size = size_of(image)
     row = kept.ids.index(sample)
-    predicted, sure = confidence(kept.logits[row])
+    label = kept.labels[row]
+    predicted, probability = confidence(kept.logits[row])
     drops = {i: d for i, key in settings.items() if (d := _drops(kept, sample, run.protocols[key]))}
-    counts = sorted({len(d["values"]) for d in drops.values()})
+    patch_counts = sorted({len(d.values) for d in drops.values()})
+    photo = site.picture(pictures.photo(image))
     tiles = []
-    for method in methods:
+    for method in signed:
         values = kept.map(sample, method)
-        usable = values is not None and bool(torch.isfinite(values).all())
+        file = map_picture(site, values, size, signed[method])
         tiles.append(
-            {
-                "method": method,
-                "family": run.family(method),
-                "signed": signed[method],
-                "file": site.picture(pictures.heatmap(values, (height, width), signed[method]))
-                if usable and values is not None
-                else None,
-                "sums": json.dumps(
-                    {
-                        p: _rounded(
-                            patch_sums(pictures.resized(values, (height, width))[None], p)[0]
-                        )
-                        for p in counts
-                    }
-                )
-                if usable and values is not None
-                else "",
-                "scores": {
+            Tile(
+                method=method,
+                family=run.family(method),
+                signed=signed[method],
+                file=file,
+                sums=_sums(values, size, patch_counts) if file and values is not None else "",
+                scores={
                     i: _score(scores.get((sample, method, key))) for i, key in settings.items()
                 },
-            }
+            )
         )
-    return {
-        "id": sample,
-        "why": why,
-        "photo": site.picture(pictures.photo(image)),
-        "width": width,
-        "height": height,
-        "label": run.class_name(model, kept.labels[row]),
-        "predicted": run.class_name(model, predicted),
-        "sure": sure,
-        "right": kept.labels[row] == predicted if kept.labels[row] is not None else None,
-        "drops": drops,
-        "tiles": tiles,
-    }
+    return Sample(
+        id=sample,
+        reason=reason,
+        photo=photo,
+        width=size[1],
+        height=size[0],
+        label=run.class_name(model, label),
+        predicted=run.class_name(model, predicted),
+        confidence=probability,
+        correct=label == predicted if label is not None else None,
+        drops=drops,
+        tiles=tiles,
+    )
 
 
-def _drops(kept: Kept, sample: str, protocol: ProtocolFacts) -> dict[str, Any] | None:
-    """Of protocols that delete one patch at a time."""
+def _sums(values: torch.Tensor, size: tuple[int, int], patch_counts: list[int]) -> str:
+    large = pictures.resized(values, size)[None]
+    return json.dumps({count: _rounded(patch_sums(large, count)[0]) for count in patch_counts})
+
+
+def _drops(kept: Kept, sample: str, protocol: ProtocolFacts) -> Drops | None:
+    """Return the drops of protocols that delete one patch at a time."""
     drops = kept.shared_row(sample, protocol, "drops")
     if drops is None or math.isqrt(len(drops)) ** 2 != len(drops):
         return None
     values = [float(v) for v in drops]
-    scale = max(abs(v) for v in values)
-    title = f"How far the score of the target drops when one patch is replaced by the baseline {protocol.baseline}"
-    return {
-        "values": values,
-        "json": json.dumps(_rounded(drops)),
-        "svg": charts.patches(values, scale, title),
-    }
+    title = (
+        "How far the target's score drops when one patch is replaced by the baseline "
+        f"{protocol.baseline}"
+    )
+    grid = charts.patch_grid(values, max(map(abs, values)), title)
+    return Drops(values, json.dumps(_rounded(drops)), grid)
 
 
 def _rounded(values: torch.Tensor) -> list[float]:
@@ -208,12 +307,9 @@ def _rounded(values: torch.Tensor) -> list[float]:
     ]
 
 
-def _score(row: dict[str, Any] | None) -> dict[str, Any]:
+def _score(row: dict[str, Any] | None) -> TileScore:
     if row is None:
-        return {"text": "not judged", "value": None, "message": ""}
-    scored = row["status"] == "ok"
-    return {
-        "text": charts.number(row["value"], 2) if scored else row["status"],
-        "value": row["value"] if scored else None,
-        "message": row["message"],
-    }
+        return TileScore("not evaluated", None, "")
+    if row["status"] != "ok":
+        return TileScore(row["status"], None, row["message"])
+    return TileScore(charts.number(row["value"], 2), row["value"], row["message"])

@@ -1,202 +1,255 @@
-"""What else a run says of grids (Rao et al. 2024): localization over depth and under smoothing, an image in every setting, pools, cost."""
+"""More about grids (Rao et al. 2024): depth, smoothing, an image under every setting, costs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
 from heatproof.expressions import parse_call, split
 from heatproof.report import charts, pictures
-from heatproof.report.charts import Axis
-from heatproof.report.lines import Trace, traces
+from heatproof.report.charts import Axis, Trace, traces
 from heatproof.report.run_data import CONTROL, Kept, Run
+from heatproof.report.sections.common import map_picture, size_of
 from heatproof.report.site import Figure, Site
 
 ALONE = "alone"
-MOST_IMAGES = 1  # that are shown in every setting
-DEPTH = ("relative depth of the layer", "mean localization")
+MOST_IMAGES = 1  # that are shown under every setting
+DEPTH_TITLES = ("relative depth of the layer", "mean localization")
+DEPTH_AXIS = Axis(0.0, 1.02, (0.0, 0.25, 0.5, 0.75, 1.0))
+PASSES = ("forward", "backward")
 
 
-class Place(NamedTuple):
+class LayerMethod(NamedTuple):
     """A method at a layer."""
 
     label: str
     method: str  # without its layer
     layer: str
     family: str
-    depth: int  # from the input on
+    depth: int  # counted from the input
+
+
+class SmoothedScore(NamedTuple):
+    """The mean of a smoothed method, and its correlation with Grad-CAM."""
+
+    mean: Estimate
+    rho: float
+
+
+@dataclass(frozen=True)
+class SmoothedRow:
+    """A method at each width of the kernel; None where it was not run."""
+
+    method: str
+    layer: str
+    family: str
+    scores: list[SmoothedScore | None]
+
+
+@dataclass(frozen=True)
+class Smoothed:
+    """Localization of smoothed maps, beside Grad-CAM at the last layer if the run has it."""
+
+    widths: list[int]
+    rows: list[SmoothedRow]
+    reference: str | None
+    reference_mean: Estimate | None
+
+
+@dataclass(frozen=True)
+class FramedPicture:
+    """A picture with a border around the target cell."""
+
+    file: str
+    frame: Markup | str
+
+
+@dataclass(frozen=True)
+class ImageRow:
+    """The maps of a method under each setting."""
+
+    method: str
+    layer: str
+    family: str
+    maps: list[FramedPicture | None]
+
+
+@dataclass(frozen=True)
+class ImageInSettings:
+    """An image under each setting, with its maps."""
+
+    name: str
+    titles: list[str]
+    photos: list[FramedPicture | None]
+    rows: list[ImageRow]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The images that grids are drawn from."""
+
+    classes: dict[str, int]
+    images: int
+    least: int
+    most: int
+
+
+@dataclass(frozen=True)
+class SettingCost:
+    """What a setting cost: images by kind of pass, from the input and from later layers."""
+
+    label: str
+    maps: int
+    whole: dict[str, int]
+    later: dict[str, int]
+    seconds: float
+
+
+class _Occurrence(NamedTuple):
+    """Where an image was evaluated."""
+
+    kept: Kept
+    sample: str
+    cell: int | None  # None: alone
+    side: int
 
 
 def over_depth(
     site: Site,
     title: str,
-    places: Sequence[Place],
+    methods: Sequence[LayerMethod],
     layers: Sequence[str],
     scores: pd.DataFrame,
-    random: float | None,
+    random_score: float | None,
 ) -> Figure | None:
-    """Figs 9, 26: the mean at every layer with its 95 % band, of methods that have a score at all of them."""
+    """Draw the mean at each layer, for methods that have a score at all of them (Figs 9, 26)."""
     lines = []
-    for method, family in dict.fromkeys((p.method, p.family) for p in places):
-        at = {p.layer: p.label for p in places if p.method == method and p.label in scores}
-        if len(layers) > 2 and all(layer in at for layer in layers):
-            means = [Estimate.mean(scores[at[layer]].to_numpy(float)) for layer in layers]
-            if all(np.isfinite(m.value) for m in means):
+    for method, family in dict.fromkeys((m.method, m.family) for m in methods):
+        labels = {m.layer: m.label for m in methods if m.method == method and m.label in scores}
+        if len(layers) > 2 and all(layer in labels for layer in layers):
+            means = [Estimate.mean(scores[labels[layer]].to_numpy(float)) for layer in layers]
+            if all(np.isfinite(mean.value) for mean in means):
                 values, low, high = zip(*means, strict=True)
                 lines.append(Trace(method, family, values, low=low, high=high))
-    return (
-        site.figure(
-            traces(lines, Axis(0.0, 1.02, (0.0, 0.25, 0.5, 0.75, 1.0)), DEPTH, title, random)
-        )
-        if lines
-        else None
-    )
+    if not lines:
+        return None
+    return site.figure(traces(lines, DEPTH_AXIS, DEPTH_TITLES, title, random_score))
 
 
-def smoothed(places: Sequence[Place], scores: pd.DataFrame) -> dict[str, Any] | None:
-    """Tables 1, 2: for every width of the kernel the mean, and Spearman's ρ with Grad-CAM at the last layer over the samples."""
-    beside = next(
-        (
-            p.label
-            for p in reversed(places)
-            if p.method == "gradcam" and p.layer in ("final", "cam")
-        ),
-        None,
-    )
-    rows: dict[tuple[str, str, str], dict[int, Any]] = {}
-    for p in (p for p in places if p.label in scores and p.label != beside):
-        base, *transforms = split(p.method, "|")
+def smoothed(methods: Sequence[LayerMethod], scores: pd.DataFrame) -> Smoothed | None:
+    """Return the mean for each kernel width, and Spearman's ρ with Grad-CAM (Tables 1, 2)."""
+    last_gradcams = [
+        m.label for m in methods if m.method == "gradcam" and m.layer in ("final", "cam")
+    ]
+    reference = last_gradcams[-1] if last_gradcams else None
+    has_reference = reference in scores
+    by_width: dict[tuple[str, str, str], dict[int, SmoothedScore]] = {}
+    for m in methods:
+        if m.label not in scores or m.label == reference:
+            continue
+        base, *transforms = split(m.method, "|")
         calls = [parse_call(t) for t in transforms]
-        if len(calls) > 1 or any(c.name != "smooth" for c in calls):
+        if len(calls) > 1 or any(call.name != "smooth" for call in calls):
             continue
         width = int(calls[0].args[0]) if calls else 0
-        rho = (
-            scores[[p.label, beside]].corr(method="spearman").iloc[0, 1]
-            if beside in scores
-            else np.nan
-        )
-        rows.setdefault((base, p.layer, p.family), {})[width] = (
-            Estimate.mean(scores[p.label].to_numpy(float)),
-            float(rho),
-        )
-    rows = {row: found for row, found in rows.items() if len(found) > 1}
-    if not rows:
+        rho = np.nan
+        if has_reference:
+            rho = scores[[m.label, reference]].corr(method="spearman").iloc[0, 1]
+        score = SmoothedScore(Estimate.mean(scores[m.label].to_numpy(float)), float(rho))
+        by_width.setdefault((base, m.layer, m.family), {})[width] = score
+    by_width = {row: widths for row, widths in by_width.items() if len(widths) > 1}
+    if not by_width:
         return None
-    widths = sorted({width for found in rows.values() for width in found})
-    own = Estimate.mean(scores[beside].to_numpy(float)) if beside in scores else None
-    table = [
-        {"method": m, "layer": at, "family": f, "cells": [found.get(w) for w in widths]}
-        for (m, at, f), found in rows.items()
-    ]
-    return {"widths": widths, "rows": table, "beside": beside if own else None, "own": own}
+    widths = sorted({width for row in by_width.values() for width in row})
+    rows = [SmoothedRow(*key, [row.get(w) for w in widths]) for key, row in by_width.items()]
+    if not has_reference:
+        return Smoothed(widths, rows, None, None)
+    return Smoothed(widths, rows, reference, Estimate.mean(scores[reference].to_numpy(float)))
 
 
 def in_every_setting(
-    run: Run, site: Site, model: str, keys: Sequence[Key], places: Sequence[Place]
-) -> list[dict[str, Any]]:
-    """Figs 3, 25: images that were judged in most settings, with the maps of all methods; alone, where the run has that too."""
-    seen: dict[str, dict[str, tuple[Kept, str, int | None]]] = {}
-    for view, judged in run.views(model).items():
+    run: Run, site: Site, model: str, keys: Sequence[Key], methods: Sequence[LayerMethod]
+) -> list[ImageInSettings]:
+    """Show images that most settings evaluated, with the maps of all methods (Figs 3, 25)."""
+    occurrences: dict[str, dict[str, _Occurrence]] = {}
+    for view, evaluated in run.views(model).items():
+        setting = next((key for key in keys if key in evaluated), None)
+        if setting is None and not view.is_plain:
+            continue
+        title = run.setting_labels[setting] if setting else ALONE
+        side = int(run.protocols[setting].settings["grid"]) if setting else 1
         kept = run.kept(model, view)
-        title = next(
-            (run.setting_labels[key] for key in keys if key in judged),
-            ALONE if view.is_plain else None,
-        )
-        for sample in kept.shown if title else []:
+        for sample in kept.shown:
             grid = kept.grids.get(sample)
-            cell = grid.cell if grid else None
             image = grid.images[grid.cell] if grid else sample
-            seen.setdefault(image, {}).setdefault(str(title), (kept, sample, cell))
-    titles = [
-        t
-        for t in (ALONE, *(run.setting_labels[key] for key in keys))
-        if any(t in found for found in seen.values())
-    ]
-    grids = {image: found for image, found in seen.items() if set(found) - {ALONE}}
-    side = {run.setting_labels[key]: int(run.protocols[key].settings["grid"]) for key in keys}
-    chosen = sorted(grids, key=lambda image: -len(grids[image]))[:MOST_IMAGES]
-    return [
-        _image(site, image, [(t, grids[image].get(t)) for t in titles], side, places)
-        for image in chosen
-    ]
+            occurrence = _Occurrence(kept, sample, grid.cell if grid else None, side)
+            occurrences.setdefault(image, {}).setdefault(title, occurrence)
+    everywhere = {title for by_title in occurrences.values() for title in by_title}
+    titles = [ALONE, *(run.setting_labels[key] for key in keys)]
+    titles = [title for title in titles if title in everywhere]
+    in_grids = {image: found for image, found in occurrences.items() if set(found) - {ALONE}}
+    chosen = sorted(in_grids, key=lambda image: -len(in_grids[image]))[:MOST_IMAGES]
+    return [_image(site, image, titles, in_grids[image], methods) for image in chosen]
 
 
 def _image(
     site: Site,
     name: str,
-    settings: Sequence[tuple[str, tuple[Kept, str, int | None] | None]],
-    side: Mapping[str, int],
-    places: Sequence[Place],
-) -> dict[str, Any]:
-    def shown(
-        of: tuple[Kept, str, int | None] | None, title: str, label: str | None
-    ) -> dict[str, Any] | None:
-        if of is None:
-            return None
-        kept, sample, cell = of
-        photo = kept.image(sample)
-        assert photo is not None
-        frame = "" if cell is None else charts.judged_frame(side[title], cell)
-        if label is None:
-            return {"file": site.picture(pictures.photo(photo)), "frame": frame}
-        values = kept.map(sample, label)
-        if values is None or not bool(values.isfinite().all()):
-            return None
-        return {
-            "file": site.picture(
-                pictures.heatmap(
-                    values, (photo.shape[1], photo.shape[2]), pictures.is_signed(values)
-                )
-            ),
-            "frame": frame,
-        }
-
-    rows = [
-        {
-            "method": p.method,
-            "layer": p.layer,
-            "family": p.family,
-            "cells": [shown(of, title, p.label) for title, of in settings],
-        }
-        for p in places
-        if p.family != CONTROL
-    ]
-    return {
-        "name": name,
-        "titles": [title for title, _ in settings],
-        "photos": [shown(of, title, None) for title, of in settings],
-        "rows": [row for row in rows if any(row["cells"])],
-    }
+    titles: list[str],
+    occurrences: dict[str, _Occurrence],
+    methods: Sequence[LayerMethod],
+) -> ImageInSettings:
+    rows = []
+    for m in methods:
+        if m.family != CONTROL:
+            maps = [_framed(site, occurrences.get(title), m.label) for title in titles]
+            if any(maps):
+                rows.append(ImageRow(m.method, m.layer, m.family, maps))
+    photos = [_framed(site, occurrences.get(title)) for title in titles]
+    return ImageInSettings(name, titles, photos, rows)
 
 
-def pools(run: Run, model: str) -> list[dict[str, Any]]:
-    """How many images of each class the model is sure of; protocols that draw from the same pool once."""
-    found: dict[str, dict[str, Any]] = {}
+def _framed(
+    site: Site, occurrence: _Occurrence | None, method: str | None = None
+) -> FramedPicture | None:
+    """Return the map of a method, or the image itself, with its target cell."""
+    if occurrence is None:
+        return None
+    kept, sample, cell, side = occurrence
+    image = kept.image(sample)
+    assert image is not None
+    frame = "" if cell is None else charts.grid_cell_frame(side, cell)
+    if method is None:
+        return FramedPicture(site.picture(pictures.photo(image)), frame)
+    file = map_picture(site, kept.map(sample, method), size_of(image))
+    return FramedPicture(file, frame) if file else None
+
+
+def pools(run: Run, model: str) -> list[Pool]:
+    """Return the images that a model classifies confidently; pools that are the same once."""
+    different: dict[str, Pool] = {}
     for view in run.plan.views:
-        pool = view.pool
-        if view.model == model and pool:
-            named = {run.class_name(model, label): count for label, count in pool.items()}
-            own = {
-                "classes": named,
-                "images": sum(pool.values()),
-                "least": min(pool.values()),
-                "most": max(pool.values()),
-            }
-            found.setdefault(repr(sorted(pool.items())), own)
-    return list(found.values())
+        if view.model == model and view.pool:
+            counts = view.pool
+            named = {run.class_name(model, label): count for label, count in counts.items()}
+            pool = Pool(named, sum(counts.values()), min(counts.values()), max(counts.values()))
+            different.setdefault(repr(sorted(counts.items())), pool)
+    return list(different.values())
 
 
-def costs(run: Run, model: str, keys: Sequence[Key]) -> list[dict[str, Any]]:
-    """Supplement F: what each setting took, from what the run recorded; a backward includes its forward."""
+def costs(run: Run, model: str, keys: Sequence[Key]) -> list[SettingCost]:
+    """Return what each setting cost, as recorded by the run (Supplement F)."""
     rows = []
     for key in keys:
-        whole = dict.fromkeys(("forward", "backward"), 0)
-        later = dict.fromkeys(("forward", "backward"), 0)  # passes that begin at a later layer
+        whole = dict.fromkeys(PASSES, 0)
+        later = dict.fromkeys(PASSES, 0)  # passes that begin at a later layer
         seconds = 0.0
         images = 0
         for task in run.tasks:
@@ -209,13 +262,5 @@ def costs(run: Run, model: str, keys: Sequence[Key]) -> list[dict[str, Any]]:
             seconds += sum(timing.seconds for timing in timings.seconds)
             images += timings.images
         if images:
-            rows.append(
-                {
-                    "label": run.setting_labels[key],
-                    "maps": images,
-                    "whole": whole,
-                    "later": later,
-                    "seconds": seconds,
-                }
-            )
+            rows.append(SettingCost(run.setting_labels[key], images, whole, later, seconds))
     return rows

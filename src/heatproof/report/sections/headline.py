@@ -1,13 +1,14 @@
-"""Which method wins on each model, how sure that is, what the best control does, and what to be careful with."""
+"""Which method wins on each model, how confident this is, and what to be careful about."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings
+from heatproof.bench.layout import ProtocolFacts
 from heatproof.report.run_data import Run
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 
 FEW_SAMPLES = 50
@@ -16,135 +17,246 @@ LOW_ACCURACY = 0.5
 
 @dataclass(frozen=True)
 class ControlVerdict:
+    """The best control of a model."""
+
     name: str
     rank: Estimate
     beaten: list[str]  # methods that rank below it
-    clearly: list[str]  # of these, those told apart
+    clearly: list[str]  # those of them that rank significantly below it
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What can be said of one model."""
+    """The result for one model."""
 
     model: str
     winner: str
     rank: Estimate
-    first: float  # share of draws
+    first: float  # fraction of the bootstrap draws in which it ranks first
     scores: list[tuple[str, Estimate]]  # setting, mean
-    score: Estimate | None  # their mean, unless those of several protocols would be mixed
+    score: Estimate | None  # mean over the settings; None if they are of several protocols
     second: str
     rank_gap: Estimate | None
     score_gap: Estimate | None
-    ties: list[str]  # methods that cannot be told apart from the winner
+    ties: list[str]  # methods that do not rank significantly below the winner
     compared: int
     control: ControlVerdict | None
-    elsewhere: list[
-        tuple[str, str]
-    ]  # settings under which another method is better beyond chance, and the best there
+    elsewhere: list[tuple[str, str]]  # settings with a significantly better method, and the best
     correct: int
     labelled: int
 
     @property
     def clear(self) -> bool:
+        """Whether the winner ranks significantly above all other methods."""
         return not self.ties and self.compared > 1
 
     @property
     def control_wins(self) -> bool:
+        """Whether the best control ranks above the winner."""
         return self.control is not None and self.winner in self.control.beaten
 
 
-def content(run: Run, site: Site) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Unfinished:
+    """Tasks are missing."""
+
+    missing: int
+    of: int
+    kind: str = "unfinished"
+
+
+@dataclass(frozen=True)
+class Empty:
+    """There are no scores."""
+
+    kind: str = "empty"
+
+
+@dataclass(frozen=True)
+class ControlBeats:
+    """A control ranks above methods, on models for which these are the same."""
+
+    control: ControlVerdict
+    models: list[str]
+    kind: str = "control"
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """The winner by mean rank is significantly worse than another method under some settings."""
+
+    verdict: Verdict
+    kind: str = "elsewhere"
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Scores failed."""
+
+    count: int
+    of: int
+    methods: list[str]
+    kind: str = "failed"
+
+
+@dataclass(frozen=True)
+class FewSamples:
+    """There are too few samples for reliable intervals."""
+
+    samples: int
+    kind: str = "few"
+
+
+@dataclass(frozen=True)
+class LowAccuracy:
+    """A model is often wrong."""
+
+    model: str
+    correct: int
+    labelled: int
+    kind: str = "accuracy"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Images could not be used."""
+
+    samples: int
+    kind: str = "skipped"
+
+
+@dataclass(frozen=True)
+class Uneven:
+    """Some methods have fewer scores than others."""
+
+    methods: list[str]
+    kind: str = "uneven"
+
+
+Warning = (
+    Unfinished
+    | Empty
+    | ControlBeats
+    | Disagreement
+    | Failed
+    | FewSamples
+    | LowAccuracy
+    | Skipped
+    | Uneven
+)
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template shows."""
+
+    verdicts: list[Verdict]
+    winners: list[str]
+    warnings: list[Warning]
+    unranked_models: list[str]
+    settings: int
+    samples: int
+    protocols: list[ProtocolFacts]
+
+
+@section(
+    "headline",
+    short="Answer",
+    question="Which method wins, and how confident is this?",
+    order=10,
+)
+def content(run: Run, site: Site) -> Content:
+    """Return the verdict for each model and the warnings about the run."""
     verdicts = [v for s in run.standings if (v := verdict(run, s))]
-    return {
-        "verdicts": verdicts,
-        "winners": list(dict.fromkeys(v.winner for v in verdicts)),
-        "warnings": warnings(run, verdicts),
-        "unranked_models": [
-            s.model for s in run.standings if s.model not in {v.model for v in verdicts}
-        ],
-        "settings": len(run.protocols),
-        "samples": len(run.samples),
-        "protocols": list({p.id: p for p in run.protocols.values()}.values()),
-    }
+    ranked = {v.model for v in verdicts}
+    return Content(
+        verdicts=verdicts,
+        winners=list(dict.fromkeys(v.winner for v in verdicts)),
+        warnings=warnings(run, verdicts),
+        unranked_models=[s.model for s in run.standings if s.model not in ranked],
+        settings=len(run.protocols),
+        samples=len(run.samples),
+        protocols=list({p.id: p for p in run.protocols.values()}.values()),
+    )
 
 
 def verdict(run: Run, standing: Standings) -> Verdict | None:
-    """Of the methods that are no controls; none where nothing has a score under every setting."""
+    """Return the result for one model; None if no method has a score under every setting."""
     real = [m for m in standing.order if not run.is_control(m)]
     if not real:
         return None
     winner, *others = real
     second = others[0] if others else ""
-    controls = run.controls(standing.order)
-    control = None
-    if controls:
-        beaten = [m for m in real if standing.order.index(m) > standing.order.index(controls[0])]
-        clearly = [m for m in beaten if standing.rank_gap(controls[0], m).low > 0]
-        control = ControlVerdict(controls[0], standing.mean_rank(controls[0]), beaten, clearly)
+    scores = []
+    elsewhere = []
+    for i, key in enumerate(standing.settings):
+        label = run.setting_labels[key]
+        scores.append((label, standing.score(i, winner)))
+        better = standing.significantly_better(i, winner, real)
+        if better:
+            elsewhere.append((label, better[0]))
+    correct, labelled = run.accuracy[standing.model]
     return Verdict(
-        standing.model,
-        winner,
-        standing.mean_rank(winner),
-        standing.first_fraction(winner, real),
-        [
-            (run.setting_labels[key], standing.score(i, winner))
-            for i, key in enumerate(standing.settings)
-        ],
-        standing.mean_score(winner),
-        second,
-        standing.rank_gap(winner, second) if second else None,
-        standing.score_gap(winner, second) if second else None,
-        [m for m in others if not standing.rank_gap(winner, m).low > 0],
-        len(real),
-        control,
-        [
-            (run.setting_labels[key], ahead[0])
-            for i, key in enumerate(standing.settings)
-            if (ahead := standing.significantly_better(i, winner, real))
-        ],
-        *run.accuracy[standing.model],
+        model=standing.model,
+        winner=winner,
+        rank=standing.mean_rank(winner),
+        first=standing.first_fraction(winner, real),
+        scores=scores,
+        score=standing.mean_score(winner),
+        second=second,
+        rank_gap=standing.rank_gap(winner, second) if second else None,
+        score_gap=standing.score_gap(winner, second) if second else None,
+        ties=[m for m in others if not standing.rank_gap(winner, m).low > 0],
+        compared=len(real),
+        control=_best_control(run, standing, real),
+        elsewhere=elsewhere,
+        correct=correct,
+        labelled=labelled,
     )
 
 
-def warnings(run: Run, verdicts: list[Verdict]) -> list[dict[str, Any]]:
-    """What a reader must know before trusting the numbers; each as a kind and its facts, worded by the template."""
-    found: list[dict[str, Any]] = []
+def _best_control(run: Run, standing: Standings, real: list[str]) -> ControlVerdict | None:
+    controls = run.controls(standing.order)
+    if not controls:
+        return None
+    best = controls[0]
+    beaten = [m for m in real if standing.order.index(m) > standing.order.index(best)]
+    clearly = [m for m in beaten if standing.rank_gap(best, m).low > 0]
+    return ControlVerdict(best, standing.mean_rank(best), beaten, clearly)
+
+
+def warnings(run: Run, verdicts: list[Verdict]) -> list[Warning]:
+    """Return what a reader must know before trusting the numbers; the template words it."""
+    warned: list[Warning] = []
     if run.unfinished:
-        found.append({"kind": "unfinished", "missing": len(run.unfinished), "of": len(run.tasks)})
+        warned.append(Unfinished(len(run.unfinished), len(run.tasks)))
     if not len(run.rows):
-        return [*found, {"kind": "empty"}]
-    beating: dict[tuple[str, ...], dict[str, Any]] = {}
-    for v in verdicts:
-        if v.control and v.control.beaten:
-            same = (v.control.name, *v.control.beaten, "", *v.control.clearly)
-            beating.setdefault(same, {"kind": "control", "control": v.control, "models": []})[
-                "models"
-            ].append(v.model)
-    found += beating.values()
-    found += [{"kind": "elsewhere", "verdict": v} for v in verdicts if v.elsewhere]
+        return [*warned, Empty()]
+    warned += _controls_that_beat_methods(verdicts)
+    warned += [Disagreement(v) for v in verdicts if v.elsewhere]
     failed = run.rows[run.rows["status"] == "failed"]
     if len(failed):
-        found.append(
-            {
-                "kind": "failed",
-                "count": len(failed),
-                "of": len(run.rows),
-                "methods": list(dict.fromkeys(failed["method"])),
-            }
-        )
+        warned.append(Failed(len(failed), len(run.rows), list(dict.fromkeys(failed["method"]))))
     if len(run.samples) < FEW_SAMPLES:
-        found.append({"kind": "few", "samples": len(run.samples)})
+        warned.append(FewSamples(len(run.samples)))
     for model, (correct, labelled) in run.accuracy.items():
         if labelled and correct / labelled < LOW_ACCURACY:
-            found.append(
-                {"kind": "accuracy", "model": model, "correct": correct, "labelled": labelled}
-            )
+            warned.append(LowAccuracy(model, correct, labelled))
     skipped = run.rows.loc[run.rows["status"] == "skipped", "sample"].nunique()
     if skipped:
-        found.append({"kind": "skipped", "samples": skipped})
-    short = run.summary[
-        (run.summary["n"] > 0) & (run.summary["undefined"] + run.summary["failed"] > 0)
-    ]
+        warned.append(Skipped(skipped))
+    summary = run.summary
+    short = summary[(summary["n"] > 0) & (summary["undefined"] + summary["failed"] > 0)]
     if len(short):
-        found.append({"kind": "uneven", "methods": list(dict.fromkeys(short["method"]))})
-    return found
+        warned.append(Uneven(list(dict.fromkeys(short["method"]))))
+    return warned
+
+
+def _controls_that_beat_methods(verdicts: list[Verdict]) -> list[ControlBeats]:
+    """Return one warning for all models on which a control beats the same methods."""
+    same: dict[tuple[object, ...], ControlBeats] = {}
+    for v in verdicts:
+        if v.control and v.control.beaten:
+            key = (v.control.name, tuple(v.control.beaten), tuple(v.control.clearly))
+            same.setdefault(key, ControlBeats(v.control, [])).models.append(v.model)
+    return list(same.values())

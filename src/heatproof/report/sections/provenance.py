@@ -1,115 +1,160 @@
-"""Provenance: what was run, on what, with which versions, and the line that runs it again."""
+"""Provenance: what was run, on what, with which versions, and how to reproduce it."""
 
 from __future__ import annotations
 
 import textwrap
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from heatproof.baselines import Baseline
-from heatproof.bench.layout import ModelView
-from heatproof.errors import HeatproofError
+from heatproof.bench.layout import (
+    Cost,
+    MethodFacts,
+    ModelFacts,
+    ModelView,
+    ProtocolFacts,
+    Provenance,
+)
 from heatproof.protocols import ViewKey
 from heatproof.report.run_data import Run
+from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 
 TARGETS = {
-    "label": "The score of the sample's true label is explained and judged; of the prediction, where a sample has no label.",
-    "prediction": "The score of the class that the model predicts is explained and judged.",
+    "label": (
+        "The score of the sample's label is explained and evaluated; "
+        "that of the prediction if a sample has no label."
+    ),
+    "prediction": "The score of the predicted class is explained and evaluated.",
 }
 
 
-def content(run: Run, site: Site) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Protocol:
+    """A protocol and all its settings in this run."""
+
+    facts: ProtocolFacts
+    target_text: str
+    settings: list[str]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A view of a model; its facts are None if they are not on record."""
+
+    name: str
+    facts: ModelFacts | None
+    correct: int
+    labelled: int
+    on_grid: bool
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template shows."""
+
+    spec: str
+    spec_file: str | None  # None: the run was made from Python
+    call: str
+    yours: list[str]
+    protocols: list[Protocol]
+    baselines: list[tuple[str, str]]
+    models: list[Model]
+    methods: dict[str, MethodFacts]
+    facts: Provenance
+    cost: dict[str, Cost]
+
+
+@section(
+    "provenance",
+    short="Provenance",
+    question="How was this made, and how can it be reproduced?",
+    order=120,
+)
+def content(run: Run, site: Site) -> Content:
+    """Return everything on record about a run."""
     spec = run.provenance.spec
     text = yaml.safe_dump(
         spec, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
     )
-    return {
-        "spec": text,
-        "spec_file": None if run.made_in_python else site.write("spec.yaml", text),
-        "call": _call(run, spec) if run.made_in_python else "",
-        "yours": [m for m in run.methods if run.family(m) == "yours"],
-        "protocols": _protocols(run),
-        "baselines": _baselines(run),
-        "models": [_model(run, name, view) for name in run.models for view in run.views(name)],
-        "methods": run.methods,
-        "facts": run.provenance,
-        "cost": {view.subject.title: view.cost for view in run.plan.views},
-    }
+    return Content(
+        spec=text,
+        spec_file=None if run.made_in_python else site.write("spec.yaml", text),
+        call=_call(run, spec) if run.made_in_python else "",
+        yours=[m for m in run.methods if run.family(m) == "yours"],
+        protocols=_protocols(run),
+        baselines=_baselines(run),
+        models=[_model(run, name, view) for name in run.models for view in run.views(name)],
+        methods=run.methods,
+        facts=run.provenance,
+        cost={view.subject.title: view.cost for view in run.plan.views},
+    )
 
 
 def _call(run: Run, spec: dict[str, Any]) -> str:
-    """The Python that made it, as far as it can be told from outside; functions stand there by name."""
+    """Return the Python call that made the run; user-defined functions appear by name."""
+    models = spec.get("models", [])
+    data = spec.get("data", {})
     methods = [m if run.family(m) == "yours" else repr(m) for m in spec.get("methods", [])]
-    models, data = spec.get("models", []), spec.get("data", {})
-    given = [
+    arguments = [
         repr(models[0] if len(models) == 1 else models),
         repr(data.get("name")),
         _list("methods", methods),
         _list("protocols", _protocol_calls(run)),
-        *([f"limit={data['limit']}"] if data.get("limit") else []),
-        f"seed={spec.get('seed', 0)}",
     ]
-    return "hp.evaluate(\n    " + ",\n    ".join(given) + ",\n)"
+    if data.get("limit"):
+        arguments.append(f"limit={data['limit']}")
+    arguments.append(f"seed={spec.get('seed', 0)}")
+    return "hp.evaluate(\n    " + ",\n    ".join(arguments) + ",\n)"
 
 
 def _list(name: str, items: list[str]) -> str:
     lines = textwrap.wrap(", ".join(items), 100, break_long_words=False, break_on_hyphens=False)
-    return (
-        f"{name}=[{lines[0]}]"
-        if len(lines) == 1
-        else f"{name}=[\n        " + "\n        ".join(lines) + ",\n    ]"
-    )
+    if len(lines) == 1:
+        return f"{name}=[{lines[0]}]"
+    return f"{name}=[\n        " + "\n        ".join(lines) + ",\n    ]"
 
 
 def _protocol_calls(run: Run) -> list[str]:
-    """Settings that differ in the baseline alone are one."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    """Return the protocols as arguments; settings that differ in the baseline alone are one."""
+    calls: dict[tuple[str, str], dict[str, Any]] = {}
     for (name, setting, baseline), protocol in run.protocols.items():
         given = {key: value for key, value in protocol.settings.items() if value is not None}
-        same = found.setdefault(
-            (name, setting), {"name": name, **given, **({"baseline": []} if baseline else {})}
-        )
+        call = {"name": name, **given, **({"baseline": []} if baseline else {})}
+        call = calls.setdefault((name, setting), call)
         if baseline:
-            same["baseline"].append(baseline)
-    return [repr(call) for call in found.values()]
+            call["baseline"].append(baseline)
+    return [repr(call) for call in calls.values()]
 
 
-def _protocols(run: Run) -> list[dict[str, Any]]:
-    """One entry a protocol; its settings below."""
-    found: dict[str, dict[str, Any]] = {}
-    for protocol in run.protocols.values():
-        target = TARGETS.get(protocol.target, protocol.target)
-        entry = found.setdefault(
-            protocol.id, {**protocol.model_dump(), "target_text": target, "all": []}
-        )
-        entry["all"].append(protocol.canonical)
-    return list(found.values())
+def _protocols(run: Run) -> list[Protocol]:
+    """Return one entry per protocol, with its settings."""
+    protocols: dict[str, Protocol] = {}
+    for facts in run.protocols.values():
+        target = TARGETS.get(facts.target, facts.target)
+        protocol = protocols.setdefault(facts.id, Protocol(facts, target, []))
+        protocol.settings.append(facts.canonical)
+    return list(protocols.values())
 
 
 def _baselines(run: Run) -> list[tuple[str, str]]:
-    return [
-        (name, _baseline_summary(name))
-        for name in dict.fromkeys(protocol.baseline for protocol in run.protocols.values())
-        if name
-    ]
+    names = dict.fromkeys(protocol.baseline for protocol in run.protocols.values())
+    return [(name, _baseline_summary(name)) for name in names if name]
 
 
 def _baseline_summary(name: str) -> str:
-    try:
-        return Baseline.parse(name).entry.summary
-    except HeatproofError:
-        return "not known to this version"
+    baseline = Baseline.find(name)
+    return baseline.entry.summary if baseline else "unknown to this version of heatproof"
 
 
-def _model(run: Run, name: str, view: ViewKey) -> dict[str, Any]:
+def _model(run: Run, name: str, view: ViewKey) -> Model:
     correct, labelled = run.accuracy_of(name, view)
-    facts = run.facts(name, view)
-    return {
-        **(facts.model_dump() if facts else {}),
-        "name": ModelView(name, view).title,
-        "correct": correct,
-        "labelled": labelled,
-        "on_grid": view not in run.networks(name),
-    }
+    return Model(
+        name=ModelView(name, view).title,
+        facts=run.facts(name, view),
+        correct=correct,
+        labelled=labelled,
+        on_grid=view not in run.networks(name),
+    )

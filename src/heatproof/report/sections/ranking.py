@@ -1,57 +1,139 @@
-"""Every method under every setting: mean and interval as dots and whiskers, and the tables with ranks, counts and cost."""
+"""All methods under every setting: means and intervals as a figure, and tables with costs."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
+from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
+from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Mark, number
 from heatproof.report.palette import FAMILIES
 from heatproof.report.run_data import Run
-from heatproof.report.site import Site
+from heatproof.report.sections.base import section
+from heatproof.report.sections.common import describe_mean, select
+from heatproof.report.site import Figure, Site
 
 ROOM = {1: 480.0, 2: 330.0}  # px for the marks, by the number of panels side by side
-GZIP_ABOVE = 15_000  # rows: a plain file would be some 2 MB
+GZIP_ABOVE = 15_000  # rows: an uncompressed file would have some 2 MB
 
 
-def content(run: Run, site: Site) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A method in a table, with what it costs on a model."""
+
+    method: str
+    family: str
+    about: str
+    canonical: str
+    forwards: int | None
+    backwards: int | None
+    milliseconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingRow(Row):
+    """A method under one setting."""
+
+    layer: str
+    mean: float
+    low: float
+    high: float
+    rank: float
+    rank_low: float
+    rank_high: float
+    n: int
+    undefined: int
+    failed: int
+    not_applicable: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverallRow(Row):
+    """A method over all settings; its position is None if a score is missing."""
+
+    position: int | None
+    rank: Estimate
+    means: list[float]  # per setting
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A setting."""
+
+    label: str
+    figure: Figure
+    rows: list[SettingRow]
+    protocol: ProtocolFacts
+
+
+@dataclass(frozen=True)
+class Model:
+    """All settings of a model."""
+
+    name: str
+    panels: list[Panel]
+    overall: list[OverallRow]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template shows."""
+
+    models: list[Model]
+    families: list[tuple[str, str]]
+    scores_file: str
+    many_settings: bool
+    protocols: list[ProtocolFacts]
+
+
+@section(
+    "ranking",
+    short="Ranking",
+    question="How do all methods score, and what do they cost?",
+    order=30,
+)
+def content(run: Run, site: Site) -> Content:
+    """Return the figures and tables of all models, and save the scores as CSV files."""
     site.write("summary.csv", run.summary.to_csv(index=False))
-    packed = len(run.rows) > GZIP_ABOVE
-    scores = "scores.csv.gz" if packed else "scores.csv"
-    run.rows.to_csv(
-        site.root / scores,
-        index=False,
-        compression={"method": "gzip", "mtime": 0} if packed else None,
-    )
-    axes = {p: _axis(run, p) for p in dict.fromkeys(key[0] for key in run.protocols)}
-    present = {run.family(m) for m in run.summary["method"]}
-    shown = [
-        name
-        for name in FAMILIES
-        if name in present or (name == "other" and present - set(FAMILIES))
-    ]
-    return {
-        "models": [
-            {
-                "name": s.model,
-                "panels": [_panel(run, site, s, key, axes[key[0]]) for key in s.settings],
-                "overall": _overall(run, s),
-            }
+    axes = {name: _axis(run, name) for name in dict.fromkeys(key[0] for key in run.protocols)}
+    return Content(
+        models=[
+            Model(
+                s.model,
+                [_panel(run, site, s, key, axes[key[0]]) for key in s.settings],
+                _overall(run, s),
+            )
             for s in run.standings
         ],
-        "families": [(name, FAMILIES[name].says) for name in shown],
-        "scores_file": scores,
-        "many_settings": len(run.protocols) > 1,
-        "protocols": list({p.id: p for p in run.protocols.values()}.values()),
-    }
+        families=_families(run),
+        scores_file=_save_scores(run, site),
+        many_settings=len(run.protocols) > 1,
+        protocols=list({p.id: p for p in run.protocols.values()}.values()),
+    )
+
+
+def _save_scores(run: Run, site: Site) -> str:
+    if len(run.rows) <= GZIP_ABOVE:
+        return site.write("scores.csv", run.rows.to_csv(index=False))
+    name = "scores.csv.gz"
+    run.rows.to_csv(site.root / name, index=False, compression={"method": "gzip", "mtime": 0})
+    return name
+
+
+def _families(run: Run) -> list[tuple[str, str]]:
+    """Return the families of this run and their descriptions."""
+    present = {run.family(m) for m in run.summary["method"]}
+    if present - set(FAMILIES):
+        present.add("other")
+    return [(name, family.description) for name, family in FAMILIES.items() if name in present]
 
 
 def _axis(run: Run, protocol: str) -> Axis:
-    """One for all models and settings of a protocol, so that panels can be compared by eye."""
+    """Return one axis for all models and settings of a protocol, so that panels are comparable."""
     part = run.summary[run.summary["protocol"] == protocol]
     random = [
         p.random_score
@@ -61,59 +143,61 @@ def _axis(run: Run, protocol: str) -> Axis:
     return Axis.around([*part["low"], *part["high"], *random])
 
 
-def _panel(run: Run, site: Site, standing: Standings, key: Key, axis: Axis) -> dict[str, Any]:
-    lines = _lines(run, standing.model, key)
-    marks = [
-        Mark(
-            r["method"],
-            run.family(r["method"]),
-            r["mean"],
-            r["low"],
-            r["high"],
-            r["rank"],
-            _tip(r),
-            _unscored(r),
-        )
-        for r in lines
-    ]
-    label = run.setting_labels[key]
-    title = f"{standing.model}, {key[0]} ({key[1]}), baseline {key[2]}: mean score and 95 % interval of each method"
-    return {
-        "label": label,
-        "figure": site.figure(
-            charts.ranking(
-                marks,
-                axis,
-                run.protocols[key].random_score,
-                title,
-                ROOM.get(len(standing.settings), 196),
+def _panel(run: Run, site: Site, standing: Standings, key: Key, axis: Axis) -> Panel:
+    name, setting, baseline = key
+    title = (
+        f"{standing.model}, {name} ({setting}), baseline {baseline}: "
+        "mean score and 95 % interval of each method"
+    )
+    rows = []
+    marks = []
+    summary = select(run.summary, standing.model, key)
+    ordered = summary.sort_values("rank", kind="stable", na_position="last")
+    for record in ordered.to_dict("records"):
+        line = {str(column): value for column, value in record.items()}
+        rows.append(_setting_row(run, standing.model, line))
+        marks.append(
+            Mark(
+                line["method"],
+                run.family(line["method"]),
+                line["mean"],
+                line["low"],
+                line["high"],
+                line["rank"],
+                _tip(run, line),
+                _unscored(line),
             )
-        ),
-        "rows": lines,
-        "judge": run.protocols[key],
-    }
+        )
+    protocol = run.protocols[key]
+    room = ROOM.get(len(standing.settings), 196)
+    figure = site.figure(charts.ranking(marks, axis, protocol.random_score, title, room))
+    return Panel(run.setting_labels[key], figure, rows, protocol)
 
 
-def _lines(run: Run, model: str, key: Key) -> list[dict[str, Any]]:
-    found = run.summary
-    for column, value in zip(
-        ("model", "protocol", "setting", "baseline"), (model, *key), strict=True
-    ):
-        found = found[found[column] == value]
-    ordered = found.sort_values("rank", kind="stable", na_position="last")
-    return [{**line, **_facts(run, model, line["method"])} for line in _records(ordered)]
+def _setting_row(run: Run, model: str, line: dict[str, Any]) -> SettingRow:
+    return SettingRow(
+        **_method(run, model, line["method"]),
+        layer=line["layer"],
+        mean=line["mean"],
+        low=line["low"],
+        high=line["high"],
+        rank=line["rank"],
+        rank_low=line["rank_low"],
+        rank_high=line["rank_high"],
+        n=line["n"],
+        undefined=line["undefined"],
+        failed=line["failed"],
+        not_applicable=line["n/a"],
+    )
 
 
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(k): v for k, v in record.items()} for record in frame.to_dict("records")]
-
-
-def _facts(run: Run, model: str, method: str) -> dict[str, Any]:
+def _method(run: Run, model: str, method: str) -> dict[str, Any]:
+    """Return the arguments of ``Row``."""
     facts = run.methods[method]
     forwards, backwards = facts.cost or (None, None)
     return {
+        "method": method,
         "family": facts.family,
-        "paper": facts.paper,
         "about": facts.summary,
         "canonical": facts.canonical,
         "forwards": forwards,
@@ -123,38 +207,35 @@ def _facts(run: Run, model: str, method: str) -> dict[str, Any]:
 
 
 def _unscored(line: dict[str, Any]) -> str:
-    kinds = [f"{line[k]} {k}" for k in ("undefined", "failed", "n/a", "skipped") if line[k]]
-    return "no score: " + ", ".join(kinds) if kinds else "no score"
+    counts = [f"{line[s]} {s}" for s in ("undefined", "failed", "n/a", "skipped") if line[s]]
+    return "no score: " + ", ".join(counts) if counts else "no score"
 
 
-def _tip(line: dict[str, Any]) -> str:
-    said = [line["method"] + (f"  ({line['paper']})" if line["paper"] else "")]
-    if math.isfinite(line["mean"]):
-        said.append(
-            f"mean {number(line['mean'])} · 95 % interval {number(line['low'])} to {number(line['high'])}"
-        )
-        said.append(
-            f"rank {line['rank']:.0f} · interval {number(line['rank_low'], 0)} to {number(line['rank_high'], 0)} · n = {line['n']}"
-        )
-    else:
-        said.append(_unscored(line))
-    return "\n".join(said)
+def _tip(run: Run, line: dict[str, Any]) -> str:
+    paper = run.methods[line["method"]].paper
+    name = line["method"] + (f"  ({paper})" if paper else "")
+    if not math.isfinite(line["mean"]):
+        return f"{name}\n{_unscored(line)}"
+    ranks = f"{number(line['rank_low'], 0)} to {number(line['rank_high'], 0)}"
+    return (
+        f"{name}\n{describe_mean(line['mean'], line['low'], line['high'])}\n"
+        f"rank {line['rank']:.0f} · interval {ranks} · n = {line['n']}"
+    )
 
 
-def _overall(run: Run, standing: Standings) -> list[dict[str, Any]]:
-    """Mean rank over the settings, and the mean score under each; methods without a score somewhere come last."""
-    rest = [m for m in standing.methods if m not in standing.order]
-    lines = []
-    for method in [*standing.order, *rest]:
+def _overall(run: Run, standing: Standings) -> list[OverallRow]:
+    """Return the mean ranks over the settings; methods with a missing score come last."""
+    unranked = [m for m in standing.methods if m not in standing.order]
+    rows = []
+    for method in [*standing.order, *unranked]:
         column = standing.methods.index(method)
-        place = 1 + int((standing.mean_ranks < standing.mean_ranks[column]).sum())
-        lines.append(
-            {
-                "place": place if method in standing.order else None,
-                "method": method,
-                "rank": standing.mean_rank(method),
-                "means": [float(v) for v in standing.means[:, column]],
-                **_facts(run, standing.model, method),
-            }
+        better = int((standing.mean_ranks < standing.mean_ranks[column]).sum())
+        rows.append(
+            OverallRow(
+                **_method(run, standing.model, method),
+                position=1 + better if method in standing.order else None,
+                rank=standing.mean_rank(method),
+                means=[float(v) for v in standing.means[:, column]],
+            )
         )
-    return lines
+    return rows

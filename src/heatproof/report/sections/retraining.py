@@ -1,134 +1,176 @@
-"""Networks taught on changed images (Li et al. 2024): how often each is right on what, and whether maps find what tells the class."""
+"""Networks trained on modified images (Li et al. 2024): their accuracy, and what maps point at."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import dataclass
 
 import numpy as np
-import torch
+import pandas as pd
 
 from heatproof.analysis.accuracy import proportion
 from heatproof.analysis.intervals import Estimate
 from heatproof.bench.spec import PLAIN
 from heatproof.report import charts, pictures
 from heatproof.report.run_data import Kept, Run
+from heatproof.report.sections.base import section
+from heatproof.report.sections.common import (
+    Method,
+    MethodEstimates,
+    estimate_or_none,
+    map_picture,
+    size_of,
+)
 from heatproof.report.site import Site
 
 MASS = "attr-mass"
 
 
-def content(run: Run, site: Site) -> dict[str, Any] | None:
-    """Nothing, where every model was taught on images as they are."""
-    told = dict(zip(run.models, run.provenance.spec.get("models", []), strict=False))
-    changes = {
-        model: (one.get("trained_on"), one.get("evaluated_on") or one.get("trained_on"))
-        for model, one in told.items()
-        if isinstance(one, dict)
-    }
-    changes = {model: both for model, both in changes.items() if any(both)}
+@dataclass(frozen=True)
+class AccuracyRow:
+    """How accurate a network is; None without labels."""
+
+    model: str
+    trained_on: str
+    evaluated_on: str
+    n: int
+    accuracy: Estimate | None
+
+
+@dataclass(frozen=True)
+class MassTable:
+    """The fraction of the maps on the pixels that determine the class."""
+
+    models: list[str]
+    rows: list[MethodEstimates]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A map; its file is None if there is none, and its score empty."""
+
+    method: str
+    file: str | None
+    score: str
+
+
+@dataclass(frozen=True)
+class PictureRow:
+    """An image of a model and its maps."""
+
+    model: str
+    photo: str
+    label: str
+    tiles: list[Tile]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """One image per model."""
+
+    methods: list[Method]
+    rows: list[PictureRow]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template shows."""
+
+    rows: list[AccuracyRow]
+    mass: MassTable | None
+    pictures: Pictures
+    crisp: bool
+
+
+@section(
+    "retraining",
+    short="Modified images",
+    question="What does a network learn from modified images, and do maps show it?",
+    order=50,
+)
+def content(run: Run, site: Site) -> Content | None:
+    """Return what networks learned from modified images; None if there are no such networks."""
+    specs = dict(zip(run.models, run.provenance.spec.get("models", []), strict=False))
+    changes = {}
+    for model, spec in specs.items():
+        trained_on = spec.get("trained_on") if isinstance(spec, dict) else None
+        evaluated_on = spec.get("evaluated_on") if isinstance(spec, dict) else None
+        if trained_on or evaluated_on:
+            changes[model] = (trained_on, evaluated_on or trained_on)
     if not changes:
         return None
     kept = {model: run.kept(model) for model in changes}
     rows = [
-        {
-            "model": model,
-            "trained_on": taught or "as it came",
-            "shown": shown or PLAIN,
-            **_right(kept[model]),
-        }
-        for model, (taught, shown) in changes.items()
+        _accuracy(model, trained_on or "original weights", evaluated_on or PLAIN, kept[model])
+        for model, (trained_on, evaluated_on) in changes.items()
     ]
-    return {
-        "rows": rows,
-        "mass": _mass(run, list(changes)),
-        "pictures": _pictures(run, site, kept),
-        "crisp": _crisp(run, list(changes)),
-    }
+    return Content(
+        rows=rows,
+        mass=_mass(run, list(changes)),
+        pictures=_pictures(run, site, kept),
+        crisp=all(run.is_crisp(model) for model in changes),
+    )
 
 
-def _right(kept: Kept) -> dict[str, Any]:
-    right = [
+def _accuracy(model: str, trained_on: str, evaluated_on: str, kept: Kept) -> AccuracyRow:
+    correct = [
         int(logits.argmax()) == label
         for logits, label in zip(kept.logits, kept.labels, strict=True)
         if label is not None
     ]
-    return {
-        "n": len(right),
-        "accuracy": proportion(np.array(right, dtype=float)) if right else None,
-    }
+    accuracy = proportion(np.array(correct, dtype=float)) if correct else None
+    return AccuracyRow(model, trained_on, evaluated_on, len(correct), accuracy)
 
 
-def _mass(run: Run, models: list[str]) -> dict[str, Any] | None:
-    """Attr%, methods down and models across, where some pixels tell the class."""
-    rows = run.summary[
-        (run.summary["protocol"] == MASS)
-        & run.summary["model"].isin(models)
-        & (run.summary["n"] > 0)
-    ]
+def _mass(run: Run, models: list[str]) -> MassTable | None:
+    """Return the scores of attr-mass; None if no pixels determine the class."""
+    summary = run.summary
+    scored = (summary["protocol"] == MASS) & summary["model"].isin(models) & (summary["n"] > 0)
+    rows = summary[scored]
     if not len(rows):
         return None
-    across = [model for model in models if model in set(rows["model"])]
-    cells = {
-        (r["model"], r["method"]): Estimate(r["mean"], r["low"], r["high"])
+    columns = [model for model in models if model in set(rows["model"])]
+    estimates = {
+        (r["model"], r["method"]): estimate_or_none(r["mean"], r["low"], r["high"])
         for r in rows.to_dict("records")
     }
-    methods = [
-        {
-            "name": method,
-            "family": run.family(method),
-            "cells": [cells.get((model, method)) for model in across],
-        }
+    table = [
+        MethodEstimates(
+            method, run.family(method), [estimates.get((model, method)) for model in columns]
+        )
         for method in dict.fromkeys(rows["method"])
     ]
-    return {"models": [run.short_names[model] for model in across], "methods": methods}
+    return MassTable([run.short_names[model] for model in columns], table)
 
 
-def _pictures(run: Run, site: Site, kept: dict[str, Kept]) -> dict[str, Any]:
-    """The first sample of every model that has some pixels that tell its class, else the first one, with all its maps."""
+def _pictures(run: Run, site: Site, kept: dict[str, Kept]) -> Pictures:
     methods = [m for m in run.methods if any(k.has_maps(m) for k in kept.values())]
-    scores = run.rows[run.rows["protocol"] == MASS].set_index(["model", "sample", "method"])[
-        "value"
-    ]
-    rows = []
-    for model, own in kept.items():
-        scored = [
-            s
-            for s in own.shown
-            if all(np.isfinite(scores.get((model, s, m), np.nan)) for m in methods)
-        ]
-        sample = next(iter(scored or own.shown), None)
-        image = own.image(sample) if sample is not None else None
-        if sample is None or image is None:
-            continue
-        tiles = []
-        for method in methods:
-            values = own.map(sample, method)
-            usable = values is not None and bool(torch.isfinite(values).all())
-            score = scores.get((model, sample, method), np.nan)
-            tiles.append(
-                {
-                    "method": method,
-                    "file": site.picture(
-                        pictures.heatmap(
-                            values, (image.shape[1], image.shape[2]), pictures.is_signed(values)
-                        )
-                    )
-                    if usable and values is not None
-                    else None,
-                    "score": charts.number(score, 2) if np.isfinite(score) else "",
-                }
-            )
-        label = run.class_name(model, own.labels[own.ids.index(sample)])
-        rows.append(
-            {
-                "model": run.short_names[model],
-                "photo": site.picture(pictures.photo(image)),
-                "label": label,
-                "tiles": tiles,
-            }
-        )
-    return {"methods": [{"name": m, "family": run.family(m)} for m in methods], "rows": rows}
+    rows = run.rows[run.rows["protocol"] == MASS]
+    scores = rows.set_index(["model", "sample", "method"])["value"]
+    pictured = [_picture_row(run, site, model, kept[model], methods, scores) for model in kept]
+    return Pictures(
+        [Method(m, run.family(m)) for m in methods],
+        [row for row in pictured if row is not None],
+    )
 
 
-def _crisp(run: Run, models: list[str]) -> bool:
-    return all(run.is_crisp(model) for model in models)
+def _picture_row(
+    run: Run, site: Site, model: str, kept: Kept, methods: list[str], scores: pd.Series
+) -> PictureRow | None:
+    """Return the first sample with a score for every method, or else the first sample."""
+
+    def score(sample: str, method: str) -> float:
+        return float(scores.get((model, sample, method), math.nan))
+
+    scored = [s for s in kept.shown if all(math.isfinite(score(s, m)) for m in methods)]
+    sample = next(iter(scored or kept.shown), None)
+    image = kept.image(sample) if sample is not None else None
+    if sample is None or image is None:
+        return None
+    tiles = []
+    for method in methods:
+        value = score(sample, method)
+        file = map_picture(site, kept.map(sample, method), size_of(image))
+        tiles.append(Tile(method, file, charts.number(value, 2) if math.isfinite(value) else ""))
+    label = run.class_name(model, kept.labels[kept.ids.index(sample)])
+    return PictureRow(run.short_names[model], site.picture(pictures.photo(image)), label, tiles)

@@ -1,10 +1,14 @@
-"""A map's values, not only their order (Li et al. 2024): soundness over accuracy, completeness over thresholds; by order beside them."""
+"""Metrics of the values of a map, not only of their order (Li et al. 2024).
+
+Soundness over accuracy and completeness over thresholds; metrics of the order beside them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,72 +20,80 @@ from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means, b
 from heatproof.analysis.ranks import Key
 from heatproof.bench.store import PendingCurves
 from heatproof.protocols.soundness import Soundness
-from heatproof.report.charts import Axis
-from heatproof.report.lines import Trace, traces
+from heatproof.report.charts import Axis, Trace, traces
 from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections import distinctness
-from heatproof.report.site import Site
+from heatproof.report.sections.base import section
+from heatproof.report.sections.common import MethodEstimates, estimate_or_none, select
+from heatproof.report.site import Figure, Site
 
-KEPT = {
+VALUE_METRICS = ("soundness", "completeness")
+CURVES = {  # the curve that a metric is drawn by
     "completeness": "drop",
     "road": "score",
     "deletion": "score",
     "insertion": "score",
     "ids": "score",
-}  # what a metric is drawn by
+}
 LEVELS = soundness.LEVELS[1::2]  # of the table
-WHOLE = Axis(-0.02, 1.04, (0.0, 0.25, 0.5, 0.75, 1.0))
+UNIT_AXIS = Axis(-0.02, 1.04, (0.0, 0.25, 0.5, 0.75, 1.0))
 
 
-class EvalBatch(NamedTuple):
-    """What a metric measured of the maps of one method along its steps."""
+class MetricCurves(NamedTuple):
+    """What a metric measured on the maps of one method along its steps."""
 
-    places: np.ndarray  # (S,)
+    positions: np.ndarray  # (S,)
     values: np.ndarray  # (N, S)
-    rows: list[int]  # (N,) of the model's samples; those without a score are left out
+    rows: list[int]  # (N,) indices of the samples that have a score
 
     @property
     def xy(self) -> np.ndarray:  # (S, 2)
-        return np.stack([self.places, self.values.mean(0)], 1)
+        """Return the mean curve."""
+        return np.stack([self.positions, self.values.mean(0)], 1)
 
     def drawn(self, samples: int, resamples: int) -> np.ndarray:  # (R, S, 2)
-        """The mean over samples drawn again."""
+        """Return the mean curves of bootstrap samples."""
         weights = np.concatenate([w[:, self.rows] for w in bootstrap_weights(samples, resamples)])
         means = weights @ self.values / weights.sum(1, keepdims=True)
-        return np.stack([np.broadcast_to(self.places, means.shape), means], 2)
+        return np.stack([np.broadcast_to(self.positions, means.shape), means], 2)
 
     def trace(self, label: str, family: str, dash: int) -> Trace:
-        draws = (
-            bootstrap_means(self.values, RESAMPLES)
-            if len(self.values) > 1
-            else np.full((1, len(self.places)), np.nan)
-        )
+        """Return the mean curve with its band."""
+        if len(self.values) > 1:
+            draws = bootstrap_means(self.values, RESAMPLES)
+        else:
+            draws = np.full((1, len(self.positions)), np.nan)
         low, high = np.quantile(draws, [0.025, 0.975], axis=0)
-        values, places, low, high = map(tuple, (self.values.mean(0), self.places, low, high))
-        return Trace(label, family, values, places, low, high, dash)
+        mean = self.values.mean(0)
+        return Trace(
+            label, family, tuple(mean), tuple(self.positions), tuple(low), tuple(high), dash
+        )
 
 
-class Stepped(NamedTuple):
-    """What soundness measured of the maps of one method."""
+class SoundnessCurves(NamedTuple):
+    """What soundness measured on the maps of one method."""
 
     part: PendingCurves
     rows: list[int]
 
     @property
     def xy(self) -> np.ndarray:  # (S, 2)
+        """Return soundness over accuracy, or over the mean score."""
         return soundness.points(self._protocol, *self._curves).xy
 
     @property
     def highest(self) -> float:
-        """Accuracy, or mean score, on the way."""
+        """Return the highest accuracy, or mean score, that is reached."""
         return float(np.nanmax(self.xy[:, 0]))
 
     def drawn(self, samples: int, resamples: int) -> np.ndarray:  # (R, S, 2)
-        weights = (torch.from_numpy(w[:, self.rows]) for w in bootstrap_weights(samples, resamples))
+        """Return the curves of bootstrap samples."""
         score, mass = map(torch.from_numpy, self._curves)
-        return torch.cat(
-            [self._protocol.drawn_points(score, mass, some) for some in weights]
-        ).numpy()
+        drawn = [
+            self._protocol.drawn_points(score, mass, torch.from_numpy(weights[:, self.rows]))
+            for weights in bootstrap_weights(samples, resamples)
+        ]
+        return torch.cat(drawn).numpy()
 
     @property
     def _protocol(self) -> Soundness:
@@ -93,263 +105,326 @@ class Stepped(NamedTuple):
         return self.part.curves["score"].numpy(), self.part.curves["mass"].numpy()
 
 
-Metric = dict[str, EvalBatch] | dict[str, Stepped]  # method -> what was measured of it
+Metric = dict[str, MetricCurves] | dict[str, SoundnessCurves]  # by method
 
 
-def content(run: Run, site: Site) -> dict[str, Any] | None:
-    if not any(key[0] in ("soundness", "completeness") for key in run.protocols):
+@dataclass(frozen=True)
+class MetricFigure:
+    """The curves of a metric; the figure is None if no value is finite."""
+
+    label: str
+    figure: Figure | None
+
+
+@dataclass(frozen=True)
+class LevelRow:
+    """Soundness of a method at several levels; nan where a level is not reached."""
+
+    method: str
+    family: str
+    estimates: list[Estimate]
+    highest: float
+    n: int
+
+
+@dataclass(frozen=True)
+class LevelTable:
+    """Soundness at levels of the accuracy, or of another score."""
+
+    label: str
+    rows: list[LevelRow]
+    score: str
+    eps: float
+
+
+@dataclass(frozen=True)
+class ThresholdRow:
+    """Completeness of a method at several thresholds."""
+
+    method: str
+    family: str
+    estimates: list[Estimate]
+    mean: Estimate
+    n: int
+
+
+@dataclass(frozen=True)
+class ThresholdTable:
+    """Completeness at thresholds."""
+
+    label: str
+    rows: list[ThresholdRow]
+    thresholds: list[float]
+    absolute: bool
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Maps of a method without a score."""
+
+    setting: str
+    method: str
+    count: int
+    reason: str
+    kind: str = "left out"
+
+
+@dataclass(frozen=True)
+class TooFewSamples:
+    """The run is too small to resolve the threshold of soundness."""
+
+    setting: str
+    count: int
+    eps: float
+    needed: int
+    kind: str = "too few"
+
+
+@dataclass(frozen=True)
+class Model:
+    """All metrics of a model."""
+
+    model: str
+    samples: int
+    by_value: list[MetricFigure]
+    by_order: list[MetricFigure]
+    columns: list[tuple[str, bool]]  # label of the setting, and whether higher is better
+    scores: list[MethodEstimates]
+    levels: list[LevelTable]
+    thresholds: list[ThresholdTable]
+    warnings: list[LeftOut | TooFewSamples]
+    distinct: distinctness.Content | None
+    crisp: bool
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template shows."""
+
+    models: list[Model]
+    levels: tuple[float, ...]
+
+
+@section(
+    "soundness",
+    short="Values",
+    question="Are the values of the maps meaningful, and not only their order?",
+    order=80,
+)
+def content(run: Run, site: Site) -> Content | None:
+    """Return the metrics of values; None if the run has none."""
+    if not any(key[0] in VALUE_METRICS for key in run.protocols):
         return None
     levels = soundness.table(run.store)
-    models = [found for model in run.models if (found := _model(run, site, model, levels))]
-    return {"models": models, "levels": LEVELS} if models else None
+    models = [_model(run, site, model, levels) for model in run.models]
+    shown = [model for model in models if model is not None]
+    return Content(shown, tuple(LEVELS)) if shown else None
 
 
-def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> dict[str, Any] | None:
+def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> Model | None:
     kept = run.kept(model)
-    metrics = {key: found for key in run.protocols if (found := _metric(run, kept, model, key))}
-    values = [key for key in metrics if key[0] in ("soundness", "completeness")]
+    measured = {key: _metric(run, kept, model, key) for key in run.protocols}
+    metrics = {key: metric for key, metric in measured.items() if metric}
+    values = [key for key in metrics if key[0] in VALUE_METRICS]
     if not values:
         return None
-    order = [key for key in metrics if key not in values]
-    figures = [_figure(run, site, model, key, metrics[key], levels) for key in (*values, *order)]
-    changed = distinctness.content(
-        run, site, model, kept, metrics, {key: axes(run, key) for key in metrics}
-    )
-    return {
-        "model": model,
-        "samples": len(kept.ids),
-        "by_value": figures[: len(values)],
-        "by_order": figures[len(values) :],
-        "columns": [
-            (run.setting_labels[key], run.protocols[key].higher_is_better) for key in metrics
-        ],
-        "scores": _scores(run, model, list(metrics)),
-        "levels": [
+
+    def figures(keys: list[Key]) -> list[MetricFigure]:
+        return [_figure(run, site, model, key, metrics[key], levels) for key in keys]
+
+    return Model(
+        model=model,
+        samples=len(kept.ids),
+        by_value=figures(values),
+        by_order=figures([key for key in metrics if key not in values]),
+        distinct=distinctness.content(
+            run, site, model, kept, metrics, {key: axes(run, key) for key in metrics}
+        ),
+        columns=[(run.setting_labels[key], run.protocols[key].higher_is_better) for key in metrics],
+        scores=_scores(run, model, list(metrics)),
+        levels=[
             _levels(run, model, key, metrics[key], levels)
             for key in values
             if key[0] == "soundness"
         ],
-        "thresholds": [
+        thresholds=[
             _thresholds(run, key, metrics[key]) for key in values if key[0] == "completeness"
         ],
-        "warnings": _warnings(run, model, values, metrics),
-        "distinct": changed,
-        "crisp": run.is_crisp(model),
-    }
+        warnings=_warnings(run, model, values, metrics),
+        crisp=run.is_crisp(model),
+    )
 
 
 def _metric(run: Run, kept: Kept, model: str, key: Key) -> Metric:
-    """What a setting measured, method by method, where it is measured in accuracy or judges values."""
-    places = {sample: i for i, sample in enumerate(kept.ids)}
-    if key[0] == "soundness":
-        parts = [
-            p
-            for p in run.store.pending_curves()
-            if (p.model, p.protocol.id, p.protocol.setting, p.protocol.baseline_name)
-            == (model, *key)
-        ]
+    """Return the curves of each method, if a setting has curves of accuracy or of values."""
+    indices = {sample: i for i, sample in enumerate(kept.ids)}
+    name = key[0]
+    if name == "soundness":
         return {
-            p.method: Stepped(p, [places[s] for s in p.samples])
-            for p in parts
-            if p.samples and _some_mass(p)
+            part.method: SoundnessCurves(part, [indices[s] for s in part.samples])
+            for part in run.store.pending_curves()
+            if _is_of(part, model, key) and part.samples and _has_mass(part)
         }
-    settings = run.protocols[key].settings
-    if key[0] not in KEPT or (settings["score"] != "correct" and key[0] != "completeness"):
+    protocol = run.protocols[key]
+    if name not in CURVES or (protocol.settings["score"] != "correct" and name != "completeness"):
         return {}
-    found: dict[str, EvalBatch] = {}
-    for method, rows in _scored(run, model, key).groupby("method", sort=False):
-        curve = kept.curves(run.protocols[key], str(method), KEPT[key[0]])
-        own = [places[s] for s in rows["sample"] if s in places]
-        if curve is not None and own:
-            values = curve[own].double().numpy()
-            values = (
-                values[:, ::-1] if key[0] == "completeness" else values
-            )  # it begins with the highest threshold
-            found[str(method)] = EvalBatch(_places(settings["steps"], curve.shape[1]), values, own)
-    return found
+    curves: dict[str, MetricCurves] = {}
+    scored = select(run.rows, model, key).query("status == 'ok'")
+    for method, part in scored.groupby("method", sort=False):
+        curve = kept.curves(protocol, str(method), CURVES[name])
+        rows = [indices[s] for s in part["sample"] if s in indices]
+        if curve is not None and rows:
+            values = curve[rows].double().numpy()
+            if name == "completeness":  # it begins with the highest threshold
+                values = values[:, ::-1]
+            positions = _positions(protocol.settings["steps"], curve.shape[1])
+            curves[str(method)] = MetricCurves(positions, values, rows)
+    return curves
 
 
-def _some_mass(part: PendingCurves) -> bool:
+def _is_of(part: PendingCurves, model: str, key: Key) -> bool:
+    protocol = part.protocol
+    setting = (protocol.id, protocol.setting, protocol.baseline_name)
+    return part.model == model and setting == key
+
+
+def _has_mass(part: PendingCurves) -> bool:
     return bool((part.curves["mass"].sum(1) > 0).any())
 
 
-def _scored(run: Run, model: str, key: Key) -> pd.DataFrame:
-    return _of(run, model, key).query("status == 'ok'")
-
-
-def _of(run: Run, model: str, key: Key) -> pd.DataFrame:
-    rows = run.rows
-    return rows[
-        np.logical_and.reduce(
-            [
-                rows[c] == v
-                for c, v in zip(
-                    ("model", "protocol", "setting", "baseline"), (model, *key), strict=True
-                )
-            ]
-        )
-    ]
-
-
-def _places(steps: int, count: int) -> np.ndarray:
-    """From 0 to 1, with the ends where a curve has them."""
+def _positions(steps: int, count: int) -> np.ndarray:
+    """Return positions from 0 to 1, with the ends if a curve has them."""
     begin = {steps - 1: 1, steps: 0, steps + 1: 0}[count]
     return np.arange(begin, begin + count) / steps
 
 
 def _figure(
     run: Run, site: Site, model: str, key: Key, metric: Metric, levels: pd.DataFrame
-) -> dict[str, Any]:
-    """A line and its band for every method, without changed maps; those of one family differ in their dashes."""
+) -> MetricFigure:
+    """Draw each method but modified maps; methods of one family have different dashes."""
+    label = run.setting_labels[key]
     seen: Counter[str] = Counter()
     lines = []
-    for method, judged in metric.items():
+    for method, curves in metric.items():
         if CHANGED.fullmatch(method):
             continue
         family = run.family(method)
-        lines.append(
-            _at_levels(_own(levels, model, key, method), method, family, seen[family])
-            if isinstance(judged, Stepped)
-            else judged.trace(method, family, seen[family])
-        )
+        if isinstance(curves, SoundnessCurves):
+            of_method = _levels_of(levels, model, key, method)
+            lines.append(_trace_of_levels(of_method, method, family, seen[family]))
+        else:
+            lines.append(curves.trace(method, family, seen[family]))
         seen[family] += 1
+    if not any(line.finite for line in lines):
+        return MetricFigure(label, None)
     across, up = axes(run, key)
-    ends = [v for line in lines for v in (*line.values, *line.low, *line.high)]
-    inside = all(-0.02 <= v <= 1.02 for v in ends if math.isfinite(v))
-    known = any(line.known for line in lines)
-    title = f"{model}, {run.setting_labels[key]}: {up} of each method, with 95 % intervals; across, {across}"
-    figure = (
-        site.figure(
-            traces(lines, WHOLE if inside else Axis.around(ends, most=5), (across, up), title)
-        )
-        if known
-        else None
-    )
-    return {"label": run.setting_labels[key], "figure": figure}
+    values = [v for line in lines for v in (*line.values, *line.low, *line.high)]
+    in_unit = all(-0.02 <= v <= 1.02 for v in values if math.isfinite(v))
+    axis = UNIT_AXIS if in_unit else Axis.around(values, most=5)
+    title = f"{model}, {label}: {up} of each method, with 95 % intervals; across, {across}"
+    return MetricFigure(label, site.figure(traces(lines, axis, (across, up), title)))
 
 
 def axes(run: Run, key: Key) -> tuple[str, str]:
-    """What a metric's curve goes along, and what it shows."""
-    score = run.protocols[key].settings["score"]
-    watched = "accuracy" if score == "correct" else f"mean {score}"
+    """Return the titles of the horizontal and the vertical axis of a metric."""
+    settings = run.protocols[key].settings
+    score = _score_name(run, key)
     if key[0] == "soundness":
-        return watched, "soundness"
+        return score, "soundness"
     if key[0] == "completeness":
-        of = "" if run.protocols[key].settings["absolute"] else " of the maximum"
-        return f"without all above this share{of}", f"{watched} lost"
-    first = "put in" if key[0] == "insertion" else "removed"
-    side = "least" if run.protocols[key].settings.get("order") == "least" else "most"
-    return f"of the pixels {first}, {side} relevant first", watched
+        relative = "" if settings["absolute"] else ", relative to the maximum"
+        return f"threshold{relative}", f"{score} lost"
+    change = "inserted" if key[0] == "insertion" else "removed"
+    side = "least" if settings.get("order") == "least" else "most"
+    return f"of the pixels {change}, {side} relevant first", score
 
 
-def _own(levels: pd.DataFrame, model: str, key: Key, method: str) -> pd.DataFrame:
+def _score_name(run: Run, key: Key) -> str:
+    score = run.protocols[key].settings["score"]
+    return "accuracy" if score == "correct" else f"mean {score}"
+
+
+def _levels_of(levels: pd.DataFrame, model: str, key: Key, method: str) -> pd.DataFrame:
+    _, setting, baseline = key
     return levels[
         (levels["model"] == model)
-        & (levels["setting"] == key[1])
-        & (levels["baseline"] == key[2])
+        & (levels["setting"] == setting)
+        & (levels["baseline"] == baseline)
         & (levels["method"] == method)
     ]
 
 
-def _at_levels(own: pd.DataFrame, method: str, family: str, dash: int) -> Trace:
-    values, places, low, high = (
-        tuple(own[column]) for column in ("soundness", "level", "low", "high")
+def _trace_of_levels(levels: pd.DataFrame, method: str, family: str, dash: int) -> Trace:
+    values, positions, low, high = (
+        tuple(levels[column]) for column in ("soundness", "level", "low", "high")
     )
-    return Trace(method, family, values, places, low, high, dash)
+    return Trace(method, family, values, positions, low, high, dash)
 
 
-def _scores(run: Run, model: str, keys: list[Key]) -> list[dict[str, Any]]:
-    """The mean of every metric beside each other."""
-    own = run.summary[run.summary["model"] == model].set_index(
-        ["protocol", "setting", "baseline", "method"]
-    )
+def _scores(run: Run, model: str, keys: list[Key]) -> list[MethodEstimates]:
+    """Return the mean of each metric for each method."""
+    summary = run.summary[run.summary["model"] == model]
+    estimates = {
+        (r["protocol"], r["setting"], r["baseline"], r["method"]): estimate_or_none(
+            float(r["mean"]), float(r["low"]), float(r["high"])
+        )
+        for r in summary.to_dict("records")
+    }
     return [
-        {"method": m, "family": run.family(m), "cells": [_cell(own, (*key, m)) for key in keys]}
-        for m in dict.fromkeys(own.index.get_level_values("method"))
+        MethodEstimates(m, run.family(m), [estimates.get((*key, m)) for key in keys])
+        for m in dict.fromkeys(summary["method"])
     ]
 
 
-def _cell(own: pd.DataFrame, at: tuple[str, ...]) -> Estimate | None:
-    if at not in own.index or not math.isfinite(own.loc[at, "mean"]):
-        return None
-    return Estimate(*(float(own.loc[at, column]) for column in ("mean", "low", "high")))
-
-
-def _levels(run: Run, model: str, key: Key, metric: Metric, levels: pd.DataFrame) -> dict[str, Any]:
+def _levels(run: Run, model: str, key: Key, metric: Metric, levels: pd.DataFrame) -> LevelTable:
     rows = []
-    for method, judged in metric.items():
-        assert isinstance(judged, Stepped)
-        own = _own(levels, model, key, method).set_index("level")
-        found = [
-            Estimate(*(float(own.loc[level, column]) for column in ("soundness", "low", "high")))
-            for level in LEVELS
-        ]
-        rows.append(
-            {
-                "method": method,
-                "family": run.family(method),
-                "at": found,
-                "highest": judged.highest,
-                "n": int(own["n"].iloc[0]),
-            }
-        )
-    return {
-        "label": run.setting_labels[key],
-        "rows": rows,
-        "watched": axes(run, key)[0],
-        "eps": run.protocols[key].settings["eps"],
-    }
+    for method, curves in metric.items():
+        assert isinstance(curves, SoundnessCurves)
+        of_method = _levels_of(levels, model, key, method).set_index("level")
+        columns = of_method[["soundness", "low", "high"]]
+        estimates = [Estimate(*map(float, columns.loc[level])) for level in LEVELS]
+        n = int(of_method["n"].iloc[0])
+        rows.append(LevelRow(method, run.family(method), estimates, curves.highest, n))
+    eps = run.protocols[key].settings["eps"]
+    return LevelTable(run.setting_labels[key], rows, _score_name(run, key), eps)
 
 
-def _thresholds(run: Run, key: Key, metric: Metric) -> dict[str, Any]:
-    rows, places = [], np.empty(0)
-    for method, judged in metric.items():
-        assert isinstance(judged, EvalBatch)
-        places = judged.places[::-1]
-        each = [Estimate.mean(column) for column in judged.values.T[::-1]]
-        mean = Estimate.mean(judged.values.mean(1))
+def _thresholds(run: Run, key: Key, metric: Metric) -> ThresholdTable:
+    rows = []
+    thresholds: list[float] = []
+    for method, curves in metric.items():
+        assert isinstance(curves, MetricCurves)
+        thresholds = curves.positions[::-1].tolist()
         rows.append(
-            {
-                "method": method,
-                "family": run.family(method),
-                "at": each,
-                "mean": mean,
-                "n": len(judged.values),
-            }
+            ThresholdRow(
+                method,
+                run.family(method),
+                [Estimate.mean(column) for column in curves.values.T[::-1]],
+                Estimate.mean(curves.values.mean(1)),
+                len(curves.values),
+            )
         )
-    return {
-        "label": run.setting_labels[key],
-        "rows": rows,
-        "places": places.tolist(),
-        "absolute": run.protocols[key].settings["absolute"],
-    }
+    absolute = run.protocols[key].settings["absolute"]
+    return ThresholdTable(run.setting_labels[key], rows, thresholds, absolute)
 
 
 def _warnings(
     run: Run, model: str, keys: list[Key], metrics: dict[Key, Metric]
-) -> list[dict[str, Any]]:
-    """Maps that were left out, and runs that are too small to decide."""
-    found: list[dict[str, Any]] = []
+) -> list[LeftOut | TooFewSamples]:
+    """Return which maps were left out, and which settings have too few samples."""
+    warned: list[LeftOut | TooFewSamples] = []
     for key in keys:
         label = run.setting_labels[key]
-        out = _of(run, model, key).query(
+        left_out = select(run.rows, model, key).query(
             "status != 'ok' and not message.str.contains('never reaches')"
         )
-        counts = Counter(zip(out["method"], out["message"], strict=True))
-        found += [
-            {"setting": label, "method": m, "count": n, "why": why}
-            for (m, why), n in counts.items()
-        ]
+        counts = Counter(zip(left_out["method"], left_out["message"], strict=True))
+        warned += [LeftOut(label, m, n, message) for (m, message), n in counts.items()]
+        if key[0] != "soundness":
+            continue
         settings = run.protocols[key].settings
-        most = max(len(judged.rows) for judged in metrics[key].values())
-        if key[0] == "soundness" and settings["score"] == "correct" and most * settings["eps"] < 1:
-            found.append(
-                {
-                    "setting": label,
-                    "method": "",
-                    "count": most,
-                    "eps": settings["eps"],
-                    "need": math.ceil(1 / settings["eps"]),
-                }
-            )
-    return found
+        most = max(len(curves.rows) for curves in metrics[key].values())
+        if settings["score"] == "correct" and most * settings["eps"] < 1:
+            needed = math.ceil(1 / settings["eps"])
+            warned.append(TooFewSamples(label, most, settings["eps"], needed))
+    return warned

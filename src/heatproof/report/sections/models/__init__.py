@@ -1,11 +1,17 @@
-"""Networks compared: with each other, and as they are with their fine-tuned weights."""
+"""Networks compared: with each other, and with their fine-tuned copies."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from heatproof.report.run_data import PLAIN_VIEW, Run
+from heatproof.report.sections.base import section
 from heatproof.report.sections.models import accuracy, across, best, channels, similarity
+from heatproof.report.sections.models.accuracy import Table
+from heatproof.report.sections.models.across import Comparison
+from heatproof.report.sections.models.best import BestMethods
+from heatproof.report.sections.models.channels import Copy
+from heatproof.report.sections.models.similarity import Similarity
 from heatproof.report.site import Site
 
 QUESTIONS = {  # (several models, a fine-tuned copy beside its original)
@@ -16,25 +22,45 @@ QUESTIONS = {  # (several models, a fine-tuned copy beside its original)
 }
 
 
-def content(run: Run, site: Site) -> dict[str, Any] | None:
-    """None for one model as it is: there is nothing to compare it with."""
-    weights = [run.networks(model) for model in run.models]
-    many, fine_tuned = (
-        len(weights) > 1,
-        any(view.is_fine_tuned for views in weights for view in views),
-    )
-    pairs = any(PLAIN_VIEW in views and len(views) > 1 for views in weights)
+@dataclass(frozen=True)
+class Content:
+    """What the template shows."""
+
+    question: str  # in place of the section's
+    many: bool
+    fine_tuned: bool
+    pairs: bool
+    accuracy: list[Table]
+    across: list[Comparison]
+    copies: list[Comparison]
+    best: BestMethods | None
+    similarity: Similarity | None
+    channels: list[Copy]
+
+
+@section(
+    "models",
+    short="Models",
+    question="Which model is easier to explain, and what did fine-tuning change?",
+    order=40,
+)
+def content(run: Run, site: Site) -> Content | None:
+    """Compare the networks of a run; None for a single network, which has no counterpart."""
+    views = [run.networks(model) for model in run.models]
+    many = len(views) > 1
+    fine_tuned = any(view.is_fine_tuned for of_model in views for view in of_model)
+    pairs = any(PLAIN_VIEW in of_model and len(of_model) > 1 for of_model in views)
     if not len(run.rows) or not (many or fine_tuned):
         return None
-    return {
-        "question": QUESTIONS[many, pairs],
-        "many": many,
-        "fine_tuned": fine_tuned,
-        "pairs": pairs,
-        "accuracy": accuracy.content(run),
-        "across": across.models(run, site),
-        "copies": across.copies(run, site),
-        "best": best.content(run, site),
-        "similarity": similarity.content(run, site),
-        "channels": channels.content(run, site),
-    }
+    return Content(
+        question=QUESTIONS[many, pairs],
+        many=many,
+        fine_tuned=fine_tuned,
+        pairs=pairs,
+        accuracy=accuracy.content(run),
+        across=across.models(run, site),
+        copies=across.copies(run, site),
+        best=best.content(run, site),
+        similarity=similarity.content(run, site),
+        channels=channels.content(run, site),
+    )

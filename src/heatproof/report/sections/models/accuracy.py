@@ -1,8 +1,9 @@
-"""How often each network is right, with and without a patch, before and after fine-tuning."""
+"""The accuracy of each network, with and without a patch, before and after fine-tuning."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,44 +18,69 @@ READINGS = {  # in the order of the columns
     "intact": "intact image",
     "random": "one patch deleted, on average",
     "worst": "worst patch deleted",
-    "whichever": "whichever patch is deleted",
+    "whichever": "any patch deleted",
 }
+Predictions = dict[str, dict[ViewKey, pd.DataFrame]]  # model -> view -> samples by readings
 
 
 class Deletion(NamedTuple):
+    """How patches are deleted."""
+
     patches: int
     baseline: str
 
 
-def content(run: Run) -> dict[str, Any]:
-    """A table for every way of deleting; one with intact images alone, where nothing was deleted patch by patch."""
-    found: dict[Deletion | None, dict[str, dict[ViewKey, pd.DataFrame]]] = {}
+@dataclass(frozen=True)
+class Row:
+    """The accuracy of one network, or the change of it."""
+
+    label: str
+    n: int
+    estimates: list[Estimate]
+    change: bool = False
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model before and after fine-tuning."""
+
+    name: str
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class Table:
+    """All models under one way of deleting patches; None if nothing is deleted."""
+
+    deletion: Deletion | None
+    columns: dict[str, str]
+    models: list[Model]
+
+
+def content(run: Run) -> list[Table]:
+    """Return a table for each way of deleting, or one of intact images if nothing was deleted."""
+    predictions: dict[Deletion | None, Predictions] = {}
     for model in run.models:
         for view, keys in run.networks(model).items():
             kept = run.kept(model, view)
             for key in keys:
-                deletion, frame = _answers(kept, run.protocols[key])
+                deletion, frame = _predictions(kept, run.protocols[key])
                 if len(frame):
-                    found.setdefault(deletion, {}).setdefault(model, {}).setdefault(view, frame)
-    some: list[Deletion | None] = [d for d in found if d]
-    return {"tables": [_table(run, d, found[d]) for d in _in_order(run, some or list(found))]}
+                    of_model = predictions.setdefault(deletion, {}).setdefault(model, {})
+                    of_model.setdefault(view, frame)
+    shown: list[Deletion | None] = [deletion for deletion in predictions if deletion]
+    shown = shown or list(predictions)
+    order = [_deletion(run.protocols[key]) for key in run.preferred]
+    return [_table(run, d, predictions[d]) for d in sorted(shown, key=order.index)]
 
 
-def _table(
-    run: Run, deletion: Deletion | None, models: dict[str, dict[ViewKey, pd.DataFrame]]
-) -> dict[str, Any]:
+def _table(run: Run, deletion: Deletion | None, models: Predictions) -> Table:
     columns = READINGS if deletion else {"intact": READINGS["intact"]}
-    told = [
-        {"name": run.short_names[model], "rows": _model(views, columns)}
-        for model, views in models.items()
-    ]
-    return {"deletion": deletion, "columns": columns, "models": told}
-
-
-def _in_order(run: Run, deletions: list[Deletion | None]) -> list[Deletion | None]:
-    """As in the rest of the section: those of fine-tuned networks first."""
-    wanted = [_deletion(run.protocols[key]) for key in run.preferred]
-    return sorted(deletions, key=wanted.index)
+    return Table(
+        deletion,
+        columns,
+        [Model(run.short_names[model], _rows(views, columns)) for model, views in models.items()],
+    )
 
 
 def _deletion(protocol: ProtocolFacts) -> Deletion | None:
@@ -62,49 +88,33 @@ def _deletion(protocol: ProtocolFacts) -> Deletion | None:
     return Deletion(patches, protocol.baseline) if patches else None
 
 
-def _answers(kept: Kept, protocol: ProtocolFacts) -> tuple[Deletion | None, pd.DataFrame]:
-    """Labelled samples down, readings across."""
+def _predictions(kept: Kept, protocol: ProtocolFacts) -> tuple[Deletion | None, pd.DataFrame]:
+    """Return which predictions are correct: labelled samples down, readings across."""
     labelled = np.array([label is not None for label in kept.labels], dtype=bool)
     labels = np.array([label for label in kept.labels if label is not None], dtype=int)
-    ids = [sample for sample, known in zip(kept.ids, labelled, strict=True) if known]
+    ids = [sample for sample, has_label in zip(kept.ids, labelled, strict=True) if has_label]
     if not ids:
         return None, pd.DataFrame()
-    correct = np.stack([logits.numpy() for logits in kept.logits])[labelled].argmax(1) == labels
-    right, chance = (kept.shared(protocol, name) for name in ("correct", "log_prob"))
+    intact = np.stack([logits.numpy() for logits in kept.logits])[labelled].argmax(1) == labels
+    correct = kept.shared(protocol, "correct")
+    log_prob = kept.shared(protocol, "log_prob")
     deletion = _deletion(protocol)
-    if right is None or chance is None or deletion is None:
-        return None, pd.DataFrame({"intact": correct.astype(float)}, index=ids)
-    return deletion, pd.DataFrame(
-        readings(correct, right.numpy()[labelled], chance.numpy()[labelled]), index=ids
-    )
+    if correct is None or log_prob is None or deletion is None:
+        return None, pd.DataFrame({"intact": intact.astype(float)}, index=ids)
+    columns = readings(intact, correct.numpy()[labelled], log_prob.numpy()[labelled])
+    return deletion, pd.DataFrame(columns, index=ids)
 
 
-def _model(views: dict[ViewKey, pd.DataFrame], columns: dict[str, str]) -> list[dict[str, Any]]:
-    """Before, after, and the paired change."""
-    rows = [
-        _row(
-            "fine-tuned" if view.is_fine_tuned else "as it is",
-            frame,
-            [proportion(frame[c].to_numpy()) for c in columns],
-        )
-        for view, frame in views.items()
-    ]
+def _rows(views: dict[ViewKey, pd.DataFrame], columns: dict[str, str]) -> list[Row]:
+    """Return the accuracy before and after fine-tuning, and the paired change."""
+    rows = []
+    for view, frame in views.items():
+        label = "fine-tuned" if view.is_fine_tuned else "original"
+        rows.append(Row(label, len(frame), [proportion(frame[c].to_numpy()) for c in columns]))
     if PLAIN_VIEW in views and len(views) > 1:
         fine_tuned = next(frame for view, frame in views.items() if view.is_fine_tuned)
         before, after = views[PLAIN_VIEW].align(fine_tuned, join="inner", axis=0)
         if len(before):
-            rows.append(
-                {
-                    **_row(
-                        "change",
-                        before,
-                        [change(before[c].to_numpy(), after[c].to_numpy()) for c in columns],
-                    ),
-                    "change": True,
-                }
-            )
+            changes = [change(before[c].to_numpy(), after[c].to_numpy()) for c in columns]
+            rows.append(Row("change", len(before), changes, change=True))
     return rows
-
-
-def _row(what: str, frame: pd.DataFrame, cells: list[Estimate]) -> dict[str, Any]:
-    return {"what": what, "n": len(frame), "cells": cells, "change": False}

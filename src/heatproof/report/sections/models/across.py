@@ -1,135 +1,156 @@
-"""The score of every method on every network, and the paired differences."""
+"""The score of each method on each network, and the paired differences."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from heatproof.analysis.compare import gap, table
+from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
+from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts
-from heatproof.report.charts import Axis, Panel, Row, Spot, number
+from heatproof.report.charts import Axis, Panel, Row, Spot
 from heatproof.report.run_data import Run
-from heatproof.report.site import Site
+from heatproof.report.sections.common import describe_mean, select
+from heatproof.report.site import Figure, Site
+
+Summary = dict[str, dict[str, Any]]  # method -> its line in the summary
 
 
 class Column(NamedTuple):
+    """A model under a setting."""
+
     title: str
     model: str
     key: Key
 
 
-def models(run: Run, site: Site) -> list[dict[str, Any]]:
-    """All models under each setting; none with one model."""
+class Difference(NamedTuple):
+    """A paired difference, and over how many samples."""
+
+    estimate: Estimate
+    n: int
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The differences of a method from the first column; None without common samples."""
+
+    method: str
+    family: str
+    differences: list[Difference | None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Networks side by side."""
+
+    label: str
+    protocol: ProtocolFacts
+    figure: Figure
+    against: str
+    others: list[str]
+    rows: list[Differences]
+
+
+def models(run: Run, site: Site) -> list[Comparison]:
+    """Compare all models under each setting; empty for a single model."""
     if len(run.models) < 2:
         return []
-    columns = {
-        key: [Column(run.short_names[model], model, key) for model in run.models]
-        for key in run.preferred
-    }
-    return [
-        found
-        for key in columns
-        if (found := _compare(run, site, run.setting_labels[key], columns[key]))
-    ]
+    comparisons = []
+    for key in run.preferred:
+        columns = [Column(run.short_names[model], model, key) for model in run.models]
+        comparisons.append(_compare(run, site, run.setting_labels[key], columns))
+    return [c for c in comparisons if c is not None]
 
 
-def copies(run: Run, site: Site) -> list[dict[str, Any]]:
-    """Each network and its fine-tuned copy, asked the same."""
-    found = []
+def copies(run: Run, site: Site) -> list[Comparison]:
+    """Compare each network with its fine-tuned copy under the same setting."""
+    comparisons = []
     for model in run.models:
-        pairs = [(twin, key) for key in run.preferred if (twin := run.plain_twin(model, key))]
-        for twin, key in pairs:
-            label = run.short_names[model] + (
-                f", {run.setting_labels[key]}" if len(pairs) > 1 else ""
-            )
+        twins = [(twin, key) for key in run.preferred if (twin := run.plain_twin(model, key))]
+        for twin, key in twins:
+            suffix = f", {run.setting_labels[key]}" if len(twins) > 1 else ""
             columns = [
-                Column(f"{what} ({run.setting_labels[k]})", model, k)
-                for what, k in (("as it is", twin), ("fine-tuned", key))
+                Column(f"original ({run.setting_labels[twin]})", model, twin),
+                Column(f"fine-tuned ({run.setting_labels[key]})", model, key),
             ]
-            found.append(_compare(run, site, label, columns))
-    return [f for f in found if f]
+            comparisons.append(_compare(run, site, run.short_names[model] + suffix, columns))
+    return [c for c in comparisons if c is not None]
 
 
-def _compare(run: Run, site: Site, label: str, columns: list[Column]) -> dict[str, Any] | None:
+def _compare(run: Run, site: Site, label: str, columns: list[Column]) -> Comparison | None:
     protocol = run.protocols[columns[0].key]
-    lines = [_lines(run, column) for column in columns]
-    if not any(lines):
+    summaries = [_summary(run, column) for column in columns]
+    if not any(summaries):
         return None
-    ends = [
-        line[end] for found in lines for line in found.values() for end in ("low", "high", "mean")
-    ]
-    axis = Axis.around(
-        [*ends, *([protocol.random_score] if protocol.random_score is not None else [])], most=4
-    )
-    methods = _order(lines, protocol.higher_is_better)
+    methods = _order(summaries, protocol.higher_is_better)
+    axis = _axis(summaries, protocol.random_score)
     panels = [Panel(column.title, axis, protocol.random_score) for column in columns]
-    rows = [
-        Row(
-            m,
-            run.family(m),
-            tuple(_spot(c, found.get(m)) for c, found in zip(columns, lines, strict=True)),
-        )
-        for m in methods
-    ]
-    return {
-        "label": label,
-        "judge": protocol,
-        "figure": site.figure(
-            charts.lattice(panels, rows, f"{label}: mean score and 95 % interval of each method")
-        ),
-        "against": columns[0].title,
-        "others": [column.title for column in columns[1:]],
-        "gaps": _gaps(run, columns, methods),
-    }
+    rows = []
+    for method in methods:
+        spots = [
+            _spot(column, summary.get(method))
+            for column, summary in zip(columns, summaries, strict=True)
+        ]
+        rows.append(Row(method, run.family(method), tuple(spots)))
+    title = f"{label}: mean score and 95 % interval of each method"
+    return Comparison(
+        label=label,
+        protocol=protocol,
+        figure=site.figure(charts.lattice(panels, rows, title)),
+        against=columns[0].title,
+        others=[column.title for column in columns[1:]],
+        rows=_differences(run, columns, methods),
+    )
 
 
-def _lines(run: Run, column: Column) -> dict[str, dict[str, Any]]:
-    """method -> its line in the summary"""
-    found = run.summary[run.summary["model"] == column.model]
-    for name, value in zip(("protocol", "setting", "baseline"), column.key, strict=True):
-        found = found[found[name] == value]
-    return {line["method"]: line for line in found.to_dict("records")}
+def _summary(run: Run, column: Column) -> Summary:
+    lines = select(run.summary, column.model, column.key).to_dict("records")
+    return {line["method"]: {str(k): v for k, v in line.items()} for line in lines}
 
 
-def _order(lines: list[dict[str, dict[str, Any]]], higher_is_better: bool) -> list[str]:
-    """Best mean over the columns first; a method that is missing from one comes later, whatever its mean."""
+def _axis(summaries: list[Summary], random_score: float | None) -> Axis:
+    values = [] if random_score is None else [random_score]
+    for summary in summaries:
+        for line in summary.values():
+            values += [line["low"], line["high"], line["mean"]]
+    return Axis.around(values, most=4)
+
+
+def _order(summaries: list[Summary], higher_is_better: bool) -> list[str]:
+    """Return the methods, best mean over the columns first; those missing from one come later."""
     means = pd.DataFrame(
-        [{method: line["mean"] for method, line in found.items()} for found in lines]
+        [{method: line["mean"] for method, line in summary.items()} for summary in summaries]
     )
-    ordered = pd.DataFrame(
-        {"missing": means.isna().sum(), "score": means.mean() * (-1 if higher_is_better else 1)}
-    )
-    return [str(m) for m in ordered.sort_values(["missing", "score"], kind="stable").index]
+    sign = -1 if higher_is_better else 1
+    keys = pd.DataFrame({"missing": means.isna().sum(), "score": means.mean() * sign})
+    return [str(m) for m in keys.sort_values(["missing", "score"], kind="stable").index]
 
 
 def _spot(column: Column, line: dict[str, Any] | None) -> Spot | str:
-    if line is None or not math.isfinite(line["mean"]):
-        return (
-            "not judged"
-            if line is None
-            else next((k for k in ("n/a", "failed", "undefined") if line[k]), "no score")
-        )
-    said = f"mean {number(line['mean'])} · 95 % interval {number(line['low'])} to {number(line['high'])} · n = {line['n']}"
-    return Spot(
-        line["mean"], line["low"], line["high"], f"{line['method']}: {column.title}\n{said}"
-    )
+    if line is None:
+        return "not evaluated"
+    mean, low, high = line["mean"], line["low"], line["high"]
+    if not math.isfinite(mean):
+        return next((s for s in ("n/a", "failed", "undefined") if line[s]), "no score")
+    numbers = f"{describe_mean(mean, low, high)} · n = {line['n']}"
+    return Spot(mean, low, high, f"{line['method']}: {column.title}\n{numbers}")
 
 
-def _gaps(run: Run, columns: list[Column], methods: list[str]) -> list[dict[str, Any]]:
-    """Every column minus the first, method by method, on the samples that both have."""
+def _differences(run: Run, columns: list[Column], methods: list[str]) -> list[Differences]:
+    """Subtract the first column from the others, on the samples that both have."""
     first, *others = (table(run.rows, column.model, column.key) for column in columns)
     empty = pd.Series(dtype=float)
     rows = []
     for method in methods:
-        found = [gap(other.get(method, empty), first.get(method, empty)) for other in others]
-        rows.append(
-            {
-                "method": method,
-                "family": run.family(method),
-                "cells": [(e, n) if n else None for e, n in found],
-            }
-        )
+        differences = []
+        for other in others:
+            estimate, n = gap(other.get(method, empty), first.get(method, empty))
+            differences.append(Difference(estimate, n) if n else None)
+        rows.append(Differences(method, run.family(method), differences))
     return rows

@@ -1,9 +1,10 @@
-"""Is an accurate network harder to explain? The score of the best method against the accuracy (Figure 5b of Hesse et al. 2024)."""
+"""Is an accurate network harder to explain? Best score against accuracy (Hesse 2024, Fig. 5b)."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from heatproof.analysis.accuracy import wilson
 from heatproof.analysis.intervals import Estimate
@@ -12,10 +13,13 @@ from heatproof.protocols import ViewKey
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Point, Spot, number
 from heatproof.report.run_data import Run
-from heatproof.report.site import Site
+from heatproof.report.sections.common import select
+from heatproof.report.site import Figure, Site
 
 
 class Best(NamedTuple):
+    """The best method of a network under a setting."""
+
     model: str
     view: ViewKey
     setting: str
@@ -25,90 +29,106 @@ class Best(NamedTuple):
     labelled: int
 
 
-def content(run: Run, site: Site) -> dict[str, Any] | None:
-    """One setting, under the fine-tuned weights and under those as they are; none with a single mark."""
-    found = [
-        b for model in run.models for key in _settings(run, model) if (b := best(run, model, key))
-    ]
-    if len({b.model for b in found}) < 2:
+@dataclass(frozen=True)
+class BestRow:
+    """A row of the table."""
+
+    best: Best
+    model: str
+    family: str
+    weights: str
+
+
+@dataclass(frozen=True)
+class BestMethods:
+    """The best methods; the figure is None if all networks have the same accuracy."""
+
+    figure: Figure | None
+    rows: list[BestRow]
+    pairs: bool  # whether there are both original and fine-tuned weights
+
+
+def content(run: Run, site: Site) -> BestMethods | None:
+    """Return the best method of each network under one setting; None for a single model."""
+    candidates = [best(run, model, key) for model in run.models for key in _settings(run, model)]
+    winners = [b for b in candidates if b is not None]
+    if len({b.model for b in winners}) < 2:
         return None
-    last = {b.model: b for b in found}
-    points = [
-        Point(
-            100 * b.accuracy.value,
-            _spot(run, b),
+    rows = [
+        BestRow(
+            b,
+            run.short_names[b.model],
             run.family(b.method),
-            _label(run, b) if b is last[b.model] else "",
-            b.model,
-            b is last[b.model],
+            "fine-tuned" if b.view.is_fine_tuned else "original",
         )
-        for b in found
+        for b in winners
     ]
-    title = "Score of the best method against the accuracy of the model"
-    labels = ("correct on intact images", "mean score of the best method")
-    varied = len({p.x for p in points}) > 1
-    across, up = (
-        Axis.around([p.x for p in points], most=6),
-        Axis.around([v for b in found for v in b.score]),
+    varied = len({b.accuracy.value for b in winners}) > 1
+    return BestMethods(
+        figure=_figure(run, site, winners) if varied else None,
+        rows=rows,
+        pairs=any(b.view.is_fine_tuned for b in winners) and any(b.view.is_plain for b in winners),
     )
-    return {
-        "figure": site.figure(charts.scatter(points, across, up, labels, title, " %"))
-        if varied
-        else None,
-        "rows": [
-            {
-                "best": b,
-                "model": run.short_names[b.model],
-                "family": run.family(b.method),
-                "weights": "fine-tuned" if b.view.is_fine_tuned else "as it is",
-            }
-            for b in found
-        ],
-        "pairs": any(b.view.is_fine_tuned for b in found) and any(b.view.is_plain for b in found),
-    }
+
+
+def _figure(run: Run, site: Site, winners: list[Best]) -> Figure:
+    last = {b.model: b for b in winners}
+    points = []
+    for b in winners:
+        is_last = b is last[b.model]
+        points.append(
+            Point(
+                x=100 * b.accuracy.value,
+                spot=_spot(run, b),
+                family=run.family(b.method),
+                label=f"{run.short_names[b.model]}: {b.method}" if is_last else "",
+                series=b.model,
+                large=is_last,
+            )
+        )
+    across = Axis.around([p.x for p in points], most=6)
+    up = Axis.around([v for b in winners for v in b.score])
+    labels = ("accuracy on intact images", "mean score of the best method")
+    title = "Score of the best method against the accuracy of the model"
+    return site.figure(charts.scatter(points, across, up, labels, title, " %"))
 
 
 def _settings(run: Run, model: str) -> list[Key]:
-    """The same question, first of the model as it is."""
+    """Return the preferred setting, after the same one for the original weights."""
     key = run.preferred[0]
     twin = run.plain_twin(model, key)
     return [twin, key] if twin else [key]
 
 
 def best(run: Run, model: str, key: Key) -> Best | None:
-    """Of what is no control; none without a score, or without labels."""
-    protocol, view = run.protocols[key], run.view_of(model, key)
-    lines = run.summary[
-        (run.summary["model"] == model) & ~run.summary["method"].map(run.is_control)
-    ]
-    for column, value in zip(("protocol", "setting", "baseline"), key, strict=True):
-        lines = lines[lines[column] == value]
-    lines = lines[lines["mean"].notna()].sort_values(
-        "mean", ascending=not protocol.higher_is_better, kind="stable"
-    )
+    """Return the best method that is not a control; None without scores or labels.
+
+    Args:
+        run: The run.
+        model: Name of the model.
+        key: (protocol, setting, baseline).
+    """
+    view = run.view_of(model, key)
     correct, labelled = run.accuracy_of(model, view)
+    lines = select(run.summary, model, key)
+    lines = lines[~lines["method"].map(run.is_control).astype(bool) & lines["mean"].notna()]
     if not len(lines) or not labelled:
         return None
-    line = lines.iloc[0]
-    share = Estimate(correct / labelled, *wilson(correct / labelled, labelled))
+    ascending = not run.protocols[key].higher_is_better
+    line = lines.sort_values("mean", ascending=ascending, kind="stable").iloc[0]
+    accuracy = Estimate(correct / labelled, *wilson(correct / labelled, labelled))
     score = Estimate(line["mean"], line["low"], line["high"])
-    return Best(model, view, run.setting_labels[key], str(line["method"]), score, share, labelled)
+    setting = run.setting_labels[key]
+    return Best(model, view, setting, str(line["method"]), score, accuracy, labelled)
 
 
-def _label(run: Run, found: Best) -> str:
-    return f"{run.short_names[found.model]}: {found.method}"
-
-
-def _spot(run: Run, found: Best) -> Spot:
-    score, share = found.score, found.accuracy
-    interval = (
-        f" (95 % interval {number(score.low)} to {number(score.high)})"
-        if math.isfinite(score.low)
-        else ""
-    )
-    said = [
-        f"{run.short_names[found.model]}, {found.view.description}: {found.method}",
-        f"{found.setting}: {number(score.value)}{interval}",
-        f"correct: {number(100 * share.value, 1)} % ({number(100 * share.low, 1)} to {number(100 * share.high, 1)})",
+def _spot(run: Run, one: Best) -> Spot:
+    value, low, high = one.score
+    interval = f" (95 % interval {number(low)} to {number(high)})" if math.isfinite(low) else ""
+    accuracy, least, most = (number(100 * v, 1) for v in one.accuracy)
+    lines = [
+        f"{run.short_names[one.model]}, {one.view.description}: {one.method}",
+        f"{one.setting}: {number(value)}{interval}",
+        f"accuracy: {accuracy} % ({least} to {most})",
     ]
-    return Spot(*score, "\n".join(said))
+    return Spot(value, low, high, "\n".join(lines))

@@ -1,10 +1,14 @@
-"""Is the fine-tuned network still the same one? Its confidence and its Grad-CAM maps, with other networks as a measure of what is far."""
+"""Does the fine-tuned copy behave like the original? Its confidence and its Grad-CAM maps.
+
+Pairs of different networks show what a large difference is.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,12 +19,13 @@ from heatproof.protocols import ViewKey
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Panel, Row, Spot, number
 from heatproof.report.run_data import PLAIN_VIEW, Run
-from heatproof.report.site import Site
+from heatproof.report.site import Figure, Site
 from heatproof.tensor.filters import resize
 
 CAM = "gradcam"
 PAIRS = 10  # of different models
-COLOURS = {True: "cam", False: "control"}  # the same network twice, or two
+COLOURS = {True: "cam", False: "control"}  # a network and its copy, or two different ones
+MEASURES = {"softmax": "probability of the label", "cam": "Grad-CAM maps"}
 
 
 class Portrait(NamedTuple):
@@ -28,81 +33,113 @@ class Portrait(NamedTuple):
 
     logits: dict[str, np.ndarray]  # sample -> (K,)
     labels: dict[str, int]
-    maps: dict[
-        str, np.ndarray
-    ]  # sample -> (h, w), from 0 to 1; nan where a map is the same everywhere
+    maps: dict[str, np.ndarray]  # sample -> (h, w), from 0 to 1; nan if a map is constant
     size: int  # of the image
 
 
 class Pair(NamedTuple):
+    """Two networks and their differences, each with the number of samples."""
+
     label: str
-    same: bool  # one network before and after
-    softmax: tuple[Estimate, int] | None  # and over how many samples
+    same: bool  # one network before and after fine-tuning
+    softmax: tuple[Estimate, int] | None
     cam: tuple[Estimate, int] | None
 
+    def difference(self, measure: str) -> tuple[Estimate, int] | None:
+        """Return the difference by a measure: ``softmax`` or ``cam``."""
+        return self.softmax if measure == "softmax" else self.cam
 
-def content(run: Run, site: Site) -> dict[str, Any] | None:
+
+@dataclass(frozen=True)
+class Similarity:
+    """The differences of all pairs."""
+
+    figure: Figure
+    n: dict[str, int]  # samples by measure
+    nearer: dict[str, bool | None]  # by title of the measure
+    other: bool  # whether there are pairs of different networks
+    same: bool  # whether there are networks with their copies
+    left_out: int
+
+
+def content(run: Run, site: Site) -> Similarity | None:
+    """Compare networks with their copies and with each other; None if there are no pairs."""
     pairs = _pairs(run)
-    if not pairs:
-        return None
-    measures = [("softmax", "probability of the label"), ("cam", "Grad-CAM maps")]
-    shown = [(name, title) for name, title in measures if any(getattr(p, name) for p in pairs)]
+    shown = {m: title for m, title in MEASURES.items() if any(p.difference(m) for p in pairs)}
     if not shown:
         return None
     panels = [
-        Panel(title, Axis.around([0.0, *_ends(pairs, name)], most=5), 0.0) for name, title in shown
+        Panel(title, Axis.around([0.0, *_ends(pairs, measure)], most=5), 0.0)
+        for measure, title in shown.items()
     ]
     rows = [
-        Row(p.label, COLOURS[p.same], tuple(_spot(p, name) for name, _ in shown)) for p in pairs
+        Row(p.label, COLOURS[p.same], tuple(_spot(p, measure) for measure in shown)) for p in pairs
     ]
-    title = "Mean absolute difference of two networks and its 95 % interval"
-    return {
-        "figure": site.figure(charts.lattice(panels, rows, title, digits=3, longest=36)),
-        "n": {
-            name: max((found[1] for p in pairs if (found := getattr(p, name))), default=0)
-            for name, _ in measures
-        },
-        "nearer": {title: nearer(pairs, name) for name, title in shown},
-        "other": any(not p.same for p in pairs),
-        "same": any(p.same for p in pairs),
-        "left_out": max(0, len(run.models) * (len(run.models) - 1) // 2 - PAIRS),
-    }
-
-
-def nearer(pairs: list[Pair], name: str) -> bool | None:
-    """Whether every copy is nearer to its original than any two different networks are, intervals included."""
-    gaps = {
-        same: [found[0] for p in pairs if p.same is same and (found := getattr(p, name))]
-        for same in (True, False)
-    }
-    known = all(gaps.values()) and all(
-        math.isfinite(e.low) for found in gaps.values() for e in found
+    title = "Mean absolute difference between two networks and its 95 % interval"
+    different = len(run.models) * (len(run.models) - 1) // 2
+    return Similarity(
+        figure=site.figure(charts.lattice(panels, rows, title, digits=3, longest=36)),
+        n={measure: _most_samples(pairs, measure) for measure in MEASURES},
+        nearer={title: nearer(pairs, measure) for measure, title in shown.items()},
+        other=any(not p.same for p in pairs),
+        same=any(p.same for p in pairs),
+        left_out=max(0, different - PAIRS),
     )
-    return max(e.high for e in gaps[True]) < min(e.low for e in gaps[False]) if known else None
+
+
+def _most_samples(pairs: list[Pair], measure: str) -> int:
+    return max((d[1] for p in pairs if (d := p.difference(measure))), default=0)
+
+
+def nearer(pairs: list[Pair], measure: str) -> bool | None:
+    """Return whether every copy is closer to its original than different networks are.
+
+    Args:
+        pairs: The pairs.
+        measure: ``softmax`` or ``cam``.
+
+    Returns:
+        True if all intervals of copies lie below those of different networks; None if unknown.
+    """
+    differences: dict[bool, list[Estimate]] = {True: [], False: []}
+    for pair in pairs:
+        difference = pair.difference(measure)
+        if difference:
+            differences[pair.same].append(difference[0])
+    known = all(differences.values()) and all(
+        math.isfinite(e.low) for estimates in differences.values() for e in estimates
+    )
+    if not known:
+        return None
+    return max(e.high for e in differences[True]) < min(e.low for e in differences[False])
 
 
 def _pairs(run: Run) -> list[Pair]:
-    """Each model with its fine-tuned copies, then different models in the plainest weights that they have in common."""
-    seen = {
+    """Pair each model with its copies, then different models in the first view they share."""
+    portraits = {
         (model, view): _portrait(run, model, view)
         for model in run.models
         for view in run.networks(model)
     }
-    found = []
+    pairs = []
     for model in run.models:
-        copies = [v for v in run.networks(model) if v.is_fine_tuned and (model, PLAIN_VIEW) in seen]
+        copies = [
+            v for v in run.networks(model) if v.is_fine_tuned and (model, PLAIN_VIEW) in portraits
+        ]
         for view in copies:
             copy = view.description if len(copies) > 1 else "fine-tuned"
             label = f"{run.short_names[model]} ↔ {copy}"
-            found.append(_pair(label, True, seen[model, PLAIN_VIEW], seen[model, view]))
+            pairs.append(_pair(label, True, portraits[model, PLAIN_VIEW], portraits[model, view]))
     for one, other in list(combinations(run.models, 2))[:PAIRS]:
         common = sorted(
             set(run.networks(one)) & set(run.networks(other)), key=lambda view: view.label
         )
         if common:
             label = f"{run.short_names[one]} ↔ {run.short_names[other]}"
-            found.append(_pair(label, False, seen[one, common[0]], seen[other, common[0]]))
-    return [p for p in found if p.softmax or p.cam]
+            pairs.append(
+                _pair(label, False, portraits[one, common[0]], portraits[other, common[0]])
+            )
+    return [p for p in pairs if p.softmax or p.cam]
 
 
 def _portrait(run: Run, model: str, view: ViewKey) -> Portrait:
@@ -119,47 +156,39 @@ def _portrait(run: Run, model: str, view: ViewKey) -> Portrait:
 
 def _pair(label: str, same: bool, a: Portrait, b: Portrait) -> Pair:
     both = [s for s in a.labels if s in b.logits and a.logits[s].shape == b.logits[s].shape]
-    drawn = [s for s in a.maps if s in b.maps]
-    softmax = (
-        softmax_gaps(
-            _stack(a.logits, both), _stack(b.logits, both), np.array([a.labels[s] for s in both])
-        )
-        if both
-        else None
-    )
-    size = max(a.size, b.size)
-    cam = (
-        map_gaps(
-            *(resize(torch.from_numpy(_stack(p.maps, drawn)), size, size).numpy() for p in (a, b))
-        )
-        if drawn
-        else None
-    )
-    return Pair(label, same, _estimate(softmax), _estimate(cam))
+    with_maps = [s for s in a.maps if s in b.maps]
+    softmax = cam = None
+    if both:
+        labels = np.array([a.labels[s] for s in both])
+        softmax = _estimate(softmax_gaps(_stack(a.logits, both), _stack(b.logits, both), labels))
+    if with_maps:
+        size = max(a.size, b.size)
+        cam = _estimate(map_gaps(_maps(a, with_maps, size), _maps(b, with_maps, size)))
+    return Pair(label, same, softmax, cam)
+
+
+def _maps(portrait: Portrait, samples: list[str], size: int) -> np.ndarray:  # (N, size, size)
+    return resize(torch.from_numpy(_stack(portrait.maps, samples)), size, size).numpy()
 
 
 def _stack(values: dict[str, np.ndarray], samples: list[str]) -> np.ndarray:
     return np.stack([values[s] for s in samples])
 
 
-def _estimate(gaps: np.ndarray | None) -> tuple[Estimate, int] | None:
-    known = int(np.isfinite(gaps).sum()) if gaps is not None else 0
-    return (Estimate.mean(gaps), known) if gaps is not None and known else None
+def _estimate(gaps: np.ndarray) -> tuple[Estimate, int] | None:
+    finite = int(np.isfinite(gaps).sum())
+    return (Estimate.mean(gaps), finite) if finite else None
 
 
-def _ends(pairs: list[Pair], name: str) -> list[float]:
-    return [end for p in pairs if (found := getattr(p, name)) for end in found[0]]
+def _ends(pairs: list[Pair], measure: str) -> list[float]:
+    return [end for p in pairs if (d := p.difference(measure)) for end in d[0]]
 
 
-def _spot(pair: Pair, name: str) -> Spot | str:
-    found = getattr(pair, name)
-    if not found:
+def _spot(pair: Pair, measure: str) -> Spot | str:
+    difference = pair.difference(measure)
+    if not difference:
         return "n/a"
-    (value, low, high), n = found
+    (value, low, high), n = difference
     interval = f"95 % interval {number(low)} to {number(high)}"
-    return Spot(
-        value,
-        low,
-        high,
-        f"{pair.label}\nmean absolute difference {number(value)} · {interval} · n = {n}",
-    )
+    tip = f"{pair.label}\nmean absolute difference {number(value)} · {interval} · n = {n}"
+    return Spot(value, low, high, tip)

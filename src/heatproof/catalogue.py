@@ -1,4 +1,4 @@
-"""What can be named in a spec: methods, transforms, protocols, baselines, models, data, studies."""
+"""Lists everything that can be named in a spec, by kind, with its facts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from heatproof.data.catalog import DATA
 from heatproof.methods import METHODS, TRANSFORMS, Expression
 from heatproof.models.nets import NETS, ON_DEMAND
 from heatproof.models.papers import NETWORKS
-from heatproof.models.zoo import load_model
+from heatproof.models.zoo import MODELS, load_model
 from heatproof.protocols import PROTOCOLS
+from heatproof.report.sections import ordered_sections
 from heatproof.training.recipes import RECIPES
 
 Entries = Iterator[dict[str, Any]]
@@ -118,11 +119,24 @@ def _models() -> Entries:
             "mean": network.mean,
             "std": network.std,
         }
+    for loader in MODELS:
+        if loader.source is not None:
+            yield {"id": loader.id, "weights": "its own", "summary": loader.summary}
 
 
 def _data() -> Entries:
-    for name, summary in DATA.items():
-        yield {"id": name, "summary": summary}
+    for entry in DATA:
+        yield {"id": entry.id, "summary": entry.summary}
+
+
+def _sections() -> Entries:
+    for entry in ordered_sections():
+        yield {
+            "id": entry.id,
+            "name": entry.short,
+            "question": entry.question,
+            "order": entry.order,
+        }
 
 
 def _studies() -> Entries:
@@ -138,5 +152,6 @@ KINDS: dict[str, Callable[[], Entries]] = {
     "baselines": _baselines,
     "models": _models,
     "data": _data,
+    "sections": _sections,
     "studies": _studies,
 }

@@ -1,0 +1,56 @@
+"""Figures as hand-written SVG: they print, scale, need no script, and are saved as files."""
+
+from heatproof.report.charts.axes import Axis, Plot
+from heatproof.report.charts.boxes import Box, BoxRow, boxes
+from heatproof.report.charts.bump import Line, bump, rank_text
+from heatproof.report.charts.lattice import Panel, Row, Spot, lattice
+from heatproof.report.charts.lines import Trace, traces
+from heatproof.report.charts.marks import spread, symbol
+from heatproof.report.charts.ranking import Mark, ranking
+from heatproof.report.charts.scatter import Point, ranks, scatter
+from heatproof.report.charts.squares import (
+    GridFractions,
+    fraction_grids,
+    grid_cell_frame,
+    grid_lines,
+    matrix,
+    patch_grid,
+)
+from heatproof.report.charts.svg import STYLE, interval, number, shortened, standalone, svg, tag
+
+__all__ = [
+    "STYLE",
+    "Axis",
+    "Box",
+    "BoxRow",
+    "GridFractions",
+    "Line",
+    "Mark",
+    "Panel",
+    "Plot",
+    "Point",
+    "Row",
+    "Spot",
+    "Trace",
+    "boxes",
+    "bump",
+    "fraction_grids",
+    "grid_cell_frame",
+    "grid_lines",
+    "interval",
+    "lattice",
+    "matrix",
+    "number",
+    "patch_grid",
+    "rank_text",
+    "ranking",
+    "ranks",
+    "scatter",
+    "shortened",
+    "spread",
+    "standalone",
+    "svg",
+    "symbol",
+    "tag",
+    "traces",
+]

@@ -1,0 +1,122 @@
+"""Axes: from values to positions, with round ticks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from heatproof.report.charts.svg import number, tag
+
+MARGIN = 0.04  # of the spread of the values, at both ends
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A linear axis from ``low`` to ``high``."""
+
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+
+    @classmethod
+    def around(cls, values: Sequence[float], most: float = 6.5) -> Axis:
+        """Return an axis that holds all finite values, with at most ``most`` round ticks."""
+        finite = [v for v in values if math.isfinite(v)] or [0.0, 1.0]
+        spread = max(finite) - min(finite) or max(abs(max(finite)), 1.0)
+        low = min(finite) - MARGIN * spread
+        high = max(finite) + MARGIN * spread
+        step = next(s for s in _round_steps(spread) if (high - low) / s <= most)
+        multiples = range(math.ceil(low / step), math.floor(high / step) + 1)
+        return cls(low, high, tuple(round(i * step, 10) for i in multiples))
+
+    def position(self, value: float, start: float, end: float) -> float:
+        """Return where a value lies on an axis drawn from ``start`` to ``end``."""
+        return start + (value - self.low) / (self.high - self.low) * (end - start)
+
+    @property
+    def digits(self) -> int:
+        """Return how many digits the ticks need."""
+        for digits in range(4):
+            if all(abs(tick - round(tick, digits)) < 1e-9 for tick in self.ticks):
+                return digits
+        return 4
+
+
+def _round_steps(spread: float) -> list[float]:
+    power = 10.0 ** (math.floor(math.log10(spread)) - 1)
+    return [power * m for m in (1, 2, 5, 10, 20, 50, 100)]
+
+
+def top_axis(axis: Axis, left: float, right: float, top: float, bottom: float) -> list[Markup]:
+    """Draw an axis above the rows of a chart, with a grid line for each tick."""
+    parts = []
+    for tick in axis.ticks:
+        x = axis.position(tick, left, right)
+        label = number(tick, axis.digits)
+        parts += [
+            tag("line", class_="grid", x1=x, x2=x, y1=top, y2=bottom),
+            tag("text", label, class_="tick", x=x, y=top - 9, text_anchor="middle"),
+        ]
+    return parts
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A rectangle with a horizontal and a vertical axis."""
+
+    across: Axis
+    up: Axis
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    def x(self, value: float) -> float:
+        """Return the horizontal position of a value."""
+        return self.across.position(value, self.left, self.right)
+
+    def y(self, value: float) -> float:
+        """Return the vertical position of a value."""
+        return self.up.position(value, self.bottom, self.top)
+
+    def axes(
+        self, titles: tuple[str, str], unit: str = "", labels_right: bool = False
+    ) -> list[Markup]:
+        """Draw both axes with their titles, ticks and grid lines.
+
+        Args:
+            titles: Titles of the horizontal and the vertical axis.
+            unit: Text behind the numbers of the horizontal axis.
+            labels_right: Whether the numbers of the vertical axis stand on the right.
+        """
+        across, up = titles
+        below = self.bottom + 36
+        parts = [
+            tag("text", f"↑ {up}", class_="tick", x=self.left - 44, y=12),
+            tag("text", f"{across} →", class_="tick", x=self.right, y=below, text_anchor="end"),
+        ]
+        for tick in self.across.ticks:
+            x = self.x(tick)
+            label = number(tick, self.across.digits) + unit
+            parts += [
+                tag("text", label, class_="tick", x=x, y=self.bottom + 18, text_anchor="middle"),
+                tag("line", class_="grid", x1=x, x2=x, y1=self.top, y2=self.bottom),
+            ]
+        label_x = self.right + 8 if labels_right else self.left - 8
+        anchor = "start" if labels_right else "end"
+        for tick in self.up.ticks:
+            y = self.y(tick)
+            label = number(tick, self.up.digits)
+            parts += [
+                tag("text", label, class_="tick", x=label_x, y=y + 4, text_anchor=anchor),
+                tag("line", class_="grid", x1=self.left, x2=self.right, y1=y, y2=y),
+            ]
+        return parts
+
+    def level(self, value: float) -> Markup:
+        """Draw a dashed horizontal line."""
+        y = self.y(value)
+        return tag("line", class_="random", x1=self.left, x2=self.right, y1=y, y2=y)

@@ -1,0 +1,82 @@
+"""A ranking: one row per method with its mean and interval, best first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from heatproof.report.charts.axes import Axis, top_axis
+from heatproof.report.charts.marks import dot_and_whisker, mark, row_background
+from heatproof.report.charts.svg import label_width, number, shortened, svg, tag
+
+ROW = 24.0
+TOP = 26.0
+BOTTOM = 30.0
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One method in a ranking; ``note`` stands where there is no score."""
+
+    label: str
+    family: str
+    mean: float
+    low: float
+    high: float
+    rank: float
+    tip: str
+    note: str = ""
+
+
+def ranking(
+    marks: Sequence[Mark], axis: Axis, random_score: float | None, title: str, room: float = 196
+) -> Markup:
+    """Draw means and intervals of all methods, one row each.
+
+    Args:
+        marks: The methods, best first.
+        axis: Axis of the scores.
+        random_score: Score of a random map, drawn as a dashed line, or None if it is unknown.
+        title: Title for screen readers.
+        room: Width of the axis in px.
+    """
+    left = 36 + label_width([m.label for m in marks], shortest=11)
+    right = left + room
+    width = right + 52
+    bottom = TOP + ROW * len(marks)
+    parts = top_axis(axis, left, right, TOP, bottom)
+    if random_score is not None:
+        parts += _random_line(axis.position(random_score, left, right), left, right, bottom)
+    for i, one in enumerate(marks):
+        parts.append(_row(one, axis, left, right, width, TOP + ROW * (i + 0.5)))
+    return svg(width, bottom + BOTTOM, title, *parts, kind="ranking")
+
+
+def _random_line(x: float, left: float, right: float, bottom: float) -> list[Markup]:
+    label_x = min(max(x, left + 20), right - 30)
+    return [
+        tag("line", class_="random", x1=x, x2=x, y1=TOP, y2=bottom + 6),
+        tag("text", "random map", class_="tick", x=label_x, y=bottom + 20, text_anchor="middle"),
+    ]
+
+
+def _row(one: Mark, axis: Axis, left: float, right: float, width: float, y: float) -> Markup:
+    scored = math.isfinite(one.mean)
+    rank = f"{one.rank:.0f}" if scored else "–"
+    parts = [
+        row_background(0, y - ROW / 2, width, ROW),
+        tag("text", rank, class_="rank", x=20, y=y + 4, text_anchor="end"),
+        tag("text", shortened(one.label), class_="name", x=28, y=y + 4),
+    ]
+    if scored:
+        mean = number(one.mean)
+        parts += [
+            *dot_and_whisker(one.family, one.mean, one.low, one.high, axis, left, right, y),
+            tag("text", mean, class_="value", x=width - 4, y=y + 4, text_anchor="end"),
+        ]
+    else:
+        parts.append(tag("text", one.note, class_="note", x=left + 4, y=y + 4))
+    return mark(one.family, *parts, method=one.label, tip=one.tip)

@@ -1,0 +1,222 @@
+"""Numbers as coloured squares: patches of an image, grid cells, correlations; and overlays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from heatproof.report.charts.marks import mark
+from heatproof.report.charts.svg import LONG, label_width, number, overlay, shortened, svg, tag
+from heatproof.report.palette import diverging_colour
+
+DARK_ABOVE = 0.6  # of the scale: numbers are white there
+PATCH_GRID = 160.0  # px
+MOST_WITH_NUMBERS = 5  # patches in a row
+GRID = 56.0  # px: a grid of images
+GRID_GAP = 9.0
+GROUP_GAP = 20.0
+LEAST_WITH_NUMBER = 28  # px: a grid cell
+MATRIX_SQUARE = 32.0
+LONGEST_IN_MATRIX = LONG + 10
+
+
+def _square(
+    x: float,
+    y: float,
+    side: float,
+    value: float,
+    scale: float,
+    tip: str,
+    digits: int | None = None,
+    small: bool = False,
+    twin: str | None = None,
+) -> list[Markup]:
+    """Draw a square in the diverging colours; its number is written if ``digits`` is given."""
+    parts = [
+        tag(
+            "rect",
+            class_="patch",
+            x=x,
+            y=y,
+            width=side,
+            height=side,
+            fill=diverging_colour(value, scale),
+            data_tip=tip,
+            data_twin=twin,
+        )
+    ]
+    if digits is not None:
+        classes = ["in-patch"]
+        if small:
+            classes.append("small")
+        if scale > 0 and abs(value) > DARK_ABOVE * scale:
+            classes.append("on-dark")
+        parts.append(
+            tag(
+                "text",
+                number(value, digits),
+                class_=" ".join(classes),
+                x=x + side / 2,
+                y=y + side / 2 + 4,
+                text_anchor="middle",
+            )
+        )
+    return parts
+
+
+def patch_grid(values: Sequence[float], scale: float, title: str) -> Markup:
+    """Draw one number per patch of an image; written out where there is room.
+
+    Args:
+        values: Numbers of a square grid of patches, row by row.
+        scale: The value that has the darkest colour.
+        title: Title for screen readers.
+    """
+    side = math.isqrt(len(values))
+    size = PATCH_GRID / side
+    digits = 1 if scale >= 1 else 2
+    parts = []
+    for i, value in enumerate(values):
+        row, column = divmod(i, side)
+        parts += _square(
+            size * column,
+            size * row,
+            size,
+            value,
+            scale,
+            tip=f"patch {row + 1}, {column + 1}: {number(value)}",
+            digits=digits if side <= MOST_WITH_NUMBERS else None,
+            twin=f"patch {i}",
+        )
+    return svg(PATCH_GRID, PATCH_GRID, title, *parts, kind="patches")
+
+
+@dataclass(frozen=True)
+class GridFractions:
+    """The fraction of a map in each grid cell, row by row, and which cell holds the target."""
+
+    values: tuple[float, ...]
+    target: int
+
+
+def fraction_grids(
+    rows: Sequence[tuple[str, str]],
+    groups: Sequence[str],
+    table: Sequence[Sequence[Sequence[GridFractions]]],
+    grid_side: int,
+    title: str,
+) -> Markup:
+    """Draw a small grid for each target cell; the target cell has a border.
+
+    Args:
+        rows: (method, family) of each row.
+        groups: Names of the groups that stand side by side.
+        table: The grids of each row and group.
+        grid_side: Cells in a row of the grid.
+        title: Title for screen readers.
+    """
+    top = 34.0
+    start = 16 + label_width([name for name, _ in rows], LONG)
+    most = [max(len(line[g]) for line in table) for g in range(len(groups))]
+    lefts = []
+    for count in most:
+        lefts.append(start)
+        start += count * (GRID + GRID_GAP) + GROUP_GAP
+    parts = [
+        tag("text", name, class_="column", x=left, y=18)
+        for name, left in zip(groups, lefts, strict=True)
+    ]
+    for i, ((name, family), line) in enumerate(zip(rows, table, strict=True)):
+        y = top + i * (GRID + GRID_GAP)
+        middle = y + GRID / 2 + 4
+        inside = [tag("text", shortened(name, LONG), class_="name", x=8, y=middle)]
+        for group, left, grids in zip(groups, lefts, line, strict=True):
+            if not grids:
+                inside.append(tag("text", "–", class_="note", x=left, y=middle))
+            for k, fractions in enumerate(grids):
+                x = left + k * (GRID + GRID_GAP)
+                inside += _fraction_grid(fractions, x, y, grid_side, f"{name}, {group}")
+        parts.append(mark(family, *inside))
+    width = lefts[-1] + most[-1] * (GRID + GRID_GAP) + 4
+    return svg(width, top + len(rows) * (GRID + GRID_GAP), title, *parts, kind="fraction-grids")
+
+
+def _fraction_grid(
+    fractions: GridFractions, left: float, top: float, side: int, label: str
+) -> list[Markup]:
+    size = GRID / side
+    parts = []
+    for i, value in enumerate(fractions.values):
+        row, column = divmod(i, side)
+        target = " (target)" if i == fractions.target else ""
+        parts += _square(
+            left + size * column,
+            top + size * row,
+            size,
+            value,
+            scale=1,
+            tip=f"{label}\ngrid cell {row + 1}, {column + 1}{target}: {number(value)}",
+            digits=2 if size >= LEAST_WITH_NUMBER else None,
+        )
+    row, column = divmod(fractions.target, side)
+    border = tag(
+        "rect",
+        class_="target",
+        x=left + size * column + 1,
+        y=top + size * row + 1,
+        width=size - 2,
+        height=size - 2,
+    )
+    return [*parts, border]
+
+
+def matrix(
+    names: Sequence[tuple[str, str]], values: Sequence[Sequence[float]], title: str
+) -> Markup:
+    """Draw the correlations of all pairs, each once; columns have the numbers of the rows.
+
+    Args:
+        names: (method, family) of each row.
+        values: The symmetric matrix of correlations.
+        title: Title for screen readers.
+    """
+    size = MATRIX_SQUARE
+    top = 24.0
+    left = 40 + label_width([name for name, _ in names], LONGEST_IN_MATRIX)
+    parts = []
+    for i, ((name, family), line) in enumerate(zip(names, values, strict=True)):
+        y = top + size * i
+        middle = y + size / 2 + 4
+        column = left + size * (i + 0.5)
+        label = str(i + 1)
+        parts.append(tag("text", label, class_="tick", x=column, y=y - 6, text_anchor="middle"))
+        inside = [
+            tag("text", label, class_="rank", x=20, y=middle, text_anchor="end"),
+            tag("text", shortened(name, LONGEST_IN_MATRIX), class_="name", x=28, y=middle),
+        ]
+        for j, value in enumerate(line[: i + 1]):
+            tip = f"{name} and {names[j][0]}: {number(value, 2)}"
+            inside += _square(left + size * j, y, size, value, 1, tip, digits=2, small=True)
+        parts.append(mark(family, *inside, method=name))
+    width = left + size * len(names) + 4
+    height = top + size * len(names) + 4
+    return svg(width, height, title, *parts, kind="matrix-plot")
+
+
+def grid_lines(side: int) -> Markup:
+    """Return the borders of a grid of patches, to lie over a picture."""
+    lines = [
+        tag("path", d=f"M{k} 0V{side}M0 {k}H{side}", vector_effect="non-scaling-stroke")
+        for k in range(1, side)
+    ]
+    return overlay(side, *lines, kind="grid-lines")
+
+
+def grid_cell_frame(side: int, cell: int) -> Markup:
+    """Return a border around one grid cell, to lie over a picture."""
+    row, column = divmod(cell, side)
+    border = tag("path", d=f"M{column} {row}h1v1h-1z", vector_effect="non-scaling-stroke")
+    return overlay(side, border, kind="grid-cell-frame")

@@ -1,0 +1,94 @@
+"""The registry of report sections: functions from a run to what their templates show."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from heatproof.errors import HeatproofError
+from heatproof.registry import Registry
+from heatproof.report.run_data import Run
+from heatproof.report.site import Site
+from heatproof.userfile import is_builtin
+
+TEMPLATES = Path(__file__).parent.parent / "templates"
+
+# Returns what the template shows, an object or a dictionary; None leaves the section out.
+ContentFunction = Callable[[Run, Site], object]
+AnyContentFunction = TypeVar("AnyContentFunction", bound=ContentFunction)
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the registry knows about a section; see `section`."""
+
+    id: str
+    short: str
+    question: str
+    content: ContentFunction
+    order: float
+    template: Path
+
+
+def section(
+    id: str, *, short: str, question: str, order: float = 115, template: str = ""
+) -> Callable[[AnyContentFunction], AnyContentFunction]:
+    """Register a section of the report.
+
+    The function is ``(run, site) -> object`` and returns what its template shows, a dataclass or a
+    dictionary, or None if it has nothing to say about the run, which leaves the section out.
+    ``run`` has the scores and what was kept of the run; ``site.figure(svg)`` and
+    ``site.picture(png)`` add files.
+
+    Example::
+
+        @hp.section("notes", short="Notes", question="What should a reader know?")
+        def notes(run, site):
+            return {"text": f"{len(run.rows)} scores were computed."}
+
+    with ``notes.html.j2`` beside the file: ``<p>{{ s.text }}</p>``.
+
+    Args:
+        id: The anchor of the section in the page.
+        short: Its name in the navigation.
+        question: Its heading, the question that it answers.
+        order: Its position; heatproof's own sections are at 10, 20, … 120, and the last one,
+            on provenance, is at 120.
+        template: The Jinja template, a path relative to the file of the function; by default
+            ``{id}.html.j2``. The values are in ``s``.
+
+    Returns:
+        A decorator that returns the function unchanged.
+
+    Raises:
+        HeatproofError: If there is already a section of that name, or no such template.
+    """
+
+    def register(content: AnyContentFunction) -> AnyContentFunction:
+        folder = TEMPLATES
+        if not is_builtin(content):
+            folder = Path(inspect.getsourcefile(content) or "").absolute().parent
+        path = folder / (template or f"{id}.html.j2")
+        if not path.is_file():
+            raise HeatproofError(f'section "{id}": there is no template {path}')
+        SECTIONS.add(Section(id, short, question, content, order, path), content)
+        return content
+
+    return register
+
+
+def _entry_of(thing: Any, name: str) -> Section:
+    raise HeatproofError(
+        f"a section is a function that is decorated with hp.section; got {thing!r}"
+    )
+
+
+SECTIONS: Registry[Section] = Registry("section", _entry_of)
+
+
+def ordered_sections() -> list[Section]:
+    """Return all sections in the order of the page."""
+    return sorted(SECTIONS, key=lambda section: section.order)

@@ -1,0 +1,92 @@
+"""What several sections need: rows of one setting, heat maps as files, and descriptions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.ranks import Key
+from heatproof.report import pictures
+from heatproof.report.charts import number
+from heatproof.report.site import Site
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method and its family, which has a colour and a symbol."""
+
+    name: str
+    family: str
+
+
+@dataclass(frozen=True)
+class MethodEstimates:
+    """A row of a table: a method and its estimates; None where there is no score."""
+
+    method: str
+    family: str
+    estimates: list[Estimate | None]
+
+
+def select(
+    frame: pd.DataFrame,
+    model: str | None = None,
+    key: Key | None = None,
+    method: str | None = None,
+) -> pd.DataFrame:
+    """Return the rows of a model, a setting and a method; None selects all.
+
+    Args:
+        frame: Scores or their summary.
+        model: Name of the model.
+        key: (protocol, setting, baseline).
+        method: Label of the method.
+    """
+    wanted = {"model": model, "method": method}
+    if key is not None:
+        wanted |= dict(zip(("protocol", "setting", "baseline"), key, strict=True))
+    for column, value in wanted.items():
+        if value is not None:
+            frame = frame[frame[column] == value]
+    return frame
+
+
+def size_of(image: Tensor) -> tuple[int, int]:
+    """Return (height, width) of an image ``(C, H, W)``."""
+    return image.shape[1], image.shape[2]
+
+
+def map_picture(
+    site: Site, values: Tensor | None, size: tuple[int, int], signed: bool | None = None
+) -> str | None:
+    """Save a map as a picture.
+
+    Args:
+        site: The site that the picture becomes part of.
+        values: The map, of shape ``(h, w)``.
+        size: Height and width of the picture.
+        signed: Whether to use the diverging colours; by default if the map has negative values.
+
+    Returns:
+        The name of the file; None if there is no map or it is not finite.
+    """
+    if values is None or not bool(torch.isfinite(values).all()):
+        return None
+    if signed is None:
+        signed = pictures.is_signed(values)
+    return site.picture(pictures.heatmap(values, size, signed))
+
+
+def describe_mean(mean: float, low: float, high: float) -> str:
+    """Describe a mean and its interval for a tooltip."""
+    return f"mean {number(mean)} · 95 % interval {number(low)} to {number(high)}"
+
+
+def estimate_or_none(mean: float, low: float, high: float) -> Estimate | None:
+    """Return an estimate; None if the mean is not finite."""
+    return Estimate(mean, low, high) if math.isfinite(mean) else None
