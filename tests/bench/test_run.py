@@ -57,9 +57,9 @@ def test_results_are_what_the_functions_say(model):
         expected = F.spearman(
             F.patch_sums(hp.explain(model, batch.x, target, method), 16), drops.double()
         )
-        found = result.scores[result.scores["method"] == method]
-        assert found["value"].to_numpy() == pytest.approx(expected.numpy(), abs=0.02)
-        assert found["target"].tolist() == target.tolist()
+        rows = result.scores[result.scores["method"] == method]
+        assert rows["value"].to_numpy() == pytest.approx(expected.numpy(), abs=0.02)
+        assert rows["target"].tolist() == target.tolist()
 
 
 def shuffled(data, order):
@@ -153,13 +153,13 @@ def test_a_method_that_does_not_apply_is_planned_as_such(model):
     }
 
 
-def test_images_without_labels_are_judged_on_the_prediction(model):
+def test_images_without_labels_are_evaluated_on_the_prediction(model):
     images = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     scores = hp.evaluate(model, (images, None), ["ixg"], ["sds"]).scores
     assert scores["target"].tolist() == model.logits(model.normalize(images)).argmax(1).tolist()
 
 
-def test_a_larger_limit_takes_up_what_is_there(model, tmp_path):
+def test_a_larger_limit_reuses_what_is_there(model, tmp_path):
     seen: list[tuple[str, bool]] = []
 
     def run(limit):
@@ -289,13 +289,16 @@ def slow(model, x, target, *, rng):
     time.sleep(float(sys.argv[2]))
     return x[:, 0]
 model = hp.load_model("paperbirds/resnet")
-hp.evaluate(model, "paperbirds:test", ["ixg", slow, "random"], ["sds(baseline=uniform)"], limit=192, out=sys.argv[1], batch_size=16)
+methods, protocols = ["ixg", slow, "random"], ["sds(baseline=uniform)"]
+hp.evaluate(
+    model, "paperbirds:test", methods, protocols, limit=192, out=sys.argv[1], batch_size=16
+)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")
-def test_killed_in_the_middle_and_taken_up_again(tmp_path):
+def test_a_killed_run_continues_where_it_stopped(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
 
     def start(out: Path, wait: str) -> subprocess.Popen[bytes]:
@@ -321,7 +324,7 @@ def test_killed_in_the_middle_and_taken_up_again(tmp_path):
         ).read_bytes()
 
 
-def test_code_that_cannot_be_read_is_run_again_and_said_so(model, tmp_path):
+def test_code_that_cannot_be_read_is_run_again_with_a_warning(model, tmp_path):
     names: dict = {}
     exec("def typed_in(model, x, target, *, rng):\n    return x", names)
 
@@ -363,7 +366,7 @@ def test_a_method_cannot_spoil_the_others(model):
         model, "paperbirds:test", ["edges", "ixg", "ig(steps=3)"], ["sds"], limit=4
     ).scores
     before = model.fingerprint()
-    found = hp.evaluate(
+    result = hp.evaluate(
         model,
         "paperbirds:test",
         [
@@ -377,8 +380,8 @@ def test_a_method_cannot_spoil_the_others(model):
         ["sds"],
         limit=4,
     )
-    same_rows(found.scores[found.scores["status"] == "ok"], expected)
-    messages = found.failures.groupby("method")["message"].first()
+    same_rows(result.scores[result.scores["status"] == "ok"], expected)
+    messages = result.failures.groupby("method")["message"].first()
     assert "changed its input in place" in messages["overwrites_its_input"]
     assert "changed the network (weights)" in messages["flips_the_weights"]
     assert "changed the network (gradients, hooks, mode)" in messages["leaves_things_behind"]
@@ -398,7 +401,10 @@ def minus_infinity(model, x: Tensor, target: Tensor, *, rng) -> Tensor:
 
 def test_neither_a_constant_nor_a_hidden_infinity_is_scored(model, tmp_path):
     (tmp_path / "own.py").write_text(
-        "def below(model, x, target, *, rng):\n    maps = x[:, 0].clone()\n    maps[:, 0, 0] = -float('inf')\n    return maps\n"
+        "def below(model, x, target, *, rng):\n"
+        "    maps = x[:, 0].clone()\n"
+        "    maps[:, 0, 0] = -float('inf')\n"
+        "    return maps\n"
     )
     scores = hp.evaluate(
         model,
@@ -416,13 +422,13 @@ def test_neither_a_constant_nor_a_hidden_infinity_is_scored(model, tmp_path):
     assert scores["value"].isna().all()
 
 
-def test_what_changes_numbers_is_not_taken_for_what_was_there(tmp_path):
+def test_what_changes_numbers_is_computed_again(tmp_path):
     """Labels, what an alias means, and code behind a method: each is part of a record's key."""
     images = torch.rand(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     module = hp.load_model("paperbirds/resnet").module
     code = tmp_path / "own.py"
 
-    def judge(out, labels=(0, 1, 2, 3), cam="layer4", sign="", power="1"):
+    def evaluated(out, labels=(0, 1, 2, 3), cam="layer4", sign="", power="1"):
         (tmp_path / "furthest_helper.py").write_text(f"POWER = {power}\n")
         (tmp_path / "further_helper.py").write_text(
             "import furthest_helper\ndef bent(x):\n    return x ** furthest_helper.POWER\n"
@@ -434,13 +440,13 @@ def test_what_changes_numbers_is_not_taken_for_what_was_there(tmp_path):
             model, (images, list(labels)), ["gradcam", f"file:{code}:own"], ["sds"], out=out
         ).scores
 
-    first = judge(tmp_path / "run")
+    first = evaluated(tmp_path / "run")
     for i, change in enumerate(
         [{"labels": (3, 2, 1, 0)}, {"cam": "layer2"}, {"sign": "-"}, {"power": "3.0"}]
     ):
-        now = judge(tmp_path / "run", **change)
+        now = evaluated(tmp_path / "run", **change)
         assert not now["value"].equals(first["value"])
-        same_rows(now, judge(tmp_path / f"fresh{i}", **change))
+        same_rows(now, evaluated(tmp_path / f"fresh{i}", **change))
 
 
 def test_memory_is_bounded_by_the_batch(model):
@@ -463,7 +469,7 @@ class NotANumber(torch.nn.Module):
         return self.fc(self.c(x).mean((2, 3))) / 0
 
 
-def test_a_network_that_is_not_finite_is_told_and_reported(tmp_path):
+def test_a_network_that_is_not_finite_is_reported(tmp_path):
     torch.manual_seed(0)
     model = hp.Model(NotANumber(), size=64)
     result = hp.evaluate(model, hp.TensorData(IMAGES, [0, 1, 2]), ["edges"], ["sds"])
@@ -477,9 +483,9 @@ def test_results_without_a_directory(model, tmp_path):
         result.report()
     result.save(tmp_path / "kept")
     assert hp.Result.load(tmp_path / "kept").report().is_file()
-    place = result.store.root
+    directory = result.store.root
     del result
-    assert not place.exists()
+    assert not directory.exists()
 
 
 def test_a_run_that_was_killed_early_does_not_block_its_directory(model, tmp_path):
@@ -514,9 +520,9 @@ IMAGES = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
         (
             "paperbirds:test",
             {"methods": ["ig(steps=abc)"]},
-            "steps: found abc; input should be a valid integer",
+            "steps: found 'abc'; input should be a valid integer",
         ),
-        ("paperbirds:test", {"methods": ["gradcam++(compat=rao)"]}, "compat: found rao"),
+        ("paperbirds:test", {"methods": ["gradcam++(compat=rao)"]}, "compat: found 'rao'"),
         ("paperbirds:test", {"protocols": ["sds(baseline=uniform(1))"]}, "both bounds or none"),
         (
             "paperbirds:test",
@@ -537,7 +543,7 @@ IMAGES = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(model, tmp_path, data, options, message):
-    told = {"methods": ["ixg"], "protocols": ["sds"], **options}
+    arguments = {"methods": ["ixg"], "protocols": ["sds"], **options}
     with pytest.raises(HeatproofError, match=message):
-        hp.evaluate(model, data, out=tmp_path / "run", **told)
+        hp.evaluate(model, data, out=tmp_path / "run", **arguments)
     assert not list(tmp_path.glob("run/rows/*"))

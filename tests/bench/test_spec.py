@@ -80,7 +80,7 @@ def test_an_error_names_the_key_what_was_found_and_what_is_allowed(change, messa
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
-def test_a_renamed_key_is_told_by_its_new_name(old, new):
+def test_a_renamed_key_gets_an_error_with_its_new_name(old, new):
     model = {"name": "paperbirds/resnet", old: "watermark"}
     with pytest.raises(HeatproofError) as error:
         make_spec({**GOOD, "models": [model]}, "my.yaml")
@@ -124,22 +124,22 @@ def test_every_study_is_a_valid_spec(name):
 @pytest.mark.parametrize("name", study_names())
 def test_every_study_states_its_cost_in_passes(name):
     spec = load_spec(name)
-    told = re.search(r"([\d,]+) forward and ([\d,]+) backward passes", spec.about)
-    assert told, "say what it costs"
+    stated = re.search(r"([\d,]+) forward and ([\d,]+) backward passes", spec.about)
+    assert stated, "say what it costs"
     cost = plan_cost(open_spec(spec, "cpu", train=False)).values()
     planned = [sum(c.forwards for c in cost), sum(c.backwards for c in cost)]
-    assert [int(n.replace(",", "")) for n in told.groups()] == pytest.approx(planned, rel=0.1)
+    assert [int(n.replace(",", "")) for n in stated.groups()] == pytest.approx(planned, rel=0.1)
 
 
-def test_a_spec_runs_from_a_mapping_and_from_its_file_and_tells_what_has_no_score(tmp_path):
-    told = {
+def test_a_spec_runs_from_a_mapping_and_from_its_file_and_lists_what_has_no_score(tmp_path):
+    spec = {
         **GOOD,
         "data": {"name": "paperbirds", "limit": 4},
         "methods": ["ixg", "constant", "vit-gradcam"],
     }
     file = tmp_path / "spec.yaml"
-    file.write_text(yaml.safe_dump(told))
-    one, other = hp.run(told, tmp_path / "one"), hp.run(file, tmp_path / "other")
+    file.write_text(yaml.safe_dump(spec))
+    one, other = hp.run(spec, tmp_path / "one"), hp.run(file, tmp_path / "other")
     assert one.scores.equals(other.scores)
     lost = one.left_out.set_index("method")
     assert (
@@ -150,9 +150,9 @@ def test_a_spec_runs_from_a_mapping_and_from_its_file_and_tells_what_has_no_scor
 
 
 @pytest.mark.parametrize(
-    ("place", "message"),
+    ("source", "message"),
     [("nowhere.yaml", "there is no file .*nowhere.yaml"), ("rao2024/grids", "unknown study")],
 )
-def test_a_spec_that_is_not_there(place, message):
+def test_a_spec_that_does_not_exist(source, message):
     with pytest.raises(HeatproofError, match=message):
-        load_spec(place)
+        load_spec(source)
