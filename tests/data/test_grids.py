@@ -190,7 +190,7 @@ def test_too_few_images_are_told_with_the_threshold_that_would_do(bright):
     assert len(made(model, data, count=count, confidence=offered)[0]) == count
     with pytest.raises(
         HeatproofError,
-        match="Even confidence=0 gives 47 images in 4 classes, and 11 grids. Give more data",
+        match="Even confidence=0 gives 47 images in 4 classes, and 11 grids. Use more data",
     ):
         made(model, data, count=100)
 
