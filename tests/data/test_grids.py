@@ -5,7 +5,14 @@ import torch
 from torch import nn
 
 import heatproof as hp
-from heatproof.data.grids import Grids, GridSample, draw, make_grids, own_confidence, pool_of
+from heatproof.data.grids import (
+    Grids,
+    GridSample,
+    confident_images,
+    draw_grids,
+    label_confidence,
+    make_grids,
+)
 from heatproof.errors import HeatproofError
 
 POOL = {label: list(range(100 * label, 100 * label + 20 + label)) for label in range(6)}
@@ -17,7 +24,7 @@ def class_of(image):
 
 @pytest.mark.parametrize("grid", [2])
 def test_cells_have_classes_of_their_own_and_images_are_judged_once(grid):
-    found = draw(POOL, grid, False, 25)
+    found = draw_grids(POOL, grid, False, 25)
     assert len(found) == 25
     for cells in found:
         assert len({class_of(i) for i in cells}) == grid**2
@@ -27,7 +34,7 @@ def test_cells_have_classes_of_their_own_and_images_are_judged_once(grid):
 
 @pytest.mark.parametrize("grid", [2])
 def test_the_last_cell_repeats_the_class_of_the_first_with_another_image(grid):
-    found = draw(POOL, grid, True, 40)
+    found = draw_grids(POOL, grid, True, 40)
     assert len(found) == 40
     for cells in found:
         assert class_of(cells[0]) == class_of(cells[-1]) and len(set(cells)) == grid**2
@@ -38,15 +45,15 @@ def test_the_last_cell_repeats_the_class_of_the_first_with_another_image(grid):
 
 @pytest.mark.parametrize("repeated", [False, True])
 def test_more_grids_begin_with_those_of_fewer_and_another_seed_draws_others(repeated):
-    assert draw(POOL, 2, repeated, 20)[:7] == draw(POOL, 2, repeated, 7)
-    assert draw(POOL, 2, repeated, 20, seed=1) != draw(POOL, 2, repeated, 20)
+    assert draw_grids(POOL, 2, repeated, 20)[:7] == draw_grids(POOL, 2, repeated, 7)
+    assert draw_grids(POOL, 2, repeated, 20, seed=1) != draw_grids(POOL, 2, repeated, 20)
 
 
 @pytest.mark.parametrize("repeated", [False, True])
 def test_a_pool_that_runs_out_gives_what_it_has(repeated):
-    found = draw({label: own[:3] for label, own in POOL.items()}, 2, repeated, 100)
+    found = draw_grids({label: own[:3] for label, own in POOL.items()}, 2, repeated, 100)
     assert 0 < len(found) < 100
-    assert draw({0: [1, 2], 1: [3]}, 2, repeated, 5) == []
+    assert draw_grids({0: [1, 2], 1: [3]}, 2, repeated, 5) == []
 
 
 def test_classes_are_drawn_uniformly():
@@ -55,7 +62,7 @@ def test_classes_are_drawn_uniformly():
         label: list(range(10_000 * label, 10_000 * label + 1000 * (label + 1)))
         for label in range(6)
     }
-    found = draw(large, 2, False, 900)
+    found = draw_grids(large, 2, False, 900)
     counts = torch.bincount(
         torch.tensor([i // 10_000 for cells in found for i in cells]), minlength=6
     )
@@ -86,8 +93,8 @@ def test_the_pool_is_what_the_model_is_right_and_sure_about(bright):
         for i, label in enumerate(data.labels):
             if softmax[i].argmax() == label and softmax[i, label] >= threshold:
                 expected.setdefault(label, []).append(i)
-        assert pool_of([(model, data)], threshold) == dict(sorted(expected.items()))
-    assert own_confidence(model, data)[5] == -1
+        assert confident_images([(model, data)], threshold) == dict(sorted(expected.items()))
+    assert label_confidence(model, data)[5] == -1
 
 
 def test_a_common_pool_is_what_all_are_sure_about(bright):
@@ -103,14 +110,15 @@ def test_a_common_pool_is_what_all_are_sure_about(bright):
     turned = hp.TensorData(
         data.images[order], [data.labels[i] for i in order], ids=[data.ids[i] for i in order]
     )
-    found = pool_of([(model, data), (other, turned)], 0.9)
+    found = confident_images([(model, data), (other, turned)], 0.9)
     own, theirs = (
-        {i for part in pool_of([(m, data)], 0.9).values() for i in part} for m in (model, other)
+        {i for part in confident_images([(m, data)], 0.9).values() for i in part}
+        for m in (model, other)
     )
     assert {i for part in found.values() for i in part} == (own & theirs) - {0, 1, 2, 3}
     assert theirs < own
     with pytest.raises(
-        HeatproofError, match="bright and softer all give .* Confidence=0.* would give"
+        HeatproofError, match="bright and softer all give .* confidence=0.* would give"
     ):
         make_grids(
             [(model, data), (other, turned)], 2, repeated=False, confidence=0.99, count=5, most=5
@@ -119,9 +127,9 @@ def test_a_common_pool_is_what_all_are_sure_about(bright):
 
 def test_the_pool_is_found_once(bright):
     model, data = bright
-    own_confidence(model, data)
+    label_confidence(model, data)
     before = model.pass_counts.copy()
-    pool_of([(model, data)], 0.3)
+    confident_images([(model, data)], 0.3)
     assert model.pass_counts == before
 
 
@@ -178,11 +186,11 @@ def test_too_few_images_are_told_with_the_threshold_that_would_do(bright):
         match=rf"bright gives {images} images in 4 classes .* at least 0.99: enough for {count - 1} grids",
     ) as told:
         made(model, data, count=count)
-    offered = float(str(told.value).partition("Confidence=")[2].split()[0])
+    offered = float(str(told.value).partition(". confidence=")[2].split()[0])
     assert len(made(model, data, count=count, confidence=offered)[0]) == count
     with pytest.raises(
         HeatproofError,
-        match="Even confidence=0 gives 47 images in 4 classes, and 11 grids. Give more data",
+        match="Even confidence=0 gives 47 images in 4 classes, and 11 grids. Use more data",
     ):
         made(model, data, count=100)
 
