@@ -5,7 +5,14 @@ import torch
 from torch import nn
 
 import heatproof as hp
-from heatproof.data.grids import Grids, GridSample, draw, make_grids, own_confidence, pool_of
+from heatproof.data.grids import (
+    Grids,
+    GridSample,
+    confident_images,
+    draw_grids,
+    label_confidence,
+    make_grids,
+)
 from heatproof.errors import HeatproofError
 
 POOL = {label: list(range(100 * label, 100 * label + 20 + label)) for label in range(6)}
@@ -17,7 +24,7 @@ def class_of(image):
 
 @pytest.mark.parametrize("grid", [2])
 def test_grid_cells_have_distinct_classes_and_images_are_evaluated_once(grid):
-    grids = draw(POOL, grid, False, 25)
+    grids = draw_grids(POOL, grid, False, 25)
     assert len(grids) == 25
     for cells in grids:
         assert len({class_of(i) for i in cells}) == grid**2
@@ -27,7 +34,7 @@ def test_grid_cells_have_distinct_classes_and_images_are_evaluated_once(grid):
 
 @pytest.mark.parametrize("grid", [2])
 def test_the_last_cell_repeats_the_class_of_the_first_with_another_image(grid):
-    grids = draw(POOL, grid, True, 40)
+    grids = draw_grids(POOL, grid, True, 40)
     assert len(grids) == 40
     for cells in grids:
         assert class_of(cells[0]) == class_of(cells[-1]) and len(set(cells)) == grid**2
@@ -38,15 +45,15 @@ def test_the_last_cell_repeats_the_class_of_the_first_with_another_image(grid):
 
 @pytest.mark.parametrize("repeated", [False, True])
 def test_more_grids_extend_fewer_and_another_seed_draws_others(repeated):
-    assert draw(POOL, 2, repeated, 20)[:7] == draw(POOL, 2, repeated, 7)
-    assert draw(POOL, 2, repeated, 20, seed=1) != draw(POOL, 2, repeated, 20)
+    assert draw_grids(POOL, 2, repeated, 20)[:7] == draw_grids(POOL, 2, repeated, 7)
+    assert draw_grids(POOL, 2, repeated, 20, seed=1) != draw_grids(POOL, 2, repeated, 20)
 
 
 @pytest.mark.parametrize("repeated", [False, True])
 def test_a_pool_that_runs_out_gives_fewer_grids(repeated):
-    grids = draw({label: images[:3] for label, images in POOL.items()}, 2, repeated, 100)
+    grids = draw_grids({label: images[:3] for label, images in POOL.items()}, 2, repeated, 100)
     assert 0 < len(grids) < 100
-    assert draw({0: [1, 2], 1: [3]}, 2, repeated, 5) == []
+    assert draw_grids({0: [1, 2], 1: [3]}, 2, repeated, 5) == []
 
 
 def test_classes_are_drawn_uniformly():
@@ -55,7 +62,7 @@ def test_classes_are_drawn_uniformly():
         label: list(range(10_000 * label, 10_000 * label + 1000 * (label + 1)))
         for label in range(6)
     }
-    grids = draw(large, 2, False, 900)
+    grids = draw_grids(large, 2, False, 900)
     counts = torch.bincount(
         torch.tensor([i // 10_000 for cells in grids for i in cells]), minlength=6
     )
@@ -86,8 +93,8 @@ def test_the_pool_has_the_correct_and_confident_images(bright):
         for i, label in enumerate(data.labels):
             if softmax[i].argmax() == label and softmax[i, label] >= threshold:
                 expected.setdefault(label, []).append(i)
-        assert pool_of([(model, data)], threshold) == dict(sorted(expected.items()))
-    assert own_confidence(model, data)[5] == -1
+        assert confident_images([(model, data)], threshold) == dict(sorted(expected.items()))
+    assert label_confidence(model, data)[5] == -1
 
 
 def test_a_common_pool_has_the_images_all_models_are_confident_about(bright):
@@ -103,14 +110,15 @@ def test_a_common_pool_has_the_images_all_models_are_confident_about(bright):
     reversed_data = hp.TensorData(
         data.images[order], [data.labels[i] for i in order], ids=[data.ids[i] for i in order]
     )
-    pool = pool_of([(model, data), (other, reversed_data)], 0.9)
+    pool = confident_images([(model, data), (other, reversed_data)], 0.9)
     first, second = (
-        {i for part in pool_of([(m, data)], 0.9).values() for i in part} for m in (model, other)
+        {i for part in confident_images([(m, data)], 0.9).values() for i in part}
+        for m in (model, other)
     )
     assert {i for part in pool.values() for i in part} == (first & second) - {0, 1, 2, 3}
     assert second < first
     with pytest.raises(
-        HeatproofError, match="bright and softer all give .* Confidence=0.* would give"
+        HeatproofError, match="bright and softer all give .* confidence=0.* would give"
     ):
         make_grids(
             [(model, data), (other, reversed_data)],
@@ -124,9 +132,9 @@ def test_a_common_pool_has_the_images_all_models_are_confident_about(bright):
 
 def test_confidences_are_computed_once(bright):
     model, data = bright
-    own_confidence(model, data)
+    label_confidence(model, data)
     before = model.pass_counts.copy()
-    pool_of([(model, data)], 0.3)
+    confident_images([(model, data)], 0.3)
     assert model.pass_counts == before
 
 
@@ -184,11 +192,11 @@ def test_too_few_images_are_reported_with_a_sufficient_threshold(bright):
         rf"enough for {count - 1} grids",
     ) as error:
         made(model, data, count=count)
-    threshold = float(str(error.value).partition("Confidence=")[2].split()[0])
+    threshold = float(str(error.value).partition(". confidence=")[2].split()[0])
     assert len(made(model, data, count=count, confidence=threshold)[0]) == count
     with pytest.raises(
         HeatproofError,
-        match="Even confidence=0 gives 47 images in 4 classes, and 11 grids. Give more data",
+        match="Even confidence=0 gives 47 images in 4 classes, and 11 grids. Use more data",
     ):
         made(model, data, count=100)
 

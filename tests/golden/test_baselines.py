@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heatproof.baselines import Baseline, scrambles
-from heatproof.baselines.fills import cell_middles, enlarged
+from heatproof.baselines.fills import cell_centers, enlarged
 from heatproof.baselines.scrambles import permuted, scrambled
 from heatproof.tensor.noise import Rng
 
@@ -42,7 +42,7 @@ def test_permutations_agree_with_the_notebooks(case, x):
     torch.testing.assert_close(
         permuted(x, case["draw__permutation"]), stored(case, "permutation"), rtol=0, atol=0
     )
-    blocks = enlarged(permuted(cell_middles(x, 8), case["draw__local_permutation"]), 32, 32)
+    blocks = enlarged(permuted(cell_centers(x, 8), case["draw__local_permutation"]), 32, 32)
     torch.testing.assert_close(blocks, stored(case, "local_permutation"), rtol=1e-6, atol=1e-6)
 
 
@@ -66,7 +66,7 @@ def test_scrambled_spectra_agree_with_the_notebooks(case, x, what, name):
 def test_one_drawn_permutation_is_used_for_all_images(case, x, monkeypatch, text, draw, name):
     """Use the registry, with the stored permutation as the ranks of the draw."""
     ranks = case[f"draw__{draw}"].argsort().float()
-    monkeypatch.setattr(scrambles, "_drawn", lambda rng, name, positions, compat: ranks)
+    monkeypatch.setattr(scrambles, "_draw", lambda rng, name, count, compat: ranks)
     torch.testing.assert_close(
         fill(f"{text}(compat=xplique)", x), stored(case, name), rtol=1e-5, atol=1e-6
     )

@@ -14,7 +14,7 @@ from torch.nn.functional import conv2d
 import heatproof as hp
 import heatproof.functional as F
 from heatproof.data.catalog import load_batch
-from heatproof.data.grids import tiled
+from heatproof.data.grids import tile
 from heatproof.errors import HeatproofError
 from heatproof.models import backends, views
 from heatproof.models.guards import assert_unchanged
@@ -157,7 +157,7 @@ def test_only_whole_passes_without_gradients_leave_the_network(models):
 )
 def test_views_of_a_network_run_too(models, net, backend, view):
     model, x, _ = models(net)
-    seen, grids = view(model), torch.stack([tiled(list(x[:4]), 2), tiled(list(x[4:8]), 2)])
+    seen, grids = view(model), torch.stack([tile(list(x[:4]), 2), tile(list(x[4:8]), 2)])
     seen.batch_size, expected = 2, seen.forward(grids)
     seen.backend = backend
     for ours, theirs in zip(seen.forward(grids), expected, strict=True):

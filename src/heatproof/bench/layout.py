@@ -260,7 +260,7 @@ class Timings(_Content):
 
         Args:
             seconds: What the attempt took.
-            passes: Images by kind of pass, as ``Model.passes`` counts them.
+            passes: Images by kind of pass, as ``Model.pass_counts`` has them.
             batch_size: Images in one pass.
             images: Number of samples.
         """

@@ -97,8 +97,8 @@ def _read(path: Path, code: str) -> Mapping[str, np.ndarray]:
     beside = path.with_suffix(".txt")
     if not beside.is_file():
         raise HeatproofError(
-            f"{path.name} has maps without sample ids; "
-            f"write the ids, one per line, to {beside.name}"
+            f"{path.name} does not say which samples its maps belong to; "
+            f"write the sample ids, one per line, to {beside.name}"
         )
     ids = beside.read_text(encoding="utf-8").split("\n")
     ids = ids[:-1] if ids and not ids[-1] else ids

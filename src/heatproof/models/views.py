@@ -90,7 +90,7 @@ def dipart(model: Model, grid: int, cell: int) -> Model:
 
 
 def visible_cell(model: Model) -> int | None:
-    """Return the grid cell that the model's answer depends on, or None if it sees the whole image."""
+    """Return the only grid cell that the model sees, or None if it sees the whole image."""
     return model.body.cell if isinstance(model.body, Connected | Disconnected) else None
 
 
