@@ -237,16 +237,19 @@ def test_the_error_of_a_method_is_printed_in_one_line(tmp_path):
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_freed_memory_is_kept():
+    """A system that reclaims idle pages only adds faults: the least of several rounds counts."""
     code = """
 import sys, resource, torch
 from heatproof.cli import keep_memory
 if sys.argv[1] == "keep":
     keep_memory()
 torch.ones(2**24)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(20):
-    torch.ones(2**24)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(4):
+        torch.ones(2**24)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(min(faults() for _ in range(5)))
 """
     kept, given_back = (
         int(

@@ -334,7 +334,7 @@ def test_bad_input_is_refused_at_once(linear, bird):
     ):
         hp.explain(linear, x, [0, 0], "ig(steps=0)")
     with pytest.raises(
-        HeatproofError, match="rule: found simpson; input should be 'gauss' or 'trapezoid'"
+        HeatproofError, match="rule: found 'simpson'; input should be 'gauss' or 'trapezoid'"
     ):
         hp.explain(linear, x, [0, 0], "ig(rule=simpson)")
     with pytest.raises(
