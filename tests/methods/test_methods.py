@@ -334,12 +334,12 @@ def test_bad_input_is_refused_at_once(linear, bird):
     ):
         hp.explain(linear, x, [0, 0], "ig(steps=0)")
     with pytest.raises(
-        HeatproofError, match="rule: found simpson; input should be 'gauss' or 'trapezoid'"
+        HeatproofError, match="rule: found 'simpson'; input should be 'gauss' or 'trapezoid'"
     ):
         hp.explain(linear, x, [0, 0], "ig(rule=simpson)")
     with pytest.raises(
         HeatproofError,
-        match="score: found probability; input should be 'logit', 'softmax' or 'logprob'",
+        match="score: found 'probability'; input should be 'logit', 'softmax' or 'logprob'",
     ):
         hp.explain(linear, x, [0, 0], "ixg(score=probability)")
     with pytest.raises(NotApplicable, match="needs data with silhouettes"):
