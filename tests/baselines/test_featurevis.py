@@ -257,7 +257,10 @@ def test_a_gradient_that_is_not_finite_is_an_error(reference):
         ),
         ("featurevis(steps=0)", "greater than or equal to 1"),
         ("featurevis(whole=2)", "less than or equal to 1"),
-        ("featurevis(parametrisation=fourier, learn_magnitude=True)", "fourier has no fixed magnitudes"),
+        (
+            "featurevis(parametrisation=fourier, learn_magnitude=True)",
+            "fourier has no fixed magnitudes",
+        ),
     ],
 )
 def test_invalid_arguments_are_reported(text, message, vgg, reference):
