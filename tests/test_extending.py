@@ -1,4 +1,4 @@
-"""Extensions of one's own: objects, file:path.py:name, and packages with entry points."""
+"""User-defined extensions: objects, file:path.py:name, and packages with entry points."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def greys(*, model, limit=None):
 
 @pytest.fixture
 def code(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """A file of extensions, whose names are those of the test, beside one that it imports."""
+    """Write a file of extensions, with names that contain the test's, and a module it imports."""
     prefix = re.sub(r"\W", "_", request.node.name)
     path = tmp_path / "mine.py"
     path.write_text(CODE.replace("{prefix}", prefix))
@@ -102,7 +102,7 @@ def code(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 def edit(code: Path) -> None:
-    """Change what the file computes, by way of its neighbour."""
+    """Change the results of the file by editing the module it imports."""
     (code.parent / "scale.py").write_text("FACTOR = 2\n")
 
 
@@ -151,7 +151,7 @@ def test_transforms_and_baselines_need_no_decorator(code: Path):
     assert Baseline.parse(f"file:{code}:{name}_white").label == f"{name}_white"
 
 
-def test_edited_code_is_not_mistaken_for_the_old_one(code: Path, tmp_path: Path):
+def test_edited_code_is_run_again(code: Path, tmp_path: Path):
     def run() -> list[float]:
         scores = hp.evaluate(
             "paperbirds/vgg",
@@ -188,7 +188,7 @@ def test_keys_of_user_code_change_with_it(key, code: Path):
     assert key(code) != before
 
 
-def test_keys_of_what_ships_have_no_hash():
+def test_keys_of_built_in_components_have_no_hash():
     assert Expression.parse("ig(baseline=blur)|abs").canonical.count("+") == 0
     assert Baseline.parse("blur").entry.revision == 1
     assert code_of(hp.load_data("watermark:paperbirds:test")) is None
@@ -213,12 +213,12 @@ def test_keys_of_what_ships_have_no_hash():
         (lambda code: parse_protocols([3]), "a protocol is a name or a subclass"),
     ],
 )
-def test_mistakes_say_what_is_expected(call, message: str, code: Path):
+def test_error_messages_say_what_is_expected(call, message: str, code: Path):
     with pytest.raises(HeatproofError, match=message):
         call(code)
 
 
-def test_names_of_two_sources_are_refused_with_both(code: Path, tmp_path: Path):
+def test_a_name_defined_in_two_files_is_refused_with_both_paths(code: Path, tmp_path: Path):
     Baseline.parse(f"file:{code}:grey")
     other = tmp_path / "other.py"
     other.write_text(code.read_text())
@@ -231,7 +231,7 @@ def test_names_of_two_sources_are_refused_with_both(code: Path, tmp_path: Path):
 # Objects
 
 
-def test_objects_are_passed_in_python():
+def test_protocols_and_baselines_can_be_passed_as_objects():
     @hp.protocol
     class Sum(hp.Protocol):
         """Sum of a map."""
@@ -263,7 +263,7 @@ def test_objects_are_passed_in_python():
     assert Sum(factor=2).facts()["summary"] == "Sum of a map."
 
 
-def test_a_protocol_without_its_facts_is_refused():
+def test_a_protocol_without_required_attributes_is_refused():
     class Empty(hp.Protocol):
         id = "tests-empty"
 
@@ -289,10 +289,10 @@ result.report()
 print(result.summary().query("protocol == '{name}-mass'").sort_values("rank")["mean"].tolist())
 """
     code.unlink()
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    low, high = json.loads(found.stdout)
+    low, high = json.loads(process.stdout)
     assert low < high  # lower is better, which is stored with the run
 
 
@@ -301,12 +301,12 @@ print(result.summary().query("protocol == '{name}-mass'").sort_values("rank")["m
 
 @pytest.fixture
 def installed(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the example package is installed."""
+    """Return an environment in which the example package is installed."""
     return install(tmp_path / "site", PLUGIN / "pyproject.toml", PLUGIN / "src")
 
 
 def install(site: Path, project: Path, source: Path) -> dict[str, str]:
-    """Do what pip would: put the package and its metadata into a directory on the path."""
+    """Install as pip would: put the package and its metadata into a directory on the path."""
     config = tomllib.loads(project.read_text())["project"]
     info = site / f"{config['name'].replace('-', '_')}-{config['version']}.dist-info"
     info.mkdir(parents=True)
@@ -347,19 +347,19 @@ def test_the_example_package_is_listed_and_run(installed: dict[str, str], tmp_pa
         assert name in [entry["id"] for entry in json.loads(listed.stdout)], listed.stderr
     (spec,) = re.findall(r"```yaml\n(.*?)```", (PLUGIN / "README.md").read_text(), re.DOTALL)
     (tmp_path / "spec.yaml").write_text(spec)
-    done = heatproof(installed, "run", str(tmp_path / "spec.yaml"), "-o", str(tmp_path / "run"))
-    assert done.returncode == 0, done.stderr
+    process = heatproof(installed, "run", str(tmp_path / "spec.yaml"), "-o", str(tmp_path / "run"))
+    assert process.returncode == 0, process.stderr
     rows = hp.Result.load(tmp_path / "run").scores
     assert set(rows["status"]) == {"ok"} and len(rows) == 8 * 2 * 2
     assert set(rows["method"]) == {"gradient-norm", "ig(baseline=checkerboard)"}
 
 
-def test_the_example_package_is_not_known_where_it_is_not_installed():
+def test_the_example_package_is_unknown_if_it_is_not_installed():
     with pytest.raises(HeatproofError, match='unknown data "dots"'):
         hp.load_data("dots")
 
 
-def test_a_broken_package_is_named_and_left_out(installed: dict[str, str], tmp_path: Path):
+def test_a_broken_package_is_named_and_skipped(installed: dict[str, str], tmp_path: Path):
     project, source = tmp_path / "broken.toml", tmp_path / "broken"
     (source / "broken_package").mkdir(parents=True)
     (source / "broken_package" / "__init__.py").write_text("import no_such_module\n")
@@ -382,7 +382,7 @@ def entry(name: str) -> DataEntry:
     return DataEntry(name, lambda: None, "")
 
 
-def test_registries_have_groups_of_entry_points():
+def test_every_registry_has_an_entry_point_group():
     groups = {r.kind: r.group for r in (METHODS, BASELINES, PROTOCOLS, DATA, MODELS, SECTIONS)}
     assert groups == {
         "method": "heatproof.methods",
@@ -394,7 +394,7 @@ def test_registries_have_groups_of_entry_points():
     }
 
 
-def test_a_definition_may_be_run_again_but_not_taken_by_another():
+def test_a_definition_can_be_repeated_but_not_replaced():
     registry: Registry[DataEntry] = Registry("thing", lambda thing, name: entry(name))
 
     def define():

@@ -15,13 +15,13 @@ def test_text_bytes_and_chunks_have_the_sha256_of_their_content(content):
     assert content_hash(content, length=64) == hashlib.sha256("größe".encode()).hexdigest()
 
 
-def test_hashes_have_sixteen_digits_unless_told_otherwise(tmp_path):
+def test_hashes_have_sixteen_digits_by_default(tmp_path):
     (tmp_path / "file").write_bytes(b"content")
     assert file_hash(tmp_path / "file") == content_hash(b"content")
     assert len(content_hash(b"content")) == 16
 
 
-def test_a_file_is_written_with_its_directories(tmp_path):
+def test_writing_a_file_creates_its_directories(tmp_path):
     path = tmp_path / "new" / "directory" / "file"
     atomic_write(path, b"old")
     atomic_write(path, b"new")

@@ -1,4 +1,4 @@
-"""A package imports only from those above it in the house."""
+"""A package imports only from packages below it in the dependency order."""
 
 import ast
 from pathlib import Path
@@ -33,16 +33,18 @@ ORDER = [
 
 
 def imports(path: Path) -> set[str]:
-    found = set()
+    packages = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("heatproof."):
-            found.add(node.module.split(".")[1])
+            packages.add(node.module.split(".")[1])
         elif isinstance(node, ast.ImportFrom) and node.module == "heatproof":
-            found |= {a.name for a in node.names if a.name in ORDER}
+            packages |= {a.name for a in node.names if a.name in ORDER}
         elif isinstance(node, ast.Import):
-            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("heatproof.")}
+            packages |= {
+                a.name.split(".")[1] for a in node.names if a.name.startswith("heatproof.")
+            }
         assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}: relative import"
-    return found
+    return packages
 
 
 @pytest.mark.parametrize(
@@ -56,10 +58,10 @@ def test_imports_follow_the_order(path):
         assert ORDER.index(other) <= ORDER.index(package), f"{package} imports {other}"
 
 
-def test_every_package_has_its_place():
-    there = {
+def test_the_order_lists_every_package():
+    packages = {
         p.name.removesuffix(".py")
         for p in SOURCE.iterdir()
         if p.suffix == ".py" or (p / "__init__.py").exists()
     }
-    assert there - {"__init__"} == set(ORDER)
+    assert packages - {"__init__"} == set(ORDER)

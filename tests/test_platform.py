@@ -19,7 +19,7 @@ sys.modules["fcntl"] = sys.modules["resource"] = None  # importing them raises I
 """
 
 
-def test_a_lock_is_held_by_one_at_a_time(tmp_path):
+def test_a_lock_has_one_holder_at_a_time(tmp_path):
     with (
         file_lock(tmp_path / "lock", "busy"),
         pytest.raises(HeatproofError, match="busy"),
@@ -69,18 +69,18 @@ def test_a_windows_lock_that_is_held_is_reported_as_such(tmp_path, monkeypatch):
     assert not held
 
 
-def test_posix_modules_are_imported_in_one_place_only():
+def test_posix_modules_are_imported_in_one_module_only():
     importing = re.compile(r"^\s*(import|from) (fcntl|resource|pwd|grp|termios)\b", re.M)
     files = [p for p in SOURCE.rglob("*.py") if importing.search(p.read_text(encoding="utf-8"))]
     assert [p.name for p in files] == ["platform.py"]
 
 
 def run_without_posix(code: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", WITHOUT_POSIX + code], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def test_every_module_is_imported_without_posix_modules():

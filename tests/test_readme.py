@@ -1,4 +1,4 @@
-"""Code in the README and in the documentation runs."""
+"""Code in the README and in the documentation is executed."""
 
 import re
 import subprocess
@@ -17,7 +17,7 @@ def blocks(language: str, page: str = "README.md") -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
-def test_the_python_runs(tmp_path, monkeypatch, capsys):
+def test_the_python_code_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in blocks("python"):
@@ -27,13 +27,13 @@ def test_the_python_runs(tmp_path, monkeypatch, capsys):
     assert "gradcam" in capsys.readouterr().out
 
 
-def test_the_spec_is_valid():
+def test_the_spec_in_the_readme_is_valid():
     (spec,) = blocks("yaml")
     assert make_spec(yaml.safe_load(spec)).expressions()
 
 
-def test_the_page_on_extensions_runs(tmp_path):
-    """In a process of its own, which does not keep what it registers."""
+def test_the_code_in_the_page_on_extensions_runs(tmp_path):
+    """Run it in a separate process, so that its registrations do not affect other tests."""
     page = "docs/extending.md"
     definitions, evaluation = blocks("python", page)
     (template,) = blocks("html", page)
@@ -54,11 +54,11 @@ assert '<section id="notes"' in result.report().read_text()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     for name, printed in {"run.py": "", "evaluate.py": "center-mass"}.items():
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, name], cwd=tmp_path, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stderr
-        assert printed in done.stdout
+        assert process.returncode == 0, process.stderr
+        assert printed in process.stdout
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ assert '<section id="notes"' in result.report().read_text()
         if line.startswith("heatproof")
     ],
 )
-def test_the_commands_exist(line):
+def test_commands_and_options_in_the_readme_exist(line):
     from heatproof.cli import main
 
     name = line.split()[1]
@@ -79,7 +79,7 @@ def test_the_commands_exist(line):
     assert set(re.findall(r" (--?[a-z-]+)", line)) <= options
 
 
-def test_every_picture_is_there():
+def test_every_link_target_exists():
     for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name}: {target}"

@@ -88,7 +88,7 @@ def test_tools_of_the_dev_extra_are_pinned():
     assert names - {"heatproof"} <= pinned
 
 
-def test_the_changelog_has_its_sections_and_names_each_old_name_once():
+def test_the_changelog_has_standard_sections_and_lists_each_rename_once():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     unreleased = text.partition("## [Unreleased]")[2].partition("\n## ")[0]
     headings = re.findall(r"^### (.*)$", unreleased, re.M)

@@ -48,8 +48,8 @@ def test_a_mean_over_patches_is_bootstrapped():
 
 def test_swapping_before_and_after_changes_the_sign():
     before, after = (np.random.default_rng(s).random(40) < p for s, p in ((0, 0.6), (1, 0.8)))
-    there, back = newcombe(before, after), newcombe(after, before)
-    assert there == pytest.approx((-back.value, -back.high, -back.low))
+    forward, backward = newcombe(before, after), newcombe(after, before)
+    assert forward == pytest.approx((-backward.value, -backward.high, -backward.low))
 
 
 def test_correlated_pairs_have_narrower_intervals():

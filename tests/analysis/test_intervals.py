@@ -12,7 +12,7 @@ def frame(
     rows = []
     for method, scores in values.items():
         for i, value in enumerate(scores):
-            said = status[method][i] if status and method in status else "ok"
+            row_status = status[method][i] if status and method in status else "ok"
             rows.append(
                 {
                     "model": "m",
@@ -24,7 +24,7 @@ def frame(
                     "sample": f"{i}",
                     "target": 0,
                     "value": value,
-                    "status": said,
+                    "status": row_status,
                     "message": "",
                 }
             )

@@ -27,12 +27,12 @@ SETTINGS = [{}, {"compat": "soco"}, {"gate": 0.3}, {"score": "softmax", "eps": 0
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_decisions_are_made_anew_in_every_draw(curves, settings):
+def test_decisions_are_repeated_in_every_bootstrap_draw(curves, settings):
     protocol = make_protocol("soundness", {"eps": 0.05, **settings})
     score, mass = curves
     levels, resamples = (0.2, 0.5, 0.7, 0.99), 60
 
-    def slowly(rows):
+    def slow_soundness(rows):
         s, m = torch.from_numpy(score[rows]).double(), torch.from_numpy(mass[rows]).double()
         q = F.soundness(
             s.mean(0) if protocol.score == "correct" else s,
@@ -45,13 +45,15 @@ def test_decisions_are_made_anew_in_every_draw(curves, settings):
         return [np.nan if k is None else q[:, k].mean().item() for k in reached]
 
     counts = generator(0, "bootstrap", 40).multinomial(40, np.full(40, 1 / 40), size=resamples)
-    draws = np.array([slowly(np.repeat(np.arange(40), c)) for c in counts])
+    draws = np.array([slow_soundness(np.repeat(np.arange(40), c)) for c in counts])
     estimates = at_levels(protocol, score, mass, levels, resamples)
-    np.testing.assert_allclose([e.value for e in estimates], slowly(np.arange(40)), rtol=1e-9)
+    np.testing.assert_allclose(
+        [e.value for e in estimates], slow_soundness(np.arange(40)), rtol=1e-9
+    )
     assert np.isnan(estimates[-1]).all()
     for i, estimate in enumerate(estimates[:-1]):
-        known = draws[:, i][np.isfinite(draws[:, i])]
-        np.testing.assert_allclose(estimate[1:], np.quantile(known, [0.025, 0.975]), rtol=1e-9)
+        finite = draws[:, i][np.isfinite(draws[:, i])]
+        np.testing.assert_allclose(estimate[1:], np.quantile(finite, [0.025, 0.975]), rtol=1e-9)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -94,7 +96,7 @@ def test_aggregate_and_points_agree(curves):
     assert mean == pytest.approx(q[np.argmax(accuracy >= 0.5)])
 
 
-def test_hausdorff_as_scipy():
+def test_the_hausdorff_distance_equals_scipys():
     draw = np.random.default_rng(0)
     for n, m in [(1, 1), (9, 9), (98, 40)]:
         a, b = draw.random((n, 2)), draw.random((m, 2))

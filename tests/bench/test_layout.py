@@ -49,7 +49,7 @@ def test_prepared_tensors_depend_on_every_field():
     assert len({k.digest for k in [key, *others]}) == 7
 
 
-def test_timings_of_a_second_attempt_replace_what_it_repeats(tmp_path):
+def test_timings_of_a_second_attempt_replace_those_of_repeated_steps(tmp_path):
     maps, shared = TimingKey("maps", "ixg@1"), TimingKey("shared", protocol="sds@1")
     first = Timings().updated({maps: 1.0, shared: 2.0}, {"forward": 3}, 8, 4)
     second = first.updated({maps: 5.0}, {"forward": 1, "backward from layer1": 2}, 4, 4)
@@ -94,7 +94,7 @@ def test_a_directory_that_is_not_a_run_is_named(tmp_path):
         (lambda plan: plan.update(extra=1), "extra: Extra inputs are not permitted"),
     ],
 )
-def test_a_damaged_plan_is_named_with_what_is_wrong(copy, change, message):
+def test_the_error_for_a_damaged_plan_names_the_damaged_field(copy, change, message):
     plan = json.loads(copy.paths.plan.read_text())
     change(plan)
     copy.paths.plan.write_text(json.dumps(plan))
@@ -102,7 +102,7 @@ def test_a_damaged_plan_is_named_with_what_is_wrong(copy, change, message):
         hp.Result.load(copy.root)
 
 
-def test_a_plan_of_another_version_is_told_apart_from_a_damaged_one(copy):
+def test_a_plan_of_another_version_is_distinguished_from_a_damaged_one(copy):
     copy.paths.plan.write_text(json.dumps({"tasks": {}, "about": {}}))
     with pytest.raises(HeatproofError, match="was written by another version of heatproof"):
         hp.Result.load(copy.root)
@@ -112,7 +112,7 @@ def test_a_plan_of_another_version_is_told_apart_from_a_damaged_one(copy):
 
 
 @pytest.mark.parametrize("kind", ["rows", "tensors"])
-def test_a_damaged_part_says_how_to_repeat_its_task(copy, kind):
+def test_the_error_for_a_damaged_file_says_how_to_repeat_its_task(copy, kind):
     task = copy.plan().tasks[0].name
     path = getattr(RunPaths(copy.root), kind)(task)
     path.write_bytes(path.read_bytes()[:-20])
@@ -135,7 +135,7 @@ def test_a_damaged_spec_is_named(copy):
         copy.check({"models": []})
 
 
-def test_only_the_keys_that_are_asked_for_are_read(copy):
+def test_only_the_requested_keys_are_read(copy):
     task = copy.plan().tasks[0].name
     assert set(copy.tensors(task, [LOGITS, TensorKey.map("absent")]).tensors) == {LOGITS}
     assert copy.tensors("absent").tensors == {}

@@ -1,4 +1,4 @@
-"""A run: the same bytes for any order, shard and batch, after any crash, and nothing silent."""
+"""Runs: the same bytes for any order, shard and batch and after any crash; no silent failures."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def wrong_shape(model, x: Tensor, target: Tensor, *, rng) -> Tensor:
     return x[:, 0, 0]
 
 
-def test_results_are_what_the_functions_say(model):
+def test_results_equal_those_of_the_functional_interface(model):
     import heatproof.functional as F
     from heatproof.data.catalog import load_batch
 
@@ -57,20 +57,20 @@ def test_results_are_what_the_functions_say(model):
         expected = F.spearman(
             F.patch_sums(hp.explain(model, batch.x, target, method), 16), drops.double()
         )
-        found = result.scores[result.scores["method"] == method]
-        assert found["value"].to_numpy() == pytest.approx(expected.numpy(), abs=0.02)
-        assert found["target"].tolist() == target.tolist()
+        rows = result.scores[result.scores["method"] == method]
+        assert rows["value"].to_numpy() == pytest.approx(expected.numpy(), abs=0.02)
+        assert rows["target"].tolist() == target.tolist()
 
 
 def shuffled(data, order):
-    """The same samples in another order."""
+    """Return the same samples in another order."""
     other = hp.load_data("paperbirds:test", None, limit=len(data.ids))
     other.ids, other.labels = [data.ids[i] for i in order], [data.labels[i] for i in order]
     other.load = lambda i: data.load(order[i])
     return other
 
 
-def same_rows(a: pd.DataFrame, b: pd.DataFrame) -> None:
+def assert_same_rows(a: pd.DataFrame, b: pd.DataFrame) -> None:
     keys = ["model", "method", "layer", "protocol", "setting", "baseline", "sample"]
     pd.testing.assert_frame_equal(
         a.sort_values(keys, ignore_index=True),
@@ -84,14 +84,14 @@ def test_the_same_bytes_in_any_order_and_shard(model):
     whole = hp.evaluate(model, data, METHODS, PROTOCOLS, batch_size=16).scores
     assert set(whole["status"]) == {"ok", "undefined"}
     order = [*range(69, -1, -3), *range(68, -1, -3), *range(67, -1, -3)]
-    same_rows(
+    assert_same_rows(
         hp.evaluate(model, shuffled(data, order), METHODS, PROTOCOLS, batch_size=16).scores, whole
     )
     alone = hp.evaluate(model, data, ["gradcam"], PROTOCOLS, batch_size=16).scores
-    same_rows(alone, whole[whole["method"] == "gradcam"])
+    assert_same_rows(alone, whole[whole["method"] == "gradcam"])
 
 
-def test_another_batch_size_moves_nothing_but_near_ties(model):
+def test_another_batch_size_changes_only_near_ties(model):
     runs = [
         hp.evaluate(model, "paperbirds:test", METHODS, PROTOCOLS, limit=20, batch_size=b).scores[
             "value"
@@ -117,7 +117,7 @@ def test_two_runs_write_the_same_bytes(model, tmp_path):
     assert all(torch.equal(kept[0][k], kept[1][k]) for k in kept[0])
 
 
-def test_what_goes_wrong_is_a_row_and_the_rest_completes(model):
+def test_failures_are_rows_and_the_other_methods_complete(model):
     scores = hp.evaluate(
         model,
         "paperbirds:test",
@@ -144,7 +144,7 @@ def test_what_goes_wrong_is_a_row_and_the_rest_completes(model):
     assert set(by_method["constant"]["message"]) == {"the map is the same everywhere"}
 
 
-def test_a_method_that_does_not_apply_is_planned_as_such(model):
+def test_a_method_that_does_not_apply_has_rows_with_that_status(model):
     images = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     scores = hp.evaluate(model, (images, [0, 1, 2]), ["object", "ixg"], ["sds"]).scores
     assert scores.groupby("method")["status"].agg(set).to_dict() == {
@@ -153,13 +153,13 @@ def test_a_method_that_does_not_apply_is_planned_as_such(model):
     }
 
 
-def test_images_without_labels_are_judged_on_the_prediction(model):
+def test_images_without_labels_are_evaluated_for_the_predicted_class(model):
     images = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     scores = hp.evaluate(model, (images, None), ["ixg"], ["sds"]).scores
     assert scores["target"].tolist() == model.logits(model.normalize(images)).argmax(1).tolist()
 
 
-def test_a_larger_limit_takes_up_what_is_there(model, tmp_path):
+def test_a_larger_limit_reuses_existing_results(model, tmp_path):
     seen: list[tuple[str, bool]] = []
 
     def run(limit):
@@ -181,14 +181,14 @@ def test_a_larger_limit_takes_up_what_is_there(model, tmp_path):
     fresh = hp.evaluate(
         model, "paperbirds:test", ["ixg", "random"], ["sds"], limit=130, batch_size=16
     )
-    same_rows(grown.scores, fresh.scores)
+    assert_same_rows(grown.scores, fresh.scores)
     assert len(run(64).scores) == 2 * 64
     assert len(run(20).scores) == 2 * 20
     run(130)
-    assert all(reused for _, reused in seen)  # a smaller limit has thrown nothing away
+    assert all(reused for _, reused in seen)  # a smaller limit deletes nothing
 
 
-def test_failed_records_are_tried_again_and_the_others_are_not(model, tmp_path):
+def test_only_failed_records_are_repeated(model, tmp_path):
     broken = tmp_path / "broken"
 
     def moody(model, x, target, *, rng):
@@ -211,7 +211,7 @@ def test_failed_records_are_tried_again_and_the_others_are_not(model, tmp_path):
     assert {TensorKey.map("ixg"), TensorKey.map("moody")} <= kept.keys()
 
 
-def test_a_directory_of_another_spec_is_refused_and_left_alone(model, tmp_path):
+def test_a_directory_of_another_spec_is_refused_and_left_unchanged(model, tmp_path):
     hp.evaluate(model, "paperbirds:test", ["ixg"], ["sds"], limit=4, out=tmp_path / "run")
     before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
     with pytest.raises(HeatproofError, match=r"belongs to another spec \(it differs in: methods\)"):
@@ -224,7 +224,7 @@ def test_a_directory_of_another_spec_is_refused_and_left_alone(model, tmp_path):
     assert os.listdir(tmp_path / "thesis") == ["chapter1.tex"]
 
 
-def test_one_writer_at_a_time(model, tmp_path):
+def test_only_one_process_can_write_to_a_run(model, tmp_path):
     store = Store(tmp_path / "run")
     with (
         store.locked(),
@@ -241,15 +241,17 @@ def test_one_writer_at_a_time(model, tmp_path):
             ["ixg", "saliency", "ig(steps=3)", "gradcam", "layercam", "edges"],
             33,
             1 + 3,
-        ),  # clean, patches; one backward for four methods
-        (["gradcam", "layercam"], 33 + 1, 0),  # up to the layer once, and backwards only from there
+        ),  # clean image and patches; one backward for four methods
+        (["gradcam", "layercam"], 33 + 1, 0),  # one forward to the layer, and no backward below it
         (["ig(steps=3)", "gradcam"], 33 + 1, 3),
         (["ixg", "gradcam", "ig(steps=2)@middle", "gradcam@middle"], 33, 1),
         (["ixg", "ixg(score=softmax)", "random"], 33, 2),
         (["edges"], 33, 0),
     ],
 )
-def test_the_plan_counts_the_passes_that_happen(model, tmp_path, methods, forwards, backwards):
+def test_the_plan_counts_the_passes_that_are_executed(
+    model, tmp_path, methods, forwards, backwards
+):
     data = hp.load_data("paperbirds:test", model, limit=10)
     plan = make_plan([model], [data], parse_methods(methods), parse_protocols(PROTOCOLS))
     model.pass_counts.clear()
@@ -262,7 +264,7 @@ def test_the_plan_counts_the_passes_that_happen(model, tmp_path, methods, forwar
     )
 
 
-def test_out_of_memory_halves_the_batch_and_goes_on(tmp_path):
+def test_the_batch_is_halved_when_memory_runs_out(tmp_path):
     model = hp.load_model("paperbirds/resnet")
     whole = hp.evaluate(model, "paperbirds:test", ["ixg"], ["sds"], limit=12, batch_size=3).scores
     run, sizes = model.body.run, []
@@ -274,7 +276,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on(tmp_path):
         return run(h, *args, **kwargs)
 
     model.body.run = small_machine
-    same_rows(
+    assert_same_rows(
         hp.evaluate(model, "paperbirds:test", ["ixg"], ["sds"], limit=12, batch_size=12).scores,
         whole,
     )
@@ -289,13 +291,16 @@ def slow(model, x, target, *, rng):
     time.sleep(float(sys.argv[2]))
     return x[:, 0]
 model = hp.load_model("paperbirds/resnet")
-hp.evaluate(model, "paperbirds:test", ["ixg", slow, "random"], ["sds(baseline=uniform)"], limit=192, out=sys.argv[1], batch_size=16)
+methods, protocols = ["ixg", slow, "random"], ["sds(baseline=uniform)"]
+hp.evaluate(
+    model, "paperbirds:test", methods, protocols, limit=192, out=sys.argv[1], batch_size=16
+)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")
-def test_killed_in_the_middle_and_taken_up_again(tmp_path):
+def test_a_killed_run_resumes(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
 
     def start(out: Path, wait: str) -> subprocess.Popen[bytes]:
@@ -308,10 +313,10 @@ def test_killed_in_the_middle_and_taken_up_again(tmp_path):
         time.sleep(0.1)
     victim.send_signal(signal.SIGKILL)
     assert victim.wait() == -signal.SIGKILL
-    done = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").glob("rows/*.parquet")}
-    assert 1 <= len(done) < 3
+    finished = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").glob("rows/*.parquet")}
+    assert 1 <= len(finished) < 3
     assert start(tmp_path / "run", "0").wait() == 0
-    assert {p: p.stat().st_mtime_ns for p in done} == done
+    assert {p: p.stat().st_mtime_ns for p in finished} == finished
     assert start(tmp_path / "whole", "0").wait() == 0
     names = sorted(p.name for p in (tmp_path / "whole").glob("rows/*.parquet"))
     assert names == sorted(p.name for p in (tmp_path / "run").glob("rows/*.parquet"))
@@ -321,7 +326,7 @@ def test_killed_in_the_middle_and_taken_up_again(tmp_path):
         ).read_bytes()
 
 
-def test_code_that_cannot_be_read_is_run_again_and_said_so(model, tmp_path):
+def test_methods_whose_code_cannot_be_read_are_repeated_with_a_warning(model, tmp_path):
     names: dict = {}
     exec("def typed_in(model, x, target, *, rng):\n    return x", names)
 
@@ -338,7 +343,7 @@ def test_code_that_cannot_be_read_is_run_again_and_said_so(model, tmp_path):
     first = run()
     with pytest.warns(UserWarning, match="the code of typed_in cannot be read"):
         second = run()
-    same_rows(first.scores, second.scores)
+    assert_same_rows(first.scores, second.scores)
 
 
 def overwrites_its_input(model, x: Tensor, target: Tensor, *, rng) -> Tensor:
@@ -358,12 +363,12 @@ def leaves_things_behind(model, x: Tensor, target: Tensor, *, rng) -> Tensor:
     return x[:, 0]
 
 
-def test_a_method_cannot_spoil_the_others(model):
+def test_a_method_that_has_side_effects_fails_and_does_not_affect_others(model):
     expected = hp.evaluate(
         model, "paperbirds:test", ["edges", "ixg", "ig(steps=3)"], ["sds"], limit=4
     ).scores
     before = model.fingerprint()
-    found = hp.evaluate(
+    result = hp.evaluate(
         model,
         "paperbirds:test",
         [
@@ -377,8 +382,8 @@ def test_a_method_cannot_spoil_the_others(model):
         ["sds"],
         limit=4,
     )
-    same_rows(found.scores[found.scores["status"] == "ok"], expected)
-    messages = found.failures.groupby("method")["message"].first()
+    assert_same_rows(result.scores[result.scores["status"] == "ok"], expected)
+    messages = result.failures.groupby("method")["message"].first()
     assert "changed its input in place" in messages["overwrites_its_input"]
     assert "changed the network (weights)" in messages["flips_the_weights"]
     assert "changed the network (gradients, hooks, mode)" in messages["leaves_things_behind"]
@@ -396,9 +401,12 @@ def minus_infinity(model, x: Tensor, target: Tensor, *, rng) -> Tensor:
     return maps
 
 
-def test_neither_a_constant_nor_a_hidden_infinity_is_scored(model, tmp_path):
+def test_constant_maps_and_maps_with_infinities_have_no_score(model, tmp_path):
     (tmp_path / "own.py").write_text(
-        "def below(model, x, target, *, rng):\n    maps = x[:, 0].clone()\n    maps[:, 0, 0] = -float('inf')\n    return maps\n"
+        "def below(model, x, target, *, rng):\n"
+        "    maps = x[:, 0].clone()\n"
+        "    maps[:, 0, 0] = -float('inf')\n"
+        "    return maps\n"
     )
     scores = hp.evaluate(
         model,
@@ -416,13 +424,13 @@ def test_neither_a_constant_nor_a_hidden_infinity_is_scored(model, tmp_path):
     assert scores["value"].isna().all()
 
 
-def test_what_changes_numbers_is_not_taken_for_what_was_there(tmp_path):
-    """Labels, what an alias means, and code behind a method: each is part of a record's key."""
+def test_changes_that_affect_results_are_not_served_from_old_records(tmp_path):
+    """Labels, layer aliases and the code of a method are part of a record's key."""
     images = torch.rand(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     module = hp.load_model("paperbirds/resnet").module
     code = tmp_path / "own.py"
 
-    def judge(out, labels=(0, 1, 2, 3), cam="layer4", sign="", power="1"):
+    def run(out, labels=(0, 1, 2, 3), cam="layer4", sign="", power="1"):
         (tmp_path / "furthest_helper.py").write_text(f"POWER = {power}\n")
         (tmp_path / "further_helper.py").write_text(
             "import furthest_helper\ndef bent(x):\n    return x ** furthest_helper.POWER\n"
@@ -434,13 +442,13 @@ def test_what_changes_numbers_is_not_taken_for_what_was_there(tmp_path):
             model, (images, list(labels)), ["gradcam", f"file:{code}:own"], ["sds"], out=out
         ).scores
 
-    first = judge(tmp_path / "run")
+    first = run(tmp_path / "run")
     for i, change in enumerate(
         [{"labels": (3, 2, 1, 0)}, {"cam": "layer2"}, {"sign": "-"}, {"power": "3.0"}]
     ):
-        now = judge(tmp_path / "run", **change)
-        assert not now["value"].equals(first["value"])
-        same_rows(now, judge(tmp_path / f"fresh{i}", **change))
+        changed = run(tmp_path / "run", **change)
+        assert not changed["value"].equals(first["value"])
+        assert_same_rows(changed, run(tmp_path / f"fresh{i}", **change))
 
 
 def test_memory_is_bounded_by_the_batch(model):
@@ -463,7 +471,7 @@ class NotANumber(torch.nn.Module):
         return self.fc(self.c(x).mean((2, 3))) / 0
 
 
-def test_a_network_that_is_not_finite_is_told_and_reported(tmp_path):
+def test_scores_that_are_not_finite_have_a_message_and_a_report(tmp_path):
     torch.manual_seed(0)
     model = hp.Model(NotANumber(), size=64)
     result = hp.evaluate(model, hp.TensorData(IMAGES, [0, 1, 2]), ["edges"], ["sds"])
@@ -471,18 +479,18 @@ def test_a_network_that_is_not_finite_is_told_and_reported(tmp_path):
     assert result.report(tmp_path / "report").is_file()
 
 
-def test_results_without_a_directory(model, tmp_path):
+def test_results_without_a_directory_are_temporary_unless_saved(model, tmp_path):
     result = hp.evaluate(model, "paperbirds:test", "edges", "sds", limit=2)
     with pytest.raises(HeatproofError, match="name one"):
         result.report()
     result.save(tmp_path / "kept")
     assert hp.Result.load(tmp_path / "kept").report().is_file()
-    place = result.store.root
+    root = result.store.root
     del result
-    assert not place.exists()
+    assert not root.exists()
 
 
-def test_a_run_that_was_killed_early_does_not_block_its_directory(model, tmp_path):
+def test_leftover_temporary_files_do_not_block_a_directory(model, tmp_path):
     (tmp_path / ".tmp-abc").write_text("half a file")
     hp.evaluate(model, "paperbirds:test", ["edges"], ["sds"], limit=2, out=tmp_path)
     assert not list(tmp_path.rglob(".tmp-*"))
@@ -514,9 +522,9 @@ IMAGES = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
         (
             "paperbirds:test",
             {"methods": ["ig(steps=abc)"]},
-            "steps: found abc; input should be a valid integer",
+            "steps: found 'abc'; input should be a valid integer",
         ),
-        ("paperbirds:test", {"methods": ["gradcam++(compat=rao)"]}, "compat: found rao"),
+        ("paperbirds:test", {"methods": ["gradcam++(compat=rao)"]}, "compat: found 'rao'"),
         ("paperbirds:test", {"protocols": ["sds(baseline=uniform(1))"]}, "both bounds or none"),
         (
             "paperbirds:test",
@@ -537,7 +545,7 @@ IMAGES = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(model, tmp_path, data, options, message):
-    told = {"methods": ["ixg"], "protocols": ["sds"], **options}
+    arguments = {"methods": ["ixg"], "protocols": ["sds"], **options}
     with pytest.raises(HeatproofError, match=message):
-        hp.evaluate(model, data, out=tmp_path / "run", **told)
+        hp.evaluate(model, data, out=tmp_path / "run", **arguments)
     assert not list(tmp_path.glob("run/rows/*"))

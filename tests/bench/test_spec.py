@@ -1,3 +1,5 @@
+"""Specs: their grammar, their errors, and the studies that ship."""
+
 import re
 
 import pytest
@@ -17,7 +19,7 @@ GOOD = {
 }
 
 
-def test_the_whole_grammar():
+def test_a_spec_can_use_the_whole_grammar():
     spec = make_spec(
         yaml.safe_load("""
 version: 1
@@ -80,24 +82,24 @@ def test_an_error_names_the_key_what_was_found_and_what_is_allowed(change, messa
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
-def test_a_renamed_key_is_told_by_its_new_name(old, new):
+def test_the_error_for_a_renamed_key_gives_its_new_name(old, new):
     model = {"name": "paperbirds/resnet", old: "watermark"}
     with pytest.raises(HeatproofError) as error:
         make_spec({**GOOD, "models": [model]}, "my.yaml")
     assert str(error.value) == f'my.yaml: the key "{old}" is now called {new} (in models.0)'
 
 
-def test_what_is_missing_is_named():
+def test_a_missing_key_is_named():
     with pytest.raises(HeatproofError, match="my.yaml: models is missing"):
         make_spec({k: v for k, v in GOOD.items() if k != "models"}, "my.yaml")
 
 
-def test_the_command_line_wins():
+def test_arguments_override_the_spec():
     spec = make_spec(GOOD, limit=7, seed=4, batch_size=None)
     assert (spec.data.limit, spec.seed, spec.batch_size) == (7, 4, 64)
 
 
-def test_files_that_are_no_specs(tmp_path):
+def test_files_that_are_not_specs_are_refused(tmp_path):
     for name, content, message in [
         ("a.yaml", "models: [", "not readable as YAML"),
         ("b.yaml", "- 1", "a spec is a mapping"),
@@ -124,35 +126,35 @@ def test_every_study_is_a_valid_spec(name):
 @pytest.mark.parametrize("name", study_names())
 def test_every_study_states_its_cost_in_passes(name):
     spec = load_spec(name)
-    told = re.search(r"([\d,]+) forward and ([\d,]+) backward passes", spec.about)
-    assert told, "say what it costs"
+    stated = re.search(r"([\d,]+) forward and ([\d,]+) backward passes", spec.about)
+    assert stated, "say what it costs"
     cost = plan_cost(open_spec(spec, "cpu", train=False)).values()
     planned = [sum(c.forwards for c in cost), sum(c.backwards for c in cost)]
-    assert [int(n.replace(",", "")) for n in told.groups()] == pytest.approx(planned, rel=0.1)
+    assert [int(n.replace(",", "")) for n in stated.groups()] == pytest.approx(planned, rel=0.1)
 
 
-def test_a_spec_runs_from_a_mapping_and_from_its_file_and_tells_what_has_no_score(tmp_path):
-    told = {
+def test_a_mapping_and_a_file_give_the_same_run_and_list_methods_without_scores(tmp_path):
+    spec = {
         **GOOD,
         "data": {"name": "paperbirds", "limit": 4},
         "methods": ["ixg", "constant", "vit-gradcam"],
     }
     file = tmp_path / "spec.yaml"
-    file.write_text(yaml.safe_dump(told))
-    one, other = hp.run(told, tmp_path / "one"), hp.run(file, tmp_path / "other")
-    assert one.scores.equals(other.scores)
-    lost = one.left_out.set_index("method")
+    file.write_text(yaml.safe_dump(spec))
+    from_mapping, from_file = hp.run(spec, tmp_path / "one"), hp.run(file, tmp_path / "other")
+    assert from_mapping.scores.equals(from_file.scores)
+    left_out = from_mapping.left_out.set_index("method")
     assert (
-        dict(lost["status"]) == {"constant": "undefined", "vit-gradcam": "n/a"}
-        and (lost["samples"] == 4).all()
+        dict(left_out["status"]) == {"constant": "undefined", "vit-gradcam": "n/a"}
+        and (left_out["samples"] == 4).all()
     )
-    assert "vision transformer" in lost.loc["vit-gradcam", "message"]
+    assert "vision transformer" in left_out.loc["vit-gradcam", "message"]
 
 
 @pytest.mark.parametrize(
-    ("place", "message"),
+    ("name", "message"),
     [("nowhere.yaml", "there is no file .*nowhere.yaml"), ("rao2024/grids", "unknown study")],
 )
-def test_a_spec_that_is_not_there(place, message):
+def test_a_missing_spec_is_refused(name, message):
     with pytest.raises(HeatproofError, match=message):
-        load_spec(place)
+        load_spec(name)

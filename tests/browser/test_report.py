@@ -39,9 +39,9 @@ def broken(model, x, target, *, rng):
 @pytest.fixture(scope="module")
 def browser() -> Iterator:
     with playwright.sync_playwright() as engine:
-        found = engine.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield found
-        found.close()
+        chromium = engine.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +61,8 @@ def report(golden_model, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two networks and their fine-tuned copies, on birds in noise."""
+def network_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Report on two networks and their fine-tuned copies, for birds with added noise."""
     birds = hp.load_data("paperbirds:test", limit=24)
     samples = [birds.load(i) for i in range(24)]
     images = torch.stack([s.image for s in samples])
@@ -82,37 +82,35 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(browser, report: Path) -> Iterator:
-    yield from opened_without_complaint(browser, report)
+    yield from open_page(browser, report)
 
 
 @pytest.fixture
-def compared(browser, networks: Path) -> Iterator:
-    yield from opened_without_complaint(browser, networks)
+def network_page(browser, network_report: Path) -> Iterator:
+    yield from open_page(browser, network_report)
 
 
-def opened_without_complaint(browser, report: Path) -> Iterator:
-    """Fails a test where the page complains, or asks for anything but its own files."""
+def open_page(browser, report: Path) -> Iterator:
+    """Open a report; fail the test if the page logs a problem or requests an outside file."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
-    opened, complaints = context.new_page(), []
-    opened.on(
+    page, errors = context.new_page(), []
+    page.on(
         "console",
         lambda message: (
-            complaints.append(message.text) if message.type in ("error", "warning") else None
+            errors.append(message.text) if message.type in ("error", "warning") else None
         ),
     )
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.on("requestfailed", lambda request: complaints.append(f"failed: {request.url}"))
-    opened.on(
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("requestfailed", lambda request: errors.append(f"failed: {request.url}"))
+    page.on(
         "request",
         lambda request: (
-            None
-            if request.url.startswith("file://")
-            else complaints.append(f"asked for {request.url}")
+            None if request.url.startswith("file://") else errors.append(f"requested {request.url}")
         ),
     )
-    opened.goto(report.as_uri())
-    yield opened
-    assert complaints == []
+    page.goto(report.as_uri())
+    yield page
+    assert errors == []
     context.close()
 
 
@@ -124,14 +122,14 @@ def test_charts_are_drawn_with_a_mark_for_every_method(page):
         assert charts.nth(i).bounding_box()["width"] > 300
     assert (
         page.locator("#stability svg.bump:visible").count() == 2
-    )  # this model's, and from model to model
+    )  # of this model, and across models
     fill = page.locator("#ranking .f-gradient .dot").first.evaluate(
         "dot => getComputedStyle(dot).fill"
     )
     assert fill == "rgb(0, 103, 168)"
 
 
-def test_text_from_the_run_does_nothing(page):
+def test_text_from_the_run_is_not_executed(page):
     assert page.title() == "tensors · heatproof"
     assert page.locator("h4", has_text="<img src=x").first.is_visible()
 
@@ -163,7 +161,7 @@ def test_a_table_is_sorted_by_the_column_that_is_clicked(page):
     assert means() == before
     head.click()
     assert [float(v) for v in means() if v] == sorted(numbers)
-    assert means()[-2:] == ["", ""]  # without a score: last, either way
+    assert means()[-2:] == ["", ""]  # methods without a score are last in both directions
     assert table.locator("th[aria-sort=ascending]").inner_text().startswith("mean")
     table.get_by_role("button", name="method").click()
     names = table.locator("tbody th").all_inner_texts()
@@ -217,16 +215,16 @@ def test_a_map_can_be_enlarged_and_paged_through(page):
     assert not viewer.is_visible()
 
 
-@pytest.mark.parametrize("which", ["page", "compared"])
+@pytest.mark.parametrize("which", ["page", "network_page"])
 @pytest.mark.parametrize("width", [360, 390, 768, 1920])
-def test_nothing_sticks_out_of_the_page(request, which: str, width: int):
+def test_the_page_does_not_scroll_sideways(request, which: str, width: int):
     page = request.getfixturevalue(which)
     page.set_viewport_size({"width": width, "height": 900})
     page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
-@pytest.mark.parametrize("which", ["page", "compared"])
+@pytest.mark.parametrize("which", ["page", "network_page"])
 def test_no_text_is_cut_off_by_its_figure(request, which: str):
     cut = """[...document.querySelectorAll('svg.chart')].filter(svg => svg.checkVisibility())
         .flatMap(svg => [...svg.querySelectorAll('text')].filter(text => {
@@ -237,68 +235,68 @@ def test_no_text_is_cut_off_by_its_figure(request, which: str):
     assert request.getfixturevalue(which).evaluate(cut) == []
 
 
-def test_networks_are_compared(compared):
-    assert compared.locator("nav a", has_text="Models").is_visible()
-    assert compared.locator("#models table.accuracy:visible tbody tr").count() == 2 * (
+def test_networks_are_compared_with_each_other_and_their_copies(network_page):
+    assert network_page.locator("nav a", has_text="Models").is_visible()
+    assert network_page.locator("#models table.accuracy:visible tbody tr").count() == 2 * (
         1 + 3
     )  # title; before, after, change
     assert (
-        compared.locator("#models svg.lattice:visible").count() == 3
+        network_page.locator("#models svg.lattice:visible").count() == 3
     )  # scores by model; before and after; similarity
-    assert compared.locator("#models .channels:visible ul").count() == 3 * 2
-    compared.locator("#models").get_by_role("tab", name="sds · blur").click()
+    assert network_page.locator("#models .channels:visible ul").count() == 3 * 2
+    network_page.locator("#models").get_by_role("tab", name="sds · blur").click()
     assert (
-        compared.locator("#models svg.lattice:visible title")
+        network_page.locator("#models svg.lattice:visible title")
         .first.text_content()
         .startswith("sds · blur")
     )
 
 
-def test_what_does_not_apply_is_not_there(page):
+def test_parts_that_do_not_apply_are_absent(page):
     assert page.locator("#models .channels").count() == 0  # nothing was fine-tuned
     assert page.locator("#models h2").inner_text() == "Which model is easier to explain?"
     assert page.locator("#stability .twins").count() == 0
 
 
-def test_a_patch_is_found_in_all_pictures_of_the_worked_example(compared):
-    worked = compared.locator("#example .worked")
-    worked.locator(".patches rect").nth(5).hover()
-    assert worked.locator(".lit").count() == 3  # its sum, its drop, its dot
-    assert worked.locator(".frame img").evaluate_all(
+def test_a_patch_is_highlighted_in_all_pictures_of_the_worked_example(network_page):
+    worked_example = network_page.locator("#example .worked")
+    worked_example.locator(".patches rect").nth(5).hover()
+    assert worked_example.locator(".lit").count() == 3  # its sum, its drop, its dot
+    assert worked_example.locator(".frame img").evaluate_all(
         "images => images.every(image => image.naturalWidth > 0)"
     )
-    assert worked.locator(".grid-lines").first.bounding_box()["width"] == pytest.approx(
-        worked.locator("img").first.bounding_box()["width"]
+    assert worked_example.locator(".grid-lines").first.bounding_box()["width"] == pytest.approx(
+        worked_example.locator("img").first.bounding_box()["width"]
     )
 
 
-def test_a_setting_shows_the_network_that_it_evaluated(compared):
-    gallery = compared.locator("#gallery")
+def test_a_setting_shows_the_network_that_it_evaluated(network_page):
+    gallery = network_page.locator("#gallery")
     for setting, label in enumerate(["sds · zero", "sds · blur", "idsds · zero"]):
-        compared.locator("[data-chooser] button").nth(setting).click()
+        network_page.locator("[data-chooser] button").nth(setting).click()
         assert gallery.locator("[data-settings]:visible").count() == 1
         tiles = gallery.locator(".tile:visible")
         assert tiles.count() == gallery.locator(".tile .score:visible").count()
         assert gallery.locator(".drops:visible > span").first.inner_text() == f"true drops, {label}"
         assert gallery.get_by_text("not evaluated").count() == 0
         tiles.first.click()
-        assert compared.locator("dialog .scatter circle").count() == 16
-        compared.keyboard.press("Escape")
+        assert network_page.locator("dialog .scatter circle").count() == 16
+        network_page.keyboard.press("Escape")
     assert gallery.get_by_text("after it was fine-tuned").first.is_visible()
-    compared.locator("#ranking").get_by_role("tab", name="paperbirds/bcos").click()
+    network_page.locator("#ranking").get_by_role("tab", name="paperbirds/bcos").click()
     assert gallery.locator("[data-settings]:visible").get_attribute("data-settings") == "2"
 
 
-def test_dark_where_the_reader_likes_it_dark(page):
+def test_the_report_follows_a_dark_colour_scheme(page):
     page.emulate_media(color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 17, 23)"
 
 
-def test_without_scripts_all_is_there(browser, report: Path):
+def test_everything_is_visible_without_scripts(browser, report: Path):
     context = browser.new_context(java_script_enabled=False)
-    opened = context.new_page()
-    opened.goto(report.as_uri())
-    ranking = opened.locator("#ranking")
+    page = context.new_page()
+    page.goto(report.as_uri())
+    ranking = page.locator("#ranking")
     charts = ranking.locator("svg.ranking")
     assert charts.count() == ranking.locator("svg.ranking:visible").count() == 4
     assert ranking.locator("table.setting:visible").count() == 4

@@ -116,7 +116,7 @@ def test_plan_counts_before_anything_runs(spec, tmp_path):
     assert list(tmp_path.iterdir()) == [spec]
 
 
-def test_validate(spec, tmp_path):
+def test_validate_counts_results_and_explains_errors(spec, tmp_path):
     assert "is valid: 4 samples, 3 results in 1 blocks" in call("validate", spec)
     spec.write_text(yaml.safe_dump({**SPEC, "methods": ["gradcm"]}))
     assert 'unknown method "gradcm"; did you mean gradcam' in call("validate", spec, code=2)
@@ -125,12 +125,12 @@ def test_validate(spec, tmp_path):
 @pytest.mark.parametrize(
     "kind", ["methods", "transforms", "protocols", "baselines", "models", "data", "studies"]
 )
-def test_list(kind):
+def test_list_prints_every_id(kind):
     rows = json.loads(call("list", kind, "--json"))
     assert rows
-    shown = call("list", kind)
+    printed = call("list", kind)
     for row in rows:
-        assert row["id"] in shown
+        assert row["id"] in printed
 
 
 def test_explain_draws_a_picture(tmp_path):
@@ -181,7 +181,7 @@ def test_mistakes_are_explained(args, message):
     assert message in call(*args, code=2)
 
 
-def test_a_directory_that_is_not_a_run(tmp_path):
+def test_a_directory_that_is_not_a_run_is_refused(tmp_path):
     assert "is not a run of heatproof" in call("report", tmp_path, code=2)
 
 

@@ -498,7 +498,7 @@ def test_masks_and_their_derivative(bumps):
     uphill = torch.randn_like(masks)
     (derivative,) = torch.autograd.grad(expected, pressure, uphill)
     torch.testing.assert_close(
-        bumps.pull(pressure.detach(), masks, whole, uphill), derivative, rtol=1e-4, atol=1e-4
+        bumps.vjp(pressure.detach(), masks, whole, uphill), derivative, rtol=1e-4, atol=1e-4
     )
 
 

@@ -1,4 +1,4 @@
-"""Attr%: closed forms, the oracle, and what is not defined."""
+"""Attr%: closed forms, the oracle, and undefined scores."""
 
 import numpy as np
 import pytest
@@ -10,23 +10,25 @@ from heatproof.tensor.localization import mass_fraction
 
 
 def one_corner(model, x, target, *, rng):
-    """−3 in the first pixel, 1 in the last."""
+    """Return maps of −3 in the first pixel and 1 in the last."""
     maps = torch.zeros_like(x[:, 0])
     maps[:, 0, 0], maps[:, -1, -1] = -3, 1
     return maps
 
 
 def nothing(model, x, target, *, rng):
-    """Zero everywhere."""
+    """Return maps that are zero everywhere."""
     return torch.zeros_like(x[:, 0])
 
 
 def scores(data: str, methods: list, limit: int = 40):
-    found = hp.evaluate("paperbirds/resnet", data, methods, ["attr-mass"], limit=limit, keep_maps=0)
-    return found.scores.set_index(["method", "sample"]), hp.load_data(data, limit=limit)
+    result = hp.evaluate(
+        "paperbirds/resnet", data, methods, ["attr-mass"], limit=limit, keep_maps=0
+    )
+    return result.scores.set_index(["method", "sample"]), hp.load_data(data, limit=limit)
 
 
-def test_known_maps_have_known_shares():
+def test_simple_maps_have_the_mass_fractions_of_closed_forms():
     rows, data = scores(
         "watermark:paperbirds:test", ["object", "constant", one_corner, nothing, "random"]
     )
@@ -41,7 +43,7 @@ def test_known_maps_have_known_shares():
     assert rows["value"]["random"].mean() == pytest.approx(17**2 / 64**2, abs=0.005)
 
 
-def test_a_label_without_stripes_has_no_score():
+def test_samples_whose_label_adds_no_stripes_have_no_score():
     rows, data = scores("stripes:paperbirds:test", ["constant"], 80)
     for i, sample in enumerate(data.ids):
         row = rows.loc["constant", sample]
@@ -57,19 +59,21 @@ def test_a_label_without_stripes_has_no_score():
     assert 0 in data.labels
 
 
-def test_the_share_does_not_depend_on_the_unit_and_agrees_with_a_slow_sum():
+def test_the_mass_fraction_is_independent_of_scale_and_equals_a_slow_sum():
     rng = np.random.default_rng(0)
     maps, inside = rng.standard_normal((5, 7, 9)).astype(np.float32), rng.random((5, 7, 9)) < 0.3
     slow = [
         sum(abs(float(v)) for v in m[i]) / sum(abs(float(v)) for v in m.flatten())
         for m, i in zip(maps, inside, strict=True)
     ]
-    for unit in (1.0, 1e-30, 1e30):
-        found = mass_fraction(torch.from_numpy(maps * np.float32(unit)), torch.from_numpy(inside))
-        assert found.tolist() == pytest.approx(slow, rel=1e-6)
+    for scale in (1.0, 1e-30, 1e30):
+        fractions = mass_fraction(
+            torch.from_numpy(maps * np.float32(scale)), torch.from_numpy(inside)
+        )
+        assert fractions.tolist() == pytest.approx(slow, rel=1e-6)
 
 
-def test_data_that_does_not_tell_is_refused_by_name():
+def test_data_without_relevant_pixels_is_named_as_not_applicable():
     rows = hp.evaluate(
         "paperbirds/resnet", "disc:paperbirds:test", ["random"], ["attr-mass"], limit=2
     ).scores

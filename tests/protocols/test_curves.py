@@ -1,4 +1,4 @@
-"""Curves against a slow version of the same, and what must hold for any of them."""
+"""Curves compared with a slow implementation, and properties of all curve protocols."""
 
 import numpy as np
 import pytest
@@ -31,47 +31,50 @@ def batch(model):
 
 @pytest.fixture
 def maps():
-    """With ties: a map of few levels, a constant one, and one at a coarse resolution."""
-    found = torch.randn(5, 64, 64, generator=torch.Generator().manual_seed(0))
-    found[1] = found[1].round()
-    found[2] = 1.5
-    found[3] = torch.nn.functional.interpolate(found[3:4, None, ::16, ::16], size=(64, 64))[0, 0]
-    return found
+    """Return maps with ties: one with few levels, a constant one and one of coarse resolution."""
+    maps = torch.randn(5, 64, 64, generator=torch.Generator().manual_seed(0))
+    maps[1] = maps[1].round()
+    maps[2] = 1.5
+    maps[3] = torch.nn.functional.interpolate(maps[3:4, None, ::16, ::16], size=(64, 64))[0, 0]
+    return maps
 
 
-def one_by_one(model, batch, maps, removed_of, counts, score):
-    """The obvious way: sort, blank some pixels, ask, one image at a time."""
+def one_by_one(model, batch, maps, select_removed, counts, score):
+    """Compute the curves directly: sort, blank pixels and predict, one image at a time."""
     order = F.removal_order(maps, batch.ids, batch.rng.seed)
     curves = np.empty((len(maps), len(counts)))
     for i in range(len(maps)):
         pixels = sorted(range(64 * 64), key=lambda p: order[i].flatten()[p].item())
         for k, count in enumerate(counts):
             image = batch.x[i].clone().flatten(1)
-            image[:, removed_of(pixels, count)] = 0
+            image[:, select_removed(pixels, count)] = 0
             logits = model.logits(image.reshape(1, 3, 64, 64))[0]
             curves[i, k] = {"logit": logits, "softmax": logits.softmax(0)}[score][batch.target[i]]
     return curves
 
 
-def test_deletion_and_insertion_pixel_by_pixel(model, batch, maps):
+def test_deletion_and_insertion_equal_the_slow_implementation(model, batch, maps):
     counts = [int(k * 4096 / 6) for k in range(7)]
-    for name, removed in {"deletion": lambda p, n: p[:n], "insertion": lambda p, n: p[n:]}.items():
-        found = make_protocol(name, {"steps": 6}).score_maps(model, batch, {}, maps)
-        slow = one_by_one(model, batch, maps, removed, counts, "logit")
-        np.testing.assert_allclose(found.curves["score"], slow, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(found.value, np.trapezoid(slow, dx=1 / 6), rtol=1e-4, atol=1e-4)
+    for name, select_removed in {
+        "deletion": lambda p, n: p[:n],
+        "insertion": lambda p, n: p[n:],
+    }.items():
+        scores = make_protocol(name, {"steps": 6}).score_maps(model, batch, {}, maps)
+        slow = one_by_one(model, batch, maps, select_removed, counts, "logit")
+        np.testing.assert_allclose(scores.curves["score"], slow, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(scores.value, np.trapezoid(slow, dx=1 / 6), rtol=1e-4, atol=1e-4)
 
 
-def test_incremental_deletion_pixel_by_pixel(model, batch, maps):
+def test_incremental_deletion_equals_the_slow_implementation(model, batch, maps):
     counts = [int(k * 4096 / 5) for k in range(5)]
-    found = make_protocol("ids", {"steps": 5}).score_maps(model, batch, {}, maps)
+    scores = make_protocol("ids", {"steps": 5}).score_maps(model, batch, {}, maps)
     slow = one_by_one(model, batch, maps, lambda p, n: p[len(p) - n :], counts, "softmax")
-    np.testing.assert_allclose(found.curves["score"], slow, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(found.value, slow.mean(1), atol=1e-5)
+    np.testing.assert_allclose(scores.curves["score"], slow, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scores.value, slow.mean(1), atol=1e-5)
 
 
-def test_updated_maps_are_those_of_the_image_at_that_step(model, batch):
-    """Step by step by hand: the map of what is left, and the next pixels by it."""
+def test_updated_maps_explain_the_image_at_that_step(model, batch):
+    """Repeat each step by hand: explain the remaining image and remove the next pixels."""
     x, target, ids = batch.x[:3], batch.target[:3], batch.ids[:3]
     no_ties = torch.randn(64, 64, generator=torch.Generator().manual_seed(1)) / 1000
 
@@ -80,15 +83,17 @@ def test_updated_maps_are_those_of_the_image_at_that_step(model, batch):
 
     fractions = [0.0, 0.25, 0.5, 0.75]
     curve = F.updated_curve(model, x, target, explain, fractions, "least", score="softmax", ids=ids)
-    now, gone = x.clone(), torch.zeros(3, 64, 64, dtype=torch.bool)
-    for k, share in enumerate(fractions):
+    current, removed = x.clone(), torch.zeros(3, 64, 64, dtype=torch.bool)
+    for k, fraction in enumerate(fractions):
         if k:
-            maps = explain(now).masked_fill(gone, -torch.inf)
-            gone = maps <= maps.flatten(1).sort(1).values[:, int(4096 * share) - 1][:, None, None]
-            now = x.masked_fill(gone[:, None], 0)
+            maps = explain(current).masked_fill(removed, -torch.inf)
+            removed = (
+                maps <= maps.flatten(1).sort(1).values[:, int(4096 * fraction) - 1][:, None, None]
+            )
+            current = x.masked_fill(removed[:, None], 0)
         torch.testing.assert_close(
             curve[:, k],
-            model.logits(now).softmax(1).gather(1, target[:, None])[:, 0],
+            model.logits(current).softmax(1).gather(1, target[:, None])[:, 0],
             rtol=1e-4,
             atol=1e-5,
         )
@@ -99,13 +104,13 @@ def test_updated_maps_are_those_of_the_image_at_that_step(model, batch):
     )
 
 
-def test_every_pixel_has_one_rank_and_ties_an_order_of_their_own(maps):
+def test_every_pixel_has_one_rank_and_ties_are_ordered_per_sample(maps):
     ids = ["a", "b", "c", "d", "e"]
     order = F.removal_order(maps, ids)
     assert (order.flatten(1).sort(1).values == torch.arange(4096)).all()
     for i in range(5):
-        along = maps[i].flatten()[order[i].flatten().argsort()]
-        assert (along[:-1] >= along[1:]).all()
+        sorted_values = maps[i].flatten()[order[i].flatten().argsort()]
+        assert (sorted_values[:-1] >= sorted_values[1:]).all()
         assert torch.equal(F.removal_order(maps[i : i + 1], ids[i : i + 1])[0], order[i])
     flat = torch.zeros(2, 64, 64)
     assert not torch.equal(*F.removal_order(flat, ["a", "b"]))
@@ -117,7 +122,7 @@ def test_every_pixel_has_one_rank_and_ties_an_order_of_their_own(maps):
     )
 
 
-def test_a_sample_does_not_notice_its_neighbours(model, batch, maps):
+def test_a_curve_does_not_depend_on_other_samples_of_the_batch(model, batch, maps):
     protocol = make_protocol("deletion", {"steps": 4, "baseline": "uniform"})
     with model.passes.batches_of(8):
         together = protocol.score_maps(model, batch, {}, maps).curves["score"]
@@ -135,8 +140,8 @@ def test_a_sample_does_not_notice_its_neighbours(model, batch, maps):
             )
 
 
-def test_protocols_share_passes_and_the_plan_knows(tmp_path):
-    """Deletion and insertion are all that srg needs; the ends and the clean image are shared by the methods."""
+def test_protocols_share_passes_and_the_plan_counts_them_once(tmp_path):
+    """Reuse deletion and insertion for srg, and endpoints and clean image for all methods."""
     model = hp.load_model("paperbirds/vgg")
     model.pass_counts.clear()
     hp.evaluate(
@@ -188,7 +193,7 @@ def test_curves_are_kept_for_every_sample_and_flat_maps_are_flagged(tmp_path):
     assert flat["message"].str.contains("same everywhere").all()
 
 
-def test_bad_input(model, batch, maps):
+def test_bad_settings_and_maps_are_refused(model, batch, maps):
     for name, settings in {
         "deletion": {"steps": 0},
         "insertion": {"steps": -1},
@@ -205,8 +210,8 @@ def test_bad_input(model, batch, maps):
         F.removal_curve(model, batch.x, batch.target, maps[:, ::2], [0.5])
     with pytest.raises(HeatproofError, match="between 0 and 1"):
         F.removal_curve(model, batch.x, batch.target, maps, [1.5])
-    nan = F.updated_curve(
+    curve = F.updated_curve(
         model, batch.x, batch.target, lambda x: torch.full_like(x[:, 0], torch.nan), [0.0, 0.5]
     )
-    assert torch.isfinite(nan[:, 0]).all()
-    assert nan[:, 1].isnan().all()
+    assert torch.isfinite(curve[:, 0]).all()
+    assert curve[:, 1].isnan().all()

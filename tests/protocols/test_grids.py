@@ -1,4 +1,4 @@
-"""The three settings from end to end: what is true by construction."""
+"""The three grid settings from end to end, tested by properties of their construction."""
 
 import pytest
 import torch
@@ -35,8 +35,8 @@ def run(tmp_path_factory):
     )
 
 
-def contents(run):
-    """The images and the evaluated cell of every sample, as stored with the run."""
+def kept_grids(run):
+    """Return the images and the evaluated grid cell of every sample, as stored with the run."""
     stored = Run(run.store)
     return {
         sample: grid
@@ -45,8 +45,8 @@ def contents(run):
     }
 
 
-def test_one_row_for_every_grid_and_evaluated_cell(run):
-    grids = contents(run)
+def test_there_is_one_row_per_grid_and_evaluated_grid_cell(run):
+    grids = kept_grids(run)
     rows = run.scores[run.scores["method"] == "ixg"].assign(
         cell=lambda t: t["sample"].map(lambda sample: grids[sample].cell)
     )
@@ -61,31 +61,29 @@ def test_one_row_for_every_grid_and_evaluated_cell(run):
     assert set(rows["target_is"]) == {"label"} and set(rows["model"]) == {"paperbirds/vgg"}
 
 
-def test_difull_and_dipart_show_the_same_grids(run):
+def test_difull_and_dipart_use_the_same_grids(run):
     samples = run.scores.groupby("protocol")["sample"].agg(lambda s: set(s))
     assert samples["difull"] == samples["dipart"] and not samples["difull"] & samples["gridpg"]
 
 
-def test_what_cannot_be_seen_has_no_attribution(run):
-    """Gradients outside the cell are exactly 0: all of what is positive is inside."""
-    found = run.scores[
-        (run.scores["protocol"] == "difull") & run.scores["method"].isin(METHODS[:4])
-    ]
-    assert len(found) == 4 * 12 and set(found["value"]) == {1.0}
+def test_disconnected_grid_cells_have_no_attribution(run):
+    """Gradients outside the grid cell are exactly 0, so all positive attribution is inside."""
+    rows = run.scores[(run.scores["protocol"] == "difull") & run.scores["method"].isin(METHODS[:4])]
+    assert len(rows) == 4 * 12 and set(rows["value"]) == {1.0}
 
 
-def test_a_constant_map_has_a_score(run):
-    found = run.scores[run.scores["method"] == "constant"]
-    assert (found["status"] == "ok").all()
-    assert found["value"].tolist() == pytest.approx([0.25] * len(found), abs=1e-12)
+def test_a_constant_map_scores_one_quarter(run):
+    rows = run.scores[run.scores["method"] == "constant"]
+    assert (rows["status"] == "ok").all()
+    assert rows["value"].tolist() == pytest.approx([0.25] * len(rows), abs=1e-12)
 
 
-def test_what_does_not_apply_is_said(run):
-    found = run.scores[run.scores["method"].isin(["iba", "rollout"])]
-    assert set(found["status"]) == {"n/a"} and found["message"].str.len().min() > 0
+def test_methods_that_do_not_apply_have_a_message(run):
+    rows = run.scores[run.scores["method"].isin(["iba", "rollout"])]
+    assert set(rows["status"]) == {"n/a"} and rows["message"].str.len().min() > 0
 
 
-def test_every_cells_share_is_kept(run):
+def test_the_mass_of_every_grid_cell_is_kept(run):
     stored = Run(run.store)
     for protocol in ("gridpg", "difull", "dipart"):
         facts = next(p for p in stored.protocols.values() if p.id == protocol)
@@ -96,18 +94,18 @@ def test_every_cells_share_is_kept(run):
             kept = stored.kept("paperbirds/vgg", view)
             cells = kept.curves(facts, "ixg@final", "cells")
             assert cells.shape == (6, 4)
-            shares = cells[:, view.cell] / cells.sum(1)
-            assert shares.tolist() == pytest.approx(rows[kept.ids].tolist(), rel=1e-5)
+            fractions = cells[:, view.cell] / cells.sum(1)
+            assert fractions.tolist() == pytest.approx(rows[kept.ids].tolist(), rel=1e-5)
         assert facts.random_score == 0.25
 
 
-def test_the_pool_is_on_record(run):
+def test_the_plan_records_the_pool_of_every_view(run):
     pools = [view.pool for view in run.store.plan().views]
-    assert len(pools) == 8  # a view for every evaluated cell
+    assert len(pools) == 8  # one view per evaluated grid cell
     assert all(1 <= sum(pool.values()) <= 128 for pool in pools)
 
 
-def test_more_grids_begin_with_those_of_fewer():
+def test_a_larger_number_of_grids_begins_with_the_same_grids():
     few, more = (
         hp.evaluate(
             "paperbirds/vgg",
@@ -119,9 +117,9 @@ def test_more_grids_begin_with_those_of_fewer():
         ).scores
         for n in (4, 9)
     )
-    both = few.merge(more, on=["sample", "method"])
-    assert len(both) == 8
-    torch.testing.assert_close(torch.tensor(both["value_x"]), torch.tensor(both["value_y"]))
+    common = few.merge(more, on=["sample", "method"])
+    assert len(common) == 8
+    torch.testing.assert_close(torch.tensor(common["value_x"]), torch.tensor(common["value_y"]))
 
 
 def test_the_report_is_built(run, tmp_path):
@@ -129,22 +127,22 @@ def test_the_report_is_built(run, tmp_path):
 
 
 @pytest.mark.parametrize("grid", [2, 3])
-def test_values_are_those_of_the_maps(grid):
+def test_the_score_is_the_fraction_of_positive_mass_in_the_grid_cell(grid):
     protocol = make_protocol("gridpg", {"grid": grid})
     maps = torch.zeros(3, 12, 12)
     maps[0, -1, -1], maps[1, 0, 0], maps[1, -1, -1] = 2, 3, 1
     ids = ["a", "b", "c"]
     view = ViewKey("grid", "gridpg", cell=grid**2 - 1)
     batch = EvalBatch(ids, maps, torch.zeros(3), maps, Rng(0, ids), view=view)
-    found = protocol.score_maps(None, batch, {}, maps)
-    assert found.value.tolist() == [1, 0.25, 0] and not any(found.reasons)
+    scores = protocol.score_maps(None, batch, {}, maps)
+    assert scores.value.tolist() == [1, 0.25, 0] and not any(scores.reasons)
     assert protocol.facts()["random_score"] == pytest.approx(1 / grid**2)
 
 
 # Bad input
 
 
-def test_fewer_classes_than_cells(golden_model):
+def test_a_grid_with_more_cells_than_classes_is_refused(golden_model):
     for name, needed in (("gridpg", 16), ("difull", 15)):
         with pytest.raises(
             HeatproofError,
@@ -160,9 +158,9 @@ def test_a_vision_transformer_is_refused_before_anything_runs(name):
         hp.evaluate("paperbirds/vit", "paperbirds:test", ["ixg"], [name], limit=8)
 
 
-def test_a_model_without_grids_does_not_stop_the_others(tmp_path):
-    """Its rows say why; what else is asked of it is judged."""
-    found = hp.evaluate(
+def test_a_model_without_grids_does_not_stop_other_models(tmp_path):
+    """Check that its rows state the reason and that its other protocols are evaluated."""
+    result = hp.evaluate(
         ["paperbirds/vit", "paperbirds/vgg"],
         "paperbirds:test",
         ["ixg", "random"],
@@ -170,46 +168,49 @@ def test_a_model_without_grids_does_not_stop_the_others(tmp_path):
         limit=64,
         out=tmp_path / "run",
     )
-    status = found.scores.groupby(["model", "protocol"])["status"].agg(set)
+    status = result.scores.groupby(["model", "protocol"])["status"].agg(set)
     assert status["paperbirds/vit"].to_dict() == {
         "sds": {"ok"},
         "gridpg": {"n/a"},
         "difull": {"n/a"},
     }
     assert status["paperbirds/vgg"].to_dict() == {"sds": {"ok"}, "gridpg": {"ok"}, "difull": {"ok"}}
-    refused = found.scores[found.scores["status"] == "n/a"]
+    refused = result.scores[result.scores["status"] == "n/a"]
     assert refused["message"].str.contains("grids are for convolutional networks").all()
-    assert "grids are for convolutional networks" in found.report().read_text()
+    assert "grids are for convolutional networks" in result.report().read_text()
 
 
-def test_a_common_pool_shows_all_models_the_same_grids():
+def test_a_common_pool_gives_all_models_the_same_grids():
     models = [
         "paperbirds/vgg",
         "paperbirds/resnet",
         "paperbirds/vit",
-    ]  # the last has no grids, and no vote
-    own, common = (
+    ]  # the last has no grids and does not restrict the pool
+    separate, common = (
         hp.evaluate(
             models, "paperbirds:test", ["random"], [f"gridpg(grids=4{pool})"], limit=128
         ).scores
         for pool in ("", ", pool=common")
     )
-    shown = {
+    samples = {
         len(rows): rows.groupby("model")["sample"].agg(set)
-        for rows in (own[own["status"] == "ok"],)
+        for rows in (separate[separate["status"] == "ok"],)
     }
-    assert shown[32]["paperbirds/vgg"] != shown[32]["paperbirds/resnet"]
-    same = common[common["status"] == "ok"].groupby("model")["sample"].agg(set)
-    assert same["paperbirds/vgg"] == same["paperbirds/resnet"] and len(same["paperbirds/vgg"]) == 16
+    assert samples[32]["paperbirds/vgg"] != samples[32]["paperbirds/resnet"]
+    common_samples = common[common["status"] == "ok"].groupby("model")["sample"].agg(set)
+    assert (
+        common_samples["paperbirds/vgg"] == common_samples["paperbirds/resnet"]
+        and len(common_samples["paperbirds/vgg"]) == 16
+    )
 
 
-def test_settings_that_make_no_sense():
+def test_invalid_settings_are_refused_by_name():
     for settings in ({"grid": 1}, {"confidence": 1.5}, {"grids": 0}, {"cells": 3}):
         with pytest.raises(HeatproofError, match=f"protocol gridpg.*{next(iter(settings))}"):
             make_protocol("gridpg", settings)
 
 
-def test_a_data_set_that_is_too_small_is_told():
+def test_a_data_set_that_is_too_small_is_refused():
     with pytest.raises(
         HeatproofError, match="enough for .* grids of 2×2, not 100|not enough for a grid"
     ):

@@ -1,7 +1,8 @@
-"""What holds exactly where the model is linear: six methods in closed form, and which order of the pixels each baseline makes the best.
+"""Exact results for linear models: six methods in closed form, and the best order per baseline.
 
-Corrected statements of Picard et al. 2024, Section 3.2 and Appendix B: integrated gradients have no factor of one half, and noise that
-is *added* has the gradient's order as its worst, not its best.
+These are corrected statements of Picard et al. 2024, Section 3.2 and Appendix B: integrated
+gradients have no factor of one half, and for noise that is *added* the order of the gradient is
+the worst, not the best.
 """
 
 from itertools import permutations, product
@@ -25,7 +26,7 @@ def draw(*shape, seed):
 
 
 class Linear(nn.Module):
-    """Two classes, so that a target can be named; the first is f(x) = xw + b."""
+    """A linear model of two classes, so that it has a target; the first is f(x) = xw + b."""
 
     def __init__(self, channels):
         super().__init__()
@@ -54,7 +55,7 @@ def explain(case, method):
 
 
 @pytest.mark.parametrize("method", ["saliency(reduce=sum)", "smoothgrad(reduce=sum)"])
-def test_gradients_are_the_weights(case, method):
+def test_gradient_methods_give_the_weights(case, method):
     _, x, w = case
     torch.testing.assert_close(
         explain(case, method), w.sum(0).expand(len(x), -1, -1), rtol=1e-5, atol=1e-5
@@ -72,7 +73,7 @@ def test_gradients_are_the_weights(case, method):
         (f"occlusion(size=1, stride=1, baseline='uniform({START}, {START})')", START),
     ],
 )
-def test_the_others_are_the_weights_times_the_way_from_the_baseline(case, method, start):
+def test_other_methods_give_the_weights_times_the_difference_to_the_baseline(case, method, start):
     _, x, w = case
     torch.testing.assert_close(
         explain(case, method), ((x - start) * w).sum(1), rtol=1e-4, atol=1e-5
@@ -82,66 +83,74 @@ def test_the_others_are_the_weights_times_the_way_from_the_baseline(case, method
 GRIDS = torch.tensor(list(product([0.0, 1.0], repeat=SIDE**2)))  # (512, 9)
 
 
-def test_rise_over_all_masks_of_single_pixels(case):
-    """b + ½ (xw + x_i w_i): the order of x⊙w, whatever the constant."""
+def test_rise_over_all_masks_of_single_pixels_has_a_closed_form(case):
+    """Compare with b + ½ (xw + x_i w_i), whose order is that of x⊙w for any constant."""
     model, x, w = case
-    none = torch.zeros(len(GRIDS), 2, dtype=torch.long)
-    every = SoftMasks(
-        GRIDS.reshape(-1, SIDE, SIDE), none, torch.eye(SIDE), torch.eye(SIDE), (SIDE, SIDE)
+    no_shift = torch.zeros(len(GRIDS), 2, dtype=torch.long)
+    all_masks = SoftMasks(
+        GRIDS.reshape(-1, SIDE, SIDE), no_shift, torch.eye(SIDE), torch.eye(SIDE), (SIDE, SIDE)
     )
-    found = rise_maps(model, x, torch.zeros(len(x), dtype=torch.long), every, 0.5, "logit", None)
+    maps = rise_maps(model, x, torch.zeros(len(x), dtype=torch.long), all_masks, 0.5, "logit", None)
     parts = (x * w).sum(1).double()
     torch.testing.assert_close(
-        found, BIAS + (parts.sum((1, 2), keepdim=True) + parts) / 2, rtol=1e-5, atol=1e-5
+        maps, BIAS + (parts.sum((1, 2), keepdim=True) + parts) / 2, rtol=1e-5, atol=1e-5
     )
 
 
 @pytest.mark.parametrize("p", [0.5, 0.2])
-def test_rise_over_random_soft_masks(case, p):
-    """With m = A g and independent g, E[f(x⊙m) m_i] / p = b + p xw + (1 − p) Σ_j (A Aᵀ)_ij x_j w_j; within five standard errors."""
+def test_rise_over_random_soft_masks_has_its_expected_value(case, p):
+    """Check that the maps are within five standard errors of their expectation.
+
+    With m = A g and independent g it is
+    E[f(x⊙m) m_i] / p = b + p xw + (1 − p) Σ_j (A Aᵀ)_ij x_j w_j.
+    """
     _, x, w = case
     count, side = 5000, linear(enlarged_side(SIDE, SIDE), SIDE, mirror=True)[:SIDE].double()
-    both = torch.kron(side, side)  # (d, cells): what each pixel has of each cell
+    weights_2d = torch.kron(side, side)  # (d, mask cells): weight of each mask cell in each pixel
     parts = (x * w).sum(1).double().flatten(1)
-    expected = BIAS + p * parts.sum(1, keepdim=True) + (1 - p) * parts @ (both @ both.T)
+    expected = BIAS + p * parts.sum(1, keepdim=True) + (1 - p) * parts @ (weights_2d @ weights_2d.T)
 
-    masks, chance = GRIDS.double() @ both.T, (p**GRIDS * (1 - p) ** (1 - GRIDS)).prod(1).double()
+    masks, probability = (
+        GRIDS.double() @ weights_2d.T,
+        (p**GRIDS * (1 - p) ** (1 - GRIDS)).prod(1).double(),
+    )
     values = (BIAS + parts @ masks.T)[..., None] * masks / p  # (B, 512, d)
-    mean = (values * chance[:, None]).sum(1)
-    error = (((values - mean[:, None]) ** 2 * chance[:, None]).sum(1) / count).sqrt()
+    mean = (values * probability[:, None]).sum(1)
+    standard_error = (((values - mean[:, None]) ** 2 * probability[:, None]).sum(1) / count).sqrt()
     torch.testing.assert_close(mean, expected, rtol=1e-5, atol=1e-5)
-    found = (
+    maps = (
         explain(case, f"rise(masks={count}, cells={SIDE}, p={p}, score=logit)").double().flatten(1)
     )
-    assert ((found - expected).abs() < 5 * error).all()
+    assert ((maps - expected).abs() < 5 * standard_error).all()
 
 
-# Which order of the pixels is the best: all 720 orders of six.
+# The best order of pixels, among all 720 orders of six pixels
 
 D, H, W = 6, 2, 3
 weights, image = draw(D, seed=2).double(), draw(D, seed=3).double()
-ORDERS = torch.tensor(
-    list(permutations(range(D)))
-)  # (720, 6): the pixel that goes first, second, …
-MU = 0.6
+ORDERS = torch.tensor(list(permutations(range(D))))  # (720, 6): the pixel removed first, second, …
+MU = 0.625  # exact in single precision
 
 
 def f(x):
     return x @ weights + BIAS
 
 
-def curves(fill, inserting=False):  # (720, 7): the score as every order goes along
-    """Pixel by pixel, from the image to the fill or from the fill to the image."""
+def curves(fill, inserting=False):  # (720, 7): score after every step of every order
+    """Replace pixel by pixel, from the image to the fill or from the fill to the image."""
     start, end = (fill, image) if inserting else (image, fill)
-    x, found = start.repeat(len(ORDERS), 1), [f(start.expand(len(ORDERS), -1))]
+    x, scores = start.repeat(len(ORDERS), 1), [f(start.expand(len(ORDERS), -1))]
     for pixel in ORDERS.T:
         x[torch.arange(len(ORDERS)), pixel] = end[pixel]
-        found.append(f(x))
-    return torch.stack(found, 1)
+        scores.append(f(x))
+    return torch.stack(scores, 1)
 
 
 def best(fill, inserting):
-    """The order with the lowest sum of a deletion curve, or the highest of an insertion curve; steps are from 1 to d, as in the paper."""
+    """Return the order with the lowest sum of a deletion or the highest of an insertion curve.
+
+    The sum is over steps 1 to d, as in the paper.
+    """
     sums = curves(fill, inserting)[:, 1:].sum(1)
     winner = sums.argmax() if inserting else sums.argmin()
     assert (sums == sums[winner]).sum() == 1
@@ -152,7 +161,9 @@ def descending(values):
     return values.argsort(descending=True).tolist()
 
 
-FILLS = {  # what a removed pixel becomes in expectation, which for a linear score is all that counts; by what the best order goes
+# The expected value of a removed pixel, which alone matters for a linear score, and the map that
+# gives the best order.
+FILLS = {
     "zero": (torch.zeros(D).double(), image * weights),
     "replaced by noise of mean μ": (torch.full((D,), MU).double(), (image - MU) * weights),
     "with noise of U[0, 1] added": (image + 0.5, -weights),
@@ -161,26 +172,26 @@ FILLS = {  # what a removed pixel becomes in expectation, which for a linear sco
 
 @pytest.mark.parametrize("inserting", [False, True], ids=["deletion", "insertion"])
 @pytest.mark.parametrize("name", FILLS)
-def test_the_best_order_of_every_baseline(name, inserting):
-    fill, by = FILLS[name]
-    assert best(fill, inserting) == descending(by)
+def test_every_baseline_has_the_predicted_best_order(name, inserting):
+    fill, best_map = FILLS[name]
+    assert best(fill, inserting) == descending(best_map)
 
 
 @pytest.mark.parametrize("inserting", [False, True], ids=["deletion", "insertion"])
-def test_the_gradients_order_is_the_worst_where_noise_is_added(inserting):
+def test_the_order_of_the_gradient_is_the_worst_if_noise_is_added(inserting):
     sums = curves(image + 0.5, inserting)[:, 1:].sum(1)
     worst = sums.argmin() if inserting else sums.argmax()
     assert ORDERS[worst].tolist() == descending(weights)
 
 
 @pytest.mark.parametrize("inserting", [False, True], ids=["deletion", "insertion"])
-def test_noise_of_mean_zero_that_is_added_makes_all_orders_alike(inserting):
+def test_added_noise_of_mean_zero_gives_all_orders_the_same_sum(inserting):
     sums = curves(image, inserting)[:, 1:].sum(1)
     torch.testing.assert_close(sums, (D * f(image)).expand_as(sums))
 
 
-def test_closed_forms_of_the_sums():
-    """d f(x) − Σ_i (d − i + 1) (x − x')_{u_i} w_{u_i} for a deletion with fills x'."""
+def test_sums_of_curves_equal_their_closed_forms():
+    """Compare with d f(x) − Σ_i (d − i + 1) (x − x')_{u_i} w_{u_i} for a deletion with fill x'."""
     steps = torch.arange(D, 0, -1).double()
     for fill, _ in FILLS.values():
         drops = ((image - fill) * weights)[ORDERS]
@@ -190,14 +201,14 @@ def test_closed_forms_of_the_sums():
 
 @pytest.mark.parametrize("inserting", [False, True], ids=["deletion", "insertion"])
 @pytest.mark.parametrize("name", FILLS)
-def test_the_trapezoid_orders_as_the_sum_does(name, inserting):
-    """They differ by the two ends of the curve, which no order changes."""
-    found = curves(FILLS[name][0], inserting)
-    differences = D * F.auc(found) - found[:, 1:].sum(1)
+def test_the_trapezoidal_area_ranks_orders_as_the_sum_does(name, inserting):
+    """The two differ by the ends of the curve, which do not depend on the order."""
+    scores = curves(FILLS[name][0], inserting)
+    differences = D * F.auc(scores) - scores[:, 1:].sum(1)
     torch.testing.assert_close(differences, differences[:1].expand_as(differences))
 
 
-def maps_of(orders):  # (n, d) -> (n, H, W): the larger the sooner
+def maps_of(orders):  # (n, d) -> (n, H, W): larger values are removed first
     return (
         torch.empty(orders.shape)
         .scatter_(1, orders, torch.arange(D, 0, -1.0).expand_as(orders))
@@ -206,7 +217,7 @@ def maps_of(orders):  # (n, d) -> (n, H, W): the larger the sooner
 
 
 @pytest.mark.parametrize(("baseline", "fill"), [("zero", 0.0), (f"uniform({MU}, {MU})", MU)])
-def test_removal_curves_are_those_of_the_theory(baseline, fill):
+def test_removal_curves_equal_the_theory(baseline, fill):
     x = image.reshape(1, 1, H, W).expand(factorial(D), -1, -1, -1)
     target, fractions, fill = (
         torch.zeros(len(x), dtype=torch.long),
@@ -240,19 +251,19 @@ def test_an_identical_baseline_removes_nothing():
 
 
 @pytest.mark.parametrize("group", [2, 3])
-def test_with_coarse_steps_the_best_order_is_the_best_up_to_the_order_within_a_step(group):
-    fill, by = FILLS["zero"]
+def test_coarse_steps_determine_the_best_order_up_to_the_order_within_a_step(group):
+    fill, best_map = FILLS["zero"]
     sums = curves(fill)[:, ::group].sum(1)
     winners = ORDERS[sums < sums.min() + 1e-9]
     assert len(winners) == factorial(group) ** (D // group)
-    theirs = [set(descending(by)[i : i + group]) for i in range(0, D, group)]
+    best_groups = [set(descending(best_map)[i : i + group]) for i in range(0, D, group)]
     assert all(
-        [set(order[i : i + group]) for i in range(0, D, group)] == theirs
+        [set(order[i : i + group]) for i in range(0, D, group)] == best_groups
         for order in winners.tolist()
     )
 
 
-def test_any_increasing_function_of_the_best_map_is_as_good():
+def test_any_increasing_function_of_the_best_map_gives_the_best_order():
     parts = image * weights
     for function in (lambda v: v**3, torch.exp, lambda v: 2 * v - 9):
         assert descending(function(parts)) == descending(parts) == best(FILLS["zero"][0], False)

@@ -1,4 +1,4 @@
-"""Part deletion on paperbirds: true by construction."""
+"""Part deletion on paperbirds, tested by properties of its construction."""
 
 import json
 
@@ -15,19 +15,19 @@ from heatproof.tensor.noise import Rng
 
 
 @pytest.fixture(scope="module")
-def judged():
+def evaluation():
     model = hp.load_model("paperbirds/resnet")
-    batch = load_batch(Paperbirds("test", limit=24), range(24), model, with_parts=True)
-    judged = EvalBatch(
-        batch.ids,
-        batch.x,
-        torch.tensor(batch.labels),
-        model.logits(batch.x),
-        Rng(0, batch.ids),
-        batch.parts,
+    loaded = load_batch(Paperbirds("test", limit=24), range(24), model, with_parts=True)
+    eval_batch = EvalBatch(
+        loaded.ids,
+        loaded.x,
+        torch.tensor(loaded.labels),
+        model.logits(loaded.x),
+        Rng(0, loaded.ids),
+        loaded.parts,
     )
     protocol = make_protocol("parts", {})
-    return model, protocol, judged, protocol.compute_shared(model, judged)
+    return model, protocol, eval_batch, protocol.compute_shared(model, eval_batch)
 
 
 def test_views_are_the_scene_without_each_part():
@@ -42,21 +42,21 @@ def test_views_are_the_scene_without_each_part():
         assert views.masks[i].sum() == scene.visible[part]
 
 
-def test_an_oracle_that_paints_the_drops_on_the_parts_scores_one(judged):
-    model, protocol, batch, shared = judged
+def test_an_oracle_that_paints_the_drops_on_the_parts_scores_one(evaluation):
+    model, protocol, batch, shared = evaluation
     masks = batch.parts.masks[:, :, 0].double()
     area = masks.sum((2, 3)).clamp(min=1)
     oracle = torch.einsum("bp,bphw->bhw", shared["drops"].double() / area, masks)
-    seen = (masks.sum((2, 3)) > 0).all(1)
+    visible = (masks.sum((2, 3)) > 0).all(1)
     value = protocol.score_maps(model, batch, shared, oracle.float()).value
-    assert seen.any()
-    torch.testing.assert_close(value[seen], torch.ones(int(seen.sum()), dtype=torch.float64))
+    assert visible.any()
+    torch.testing.assert_close(value[visible], torch.ones(int(visible.sum()), dtype=torch.float64))
     value = protocol.score_maps(model, batch, shared, -oracle.float()).value
-    torch.testing.assert_close(value[seen], -torch.ones(int(seen.sum()), dtype=torch.float64))
+    torch.testing.assert_close(value[visible], -torch.ones(int(visible.sum()), dtype=torch.float64))
 
 
-def test_a_random_map_scores_zero(judged):
-    model, protocol, batch, shared = judged
+def test_a_random_map_scores_zero(evaluation):
+    model, protocol, batch, shared = evaluation
     draws = [
         protocol.score_maps(
             model,
@@ -69,8 +69,8 @@ def test_a_random_map_scores_zero(judged):
     assert abs(torch.cat(draws).nanmean()) < 3 / (24 * 40 * 4) ** 0.5
 
 
-def test_drops_equal_the_slow_way(judged):
-    model, _, batch, shared = judged
+def test_drops_equal_a_slow_implementation(evaluation):
+    model, _, batch, shared = evaluation
     for i in (0, 7):
         for p in range(5):
             with torch.no_grad():
@@ -83,7 +83,7 @@ def test_drops_equal_the_slow_way(judged):
             )
 
 
-def test_masks_are_widened_and_instances_added():
+def test_masks_are_widened_and_summed_over_instances():
     masks = torch.zeros(1, 1, 2, 9, 9, dtype=torch.bool)
     masks[0, 0, 0, 4, 4] = masks[0, 0, 1, 4, 6] = True
     assert part_sums(torch.ones(1, 9, 9), masks, 1).item() == 2
@@ -91,7 +91,7 @@ def test_masks_are_widened_and_instances_added():
     assert part_sums(torch.ones(1, 9, 9), masks, 5).item() == 50
 
 
-def test_data_without_parts_is_planned_as_such():
+def test_part_deletion_is_not_applicable_to_data_without_parts():
     model = hp.load_model("paperbirds/resnet")
     scores = hp.evaluate(
         model, (torch.rand(2, 3, 64, 64), [0, 1]), ["edges"], ["parts", "sds"]
@@ -103,7 +103,7 @@ def test_data_without_parts_is_planned_as_such():
     assert "has no parts" in scores[scores["protocol"] == "parts"]["message"].iloc[0]
 
 
-def test_both_protocols_in_one_run_and_its_report(tmp_path):
+def test_parts_and_single_deletion_run_together_and_are_reported(tmp_path):
     result = hp.evaluate(
         "paperbirds/resnet",
         "paperbirds:test",
@@ -116,7 +116,7 @@ def test_both_protocols_in_one_run_and_its_report(tmp_path):
     assert result.report(tmp_path / "report").is_file()
 
 
-def test_a_funnybirds_folder_that_is_not_one(tmp_path):
+def test_an_incomplete_funnybirds_folder_is_refused(tmp_path):
     with pytest.raises(HeatproofError, match="a FunnyBirds folder has classes.json"):
         hp.load_data(f"funnybirds:{tmp_path}")
     (tmp_path / "parts.json").write_text(json.dumps({"beak": []}))

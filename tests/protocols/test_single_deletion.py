@@ -1,4 +1,4 @@
-"""Single deletion: true by construction, and the same as the slow way to write it."""
+"""Single deletion: properties of its construction, and comparison with slow implementations."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_a_random_map_scores_zero(golden_model, images):
     assert abs(F.spearman(F.patch_sums(maps, 16), drops).mean()) < 3 / np.sqrt(400 * 15)
 
 
-def test_equals_the_slow_way(golden_model, images):
+def test_drops_and_correlation_equal_a_slow_implementation(golden_model, images):
     model, (x, target) = golden_model("resnet"), images
     drops = F.patch_drops(model, x, target, 16, "zero", "softmax")
     maps = hp.explain(model, x, target, "ixg")
@@ -49,18 +49,18 @@ def test_equals_the_slow_way(golden_model, images):
         slow, sums = [], []
         for row in range(4):
             for column in range(4):
-                cell = slice(8 * row, 8 * row + 8), slice(8 * column, 8 * column + 8)
+                patch = slice(8 * row, 8 * row + 8), slice(8 * column, 8 * column + 8)
                 without = x[i].clone()
-                without[:, cell[0], cell[1]] = 0
+                without[:, patch[0], patch[1]] = 0
                 with torch.no_grad():
                     both = model.module(torch.stack([x[i], without])).softmax(1)[:, target[i]]
                 slow.append((both[0] - both[1]).item())
-                sums.append(maps[i][cell].double().sum().item())
+                sums.append(maps[i][patch].double().sum().item())
         np.testing.assert_allclose(drops[i], slow, atol=1e-5)
         assert rho[i].item() == pytest.approx(scipy.stats.spearmanr(sums, slow).statistic, abs=0.02)
 
 
-def test_what_is_left_without_each_patch_equals_the_slow_way(golden_model, images):
+def test_predictions_without_each_patch_equal_a_slow_implementation(golden_model, images):
     model, (x, target) = golden_model("vgg"), images
     rng = Rng(0, [str(i) for i in range(len(x))], x.device)
     shared = make_protocol("sds", {"patches": 4}).compute_shared(
@@ -71,12 +71,14 @@ def test_what_is_left_without_each_patch_equals_the_slow_way(golden_model, image
         without[:, :, row : row + 16, column : column + 16] = 0
         logits = model.module(without).detach()
         assert torch.equal(shared["correct"][:, patch].bool(), logits.argmax(1) == target)
-        chance = torch.nn.functional.cross_entropy(logits, target, reduction="none")
-        torch.testing.assert_close(shared["log_prob"][:, patch], -chance, rtol=1e-4, atol=1e-4)
+        cross_entropy = torch.nn.functional.cross_entropy(logits, target, reduction="none")
+        torch.testing.assert_close(
+            shared["log_prob"][:, patch], -cross_entropy, rtol=1e-4, atol=1e-4
+        )
 
 
-def test_in_domain_is_single_deletion_on_the_aligned_weights():
-    oracle = {}
+def test_in_domain_single_deletion_is_single_deletion_with_fine_tuned_weights():
+    means = {}
 
     def knows_the_drops(model, x, target, *, rng):
         drops = F.patch_drops(model, x, target, 16, ids=rng.ids)
@@ -89,15 +91,15 @@ def test_in_domain_is_single_deletion_on_the_aligned_weights():
     base = hp.evaluate(
         "paperbirds/vgg", "paperbirds:test", methods, ["sds", "idsds"], limit=48
     ).scores
-    tuned = hp.evaluate(
+    fine_tuned = hp.evaluate(
         hp.load_model("paperbirds/vgg", fine_tuned="16/zero"),
         "paperbirds:test",
         methods,
         ["sds", "idsds"],
         limit=48,
     ).scores
-    for protocol in ("sds", "idsds"):  # a model that is aligned already is judged as it is
-        expected = tuned[tuned["protocol"] == protocol]["value"].to_numpy()
+    for protocol in ("sds", "idsds"):  # a fine-tuned model is evaluated as it is
+        expected = fine_tuned[fine_tuned["protocol"] == protocol]["value"].to_numpy()
         np.testing.assert_array_equal(
             base[base["protocol"] == "idsds"]["value"].to_numpy(), expected
         )
@@ -106,13 +108,13 @@ def test_in_domain_is_single_deletion_on_the_aligned_weights():
     )
     assert set(base["model"]) == {"paperbirds/vgg"}
     for (_, method), rows in base.groupby(["protocol", "method"]):
-        oracle.setdefault(method, []).append(rows["value"].mean())
-    assert oracle["knows_the_drops"] == pytest.approx([1, 1])
-    assert oracle["says_the_opposite"] == pytest.approx([-1, -1])
-    assert max(map(abs, oracle["random"])) < 3 / np.sqrt(48 * 15)
+        means.setdefault(method, []).append(rows["value"].mean())
+    assert means["knows_the_drops"] == pytest.approx([1, 1])
+    assert means["says_the_opposite"] == pytest.approx([-1, -1])
+    assert max(map(abs, means["random"])) < 3 / np.sqrt(48 * 15)
 
 
-def test_noise_is_drawn_per_sample_whatever_the_batch(golden_model, images):
+def test_noise_is_drawn_per_sample_independently_of_the_batch(golden_model, images):
     model, (x, target) = golden_model("vgg"), images
     ids = list("abcdefgh")
     whole = F.patch_drops(model, x, target, 16, "uniform", ids=ids, seed=3)
@@ -123,7 +125,7 @@ def test_noise_is_drawn_per_sample_whatever_the_batch(golden_model, images):
     )
 
 
-def test_a_patch_that_does_not_matter_drops_nothing():
+def test_a_patch_that_the_model_ignores_has_no_drop():
     def sees_the_first_quarter(x):
         return x[:, :, :4, :4].sum((1, 2, 3))[:, None] * torch.tensor([[1.0, 2.0]])
 
@@ -131,21 +133,21 @@ def test_a_patch_that_does_not_matter_drops_nothing():
     assert drops.tolist() == [[48, 0, 0, 0], [96, 0, 0, 0]]
 
 
-def test_undefined_scores_say_why(golden_model, images):
+def test_undefined_scores_have_a_reason(golden_model, images):
     from heatproof.protocols import EvalBatch
     from heatproof.tensor.noise import Rng
 
     model, (x, target) = golden_model("resnet"), images
     protocol = make_protocol("sds", {})
-    judged = EvalBatch(list("abcdefgh"), x, target, model.logits(x), Rng(0, "abcdefgh"))
+    batch = EvalBatch(list("abcdefgh"), x, target, model.logits(x), Rng(0, "abcdefgh"))
     maps = torch.randn(8, 32, 32)
     maps[2] = 0
-    shared = dict(protocol.compute_shared(model, judged))
+    shared = dict(protocol.compute_shared(model, batch))
     shared["drops"][5] = 1.0
-    value, why, _ = protocol.score_maps(model, judged, shared, maps)
+    value, reasons, _ = protocol.score_maps(model, batch, shared, maps)
     assert value.isnan().nonzero().flatten().tolist() == [2, 5]
-    assert why[2] == "the map is the same in every patch"
-    assert why[5] == "every patch drops the score by the same amount"
+    assert reasons[2] == "the map is the same in every patch"
+    assert reasons[5] == "every patch drops the score by the same amount"
 
 
 @pytest.mark.parametrize(
@@ -157,18 +159,20 @@ def test_undefined_scores_say_why(golden_model, images):
         ({"score": "loss"}, "found 'loss'; input should be 'logit'|Input should be 'logit'"),
     ],
 )
-def test_bad_settings_say_what_is_allowed(settings, message):
+def test_the_error_for_a_bad_setting_says_what_is_allowed(settings, message):
     with pytest.raises(HeatproofError, match=message):
         make_protocol("sds", settings)
 
 
 def test_every_protocol_states_its_facts():
     for entry in PROTOCOLS:
-        p = entry.cls
-        assert p.citation
-        assert p.summary
+        protocol = entry.cls
+        assert protocol.citation
+        assert protocol.summary
         assert (
-            p.range is None or p.random_score is None or p.range[0] <= p.random_score <= p.range[1]
+            protocol.range is None
+            or protocol.random_score is None
+            or protocol.range[0] <= protocol.random_score <= protocol.range[1]
         )
-        assert p.target in ("label", "prediction")
-        assert f"{p.id}@{p.version}(" in p().canonical
+        assert protocol.target in ("label", "prediction")
+        assert f"{protocol.id}@{protocol.version}(" in protocol().canonical

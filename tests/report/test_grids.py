@@ -43,10 +43,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 @pytest.fixture(scope="module")
-def shown(run: Run, site: Site) -> grids.Model:
-    found = grids.content(run, site)
-    assert found
-    return found.models[0]
+def section(run: Run, site: Site) -> grids.Model:
+    content = grids.content(run, site)
+    assert content
+    return content.models[0]
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,8 @@ def page(result: hp.Result) -> str:
     return result.report().read_text()
 
 
-def test_methods_stand_together_from_the_first_layer_to_the_last(shown: grids.Model):
-    chart = str(shown.boxes.svg)
+def test_layers_of_a_method_are_adjacent_and_sorted_by_depth(section: grids.Model):
+    chart = str(section.boxes.svg)
     assert re.findall(r'<g class="mark[^>]*data-method="([^"]*)"', chart) == [
         "ixg",
         "ixg@final",
@@ -68,8 +68,8 @@ def test_methods_stand_together_from_the_first_layer_to_the_last(shown: grids.Mo
     assert chart.count("no score") == 2  # the method that does not apply, under both settings
 
 
-def test_means_in_the_figure_are_those_of_the_scores(result: hp.Result, shown: grids.Model):
-    written = re.findall(r'class="value"[^>]*>([^<]*)<', str(shown.boxes.svg))
+def test_means_in_the_figure_are_those_of_the_scores(result: hp.Result, section: grids.Model):
+    written = re.findall(r'class="value"[^>]*>([^<]*)<', str(section.boxes.svg))
     means = result.scores.groupby(["method", "protocol"])["value"].mean()
     order = ["ixg", "ixg@final", "gradcam@final", "random"]
     assert written == [
@@ -77,7 +77,7 @@ def test_means_in_the_figure_are_those_of_the_scores(result: hp.Result, shown: g
     ]
 
 
-def test_a_box_is_what_it_says():
+def test_a_box_shows_quartiles_whiskers_and_mean():
     values = [
         0.1,
         0.4,
@@ -97,8 +97,8 @@ def test_a_box_is_what_it_says():
     assert alone.whiskers == (0.3, 0.3) and alone.quartiles == (0.3, 0.3, 0.3)
 
 
-def test_the_dashed_line_is_a_map_that_is_the_same_everywhere(shown: grids.Model):
-    chart = str(shown.boxes.svg)
+def test_the_dashed_line_is_the_score_of_a_constant_map(section: grids.Model):
+    chart = str(section.boxes.svg)
     lines = [float(x) for x in re.findall(r'class="random" x1="([\d.]+)"', chart)]
     ticks = [float(x) for x in re.findall(r'class="tick" x="([\d.]+)"[^>]*>0\.25<', chart)]
     assert len(lines) == 2
@@ -106,22 +106,22 @@ def test_the_dashed_line_is_a_map_that_is_the_same_everywhere(shown: grids.Model
 
 
 def test_fractions_add_up_and_that_of_the_target_cell_is_the_mean_score(
-    result: hp.Result, run: Run, shown: grids.Model
+    result: hp.Result, run: Run, section: grids.Model
 ):
     cells = {
         sample: grid.cell
         for view in run.views("paperbirds/vgg")
         for sample, grid in run.kept("paperbirds/vgg", view).grids.items()
     }
-    for setting, targets in zip(shown.settings, ([0, 1, 2, 3], [0, 3]), strict=True):
+    for setting, targets in zip(section.settings, ([0, 1, 2, 3], [0, 3]), strict=True):
         rows = result.scores[
             (result.scores["protocol"] == setting.label) & (result.scores["status"] == "ok")
         ]
         rows = rows.assign(cell=rows["sample"].map(cells))
         assert set(setting.fractions) == {"ixg", "ixg@final", "gradcam@final", "random"}
-        for method, found in setting.fractions.items():
-            assert [s.target for s in found] == targets
-            for fractions in found:
+        for method, by_target in setting.fractions.items():
+            assert [fractions.target for fractions in by_target] == targets
+            for fractions in by_target:
                 scores = rows[(rows["method"] == method) & (rows["cell"] == fractions.target)][
                     "value"
                 ]
@@ -131,45 +131,47 @@ def test_fractions_add_up_and_that_of_the_target_cell_is_the_mean_score(
                 )
 
 
-def test_bins_go_from_the_best_to_the_worst(result: hp.Result, shown: grids.Model):
+def test_bins_are_sorted_from_the_best_to_the_worst(result: hp.Result, section: grids.Model):
     """Eleven maps were kept: 10, 40, 40 and 10 % of them are 1, 4, 4 and 2."""
-    for setting in shown.settings:
-        found = setting.aggregated
-        assert (found.maps, found.of, found.titles) == (
+    for setting in section.settings:
+        aggregated = setting.aggregated
+        assert (aggregated.maps, aggregated.of, aggregated.titles) == (
             11,
             COUNT,
             ["0–10 %", "10–50 %", "50–90 %", "90–100 %"],
         )
         rows = result.scores[(result.scores["protocol"] == setting.label)]
-        for row in found.rows:
-            own = rows[(rows["method"] == row.label) & rows["sample"].str.endswith("#0")][
+        for row in aggregated.rows:
+            scores = rows[(rows["method"] == row.label) & rows["sample"].str.endswith("#0")][
                 :11
             ].set_index("sample")["value"]
-            best = own.sort_values(ascending=False)
+            best = scores.sort_values(ascending=False)
             parts = [best[:1], best[1:5], best[5:9], best[9:]]
             assert [b.count for b in row.bins] == [1, 4, 4, 2]
             assert [b.score for b in row.bins] == pytest.approx([p.mean() for p in parts], rel=1e-5)
             assert [b.example_score for b in row.bins] == pytest.approx(
                 [p.iloc[(len(p) - 1) // 2] for p in parts], rel=1e-5
             )
-            assert all(own[b.sample] == pytest.approx(b.example_score, rel=1e-5) for b in row.bins)
+            assert all(
+                scores[b.sample] == pytest.approx(b.example_score, rel=1e-5) for b in row.bins
+            )
 
 
 def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(
-    run: Run, site: Site, shown: grids.Model
+    run: Run, site: Site, section: grids.Model
 ):
-    """Again from the kept maps, one by one."""
+    """Compute the mean again from the kept maps, one by one."""
     view = next(
         v for v in run.views("paperbirds/vgg") if v.name.startswith("gridpg") and v.cell == 0
     )
     kept = run.kept("paperbirds/vgg", view)
-    row = next(r for r in shown.settings[0].aggregated.rows if r.label == "ixg@final")
+    row = next(r for r in section.settings[0].aggregated.rows if r.label == "ixg@final")
     scored = {}
     for sample in list(kept.shown):
         large = pictures.resized(kept.unscaled_map(sample, "ixg@final"), (128, 128)).numpy()
         positive = np.maximum(large, 0)
         scored[sample] = (positive[:64, :64].sum() / positive.sum(), positive)
-    order = sorted(scored.values(), key=lambda found: -found[0])
+    order = sorted(scored.values(), key=lambda scored_map: -scored_map[0])
     means = [np.mean([m for _, m in order[a:b]], 0) for a, b in ((0, 1), (1, 5), (5, 9), (9, 11))]
     pixels = np.sort(np.concatenate([m.ravel() for m in means]))
     scale = pixels[int(0.995 * len(pixels))]
@@ -182,9 +184,9 @@ def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(
         )
 
 
-def test_signs_are_shown_where_there_are_some(shown: grids.Model):
+def test_signs_are_shown_for_maps_with_negative_values(section: grids.Model):
     signed = {
-        row.label: {bool(b.signed) for b in row.bins} for row in shown.settings[0].aggregated.rows
+        row.label: {bool(b.signed) for b in row.bins} for row in section.settings[0].aggregated.rows
     }
     assert signed == {
         "ixg": {True},
@@ -193,25 +195,27 @@ def test_signs_are_shown_where_there_are_some(shown: grids.Model):
     }  # and no control
 
 
-def test_correlations_are_spearmans(result: hp.Result, shown: grids.Model):
-    found = shown.settings[0].correlation
+def test_correlations_are_spearman_rank_correlations(result: hp.Result, section: grids.Model):
+    correlation = section.settings[0].correlation
     scores = result.scores[result.scores["protocol"] == "gridpg"].pivot(
         index="sample", columns="method", values="value"
     )
-    labels = found.labels
+    labels = correlation.labels
     assert labels == ["ixg", "ixg@final", "gradcam@final", "random"]
     for i, first in enumerate(labels):
         for j, second in enumerate(labels):
-            assert found.values[i, j] == pytest.approx(
+            assert correlation.values[i, j] == pytest.approx(
                 spearmanr(scores[first], scores[second]).statistic
             )
-    constant = shown.settings[1].correlation  # all that is cut off has no gradient: 1 everywhere
+    constant = section.settings[
+        1
+    ].correlation  # disconnected grid cells have no gradient, so all scores are 1
     assert np.isnan(constant.values[constant.labels.index("ixg")]).all()
 
 
 @pytest.fixture(scope="module")
 def layered(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
-    """At all layers, alone as well, and smoothed."""
+    """Evaluate methods at all layers, on single images and grids, and with smoothing."""
     methods = ["ixg@all", "gradcam@all", "ixg|smooth(3)", "ixg|smooth(9)", "gradcam@final"]
     out = tmp_path_factory.mktemp("layers") / "run"
     return hp.evaluate(
@@ -229,15 +233,17 @@ def deep(layered: hp.Result, site: Site) -> grids.Model:
     return grids.content(Run(layered.store), site).models[0]
 
 
-def test_all_layers_stand_over_their_depth_with_intervals(layered: hp.Result, deep: grids.Model):
+def test_scores_of_all_layers_are_drawn_by_depth_with_intervals(
+    layered: hp.Result, deep: grids.Model
+):
     layers = ["input", "conv1", "conv2", "conv3", "conv4", "conv5", "conv6"]
     rows = layered.scores[layered.scores["protocol"] == "gridpg"]
     chart = str(deep.settings[0].depth.svg)
     assert chart.count('class="band"') == 2
     for method in ("ixg", "gradcam"):
-        own = {"input": "ixg" if method == "ixg" else "gradcam@input"}
+        labels = {"input": "ixg" if method == "ixg" else "gradcam@input"}
         means = [
-            rows[rows["method"] == own.get(layer, f"{method}@{layer}")]["value"].mean()
+            rows[rows["method"] == labels.get(layer, f"{method}@{layer}")]["value"].mean()
             for layer in layers
         ]
         lines = "\n".join(
@@ -247,13 +253,13 @@ def test_all_layers_stand_over_their_depth_with_intervals(layered: hp.Result, de
         assert re.search(f"{method}\n{lines}", chart)
 
 
-def test_smoothing_stands_beside_gradcam(layered: hp.Result, deep: grids.Model):
-    found = deep.settings[0].smoothed
+def test_smoothed_maps_are_compared_with_gradcam(layered: hp.Result, deep: grids.Model):
+    smoothed = deep.settings[0].smoothed
     scores = layered.scores[layered.scores["protocol"] == "gridpg"].pivot(
         index="sample", columns="method", values="value"
     )
-    assert (found.widths, found.reference) == ([0, 3, 9], "gradcam@final")
-    (row,) = found.rows
+    assert (smoothed.widths, smoothed.reference) == ([0, 3, 9], "gradcam@final")
+    (row,) = smoothed.rows
     for label, (mean, rho) in zip(
         ["ixg", "ixg|smooth(3)", "ixg|smooth(9)"], row.scores, strict=True
     ):
@@ -261,15 +267,15 @@ def test_smoothing_stands_beside_gradcam(layered: hp.Result, deep: grids.Model):
         assert rho == pytest.approx(spearmanr(scores[label], scores["gradcam@final"]).statistic)
 
 
-def test_an_image_stands_alone_and_in_grids(layered: hp.Result, deep: grids.Model):
+def test_an_image_is_shown_alone_and_in_grids(layered: hp.Result, deep: grids.Model):
     (image,) = deep.images
     assert image.titles == ["alone", "gridpg", "difull"] and all(image.photos)
     assert all(all(row.maps) for row in image.rows)
     assert layered.report().is_file()
 
 
-def test_costs_are_what_was_counted(layered: hp.Result, deep: grids.Model):
-    """One backward a map for all that share it, and the clean pass."""
+def test_costs_are_the_counted_passes(layered: hp.Result, deep: grids.Model):
+    """Count the clean pass and one backward per map, shared by all methods."""
     assert [(row.label, row.maps, row.whole) for row in deep.costs] == [
         ("gridpg", 20, {"forward": 20, "backward": 20}),
         ("difull", 10, {"forward": 10, "backward": 10}),
@@ -278,7 +284,7 @@ def test_costs_are_what_was_counted(layered: hp.Result, deep: grids.Model):
     assert pool.images == sum(pool.classes.values()) <= 64
 
 
-def test_the_page_has_all_of_it(page: str):
+def test_the_page_contains_the_whole_section(page: str):
     start = page.index('<section id="grids"')
     section = page[start : page.index("</section>", start)]
     assert section.count('class="chart boxes"') == 1
@@ -291,21 +297,21 @@ def test_the_page_has_all_of_it(page: str):
     assert not re.search(r"\b(nan|None)\b", section)
 
 
-def test_too_many_rows_are_cut_to_the_best_layer_of_each(
-    run: Run, shown: grids.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_too_many_rows_are_reduced_to_the_best_layer_per_method(
+    run: Run, section: grids.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(grid_aggregates, "MOST_ROWS", 2)
     (model,) = grids.content(run, Site(tmp_path)).models
-    found = model.settings[0].aggregated
+    aggregated = model.settings[0].aggregated
     means = run.summary[run.summary["protocol"] == "gridpg"].set_index("method")["mean"]
     best = max(["ixg", "ixg@final"], key=lambda method: means[method])
-    assert [row.label for row in found.rows] == [best, "gradcam@final"]
-    assert not found.every_layer
-    assert shown.settings[0].aggregated.every_layer
+    assert [row.label for row in aggregated.rows] == [best, "gradcam@final"]
+    assert not aggregated.every_layer
+    assert section.settings[0].aggregated.every_layer
 
 
-def test_nine_grid_cells_and_few_maps(tmp_path: Path):
-    made = hp.evaluate(
+def test_a_run_with_nine_grid_cells_and_few_maps_is_reported(tmp_path: Path):
+    result = hp.evaluate(
         "paperbirds/vgg",
         "paperbirds:test",
         ["ixg@final"],
@@ -313,18 +319,18 @@ def test_nine_grid_cells_and_few_maps(tmp_path: Path):
         limit=128,
         out=tmp_path / "run",
     )
-    (model,) = grids.content(Run(made.store), Site(tmp_path / "site")).models
+    (model,) = grids.content(Run(result.store), Site(tmp_path / "site")).models
     (setting,) = model.settings
     assert setting.aggregated.titles == ["0–50 %", "50–100 %"]
-    assert [len(s.values) for s in setting.fractions["ixg@final"]] == [9, 9]
+    assert [len(fractions.values) for fractions in setting.fractions["ixg@final"]] == [9, 9]
     assert setting.correlation is None
-    assert made.report(tmp_path / "page").is_file()
+    assert result.report(tmp_path / "page").is_file()
 
 
-def test_a_run_without_grids_has_no_such_section(golden_model, tmp_path: Path):
+def test_a_run_without_grids_has_no_section_on_grids(golden_model, tmp_path: Path):
     images = hp.TensorData(torch.zeros(2, 3, 32, 32), [0, 1])
-    made = hp.evaluate(golden_model("vgg"), images, ["ixg"], ["sds"], out=tmp_path / "run")
-    assert grids.content(Run(made.store), Site(tmp_path / "site")) is None
+    result = hp.evaluate(golden_model("vgg"), images, ["ixg"], ["sds"], out=tmp_path / "run")
+    assert grids.content(Run(result.store), Site(tmp_path / "site")) is None
 
 
 def test_few_maps_have_wide_bins_and_none_is_empty():

@@ -29,7 +29,7 @@ N = 40
 
 @pytest.fixture(scope="module")
 def data() -> hp.TensorData:
-    """Birds in noise, so that not every answer is right."""
+    """Return birds with added noise, so that not all predictions are correct."""
     birds = hp.load_data("paperbirds:test", limit=N)
     samples = [birds.load(i) for i in range(N)]
     images = torch.stack([s.image for s in samples])
@@ -70,12 +70,12 @@ def without_each_patch(model: hp.Model, x: Tensor) -> Tensor:  # (16, K) logits
         return model.logits(deleted)
 
 
-def test_accuracies_are_those_of_the_networks_themselves(run: Run, data: hp.TensorData):
+def test_accuracies_are_those_of_the_networks(run: Run, data: hp.TensorData):
     (table,) = accuracy.content(run)
     assert table.deletion == (16, "zero")
-    for name, shown in zip(NAMES, table.models, strict=True):
+    for name, accuracies in zip(NAMES, table.models, strict=True):
         plain = hp.load_model(name)
-        before, after, moved = shown.rows
+        before, after, change = accuracies.rows
         for row, model in ((before, plain), (after, load_fine_tuned(plain, "16/zero"))):
             correct = {"intact": 0.0, "random": 0.0, "worst": 0.0, "whichever": 0.0}
             for image, label in zip(data.images, data.labels, strict=True):
@@ -94,7 +94,7 @@ def test_accuracies_are_those_of_the_networks_themselves(run: Run, data: hp.Tens
                 [total / N for total in correct.values()]
             )
             assert all(e.low <= e.value <= e.high for e in row.estimates)
-        assert [e.value for e in moved.estimates] == pytest.approx(
+        assert [e.value for e in change.estimates] == pytest.approx(
             [a.value - b.value for a, b in zip(after.estimates, before.estimates, strict=True)]
         )
 
@@ -109,49 +109,54 @@ def test_differences_between_models_are_paired(run: Run, site: Site, result: hp.
     ]
     for row in tuned.rows:
         difference = (tables[1][row.method] - tables[0][row.method]).dropna()
-        (cell,) = row.differences
-        assert (cell is None) == (row.method == "bcos")
-        if cell:
-            assert (cell[0].value, cell[1]) == (pytest.approx(difference.mean()), len(difference))
+        (estimate,) = row.differences
+        assert (estimate is None) == (row.method == "bcos")
+        if estimate:
+            assert (estimate[0].value, estimate[1]) == (
+                pytest.approx(difference.mean()),
+                len(difference),
+            )
     assert tuned.figure.svg.count("n/a") == 1
 
 
 def test_differences_to_the_fine_tuned_copy_are_paired(run: Run, site: Site, result: hp.Result):
-    for name, shown in zip(NAMES, across.copies(run, site), strict=True):
+    for name, comparison in zip(NAMES, across.copies(run, site), strict=True):
         scores = result.scores[result.scores["model"] == name].pivot(
             index="sample", columns=["protocol", "method"], values="value"
         )
-        for row in shown.rows:
-            (cell,) = row.differences
+        for row in comparison.rows:
+            (estimate,) = row.differences
             difference = scores["idsds", row.method] - scores["sds", row.method]
-            assert (cell is None) == difference.isna().all()
-            if cell:
-                assert cell[0].value == pytest.approx(difference.mean())
-        assert shown.others == ["fine-tuned (idsds · zero)"]
+            assert (estimate is None) == difference.isna().all()
+            if estimate:
+                assert estimate[0].value == pytest.approx(difference.mean())
+        assert comparison.others == ["fine-tuned (idsds · zero)"]
 
 
 def test_methods_that_a_model_does_not_have_come_last(run: Run, site: Site):
     assert across.models(run, site)[0].rows[-1].method == "bcos"
 
 
-def test_the_best_method_is_no_control_and_has_the_best_mean(run: Run):
+def test_the_best_method_is_not_a_control_and_has_the_best_mean(run: Run):
     key = run.preferred[0]
     for name in NAMES:
-        found = best.best(run, name, key)
-        assert found is not None
+        best_method = best.best(run, name, key)
+        assert best_method is not None
         part = run.summary[
             (run.summary["model"] == name) & (run.summary["protocol"] == "idsds")
         ].set_index("method")
-        assert found.method == part["mean"].drop(["random", "edges"]).idxmax()
-        assert found.view == ViewKey("fine-tuned", "16/zero")
-        assert found.score == pytest.approx(tuple(part.loc[found.method, ["mean", "low", "high"]]))
+        assert best_method.method == part["mean"].drop(["random", "edges"]).idxmax()
+        assert best_method.view == ViewKey("fine-tuned", "16/zero")
+        assert best_method.score == pytest.approx(
+            tuple(part.loc[best_method.method, ["mean", "low", "high"]])
+        )
 
 
 def test_a_scatter_needs_models_that_differ_in_accuracy(run: Run, site: Site):
-    found = best.content(run, site)
-    assert found is not None
-    assert len(found.rows) == 4
-    assert (found.figure is not None) == (len({r.best.accuracy.value for r in found.rows}) > 1)
+    content = best.content(run, site)
+    assert content is not None
+    assert len(content.rows) == 4
+    assert (content.figure is not None) == (len({r.best.accuracy.value for r in content.rows}) > 1)
 
 
 def test_similarity_is_the_mean_absolute_difference(run: Run, data: hp.TensorData):
@@ -172,11 +177,11 @@ def test_similarity_is_the_mean_absolute_difference(run: Run, data: hp.TensorDat
                 cam = grad_cam(model, x, label)
                 maps.append((cam - cam.min()) / (cam.max() - cam.min()))
             cams.append(float((enlarged(maps[0]) - enlarged(maps[1])).abs().mean()))
-    found = pairs["vgg ↔ fine-tuned"]
-    assert found.softmax is not None
-    assert found.cam is not None
-    assert (found.softmax[0].value, found.softmax[1]) == (pytest.approx(softmax, rel=1e-4), N)
-    assert found.cam[0].value == pytest.approx(
+    pair = pairs["vgg ↔ fine-tuned"]
+    assert pair.softmax is not None
+    assert pair.cam is not None
+    assert (pair.softmax[0].value, pair.softmax[1]) == (pytest.approx(softmax, rel=1e-4), N)
+    assert pair.cam[0].value == pytest.approx(
         np.nanmean(cams), abs=1e-3
     )  # maps are kept in half precision
 
@@ -213,10 +218,10 @@ def test_a_copy_is_nearer_only_if_no_interval_overlaps():
 
 
 def test_channels_show_the_images_that_excite_them_most(run: Run, site: Site):
-    for name, shown in zip(NAMES, channels.content(run, site), strict=True):
+    for name, section in zip(NAMES, channels.content(run, site), strict=True):
         views = (ViewKey(), ViewKey("fine-tuned", "16/zero"))
         peaks = [run.kept(name, view).channel_peaks() for view in views]
-        assert shown.n == 32
+        assert section.n == 32
         common = []
         for c in range(6):
             rows = [
@@ -224,10 +229,14 @@ def test_channels_show_the_images_that_excite_them_most(run: Run, site: Site):
             ]
             common.append(len(set(rows[0]) & set(rows[1])))
             if c < 3:
-                assert [image.id for image in shown.channels[c].before] == [str(i) for i in rows[0]]
-                assert [image.id for image in shown.channels[c].after] == [str(i) for i in rows[1]]
-                assert sum(image.both for image in shown.channels[c].after) == common[c]
-        assert (shown.mean, shown.least, shown.most) == (
+                assert [image.id for image in section.channels[c].before] == [
+                    str(i) for i in rows[0]
+                ]
+                assert [image.id for image in section.channels[c].after] == [
+                    str(i) for i in rows[1]
+                ]
+                assert sum(image.both for image in section.channels[c].after) == common[c]
+        assert (section.mean, section.least, section.most) == (
             pytest.approx(np.mean(common)),
             min(common),
             max(common),
@@ -235,19 +244,19 @@ def test_channels_show_the_images_that_excite_them_most(run: Run, site: Site):
 
 
 def test_the_worked_example_gives_the_score_of_the_row(run: Run, site: Site, result: hp.Result):
-    found = example.content(run, site)
-    assert found is not None
-    assert found.fine_tuned
-    assert found.protocol.id == "idsds"
+    content = example.content(run, site)
+    assert content is not None
+    assert content.fine_tuned
+    assert content.protocol.id == "idsds"
     rows = result.scores[
         (result.scores["model"] == NAMES[0]) & (result.scores["protocol"] == "idsds")
     ]
-    row = rows[(rows["method"] == found.method) & (rows["sample"] == found.sample)].iloc[0]
-    assert row["value"] == found.value
+    row = rows[(rows["method"] == content.method) & (rows["sample"] == content.sample)].iloc[0]
+    assert row["value"] == content.value
     numbers = [
         [
             float(v.replace("−", "-"))
-            for v in re.findall(r"patch \d, \d: ([−\d.]+)", str(getattr(found, grid)))
+            for v in re.findall(r"patch \d, \d: ([−\d.]+)", str(getattr(content, grid)))
         ]
         for grid in ("sums", "drops")
     ]
@@ -255,7 +264,7 @@ def test_the_worked_example_gives_the_score_of_the_row(run: Run, site: Site, res
     assert spearmanr(*numbers)[0] == pytest.approx(
         row["value"], abs=0.02
     )  # written with three digits
-    assert found.exact
+    assert content.exact
     assert f"{row['value']:.2f}" in result.report().read_text()
 
 
@@ -268,7 +277,7 @@ def test_the_example_is_typical_and_never_contradicts_its_row():
     ]
     chosen = example.typical(scores, 0.4)
     assert chosen is not None
-    assert chosen.sample == "far"  # near would show another ρ than its row
+    assert chosen.sample == "far"  # the ρ of near would differ from its row
     only = example.typical(scores[1:2], 0.4)
     assert only is not None
     assert abs(only.rho - only.value) > example.SAME  # shown with ≈
@@ -288,20 +297,20 @@ def test_the_gallery_offers_each_network_the_settings_that_evaluated_it(run: Run
                     assert all(score.text != "not evaluated" for score in tile.scores.values())
 
 
-def test_agreement_before_and_after_fine_tuning(run: Run, site: Site):
-    for standing, twin in zip(run.standings, stability.content(run, site).twins, strict=True):
+def test_agreement_before_and_after_fine_tuning_is_a_rank_correlation(run: Run, site: Site):
+    for standing, pair in zip(run.standings, stability.content(run, site).twins, strict=True):
         kept = [
             i
             for i, m in enumerate(standing.methods)
             if m not in ("random", "edges") and np.isfinite(standing.means[:, i]).all()
         ]
-        assert twin.agreement.value == pytest.approx(
+        assert pair.agreement.value == pytest.approx(
             spearmanr(standing.means[0, kept], standing.means[1, kept])[0]
         )
-        assert twin.labels == ["sds · zero", "idsds · zero"]
+        assert pair.labels == ["sds · zero", "idsds · zero"]
 
 
-def test_other_sections_know_the_views(run: Run, site: Site):
+def test_other_sections_distinguish_the_views(run: Run, site: Site):
     assert [m.name for m in provenance.content(run, site).models] == [
         f"{n}{v}" for n in NAMES for v in ("", ", fine-tuned 16/zero")
     ]
@@ -319,11 +328,11 @@ def test_fine_tuned_weights_alone_are_reported_too(data: hp.TensorData, tmp_path
         NAMES[0], data, ["ixg", "saliency"], ["idsds"], out=tmp_path / "one", keep_maps=4
     )
     run = Run(result.store)
-    found = models.content(run, site)
-    assert found is not None
-    assert (found.fine_tuned, found.pairs) == (True, False)
-    assert found.question == "How good is the fine-tuned network?"
-    assert (found.across, found.best, found.similarity, found.channels) == (
+    content = models.content(run, site)
+    assert content is not None
+    assert (content.fine_tuned, content.pairs) == (True, False)
+    assert content.question == "How good is the fine-tuned network?"
+    assert (content.across, content.best, content.similarity, content.channels) == (
         [],
         None,
         None,
@@ -341,21 +350,21 @@ def test_one_model_and_its_copy_are_compared(data: hp.TensorData, tmp_path: Path
     result = hp.evaluate(
         NAMES[0], data, ["ixg", "gradcam"], ["idsds", "sds"], out=tmp_path / "one", keep_maps=20
     )
-    found = models.content(Run(result.store), site)
-    assert found is not None
-    assert found.question == "What did fine-tuning change?"
-    assert (found.across, found.best) == ([], None)
-    assert len(found.copies) == 1
-    assert found.similarity.same and not found.similarity.other
-    assert [c.name for c in found.channels] == ["vgg"]
-    assert [r.label for r in found.accuracy[0].models[0].rows] == [
+    content = models.content(Run(result.store), site)
+    assert content is not None
+    assert content.question == "What did fine-tuning change?"
+    assert (content.across, content.best) == ([], None)
+    assert len(content.copies) == 1
+    assert content.similarity.same and not content.similarity.other
+    assert [c.name for c in content.channels] == ["vgg"]
+    assert [r.label for r in content.accuracy[0].models[0].rows] == [
         "original",
         "fine-tuned",
         "change",
     ]
 
 
-def test_one_model_as_it_is_has_nothing_to_be_compared_with(data: hp.TensorData, tmp_path: Path):
+def test_one_model_without_copies_has_no_comparison(data: hp.TensorData, tmp_path: Path):
     result = hp.evaluate(NAMES[0], data, ["ixg"], ["sds"], out=tmp_path / "one", keep_maps=0)
     text = result.report().read_text()
     assert 'id="models"' not in text
@@ -364,13 +373,13 @@ def test_one_model_as_it_is_has_nothing_to_be_compared_with(data: hp.TensorData,
 
 
 def test_labels_of_a_scatter_do_not_overlap():
-    found = spread([10.0, 11.0, 12.0, 300.0], 15.0, 0.0, 300.0)
-    assert all(b - a >= 15 for a, b in pairwise(found))
-    assert max(found) <= 300
+    positions = spread([10.0, 11.0, 12.0, 300.0], 15.0, 0.0, 300.0)
+    assert all(b - a >= 15 for a, b in pairwise(positions))
+    assert max(positions) <= 300
     assert spread([], 15.0, 0.0, 300.0) == []
 
 
-def test_a_lattice_has_a_mark_or_a_word_in_every_cell():
+def test_a_lattice_has_a_mark_or_a_text_in_every_panel_of_a_row():
     axis = Axis.around([0.0, 1.0])
     rows = [
         Row("a", "cam", (Spot(0.5, 0.4, 0.6, "tip"), "n/a")),
@@ -383,18 +392,18 @@ def test_a_lattice_has_a_mark_or_a_word_in_every_cell():
 
 
 @pytest.mark.parametrize(
-    ("view", "words"),
+    ("view", "description"),
     [
         (ViewKey(), "original"),
         (ViewKey("fine-tuned", "16/zero"), "fine-tuned (16/zero)"),
         (ViewKey("grid", "gridpg (grid=2)", 3), "gridpg (grid=2), cell 3"),
     ],
 )
-def test_views_in_words(view: ViewKey, words: str):
-    assert view.description == words
+def test_views_have_a_readable_description(view: ViewKey, description: str):
+    assert view.description == description
 
 
-def test_an_unfinished_run_without_labels_is_compared_as_far_as_it_goes(
+def test_an_unfinished_run_without_labels_is_compared_as_far_as_possible(
     data: hp.TensorData, tmp_path: Path
 ):
     result = hp.evaluate(

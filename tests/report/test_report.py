@@ -116,8 +116,8 @@ def pixels(path: Path) -> np.ndarray:
 
 
 def test_the_tables_show_the_numbers_of_the_summary(full: hp.Result, page: Path):
-    shown = Page(page.read_text())
-    tables = [t for t in shown.tables if t[0][:2] == ["rank", "rank interval"]]
+    parsed = Page(page.read_text())
+    tables = [t for t in parsed.tables if t[0][:2] == ["rank", "rank interval"]]
     summary = full.summary()
     groups = [
         g
@@ -168,7 +168,7 @@ def test_the_rows_of_a_table_are_sorted_by_rank_and_the_unranked_come_last(page:
             assert ranks == sorted(ranks)
 
 
-def test_scores_are_there_as_csv(full: hp.Result, page: Path):
+def test_scores_are_exported_as_csv(full: hp.Result, page: Path):
     scores = pd.read_csv(
         page.parent / "scores.csv",
         keep_default_na=False,
@@ -194,11 +194,11 @@ def test_every_method_has_a_mark_under_every_setting(page: Path):
     )
 
 
-def test_figures_are_files_that_stand_alone(page: Path):
+def test_figures_are_self_contained_files(page: Path):
     figures = sorted((page.parent / "figures").glob("*.svg"))
     links = {a["href"] for tag, a in Page(page.read_text()).tags if tag == "a" and "download" in a}
-    shown = {link for link in links if str(link).startswith("figures/")}
-    assert shown == {f"figures/{figure.name}" for figure in figures}
+    linked = {link for link in links if str(link).startswith("figures/")}
+    assert linked == {f"figures/{figure.name}" for figure in figures}
     charts = re.findall(r'<svg[^>]*class="chart [^"]*"[^>]*>(?=<title>)', page.read_text())
     assert len(charts) >= len(figures) > 0
     for figure in figures:
@@ -207,36 +207,38 @@ def test_figures_are_files_that_stand_alone(page: Path):
         assert text.startswith("<?xml")
 
 
-def test_the_winner_is_the_best_mean_rank_of_what_is_no_control(full: hp.Result, tmp_path: Path):
-    found = headline.content(Run(full.store), Site(tmp_path))
+def test_the_winner_is_the_method_with_the_best_mean_rank_that_is_no_control(
+    full: hp.Result, tmp_path: Path
+):
+    content = headline.content(Run(full.store), Site(tmp_path))
     summary = full.summary()
-    for verdict in found.verdicts:
+    for verdict in content.verdicts:
         part = summary[(summary["model"] == verdict.model)].pivot_table(
             index="method", columns="baseline", values="rank", dropna=False
         )
-        real = part.drop(["random", "constant", "edges"], errors="ignore").mean(
+        mean_ranks = part.drop(["random", "constant", "edges"], errors="ignore").mean(
             axis=1, skipna=False
         )
-        assert real[verdict.winner] == real.min() == pytest.approx(verdict.rank.value)
+        assert mean_ranks[verdict.winner] == mean_ranks.min() == pytest.approx(verdict.rank.value)
         assert verdict.rank.low <= verdict.rank.high
 
 
-def test_a_control_that_beats_methods_is_said_so(evaluated: Evaluate, tmp_path: Path):
-    """Here the control is the only map that is not upside down."""
+def test_a_control_that_beats_all_methods_is_reported(evaluated: Evaluate, tmp_path: Path):
+    """The only method has the wrong sign, so the control wins."""
 
     def upside_down(model, x, target, *, rng):
         return -hp.explain(model, x, target, "ixg")
 
     result = evaluated([upside_down, "random"], 64)
-    found = headline.content(Run(result.store), Site(tmp_path))
-    (verdict,) = found.verdicts
+    content = headline.content(Run(result.store), Site(tmp_path))
+    (verdict,) = content.verdicts
     assert verdict.control is not None
     assert verdict.control.clearly == ["upside_down"]
     assert verdict.control_wins
     assert "no method beats the best control" in " ".join(result.report().read_text().split())
 
 
-def test_a_winner_by_mean_rank_that_loses_somewhere_is_no_clear_win(
+def test_a_winner_by_mean_rank_that_loses_under_one_setting_is_no_clear_winner(
     evaluated: Evaluate, tmp_path: Path
 ):
     """Two settings of three agree; the scores of the third are negated in the store."""
@@ -263,7 +265,7 @@ def test_warnings_come_first(full: hp.Result, tmp_path: Path):
     assert {"failed", "few", "accuracy"} <= kinds  # noise has no class
 
 
-def test_maps_below_zero_are_drawn_around_white(full: hp.Result, tmp_path: Path):
+def test_signed_maps_are_drawn_around_white(full: hp.Result, tmp_path: Path):
     (model, *_) = gallery.content(Run(full.store), Site(tmp_path)).models
     signed = {tile.method: tile.signed for tile in model.views[0].samples[0].tiles}
     assert signed["ixg"]
@@ -276,7 +278,7 @@ def test_the_gallery_shows_what_was_evaluated(full: hp.Result, tmp_path: Path):
     """The rank correlation of patch sums and drops in the page is the score in the page."""
     site = Site(tmp_path)
     (model, *_) = gallery.content(Run(full.store), site).models
-    seen = 0
+    compared = 0
     (view,) = model.views
     for sample in view.samples:
         assert pixels(tmp_path / sample.photo).shape == (32, 32, 3)
@@ -288,15 +290,15 @@ def test_the_gallery_shows_what_was_evaluated(full: hp.Result, tmp_path: Path):
                 if score.value is not None and tile.method in ("ixg", "random", "mine"):
                     sums = json.loads(tile.sums)["16"]
                     assert spearmanr(sums, drops.values)[0] == pytest.approx(score.value, abs=0.02)
-                    seen += 1
-    assert seen > 30
+                    compared += 1
+    assert compared > 30
 
 
 def test_samples_are_the_first_the_best_and_the_worst():
     samples = [f"s{i}" for i in range(20)]
     chosen = gallery.choose(samples, list(reversed(samples)), 12)
-    assert [s for s, why in chosen.items() if why.startswith("best")] == ["s19", "s18", "s17"]
-    assert [s for s, why in chosen.items() if why.startswith("worst")] == ["s0", "s1", "s2"]
+    assert [s for s, reason in chosen.items() if reason.startswith("best")] == ["s19", "s18", "s17"]
+    assert [s for s, reason in chosen.items() if reason.startswith("worst")] == ["s0", "s1", "s2"]
     assert list(chosen)[:6] == samples[3:9]
     assert list(gallery.choose(samples[:2], samples, 12)) == samples[:2]
     assert gallery.choose(samples[:3], samples, 12) == {
@@ -314,11 +316,11 @@ def test_text_from_a_run_is_inert(evaluated: Evaluate):
     assert "<img src=x" not in text
     assert "<script>alert" not in text
     assert "{{ 7 * 7 }}" in text
-    shown = Page(text)
-    assert [tag for tag, _ in shown.tags].count("script") == 1
+    parsed = Page(text)
+    assert [tag for tag, _ in parsed.tags].count("script") == 1
     assert not [
         attribute
-        for _, attributes in shown.tags
+        for _, attributes in parsed.tags
         for attribute in attributes
         if attribute.startswith("on")
     ]
@@ -326,11 +328,11 @@ def test_text_from_a_run_is_inert(evaluated: Evaluate):
     assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
 
 
-def test_nothing_comes_from_elsewhere(page: Path):
-    shown = Page(page.read_text())
+def test_nothing_is_loaded_from_outside_the_report(page: Path):
+    parsed = Page(page.read_text())
     links = [
         value
-        for _, attributes in shown.tags
+        for _, attributes in parsed.tags
         for key, value in attributes.items()
         if key in ("src", "href") and value
     ]
@@ -343,13 +345,13 @@ def test_nothing_comes_from_elsewhere(page: Path):
             assert (page.parent / link).is_file()
     policy = next(
         a["content"]
-        for tag, a in shown.tags
+        for tag, a in parsed.tags
         if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
     )
     assert policy is not None
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
-    assert not any("style" in attributes for _, attributes in shown.tags)
+    assert not any("style" in attributes for _, attributes in parsed.tags)
 
 
 @pytest.mark.parametrize(
@@ -369,24 +371,24 @@ def test_small_and_broken_runs_have_a_report_too(
     result = evaluated(methods, samples)
     text = result.report().read_text()
     run = Run(result.store)
-    shown = {s.id for s in SECTIONS if s.content(run, Site(tmp_path)) is not None}
-    assert shown >= {"headline", "ranking", "stability", "gallery", "failures", "provenance"}
-    assert set(re.findall(r'<section id="(\w+)"', text)) == shown
-    assert all(f'href="#{i}"' in text for i in shown)
+    section_ids = {s.id for s in SECTIONS if s.content(run, Site(tmp_path)) is not None}
+    assert section_ids >= {"headline", "ranking", "stability", "gallery", "failures", "provenance"}
+    assert set(re.findall(r'<section id="(\w+)"', text)) == section_ids
+    assert all(f'href="#{section_id}"' in text for section_id in section_ids)
     assert not re.search(
         r"\b(nan|None)\b", re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL)
     )
 
 
-def test_one_setting_says_nothing_about_stability(evaluated: Evaluate):
+def test_stability_is_not_claimed_from_one_setting(evaluated: Evaluate):
     assert "This run cannot tell" in evaluated(["ixg", "saliency"], 3).report().read_text()
 
 
-def test_a_run_without_kept_maps_says_so(evaluated: Evaluate):
+def test_the_report_says_if_no_maps_were_kept(evaluated: Evaluate):
     assert "No maps were kept" in evaluated(["ixg"], 3, keep_maps=0).report().read_text()
 
 
-def test_a_run_that_was_cut_short_says_so(evaluated: Evaluate):
+def test_the_report_says_if_tasks_are_missing(evaluated: Evaluate):
     result = evaluated(["ixg", "saliency"], 70)
     last = sorted((result.store.root / "rows").iterdir())[-1]
     last.unlink()
@@ -406,7 +408,7 @@ def test_building_again_replaces_the_old_report(full: hp.Result, tmp_path: Path)
     assert [p.name for p in tmp_path.iterdir()] == ["site"]
 
 
-def test_a_directory_with_something_else_in_it_is_left_alone(full: hp.Result, tmp_path: Path):
+def test_a_directory_with_other_files_is_not_overwritten(full: hp.Result, tmp_path: Path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(hp.HeatproofError, match="not a report"):
         build(full.store, tmp_path)
@@ -421,7 +423,7 @@ def test_a_directory_with_something_else_in_it_is_left_alone(full: hp.Result, tm
     assert (site / "notes.txt").read_text() == (tmp_path / "thesis.tex").read_text() == "precious"
 
 
-def test_a_report_is_small(page: Path):
+def test_a_report_is_smaller_than_two_megabytes(page: Path):
     assert sum(p.stat().st_size for p in page.parent.rglob("*") if p.is_file()) < 2_000_000
 
 
@@ -435,7 +437,7 @@ def test_numbers_have_a_real_minus_and_no_negative_zero():
     ]
 
 
-def test_the_images_of_the_run_are_not_changed(page: Path, full: hp.Result):
+def test_photos_equal_the_images_of_the_run(page: Path, full: hp.Result):
     stored = full.store.tensors(full.store.plan().tasks[0].name)
     kept = dict(zip(stored.samples.ids, stored.tensors[IMAGES], strict=False))
     photos = [

@@ -41,18 +41,18 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
 
 
 @pytest.fixture(scope="module")
-def shown(result: hp.Result, tmp_path_factory: pytest.TempPathFactory) -> retraining.Content:
-    found = retraining.content(Run(result.store), Site(tmp_path_factory.mktemp("site")))
-    assert found
-    return found
+def section(result: hp.Result, tmp_path_factory: pytest.TempPathFactory) -> retraining.Content:
+    content = retraining.content(Run(result.store), Site(tmp_path_factory.mktemp("site")))
+    assert content
+    return content
 
 
 def test_accuracy_is_listed_with_training_and_evaluation_images(
-    result: hp.Result, shown: retraining.Content
+    result: hp.Result, section: retraining.Content
 ) -> None:
-    changes = [(row.trained_on, row.evaluated_on) for row in shown.rows]
+    changes = [(row.trained_on, row.evaluated_on) for row in section.rows]
     assert changes == [("stripes", "stripes"), ("disc", "disc"), ("disc", "notch")]
-    for row, change in zip(shown.rows, ("stripes", "disc", "notch"), strict=True):
+    for row, change in zip(section.rows, ("stripes", "disc", "notch"), strict=True):
         labels = hp.load_data(f"{change}:paperbirds:test", limit=40).labels
         logits = torch.stack(Run(result.store).kept(row.model).logits)
         correct = (
@@ -62,26 +62,26 @@ def test_accuracy_is_listed_with_training_and_evaluation_images(
         assert (row.accuracy.low, row.accuracy.high) == pytest.approx(wilson(correct, 40))
 
 
-def test_masses_are_the_means_of_the_rows(result: hp.Result, shown: retraining.Content) -> None:
-    mass = shown.mass
+def test_masses_are_the_means_of_the_rows(result: hp.Result, section: retraining.Content) -> None:
+    mass = section.mass
     assert mass.models == [
         "resnet-narrow trained on stripes",
         "resnet-narrow trained on disc evaluated on notch",
-    ]  # a disc tells nothing
+    ]  # a disc does not say which pixels matter
     rows = (
         result.scores[result.scores["status"] == "ok"].groupby(["model", "method"])["value"].mean()
     )
     for line in mass.rows:
-        for model, cell in zip(mass.models, line.estimates, strict=True):
-            assert cell.value == pytest.approx(rows[f"paperbirds/{model}", line.method])
+        for model, estimate in zip(mass.models, line.estimates, strict=True):
+            assert estimate.value == pytest.approx(rows[f"paperbirds/{model}", line.method])
     (oracle,) = (line for line in mass.rows if line.method == "object")
-    assert [cell.value for cell in oracle.estimates] == [1, 1]
+    assert [estimate.value for estimate in oracle.estimates] == [1, 1]
 
 
 def test_every_model_has_a_picture_with_its_maps(
-    result: hp.Result, shown: retraining.Content
+    result: hp.Result, section: retraining.Content
 ) -> None:
-    first, second, third = shown.pictures.rows
+    first, second, third = section.pictures.rows
     assert [tile.method for tile in first.tiles] == ["ixg", "constant", "object"]
     assert all(tile.file for row in (first, third) for tile in row.tiles)
     assert [tile.score for tile in second.tiles] == ["", "", ""]
@@ -89,6 +89,6 @@ def test_every_model_has_a_picture_with_its_maps(
     assert "What does a network learn from modified images" in page and "trained on" in page
 
 
-def test_a_run_of_models_as_they_came_has_no_such_section(tmp_path: Path) -> None:
-    found = hp.evaluate("paperbirds/resnet", "paperbirds:test", ["random"], ["attr-mass"], limit=2)
-    assert retraining.content(Run(found.store), Site(tmp_path)) is None
+def test_a_run_without_retrained_models_has_no_section_on_them(tmp_path: Path) -> None:
+    result = hp.evaluate("paperbirds/resnet", "paperbirds:test", ["random"], ["attr-mass"], limit=2)
+    assert retraining.content(Run(result.store), Site(tmp_path)) is None

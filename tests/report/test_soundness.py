@@ -1,4 +1,4 @@
-"""The section on values, compared with a slow re-computation from the run."""
+"""The section on soundness and completeness, compared with a slow re-computation from the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROTOCOLS = [
 
 
 def negative_at_times(model, x, target, *, rng):
-    """Nothing positive for one sample."""
+    """Return maps that are positive except for one sample."""
     maps = x[:, 0].abs()
     for i, sample in enumerate(rng.ids):
         maps[i] *= -1.0 if sample == "test-00003" else 1.0
@@ -47,10 +47,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def shown(run: Run, tmp_path_factory: pytest.TempPathFactory) -> soundness.Model:
-    found = soundness.content(run, Site(tmp_path_factory.mktemp("site")))
-    assert found
-    return found.models[0]
+def section(run: Run, tmp_path_factory: pytest.TempPathFactory) -> soundness.Model:
+    content = soundness.content(run, Site(tmp_path_factory.mktemp("site")))
+    assert content
+    return content.models[0]
 
 
 def curve(run: Run, protocol: str, method: str, name: str) -> np.ndarray:
@@ -58,8 +58,8 @@ def curve(run: Run, protocol: str, method: str, name: str) -> np.ndarray:
     return run.kept("paperbirds/vgg").curves(facts, method, name).double()
 
 
-def test_soundness_at_levels(run: Run, shown: soundness.Model):
-    rows = {r.method: r for r in shown.levels[0].rows}
+def test_soundness_is_listed_at_the_levels_of_accuracy(run: Run, section: soundness.Model):
+    rows = {r.method: r for r in section.levels[0].rows}
     assert {m: r.n for m, r in rows.items()} == {
         **dict.fromkeys(CHANGED, 12),
         "negative_at_times": 11,
@@ -69,15 +69,15 @@ def test_soundness_at_levels(run: Run, shown: soundness.Model):
         score, mass = (curve(run, "soundness", method, name)[keep] for name in ("score", "mass"))
         q = F.soundness(score.mean(0), mass, eps=0.05).mean(0)
         assert row.highest == pytest.approx(score.mean(0).max().item())
-        for level, found in zip(soundness.LEVELS, row.estimates, strict=True):
+        for level, estimate in zip(soundness.LEVELS, row.estimates, strict=True):
             reached = (score.mean(0) >= level - 1e-9).nonzero()
-            assert found.value == pytest.approx(
+            assert estimate.value == pytest.approx(
                 q[reached[0, 0]].item() if len(reached) else np.nan, nan_ok=True
             )
 
 
-def test_completeness_over_thresholds(run: Run, shown: soundness.Model):
-    table = shown.thresholds[0]
+def test_completeness_is_listed_by_threshold(run: Run, section: soundness.Model):
+    table = section.thresholds[0]
     assert table.thresholds == [0.75, 0.5, 0.25]
     rows = {r.method: r for r in table.rows}
     for method in CHANGED:
@@ -87,51 +87,51 @@ def test_completeness_over_thresholds(run: Run, shown: soundness.Model):
     assert rows["negative_at_times"].n == 11
 
 
-def test_what_is_left_out_is_said(shown: soundness.Model):
+def test_warnings_name_the_samples_that_are_left_out(section: soundness.Model):
     left_out = {
         (w.setting.split(" ")[0], w.method): (w.count, w.reason)
-        for w in shown.warnings
+        for w in section.warnings
         if isinstance(w, soundness.LeftOut)
     }
     for protocol in ("soundness", "completeness"):
         assert left_out[protocol, "negative_at_times"] == (1, "nothing in the map is positive")
         assert left_out[protocol, "constant"] == (12, "the map is the same everywhere")
-    few = next(w for w in shown.warnings if isinstance(w, soundness.TooFewSamples))
+    few = next(w for w in section.warnings if isinstance(w, soundness.TooFewSamples))
     assert (few.count, few.needed) == (12, 20)
 
 
-def test_a_metric_that_is_not_measured_in_accuracy_is_not_drawn(shown: soundness.Model):
-    assert [f.label.split(" ")[0] for f in shown.by_value] == ["soundness", "completeness"]
-    assert [f.label.split(" ")[0] for f in shown.by_order] == ["road"]
+def test_a_metric_that_is_not_measured_in_accuracy_is_not_drawn(section: soundness.Model):
+    assert [f.label.split(" ")[0] for f in section.by_value] == ["soundness", "completeness"]
+    assert [f.label.split(" ")[0] for f in section.by_order] == ["road"]
 
 
-def test_distances_between_changed_maps(run: Run, shown: soundness.Model):
-    assert [(t.base, t.scheme) for t in shown.distinct.trios] == [("saliency", "constant")]
-    found = {c.label.split(" ")[0]: c.distances for c in shown.distinct.columns}
-    assert set(found) == {"soundness", "completeness", "road"}
-    for protocol, name, places in (
+def test_distances_between_changed_maps_are_hausdorff_distances(run: Run, section: soundness.Model):
+    assert [(t.base, t.scheme) for t in section.distinct.trios] == [("saliency", "constant")]
+    distances = {c.label.split(" ")[0]: c.distances for c in section.distinct.columns}
+    assert set(distances) == {"soundness", "completeness", "road"}
+    for protocol, name, positions in (
         ("completeness", "drop", [0.75, 0.5, 0.25]),
         ("road", "score", [0.25, 0.5, 0.75]),
     ):
-        xy = [np.stack([places, curve(run, protocol, m, name).mean(0)], 1) for m in CHANGED]
+        xy = [np.stack([positions, curve(run, protocol, m, name).mean(0)], 1) for m in CHANGED]
         pairs = [
             max(directed_hausdorff(xy[a], xy[b])[0], directed_hausdorff(xy[b], xy[a])[0])
             for a, b in ((0, 1), (0, 2), (1, 2))
         ]
-        assert found[protocol].each[0].value == pytest.approx(min(pairs))
-        assert found[protocol].mean.value == pytest.approx(min(pairs))
-    panel = shown.distinct.panels[0].rows[0].maps
+        assert distances[protocol].each[0].value == pytest.approx(min(pairs))
+        assert distances[protocol].mean.value == pytest.approx(min(pairs))
+    panel = section.distinct.panels[0].rows[0].maps
     assert len(set(panel)) == len(panel) == 3
 
 
-def test_the_page_says_all_of_it(run: Run, tmp_path):
+def test_the_page_shows_the_warnings(run: Run, tmp_path):
     with pytest.warns(UserWarning, match="use 20 or more"):
         text = hp.Result.load(run.store.root).report(tmp_path / "site").read_text()
     assert "1 sample left out (nothing in the map is positive)" in text
     assert "12 samples cannot resolve a gain of 0.05 in accuracy" in text
 
 
-def test_a_curve_ends_where_it_is_not_known():
+def test_a_curve_ends_where_its_values_are_undefined():
     nan = float("nan")
     lines = [
         Trace("a", "cam", (0.2, 0.4, nan), (0.1, 0.5, 0.9), (0.1, 0.3, nan), (0.3, 0.5, nan)),

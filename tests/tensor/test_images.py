@@ -1,4 +1,4 @@
-"""Patches, filters and resizing, against the obvious way to write them."""
+"""Patches, filters and resizing, compared with direct implementations."""
 
 import pytest
 import scipy.ndimage
@@ -62,7 +62,7 @@ def test_smoothing_keeps_the_mass_away_from_the_border():
     )
 
 
-def test_resize_leaves_a_map_of_the_right_size_alone():
+def test_resize_returns_a_map_of_the_requested_size_unchanged():
     maps = torch.randn(2, 8, 8)
     assert resize(maps, 8, 8) is maps
     assert resize(maps, 32, 16).shape == (2, 32, 16)

@@ -12,18 +12,18 @@ def draw(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_the_measures_by_numpy():
+def test_the_measures_equal_those_of_scipy_and_numpy():
     logits = 3 * draw(4, 6, 10)
     values = logits.double().numpy()
     p = scipy.special.softmax(values, -1)
-    theirs = {
+    expected = {
         "mean-sigmoid": scipy.special.expit(values).mean(-1),
         "negentropy": np.log(10) - scipy.stats.entropy(p, axis=-1),
         "energy": ((values - values.mean(-1, keepdims=True)) ** 2).mean(-1),
     }
-    assert theirs.keys() == INFORMATION.keys()
+    assert expected.keys() == INFORMATION.keys()
     for name, measure in INFORMATION.items():
-        np.testing.assert_allclose(measure(logits), theirs[name], rtol=1e-12)
+        np.testing.assert_allclose(measure(logits), expected[name], rtol=1e-12)
     np.testing.assert_allclose(
         F.negentropy(logits), scipy.special.rel_entr(p, 0.1).sum(-1), rtol=1e-10
     )  # KL from uniform
@@ -37,10 +37,10 @@ def test_a_constant_added_to_all_logits_changes_nothing(shift):
     assert ((F.mean_sigmoid(logits + shift) - F.mean_sigmoid(logits)) * np.sign(shift) > 0.05).all()
 
 
-def test_uniform_and_certain_predictions():
-    alike, certain = torch.full((10,), 3.0), torch.tensor([0.0] + [-torch.inf] * 9)
-    assert F.negentropy(alike) == pytest.approx(0, abs=1e-12) and F.negentropy(alike) >= 0
-    assert F.energy(alike) == 0
+def test_uniform_and_certain_predictions_have_extreme_values():
+    uniform, certain = torch.full((10,), 3.0), torch.tensor([0.0] + [-torch.inf] * 9)
+    assert F.negentropy(uniform) == pytest.approx(0, abs=1e-12) and F.negentropy(uniform) >= 0
+    assert F.energy(uniform) == 0
     assert F.mean_sigmoid(torch.zeros(10)) == 0.5
     assert F.negentropy(certain) == pytest.approx(np.log(10))
 
@@ -85,15 +85,15 @@ def test_the_area_reached_by_monotonic_curves(fraction):
 def test_the_fraction_of_the_area_that_is_out_of_domain():
     distance = ramp.expand(3, -1)
     curves = torch.stack([torch.ones(11), ramp, 1 - ramp])
-    beyond = F.area_beyond(curves, distance, 0.45)
+    areas = F.area_beyond(curves, distance, 0.45)
     # Trapezoidal weights 1 … 1 ½ from the point .5 on: 5.5 of 10, .5 + … + .9 + ½ = 4 of 5, and
     # .5 + … + .1 = 1.5 of 5.
-    assert beyond.tolist() == pytest.approx([0.55, 0.8, 0.3])
+    assert areas.tolist() == pytest.approx([0.55, 0.8, 0.3])
     assert F.area_beyond(curves, distance, -1.0).tolist() == pytest.approx([1, 1, 1])
     assert F.area_beyond(curves, distance, 1.0).tolist() == [0, 0, 0]  # beyond, not at
     assert F.area_beyond(
         curves, distance, torch.tensor([[0.45], [2.0], [-1.0]])
     ).tolist() == pytest.approx([0.55, 0, 1])
-    assert F.area_beyond(7 * curves, distance, 0.45).tolist() == pytest.approx(beyond.tolist())
+    assert F.area_beyond(7 * curves, distance, 0.45).tolist() == pytest.approx(areas.tolist())
     assert F.area_beyond(torch.zeros(11), ramp, 0.5).isnan()
     assert F.area_beyond(torch.tensor([1.0, 0.0, -1.0]), torch.tensor([0.0, 0.5, 1.0]), 0.7).isnan()

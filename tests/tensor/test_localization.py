@@ -1,4 +1,4 @@
-"""Localization and aggregated maps: closed forms, and a slow version of the same thing."""
+"""Localization and aggregated maps, compared with closed forms and slow implementations."""
 
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ def test_a_map_that_is_the_same_everywhere_scores_by_chance(grid):
     )
 
 
-def test_only_the_positive_part_counts_and_nothing_scores_nothing():
+def test_only_the_positive_part_counts_and_an_empty_map_scores_zero():
     maps = torch.zeros(3, 4, 4)
     maps[0, :2, 2:] = 1  # grid cell 1
     maps[0, 2:, :2] = -5

@@ -44,11 +44,11 @@ def test_a_row_of_the_bank_is_its_own_first_neighbour():
     bank[7] = bank[3]
     assert (F.knn_distance(bank, bank) == 0).all()
     others = [np.delete(unit(bank), i, 0) for i in range(50)]
-    theirs = [
-        np.linalg.norm(rest - own, axis=1).min()
-        for own, rest in zip(unit(bank), others, strict=True)
+    expected = [
+        np.linalg.norm(rest - row, axis=1).min()
+        for row, rest in zip(unit(bank), others, strict=True)
     ]
-    np.testing.assert_allclose(F.knn_distance(bank, bank, k=2), theirs, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(F.knn_distance(bank, bank, k=2), expected, rtol=1e-12, atol=1e-15)
     assert F.knn_distance(bank, bank, k=2)[3] == 0
 
 
@@ -106,5 +106,5 @@ def test_mismatched_arguments_are_refused(shape, k, message):
         F.knn_distance(draw(2, 3), draw(*shape), k)
 
 
-def test_no_rows():
+def test_a_batch_without_rows_has_no_distances():
     assert F.knn_distance(draw(0, 3), draw(5, 3)).shape == (0,)

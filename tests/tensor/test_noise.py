@@ -16,9 +16,9 @@ def test_the_noise_of_a_sample_does_not_depend_on_its_batch():
 
 def test_noise_is_philox_keyed_by_the_hash():
     key = int.from_bytes(hashlib.sha256(repr((0, "map", "a")).encode()).digest()[:16], "little")
-    plain, own = np.random.Generator(np.random.Philox(key=key)), generator(0, "map", "a")
-    np.testing.assert_array_equal(own.standard_normal(9), plain.standard_normal(9))
-    assert own.integers(2**40) == plain.integers(2**40)
+    expected, noise = np.random.Generator(np.random.Philox(key=key)), generator(0, "map", "a")
+    np.testing.assert_array_equal(noise.standard_normal(9), expected.standard_normal(9))
+    assert noise.integers(2**40) == expected.integers(2**40)
 
 
 def test_seed_purpose_and_id_all_matter():
@@ -32,13 +32,13 @@ def test_once_is_the_same_for_all_samples():
     )
 
 
-def test_distributions():
+def test_noise_is_normal_or_uniform():
     rng = Rng(0, [str(i) for i in range(50)])
     assert scipy.stats.kstest(rng.normal("n", (400,)).flatten().numpy(), "norm").pvalue > 1e-3
     assert scipy.stats.kstest(rng.uniform("u", (400,)).flatten().numpy(), "uniform").pvalue > 1e-3
 
 
-def test_global_generators_are_left_alone():
+def test_global_generators_are_unchanged():
     torch.manual_seed(1)
     np.random.seed(1)
     before = torch.get_rng_state(), np.random.get_state()[1].copy()

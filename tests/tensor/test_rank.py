@@ -17,7 +17,7 @@ rows = hnp.arrays(
 
 @settings(deadline=None)
 @given(rows, st.integers(0, 2**32 - 1))
-def test_equals_scipy_with_many_ties(a, seed):
+def test_spearman_equals_scipy_with_many_ties(a, seed):
     b = np.random.default_rng(seed).integers(-3, 4, a.shape).astype(float)
     ours = spearman(torch.from_numpy(a), torch.from_numpy(b)).numpy()
     np.testing.assert_allclose(
@@ -32,7 +32,7 @@ def test_equals_scipy_with_many_ties(a, seed):
 
 @settings(deadline=None)
 @given(hnp.arrays(np.float64, (3, 12), elements=st.floats(-5, 5, width=16), unique=True))
-def test_depends_on_the_order_alone(a):
+def test_spearman_depends_only_on_the_order(a):
     b = np.random.default_rng(0).normal(size=a.shape)
     plain = spearman(torch.from_numpy(a), torch.from_numpy(b))
     torch.testing.assert_close(plain, spearman(torch.from_numpy(np.exp(a)), torch.from_numpy(b**3)))

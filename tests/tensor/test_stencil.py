@@ -20,7 +20,7 @@ def by_lu(image, removed):
     pixels = [tuple(pixel) for pixel in np.argwhere(removed.numpy())]
     number = {pixel: k for k, pixel in enumerate(pixels)}
     matrix = lil_matrix((len(pixels), len(pixels)))
-    right = np.zeros((len(pixels), channels))
+    right_hand_side = np.zeros((len(pixels), channels))
     for k, (i, j) in enumerate(pixels):
         for a in (-1, 0, 1):
             for b in (-1, 0, 1):
@@ -31,10 +31,10 @@ def by_lu(image, removed):
                     if other in number:
                         matrix[k, number[other]] = -weight
                     else:
-                        right[k] += weight * image[:, other[0], other[1]].double().numpy()
+                        right_hand_side[k] += weight * image[:, other[0], other[1]].double().numpy()
     filled = image.double().clone()
     filled[:, removed] = torch.from_numpy(
-        spsolve(matrix.tocsc(), right).reshape(right.shape).T.copy()
+        spsolve(matrix.tocsc(), right_hand_side).reshape(right_hand_side.shape).T.copy()
     )
     return filled
 
@@ -128,7 +128,7 @@ def test_coarse_grids_are_the_same_equations():
     torch.testing.assert_close(matrix(coarse), matrix(coarse).T)
 
 
-def test_a_constant_image_comes_back_exactly():
+def test_a_constant_image_is_restored_exactly():
     for fraction in (0.3, 0.9, 0.99):
         removed = draw(4, 50, 61, fraction)[1]
         removed[3] = disc(61, fraction)[:50]
@@ -136,7 +136,7 @@ def test_a_constant_image_comes_back_exactly():
         assert torch.equal(impute(x, removed)[0], x)
 
 
-def test_a_ramp_comes_back_away_from_the_border():
+def test_a_ramp_is_restored_away_from_the_border():
     ramp = (torch.arange(40)[:, None] * 0.1 - torch.arange(48) * 0.05)[None, None]
     removed = torch.zeros(1, 40, 48, dtype=torch.bool)
     removed[:, 1:-1, 1:-1] = draw(1, 38, 46, 0.9)[1]
@@ -151,7 +151,7 @@ def test_filled_pixels_stay_between_the_known_ones():
         assert (ours[:, mask] > low - 1e-5).all() and (ours[:, mask] < high + 1e-5).all()
 
 
-def test_one_known_pixel_is_everywhere():
+def test_one_known_pixel_fills_the_whole_image():
     x, removed = draw(2, 33, 20, 1.1)
     removed[0, 32, 19] = removed[1, 7, 4] = False
     filled, cycles = impute(x, removed)
@@ -171,7 +171,7 @@ def test_nothing_removed_and_everything_removed_need_no_solver():
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_sample_does_not_depend_on_its_neighbours(threads, monkeypatch):
+def test_a_sample_does_not_depend_on_the_rest_of_its_batch(threads, monkeypatch):
     monkeypatch.setattr(stencil, "CHUNK", 3 * 90 * 97 * 4)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -184,8 +184,8 @@ def test_a_sample_does_not_depend_on_its_neighbours(threads, monkeypatch):
         together, cycles = impute(x, removed)
         assert len(set(cycles.tolist())) > 2
         for order in ([4], [8, 2], [7, 3, 1, 0, 5], [6, 6, 6, 6, 1]):
-            filled, own = impute(x[order], removed[order])
-            assert torch.equal(filled, together[order]) and torch.equal(own, cycles[order])
+            filled, part_cycles = impute(x[order], removed[order])
+            assert torch.equal(filled, together[order]) and torch.equal(part_cycles, cycles[order])
     finally:
         torch.set_num_threads(before)
 
@@ -201,7 +201,7 @@ def test_a_start_from_a_nested_mask_ends_at_the_same_image(growing):
         torch.testing.assert_close(filled, impute(x, removed)[0], rtol=0, atol=1e-5)
 
 
-def test_known_pixels_are_untouched_and_the_noise_is_where_it_belongs():
+def test_known_pixels_are_unchanged_and_noise_is_added_to_removed_pixels():
     x, removed = draw(4, 64, 64, 0.5)
     rng = Rng(3, ["a", "b", "c", "a"])
     plain, noisy = F.linear_impute(x, removed, 0, rng), F.linear_impute(x, removed, 0.01, rng)

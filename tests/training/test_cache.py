@@ -41,13 +41,13 @@ SPEC = {
 
 
 def test_models_are_trained_once(quick: Path, tmp_path: Path) -> None:
-    spec, made = make_spec(SPEC), []
+    spec, trained = make_spec(SPEC), []
     assert len(pending_training(spec)) == 6
     stand_in = open_spec(spec, "cpu", train=False)
     assert not quick.exists()
-    plan = open_spec(spec, "cpu", progress=lambda what, done, total: made.append(what))
+    plan = open_spec(spec, "cpu", progress=lambda what, done, total: trained.append(what))
     assert plan_cost(plan) == plan_cost(stand_in)
-    assert set(made) == {
+    assert set(trained) == {
         "training vgg7",
         *(
             f"fine-tuning paperbirds/vgg7{s} for {to}"

@@ -20,7 +20,7 @@ SMALL = {"train": "paperbirds/resnet-narrow", "images": 128, "epochs": 1}
 
 
 @pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("HEATPROOF_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -36,7 +36,7 @@ def spec_of(*models: dict, data: object = "paperbirds", **more: object):
 
 
 def test_each_alteration_gives_a_model_that_is_evaluated_on_the_same_alteration(
-    own_cache: Path, tmp_path: Path
+    empty_cache: Path, tmp_path: Path
 ) -> None:
     spec = spec_of(
         {**SMALL, "trained_on": ["plain", "watermark", "disc"]},
@@ -46,13 +46,15 @@ def test_each_alteration_gives_a_model_that_is_evaluated_on_the_same_alteration(
         len(pending_training(spec)) == 4
         and "128 images forward and backward" in pending_training(spec)[0]
     )
-    stand_in, made = open_spec(spec, "cpu", train=False), []
-    assert not own_cache.exists()
+    stand_in, progress_calls = open_spec(spec, "cpu", train=False), []
+    assert not empty_cache.exists()
     plan = open_spec(
-        spec, "cpu", progress=lambda what, done, total: made.append((what, done, total))
+        spec, "cpu", progress=lambda what, done, total: progress_calls.append((what, done, total))
     )
     assert plan_cost(plan) == plan_cost(stand_in) and pending_training(spec) == []
-    assert {total for _, _, total in made} == {2} and len({what for what, _, _ in made}) == 4
+    assert {total for _, _, total in progress_calls} == {2} and len(
+        {what for what, _, _ in progress_calls}
+    ) == 4
     evaluated = {task.owner: task.data.name for task in plan.tasks}
     assert evaluated == {
         "paperbirds/resnet-narrow trained on plain": "paperbirds:test",
@@ -62,7 +64,7 @@ def test_each_alteration_gives_a_model_that_is_evaluated_on_the_same_alteration(
     }
     again: list[object] = []
     open_spec(spec, "cpu", progress=lambda *step: again.append(step))
-    assert again == [] and len(list(own_cache.iterdir())) == 4
+    assert again == [] and len(list(empty_cache.iterdir())) == 4
     rows = hp.run(spec, tmp_path / "run", "cpu", plan=plan).scores
     assert set(rows.loc[rows["status"] == "n/a", "model"]) == {
         "paperbirds/resnet-narrow trained on disc"
@@ -122,7 +124,7 @@ def test_the_loss_is_that_of_the_images_in_the_seeds_order(tmp_path: Path) -> No
     assert losses[0] == pytest.approx(expected.item(), rel=1e-4)
 
 
-def test_a_mark_is_learned(tmp_path: Path) -> None:
+def test_stripes_are_learned(tmp_path: Path) -> None:
     """A few steps are enough to learn stripes on a blank canvas."""
     spec = spec_of({**SMALL, "images": 512, "epochs": 6, "trained_on": "stripes-blank"})
     (task,) = open_spec(spec, "cpu").tasks
@@ -134,7 +136,7 @@ def test_a_mark_is_learned(tmp_path: Path) -> None:
     )
 
 
-def test_cifar10_by_changing_two_lines(tmp_path: Path) -> None:
+def test_cifar10_needs_only_another_model_and_data(tmp_path: Path) -> None:
     rng, path = np.random.default_rng(0), tmp_path / "cifar10.npz"
     x, y = rng.integers(0, 256, (80, 32, 32, 3), dtype=np.uint8), np.arange(80) % 10
     np.savez(path, train_x=x, train_y=y, test_x=x[:12], test_y=y[:12])
@@ -189,7 +191,7 @@ def test_too_few_images_are_explained(tmp_path: Path) -> None:
         {"name": "paperbirds:train", "limit": 6},
         {"name": "paperbirds", "split": "train", "limit": 6},
     ):
-        with pytest.raises(hp.HeatproofError, match="cannot be judged on it"):
+        with pytest.raises(hp.HeatproofError, match="cannot be evaluated on it"):
             open_spec(
                 spec_of({**SMALL, "trained_on": "watermark"}).model_copy(
                     update={"data": DataSpec(**data)}

@@ -87,7 +87,7 @@ def test_a_mosaic_window_blends_targets_by_squared_area() -> None:
 
 
 def test_part_drops_find_the_part_a_model_looks_at() -> None:
-    """The first sixteen birds have orange feet and no other thing in the lower half is as red."""
+    """The first sixteen birds have orange feet, and nothing else in the lower half is as red."""
 
     def sees_only_redness(images: torch.Tensor) -> torch.Tensor:
         red = (images[:, 0] - images[:, 2]).clamp(min=1.5)[:, images.shape[2] // 2 :].mean((1, 2))

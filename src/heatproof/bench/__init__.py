@@ -1,1 +1,1 @@
-"""A run, end to end."""
+"""Evaluation end to end: specs, plans, tasks and run directories."""

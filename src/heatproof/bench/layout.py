@@ -260,7 +260,7 @@ class Timings(_Content):
 
         Args:
             seconds: What the attempt took.
-            passes: Images by kind of pass, as ``Model.passes`` counts them.
+            passes: Images by kind of pass, as ``Model.pass_counts`` has them.
             batch_size: Images in one pass.
             images: Number of samples.
         """
@@ -297,6 +297,7 @@ class MethodFacts(_Content):
     summary: str
     signed: bool
     layer: str
+    layerless: str  # the label without the layer
     cost: tuple[int, int] | None  # forward and backward passes per image; None: unknown
     map_key: str  # methods with the same map key share their maps
 

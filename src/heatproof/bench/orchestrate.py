@@ -133,6 +133,7 @@ def _method_facts(expression: Expression) -> MethodFacts:
         summary=expression.entry.summary,
         signed=expression.signed,
         layer=expression.layer,
+        layerless=expression.at(expression.entry.layer).label,
         cost=expression.cost,
         map_key=expression.map_key,
     )

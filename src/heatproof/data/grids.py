@@ -1,4 +1,7 @@
-"""Grids of images that a model is sure of (Rao et al. 2024), put together from tuples of indices when they are loaded."""
+"""Grids of images that a model classifies with confidence (Rao et al. 2024).
+
+A grid is a tuple of indices; its images are tiled when it is loaded.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,11 @@ from heatproof.tensor.batching import rows
 from heatproof.tensor.noise import generator
 
 Pool = Mapping[int, Sequence[int]]  # class -> indices of images
-BATCH = 64  # of the pass that finds the pool, so that it does not depend on the batches of a run
-OFFERS = (0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.0)  # thresholds that a message may suggest
+BATCH = 64  # fixed, so that the pool of images does not depend on the batch size of a run
+SUGGESTED_CONFIDENCES = (0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.0)
+
+# Models that must all be confident, each with its data; indices refer to the first one's data.
+ConfidentModels = Sequence[tuple[Model, Data]]
 
 
 class GridSample(NamedTuple):
@@ -30,53 +36,57 @@ class GridSample(NamedTuple):
 
 
 class Grids:
-    """n×n images as one, cells row by row. A sample is a grid and the cell that is judged in it, whose class is its label."""
+    """A data set of n×n grids of images, with grid cells row by row.
+
+    A sample is a grid and one of its cells. Its label is the class of the image in that cell.
+
+    Args:
+        images: The single images.
+        grids: Indices of the images in each grid, row by row.
+        side: Grid cells per side.
+        cell: The grid cell that is evaluated.
+        pool: The images that grids may contain, by class.
+        load: Loads an image by its index; by default ``images.load``.
+    """
 
     def __init__(
         self,
         images: Data,
-        cells: Sequence[tuple[int, ...]],
-        grid: int,
-        judged: int,
+        grids: Sequence[tuple[int, ...]],
+        side: int,
+        cell: int,
         pool: Pool,
         load: Callable[[int], Sample] | None = None,
     ):
-        self.images, self.cells, self.grid, self.judged, self.pool = (
-            images,
-            cells,
-            grid,
-            judged,
-            pool,
-        )
+        self.images = images
+        self.grids = grids
+        self.side = side
+        self.cell = cell
+        self.pool = pool
         self._load = load or images.load
-        self.name = f"{images.name} in grids of {grid}×{grid}"
-        grids = [GridSample(tuple(images.ids[i] for i in own), judged) for own in cells]
-        self.ids = [grid_id(sample) for sample in grids]
-        self.contents = dict(zip(self.ids, grids, strict=True))
-        self.labels = [images.labels[own[judged]] for own in cells]
-        self.fingerprints = [_digest(images.fingerprints[i] for i in own) for own in cells]
+        self.name = f"{images.name} in grids of {side}×{side}"
+        samples = [GridSample(tuple(images.ids[i] for i in grid), cell) for grid in grids]
+        self.ids = [grid_id(sample) for sample in samples]
+        self.contents = dict(zip(self.ids, samples, strict=True))
+        self.labels = [images.labels[grid[cell]] for grid in grids]
+        self.fingerprints = [_digest(images.fingerprints[i] for i in grid) for grid in grids]
         self.has_silhouettes = images.has_silhouettes
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def load(self, index: int) -> Sample:
-        parts = [self._load(i) for i in self.cells[index]]
-        masks = [part.silhouette for part in parts if part.silhouette is not None]
-        silhouette = tiled(masks, self.grid) if len(masks) == len(parts) else None
-        return Sample(
-            self.ids[index],
-            tiled([part.image for part in parts], self.grid),
-            self.labels[index],
-            silhouette,
-        )
+        samples = [self._load(i) for i in self.grids[index]]
+        masks = [sample.silhouette for sample in samples if sample.silhouette is not None]
+        silhouette = tile(masks, self.side) if len(masks) == len(samples) else None
+        image = tile([sample.image for sample in samples], self.side)
+        return Sample(self.ids[index], image, self.labels[index], silhouette)
 
 
-def tiled(
-    parts: Sequence[Tensor], grid: int
-) -> Tensor:  # grid² of (…, h, w) -> (…, grid · h, grid · w)
-    lines = [torch.cat(list(parts[row * grid : (row + 1) * grid]), -1) for row in range(grid)]
-    return torch.cat(lines, -2)
+def tile(tensors: Sequence[Tensor], side: int) -> Tensor:
+    """Tile side² tensors of shape ``(…, h, w)`` row by row to ``(…, side · h, side · w)``."""
+    grid_rows = [torch.cat(list(tensors[i * side : (i + 1) * side]), -1) for i in range(side)]
+    return torch.cat(grid_rows, -2)
 
 
 def grid_id(sample: GridSample) -> str:
@@ -88,97 +98,116 @@ def grid_id(sample: GridSample) -> str:
     return "+".join(images) + f"#{sample.cell}"
 
 
-Voters = Sequence[
-    tuple[Model, Data]
-]  # whose word counts, each with its images; indices are those of the first one's
+def confident_images(models: ConfidentModels, confidence: float) -> dict[int, list[int]]:
+    """Return the images that every model classifies correctly with at least that softmax.
 
+    Args:
+        models: The models, each with its data. An image that is not in the data of all is left out.
+        confidence: The least softmax of the label.
 
-def pool_of(voters: Voters, confidence: float) -> dict[int, list[int]]:
-    """Per class, the images that every model gives their own label with at least that softmax; one that a model does not have is out."""
-    (_, data), pool = voters[0], dict[int, list[int]]()
-    each = [
-        dict(zip(own.ids, own_confidence(model, own).tolist(), strict=True))
-        for model, own in voters
+    Returns:
+        Indices of images by class.
+    """
+    data = models[0][1]
+    by_model = [
+        dict(zip(its_data.ids, label_confidence(model, its_data).tolist(), strict=True))
+        for model, its_data in models
     ]
-    sure = torch.tensor(
-        [min(known.get(name, -1.0) for known in each) for name in data.ids], dtype=torch.float64
-    )
-    for i in ((sure >= confidence) & (sure >= 0)).nonzero().flatten().tolist():
-        pool.setdefault(int(data.labels[i] or 0), []).append(i)
+    least = [min(scores.get(name, -1.0) for scores in by_model) for name in data.ids]
+    pool: dict[int, list[int]] = {}
+    for i, softmax in enumerate(least):
+        if softmax >= max(confidence, 0.0):
+            pool.setdefault(int(data.labels[i] or 0), []).append(i)
     return dict(sorted(pool.items()))
 
 
-_known: WeakKeyDictionary[Model, dict[str, Tensor]] = WeakKeyDictionary()
+_confidences: WeakKeyDictionary[Model, dict[str, Tensor]] = WeakKeyDictionary()
 
 
-def own_confidence(model: Model, data: Data) -> Tensor:  # (N,) float64
-    """The softmax of each image's label where that is the prediction; −1 where it is not, or the image cannot be read.
+def label_confidence(model: Model, data: Data) -> Tensor:
+    """Return the softmax of each image's label, computed once for a model and its data.
 
-    A pass over all of the data, once for a model and what is in it.
+    Returns:
+        Values ``(N,)`` of float64; −1 where the label is not predicted or the image is unreadable.
+
+    Raises:
+        HeatproofError: If an image has no label.
     """
     if any(label is None for label in data.labels):
         raise HeatproofError(
-            f"{data.name} has images without a label; grids are made of images whose class is known and found"
+            f"{data.name} has images without a label; grids need images of a known class"
         )
-    key = _digest(
-        [
-            model.fingerprint(),
-            data.name,
-            *map(repr, zip(data.ids, data.fingerprints, data.labels, strict=True)),
-        ]
-    )
-    known = _known.setdefault(model, {})
-    if key not in known:
-        known[key] = torch.full((len(data.ids),), -1.0, dtype=torch.float64)
-        place, labels = {name: i for i, name in enumerate(data.ids)}, torch.tensor(data.labels)
-        with model.passes.batches_of(BATCH):
-            for part in rows(torch.arange(len(data.ids)), BATCH):
-                batch = load_batch(data, part.tolist(), model)
-                if batch.ids:
-                    at = torch.tensor([place[name] for name in batch.ids])
-                    logits = model.logits(batch.x).double().cpu()
-                    own = logits.softmax(1).gather(1, labels[at, None])[:, 0]
-                    known[key][at] = torch.where(logits.argmax(1) == labels[at], own, -1)
-    return known[key]
+    samples = map(repr, zip(data.ids, data.fingerprints, data.labels, strict=True))
+    key = _digest([model.fingerprint(), data.name, *samples])
+    of_model = _confidences.setdefault(model, {})
+    if key not in of_model:
+        of_model[key] = _compute_label_confidence(model, data)
+    return of_model[key]
 
 
-def draw(pool: Pool, grid: int, repeated: bool, count: int, seed: int = 0) -> list[tuple[int, ...]]:
-    """At most `count` grids; fewer where the pool runs out. More grids begin with those of fewer.
+def _compute_label_confidence(model: Model, data: Data) -> Tensor:
+    confidences = torch.full((len(data.ids),), -1.0, dtype=torch.float64)
+    index_of = {name: i for i, name in enumerate(data.ids)}
+    labels = torch.tensor(data.labels)
+    with model.passes.batches_of(BATCH):
+        for part in rows(torch.arange(len(data.ids)), BATCH):
+            batch = load_batch(data, part.tolist(), model)
+            if not batch.ids:
+                continue
+            indices = torch.tensor([index_of[name] for name in batch.ids])
+            logits = model.logits(batch.x).double().cpu()
+            softmax = logits.softmax(1).gather(1, labels[indices, None])[:, 0]
+            correct = logits.argmax(1) == labels[indices]
+            confidences[indices] = torch.where(correct, softmax, -1)
+    return confidences
 
-    All cells have classes of their own, each grid's drawn uniformly over classes that have images left. Where the class is `repeated`, the
-    last cell shows another image of the first one's. No image is judged twice, and none is twice in a grid; what is only shown beside the
-    judged cells may return in another grid.
+
+def draw_grids(
+    pool: Pool, side: int, repeated: bool, count: int, seed: int = 0
+) -> list[tuple[int, ...]]:
+    """Draw grids from a pool of images.
+
+    All grid cells of a grid have different classes, drawn uniformly from those that have images
+    left. With ``repeated``, the last grid cell shows another image of the first one's class. No
+    image is evaluated twice and none occurs twice in a grid, but images beside the evaluated grid
+    cells may occur in several grids. The first grids do not depend on ``count``.
+
+    Args:
+        pool: Indices of images by class.
+        side: Grid cells per side.
+        repeated: Whether the last grid cell repeats the class of the first.
+        count: The largest number of grids.
+        seed: Seed of the draw.
+
+    Returns:
+        Indices of the images in each grid, row by row; fewer grids if the pool runs out.
     """
-    rng, places = generator(seed, "grids", grid, repeated), grid**2
+    rng = generator(seed, "grids", side, repeated)
+    cells = side**2
     left = {label: rng.permutation(members).tolist() for label, members in pool.items()}
-    found: list[tuple[int, ...]] = []
-    while len(found) < count:
-        needed = 2 if repeated else 1
-        judgeable = [label for label, own in left.items() if len(own) >= needed]
+    needed = 2 if repeated else 1
+    grids: list[tuple[int, ...]] = []
+    while len(grids) < count:
+        available = [label for label, images in left.items() if len(images) >= needed]
         if repeated:
-            if not judgeable or len(pool) < places - 1:
+            if not available or len(pool) < cells - 1:
                 break
-            first = judgeable[rng.integers(len(judgeable))]
-            beside = rng.choice(
-                [label for label in pool if label != first], places - 2, replace=False
-            ).tolist()
-            shown = [pool[label][int(rng.integers(len(pool[label])))] for label in beside]
-            found.append((left[first].pop(), *shown, left[first].pop()))
+            first = available[rng.integers(len(available))]
+            others = [label for label in pool if label != first]
+            labels = rng.choice(others, cells - 2, replace=False).tolist()
+            between = [pool[label][int(rng.integers(len(pool[label])))] for label in labels]
+            grids.append((left[first].pop(), *between, left[first].pop()))
         else:
-            if len(judgeable) < places:
+            if len(available) < cells:
                 break
-            found.append(
-                tuple(
-                    left[label].pop()
-                    for label in rng.choice(judgeable, places, replace=False).tolist()
-                )
-            )
-    return found
+            labels = rng.choice(available, cells, replace=False).tolist()
+            grids.append(tuple(left[label].pop() for label in labels))
+    return grids
 
 
 def make_grids(
-    voters: Voters,
-    grid: int,
+    models: ConfidentModels,
+    side: int,
     *,
     repeated: bool,
     confidence: float,
@@ -186,53 +215,66 @@ def make_grids(
     most: int,
     seed: int = 0,
 ) -> tuple[list[tuple[int, ...]], Pool]:
-    """(grids, the pool they are from). count=None: as many as the pool gives, at most `most`."""
-    pool = pool_of(voters, confidence)
-    found = draw(pool, grid, repeated, count or most, seed)
-    if len(found) < (count or 1):
-        raise HeatproofError(
-            _too_few(voters, grid, repeated, confidence, count or 1, pool, len(found), seed)
-        )
-    return found, pool
+    """Draw grids of images that all models classify with confidence.
+
+    Args:
+        models: The models, each with its data.
+        side: Grid cells per side.
+        repeated: Whether the last grid cell repeats the class of the first.
+        confidence: The least softmax of the label.
+        count: The number of grids; None for as many as possible, up to ``most``.
+        most: The largest number of grids if ``count`` is None.
+        seed: Seed of the draw.
+
+    Returns:
+        The grids, and the pool of images that they are drawn from.
+
+    Raises:
+        HeatproofError: If there are too few images; the message suggests a threshold.
+    """
+    pool = confident_images(models, confidence)
+    grids = draw_grids(pool, side, repeated, count or most, seed)
+    if len(grids) < (count or 1):
+        shortage = _describe_shortage(models, pool, repeated, confidence)
+        if grids:
+            shortage += f": enough for {len(grids)} grids of {side}×{side}, not {count}"
+        else:
+            shortage += f": not enough for a grid of {side}×{side}"
+        suggestion = _suggest_confidence(models, side, repeated, confidence, count or 1, seed)
+        raise HeatproofError(f"{shortage}. {suggestion}")
+    return grids, pool
 
 
-def _too_few(
-    voters: Voters,
-    grid: int,
-    repeated: bool,
-    confidence: float,
-    count: int,
-    pool: Pool,
-    found: int,
-    seed: int,
+def _describe_shortage(
+    models: ConfidentModels, pool: Pool, repeated: bool, confidence: float
 ) -> str:
-    """What is there, and what a lower threshold would give."""
-    names = [model.name for model, _ in voters]
-    who = (
-        f"{names[0]} gives"
-        if len(names) == 1
-        else f"{', '.join(names[:-1])} and {names[-1]} all give"
+    names = [model.name for model, _ in models]
+    subject = f"{names[0]} gives"
+    if len(names) > 1:
+        subject = f"{', '.join(names[:-1])} and {names[-1]} all give"
+    text = (
+        f"{subject} {_describe_pool(pool)} of {models[0][1].name} their label with a softmax of "
+        f"at least {confidence:g}"
     )
-    told = f"{who} {_told(pool)} of {voters[0][1].name} their label with a softmax of at least {confidence:g}"
-    told += ", and two of a class are needed for a grid" if repeated else ""
-    told += (
-        f": enough for {found} grids of {grid}×{grid}, not {count}"
-        if found
-        else f": not enough for a grid of {grid}×{grid}"
-    )
-    for lower in (offer for offer in OFFERS if offer < confidence):
-        other = pool_of(voters, lower)
-        enough = len(draw(other, grid, repeated, count, seed))
-        if enough >= count or not lower:
-            verb = (
-                f"confidence={lower:g} would give" if enough >= count else "even confidence=0 gives"
-            )
-            more = "" if enough >= count else " Give more data, or ask for fewer or smaller grids"
-            return f"{told}. {verb[0].upper()}{verb[1:]} {_told(other)}, and {enough} grids.{more}"
-    return f"{told}. Give more data, or ask for fewer or smaller grids"
+    return f"{text}, and a grid needs two of one class" if repeated else text
 
 
-def _told(pool: Pool) -> str:
+def _suggest_confidence(
+    models: ConfidentModels, side: int, repeated: bool, confidence: float, count: int, seed: int
+) -> str:
+    """Return what a lower threshold would give."""
+    more_data = "Use more data, or ask for fewer or smaller grids"
+    for lower in (c for c in SUGGESTED_CONFIDENCES if c < confidence):
+        pool = confident_images(models, lower)
+        grids = len(draw_grids(pool, side, repeated, count, seed))
+        if grids >= count:
+            return f"confidence={lower:g} would give {_describe_pool(pool)}, and {grids} grids."
+        if not lower:
+            return f"Even confidence=0 gives {_describe_pool(pool)}, and {grids} grids. {more_data}"
+    return more_data
+
+
+def _describe_pool(pool: Pool) -> str:
     images = sum(map(len, pool.values()))
     return f"{images} image{'s' * (images != 1)} in {len(pool)} class{'es' * (len(pool) != 1)}"
 

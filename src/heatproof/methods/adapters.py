@@ -1,4 +1,4 @@
-"""What users bring besides functions: objects with an `attribute` method, as Captum's, and maps that are on disk."""
+"""Adapters for what users bring besides functions: objects like Captum's, and maps on disk."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ SUFFIXES = (".npy", ".npz", ".safetensors")
 
 
 def attribution(thing: Any) -> Callable[..., Tensor]:
-    """A Captum `Attribution` as a method. It explains the network it was made with."""
+    """Wrap an object with an ``attribute`` method, such as one of Captum's, as a method.
+
+    It explains the network it was made with.
+    """
 
     def attribute(model: Any, x: Tensor, target: Tensor, *, rng: Any) -> Tensor:
-        own = getattr(thing, "forward_func", None)
-        if isinstance(own, torch.nn.Module) and own is not model.root.module:
+        network = getattr(thing, "forward_func", None)
+        if isinstance(network, torch.nn.Module) and network is not model.root.module:
             raise HeatproofError(
-                f"{attribute.__name__} was made with another network than {model.root.name}; make it with model.module"
+                f"{attribute.__name__} was made with another network than {model.root.name}; "
+                "make it with model.module"
             )
-        found = thing.attribute(x.clone().requires_grad_(), target=target)
-        return found[0] if isinstance(found, tuple) else found
+        maps = thing.attribute(x.clone().requires_grad_(), target=target)
+        return maps[0] if isinstance(maps, tuple) else maps
 
     attribute.__name__ = attribute.__qualname__ = type(thing).__name__
     attribute.__doc__ = f"{type(thing).__module__}.{type(thing).__qualname__}"
@@ -36,11 +40,23 @@ def attribution(thing: Any) -> Callable[..., Tensor]:
 
 
 def is_map_file(name: str) -> bool:
+    """Return whether a name is that of a file of maps."""
     return name.endswith(SUFFIXES)
 
 
 def maps_of(path: Path) -> tuple[Callable[..., Tensor], str]:
-    """A method that looks its maps up by sample id, and the hash of what it reads."""
+    """Make a method of maps on disk, which it looks up by sample id.
+
+    Args:
+        path: An .npz or .safetensors file with a map per sample id, or an .npy file with the ids in
+            a .txt file of the same name, one per line.
+
+    Returns:
+        The method, and the hash of what it reads.
+
+    Raises:
+        HeatproofError: If there is no such file, or it cannot be read.
+    """
     if not path.is_file():
         raise HeatproofError(f"there is no file {path.absolute()}")
     beside = path.with_suffix(".txt")
@@ -51,14 +67,16 @@ def maps_of(path: Path) -> tuple[Callable[..., Tensor], str]:
     def stored(model: Any, x: Tensor, target: Tensor, *, rng: Any) -> Tensor:
         if not any(sample in content for sample in rng.ids):
             raise HeatproofError(
-                f"{path.name} has no map for {rng.ids[0]} and its neighbours; it has ids like {next(iter(content), '–')}"
+                f"{path.name} has no map for {rng.ids[0]} and its neighbours; "
+                f"it has ids like {next(iter(content), '–')}"
             )
-        shape = next(content[s] for s in rng.ids if s in content).shape
-        found = [
-            torch.from_numpy(content[s]) if s in content else torch.full(shape, torch.nan)
-            for s in rng.ids
+        shape = next(content[sample] for sample in rng.ids if sample in content).shape
+        missing = torch.full(shape, torch.nan)
+        maps = [
+            torch.from_numpy(content[sample]) if sample in content else missing
+            for sample in rng.ids
         ]
-        return torch.stack([f.float() for f in found]).to(x.device)
+        return torch.stack([m.float() for m in maps]).to(x.device)
 
     stored.__name__ = stored.__qualname__ = path.stem
     stored.__doc__ = f"Maps from {path.name}."
@@ -67,25 +85,23 @@ def maps_of(path: Path) -> tuple[Callable[..., Tensor], str]:
 
 @cache
 def _read(path: Path, code: str) -> Mapping[str, np.ndarray]:
-    """Sample id -> map (h, w) or (C, h, w). An .npy file has its ids beside it, one a line, in a .txt of the same name.
-
-    Once for each content of the file, for which `code` stands.
-    """
+    """Read maps ``(h, w)`` or ``(C, h, w)`` by sample id, once per hash of the file."""
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        found = np.load(path, allow_pickle=False)
+        maps = np.load(path, allow_pickle=False)
         if path.suffix == ".npz":
-            return dict(found)
+            return dict(maps)
     except (ValueError, OSError, EOFError) as error:
         raise HeatproofError(f"cannot read maps from {path}: {error}") from error
     beside = path.with_suffix(".txt")
     if not beside.is_file():
         raise HeatproofError(
-            f"{path.name} does not say whose maps it has; write the sample ids, one a line, to {beside.name}"
+            f"{path.name} does not say which samples its maps belong to; "
+            f"write the sample ids, one per line, to {beside.name}"
         )
     ids = beside.read_text(encoding="utf-8").split("\n")
     ids = ids[:-1] if ids and not ids[-1] else ids
-    if len(ids) != len(found):
-        raise HeatproofError(f"{path.name} has {len(found)} maps, but {beside.name} {len(ids)} ids")
-    return dict(zip(ids, found, strict=True))
+    if len(ids) != len(maps):
+        raise HeatproofError(f"{path.name} has {len(maps)} maps, but {beside.name} {len(ids)} ids")
+    return dict(zip(ids, maps, strict=True))

@@ -32,13 +32,13 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {  # (B, C, h, w) -> (B, h, 
     "max_abs": lambda a: a.abs().amax(1),
 }
 
-Cost = Callable[[Mapping[str, Any]], tuple[int, int]]
+Cost = Callable[[Mapping[str, Any]], tuple[int, int]]  # arguments -> forwards, backwards per image
 Function = Callable[..., Tensor]
 Applies = Callable[[Model], str]  # why it does not apply to a model; "" where it does
-Prepare = Callable[
-    [Model, Iterator[Tensor]], dict[str, Tensor]
-]  # from the network from its layer on, and images of the reference
+# (the network from its layer on, batches of reference images) -> what the method is given
+Prepare = Callable[[Model, Iterator[Tensor]], dict[str, Tensor]]
 EVERY = "all"  # the layers of a model from its input to `final`
+# Parameters of methods that the library gives, which are no options.
 _GIVEN = (
     *("model", "x", "target", "rng", "batch", "image", "silhouette"),
     *("prepared", "baseline_prepared"),
@@ -46,17 +46,26 @@ _GIVEN = (
 
 
 class Noise(BaseModel):
-    """The method on n noisy copies of its input: the mean of its maps, of their squares, or their variance, before channels are reduced."""
+    """The method on noisy copies of its input, before channels are reduced.
+
+    Attributes:
+        n: The number of copies.
+        std: The standard deviation of the noise, in the units of the input.
+        kind: What the map is: the mean of the maps (``mean``), of their squares (``sq``), or their
+            variance (``var``).
+        relative: Whether ``std`` is a fraction of each input's range.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     n: int = Field(default=4, ge=1)
     std: float = Field(default=1.0, ge=0)
     kind: Literal["mean", "sq", "var"] = "mean"
-    relative: bool = False  # std is a share of each input's range, not a number of the input space
+    relative: bool = False
 
     @classmethod
     def parameters(cls) -> dict[str, inspect.Parameter]:
+        """Return the fields as parameters of a function, for expressions."""
         return {
             name: inspect.Parameter(
                 name,
@@ -70,7 +79,26 @@ class Noise(BaseModel):
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """What the registry knows of a method. cost: (forwards, backwards) an image, alone, from its arguments."""
+    """A registered method.
+
+    Attributes:
+        id: The name in expressions.
+        function: The method itself.
+        family: The family that it is listed under.
+        paper: Authors and year.
+        signed: Whether maps can be negative.
+        layer: The layer that it explains by default.
+        reduce: How channels are reduced by default, one of ``REDUCTIONS``.
+        needs: What it needs, words of ``NEEDS``.
+        cost: Forward and backward passes per image, from its arguments; None: unknown.
+        version: Raised when results change.
+        source: Hash of a user's code; None for what ships with the package.
+        applies: Returns why it does not apply to a model; None: it applies to every model.
+        prepare: Computes what it is given as ``prepared`` from reference images.
+        noise: The noise of an entry that adds noise to another.
+        of: The entry that it adds noise to.
+        layers: Where it is defined: ``any`` or ``input``.
+    """
 
     id: str
     function: Function
@@ -79,44 +107,44 @@ class MethodEntry:
     signed: bool = True
     layer: str = "input"
     reduce: str = "sum"
-    needs: frozenset[str] = frozenset()  # words of NEEDS
-    cost: Cost | None = None  # None: its author does not say
+    needs: frozenset[str] = frozenset()
+    cost: Cost | None = None
     version: int = 1
-    source: str | None = None  # hash of a user's code; None for what ships with the package
-    applies: Applies | None = None  # None: to every model
-    prepare: Prepare | None = (
-        None  # what it needs to know of the model beforehand, given to it as `prepared`
-    )
-    noise: Noise | None = None  # an entry of its own for a method with noise
-    of: str = ""  # the entry that it adds noise to
-    layers: str = "any"  # where it is defined: any, or input
+    source: str | None = None
+    applies: Applies | None = None
+    prepare: Prepare | None = None
+    noise: Noise | None = None
+    of: str = ""
+    layers: str = "any"
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
+        """The parameters that an expression can set."""
         reduce = inspect.Parameter("reduce", inspect.Parameter.KEYWORD_ONLY, default=self.reduce)
         return options(self.function, *_GIVEN) | {"reduce": reduce} | self._noise_parameters()
 
     def takes(self, name: str) -> bool:
-        """Whether its function has a parameter of that name, such as ``batch``."""
+        """Return whether its function has a parameter of that name, such as ``batch``."""
         return name in inspect.signature(self.function).parameters
 
     def _noise_parameters(self) -> dict[str, inspect.Parameter]:
-        """How many and how strong may be said of an entry with noise; its kind is what it is."""
+        """Return the parameters of the noise; its kind belongs to the entry."""
         if self.noise is None:
             return {}
-        own = self.noise.model_dump(exclude={"kind"})
+        defaults = self.noise.model_dump(exclude={"kind"})
         return {
-            name: p.replace(default=own[name])
+            name: p.replace(default=defaults[name])
             for name, p in Noise.parameters().items()
-            if name in own
+            if name in defaults
         }
 
     @property
     def summary(self) -> str:
-        told = (inspect.getdoc(self.function) or "").partition("\n")[0]
-        return (
-            f"{KINDS[self.noise.kind]} {self.of} over noisy inputs. {told}" if self.noise else told
-        )
+        """The first line of the function's docstring, for listings."""
+        first_line = (inspect.getdoc(self.function) or "").partition("\n")[0]
+        if self.noise is None:
+            return first_line
+        return f"{KINDS[self.noise.kind]} {self.of} over noisy inputs. {first_line}"
 
 
 @dataclass(frozen=True)
@@ -130,21 +158,24 @@ class TransformEntry:
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
+        """The parameters that an expression can set."""
         return options(self.function, "maps", "rng")
 
     def apply(self, maps: Tensor, arguments: Mapping[str, Any], rng: Rng) -> Tensor:
+        """Transform maps ``(B, h, w)``; the function is given ``rng`` if it takes it."""
         given = {"rng": rng} if "rng" in inspect.signature(self.function).parameters else {}
         return self.function(maps, **arguments, **given)
 
     @property
     def summary(self) -> str:
+        """The first line of the function's docstring, for listings."""
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
 
 NEEDS = {
     "gradient": "the score's gradient, which methods of a batch share",
     "image": "the image beside the layer's features",
-    "channels": "a pass for each channel",
+    "channels": "a pass per channel",
     "silhouette": "data with silhouettes of the object",
     "reference": "images that are not explained",
     "relus": "a network with ReLUs",
@@ -155,8 +186,8 @@ NEEDS = {
 }
 KINDS = {"mean": "The mean of", "sq": "The mean square of", "var": "The variance of"}
 GROUPS: dict[str, str] = {
-    "idsds-23": "ixg ixg-sg ig ig-u ig-sg ixg|abs ixg-sg|abs ig|abs ig-u|abs ig-sg|abs ig-sq saliency rise rise-u "
-    "gradcam gradcam++ sg-cam++ xgradcam layercam rollout chefer bcos bagnet",
+    "idsds-23": "ixg ixg-sg ig ig-u ig-sg ixg|abs ixg-sg|abs ig|abs ig-u|abs ig-sg|abs ig-sq "
+    "saliency rise rise-u gradcam gradcam++ sg-cam++ xgradcam layercam rollout chefer bcos bagnet",
     "controls": "random constant edges center object",
 }
 
@@ -182,14 +213,18 @@ def method(
     ``x`` of shape ``(B, C, H, W)``, for the classes ``target`` of shape ``(B,)``, and returns maps
     of shape ``(B, C, h, w)`` or ``(B, h, w)``, of the size of ``x`` or smaller. With ``@layer`` in
     an expression, ``model`` is the network from that layer on and ``x`` the activation there.
-    Further keyword arguments are the method's own, with defaults; random numbers come from ``rng``.
+    Random numbers come from ``rng``. Keyword arguments of these names are given to the function:
+    ``batch`` (a ``LayerBatch``: gradients that methods share), ``image`` (the images themselves),
+    ``silhouette``, ``prepared`` (what ``prepare`` returned) and ``baseline_prepared`` (what the
+    baseline named by its option ``baseline`` has prepared, or None). All others are the method's
+    own options, with defaults.
 
     Example::
 
         @hp.method("ixg-power", family="gradient", needs=("gradient",))
-        def ixg_power(model, x, target, *, rng, power: int = 2):
+        def ixg_power(model, x, target, *, rng, batch, power: int = 2):
             \"\"\"Input times a power of the gradient.\"\"\"
-            return x * model.gradient(x, target).gradient ** power
+            return x * batch.gradient().gradient ** power
 
     Args:
         id: The name in specs and expressions.
@@ -237,11 +272,12 @@ def method(
 
 
 def noisy(id: str, of: str, *, paper: str, reduce: str | None = None, **noise: Any) -> None:
-    """An entry for `of|noise(…)`, which its parameters then belong to."""
-    base, told = METHODS[of], Noise(**noise)
+    """Register ``of|noise(…)`` as a method, with the noise's fields among its parameters."""
+    base = METHODS[of]
+    added = Noise(**noise)
     reduce = reduce or base.reduce
-    signed = told.kind == "mean" and "abs" not in reduce
-    entry = replace(base, id=id, paper=paper, reduce=reduce, noise=told, of=of, signed=signed)
+    signed = added.kind == "mean" and "abs" not in reduce
+    entry = replace(base, id=id, paper=paper, reduce=reduce, noise=added, of=of, signed=signed)
     METHODS.add(entry, entry)
 
 
@@ -255,12 +291,12 @@ def _price(cost: Cost | tuple[int, int] | None, needs: tuple[str, ...], own: boo
 
 
 def remembered(applies: Applies) -> Applies:
-    """A look at the network that costs a pass, taken once for each layer."""
-    known: WeakKeyDictionary[Body, dict[str, str]] = WeakKeyDictionary()
+    """Cache a check of the network that costs a pass, by network and layer."""
+    cache: WeakKeyDictionary[Body, dict[str, str]] = WeakKeyDictionary()
 
     @wraps(applies)
     def reason(model: Model) -> str:
-        layers = known.setdefault(model.body, {})
+        layers = cache.setdefault(model.body, {})
         if model.start_layer not in layers:
             layers[model.start_layer] = applies(model)
         return layers[model.start_layer]
@@ -302,7 +338,22 @@ def transform(id: str, *, removes_sign: bool = False) -> Callable[[Function], Fu
 
 @dataclass(frozen=True)
 class Expression:
-    """A method with everything said about it. `label` is the shortest text that means the same, `canonical` says all."""
+    """A method with its arguments, layer and transforms.
+
+    Attributes:
+        entry: The registered method.
+        arguments: All arguments, defaults included.
+        layer: The layer to explain.
+        transforms: Transforms with their arguments.
+        signed: Whether maps can be negative.
+        label: The shortest text that means the same.
+        canonical: The text with every default, the version and the transforms.
+        map_key: The same without transforms: what is stored.
+        noise: The noise, if there is any.
+        drawn: The noisy maps it is made of, which expressions that differ only in kind or reduction
+            share.
+        calls: Method and transforms as they were written.
+    """
 
     entry: MethodEntry
     arguments: dict[str, Any] = field(hash=False)
@@ -310,20 +361,22 @@ class Expression:
     transforms: tuple[tuple[TransformEntry, dict[str, Any]], ...] = field(hash=False)
     signed: bool
     label: str
-    canonical: str  # with every default, the version, and the transforms
-    map_key: str  # the same without transforms: what is stored
+    canonical: str
+    map_key: str
     noise: Noise | None = None
-    drawn: str = ""  # the noisy maps it is made of, which expressions that differ only in kind or reduction share
-    calls: tuple[Call, ...] = field(
-        default=(), hash=False
-    )  # method and transforms as they were written
+    drawn: str = ""
+    calls: tuple[Call, ...] = field(default=(), hash=False)
 
     @property
     def cost(self) -> tuple[int, int] | None:
-        """(forwards, backwards) an image of 224 px, alone (a channel, where it goes through them); None where its author does not say."""
+        """Forward and backward passes per image of 224 px, by itself; None if unknown.
+
+        For a method that goes through channels, they are per channel.
+        """
         return self._cost(1, 224)
 
     def cost_on(self, model: Model) -> tuple[int, int] | None:
+        """Return forward and backward passes per image of a model, by itself; None if unknown."""
         channels, *sides = model.shape(self.layer)
         return self._cost(channels, sides[-1] if sides else 1)
 
@@ -338,11 +391,11 @@ class Expression:
 
     @property
     def needs_reference(self) -> bool:
-        """Whether it needs images that are not explained, for itself or for its baseline."""
-        removal = self.arguments.get("baseline")
-        return self.entry.prepare is not None or (
-            isinstance(removal, str) and Baseline.parse(removal).entry.prepare is not None
-        )
+        """Whether the method or its baseline needs reference images."""
+        if self.entry.prepare is not None:
+            return True
+        baseline = self.arguments.get("baseline")
+        return isinstance(baseline, str) and Baseline.parse(baseline).entry.prepare is not None
 
     @property
     def sources(self) -> tuple[str | None, ...]:
@@ -352,22 +405,28 @@ class Expression:
 
     @property
     def shares_gradient(self) -> bool:
-        """Whether one gradient at its layer is all it needs, so that one backward serves others too."""
+        """Whether one gradient at its layer is all it needs, so that a backward can be shared."""
         return self.entry.takes("batch") and self.cost == (0, 1) and self.noise is None
 
     def at(self, layer: str) -> Expression:
-        """The same at another layer."""
+        """Return the expression at another layer."""
         head, *tail = self.calls
         return self._build(self.entry, head, layer, tail)
 
     @classmethod
     def parse(cls, text: str | Function) -> Expression:
+        """Parse an expression such as ``ig(steps=20)@middle|abs``, or wrap a function.
+
+        Raises:
+            HeatproofError: If the text is no expression, or names something unknown.
+        """
         if callable(text) or hasattr(text, "attribute"):
             entry = METHODS.resolve(text)
             return cls._build(entry, Call(entry.id), entry.layer, [])
         if not isinstance(text, str):
             raise HeatproofError(
-                f"a method is an expression such as ixg|abs, or a function; got {type(text).__name__}"
+                "a method is an expression such as ixg|abs, or a function; "
+                f"got {type(text).__name__}"
             )
         if not text.strip():
             raise HeatproofError("an empty method expression; write for example ixg|abs")
@@ -376,7 +435,8 @@ class Expression:
         call = parse_call(call_text)
         if call.name in TRANSFORMS and call.name not in METHODS:
             raise HeatproofError(
-                f'"{text}": {call.name} is a transform, not a method; write for example ixg|{call.name}'
+                f'"{text}": {call.name} is a transform, not a method; '
+                f"write for example ixg|{call.name}"
             )
         entry = _stored_maps(call.name) if is_map_file(call.name) else METHODS.resolve(call.name)
         return cls._build(
@@ -393,36 +453,34 @@ class Expression:
         label = call_label(call, arguments, entry.parameters) + (
             "" if layer == entry.layer else f"@{layer}"
         )
-        spelled = str(Call(entry.id, (), dict(sorted(arguments.items()))))
+        full_call = str(Call(entry.id, (), dict(sorted(arguments.items()))))
         noise, labels, tail = _noise(entry, arguments, tail)
         code = f" v{entry.version}{_own_code(entry.source, _baseline_source(arguments))}"
         arguments = {
             k: v for k, v in arguments.items() if entry.noise is None or k not in Noise.model_fields
         }
-        map_key = f"{spelled}@{layer}{code}" + (f"|noise {noise}" if noise else "")
-        transforms, signed, canonical = (
-            [],
-            entry.signed and (noise is None or noise.kind == "mean"),
-            [map_key],
-        )
+        map_key = f"{full_call}@{layer}{code}" + (f"|noise {noise}" if noise else "")
+        transforms = []
+        signed = entry.signed and (noise is None or noise.kind == "mean")
+        canonical = [map_key]
         for piece in tail:
             if piece.name == "noise":
                 raise HeatproofError(
                     f"noise stands directly after the method: {entry.id}|noise(n=4, std=0.3)|…"
                 )
-            found = TRANSFORMS.resolve(piece.name)
-            bound = piece.bind(found.parameters, "transform")
-            found.apply(
-                torch.zeros(1, 2, 2), bound, Rng(0, [""])
-            )  # a bad argument is told now, not after the first batch
-            transforms.append((found, bound))
-            signed = signed and not found.removes_sign
-            labels.append(str(Call(found.id, tuple(bound.values()))))
-            canonical.append(f"{Call(found.id, (), bound)}{_own_code(found.source)}")
+            added = TRANSFORMS.resolve(piece.name)
+            bound = piece.bind(added.parameters, "transform")
+            # A bad argument raises now, not after the first batch.
+            added.apply(torch.zeros(1, 2, 2), bound, Rng(0, [""]))
+            transforms.append((added, bound))
+            signed = signed and not added.removes_sign
+            labels.append(str(Call(added.id, tuple(bound.values()))))
+            canonical.append(f"{Call(added.id, (), bound)}{_own_code(added.source)}")
         drawn = ""
         if noise:
-            own = {k: v for k, v in sorted(arguments.items()) if k != "reduce"}
-            drawn = f"{Call(entry.of or entry.id, (), own)}@{layer}{code} {noise.model_dump(exclude={'kind'})}"
+            without_reduce = {k: v for k, v in sorted(arguments.items()) if k != "reduce"}
+            noisy_call = f"{Call(entry.of or entry.id, (), without_reduce)}@{layer}{code}"
+            drawn = f"{noisy_call} {noise.model_dump(exclude={'kind'})}"
         return cls(
             entry,
             arguments,
@@ -441,15 +499,14 @@ class Expression:
 def _noise(
     entry: MethodEntry, arguments: Mapping[str, Any], tail: list[Call]
 ) -> tuple[Noise | None, list[str], list[Call]]:
-    """The entry's own noise, or what stands directly after the method; how it is spelled, and what is left."""
+    """Split the noise off: the entry's own, or what stands directly after the method.
+
+    Returns:
+        The noise, its label as a list of one or none, and the calls that are left.
+    """
     if entry.noise:
-        return (
-            entry.noise.model_copy(
-                update={k: v for k, v in arguments.items() if k in Noise.model_fields}
-            ),
-            [],
-            tail,
-        )
+        update = {k: v for k, v in arguments.items() if k in Noise.model_fields}
+        return entry.noise.model_copy(update=update), [], tail
     if not tail or tail[0].name != "noise":
         return None, [], tail
     parameters = Noise.parameters()
@@ -477,14 +534,16 @@ def _entry_of(function: Any, name: str) -> MethodEntry:
     """Return the entry for a plain function, or for an object such as Captum's."""
     if isinstance(function, type):
         raise HeatproofError(
-            f"{function.__name__} is a class; a method is an object of it, such as {function.__name__}(network)"
+            f"{function.__name__} is a class; "
+            f"a method is an object of it, such as {function.__name__}(network)"
         )
     if hasattr(function, "attribute"):
         wrapped = attribution(function)
         return MethodEntry(wrapped.__name__, wrapped, "yours", source="")
     if not callable(function):
         raise HeatproofError(
-            f"a method is a function (model, x, target, *, rng) -> maps; got {type(function).__name__}"
+            "a method is a function (model, x, target, *, rng) -> maps; "
+            f"got {type(function).__name__}"
         )
     name = name or getattr(function, "__name__", type(function).__name__)
     try:
@@ -520,6 +579,7 @@ TRANSFORMS: Registry[TransformEntry] = Registry("transform", _transform_of)
 
 
 def _partition_layer(head: str) -> tuple[str, str, str]:
+    """Split at the ``@`` that stands outside brackets."""
     depth = 0
     for i, character in enumerate(head):
         depth += (character == "(") - (character == ")")
@@ -529,35 +589,42 @@ def _partition_layer(head: str) -> tuple[str, str, str]:
 
 
 def at_their_layers(expressions: Sequence[Expression], model: Model) -> list[Expression]:
-    """What stands at `all` at every layer that the model shows, each once."""
-    found = [
-        e.at(layer)
-        for e in expressions
-        for layer in (model.all_layers if e.layer == EVERY else [e.layer])
-    ]
-    return list({e.label: e for e in found}.values())
+    """Replace expressions at ``all`` by one for each of the model's layers, without repetitions."""
+    by_label: dict[str, Expression] = {}
+    for expression in expressions:
+        layers = model.all_layers if expression.layer == EVERY else [expression.layer]
+        for layer in layers:
+            placed = expression.at(layer)
+            by_label[placed.label] = placed
+    return list(by_label.values())
 
 
 def parse_methods(texts: list[str | Function]) -> list[Expression]:
-    """Expressions in order, groups expanded, each once."""
-    found: dict[str, Expression] = {}
+    """Parse methods in order, with groups expanded and without repetitions.
+
+    Args:
+        texts: Expressions, ``group:…`` names, functions, or objects with an ``attribute`` method.
+
+    Raises:
+        HeatproofError: If one of them cannot be parsed, or two have the same name.
+    """
+    by_label: dict[str, Expression] = {}
     for text in texts:
         names: list[str | Function] = [text]
         if isinstance(text, str) and text.startswith("group:"):
             group = text.removeprefix("group:")
             if group not in GROUPS and group != "all":
                 raise unknown("group of methods", group, [*GROUPS, "all"])
-            members = (
-                GROUPS[group].split()
-                if group in GROUPS
-                else [e.id for e in METHODS if e.source is None]
-            )
+            if group in GROUPS:
+                members = GROUPS[group].split()
+            else:
+                members = [e.id for e in METHODS if e.source is None]
             names = [m for m in members if split(m, "|")[0] in METHODS]
         for name in names:
             expression = Expression.parse(name)
-            found.setdefault(expression.label, expression)
-            if found[expression.label].entry.function is not expression.entry.function:
+            by_label.setdefault(expression.label, expression)
+            if by_label[expression.label].entry.function is not expression.entry.function:
                 raise HeatproofError(
                     f"two methods are called {expression.label}; give one another name"
                 )
-    return list(found.values())
+    return list(by_label.values())

@@ -1,4 +1,7 @@
-"""Information bottleneck attribution (Schulz et al. 2020): which features can be replaced by noise without loss."""
+"""Information bottleneck attribution (Schulz et al. 2020).
+
+Which features can be replaced by noise without changing the prediction?
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,27 @@ from heatproof.tensor.filters import gaussian, separable
 from heatproof.tensor.noise import Rng
 
 SMALLEST = 0.01  # standard deviation
-ACTIVE = 0.01  # share of the reference images in which a feature must be non-zero to count
+ACTIVE = 0.01  # the fraction of reference images in which a feature must be non-zero to count
 Count = Annotated[int, Field(ge=1)]
 
 
 def statistics(model: Model, images: Iterator[Tensor]) -> dict[str, Tensor]:
-    """Mean, standard deviation and activity of every feature over the reference, in one pass and double precision."""
-    count, sums = 0, torch.zeros(())
+    """Compute statistics of every feature over the reference images, in double precision.
+
+    Args:
+        model: The network from the method's layer on.
+        images: Batches of reference images, ``(B, C, H, W)``.
+
+    Returns:
+        ``mean``, ``std`` and ``active`` (1 where a feature is active often enough, else 0), each of
+        the shape ``(C, h, w)`` of the features.
+    """
+    count = 0
+    sums = torch.zeros(())
     for x in images:
         h = model.root.activation(x, model.start_layer).double()
-        count, sums = (
-            count + len(h),
-            sums.to(h) + torch.stack([h.sum(0), (h**2).sum(0), (h != 0).sum(0)]),
-        )
+        count += len(h)
+        sums = sums.to(h) + torch.stack([h.sum(0), (h**2).sum(0), (h != 0).sum(0)])
     mean, square, active = sums / count
     std = (square - mean**2).clamp(min=0).sqrt()
     return {"mean": mean.float(), "std": std.float(), "active": (active >= ACTIVE).float()}
@@ -56,9 +67,23 @@ def iba(
     copies: Count = 10,
     lr: Annotated[float, Field(gt=0)] = 1.0,
 ) -> Tensor:
-    """Bits of each place that reach the output when features are noised as far as the prediction allows."""
-    mean, active = prepared["mean"].to(x), prepared["active"].to(x)
-    std, kernel = prepared["std"].to(x).clamp(min=SMALLEST), gaussian(5, 1.0)
+    """Bits per position that reach the output when features are as noisy as the prediction allows.
+
+    Args:
+        model: The model to explain at its input.
+        x: Its input, ``(B, C, h, w)``.
+        target: Class indices of shape ``(B,)``.
+        rng: The samples' noise.
+        prepared: What ``statistics`` returned.
+        beta: The weight of the information against the cross entropy.
+        steps: Steps of Adam.
+        copies: Noisy copies per step.
+        lr: The learning rate.
+    """
+    mean = prepared["mean"].to(x)
+    active = prepared["active"].to(x)
+    std = prepared["std"].to(x).clamp(min=SMALLEST)
+    kernel = gaussian(5, 1.0)
     alpha = torch.full_like(x, 5.0).requires_grad_()
     optimiser = torch.optim.Adam([alpha], lr=lr)
     capacity = torch.zeros_like(x)
@@ -67,9 +92,8 @@ def iba(
             keep = separable(alpha.sigmoid(), kernel, "reflect")
             capacity = _bits((x - mean) / std, keep) * active
             cost = beta * capacity.flatten(1).mean(1).sum()
-        noise = mean + std * rng.normal(f"iba {step}", (copies, *x.shape[1:])).to(
-            x
-        )  # (B, copies, C, h, w)
+        drawn = rng.normal(f"iba {step}", (copies, *x.shape[1:])).to(x)  # (B, copies, C, h, w)
+        noise = mean + std * drawn
         slope = _slope(model, x, target, keep.detach(), noise, active)
         optimiser.zero_grad()
         torch.autograd.backward([cost, keep], [torch.ones_like(cost), slope])
@@ -78,7 +102,7 @@ def iba(
 
 
 def _bits(z: Tensor, keep: Tensor) -> Tensor:
-    """KL divergence, in nats, of what passes from noise alone; z: the feature in units of its own spread."""
+    """Compute the KL divergence from pure noise, in nats; z is the standardized feature."""
     left = (1 - keep) ** 2
     return 0.5 * ((keep * z) ** 2 + left - left.clamp(min=1e-12).log() - 1)
 
@@ -86,7 +110,7 @@ def _bits(z: Tensor, keep: Tensor) -> Tensor:
 def _slope(
     model: Model, x: Tensor, target: Tensor, keep: Tensor, noise: Tensor, active: Tensor
 ) -> Tensor:
-    """The gradient of the mean cross entropy over the noisy copies with respect to what is kept."""
+    """Compute the gradient of the mean cross entropy over noisy copies with respect to ``keep``."""
     total = torch.zeros_like(x)
     for sample, copy in model.passes.chunks(*noise.shape[:2]):
         drawn = noise[sample, copy]

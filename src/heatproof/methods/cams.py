@@ -1,4 +1,4 @@
-"""Class activation maps: weighted sums of a layer's features. With features F_k(u) and gradients g_k(u) at that layer."""
+"""Class activation maps: weighted sums of a layer's features F_k(u), with gradients g_k(u)."""
 
 from __future__ import annotations
 
@@ -50,12 +50,15 @@ def gradcam_plus_plus(
     score: ScoreName = "logit",
     compat: Literal["torchcam"] | None = None,
 ) -> Tensor:
-    """Grad-CAM with second-order weights; `compat=torchcam` leaves out the division, as that library does."""
+    """Grad-CAM with second-order weights.
+
+    ``compat=torchcam`` leaves out the division, as that library does.
+    """
     g = batch.gradient(score)
     if compat == "torchcam":
         alpha = g**2
     else:
-        denominator = 2 + g * x.sum((2, 3), keepdim=True)  # g² stands above and below
+        denominator = 2 + g * x.sum((2, 3), keepdim=True)  # g² cancels
         alpha = torch.where(denominator == 0, g**2, 1 / denominator)
     return _weighted(x, (alpha * g.relu()).sum((2, 3)))
 
@@ -70,7 +73,7 @@ def xgradcam(
     batch: LayerBatch,
     score: ScoreName = "logit",
 ) -> Tensor:
-    """Features weighted by their gradient averaged where they are active."""
+    """Features weighted by their gradient, averaged where they are active."""
     g = batch.gradient(score)
     return _weighted(x, (x * g).sum((2, 3)) / (x.sum((2, 3)) + 1e-8))
 
@@ -85,7 +88,7 @@ def layercam(
     batch: LayerBatch,
     score: ScoreName = "logit",
 ) -> Tensor:
-    """Features times the positive part of their gradient, place by place."""
+    """Features times the positive part of their gradient, position by position."""
     return (x * batch.gradient(score).relu()).sum(1).relu()
 
 
@@ -107,29 +110,36 @@ def smooth_gradcam_plus_plus(
     score: ScoreName = "logit",
     compat: Literal["torchcam"] | None = None,
 ) -> Tensor:
-    """Grad-CAM++ from powers of the gradient averaged over noisy images; `compat=torchcam`: with the last one's features and gradient."""
-    copies = ((image + std * rng.normal(f"noise {i}", image.shape[1:]).to(image)) for i in range(n))
-    return smoothed(
-        x, [model.root.gradient(copy, target, model.start_layer, score) for copy in copies], compat
-    )
+    """Grad-CAM++ from powers of the gradient, averaged over noisy images.
+
+    ``compat=torchcam`` takes the features and the gradient of the last noisy image.
+    """
+    passes = []
+    for i in range(n):
+        noisy = image + std * rng.normal(f"noise {i}", image.shape[1:]).to(image)
+        passes.append(model.root.gradient(noisy, target, model.start_layer, score))
+    return smoothed(x, passes, compat)
 
 
-def smoothed(
-    features: Tensor, passes: Sequence[Pass], compat: str | None
-) -> Tensor:  # (B, C, h, w) -> (B, h, w)
+def smoothed(features: Tensor, passes: Sequence[Pass], compat: str | None) -> Tensor:
+    """Combine passes of noisy images into Grad-CAM++ maps.
+
+    Args:
+        features: The features of the clean images, ``(B, C, h, w)``.
+        passes: One pass per noisy copy.
+        compat: See ``sg-cam++``.
+
+    Returns:
+        Maps of shape ``(B, h, w)``.
+    """
     g, g2, g3 = (torch.stack([p.gradient**power for p in passes]).mean(0) for power in (1, 2, 3))
-    third = (
-        (g3 * features).sum((2, 3), keepdim=True)
-        if compat == "torchcam"
-        else g3 * features.sum((2, 3), keepdim=True)
-    )
-    denominator = 2 * g2 + third
     if compat == "torchcam":
+        denominator = 2 * g2 + (g3 * features).sum((2, 3), keepdim=True)
         weights = (g2 / (denominator + 1e-8) * passes[-1].gradient.relu()).sum((2, 3))
         return _weighted(passes[-1].activation, weights)
-    return _weighted(
-        features, (g2 / torch.where(denominator == 0, 1, denominator) * g.relu()).sum((2, 3))
-    )
+    denominator = 2 * g2 + g3 * features.sum((2, 3), keepdim=True)
+    alpha = g2 / torch.where(denominator == 0, 1, denominator)
+    return _weighted(features, (alpha * g.relu()).sum((2, 3)))
 
 
 def _channels(arguments: Mapping[str, Any]) -> tuple[int, int]:
@@ -140,24 +150,22 @@ def _channels(arguments: Mapping[str, Any]) -> tuple[int, int]:
 def ablationcam(
     model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit"
 ) -> Tensor:
-    """Features weighted by the share of the target's score that goes when they are set to zero; a pass a channel from that layer on."""
-    scored = score_function(score)
-    whole = scored(model.logits(x), target)
-    places, without = (
-        x.permute(0, 2, 3, 1).contiguous(),
-        [],
-    )  # in the layout that passes are computed in
+    """Features weighted by the fraction of the score lost without them; a pass per channel."""
+    score_of = score_function(score)
+    clean = score_of(model.logits(x), target)
+    channels_last = x.permute(0, 2, 3, 1).contiguous()  # the layout that passes are computed in
+    without = []
     held = torch.empty(0, dtype=torch.long)
-    for sample, channel in model.passes.chunks(
-        len(x), x.shape[1]
-    ):  # rows of the sample before stay, with their channel put back
-        if not torch.equal(sample, held):
-            held, ablated, row = sample, places[sample], torch.arange(len(sample))
+    for sample, channel in model.passes.chunks(len(x), x.shape[1]):
+        if not torch.equal(sample, held):  # else the rows of the last chunk, restored, serve again
+            held = sample
+            ablated = channels_last[sample]
+            row = torch.arange(len(sample))
         ablated[row, :, :, channel] = 0
-        without.append(scored(model.logits(ablated.permute(0, 3, 1, 2)), target[sample]))
-        ablated[row, :, :, channel] = places[sample, :, :, channel]
-    drops = whole[:, None] - torch.cat(without).reshape(len(x), -1)
-    return _weighted(x, drops / whole[:, None])
+        without.append(score_of(model.logits(ablated.permute(0, 3, 1, 2)), target[sample]))
+        ablated[row, :, :, channel] = channels_last[sample, :, :, channel]
+    drops = clean[:, None] - torch.cat(without).reshape(len(x), -1)
+    return _weighted(x, drops / clean[:, None])
 
 
 @cam("scorecam", paper="Wang et al. 2020", needs=("image", "channels"), cost=_channels)
@@ -171,16 +179,19 @@ def scorecam(
     score: ScoreName = "softmax",
     compat: Literal["rao"] | None = None,
 ) -> Tensor:
-    """Features weighted by the target's score on the image seen through each of them alone; a whole pass a channel.
+    """Features weighted by the score of the image seen through each of them; a pass per channel.
 
-    A channel that is the same everywhere shows nothing and weighs nothing; `compat=rao` divides by its range all the same.
+    A channel that is the same everywhere has no weight; ``compat=rao`` divides by its range of zero
+    all the same.
     """
-    scored, flat = score_function(score), x.amax((2, 3)) == x.amin((2, 3))
+    score_of = score_function(score)
+    flat = x.amax((2, 3)) == x.amin((2, 3))
     weights = []
     for sample, channel in model.passes.chunks(len(x), x.shape[1]):
         mask = resize(x[sample, channel], *image.shape[2:])[:, None]
-        low, high = mask.amin((2, 3), keepdim=True), mask.amax((2, 3), keepdim=True)
-        seen = model.root.logits(image[sample] * (mask - low) / (high - low))
-        weights.append(scored(seen, target[sample]))
+        low = mask.amin((2, 3), keepdim=True)
+        high = mask.amax((2, 3), keepdim=True)
+        logits = model.root.logits(image[sample] * (mask - low) / (high - low))
+        weights.append(score_of(logits, target[sample]))
     weight = torch.cat(weights).reshape(len(x), -1)
     return _weighted(x, weight if compat == "rao" else torch.where(flat, 0, weight))

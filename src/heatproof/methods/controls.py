@@ -1,4 +1,4 @@
-"""Maps that know nothing of the model: what a method has to beat."""
+"""Maps that do not depend on the model: what a method has to beat."""
 
 from __future__ import annotations
 
@@ -31,30 +31,24 @@ def constant(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
 @control("edges", signed=False, layers="input")
 def edges(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
     """Sobel magnitude of the image's luminance."""
-    luminance = (model.denormalize(x) * x.new_tensor([0.299, 0.587, 0.114]).reshape(3, 1, 1)).sum(
-        1, keepdim=True
-    )
+    weights = x.new_tensor([0.299, 0.587, 0.114]).reshape(3, 1, 1)
+    luminance = (model.denormalize(x) * weights).sum(1, keepdim=True)
     sobel = x.new_tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]])
-    gradients = F.conv2d(
-        F.pad(luminance, (1, 1, 1, 1), "replicate"), torch.stack([sobel, sobel.T])[:, None]
-    )
-    return gradients.norm(dim=1)
+    padded = F.pad(luminance, (1, 1, 1, 1), "replicate")
+    return F.conv2d(padded, torch.stack([sobel, sobel.T])[:, None]).norm(dim=1)
 
 
 @control("center", signed=False)
 def center(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
     """A Gaussian in the middle, σ a quarter of the height."""
     height, width = x.shape[2:]
-    return (
-        torch.outer(gaussian(height, height / 4), gaussian(width, height / 4))
-        .to(x)
-        .expand(len(x), -1, -1)
-    )
+    bump = torch.outer(gaussian(height, height / 4), gaussian(width, height / 4))
+    return bump.to(x).expand(len(x), -1, -1)
 
 
 @control("object", signed=False, needs=("silhouette",), layers="input")
 def silhouette_of_the_object(
     model: Model, x: Tensor, target: Tensor, *, rng: Rng, silhouette: Tensor
 ) -> Tensor:
-    """The object's silhouette, whatever its class; where the data has one."""
+    """The object's silhouette, for data that has one."""
     return silhouette.to(x)

@@ -1,4 +1,7 @@
-"""DeepSHAP with one reference of zeros, which is DeepLIFT's rescale rule: every nonlinearity passes on Δoutput / Δinput."""
+"""DeepSHAP with one reference of zeros, which is DeepLIFT's rescale rule.
+
+Every nonlinearity passes on Δoutput / Δinput.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from heatproof.models.intercept import (
     Intercept,
     NoRule,
     Rule,
-    plainly,
-    refusing,
+    as_torch,
+    naming_missing_rules,
     step,
 )
 from heatproof.models.model import Model
@@ -32,7 +35,7 @@ _INSTEAD = "ig(steps=50) works on any model"
 
 
 def slope(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor, derivative: Tensor) -> Tensor:
-    """(y − y0) / (x − x0)."""
+    """Compute (y − y0) / (x − x0), or the derivative where x is too close to x0."""
     difference = x - x0
     flat = difference.abs() < FLAT
     return torch.where(flat, derivative, (y - y0) / difference.masked_fill(flat, 1))
@@ -42,54 +45,56 @@ def slope(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor, derivative: Tensor) -> T
 
 
 def activation(call: Call) -> Tensor:
+    """The rescale rule, element by element."""
+
     def back(arrived: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor]:
-        return (arrived * slope(x, x[-1:], y, y[-1:], call.pulled(x, torch.ones_like(y))),)
+        return (arrived * slope(x, x[-1:], y, y[-1:], call.vjp(x, torch.ones_like(y))),)
 
     y: Tensor = call.value()
     return step(y, back, (call.args[0], y), call.args[0])
 
 
 def max_pool(call: Call) -> Tensor:
-    """What the image's winner has over the reference's output is the winner's, what is lacking is the reference's winner's."""
+    """Attribute a pool's gain over the reference to its maximum, a loss to the reference's one."""
     y, winner = Call(call.function, call.args, {**call.kwargs, "return_indices": True}).value()
 
     def back(arrived: Tensor, x: Tensor, y: Tensor, winner: Tensor) -> tuple[Tensor]:
         top = torch.maximum(y, y[-1:])
         gradient = _scattered(x, (winner, arrived))
-        share = _scattered(
-            x,
-            (winner, arrived * (top - y[-1:])),
-            (winner[-1:].expand_as(winner), arrived * (y - top)),
-        )
-        return (slope(x, x[-1:], share, torch.zeros_like(share), gradient),)
+        gain = (winner, arrived * (top - y[-1:]))
+        loss = (winner[-1:].expand_as(winner), arrived * (y - top))
+        part = _scattered(x, gain, loss)
+        return (slope(x, x[-1:], part, torch.zeros_like(part), gradient),)
 
     return step(y, back, (call.args[0], y, winner), call.args[0])
 
 
 def _scattered(x: Tensor, *parts: tuple[Tensor, Tensor]) -> Tensor:
+    """Add values at positions of a tensor of zeros, of the shape of x."""
     flat = torch.zeros_like(x).flatten(2)
-    for places, values in parts:
-        flat.scatter_add_(2, places.flatten(2), values.flatten(2))
+    for positions, values in parts:
+        flat.scatter_add_(2, positions.flatten(2), values.flatten(2))
     return flat.view_as(x)
 
 
 def norm(call: Call) -> Any:
-    """A factor for each channel; torch's own backward would keep the input as well."""
-    found = norm_factors(call)
-    if found is None:
+    """Multiply by a factor per channel; torch's own backward would keep the input as well."""
+    factors = norm_factors(call)
+    if factors is None:
         return call.run()
-    factor = found[0].reshape(-1, *[1] * (call.args[0].ndim - 2))
+    factor = factors[0].reshape(-1, *[1] * (call.args[0].ndim - 2))
     return step(call.value(), lambda arrived: (arrived * factor,), (), call.args[0])
 
 
 def product(call: Call) -> Any:
-    """Linear where only one factor depends on the image."""
+    """Run a product as torch does, which is linear where only one factor depends on the image."""
     if all(isinstance(factor, Tensor) and factor.requires_grad for factor in call.args[:2]):
         raise NoRule(call.function.__name__)
     return call.run()
 
 
 def quotient(call: Call) -> Any:
+    """Run a quotient as torch does, which is linear where the divisor is constant."""
     if isinstance(call.args[1], Tensor) and call.args[1].requires_grad:
         raise NoRule(call.function.__name__)
     return call.run()
@@ -112,7 +117,7 @@ _LINEAR = frozenset(
 )
 _MAX_POOLS = ("max_pool2d", "adaptive_max_pool2d")
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(MOVES | _LINEAR, plainly),
+    **dict.fromkeys(MOVES | _LINEAR, as_torch),
     **dict.fromkeys(ACTIVATIONS | {"exp", "log", "sqrt", "square"}, activation),
     **dict.fromkeys(_MAX_POOLS, max_pool),
     "batch_norm": norm,
@@ -121,22 +126,21 @@ RULES: dict[str, Rule] = {
 }
 COMPAT: dict[str | None, dict[str, Rule]] = {
     None: RULES,
-    "captum": RULES
-    | dict.fromkeys(
-        _MAX_POOLS, plainly
-    ),  # behind a ReLU, its rule for max pools is lost (0.7, 0.9)
+    # Behind a ReLU, Captum loses its rule for max pools (0.7, 0.9).
+    "captum": RULES | dict.fromkeys(_MAX_POOLS, as_torch),
 }
 
 
 def _logits(
     model: Model, x: Tensor, rules: Mapping[str, Rule] = RULES
 ) -> Tensor:  # (B, C, h, w) -> (B + 1, K), the last of zeros
-    with refusing(model.module, "deepshap", _INSTEAD), Intercept(rules) as seen:
+    with naming_missing_rules(model.module, "deepshap", _INSTEAD), Intercept(rules) as seen:
         return seen.result(model(torch.cat([x, torch.zeros_like(x[:1])])))
 
 
 @remembered
 def _no_rule(model: Model) -> str:
+    """Return why the method does not apply; empty where every operation has a rule."""
     try:
         with model.passes.frozen_eval():
             _logits(model, model.passes.zero_activation())
@@ -146,14 +150,20 @@ def _no_rule(model: Model) -> str:
 
 
 def start(logits: Tensor, target: Tensor, score: str) -> Tensor:  # (B + 1, K), (B,) -> (B, K)
-    """The multipliers of the logits: softmax is taken apart into exponentials, a sum and a logarithm."""
-    z, z0 = logits[:-1], logits[-1:]
+    """Compute the multipliers of the logits for a score.
+
+    Softmax is taken apart into exponentials, a sum and a logarithm.
+    """
+    z = logits[:-1]
+    z0 = logits[-1:]
     chosen = F.one_hot(target, z.shape[1]).to(z)
     if score == "logit":
         return chosen
     peak = torch.maximum(z, z0).amax(1, keepdim=True)
-    e, e0 = (z - peak).exp(), (z0 - peak).exp()
-    total, total0 = e.sum(1, keepdim=True), e0.sum(1, keepdim=True)
+    e = (z - peak).exp()
+    e0 = (z0 - peak).exp()
+    total = e.sum(1, keepdim=True)
+    total0 = e0.sum(1, keepdim=True)
     of_log = chosen - slope(total, total0, total.log(), total0.log(), 1 / total) * slope(
         z, z0, e, e0, e
     )
@@ -183,9 +193,10 @@ def deepshap(
     score: ScoreName = "logit",
     compat: Literal["captum"] | None = None,
 ) -> Tensor:
-    """Input × slopes between the image and a reference of zeros (DeepLIFT, rescale); sums to the difference of their scores.
+    """Input × slopes between the image and a reference of zeros (DeepLIFT, rescale).
 
-    `compat=captum`: max pools pass on the gradient alone, as in that library.
+    The map sums to the difference of their scores. With ``compat=captum``, max pools pass on the
+    gradient alone, as in that library.
     """
 
     def attribute(leaf: Tensor, goal: Tensor) -> Tensor:

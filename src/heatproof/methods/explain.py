@@ -1,6 +1,7 @@
-"""From expressions to maps: the order of things, in one place for all methods.
+"""From expressions to maps, in one place for all methods.
 
-method [→ noise] → channel reduction → *stored* at native resolution → transforms at native resolution → bilinear to the image, last.
+The order is: method [→ noise] → channel reduction → *stored* at native resolution → transforms at
+native resolution → bilinear resizing to the image, last.
 """
 
 from __future__ import annotations
@@ -31,36 +32,61 @@ from heatproof.tensor.noise import Rng, sample_ids
 
 
 class MapError(HeatproofError):
-    """A method broke the contract of maps."""
+    """A method returned something that is not a map, or changed its input."""
 
 
 def no_reference(expression: Expression) -> Mapping[str, Tensor]:
+    """Refuse a method that prepares: there are no reference images.
+
+    Raises:
+        HeatproofError: Always.
+    """
     raise HeatproofError(f"{expression.label} needs reference images: give some with reference=…")
 
 
 def prepare(expression: Expression, model: Model, reference: Reference) -> dict[str, Tensor]:
-    """What the method needs to know of the model beforehand, from images that are not judged."""
+    """Compute what a method needs beforehand, from reference images."""
     assert expression.entry.prepare is not None
     return expression.entry.prepare(model.tail(expression.layer), reference.batches(model))
 
 
 @dataclass
 class Explainer:
-    """Maps for one batch, each method computed once."""
+    """Computes the maps of one batch.
+
+    Attributes:
+        batch: The images, their targets, and the passes that methods share.
+        rng: The samples' noise.
+        silhouette: The object's silhouettes, ``(B, H, W)``, where the data has them.
+        prepared: Returns what a method has prepared.
+        prepared_baseline: Returns what a method's baseline has prepared.
+    """
 
     batch: ModelBatch
     rng: Rng
-    silhouette: Tensor | None = None  # (B, H, W)
+    silhouette: Tensor | None = None
     prepared: Callable[[Expression], Mapping[str, Tensor]] = no_reference
     prepared_baseline: PreparedBaselines = no_reference_for_baseline
     _moments: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
     def model(self) -> Model:
+        """The model of the batch."""
         return self.batch.model
 
-    def native(self, expression: Expression) -> Tensor:  # (B, h, w) float32
-        """What the method says, at the layer's own resolution, channels reduced. It may hold nan: see `finite`."""
+    def native(self, expression: Expression) -> Tensor:
+        """Compute maps at the layer's resolution, before transforms.
+
+        Args:
+            expression: The method; its transforms are not applied.
+
+        Returns:
+            Maps of shape ``(B, h, w)`` as float32, which may contain nan (see ``finite``).
+
+        Raises:
+            NotApplicable: If the method does not apply to the model.
+            MapError: If what the method returned is not a map.
+        """
         check_applicable(expression, self.model, self.silhouette is not None)
         batch = self.batch.at(expression.layer)
         raw = (
@@ -98,86 +124,103 @@ class Explainer:
             return call()
 
     def _moment(self, expression: Expression, h: Tensor) -> Tensor:
-        """Over noisy inputs. First and second moments are kept for the expressions that differ only in what they make of them."""
+        """Compute the mean, the mean square or the variance of maps of noisy inputs.
+
+        The first two moments are kept for expressions that differ only in which of them they take.
+        """
         noise = expression.noise
         assert noise is not None
         if expression.drawn not in self._moments:
-            width = noise.std * (
-                (h.flatten(1).amax(1) - h.flatten(1).amin(1)).reshape(-1, 1, 1, 1)
-                if noise.relative
-                else 1
-            )
-            first, second = torch.zeros(()), torch.zeros(())
+            flat = h.flatten(1)
+            scale = (flat.amax(1) - flat.amin(1)).reshape(-1, 1, 1, 1) if noise.relative else 1
+            width = noise.std * scale
+            first = torch.zeros(())
+            second = torch.zeros(())
             for i in range(noise.n):
                 noisy = h + width * self.rng.normal(f"noise {i}", h.shape[1:]).to(h)
                 tail = self.model.tail(expression.layer)
                 raw = self._call(expression, ModelBatch(tail, noisy, self.batch.target).at("input"))
                 _checked(raw, h, expression)
                 raw = raw.detach().float()
-                first, second = first.to(raw) + raw / noise.n, second.to(raw) + raw**2 / noise.n
+                first = first.to(raw) + raw / noise.n
+                second = second.to(raw) + raw**2 / noise.n
             self._moments[expression.drawn] = first, second
         first, second = self._moments[expression.drawn]
         return {"mean": first, "sq": second, "var": (second - first**2).clamp(min=0)}[noise.kind]
 
     @contextmanager
     def _guarding(self, h: Tensor, expression: Expression) -> Iterator[None]:
-        """Code of the user's own must not spoil what comes after it: input and network are put back, and the method fails."""
+        """Restore input and network behind a user's code, and raise if it has changed them."""
         before = h.clone()
         try:
             with assert_unchanged(self.model.module):
                 yield
         finally:
-            spoilt = not torch.equal(h, before)
-            if spoilt:
+            changed = not torch.equal(h, before)
+            if changed:
                 h.copy_(before)
-        if spoilt:
+        if changed:
             raise MapError(f"{expression.label} changed its input in place; work on x.clone()")
 
-    def again(self, expression: Expression, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, H, W)
-        """Maps of other images of the same samples, for the same targets. They may hold nan."""
+    def again(self, expression: Expression, x: Tensor) -> Tensor:
+        """Compute maps of other images of the same samples, for the same targets.
+
+        Args:
+            expression: The method, with its transforms.
+            x: The images, ``(B, C, H, W)``.
+
+        Returns:
+            Maps of shape ``(B, H, W)``, which may contain nan.
+        """
         batch = ModelBatch(self.model, x, self.batch.target, [expression.layer])
         other = replace(self, batch=batch, _moments={})
         return other.resized(transformed(expression, other.native(expression), self.rng))
 
     def resized(self, maps: Tensor) -> Tensor:  # (B, h, w) -> (B, H, W)
+        """Resize maps to the images, bilinearly."""
         return resize(maps, *self.batch.x.shape[2:])
 
 
 def transformed(expression: Expression, maps: Tensor, rng: Rng) -> Tensor:  # (B, h, w) -> same
+    """Apply the transforms of an expression to maps."""
     for transform, arguments in expression.transforms:
         maps = transform.apply(maps, arguments, rng)
     return maps
 
 
 def check_applicable(expression: Expression, model: Model, has_silhouettes: bool) -> None:
-    """Raises NotApplicable, or an error that names the layers there are."""
+    """Check that a method applies to a model and its data.
+
+    Raises:
+        NotApplicable: If it does not.
+        HeatproofError: If the model has no such layer; the message lists those there are.
+    """
+    entry = expression.entry
     try:
-        at = model.layer_name(expression.layer)
+        layer = model.layer_name(expression.layer)
     except NotApplicable as error:
-        instead = (
-            "; vit-gradcam and chefer are for vision transformers, ixg works on any model"
-            if is_vit(model.module)
-            else ""
-        )
+        instead = ""
+        if is_vit(model.module):
+            instead = "; vit-gradcam and chefer are for vision transformers, ixg works on any model"
         raise NotApplicable(f"{expression.label} does not apply: {error}{instead}") from None
-    if expression.entry.layers == "input" and at != "input":
+    if entry.layers == "input" and layer != "input":
         raise NotApplicable(
-            f"{expression.label} does not apply: it is defined at the input only; write {expression.entry.id}"
+            f"{expression.label} does not apply: it is defined at the input only; write {entry.id}"
         )
-    if expression.entry.applies and (
-        reason := expression.entry.applies(model.tail(expression.layer))
-    ):
+    if entry.applies and (reason := entry.applies(model.tail(expression.layer))):
         raise NotApplicable(f"{expression.label} does not apply: {reason}")
-    if "silhouette" in expression.entry.needs and not has_silhouettes:
+    if "silhouette" in entry.needs and not has_silhouettes:
         raise NotApplicable(
             f"{expression.label} needs data with silhouettes of the object, such as paperbirds"
         )
 
 
 def _checked(raw: object, h: Tensor, expression: Expression) -> Tensor:
+    """Check what a method returned, and reduce its channels."""
     if not isinstance(raw, Tensor):
         raise MapError(
-            f"{expression.label} returned {type(raw).__name__}; a method returns a tensor (B, C, h, w) or (B, h, w)"
+            f"{expression.label} returned {type(raw).__name__}; "
+            "a method returns a tensor (B, C, h, w) or (B, h, w)"
         )
     batch, height, width = len(h), *h.shape[2:]
     fits = (
@@ -189,8 +232,8 @@ def _checked(raw: object, h: Tensor, expression: Expression) -> Tensor:
     )
     if not fits:
         raise MapError(
-            f"{expression.label} returned shape {tuple(raw.shape)}; expected ({batch}, C, h, w) or ({batch}, h, w) "
-            f"with h ≤ {height} and w ≤ {width}"
+            f"{expression.label} returned shape {tuple(raw.shape)}; "
+            f"expected ({batch}, C, h, w) or ({batch}, h, w) with h ≤ {height} and w ≤ {width}"
         )
     if raw.is_complex():
         raise MapError(f"{expression.label} returned complex numbers; a map is real")
@@ -199,12 +242,16 @@ def _checked(raw: object, h: Tensor, expression: Expression) -> Tensor:
 
 
 def finite(maps: Tensor) -> Tensor:  # (B, h, w) -> (B,) bool
+    """Return which maps are finite everywhere."""
     low, high = ends(maps)
     return low.isfinite() & high.isfinite()
 
 
 def ends(maps: Tensor) -> tuple[Tensor, Tensor]:  # (B, h, w) -> (B,), (B,)
-    """The smallest and the largest value; what is not a number is both. In two passes: `aminmax` takes four times as long."""
+    """Return the smallest and the largest value of each map; both are nan if any value is.
+
+    In two passes, because ``aminmax`` takes four times as long.
+    """
     flat = maps.flatten(1)
     return flat.amin(1), flat.amax(1)
 
@@ -220,33 +267,52 @@ def explain(
     silhouette: Tensor | None = None,
     reference: Data | str | Tensor | None = None,
 ) -> Tensor:
-    """Maps (B, H, W) for images in the model's input space (see `model.normalize`).
+    """Compute the maps of one method.
 
-    targets: class indices; None explains the model's own prediction. ids key the noise (None: row numbers).
-    reference: images in [0, 1] or data that are not explained, for methods that need some beforehand (`iba`).
+    Args:
+        model: The model.
+        images: Images in the model's input space (see ``model.normalize``), ``(B, C, H, W)``.
+        targets: Class indices, one for all or one per image; None explains the model's prediction.
+        method: An expression such as ``ig(steps=20)@middle|abs``.
+        ids: Sample ids, which key the noise; by default row numbers.
+        seed: The seed of all noise.
+        silhouette: The object's silhouettes, ``(B, H, W)``, for methods that need them.
+        reference: Images in [0, 1] or data, for methods and baselines that need images that are not
+            explained (``iba``).
+
+    Returns:
+        Maps of shape ``(B, H, W)``.
+
+    Raises:
+        NotApplicable: If the method does not apply to the model.
+        HeatproofError: If an argument does not fit the model, or a map is not finite.
     """
     expression = method if isinstance(method, Expression) else Expression.parse(method)
     if not isinstance(images, Tensor):
         raise HeatproofError(
-            f"images must be a tensor in the model's input space; got {type(images).__name__} (see model.normalize)"
+            "images must be a tensor in the model's input space; "
+            f"got {type(images).__name__} (see model.normalize)"
         )
     if not images.is_floating_point():
         raise HeatproofError(
-            f"images must be floats in the model's input space; got {images.dtype}: model.normalize(images / 255)"
+            "images must be floats in the model's input space; "
+            f"got {images.dtype}: model.normalize(images / 255)"
         )
     x = images.detach().to(model.device, model.dtype)
-    if x.ndim != 4 or not len(x) or x.shape[1:] != (len(model.mean), model.size, model.size):
+    channels = len(model.mean)
+    if x.ndim != 4 or not len(x) or x.shape[1:] != (channels, model.size, model.size):
         raise HeatproofError(
-            f"{model.name} takes images of shape (B, {len(model.mean)}, {model.size}, {model.size}); got {tuple(images.shape)}"
+            f"{model.name} takes images of shape (B, {channels}, {model.size}, {model.size}); "
+            f"got {tuple(images.shape)}"
         )
     target = model.logits(x).argmax(1) if targets is None else _indices(targets, len(x), model)
     rng = Rng(seed, sample_ids(ids, len(x)), model.device)
     check_applicable(expression, model, silhouette is not None)
     explainer = Explainer(ModelBatch(model, x, target, [expression.layer]), rng, silhouette)
     if reference is not None:
-        images_of = _reference(model, reference)
-        explainer.prepared = partial(prepare, model=model, reference=images_of)
-        explainer.prepared_baseline = lambda b: b.prepare(model, images_of.batches(model))
+        others = _reference(model, reference)
+        explainer.prepared = partial(prepare, model=model, reference=others)
+        explainer.prepared_baseline = lambda b: b.prepare(model, others.batches(model))
     maps = explainer.resized(transformed(expression, explainer.native(expression), rng))
     bad = (~finite(maps)).nonzero().flatten().tolist()
     if bad:
@@ -257,6 +323,7 @@ def explain(
 
 
 def _indices(targets: Tensor | Sequence[int] | int, count: int, model: Model) -> Tensor:  # (count,)
+    """Check the targets, and repeat a single one."""
     try:
         target = torch.as_tensor(targets, device=model.device).reshape(-1)
         target = target.expand(count) if len(target) == 1 else target
@@ -269,13 +336,11 @@ def _indices(targets: Tensor | Sequence[int] | int, count: int, model: Model) ->
     except (TypeError, ValueError, RuntimeError):  # not numbers
         fits = False
     if not fits:
-        told = (
-            f'"{targets}" (a method is the fourth argument: method="{targets}")'
-            if isinstance(targets, str)
-            else targets
-        )
+        got = str(targets)
+        if isinstance(targets, str):
+            got = f'"{targets}" (a method is the fourth argument: method="{targets}")'
         raise HeatproofError(
-            f"targets must be {count} class indices from 0 to {model.n_classes - 1}; got {told}"
+            f"targets must be {count} class indices from 0 to {model.n_classes - 1}; got {got}"
         )
     return target
 

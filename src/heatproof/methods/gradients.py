@@ -76,11 +76,24 @@ def ig(
     rule: Rule = "gauss",
     score: ScoreName = "logit",
 ) -> Tensor:
-    """Integrated gradients along the straight line from a baseline; rule=gauss (Gauss–Legendre) or trapezoid."""
+    """Integrated gradients along the straight line from a baseline.
+
+    Args:
+        model: The model to explain at its input.
+        x: Its input, ``(B, C, h, w)``.
+        target: Class indices of shape ``(B,)``.
+        rng: The samples' noise, for the baseline.
+        steps: The number of gradients per image.
+        baseline: Where the line starts; at layers other than the input it is zero.
+        baseline_prepared: What the baseline has prepared, if it prepares.
+        rule: How to integrate: ``gauss`` (Gauss–Legendre) or ``trapezoid``.
+        score: What to explain of the target: ``logit``, ``softmax`` or ``logprob``.
+    """
     start = Baseline.parse(baseline)
     if model.start_layer != "input" and start.label != "zero":
         raise HeatproofError(
-            f"ig at layer {model.start_layer} starts from zero features; baseline={baseline} is for images"
+            f"ig at layer {model.start_layer} starts from zero features; "
+            f"baseline={baseline} is for images"
         )
     filled = start.fill(x, model, rng, prepared=baseline_prepared)
     return integrated_gradients(model, x, filled, target, steps, rule, score)
@@ -105,26 +118,44 @@ def ig_u(
 def integrated_gradients(
     model: Model, x: Tensor, start: Tensor, target: Tensor, steps: int, rule: str, score: str
 ) -> Tensor:
-    """(x − x0) Σ_k w_k ∇f(x0 + α_k (x − x0)), all nodes of all samples batched."""
+    """Compute (x − x0) Σ_k w_k ∇f(x0 + α_k (x − x0)), all nodes of all samples batched.
+
+    Args:
+        model: The model to explain at its input.
+        x: Its input, ``(B, C, h, w)``.
+        start: The start of the line x0, of the shape of x.
+        target: Class indices of shape ``(B,)``.
+        steps: The number of nodes.
+        rule: ``gauss`` or ``trapezoid``.
+        score: The name of the score.
+
+    Returns:
+        Attributions of the shape of x.
+
+    Raises:
+        HeatproofError: If the trapezoid rule has fewer than two steps.
+    """
     if rule == "trapezoid" and steps < 2:
         raise HeatproofError(
             "the trapezoid has two ends: ig(rule=trapezoid) needs at least 2 steps"
         )
     alpha, weight = (torch.from_numpy(v).to(x).reshape(-1, 1, 1, 1) for v in _nodes(steps, rule))
-    path, total = model.passes.to_layout(x - start), x.new_zeros(())
-    away = start.stride(0) > 0 or bool(start[:1].any())  # not zero for all
+    path = model.passes.to_layout(x - start)
+    total = x.new_zeros(())
+    offset = start.stride(0) > 0 or bool(
+        start[:1].any()
+    )  # whether the line starts elsewhere than 0
     for sample, node in model.passes.chunks(len(x), steps):
         parts = blocks(sample, node, steps)
         points = torch.empty_like(path[:1].expand(len(sample), *x.shape[1:]))
         for part in parts:
             torch.mul(path[part.samples, None], alpha[part.variants], out=part.of(points))
-            if away:
+            if offset:
                 part.of(points).add_(start[part.samples, None])
         gradient = model.gradient(points, target[sample.to(x.device)], score=score).gradient
         if not total.ndim:
-            total = torch.zeros_like(
-                gradient[:1].expand_as(x)
-            )  # which lies in memory as gradients do
+            # Laid out in memory as gradients are.
+            total = torch.zeros_like(gradient[:1].expand_as(x))
         for part in parts:
             for weighted in part.of(gradient).mul_(weight[part.variants]).unbind(1):
                 total[part.samples] += weighted
@@ -132,7 +163,7 @@ def integrated_gradients(
 
 
 def _nodes(steps: int, rule: str) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights on [0, 1]."""
+    """Return nodes and weights on [0, 1]."""
     if rule == "gauss":
         nodes, weights = np.polynomial.legendre.leggauss(steps)
         return (1 + nodes) / 2, weights / 2
@@ -141,7 +172,7 @@ def _nodes(steps: int, rule: str) -> tuple[np.ndarray, np.ndarray]:
     return np.linspace(0, 1, steps), weights
 
 
-# With the numbers of the papers that evaluate them; other numbers are arguments.
+# The defaults are those of the papers that evaluate them.
 noisy("ixg-sg", "ixg", paper="Hesse et al. 2024", n=4, std=1.0, kind="mean")
 noisy("ig-sg", "ig", paper="Hesse et al. 2024", n=4, std=1.0, kind="mean")
 noisy("ig-sq", "ig", paper="Hesse et al. 2024", n=4, std=1.0, kind="sq")

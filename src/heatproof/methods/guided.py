@@ -1,7 +1,7 @@
 """Gradients that let only positive signals back through ReLUs.
 
-The ReLUs are found in the graph that autograd has recorded, so it does not matter how they are written: modules, modules used
-twice, `F.relu`, `x.relu_()`, or inside TorchScript.
+The ReLUs are found in the graph that autograd has recorded, so it does not matter how they are
+written: as modules, modules used twice, ``F.relu``, ``x.relu_()``, or inside TorchScript.
 """
 
 from __future__ import annotations
@@ -20,25 +20,29 @@ from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.scores import ScoreName, score_function
 
-Gate = Callable[
-    [Tensor, Tensor], Tensor
-]  # (what ReLU's own backward gives, what arrived) -> what goes on
+# (what the ReLU's own backward gives, what arrived) -> what is passed on
+Gate = Callable[[Tensor, Tensor], Tensor]
 
 
 def relus(output: Tensor) -> list[Any]:
-    """The nodes of ReLUs (of ReLU6, of clamps at zero) behind a tensor."""
-    found = []
+    """Return the nodes of ReLUs, ReLU6s and clamps at zero behind a tensor.
+
+    Raises:
+        NotApplicable: If a node hides what happens inside it.
+    """
+    nodes = []
     for node in graph(output):
         if is_opaque(node):
             raise NotApplicable(
-                f"{node.name()} may hide ReLUs; give the network without checkpoints, compilation and backwards of its own"
+                f"{node.name()} may hide ReLUs; give the network without checkpoints, compilation "
+                "and custom backwards"
             )
         if _is_relu(node):
-            found.append(node)
-    return found
+            nodes.append(node)
+    return nodes
 
 
-_FLOORS = {  # where a node keeps the value below which it is flat; a ReLU needs none
+_FLOORS = {  # the attribute with the value below which a node is flat; a ReLU needs none
     "ReluBackward": None,
     "ThresholdBackward": "_saved_threshold",
     "HardtanhBackward": "_saved_min_val",
@@ -50,14 +54,30 @@ _FLOORS = {  # where a node keeps the value below which it is flat; a ReLU needs
 
 def _is_relu(node: Any) -> bool:
     name = node.name().rstrip("0123456789")
-    if name not in _FLOORS or (kept := _FLOORS[name]) is None:
-        return name in _FLOORS
-    floor = getattr(node, kept)
+    if name not in _FLOORS:
+        return False
+    attribute = _FLOORS[name]
+    if attribute is None:
+        return True
+    floor = getattr(node, attribute)
     return floor is not None and not torch.as_tensor(floor).any()
 
 
 def gated_gradient(model: Model, x: Tensor, target: Tensor, score: str, gate: Gate) -> Tensor:
-    """The score's gradient with `gate` in place of every ReLU's backward. Where none is left on the way, it is the gradient."""
+    """Compute the score's gradient with a gate in place of every ReLU's backward.
+
+    Where no ReLU is left behind x, it is the gradient.
+
+    Args:
+        model: The model to explain at its input.
+        x: Its input, ``(B, C, h, w)``.
+        target: Class indices of shape ``(B,)``.
+        score: The name of the score.
+        gate: What replaces the backward of ReLUs.
+
+    Raises:
+        NotApplicable: If the network has no ReLUs, or hides them.
+    """
     if reason := without_relus(model):
         raise NotApplicable(reason)
 
@@ -74,17 +94,18 @@ def gated_gradient(model: Model, x: Tensor, target: Tensor, score: str, gate: Ga
 
 @remembered
 def without_relus(model: Model) -> str:
-    """Why it does not apply; "" where there are ReLUs anywhere in the network."""
+    """Return why the methods do not apply; empty where there are ReLUs anywhere in the network."""
     whole = model.root
     try:
         with whole.passes.frozen_eval():
-            found = relus(whole(whole.passes.zero_activation()))
+            nodes = relus(whole(whole.passes.zero_activation()))
     except NotApplicable as error:
         return str(error)
+    if nodes:
+        return ""
     return (
-        ""
-        if found
-        else f"{model.name} has no ReLUs, so it would be the plain gradient; use saliency(reduce=sum_abs)"
+        f"{model.name} has no ReLUs, so it would be the plain gradient; "
+        "use saliency(reduce=sum_abs)"
     )
 
 

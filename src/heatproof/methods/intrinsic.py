@@ -1,4 +1,4 @@
-"""Explanations that are part of the model: what a BagNet's patches say, what a B-cos network's linear map is for this image."""
+"""Explanations that are part of the model: a BagNet's patches, a B-cos network's linear map."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from heatproof.tensor.noise import Rng
 
 def _is_bagnet(model: Model) -> str:
     if visible_cell(model) is not None:
-        return "it asks the patches of the whole image, and here all but one cell is cut off; ixg works on any view"
-    return (
-        ""
-        if isinstance(model.module, BagNet)
-        else f"{model.name} is not a BagNet, such as paperbirds/bagnet; ixg works on any model"
-    )
+        return (
+            "it needs the patches of the whole image, and in this view all but one grid cell is "
+            "cut off; ixg works on any view"
+        )
+    if isinstance(model.module, BagNet):
+        return ""
+    return f"{model.name} is not a BagNet, such as paperbirds/bagnet; ixg works on any model"
 
 
 def _is_bcos(model: Model) -> str:
-    return (
-        ""
-        if is_bcos(model.module)
-        else f"{model.name} has no B-cos layers, as paperbirds/bcos has; ixg works on any model"
-    )
+    if is_bcos(model.module):
+        return ""
+    return f"{model.name} has no B-cos layers, as paperbirds/bcos has; ixg works on any model"
 
 
 @method(
@@ -51,38 +50,48 @@ def bagnet(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
     return stitched(model, net, x, target)
 
 
-def stitched(
-    model: Model, net: BagNet, x: Tensor, target: Tensor
-) -> Tensor:  # (B, 3, H, W), (B,) -> (B, H, W)
-    """Zeros lie around the image. The net looks at every `stride`-th place, so it runs on stride² shifted windows, whose maps are
-    interleaved (shift-and-stitch)."""
-    step, margin = net.stride, net.field // 2
+def stitched(model: Model, net: BagNet, x: Tensor, target: Tensor) -> Tensor:
+    """Compute the target's logit of the patch around every pixel (shift-and-stitch).
+
+    The network looks at every ``stride``-th position, so it runs on stride² shifted windows, whose
+    maps are interleaved. Zeros surround the image.
+
+    Args:
+        model: The model of the BagNet.
+        net: The BagNet.
+        x: Images of shape ``(B, 3, H, W)``.
+        target: Class indices of shape ``(B,)``.
+
+    Returns:
+        Logits of shape ``(B, H, W)``.
+    """
+    step = net.stride
+    margin = net.field // 2
     rows, columns = (-(-side // step) for side in x.shape[2:])
-    below, right = (
-        step * places - side + margin
-        for places, side in zip((rows, columns), x.shape[2:], strict=True)
-    )
-    height, width = (net.field + step * (places - 1) for places in (rows, columns))
-    windows = (
-        pad(x, (margin, right, margin, below)).unfold(2, height, 1).unfold(3, width, 1)
-    )  # (B, 3, step, step, height, width)
+    below = step * rows - x.shape[2] + margin
+    right = step * columns - x.shape[3] + margin
+    height = net.field + step * (rows - 1)
+    width = net.field + step * (columns - 1)
+    padded = pad(x, (margin, right, margin, below))
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # (B, 3, step, step, height, width)
     logits = x.new_empty(len(x), rows, step, columns, step)
     for sample, shift in model.passes.chunks(len(x), step**2):
-        down, along = shift // step, shift % step
-        said = patch_logits(net, features(model, windows[sample, :, down, along]), target[sample])
-        logits[sample, :, down, :, along] = said
+        down = shift // step
+        along = shift % step
+        seen = features(model, windows[sample, :, down, along])
+        logits[sample, :, down, :, along] = patch_logits(net, seen, target[sample])
     return logits.reshape(len(x), rows * step, columns * step)[:, : x.shape[2], : x.shape[3]]
 
 
-def patch_logits(
-    net: BagNet, found: Tensor, target: Tensor
-) -> Tensor:  # (B, C, h, w), (B,) -> (B, h, w)
-    weight, bias = net.head.weight[target].detach(), net.head.bias[target].detach()
-    return torch.einsum("bchw,bc->bhw", found, weight) + bias[:, None, None]
+def patch_logits(net: BagNet, features: Tensor, target: Tensor) -> Tensor:
+    """Apply the head to every position: ``(B, C, h, w)`` features to ``(B, h, w)`` logits."""
+    weight = net.head.weight[target].detach()
+    bias = net.head.bias[target].detach()
+    return torch.einsum("bchw,bc->bhw", features, weight) + bias[:, None, None]
 
 
 def features(model: Model, x: Tensor) -> Tensor:
-    """What the head averages, (B, C, h, w), where the net looks."""
+    """Compute the features ``(B, C, h, w)`` that the head averages."""
     return model.activation(x, model.landmarks["cam"])
 
 
@@ -95,7 +104,7 @@ def features(model: Model, x: Tensor) -> Tensor:
     applies=_is_bcos,
 )
 def bcos(model: Model, x: Tensor, target: Tensor, *, rng: Rng, batch: LayerBatch) -> Tensor:
-    """Input × weight of the linear map that the network is for this image, over all six channels; for B-cos networks."""
+    """Input × weight of the linear map that a B-cos network is for an image, over six channels."""
     if reason := _is_bcos(model):
         raise NotApplicable(reason)
     encodes = model.start_layer == "input" and isinstance(model.body.module_after(0), Encode)

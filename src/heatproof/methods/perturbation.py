@@ -1,4 +1,7 @@
-"""Methods that remove parts of the image and watch the score: windows and random masks. `masked_scores` is the mechanism of them all."""
+"""Methods that remove parts of the image and watch the score: windows and random masks.
+
+``masked_scores`` is the mechanism of them all.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ from heatproof.tensor.scores import ScoreName, score_function
 perturbation = partial(method, family="perturbation")
 
 Count = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(gt=0, lt=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
 Compat = Literal["xplique"] | None
-Keep = Callable[[Tensor], Tensor]  # numbers of masks (n,) -> what they keep, (n, H, W) in [0, 1]
+Keep = Callable[[Tensor], Tensor]  # indices of masks (n,) -> what they keep, (n, H, W) in [0, 1]
 
 
 def masked_scores(
@@ -37,19 +40,33 @@ def masked_scores(
     *,
     score: str,
     fill: Tensor | None = None,
-) -> Tensor:  # (B, count) float64
-    """The score of every sample under every mask. What is not kept comes from `fill`, (B, C, H, W); None: it becomes zero."""
-    found = torch.empty(len(x), count, dtype=torch.float64, device=x.device)
+) -> Tensor:
+    """Compute the score of every sample under every mask.
+
+    Args:
+        model: The model.
+        x: Its input, ``(B, C, H, W)``.
+        target: Class indices of shape ``(B,)``.
+        count: The number of masks.
+        keep: Returns what masks keep, by their indices.
+        score: The name of the score.
+        fill: What removed pixels become, ``(B, C, H, W)``; None makes them zero.
+
+    Returns:
+        Scores of shape ``(B, count)``, in double precision.
+    """
+    scores = torch.empty(len(x), count, dtype=torch.float64, device=x.device)
     for sample, mask in model.passes.chunks(len(x), count):
         kept = keep(mask)[:, None]
         points = x[sample].mul_(kept)
         if fill is not None:
             points += fill[sample].mul_(1 - kept)
-        found[sample, mask] = score_function(score)(model.logits(points), target[sample]).double()
-    return found
+        scores[sample, mask] = score_function(score)(model.logits(points), target[sample]).double()
+    return scores
 
 
-def clean_scores(model: Model, x: Tensor, target: Tensor, score: str) -> Tensor:  # (B,) float64
+def clean_scores(model: Model, x: Tensor, target: Tensor, score: str) -> Tensor:
+    """Compute the scores ``(B,)`` of the samples as they are, in double precision."""
     return score_function(score)(model.logits(x), target).double()
 
 
@@ -60,14 +77,27 @@ def fill_of(
     rng: Rng,
     prepared: Mapping[str, Tensor] | None = None,
 ) -> Tensor | None:
-    painted = Baseline.parse(baseline)
-    if painted.label == "zero":
+    """Compute what removed pixels become by a baseline; None: zero.
+
+    Args:
+        model: The model.
+        x: Its input, ``(B, C, H, W)``.
+        baseline: The baseline; at layers other than the input it must be zero.
+        rng: The samples' noise.
+        prepared: What the baseline has prepared, if it prepares.
+
+    Raises:
+        HeatproofError: If the layer is not the input and the baseline not zero.
+    """
+    parsed = Baseline.parse(baseline)
+    if parsed.label == "zero":
         return None
     if model.start_layer != "input":
         raise HeatproofError(
-            f"at layer {model.start_layer} removed features become zero; baseline={baseline} is for images"
+            f"at layer {model.start_layer} removed features become zero; "
+            f"baseline={baseline} is for images"
         )
-    return painted.fill(x, model, rng, prepared=prepared)
+    return parsed.fill(x, model, rng, prepared=prepared)
 
 
 # Occlusion
@@ -79,11 +109,9 @@ def _window(size: int | None, stride: int | None, at_input: bool = True) -> tupl
 
 
 def _occlusions(arguments: Mapping[str, Any]) -> tuple[int, int]:
-    return len(
-        windows(
-            arguments["side"], *_window(arguments["size"], arguments["stride"]), arguments["compat"]
-        )
-    ) ** 2 + 1, 0
+    size, stride = _window(arguments["size"], arguments["stride"])
+    along_a_side = len(windows(arguments["side"], size, stride, arguments["compat"]))
+    return along_a_side**2 + 1, 0
 
 
 @perturbation("occlusion", paper="Zeiler & Fergus 2014", cost=_occlusions)
@@ -100,10 +128,22 @@ def occlusion(
     score: ScoreName = "logit",
     compat: Compat = None,
 ) -> Tensor:
-    """The drop of the score where a window is removed, spread over the window (16 px in steps of 8; 5 in steps of 2 at other layers).
+    """The drop of the score where a window is removed, spread over the window.
 
-    stride: half the size if not given. As Rao et al. 2024, windows stand over the border too, and a drop is divided by the pixels that were
-    removed. `compat=xplique`: only whole windows, and nothing is divided.
+    As in Rao et al. 2024, windows reach over the border, and a drop is divided by the number of
+    pixels that were removed.
+
+    Args:
+        model: The model to explain at its input.
+        x: Its input, ``(B, C, h, w)``.
+        target: Class indices of shape ``(B,)``.
+        rng: The samples' noise, for the baseline.
+        size: The side of the window; by default 16 px at the input and 5 at other layers.
+        stride: The distance between windows; by default half the size.
+        baseline: What removed pixels become.
+        baseline_prepared: What the baseline has prepared, if it prepares.
+        score: What to explain of the target: ``logit``, ``softmax`` or ``logprob``.
+        compat: ``xplique`` takes whole windows only, and does not divide.
     """
     size, stride = _window(size, stride, model.start_layer == "input")
     height, width = x.shape[2:]
@@ -112,34 +152,39 @@ def occlusion(
     down, along = (windows(side, size, stride, compat).to(x) for side in (height, width))
     if down.all() or along.all():  # also where no whole window fits
         raise HeatproofError(
-            f"occlusion: a window of {size} px covers all of {model.start_layer}, {height}×{width}; give a smaller size"
+            f"occlusion: a window of {size} px covers all of {model.start_layer}, "
+            f"{height}×{width}; give a smaller size"
         )
 
     def keep(window: Tensor) -> Tensor:
         return 1 - down[window // len(along), :, None] * along[window % len(along), None, :]
 
-    seen = masked_scores(
-        model,
-        x,
-        target,
-        len(down) * len(along),
-        keep,
-        score=score,
-        fill=fill_of(model, x, baseline, rng, baseline_prepared),
-    )
-    drops = (clean_scores(model, x, target, score)[:, None] - seen).reshape(
-        len(x), len(down), len(along)
-    )
+    fill = fill_of(model, x, baseline, rng, baseline_prepared)
+    count = len(down) * len(along)
+    without = masked_scores(model, x, target, count, keep, score=score, fill=fill)
+    drops = clean_scores(model, x, target, score)[:, None] - without
+    drops = drops.reshape(len(x), len(down), len(along))
     if compat is None:
         drops = drops / torch.outer(down.sum(1), along.sum(1))
-    down, along = down.double(), along.double()
+    down = down.double()
+    along = along.double()
     return each(lambda d: down.T @ d @ along, drops)
 
 
-def windows(
-    side: int, size: int, stride: int, compat: str | None = None
-) -> Tensor:  # (n, side) bool
-    """Along one side, which places each window covers. Odd windows are centred on multiples of the stride, even ones begin there."""
+def windows(side: int, size: int, stride: int, compat: str | None = None) -> Tensor:
+    """Compute which positions windows cover along one side.
+
+    Odd windows are centred on multiples of the stride, even ones begin there.
+
+    Args:
+        side: The number of positions.
+        size: The size of the window.
+        stride: The distance between windows.
+        compat: ``xplique`` takes whole windows only.
+
+    Returns:
+        One row per window, ``(n, side)`` of bool.
+    """
     if compat == "xplique":
         starts = torch.arange(0, side - size + 1, stride)
     elif size % 2:
@@ -156,7 +201,7 @@ def windows(
 
 @dataclass(frozen=True)
 class SoftMasks:
-    """Random grids, enlarged and cropped, each made when it is asked for."""
+    """Random grids, enlarged and cropped to masks; each mask is made when it is asked for."""
 
     grids: Tensor  # (N, s, s) of 0 and 1
     offsets: Tensor  # (N, 2): row and column of the crop
@@ -168,6 +213,7 @@ class SoftMasks:
     def of(
         cls, grids: Tensor, offsets: Tensor, height: int, width: int, compat: str | None = None
     ) -> SoftMasks:
+        """Make masks of a size from grids ``(N, s, s)`` and the offsets ``(N, 2)`` of the crops."""
         cells = grids.shape[-1]
         down, along = (
             linear(enlarged_side(side, cells, compat), cells, mirror=compat is None).to(grids)
@@ -179,6 +225,7 @@ class SoftMasks:
     def drawn(
         cls, rng: Rng, x: Tensor, masks: int, cells: int, p: float, compat: str | None
     ) -> SoftMasks:
+        """Draw masks for images x, in whose grids a cell is kept with probability p."""
         height, width = x.shape[2:]
         grids = (rng.once("rise grids", (masks, cells, cells)) < p).to(x)
         room = torch.tensor(
@@ -201,14 +248,15 @@ class SoftMasks:
 
 
 def enlarged_side(side: int, cells: int, compat: str | None = None) -> int:
+    """Return the side of an enlarged grid, before it is cropped."""
     return int(side * (1 + 1 / cells)) if compat == "xplique" else (cells + 1) * -(-side // cells)
 
 
 def _room(side: int, cells: int, compat: str | None) -> int:
-    """How many places a crop can begin at."""
-    return (
-        enlarged_side(side, cells, compat) - side + 1 if compat == "xplique" else -(-side // cells)
-    )
+    """Return the number of positions that a crop can begin at."""
+    if compat == "xplique":
+        return enlarged_side(side, cells, compat) - side + 1
+    return -(-side // cells)
 
 
 def _masks(arguments: Mapping[str, Any]) -> tuple[int, int]:
@@ -224,7 +272,7 @@ def rise(
     rng: Rng,
     masks: Count = 1000,
     cells: Count = 8,
-    p: Share = 0.1,
+    p: Fraction = 0.1,
     baseline: BaselineName = "zero",
     baseline_prepared: Mapping[str, Tensor] | None = None,
     score: ScoreName = "softmax",
@@ -232,8 +280,20 @@ def rise(
 ) -> Tensor:
     """Random soft masks, weighted by the score of what they keep; the same masks for all samples.
 
-    `compat=xplique`: a pixel's sum is divided by how much of it was kept, not by what is expected (masks · p), and the grid is enlarged to
-    ⌊H (1 + 1/cells)⌋; that library crops a whole batch alike, here every mask has a place of its own.
+    Args:
+        model: The model to explain at its input.
+        x: Its input, ``(B, C, h, w)``.
+        target: Class indices of shape ``(B,)``.
+        rng: The noise that masks are drawn from.
+        masks: The number of masks.
+        cells: The number of cells along a side of a mask's grid.
+        p: The probability that a cell is kept.
+        baseline: What removed pixels become.
+        baseline_prepared: What the baseline has prepared, if it prepares.
+        score: What to explain of the target: ``logit``, ``softmax`` or ``logprob``.
+        compat: ``xplique`` divides a pixel's sum by how much of it was kept, not by what is
+            expected (masks · p), and enlarges the grid to ⌊H (1 + 1/cells)⌋. That library crops a
+            whole batch alike; here every mask has its own crop.
     """
     drawn = SoftMasks.drawn(rng, x, masks, cells, p, compat)
     return rise_maps(
@@ -257,10 +317,10 @@ def rise_u(
     rng: Rng,
     masks: Count = 1000,
     cells: Count = 8,
-    p: Share = 0.1,
+    p: Fraction = 0.1,
     score: ScoreName = "softmax",
 ) -> Tensor:
-    """RISE over one image of U(-1, 1) noise, the same for all samples."""
+    """RISE with removed pixels from one image of U(-1, 1) noise, the same for all samples."""
     noise = (2 * rng.once("rise-u", x.shape[1:]).to(x) - 1).expand_as(x)
     return rise_maps(
         model, x, target, SoftMasks.drawn(rng, x, masks, cells, p, None), p, score, noise
@@ -277,18 +337,16 @@ def rise_maps(
     fill: Tensor | None,
     compat: str | None = None,
 ) -> Tensor:
-    """Σ_i f(kept by M_i) M_i / (N p)."""
+    """Compute Σ_i f(kept by M_i) M_i / (N p), of shape ``(B, H, W)``; see ``rise``."""
     scores = masked_scores(model, x, target, len(masks), masks, score=score, fill=fill)
     total = mask_sums(scores, masks, model.batch_size)
-    return total / (
-        mask_sums(torch.ones_like(scores[:1]), masks, model.batch_size)
-        if compat == "xplique"
-        else len(masks) * p
-    )
+    if compat == "xplique":
+        return total / mask_sums(torch.ones_like(scores[:1]), masks, model.batch_size)
+    return total / (len(masks) * p)
 
 
 def mask_sums(weights: Tensor, keep: Keep, size: int) -> Tensor:  # (B, N) -> (B, H, W)
-    """Sums of masks, a few at a time."""
+    """Compute weighted sums of masks, a few at a time."""
     total = torch.zeros((), dtype=torch.float64, device=weights.device)
     for part in rows(torch.arange(weights.shape[1]), size):
         total = total + _weighted(weights[:, part], keep(part).double())

@@ -1,9 +1,13 @@
-"""Layer-wise relevance propagation (Bach et al. 2015; Montavon et al. 2019), for networks of convolutions, ReLUs, pools and residual sums.
+"""Layer-wise relevance propagation (Bach et al. 2015; Montavon et al. 2019).
 
-The relevance of the target's logit is 1, or the logit itself (`start=logit`). From 1, a negative logit turns the map around: what has made
-it negative comes out positive. On a grid of images, where a class's mean logit is often negative, `start=logit` is what is meant. Every
-operation shares what arrives at its outputs among its inputs. Convolutions follow one rule and fully connected layers another, by what they
-do: a fully connected layer that slides as a convolution is still one. Biases keep their share, so sums shrink or grow.
+It is for networks of convolutions, ReLUs, pools and residual sums. The relevance of the target's
+logit is 1, or the logit itself (``start=logit``). From 1, a negative logit turns the map around:
+what has made it negative comes out positive. On a grid of images, where a class's mean logit is
+often negative, use ``start=logit``.
+
+Every operation distributes what arrives at its outputs among its inputs. Convolutions follow one
+rule and fully connected layers another, by what they do: a fully connected layer that slides as a
+convolution is still fully connected. Biases keep their part, so sums shrink or grow.
 """
 
 from __future__ import annotations
@@ -27,8 +31,8 @@ from heatproof.models.intercept import (
     Call,
     Intercept,
     NoRule,
-    plainly,
-    refusing,
+    as_torch,
+    naming_missing_rules,
     step,
 )
 from heatproof.models.intercept import Rule as Operation
@@ -41,126 +45,150 @@ _INSTEAD = "it is for convolutions, ReLUs, pools and sums; ixg works on any mode
 
 @dataclass(frozen=True)
 class Affine:
-    """z = W x + b: a convolution or a matrix, and what is merged into it."""
+    """z = W x + b: a convolution or a matrix, with what is merged into it.
+
+    Attributes:
+        weight: The weights W.
+        bias: The bias b, ``(outputs,)``.
+        options: Arguments of the convolution; None for a matrix.
+    """
 
     weight: Tensor
-    bias: Tensor  # (outputs,)
-    options: Mapping[str, Any] | None  # of the convolution; None: a matrix
+    bias: Tensor
+    options: Mapping[str, Any] | None
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return (
-            F.linear(x, weight, bias)
-            if self.options is None
-            else F.conv2d(x, weight, bias, **self.options)
-        )
+        """Apply the layer to x with other weights."""
+        if self.options is None:
+            return F.linear(x, weight, bias)
+        return F.conv2d(x, weight, bias, **self.options)
 
     def back(self, s: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        """Wᵀ s, of the shape of x."""
+        """Compute Wᵀ s, of the shape of x."""
         if self.options is None:
             return s @ weight
-        found: Tensor = conv2d_input(list(x.shape), weight, s, **self.options)  # type: ignore[no-untyped-call]
-        return found
+        arrived: Tensor = conv2d_input(  # type: ignore[no-untyped-call]
+            list(x.shape), weight, s, **self.options
+        )
+        return arrived
 
     def along(self, values: Tensor) -> Tensor:
-        """One value an output, as it stands against z."""
+        """Shape one value per output so that it broadcasts against z."""
         return values if self.options is None else values[:, None, None]
 
     def then(self, scale: Tensor, shift: Tensor) -> Affine:
-        """With z · scale + shift behind it, both (outputs,)."""
+        """Return the layer with z · scale + shift behind it, each ``(outputs,)``."""
         weight = self.weight * scale.reshape(-1, *[1] * (self.weight.ndim - 1))
         return replace(self, weight=weight, bias=self.bias * scale + shift)
 
 
-Share = Callable[
-    [Affine, Tensor, Tensor, Tensor], Tensor
-]  # (layer, x, z, relevance of z) -> relevance of x
+# (layer, x, z, relevance of z) -> relevance of x
+Rule = Callable[[Affine, Tensor, Tensor, Tensor], Tensor]
 
 
 def stable(z: Tensor, epsilon: float = TINY) -> Tensor:
-    """z + ε sign(z), with sign(0) = 1."""
+    """Compute z + ε sign(z), with sign(0) = 1."""
     return z + torch.where(z < 0, -epsilon, epsilon)
 
 
-def epsilon_rule(epsilon: float) -> Share:
+def epsilon_rule(epsilon: float) -> Rule:
+    """Return the rule that distributes by contributions to the stabilized output."""
     return lambda layer, x, z, relevance: (
         x * layer.back(relevance / stable(z, epsilon), layer.weight, x)
     )
 
 
 def positive(layer: Affine, x: Tensor) -> Tensor:
-    """x⁺W⁺ + x⁻W⁻."""
-    found = layer(x.clamp(min=0), layer.weight.clamp(min=0))
-    return found + layer(x.clamp(max=0), layer.weight.clamp(max=0)) if (x < 0).any() else found
+    """Compute x⁺W⁺ + x⁻W⁻."""
+    total = layer(x.clamp(min=0), layer.weight.clamp(min=0))
+    if (x < 0).any():
+        total = total + layer(x.clamp(max=0), layer.weight.clamp(max=0))
+    return total
 
 
-def shared(layer: Affine, x: Tensor, s: Tensor, more: Tensor, less: Tensor) -> Tensor:
-    """x⁺ · moreᵀ s + x⁻ · lessᵀ s."""
+def distributed(layer: Affine, x: Tensor, s: Tensor, more: Tensor, less: Tensor) -> Tensor:
+    """Compute x⁺ · moreᵀ s + x⁻ · lessᵀ s."""
     if not s.any():
         return torch.zeros_like(x)
-    found = x.clamp(min=0) * layer.back(s, more, x)
-    return found + x.clamp(max=0) * layer.back(s, less, x) if (x < 0).any() else found
+    total = x.clamp(min=0) * layer.back(s, more, x)
+    if (x < 0).any():
+        total = total + x.clamp(max=0) * layer.back(s, less, x)
+    return total
 
 
 def z_plus(layer: Affine, x: Tensor, z: Tensor, relevance: Tensor) -> Tensor:
-    """By positive contributions alone."""
+    """Distribute by positive contributions alone."""
     s = relevance / stable(positive(layer, x) + layer.along(layer.bias.clamp(min=0)))
-    return shared(layer, x, s, layer.weight.clamp(min=0), layer.weight.clamp(max=0))
+    return distributed(layer, x, s, layer.weight.clamp(min=0), layer.weight.clamp(max=0))
 
 
-def gamma_rule(gamma: float) -> Share:
-    """Contributions that agree with the output's sign count 1 + γ times; an output of zero shares nothing."""
+def gamma_rule(gamma: float) -> Rule:
+    """Return the rule in which contributions of the output's sign count 1 + γ times.
+
+    An output of zero distributes nothing.
+    """
     if math.isinf(gamma):
         return z_plus
 
-    def share(layer: Affine, x: Tensor, z: Tensor, relevance: Tensor) -> Tensor:
+    def rule(layer: Affine, x: Tensor, z: Tensor, relevance: Tensor) -> Tensor:
         ups = positive(layer, x) + layer.along(layer.bias.clamp(min=0))
         total = z + gamma * torch.where(z > 0, ups, z - ups)  # W x + b is the sum of ups and downs
         s = torch.where(z == 0, 0, relevance / stable(total))
-        more, less = (
-            layer.weight + gamma * part
-            for part in (layer.weight.clamp(min=0), layer.weight.clamp(max=0))
-        )
-        return shared(layer, x, s.where(z > 0, 0), more, less) + shared(
-            layer, x, s.where(z < 0, 0), less, more
-        )
+        more = layer.weight + gamma * layer.weight.clamp(min=0)
+        less = layer.weight + gamma * layer.weight.clamp(max=0)
+        from_positive = distributed(layer, x, s.where(z > 0, 0), more, less)
+        return from_positive + distributed(layer, x, s.where(z < 0, 0), less, more)
 
-    return share
+    return rule
 
 
-def box_rule(low: Tensor, high: Tensor) -> Share:
-    """z^B, for pixels between low and high, (C, 1, 1)."""
+def box_rule(low: Tensor, high: Tensor) -> Rule:
+    """Return the z^B rule, for pixels between low and high, ``(C, 1, 1)`` each."""
 
-    def share(layer: Affine, x: Tensor, z: Tensor, relevance: Tensor) -> Tensor:
-        ups, downs = layer.weight.clamp(min=0), layer.weight.clamp(max=0)
+    def rule(layer: Affine, x: Tensor, z: Tensor, relevance: Tensor) -> Tensor:
+        ups = layer.weight.clamp(min=0)
+        downs = layer.weight.clamp(max=0)
         lowest = layer(low.expand_as(x[:1]), ups, layer.bias.clamp(min=0))
         highest = layer(high.expand_as(x[:1]), downs, layer.bias.clamp(max=0))
         s = relevance / stable(z - lowest - highest)
-        whole, up = layer.back(s, layer.weight, x), layer.back(s, ups, x)
+        whole = layer.back(s, layer.weight, x)
+        up = layer.back(s, ups, x)
         return x * whole - low * up - high * (whole - up)
 
-    return share
+    return rule
 
 
 @dataclass(frozen=True)
 class Rules:
-    convolution: Share
-    connected: Share
-    image: Share | None = None  # for convolutions that see the image itself
+    """The rules of a composite.
+
+    Attributes:
+        convolution: For convolutions.
+        connected: For fully connected layers.
+        image: For convolutions of the image itself; None: as other convolutions.
+    """
+
+    convolution: Rule
+    connected: Rule
+    image: Rule | None = None
 
 
 class Propagation:
-    """A run of the network whose backward carries relevance. What follows a layer's z by a factor and a shift is merged into the layer."""
+    """A run of the network whose backward carries relevance.
+
+    A factor and a shift behind a layer are merged into the layer.
+    """
 
     def __init__(self, model: Model, rules: Rules):
-        self.model, self.rules = model, rules
+        self.model = model
+        self.rules = rules
         self.kind = ""
         self.start: Tensor | None = None
-        self.boxed = False  # a convolution has seen the image
-        self.last: tuple[Affine, Tensor, Tensor] | None = (
-            None  # the layer just met, its input, its output
-        )
+        self.boxed = False  # whether a convolution has seen the image
+        # The last layer, its input and its output.
+        self.last: tuple[Affine, Tensor, Tensor] | None = None
         self.operations: dict[str, Operation] = {
-            **dict.fromkeys(MOVES | {"max_pool2d", "adaptive_max_pool2d"}, plainly),
+            **dict.fromkeys(MOVES | {"max_pool2d", "adaptive_max_pool2d"}, as_torch),
             **dict.fromkeys(ACTIVATIONS, passed),
             **dict.fromkeys(["avg_pool2d", "adaptive_avg_pool2d", "mean", "sum"], in_proportion),
             "conv2d": self.convolution,
@@ -171,8 +199,16 @@ class Propagation:
         }
 
     def logits(self, x: Tensor) -> Tensor:
+        """Run the network; the gradient of the result by x is relevance.
+
+        Raises:
+            NotApplicable: If an operation of the network has no rule.
+        """
         self.start = x
-        with refusing(self.model.module, "lrp", _INSTEAD), Intercept(self.operations) as seen:
+        with (
+            naming_missing_rules(self.model.module, "lrp", _INSTEAD),
+            Intercept(self.operations) as seen,
+        ):
             for kind, run in self.model.passes.steps():
                 self.kind = kind
                 x = seen.current(run(x))
@@ -182,6 +218,7 @@ class Propagation:
         return x
 
     def convolution(self, call: Call) -> Tensor:
+        """Follow the rule of convolutions."""
         x, weight, bias = (
             call.argument(i, name) for i, name in enumerate(("input", "weight", "bias"))
         )
@@ -192,52 +229,56 @@ class Propagation:
             )
         )
         if isinstance(padding, str):
-            around = [
+            added = [
                 d * (k - 1) * (padding == "same")
                 for d, k in zip(_pair(dilation), weight.shape[2:], strict=True)
             ]
-            if any(n % 2 for n in around):
+            if any(n % 2 for n in added):
                 raise NoRule("conv2d with padding=same and an even kernel")
-            padding = [n // 2 for n in around]
+            padding = [n // 2 for n in added]
         options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-        return self.met(x, Affine(weight, _bias(weight, bias), options), call.value())
+        return self.apply(x, Affine(weight, _bias(weight, bias), options), call.value())
 
     def matrix(self, call: Call) -> Tensor:
+        """Follow the rule of fully connected layers."""
         x, weight, bias = (
             call.argument(i, name) for i, name in enumerate(("input", "weight", "bias"))
         )
-        return self.met(x, Affine(weight, _bias(weight, bias), None), call.value())
+        return self.apply(x, Affine(weight, _bias(weight, bias), None), call.value())
 
-    def met(self, x: Tensor, layer: Affine, z: Tensor) -> Tensor:
+    def apply(self, x: Tensor, layer: Affine, z: Tensor) -> Tensor:
+        """Record a layer with its rule."""
         rule = self._rule(x, layer)
         out = step(z, lambda relevance, x, z: (rule(layer, x, z, relevance),), (x, z), x)
         self.last = (layer, x, out)
         return out
 
-    def _rule(self, x: Tensor, layer: Affine) -> Share:
+    def _rule(self, x: Tensor, layer: Affine) -> Rule:
         convolves = layer.options is not None
         if self.rules.image and convolves:
             self.boxed |= x is self.start
             if not self.boxed:
-                raise NoRule(
-                    "conv2d of a changed image; hp.Model(mean=…, std=…) is the place to normalise it"
-                )
+                raise NoRule("conv2d of a changed image; normalize it with hp.Model(mean=…, std=…)")
             if x is self.start:
                 return self.rules.image
         return self.rules.convolution if convolves and self.kind != "head" else self.rules.connected
 
     def norm(self, call: Call) -> Tensor:
-        found = norm_factors(call)
-        if found is None:
+        """Merge a batch norm into the layer before it."""
+        factors = norm_factors(call)
+        if factors is None:
             raise NoRule("batch_norm with the statistics of the batch")
         return self.merged(
             call,
-            lambda layer: found if layer.options or call.args[0].ndim == 2 else None,
+            lambda layer: factors if layer.options or call.args[0].ndim == 2 else None,
             self.norm_alone,
         )
 
     def norm_alone(self, call: Call) -> Tensor:
-        """Where the explained layer lies between a convolution and its norm, its relevance is that of the two together."""
+        """Pass relevance on where the explained layer lies between a convolution and its norm.
+
+        Its relevance is then that of the two together.
+        """
         if call.args[0] is not self.start or self.model.start_layer == "input":
             raise NoRule("batch_norm behind no convolution")
         return passed(call)
@@ -248,22 +289,30 @@ class Propagation:
         change: Callable[[Affine], tuple[Tensor, Tensor] | None],
         otherwise: Operation,
     ) -> Tensor:
-        """As part of the layer before it, if that is where its operand is from and a factor and a shift for each output is what it does."""
+        """Merge an operation into the layer whose output it works on.
+
+        Args:
+            call: The operation.
+            change: Returns the factor and the shift of each output; None if it is not of that kind.
+            otherwise: The rule for an operation that cannot be merged.
+        """
         if self.last is None or self.last[2] is not call.args[0]:
             return otherwise(call)
         layer, x, _ = self.last
-        changed = change(layer)
-        return (
-            otherwise(call) if changed is None else self.met(x, layer.then(*changed), call.value())
-        )
+        factors = change(layer)
+        if factors is None:
+            return otherwise(call)
+        return self.apply(x, layer.then(*factors), call.value())
 
     def sum(self, call: Call) -> Tensor:
+        """Distribute between branches, or merge a constant into the layer before it."""
         call, other, depends = _operands(call)
         if depends:
             return in_proportions(call.args[0], other, call.value())
         return self.merged(call, lambda layer: _factor_and_shift(layer, 1, other), in_proportion)
 
     def product(self, call: Call) -> Tensor:
+        """Merge a constant factor into the layer before it."""
         call, other, depends = _operands(call)
         if depends:
             raise NoRule("mul")
@@ -271,7 +320,10 @@ class Propagation:
 
 
 def norm_factors(call: Call) -> tuple[Tensor, Tensor] | None:
-    """The factor and the shift of each channel, (outputs,), of a batch norm; None where they are the batch's own."""
+    """Return the factor and the shift of each channel of a batch norm, ``(outputs,)`` each.
+
+    None if the norm uses the statistics of the batch.
+    """
     mean, variance, weight, bias = (
         call.argument(i, n)
         for i, n in enumerate(("running_mean", "running_var", "weight", "bias"), 1)
@@ -285,24 +337,29 @@ def norm_factors(call: Call) -> tuple[Tensor, Tensor] | None:
 
 
 def _operands(call: Call) -> tuple[Call, Any, bool]:
-    """What depends on the input as the first operand; the second, and whether that does too."""
+    """Put the operand that depends on the input first.
+
+    Returns:
+        The call, its second operand, and whether that depends on the input, too.
+    """
     if call.kwargs or len(call.args) != 2:
         raise NoRule(f"{call.function.__name__} with keywords")
     a, b = call.args
-    a, b = (a, b) if isinstance(a, Tensor) and a.requires_grad else (b, a)
+    if not (isinstance(a, Tensor) and a.requires_grad):
+        a, b = b, a
     return Call(call.function, (a, b), {}), b, isinstance(b, Tensor) and b.requires_grad
 
 
 def _factor_and_shift(layer: Affine, *values: Any) -> tuple[Tensor, Tensor] | None:
-    """Numbers, or tensors with one number for each output, as (outputs,)."""
-    each = layer.along(layer.bias)
-    found = [torch.as_tensor(value).to(each) for value in values]
-    if any(
-        v.numel() > 1 and (v.numel() != each.numel() or v.shape[-each.ndim :] != each.shape)
-        for v in found
-    ):
-        return None
-    factor, shift = (v.reshape(-1).expand_as(layer.bias) for v in found)
+    """Return numbers, or tensors with one number per output, as ``(outputs,)``; None for others."""
+    per_output = layer.along(layer.bias)
+    tensors = [torch.as_tensor(value).to(per_output) for value in values]
+    for value in tensors:
+        same_count = value.numel() == per_output.numel()
+        same_shape = value.shape[-per_output.ndim :] == per_output.shape
+        if value.numel() > 1 and not (same_count and same_shape):
+            return None
+    factor, shift = (value.reshape(-1).expand_as(layer.bias) for value in tensors)
     return factor, shift
 
 
@@ -315,27 +372,27 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def passed(call: Call) -> Tensor:
-    """Activations and factors hand on what arrives."""
+    """Pass relevance on unchanged, as activations and factors do."""
     return step(call.value(), lambda relevance: (relevance,), (), call.args[0])
 
 
 def in_proportion(call: Call) -> Tensor:
-    """Averages and shifts, by what each input adds."""
+    """Distribute by what each input adds, as averages and shifts do."""
 
     def back(relevance: Tensor, x: Tensor, z: Tensor) -> tuple[Tensor]:
-        return (x * call.pulled(x, relevance / stable(z)),)
+        return (x * call.vjp(x, relevance / stable(z)),)
 
     z = call.value()
     return step(z, back, (call.args[0], z), call.args[0])
 
 
 def in_proportions(a: Tensor, b: Tensor, z: Tensor) -> Tensor:
-    """Residual sums, by what each branch adds."""
+    """Distribute by what each branch adds, as residual sums do."""
     if a.shape != b.shape:
         raise NoRule("add of different shapes")
 
     def back(relevance: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        s = relevance / stable(a + b)  # added again, so that it need not be kept
+        s = relevance / stable(a + b)  # added again, to save memory
         return a * s, b * s
 
     return step(z, back, (a, b), a, b)
@@ -345,12 +402,28 @@ def relevance(
     model: Model,
     x: Tensor,
     target: Tensor,
-    convolution: Share,
+    convolution: Rule,
     epsilon: float,
     box: bool = True,
     start: str = "one",
 ) -> Tensor:
-    """Of each value of x for the target's logit. z^B at convolutions of the image, if `box`."""
+    """Compute the relevance of x for the target's logit.
+
+    Args:
+        model: The model to explain at its input.
+        x: Its input, ``(B, C, h, w)``.
+        target: Class indices of shape ``(B,)``.
+        convolution: The rule for convolutions.
+        epsilon: The ε of the rule for fully connected layers.
+        box: Whether convolutions of the image follow z^B.
+        start: The relevance of the logit: ``one``, or the ``logit`` itself.
+
+    Returns:
+        Relevance of the shape of x.
+
+    Raises:
+        NotApplicable: If an operation of the network has no rule.
+    """
     rules = Rules(
         convolution,
         epsilon_rule(epsilon),
@@ -359,10 +432,10 @@ def relevance(
 
     def attribute(leaf: Tensor, goal: Tensor) -> Tensor:
         logits = Propagation(model, rules).logits(leaf)
-        chosen = F.one_hot(goal, logits.shape[1]).to(logits)
-        return torch.autograd.grad(
-            logits, leaf, chosen * logits.detach() if start == "logit" else chosen
-        )[0]
+        arriving = F.one_hot(goal, logits.shape[1]).to(logits)
+        if start == "logit":
+            arriving = arriving * logits.detach()
+        return torch.autograd.grad(logits, leaf, arriving)[0]
 
     halved = model.with_batch_size(-(-model.batch_size // 2))  # more is kept than for a gradient
     return halved.passes.attribute(x, target, attribute)
@@ -370,6 +443,7 @@ def relevance(
 
 @remembered
 def _no_rule(model: Model) -> str:
+    """Return why the methods do not apply; empty where every operation has a rule."""
     rules = Rules(z_plus, z_plus, z_plus if model.start_layer == "input" else None)
     try:
         with model.passes.frozen_eval():

@@ -1,4 +1,7 @@
-"""What each cell of a grid is worth, from scores with cells removed: linear surrogates, Shapley values, shares of variance, dependence."""
+"""Attributions of the cells of a grid over the image, from scores with cells removed.
+
+Linear surrogates (LIME), Shapley values, indices of variance and of dependence.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,15 @@ from heatproof.tensor.resample import cubic, nearest
 from heatproof.tensor.scores import ScoreName
 
 CELLS = 8
-Cells = (
-    Annotated[int, Field(ge=2, le=64)] | None
-)  # along a side; None: 8, or as many as the map has places
+Cells = Annotated[int, Field(ge=2, le=64)] | None  # along a side; None: 8, or fewer if x is smaller
 
 
 def side_of(x: Tensor, cells: int | None) -> int:
+    """Return the number of cells along a side of the grid over x.
+
+    Raises:
+        HeatproofError: If there are more cells than positions.
+    """
     smallest = min(x.shape[2:])
     if cells and cells > smallest:
         raise HeatproofError(
@@ -41,13 +47,14 @@ def side_of(x: Tensor, cells: int | None) -> int:
         )
     if smallest < 2:
         raise HeatproofError(
-            f"a map of {x.shape[2]}×{x.shape[3]} cannot be divided into cells; choose an earlier layer"
+            f"a map of {x.shape[2]}×{x.shape[3]} cannot be divided into cells; "
+            "choose an earlier layer"
         )
     return cells or min(CELLS, smallest)
 
 
 def spread(values: Tensor, x: Tensor) -> Tensor:  # (n, cells²) -> (n, H, W)
-    """Every place gets the value of its cell."""
+    """Give every position the value of its cell."""
     cells = round(values.shape[1] ** 0.5)
     down, along = (nearest(length, cells).to(values.device) for length in x.shape[2:])
     return values.reshape(-1, cells, cells)[:, down[:, None], along]
@@ -62,12 +69,29 @@ def cell_scores(
     baseline: str,
     score: str,
     prepared: Mapping[str, Tensor] | None = None,
-) -> Tensor:  # (N, cells²) in [0, 1] -> (B, N) float64
-    """The score of every sample with the cells that each mask keeps."""
-    kept, fill = masks.to(x), fill_of(model, x, baseline, rng, prepared)
-    return masked_scores(
-        model, x, target, len(masks), lambda mask: spread(kept[mask], x), score=score, fill=fill
-    )
+) -> Tensor:
+    """Compute the score of every sample with the cells that each mask keeps.
+
+    Args:
+        model: The model.
+        x: Its input, ``(B, C, h, w)``.
+        target: Class indices of shape ``(B,)``.
+        masks: How much of each cell is kept, ``(N, cells²)`` in [0, 1].
+        rng: The samples' noise, for the baseline.
+        baseline: What removed pixels become.
+        score: The name of the score.
+        prepared: What the baseline has prepared, if it prepares.
+
+    Returns:
+        Scores of shape ``(B, N)``, in double precision.
+    """
+    kept = masks.to(x)
+    fill = fill_of(model, x, baseline, rng, prepared)
+
+    def keep(mask: Tensor) -> Tensor:
+        return spread(kept[mask], x)
+
+    return masked_scores(model, x, target, len(masks), keep, score=score, fill=fill)
 
 
 # Linear surrogates
@@ -88,10 +112,24 @@ def lime(
     baseline_prepared: Mapping[str, Tensor] | None = None,
     score: ScoreName = "logit",
 ) -> Tensor:
-    """Coefficients of a linear model of the score, fitted around the image on random cells; the same masks for all samples.
+    """Coefficients of a linear model of the score, fitted around the image on random masks.
 
-    As its authors' code for images: half of the cells are kept, the image itself is the first sample; a mask's weight is √exp(−d²/width²)
-    with its cosine distance d from all ones; ridge regression, the intercept free.
+    As in the authors' code for images, half of the cells are kept, and the first mask keeps all. A
+    mask's weight is √exp(−d²/width²) with its cosine distance d from all ones; the intercept of the
+    ridge regression is free. All samples have the same masks.
+
+    Args:
+        model: The model to explain at its input.
+        x: Its input, ``(B, C, h, w)``.
+        target: Class indices of shape ``(B,)``.
+        rng: The noise that masks are drawn from.
+        masks: The number of masks.
+        cells: The number of cells along a side; by default 8.
+        alpha: The penalty of the ridge regression.
+        width: The width of the kernel.
+        baseline: What removed pixels become.
+        baseline_prepared: What the baseline has prepared, if it prepares.
+        score: What to explain of the target: ``logit``, ``softmax`` or ``logprob``.
     """
     kept = rng.once("lime", (masks, side_of(x, cells) ** 2)).to(x.device) < 0.5
     kept[0] = True
@@ -103,13 +141,14 @@ def lime(
 def ridge(
     masks: Tensor, scores: Tensor, weights: Tensor, alpha: float
 ) -> Tensor:  # (N, d), (B, N), (N,) -> (B, d)
-    """Weighted least squares with a free intercept, in double precision, solved once for all samples."""
-    z, share = masks.double(), weights / weights.sum()
-    z = z - share @ z
+    """Solve weighted least squares with a free intercept, once for all samples."""
+    z = masks.double()
+    fractions = weights / weights.sum()
+    z = z - fractions @ z
     weighted = z.T * weights
     penalty = alpha * torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
     solution = torch.linalg.pinv(weighted @ z + penalty, hermitian=True) @ weighted
-    return each(lambda y: solution @ (y - share @ y), scores)
+    return each(lambda y: solution @ (y - fractions @ y), scores)
 
 
 def _coalitions(arguments: Mapping[str, Any]) -> tuple[int, int]:
@@ -129,10 +168,22 @@ def kernelshap(
     baseline_prepared: Mapping[str, Tensor] | None = None,
     score: ScoreName = "logit",
 ) -> Tensor:
-    """Shapley values of cells by weighted least squares; they sum to the score less that of the baseline. The same masks for all samples.
+    """Shapley values of cells by weighted least squares.
 
-    Coalitions are drawn by the Shapley kernel, each with its complement; where `masks` are enough for all there are, all are taken, and the
-    values are exact.
+    They sum to the difference between the image's score and the baseline's. Coalitions are drawn by
+    the Shapley kernel, each with its complement, the same for all samples. Where ``masks`` are
+    enough for all coalitions, all are taken, and the values are exact.
+
+    Args:
+        model: The model to explain at its input.
+        x: Its input, ``(B, C, h, w)``.
+        target: Class indices of shape ``(B,)``.
+        rng: The noise that coalitions are drawn from.
+        masks: The number of coalitions.
+        cells: The number of cells along a side; by default 8.
+        baseline: What removed pixels become.
+        baseline_prepared: What the baseline has prepared, if it prepares.
+        score: What to explain of the target: ``logit``, ``softmax`` or ``logprob``.
     """
     players = side_of(x, cells) ** 2
     every = players < 32 and 2**players - 2 <= masks
@@ -152,15 +203,15 @@ def kernelshap(
     )
 
 
-def shapley_kernel(
-    players: int,
-) -> Tensor:  # (players − 1,) float64: by size from 1, the weight of all coalitions of that size
+def shapley_kernel(players: int) -> Tensor:
+    """Return the weight of all coalitions of each size from 1, ``(players − 1,)``."""
     sizes = torch.arange(1, players, dtype=torch.float64)
     weight = 1 / (sizes * (players - sizes))
     return weight / weight.sum()
 
 
 def all_coalitions(players: int) -> tuple[Tensor, Tensor]:  # (2^d − 2, d) bool, (2^d − 2,)
+    """Return all coalitions and their weights."""
     coalitions = (torch.arange(1, 2**players - 1)[:, None] >> torch.arange(players)) % 2 == 1
     sizes = coalitions.sum(1)
     return coalitions, (shapley_kernel(players) / torch.bincount(sizes)[1:])[sizes - 1]
@@ -169,23 +220,22 @@ def all_coalitions(players: int) -> tuple[Tensor, Tensor]:  # (2^d − 2, d) boo
 def drawn_coalitions(
     rng: Rng, players: int, count: int
 ) -> tuple[Tensor, Tensor]:  # (N, d) bool, (N,)
-    """Sizes by the kernel, members at random; every second one is the complement of the one before."""
+    """Draw sizes by the kernel and members at random; every second one is a complement."""
     pairs = -(-count // 2)
     borders = shapley_kernel(players).cumsum(0)[:-1]
     sizes = 1 + torch.searchsorted(
         borders, rng.once("kernelshap sizes", (pairs,)).cpu().double(), right=True
     )
-    places = rng.once("kernelshap members", (pairs, players)).cpu().argsort(1).argsort(1)
-    half = places < sizes[:, None]
-    return torch.stack([half, ~half], 1).flatten(0, 1)[:count], torch.ones(
-        count, dtype=torch.float64
-    )
+    ranks = rng.once("kernelshap members", (pairs, players)).cpu().argsort(1).argsort(1)
+    half = ranks < sizes[:, None]
+    coalitions = torch.stack([half, ~half], 1).flatten(0, 1)[:count]
+    return coalitions, torch.ones(count, dtype=torch.float64)
 
 
 def efficient(
     masks: Tensor, gains: Tensor, weights: Tensor, total: Tensor
 ) -> Tensor:  # (N, d), (B, N), (N,), (B, 1) -> (B, d)
-    """Weighted least squares without intercept, under the constraint that the coefficients sum to `total`."""
+    """Solve weighted least squares without intercept, for coefficients that sum to ``total``."""
     z = masks.double()
     weighted = z.T * weights
     inverse = torch.linalg.pinv(weighted @ z, hermitian=True)
@@ -215,9 +265,22 @@ def sobol(
     score: ScoreName = "logit",
     compat: Compat = None,
 ) -> Tensor:
-    """The share of the score's variance that a cell takes part in: Jansen's total index over a Sobol sequence of masks in [0, 1].
+    """The fraction of the score's variance that a cell takes part in.
 
-    Bicubic to the map, below zero cut off; `compat=xplique` leaves what bicubic puts below zero.
+    This is Jansen's total index over a Sobol sequence of masks in [0, 1], enlarged to the map
+    bicubically, with negative values set to zero.
+
+    Args:
+        model: The model to explain at its input.
+        x: Its input, ``(B, C, h, w)``.
+        target: Class indices of shape ``(B,)``.
+        rng: The samples' noise, for the baseline.
+        designs: The number of masks per replicated design.
+        cells: The number of cells along a side; by default 8.
+        baseline: What removed pixels become.
+        baseline_prepared: What the baseline has prepared, if it prepares.
+        score: What to explain of the target: ``logit``, ``softmax`` or ``logprob``.
+        compat: ``xplique`` keeps the negative values that enlarging gives.
     """
     designed = replicated_designs(side_of(x, cells) ** 2, designs)
     scores = cell_scores(model, x, target, designed, rng, baseline, score, baseline_prepared)
@@ -225,14 +288,14 @@ def sobol(
 
 
 def sobol_sequence(count: int, dimensions: int) -> Tensor:  # (count, dimensions) in (0, 1)
-    """Not scrambled, without its first point, the origin."""
+    """Return a Sobol sequence, not scrambled, without its first point, the origin."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that a power of two were better balanced
+        warnings.simplefilter("ignore", UserWarning)  # that a power of two is better balanced
         return torch.from_numpy(qmc.Sobol(dimensions, scramble=False).fast_forward(1).random(count))
 
 
 def replicated_designs(dimensions: int, designs: int) -> Tensor:  # ((d + 1) · designs, d)
-    """A, then for every i a copy of A with the i-th column of B; B by itself is not needed."""
+    """Return A, then for every i a copy of A with the i-th column of B (B itself is not needed)."""
     a, b = sobol_sequence(designs, 2 * dimensions).chunk(2, 1)
     return torch.cat(
         [a, torch.where(torch.eye(dimensions, dtype=torch.bool)[:, None], b, a).flatten(0, 1)]
@@ -240,11 +303,9 @@ def replicated_designs(dimensions: int, designs: int) -> Tensor:  # ((d + 1) · 
 
 
 def total_indices(scores: Tensor, designs: int) -> Tensor:  # (B, (d + 1) · designs) -> (B, d)
-    """Σ (f_A − f_Ci)² / (2 N var f_A)."""
-    whole, changed = (
-        scores[:, None, :designs],
-        scores[:, designs:].reshape(len(scores), -1, designs),
-    )
+    """Compute Σ (f_A − f_Ci)² / (2 N var f_A)."""
+    whole = scores[:, None, :designs]
+    changed = scores[:, designs:].reshape(len(scores), -1, designs)
     return ((whole - changed) ** 2).mean(2) / (2 * whole.var(2))
 
 
@@ -267,10 +328,23 @@ def hsic(
     score: ScoreName = "logit",
     compat: Compat = None,
 ) -> Tensor:
-    """How far the score depends on whether a cell is kept (Hilbert–Schmidt independence criterion), over a binary Sobol sequence of masks.
+    """How much the score depends on whether a cell is kept, by the Hilbert–Schmidt criterion.
 
-    The output kernel's width is the median distance between two different scores. Bicubic to the map, below zero cut off. `compat=xplique`:
-    the width is the median score, whatever a logit's zero is (there is no map where it is 0), and nothing is cut off.
+    The masks are a binary Sobol sequence. The output kernel's width is the median distance between
+    two different scores. Values are enlarged to the map bicubically; negative ones become zero.
+
+    Args:
+        model: The model to explain at its input.
+        x: Its input, ``(B, C, h, w)``.
+        target: Class indices of shape ``(B,)``.
+        rng: The samples' noise, for the baseline.
+        masks: The number of masks.
+        cells: The number of cells along a side; by default 8.
+        baseline: What removed pixels become.
+        baseline_prepared: What the baseline has prepared, if it prepares.
+        score: What to explain of the target: ``logit``, ``softmax`` or ``logprob``.
+        compat: ``xplique`` takes the median score as the width, although a logit's zero is
+            arbitrary (there is no map where it is 0), and keeps negative values.
     """
     kept = sobol_sequence(masks, side_of(x, cells) ** 2) > 0.5
     scores = cell_scores(model, x, target, kept, rng, baseline, score, baseline_prepared)
@@ -280,8 +354,11 @@ def hsic(
 def dependence(
     masks: Tensor, scores: Tensor, compat: str | None = None
 ) -> Tensor:  # (N, d) bool, (B, N) -> (B, d)
-    """tr(K H L H) / N. The kernel of a cell is 3/2 where two masks agree and 1/2 elsewhere, that is 1 + s sᵀ/2 with s = ±1; H takes away
-    constants, so they are left out."""
+    """Compute tr(K H L H) / N.
+
+    The kernel of a cell is 3/2 where two masks agree and 1/2 elsewhere, that is 1 + s sᵀ/2 with
+    s = ±1. H removes constants, so they are left out.
+    """
     sign = 2 * masks.double() - 1
     sign = sign - sign.mean(0)
     return each(
@@ -290,7 +367,7 @@ def dependence(
 
 
 def output_kernel(scores: Tensor, compat: str | None = None) -> Tensor:  # (N,) -> (N, N)
-    """exp(−d²/2w²) − 1: exactly 0 where scores are equal."""
+    """Compute exp(−d²/2w²) − 1, which is exactly 0 where scores are equal."""
     distances = (scores[:, None] - scores).abs()
     if not distances.any():
         return distances
@@ -299,6 +376,7 @@ def output_kernel(scores: Tensor, compat: str | None = None) -> Tensor:  # (N,) 
 
 
 def enlarged(values: Tensor, x: Tensor, compat: str | None) -> Tensor:  # (B, cells²) -> (B, H, W)
+    """Enlarge the values of cells to a map, bicubically."""
     cells = round(values.shape[1] ** 0.5)
     down, along = (cubic(length, cells).to(values) for length in x.shape[2:])
     maps = each(lambda grid: down @ grid @ along.T, values.reshape(-1, cells, cells))

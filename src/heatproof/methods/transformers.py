@@ -1,6 +1,7 @@
-"""What a vision transformer attends to. For plain ViTs: ours, and those of timm and torchvision that `models/convert.py` knows.
+"""Attention of plain vision transformers: ours, and those that ``models/convert.py`` converts.
 
-A map has one value a patch. Like every map it goes to the image bilinearly and last; the papers' code repeats each value over its patch.
+A map has one value per patch. Like every map it is resized to the image bilinearly, and last; the
+papers' code repeats each value over its patch.
 """
 
 from __future__ import annotations
@@ -28,8 +29,11 @@ Start = Annotated[int, Field(ge=0)]
 def _is_plain_vit(model: Model) -> str:
     if is_vit(model.module):
         return ""
-    why = f" ({model.unconverted})" if model.unconverted else ""
-    return f"{model.name} is not a plain vision transformer, as paperbirds/vit is{why}; ixg works on any model, gradcam on convolutions"
+    reason = f" ({model.unconverted})" if model.unconverted else ""
+    return (
+        f"{model.name} is not a plain vision transformer, as paperbirds/vit is{reason}; "
+        "ixg works on any model, gradcam on convolutions"
+    )
 
 
 attending = partial(
@@ -39,7 +43,10 @@ attending = partial(
 
 @attending("rollout", paper="Abnar & Zuidema 2020", cost=(1, 0))
 def rollout(model: Model, x: Tensor, target: Tensor, *, rng: Rng, start: Start = 1) -> Tensor:
-    """Attention followed from the class token to the patches, through blocks `start`… (from 0); the same for every class. For ViTs."""
+    """Attention followed from the class token to the patches; the same for every class.
+
+    It starts at block ``start``, counted from 0.
+    """
     blocks = _blocks(model, start)
 
     def explain(images: Tensor, goal: Tensor) -> Tensor:
@@ -55,7 +62,10 @@ def rollout(model: Model, x: Tensor, target: Tensor, *, rng: Rng, start: Start =
 
 @attending("chefer", paper="Chefer et al. 2021", cost=(0, 1))
 def chefer(model: Model, x: Tensor, target: Tensor, *, rng: Rng, start: Start = 1) -> Tensor:
-    """Attention's relevance times its gradient, positive part, followed from the class token through blocks `start`…; for ViTs."""
+    """Relevance × gradient of attention, positive part, followed from the class token.
+
+    It starts at block ``start``, counted from 0.
+    """
 
     def explain(images: Tensor, goal: Tensor) -> Tensor:
         gradients, relevances = attention_evidence(model, images, goal, start)
@@ -67,7 +77,10 @@ def chefer(model: Model, x: Tensor, target: Tensor, *, rng: Rng, start: Start = 
 
 @attending("vit-gradcam", paper="Chefer et al. 2021", cost=(0, 1))
 def vit_gradcam(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
-    """What the class token attends to in the last block, heads weighted by their mean gradient; positive part, from 0 to 1. For ViTs."""
+    """Attention of the class token in the last block, heads weighted by their mean gradient.
+
+    The positive part is scaled to [0, 1].
+    """
     last = _blocks(model, 0)[-1:]
 
     def explain(images: Tensor, goal: Tensor) -> Tensor:
@@ -84,7 +97,7 @@ def vit_gradcam(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
 
 
 def _blocks(model: Model, start: int) -> list[Block]:
-    """From `start` on."""
+    """Return the blocks from ``start`` on."""
     if reason := _is_plain_vit(model):
         raise NotApplicable(reason)
     blocks = [stage for stage in model.module.children() if isinstance(stage, Block)]
@@ -102,7 +115,7 @@ def _attentions(blocks: Sequence[Block]) -> list[nn.Module]:
 def _patches(
     model: Model, x: Tensor, target: Tensor, kind: str, explain: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """TrainBatch (B, 1 + patches), a batch at a time, without the class token -> (B, h, w)."""
+    """Call a function that gives rows ``(B, 1 + patches)``; maps are ``(B, h, w)``."""
     rows = torch.cat([explain(*piece) for piece in model.passes.grad_batches(x, target, kind)])[
         : len(x)
     ]
@@ -114,15 +127,13 @@ def _patches(
 
 
 def mean_attention(attention: Tensor) -> Tensor:  # (B, tokens, tokens) -> same
-    """With the residual connection beside it; rows sum to 1."""
+    """Add the residual connection to the attention; rows sum to 1."""
     both = attention + torch.eye(attention.shape[-1]).to(attention)
     return both / both.sum(-1, keepdim=True)
 
 
-def class_row(
-    layers: Sequence[Tensor],
-) -> Tensor:  # first to last, each (B, tokens, tokens) -> (B, tokens)
-    """The class token's row of the product, the last layer leftmost."""
+def class_row(layers: Sequence[Tensor]) -> Tensor:  # each (B, tokens, tokens) -> (B, tokens)
+    """Compute the class token's row of the product of layers, with the last one leftmost."""
     row = layers[-1][:, :1]
     for layer in reversed(layers[:-1]):
         row = row @ layer
@@ -130,25 +141,34 @@ def class_row(
 
 
 def _zero_to_one(maps: Tensor) -> Tensor:  # (B, h, w) -> same; a flat map is zero
-    low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
+    low = maps.amin((1, 2), keepdim=True)
+    high = maps.amax((1, 2), keepdim=True)
     return (maps - low) / torch.where(high > low, high - low, 1)
 
 
 def attention_gradients(
     logits: Tensor, target: Tensor, attention: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
+    """Compute the gradients of the target's logit with respect to attentions."""
     return torch.autograd.grad(logits.gather(1, target[:, None]).sum(), attention)
 
 
 class Evidence(NamedTuple):
-    """Of each attention, block by block, (B, heads, tokens, tokens)."""
+    """Gradient and relevance of each block's attention, ``(B, heads, tokens, tokens)`` each."""
 
     gradients: tuple[Tensor, ...]
     relevances: tuple[Tensor, ...]
 
 
 def attention_evidence(model: Model, images: Tensor, target: Tensor, start: int) -> Evidence:
-    """One pass forward serves the gradient and the relevance of the target's logit."""
+    """Compute the gradients and the relevances for the target's logit, from one forward pass.
+
+    Args:
+        model: The model of a plain vision transformer.
+        images: Images that require gradients, ``(B, 3, H, W)``.
+        target: Class indices of shape ``(B,)``.
+        start: The first block, counted from 0.
+    """
     attentions = _attentions(_blocks(model, start))
     stages = list(model.module.children())[1 + start :]
     ruled = (m for stage in stages for m in stage.modules() if type(m) in RULES)
@@ -164,29 +184,32 @@ def attention_evidence(model: Model, images: Tensor, target: Tensor, start: int)
 
 
 class Relevance:
-    """Relevance goes back through modules, by one rule for each kind of them (Chefer et al. 2021, with α = 1 and β = 0).
+    """Propagates relevance back through modules, by one rule per type of module.
 
-    Each rule gets the relevance of a module's output and gives that of its input, or of both inputs. Where a tensor went two ways, the
-    relevances that come back are added.
+    The rules are those of Chefer et al. 2021 with α = 1 and β = 0. Each takes the relevance of a
+    module's output and returns that of its input, or of both inputs. Where a tensor went two ways,
+    the relevances that come back are added.
     """
 
     def __init__(self, calls: dict[nn.Module, Call]):
         self.calls = calls
-        self.at: dict[nn.Module, Tensor] = {}  # the attentions' own
+        self.at: dict[nn.Module, Tensor] = {}  # the relevance of attentions
 
     def back(self, module: nn.Module, relevance: Tensor) -> Any:
+        """Return the relevance of a module's input, from that of its output."""
         if isinstance(module, nn.Softmax):
             self.at[module] = relevance
         return RULES[type(module)](self, module, relevance)
 
     def back_through(self, modules: Sequence[nn.Module], relevance: Tensor) -> Tensor:
+        """Go back through modules that run one after the other."""
         for module in reversed(modules):
             relevance = self.back(module, relevance)
         return relevance
 
 
 def _ratio(a: Tensor, b: Tensor) -> Tensor:
-    """a / b, and 0 where b is 0."""
+    """Compute a / b, or 0 where b is 0."""
     return torch.where(b == 0, 0, a / (b + torch.where(b < 0, -1e-9, 1e-9)))
 
 
@@ -195,31 +218,30 @@ def _passed_on(walk: Relevance, module: nn.Module, relevance: Tensor) -> Tensor:
 
 
 def _linear(walk: Relevance, module: nn.Linear, relevance: Tensor) -> Tensor:
-    """In proportion to what has pushed up: z = x⁺W⁺ + x⁻W⁻, the bias left out."""
+    """Distribute in proportion to positive contributions, z = x⁺W⁺ + x⁻W⁻, without the bias."""
     x = walk.calls[module].inputs[0]
-    pushes = [
-        (x.clamp(min=0), module.weight.clamp(min=0)),
-        (x.clamp(max=0), module.weight.clamp(max=0)),
-    ]
-    share = _ratio(relevance, linear(*pushes[0]) + linear(*pushes[1]))
-    first, second = (a * (share @ w) for a, w in pushes)
+    positive = (x.clamp(min=0), module.weight.clamp(min=0))
+    negative = (x.clamp(max=0), module.weight.clamp(max=0))
+    ratio = _ratio(relevance, linear(*positive) + linear(*negative))
+    first, second = (a * (ratio @ w) for a, w in (positive, negative))
     return first + second
 
 
 def _product(walk: Relevance, module: Product, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    """In proportion to the terms of each sum of products, half of it to either factor."""
+    """Distribute in proportion to the terms of each sum of products, half to either factor."""
     (a, b), output = walk.calls[module]
-    share = _ratio(relevance, output)
-    return a * (share @ b.mT) / 2, b * (a.mT @ share) / 2
+    ratio = _ratio(relevance, output)
+    return a * (ratio @ b.mT) / 2, b * (a.mT @ ratio) / 2
 
 
 def _sum(walk: Relevance, module: Sum, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    """In proportion, and then scaled so that the two totals, by their size, share a sample's whole relevance."""
+    """Distribute in proportion, scaled so that the totals divide a sample's relevance by size."""
     inputs, output = walk.calls[module]
-    share = _ratio(relevance, output)
-    parts = [x * share for x in inputs]
+    ratio = _ratio(relevance, output)
+    parts = [x * ratio for x in inputs]
     totals = [_total(part) for part in parts]
-    sizes, whole = [total.abs() for total in totals], _total(relevance)
+    sizes = [total.abs() for total in totals]
+    whole = _total(relevance)
     first, second = (
         p * _ratio(_ratio(size, sizes[0] + sizes[1]) * whole, t)
         for p, t, size in zip(parts, totals, sizes, strict=True)
@@ -228,7 +250,7 @@ def _sum(walk: Relevance, module: Sum, relevance: Tensor) -> tuple[Tensor, Tenso
 
 
 def _total(x: Tensor) -> Tensor:
-    """Of each sample."""
+    """Sum over each sample."""
     return x.sum(tuple(range(1, x.ndim)), keepdim=True)
 
 
@@ -253,14 +275,12 @@ def _block(walk: Relevance, module: Block, relevance: Tensor) -> Tensor:
 
 
 def _attention(walk: Relevance, module: Attention, relevance: Tensor) -> Tensor:
-    mixed = (
-        walk.back(module.proj, relevance).unflatten(-1, (module.heads, -1)).transpose(1, 2)
-    )  # (B, heads, tokens, d)
+    heads = walk.back(module.proj, relevance).unflatten(-1, (module.heads, -1))
+    mixed = heads.transpose(1, 2)  # (B, heads, tokens, d)
     attention, v = walk.back(module.mix, mixed)
     q, k_t = walk.back(module.compare, walk.back(module.softmax, attention))
-    qkv = (
-        torch.stack([q, k_t.mT, v]).permute(1, 3, 0, 2, 4).flatten(2)
-    )  # (3, B, heads, tokens, d) -> (B, tokens, 3 heads d)
+    # (3, B, heads, tokens, d) -> (B, tokens, 3 heads d)
+    qkv = torch.stack([q, k_t.mT, v]).permute(1, 3, 0, 2, 4).flatten(2)
     out: Tensor = walk.back(module.qkv, qkv)
     return out
 

@@ -1,4 +1,4 @@
-"""What may be done to a map after its method, at the layer's own resolution."""
+"""Transforms of maps, applied behind a method at the layer's resolution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heatproof.tensor.patches import bands_of
 from heatproof.tensor.soundness import relative
 
 Scheme = Literal["constant", "random", "partial"]
-SHIFT = 0.6  # of a map in [0, 1]
+SHIFT = 0.6  # for maps in [0, 1]
 
 
 @transform("abs", removes_sign=True)
@@ -39,27 +39,38 @@ def smooth(maps: Tensor, size: Odd) -> Tensor:
 
 @transform("unit", removes_sign=True)
 def unit(maps: Tensor) -> Tensor:
-    """The positive part over its maximum."""
+    """The positive part divided by its maximum."""
     return relative(maps)
 
 
 @transform("rect", removes_sign=True)
-def rect(maps: Tensor, share: Annotated[float, Field(gt=0, le=1)] = 0.268) -> Tensor:
-    """A square of ones, that share of the height, about the centre of the map's mass; nothing where it has none (Li et al. 2024)."""
-    mass, side = maps.abs().double(), max(1, round(share * maps.shape[1]))
+def rect(maps: Tensor, fraction: Annotated[float, Field(gt=0, le=1)] = 0.268) -> Tensor:
+    """A square of ones around the map's centre of mass (Li et al. 2024); zero where it has no mass.
+
+    Args:
+        maps: Maps of shape ``(B, h, w)``.
+        fraction: The side of the square, as a fraction of the height.
+    """
+    mass = maps.abs().double()
+    side = max(1, round(fraction * maps.shape[1]))
     total = mass.sum((1, 2))
     inside = torch.ones_like(maps, dtype=torch.bool)
     for axis in (1, 2):
-        places = torch.arange(maps.shape[axis], device=maps.device)
-        centre = mass.sum(3 - axis) @ places.double() / torch.where(total > 0, total, 1)
+        positions = torch.arange(maps.shape[axis], device=maps.device)
+        centre = mass.sum(3 - axis) @ positions.double() / torch.where(total > 0, total, 1)
         begin = (centre - (side - 1) / 2).round().clamp(0, maps.shape[axis] - side)[:, None]
-        inside &= ((places >= begin) & (places < begin + side)).unsqueeze(3 - axis)
+        inside &= ((positions >= begin) & (positions < begin + side)).unsqueeze(3 - axis)
     return (inside & (total > 0)[:, None, None]).to(maps)
 
 
 @transform("pooling")
 def pooling(maps: Tensor, bands: Annotated[int, Field(ge=1)] = 7) -> Tensor:
-    """The mean of each of so many bands of rows, everywhere in the band (Li et al. 2024)."""
+    """The mean of each band of rows, repeated over the band (Li et al. 2024).
+
+    Args:
+        maps: Maps of shape ``(B, h, w)``.
+        bands: The number of bands that the rows are divided into.
+    """
     band = bands_of(maps.shape[1], bands).to(maps.device)
     sums = maps.new_zeros(len(maps), bands, dtype=torch.float64).index_add_(
         1, band, maps.double().mean(2)
@@ -70,7 +81,11 @@ def pooling(maps: Tensor, bands: Annotated[int, Field(ge=1)] = 7) -> Tensor:
 
 @transform("remove", removes_sign=True)
 def remove(maps: Tensor, scheme: Scheme, *, rng: Rng) -> Tensor:
-    """The positive part over its maximum, less 0.6, less U(0, 0.6) a pixel, or with zeros from rank 60 to 80 % (Li et al. 2024)."""
+    """The map in [0, 1] with attribution removed (Li et al. 2024).
+
+    The positive part divided by its maximum is reduced by 0.6 (``constant``) or by U(0, 0.6) per
+    pixel (``random``), or set to zero from rank 60 to 80 % (``partial``).
+    """
     values = relative(maps)
     if scheme == "partial":
         return values.masked_fill(_ascending(values, rng, 0.6, 0.8), 0)
@@ -79,7 +94,11 @@ def remove(maps: Tensor, scheme: Scheme, *, rng: Rng) -> Tensor:
 
 @transform("introduce", removes_sign=True)
 def introduce(maps: Tensor, scheme: Scheme, *, rng: Rng) -> Tensor:
-    """The positive part over its maximum, plus 0.6, plus U(0, 0.6) a pixel, or with its 80 % quantile up to rank 40 % (Li et al. 2024)."""
+    """The map in [0, 1] with attribution introduced (Li et al. 2024).
+
+    The positive part divided by its maximum is increased by 0.6 (``constant``) or by U(0, 0.6) per
+    pixel (``random``), or set to its 80 % quantile up to rank 40 % (``partial``).
+    """
     values = relative(maps)
     if scheme == "partial":
         high = values.flatten(1).quantile(0.8, dim=1)[:, None, None]
@@ -87,12 +106,17 @@ def introduce(maps: Tensor, scheme: Scheme, *, rng: Rng) -> Tensor:
     return (values + _shift("introduce", scheme, values, rng)).clamp(max=1)
 
 
-def _shift(what: str, scheme: Scheme, values: Tensor, rng: Rng) -> Tensor | float:
-    return SHIFT if scheme == "constant" else SHIFT * rng.uniform(what, values.shape[1:]).to(values)
+def _shift(purpose: str, scheme: Scheme, values: Tensor, rng: Rng) -> Tensor | float:
+    if scheme == "constant":
+        return SHIFT
+    return SHIFT * rng.uniform(purpose, values.shape[1:]).to(values)
 
 
 def _ascending(values: Tensor, rng: Rng, begin: float, end: float) -> Tensor:  # (B, h, w) -> bool
-    """The pixels between two shares of all, in ascending order; ties have the order of their sample."""
+    """Return the pixels between two fractions of all, in ascending order.
+
+    Ties are broken by an order that each sample has.
+    """
     pixels = values[0].numel()
-    places = pixels - 1 - removal_order(values, rng.ids, rng.seed)
-    return (places >= int(begin * pixels + 1e-6)) & (places < int(end * pixels + 1e-6))
+    ranks = pixels - 1 - removal_order(values, rng.ids, rng.seed)
+    return (ranks >= int(begin * pixels + 1e-6)) & (ranks < int(end * pixels + 1e-6))

@@ -1,6 +1,7 @@
-"""Other ways to compute the same forward pass: without gradients, whole, in batches of one shape, logits and embedding at once.
+"""Other ways to compute a forward pass without gradients: logits and embedding at once.
 
-Each begins with the same graph of the network (torch.export), which shares its weights, and is compared with the network when it is made.
+A backend takes whole images in batches of one shape. Each starts from the same graph of the network
+(torch.export), which shares its weights, and is compared with the network when it is made.
 """
 
 from __future__ import annotations
@@ -28,12 +29,11 @@ from heatproof.tensor.noise import generator
 
 BackendName = Literal["eager", "fused", "compile", "openvino"]
 NAMES: tuple[str, ...] = get_args(BackendName)
-TOLERANCE = 1e-3  # of the range of the logits, and of the embedding
-CHECKED = 8  # images that are compared
+TOLERANCE = 1e-3  # as a fraction of the range of the logits, and of the embedding
+CHECKED = 8  # the number of images that are compared
 
-Forward = Callable[
-    [Tensor], tuple[Tensor, Tensor]
-]  # (B, C, H, W) -> logits (B, K), embedding (B, D)
+# Images (B, C, H, W) -> logits (B, K), embedding (B, D)
+Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 aten = torch.ops.aten
 
 
@@ -42,10 +42,12 @@ class Whole(nn.Module):
 
     def __init__(self, name: str, module: nn.Module, body: Body, embedding: int):
         super().__init__()
-        self.name, self.module, self.body, self.embedding = name, module, body, embedding
-        self.stages = nn.ModuleList(
-            stage.module for stage in getattr(body, "stages", ())
-        )  # so that their weights are found
+        self.name = name
+        self.module = module
+        self.body = body
+        self.embedding = embedding
+        # The stages are registered so that torch.export finds their weights.
+        self.stages = nn.ModuleList(stage.module for stage in getattr(body, "stages", ()))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         logits, seen = self.body.run(x, 0, watch=(self.embedding,))
@@ -53,8 +55,20 @@ class Whole(nn.Module):
 
 
 def forward_by(backend: str, whole: Whole, batch: Tensor, span: tuple[Tensor, Tensor]) -> Forward:
-    """The backend's forward for batches like this one; made once, and again where the weights have changed (a write through `.data`, which
-    torch keeps no count of, goes unseen). span: the images' range."""
+    """Return the backend's forward function for batches of one shape.
+
+    It is made once, and again if the weights have changed. A write through ``.data``, which torch
+    does not count, goes unnoticed.
+
+    Args:
+        backend: One of ``NAMES``, except eager.
+        whole: The network.
+        batch: A batch of the shape and type to run.
+        span: The lowest and the highest value of images, ``(C, 1, 1)`` each.
+
+    Raises:
+        HeatproofError: If the backend cannot run the network, or its results differ.
+    """
     made = _made.setdefault(whole.body, {})
     weights = [
         (t.data_ptr(), t._version) for t in chain(whole.module.parameters(), whole.module.buffers())
@@ -69,10 +83,8 @@ _made: WeakKeyDictionary[Body, dict[Any, tuple[Any, Forward]]] = WeakKeyDictiona
 
 
 def _make(backend: str, whole: Whole, batch: Tensor, span: tuple[Tensor, Tensor]) -> Forward:
-    cannot, way_out = (
-        f"{whole.name} cannot run on the backend {backend}",
-        "The backend eager runs it",
-    )
+    cannot = f"{whole.name} cannot run on the backend {backend}"
+    way_out = "The backend eager runs it"
     with (
         assert_unchanged(whole.module),
         eval_mode(whole.module),
@@ -82,37 +94,33 @@ def _make(backend: str, whole: Whole, batch: Tensor, span: tuple[Tensor, Tensor]
         warnings.simplefilter("ignore")
         try:
             program = torch.export.export(whole, (batch,))
-        except Exception as error:  # whatever a network does that the export cannot follow
+        except Exception as error:  # a network can do anything that the export cannot follow
             raise HeatproofError(
-                f"{cannot}: torch.export cannot follow the network ({_told(error)}). {way_out}"
+                f"{cannot}: torch.export cannot follow the network ({_reason(error)}). {way_out}"
             ) from error
         images = _noise(batch[:CHECKED], span)
         try:
             forward = _MAKERS[backend](program)
-            found = [
-                out[: len(images)]
-                for out in forward(
-                    pad(images, len(batch)).contiguous(memory_format=torch.channels_last)
-                )
-            ]
+            padded = pad(images, len(batch)).contiguous(memory_format=torch.channels_last)
+            outputs = [out[: len(images)] for out in forward(padded)]
         except HeatproofError as error:
             raise HeatproofError(f"{cannot}: {error}. {way_out}") from error
         except Exception as error:
-            raise HeatproofError(f"{cannot}: {_told(error)}. {way_out}") from error
-        for what, ours, theirs in zip(("logits", "embedding"), found, whole(images), strict=True):
-            apart = float(
-                (ours - theirs).abs().max() / (theirs.max() - theirs.min()).clamp(min=1e-30)
-            )
-            if not apart <= TOLERANCE:
+            raise HeatproofError(f"{cannot}: {_reason(error)}. {way_out}") from error
+        names = ("logits", "embedding")
+        for name, ours, theirs in zip(names, outputs, whole(images), strict=True):
+            width = (theirs.max() - theirs.min()).clamp(min=1e-30)
+            difference = float((ours - theirs).abs().max() / width)
+            if not difference <= TOLERANCE:
                 raise HeatproofError(
-                    f"{cannot}: its {what} of noise are {apart:.0e} of their range away from the network's, "
-                    f"more than the {TOLERANCE:.0e} that are allowed. {way_out}"
+                    f"{cannot}: its {name} of noise are {difference:.0e} of their range away from "
+                    f"the network's, more than the {TOLERANCE:.0e} that are allowed. {way_out}"
                 )
     return forward
 
 
 def _noise(like: Tensor, span: tuple[Tensor, Tensor]) -> Tensor:
-    """Always the same images in the range, every other one of large blots."""
+    """Return images in the range, always the same, every other one of large blots."""
     low, high = span
     fine = torch.from_numpy(generator(0, "backends").random(like.shape)).to(like)
     blots = interpolate(fine[..., ::8, ::8], like.shape[-2:], mode="bilinear", align_corners=False)
@@ -120,39 +128,43 @@ def _noise(like: Tensor, span: tuple[Tensor, Tensor]) -> Tensor:
     return low + (high - low) * torch.where(even, fine, blots)
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if "InvalidCxxCompiler" in str(error):
-        return "torch.compile finds no C++ compiler; install g++, or name one in the environment variable CXX"
+        return (
+            "torch.compile finds no C++ compiler; "
+            "install g++, or name one in the environment variable CXX"
+        )
     return textwrap.shorten(f"{type(error).__name__}: {error}", 400, placeholder=" …")
 
 
 def _graph(program: ExportedProgram) -> tuple[fx.Graph, dict[str, Any]]:
-    """The exported operations as a graph with the image as its only input, and what it holds by name."""
+    """Return the operations as a graph whose only input is the image, and its tensors by name."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(program.graph, {}))
-    signature, stored = program.graph_signature, {**program.state_dict, **program.constants}
-    places = {
+    signature = program.graph_signature
+    stored = {**program.state_dict, **program.constants}
+    names = {
         **signature.inputs_to_parameters,
         **signature.inputs_to_buffers,
         **signature.inputs_to_lifted_tensor_constants,
     }
-    held = {
+    tensors = {
         str(n.target): getattr(program.graph_module, str(n.target))
         for n in graph.nodes
         if n.op == "get_attr"
     }
     for node in graph.find_nodes(op="placeholder"):
-        if node.target in places:
-            held[node.target] = stored[places[node.target]]
+        if node.target in names:
+            tensors[node.target] = stored[names[node.target]]
             with graph.inserting_before(node):
                 node.replace_all_uses_with(graph.get_attr(node.target))
             graph.erase_node(node)
-    return graph, held
+    return graph, tensors
 
 
 def _fused(program: ExportedProgram) -> Forward:
-    """Batch norms folded into the convolutions before them, in channels_last."""
-    graph, held = _graph(program)
+    """Fold batch norms into the convolutions before them, and lay weights out as channels_last."""
+    graph, tensors = _graph(program)
     for norm in graph.find_nodes(op="call_function", target=aten.batch_norm.default):
         conv, scale, shift, mean, variance, training, _, eps, _ = norm.args
         if (
@@ -163,42 +175,40 @@ def _fused(program: ExportedProgram) -> Forward:
             continue
         x, weight, bias, *others = (*conv.args, None) if len(conv.args) == 2 else conv.args
         w, b, m, v, gamma, beta = (
-            node and held.get(node.target) for node in (weight, bias, mean, variance, scale, shift)
+            node and tensors.get(node.target)
+            for node in (weight, bias, mean, variance, scale, shift)
         )
-        if (
-            w is None or m is None or v is None
-        ):  # a weight that is computed, a norm by the batch's own statistics
-            continue
+        if w is None or m is None or v is None:
+            continue  # the weight is computed, or the norm uses the statistics of the batch
         names = f"{norm.name}_weight", f"{norm.name}_bias"
-        held |= zip(names, fuse_conv_bn_weights(w, b, m, v, eps, gamma, beta), strict=True)
+        tensors |= zip(names, fuse_conv_bn_weights(w, b, m, v, eps, gamma, beta), strict=True)
         with graph.inserting_before(conv):
             conv.args = (x, *map(graph.get_attr, names), *others)
         norm.replace_all_uses_with(conv)
         graph.erase_node(norm)
     graph.eliminate_dead_code()
-    return fx.GraphModule(
-        {
-            k: v.contiguous(memory_format=torch.channels_last)
-            if isinstance(v, Tensor) and v.ndim == 4
-            else v
-            for k, v in held.items()
-        },
-        graph,
-    )
+    return fx.GraphModule({name: _channels_last(t) for name, t in tensors.items()}, graph)
+
+
+def _channels_last(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.ndim == 4:
+        return value.contiguous(memory_format=torch.channels_last)
+    return value
 
 
 def _compiled(program: ExportedProgram) -> Forward:
-    """By torch.compile, the weights held fixed."""
-    graph, held = _graph(program)
+    """Compile with torch.compile, with the weights as constants."""
+    graph, tensors = _graph(program)
     compiled: Forward = torch.compile(
-        fx.GraphModule(held, graph), fullgraph=True, dynamic=False, options={"freezing": True}
+        fx.GraphModule(tensors, graph), fullgraph=True, dynamic=False, options={"freezing": True}
     )
     return compiled
 
 
 def _openvino(program: ExportedProgram) -> Forward:
-    """In single precision, on as many threads as torch has."""
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # OpenVINO reports its use over the network where it can
+    """Compile with OpenVINO, in single precision, for as many threads as torch has."""
+    # OpenVINO reports its use over the internet where it finds this package.
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         import openvino
     except ModuleNotFoundError as error:
@@ -208,7 +218,8 @@ def _openvino(program: ExportedProgram) -> Forward:
     tensors = [*program.state_dict.values(), *program.constants.values()]
     if any(isinstance(t, Tensor) and t.device.type != "cpu" for t in tensors):
         raise HeatproofError(
-            "openvino runs on the CPU, and the network is elsewhere; load it with device=cpu"
+            "openvino runs on the CPU, but the network is on another device; "
+            "load it with device=cpu"
         )
     for pool in program.graph.find_nodes(op="call_function", target=aten.avg_pool2d.default):
         _without_divisor(program.graph, pool)
@@ -228,7 +239,7 @@ def _openvino(program: ExportedProgram) -> Forward:
 
 
 def _without_divisor(graph: fx.Graph, pool: fx.Node) -> None:
-    """OpenVINO knows no pooling with a divisor of its own: the mean is scaled instead."""
+    """Scale the mean instead of pooling with a divisor, which OpenVINO does not have."""
     args: Any = pool.args
     *others, ceil, _, divisor = args if len(args) == 7 else (True, None, None)
     if ceil or divisor is None:

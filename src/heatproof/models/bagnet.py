@@ -1,6 +1,6 @@
-"""BagNets (Brendel & Bethge 2019): the logits are the mean over places of what a small patch says alone.
+"""BagNets (Brendel & Bethge 2019): the logits are the mean of the logits of small patches.
 
-Nothing is padded, so that a place sees nothing but its patch, wherever it lies.
+Nothing is padded, so that a position sees nothing but its patch.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from heatproof.models.operations import Sum
 
 
 class Bottleneck(nn.Module):
-    """1×1, k×k and 1×1 convolutions; what the shortcut has more at the bottom and on the right is cut off."""
+    """1×1, k×k and 1×1 convolutions with a shortcut, which is cropped at the bottom and right."""
 
     def __init__(
         self, inputs: int, planes: int, kernel: int, stride: int, expansion: int = 4
     ) -> None:
         super().__init__()
         outputs = planes * expansion
-        self.conv1, self.bn1 = nn.Conv2d(inputs, planes, 1, bias=False), nn.BatchNorm2d(planes)
-        self.conv2, self.bn2 = (
-            nn.Conv2d(planes, planes, kernel, stride, bias=False),
-            nn.BatchNorm2d(planes),
-        )
-        self.conv3, self.bn3 = nn.Conv2d(planes, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
-        self.relu1, self.relu2, self.sum, self.relu3 = nn.ReLU(), nn.ReLU(), Sum(), nn.ReLU()
+        self.conv1 = nn.Conv2d(inputs, planes, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, kernel, stride, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.conv3 = nn.Conv2d(planes, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.relu1 = nn.ReLU()
+        self.relu2 = nn.ReLU()
+        self.sum = Sum()
+        self.relu3 = nn.ReLU()
         changes = inputs != outputs or stride > 1
         shortcut = nn.Sequential(
             nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
@@ -43,29 +46,31 @@ class Bottleneck(nn.Module):
 
 
 class BagNet(nn.Sequential):
-    """Its head averages over places. field: the side of the patch that a place sees, odd; stride: from one patch to the next."""
+    """A network whose head averages over positions."""
 
     @property
     def field(self) -> int:
+        """The side of the patch that a position sees, in pixels; it is odd."""
         return self._geometry()[0]
 
     @property
     def stride(self) -> int:
+        """The distance from one patch to the next, in pixels."""
         return self._geometry()[1]
 
     @property
     def head(self) -> nn.Linear:
+        """The linear layer that maps features to logits."""
         *_, last = (module for module in self.modules() if isinstance(module, nn.Linear))
         return last
 
     def _geometry(self) -> tuple[int, int]:
-        field, stride = 1, 1
+        field = 1
+        stride = 1
         for name, module in self.named_modules():
             if isinstance(module, nn.Conv2d) and "downsample" not in name:
-                field, stride = (
-                    field + (module.kernel_size[0] - 1) * stride,
-                    stride * module.stride[0],
-                )
+                field += (module.kernel_size[0] - 1) * stride
+                stride *= module.stride[0]
         return field, stride
 
 
@@ -79,7 +84,17 @@ def bagnet(
     blocks: Sequence[int] = (),
     momentum: float = 0.1,
 ) -> BagNet:
-    """conv1, conv2, bn1, relu, layer1…, pool, fc. Kernel and stride are those of a layer's first block; its others see single places."""
+    """Build an untrained BagNet: conv1, conv2, bn1, relu, layer1…, pool, fc.
+
+    Args:
+        classes: The number of logits.
+        stem: The width of the first convolutions.
+        planes: The inner width of each layer's blocks.
+        kernels: The kernel of each layer's first block; its other blocks see single positions.
+        strides: The stride of each layer's first block.
+        blocks: The number of blocks per layer; by default one each.
+        momentum: That of the stem's batch norm.
+    """
     parts = OrderedDict[str, nn.Module](
         conv1=nn.Conv2d(3, stem, 1, bias=False), conv2=nn.Conv2d(stem, stem, 3, bias=False)
     )

@@ -1,4 +1,4 @@
-"""A batch of images and what is known of it: activations and gradients, each computed once."""
+"""A batch of images with its activations and gradients, each computed once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ModelBatch:
             layers = sorted(self._announced | {layer})
             h = self._activation(layers[0])
             passes = self.model.passes.gradients(h, self.target, layers, score)
-            self._passes.update({(at, score): found for at, found in passes.items()})
+            self._passes.update({(at, score): result for at, result in passes.items()})
         return self._passes[layer, score]
 
 

@@ -1,7 +1,7 @@
-"""B-cos networks (Böhle et al. 2022): layers whose output is a weight vector's projection times its alignment with the input.
+"""B-cos networks (Böhle et al. 2022): a layer's output is a projection times its alignment.
 
-While it explains, the alignments are held fixed: the network is then linear in its encoded input, f(x) = W(x)·[x, 1 − x] + bias, and W(x)
-is its gradient.
+In explanation mode the alignments are constants to the gradient: the network is then linear in its
+encoded input, f(x) = W(x)·[x, 1 − x] + bias, and W(x) is its gradient.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from heatproof.models.operations import Sum
 
 
 class Encode(nn.Module):
-    """[x, 1 − x]: six channels, so that black is as bright as white. x: images in [0, 1]."""
+    """Encode images in [0, 1] as [x, 1 − x]: six channels, so that black is as bright as white."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([x, 1 - x], dim=1)
 
 
 class BcosConv(nn.Conv2d):
-    """|cos|^(B−1) · ŵᵀx at every place, where ŵ has length 1; of every `max_out` filters the largest projection counts."""
+    """|cos|^(B−1) · ŵᵀx at every position, where ŵ has length 1.
+
+    Of every ``max_out`` filters, the one with the largest projection counts.
+    """
 
     def __init__(
         self,
@@ -40,22 +43,21 @@ class BcosConv(nn.Conv2d):
         max_out: int = 1,
     ) -> None:
         super().__init__(inputs, outputs * max_out, kernel, stride, kernel // 2, bias=False)
-        self.b, self.max_out, self.explaining = b, max_out, False
+        self.b = b
+        self.max_out = max_out
+        self.explaining = False
 
     def forward(self, x: Tensor) -> Tensor:
-        out = conv2d(
-            x,
-            normalize(self.weight.flatten(1)).view_as(self.weight),
-            stride=self.stride,
-            padding=self.padding,
-        )
+        weight = normalize(self.weight.flatten(1)).view_as(self.weight)
+        out = conv2d(x, weight, stride=self.stride, padding=self.padding)
         if self.max_out > 1:
             out = out.view(len(out), -1, self.max_out, *out.shape[2:]).amax(2)
         alignment = out.abs() / self.lengths(x)
         scale = alignment if self.b == 2 else (alignment + 1e-6) ** (self.b - 1)
         return out * (scale.detach() if self.explaining else scale)
 
-    def lengths(self, x: Tensor) -> Tensor:  # (B, 1, h, w): of the patch under the filter
+    def lengths(self, x: Tensor) -> Tensor:
+        """Compute the length of the patch under the filter, ``(B, 1, h, w)``."""
         squares = avg_pool2d(
             x.square().sum(1, keepdim=True),
             self.kernel_size[0],
@@ -72,9 +74,10 @@ class BcosConv(nn.Conv2d):
 
 
 class Uncentred(nn.Module):
-    """Batch norm that takes no mean away: it divides by the root mean square, so a linear network stays linear.
+    """Batch norm that subtracts no mean, so that a linear network stays linear.
 
-    centred: by the standard deviation, as the published networks do.
+    It divides by the root mean square or, if ``centred``, by the standard deviation, as the
+    published networks do.
     """
 
     running_var: Tensor
@@ -83,7 +86,9 @@ class Uncentred(nn.Module):
         self, channels: int, momentum: float = 0.1, eps: float = 1e-5, *, centred: bool = False
     ) -> None:
         super().__init__()
-        self.momentum, self.eps, self.centred = momentum, eps, centred
+        self.momentum = momentum
+        self.eps = eps
+        self.centred = centred
         self.weight = nn.Parameter(torch.ones(channels))
         self.register_buffer("running_var", torch.ones(channels))
 
@@ -98,13 +103,14 @@ class Uncentred(nn.Module):
 
 
 class BcosHead(BcosConv):
-    """Class maps, their mean over the places, over a temperature, plus a constant: logits."""
+    """Logits: the mean of class maps, divided by a temperature, plus a constant."""
 
     def __init__(
         self, inputs: int, classes: int, *, logit_bias: float, temperature: float = 1.0
     ) -> None:
         super().__init__(inputs, classes, 1)
-        self.logit_bias, self.temperature = logit_bias, temperature
+        self.logit_bias = logit_bias
+        self.temperature = temperature
 
     def forward(self, x: Tensor) -> Tensor:  # (B, C, h, w) -> (B, K)
         return super().forward(x).mean((2, 3)) / self.temperature + self.logit_bias
@@ -116,7 +122,10 @@ class BcosHead(BcosConv):
 
 
 class BcosBlock(nn.Module):
-    """norm(B-cos(norm(B-cos(x)))) + x; the shortcut is a B-cos layer where stride or width change. A bottleneck has three layers."""
+    """norm(B-cos(norm(B-cos(x)))) + x; a bottleneck has three B-cos layers.
+
+    Where the stride or the width changes, the shortcut is a B-cos layer too.
+    """
 
     def __init__(
         self,
@@ -129,8 +138,10 @@ class BcosBlock(nn.Module):
     ) -> None:
         super().__init__()
         widths = (planes, planes, 4 * planes) if bottleneck else (planes, planes)
-        kernels, strides = ((1, 3, 1), (1, stride, 1)) if bottleneck else ((3, 3), (stride, 1))
-        self.depth, before = len(widths), inputs
+        kernels = (1, 3, 1) if bottleneck else (3, 3)
+        strides = (1, stride, 1) if bottleneck else (stride, 1)
+        self.depth = len(widths)
+        before = inputs
         for number, (width, kernel, step) in enumerate(
             zip(widths, kernels, strides, strict=True), start=1
         ):
@@ -165,7 +176,20 @@ def bcos(
     centred: bool = False,
     temperature: float = 1.0,
 ) -> nn.Sequential:
-    """encode, conv1, bn1, [pool,] layer1…, fc; `stem` and `kernel`: the first layer's stride and kernel."""
+    """Build an untrained B-cos network: encode, conv1, bn1, [pool,] layer1…, fc.
+
+    Args:
+        classes: The number of logits.
+        widths: The width of each layer; a bottleneck's output is four times as wide.
+        strides: The stride of each layer's first block.
+        blocks: The number of blocks per layer; by default one each.
+        stem: The stride of the first convolution.
+        kernel: The kernel of the first convolution.
+        pool: Whether to average-pool behind the stem.
+        bottleneck: Whether blocks have three layers instead of two.
+        centred: Whether norms divide by the standard deviation (see ``Uncentred``).
+        temperature: What the head divides by.
+    """
     parts = OrderedDict[str, nn.Module](
         encode=Encode(), conv1=BcosConv(6, widths[0], kernel, stride=stem)
     )
@@ -173,7 +197,8 @@ def bcos(
     if pool:
         parts["pool"] = nn.AvgPool2d(3, 2, 1)
     block = partial(BcosBlock, bottleneck=bottleneck, centred=centred)
-    inputs, depths = widths[0], blocks or [1] * len(widths)
+    inputs = widths[0]
+    depths = blocks or [1] * len(widths)
     for number, (width, stride, depth) in enumerate(
         zip(widths, strides, depths, strict=True), start=1
     ):
@@ -189,12 +214,13 @@ def bcos(
 
 
 def is_bcos(module: nn.Module) -> bool:
+    """Return whether the network has B-cos layers."""
     return any(isinstance(m, BcosConv) for m in module.modules())
 
 
 @contextmanager
 def explaining(module: nn.Module) -> Iterator[None]:
-    """While this lasts, alignments and lengths are constants to the gradient."""
+    """Make alignments and lengths constants to the gradient, for the duration of the context."""
     layers = [(m, m.explaining) for m in module.modules() if isinstance(m, BcosConv)]
     for layer, _ in layers:
         layer.explaining = True

@@ -1,7 +1,7 @@
-"""How a network is cut: into stages where torch.fx can trace it, else by replacing activations with hooks.
+"""How a network is cut: into stages where torch.fx can trace it, else by hooks.
 
-A body has layers, numbered in the order of the computation; layer 0 is the input image. Running it from a layer's activation
-gives exactly what the network gives.
+A body has layers, numbered in the order of the computation; layer 0 is the input image. Running it
+from a layer's activation gives exactly what the network gives.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, fx, nn
@@ -17,34 +17,52 @@ from torch.utils.hooks import RemovableHandle
 
 from heatproof.errors import HeatproofError, unknown
 
-Steps = list[
-    tuple[int | str, Callable[[Tensor], Tensor]]
-]  # (the layer it leads to, or `crop` or `head`; function)
+# The layer that a function leads to, or "crop" or "head", and the function.
+Steps = list[tuple[int | str, Callable[[Tensor], Tensor]]]
 
 
 class Body(Protocol):
-    layers: list[str]  # layers[0] is "input"
-    aliases: dict[str, int]  # further names: a container's path means the end of what it contains
+    """What runs a network from one of its layers to another.
+
+    Attributes:
+        layers: The names of the layers; the first is ``input``.
+        aliases: Further names: a container's path stands for the end of what it contains.
+    """
+
+    layers: list[str]
+    aliases: dict[str, int]
 
     def run(
         self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """From layer `start` to layer `stop` (None: the logits), and the activations of the watched layers on the way."""
+        """Run from one layer to another.
+
+        Args:
+            h: The activation of layer ``start``.
+            start: The first layer.
+            stop: The last layer; None runs to the logits.
+            watch: Layers on the way whose activations are returned too.
+
+        Returns:
+            The activation of layer ``stop``, and those of the watched layers by number.
+        """
         ...
 
     def steps(self, start: int) -> Steps | None:
-        """From that layer to the logits, one after the other; None where it cannot be cut."""
+        """Return the functions from a layer to the logits; None if the network cannot be cut."""
         ...
 
     def module_after(self, layer: int) -> nn.Module | None:
-        """The module that turns this layer into the next, where it is a single one."""
+        """Return the module that turns a layer into the next, where it is a single one."""
         ...
 
 
 class Stage(NamedTuple):
+    """The module that leads to a layer, and the layer's name."""
+
     name: str
     module: nn.Module
-    writes: bool = False  # it changes its input in place
+    writes: bool = False  # whether it changes its input in place
 
 
 class Staged:
@@ -81,9 +99,10 @@ class Staged:
 
 
 class Hooked:
-    """A network that cannot be traced: it always runs whole, and the activation is put in by a hook. Exact, but nothing is saved.
+    """A network that cannot be traced: it always runs whole, and hooks put in the activation.
 
-    Its last layer, `embedding`, is the input of the last linear or 1×1 layer.
+    That is exact, but saves no time. Its last layer, ``embedding``, is the input of the last linear
+    layer or 1×1 convolution.
     """
 
     def __init__(self, module: nn.Module, layers: Sequence[str], example: Tensor):
@@ -91,7 +110,8 @@ class Hooked:
         for layer in layers:
             if layer not in named:
                 raise unknown("layer", layer, [n for n in named if n])
-        self.module, self.aliases = module, dict[str, int]()
+        self.module = module
+        self.aliases: dict[str, int] = {}
         self._image = torch.zeros_like(example[:1])
         with torch.no_grad():
             calls = _calls(module, example)
@@ -113,12 +133,14 @@ class Hooked:
             logits = module(example)
             if not torch.equal(module(example), logits):
                 raise HeatproofError(
-                    "the network gives another answer when it is asked again; is there noise or dropout in it?"
+                    "the network gives another answer when it is asked again; "
+                    "is there noise or dropout in it?"
                 )
             for i, layer in enumerate(self.layers[1:], 1):
                 if not torch.equal(self.run(self.run(example, 0, i)[0], i)[0], logits):
                     raise HeatproofError(
-                        f'layer "{layer}" does not separate the network: something flows around it. Name another layer'
+                        f'layer "{layer}" does not separate the network: '
+                        "something flows around it. Name another layer"
                     )
 
     def run(
@@ -145,7 +167,7 @@ class Hooked:
 
 
 def _calls(module: nn.Module, example: Tensor) -> list[nn.Module]:
-    """All modules in the order in which they finish."""
+    """Return all modules in the order in which they finish."""
     called: list[nn.Module] = []
     handles = [m.register_forward_hook(lambda m, *_: called.append(m)) for m in module.modules()]
     try:
@@ -159,7 +181,7 @@ def _calls(module: nn.Module, example: Tensor) -> list[nn.Module]:
 def _at_input(
     register: Callable[..., RemovableHandle], hook: Callable[..., Tensor | None]
 ) -> RemovableHandle:
-    """A hook for outputs, put where the module's input arrives."""
+    """Register a hook for outputs where the module's input arrives."""
 
     def before(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor] | None:
         replaced = hook(module, inputs, inputs[0])
@@ -169,38 +191,49 @@ def _at_input(
 
 
 def make_body(module: nn.Module, layers: Sequence[str] | None, example: Tensor) -> Body:
-    """Cut by tracing where possible. `layers`: module paths to cut at; None: everywhere the network is a single chain."""
+    """Cut a network by tracing where possible, else by hooks.
+
+    Args:
+        module: The network, in evaluation mode.
+        layers: Module paths to cut at; None cuts everywhere the network is a single chain.
+        example: Images that the network takes, ``(B, C, H, W)``.
+
+    Raises:
+        HeatproofError: If the network cannot be cut at one of the layers.
+    """
     try:
         body = _trace(module, layers, example)
-    except Exception:  # whatever a network does that a trace cannot follow: hooks work for all, and say what they cannot do
+    except Exception:  # a network can do anything that a trace cannot follow; hooks work for all
         return Hooked(module, layers or (), example)
     x = example.clone().requires_grad_()
     with torch.enable_grad():
-        ours, theirs = body.run(x, 0)[0], module(x)
-    if not torch.equal(ours, theirs) or _own_backwards(ours) != _own_backwards(
-        theirs
-    ):  # tracing can bake in a branch, or lose a backward
+        traced = body.run(x, 0)[0]
+        original = module(x)
+    # Tracing can bake in a branch, or lose a custom backward.
+    same = torch.equal(traced, original)
+    if not same or _custom_backwards(traced) != _custom_backwards(original):
         return Hooked(module, layers or (), example)
     return body
 
 
-def _own_backwards(out: Tensor) -> int:
-    """How many operations behind it have a backward of their author's own (torch.autograd.Function)."""
-    seen, ahead = set[Any](), [out.grad_fn]
-    while ahead:
-        node = ahead.pop()
+def _custom_backwards(output: Tensor) -> int:
+    """Count the operations behind a tensor with a custom backward (torch.autograd.Function)."""
+    seen = set[Any]()
+    waiting = [output.grad_fn]
+    while waiting:
+        node = waiting.pop()
         if node is not None and node not in seen:
             seen.add(node)
-            ahead += [following for following, _ in node.next_functions]
+            waiting += [following for following, _ in node.next_functions]
     return sum(isinstance(node, torch.autograd.function.BackwardCFunction) for node in seen)
 
 
 class _NotAChain(Exception):
-    """A layer that the user named is not where the traced graph can be cut."""
+    """The traced graph cannot be cut at a layer that the user named."""
 
 
 class _OneInput(nn.Module):
-    """The network as a function of the image alone; its other arguments have their defaults."""
+    """The network as a function of the image alone, with defaults for its other arguments."""
 
     def __init__(self, net: nn.Module):
         super().__init__()
@@ -211,7 +244,7 @@ class _OneInput(nn.Module):
 
 
 class _Tracer(fx.Tracer):
-    """Looks into containers, and into modules that are wrappers around the network."""
+    """A tracer that looks into containers and into wrappers of the network."""
 
     def __init__(self, wrappers: Collection[nn.Module]):
         super().__init__()
@@ -222,22 +255,24 @@ class _Tracer(fx.Tracer):
 
 
 def _wrappers(module: nn.Module) -> list[nn.Module]:
-    """The network, and what is inside it as long as all weights are in one part, such as behind a normalisation of the image."""
-    found = [module]
-    while not list(found[-1].parameters(recurse=False)):
-        inside = list(found[-1].children())
-        heavy = (
-            inside
-            if len(inside) == 1
-            else [part for part in inside if next(part.parameters(), None) is not None]
-        )
-        if len(heavy) != 1 or (len(inside) > 1 and not list(heavy[0].children())):
+    """Return the network and the modules inside it, as long as all weights are in one of them.
+
+    Such a module may stand behind a normalization of the image, for example.
+    """
+    wrappers = [module]
+    while not list(wrappers[-1].parameters(recurse=False)):
+        children = list(wrappers[-1].children())
+        if len(children) == 1:
+            wrappers.append(children[0])
+            continue
+        heavy = [child for child in children if next(child.parameters(), None) is not None]
+        if len(heavy) != 1 or not list(heavy[0].children()):
             break
-        found.append(heavy[0])
-    return found
+        wrappers.append(heavy[0])
+    return wrappers
 
 
-def _trace(module: nn.Module, wanted: Sequence[str] | None, example: Tensor) -> Staged:
+def _trace(module: nn.Module, layers: Sequence[str] | None, example: Tensor) -> Staged:
     root = _OneInput(module)
     graph = _Tracer(_wrappers(module)).trace(root)
     image = next(n for n in graph.nodes if n.op == "placeholder")
@@ -247,60 +282,64 @@ def _trace(module: nn.Module, wanted: Sequence[str] | None, example: Tensor) -> 
     )
     cuts = _single_edges(image, steps)
     aliases = _container_ends(names)
-    if wanted is not None:
-        ends = {names.index(w) if w in names else aliases.get(w, -1) for w in wanted}
+    if layers is not None:
+        ends = {names.index(name) if name in names else aliases.get(name, -1) for name in layers}
         if not ends <= set(cuts):
             raise _NotAChain
         cuts = sorted(ends)
-    cuts = [*(c for c in cuts if c != len(steps) - 1), len(steps) - 1]
-    whole = {
+    cuts = [*(cut for cut in cuts if cut != len(steps) - 1), len(steps) - 1]
+    # The end of layer4.2 is called layer4: of all containers that end there, the outermost.
+    containers = {
         end: name for name, end in sorted(aliases.items(), key=lambda item: -len(item[0]))
-    }  # the end of layer4.2 is that of layer4
+    }
     stages: list[Stage] = []
-    begin, source, h = 0, image, example
+    layer_numbers: dict[int, int] = {}  # by the step that a layer ends with
+    begin = 0
+    source = image
+    h = example
     for end in cuts:
         part = _segment(root, graph, source, steps[begin : end + 1])
-        with torch.no_grad():
-            version, kept = h._version, h.clone()
-            out = part(h)
-            writes = h._version != version or not torch.equal(h, kept)
-            out = part(kept) if writes else out
+        out, writes = _first_output(part, h)
         if not isinstance(out, Tensor):
-            continue  # several tensors at once: not a place to cut, so this segment grows up to the next
-        stages.append(Stage(whole.get(end, names[end]), part, writes))
-        begin, source, h = end + 1, steps[end], out
-    at = {stage.name: i for i, stage in enumerate(stages, 1)}
+            continue  # several tensors: the network cannot be cut here, so the segment grows
+        stages.append(Stage(containers.get(end, names[end]), part, writes))
+        layer_numbers[end] = len(stages)
+        begin = end + 1
+        source = steps[end]
+        h = out
     paths = {**aliases, **{name: end for end, name in enumerate(names)}}
-    ends_at = {
-        end: at[whole.get(end, names[end])] for end in cuts if whole.get(end, names[end]) in at
-    }
-    return Staged(
-        stages,
-        {
-            name: ends_at[end]
-            for name, end in paths.items()
-            if end in ends_at and ends_at[end] < len(stages)
-        },
-    )
+    numbers = {name: layer_numbers[end] for name, end in paths.items() if end in layer_numbers}
+    return Staged(stages, {name: n for name, n in numbers.items() if n < len(stages)})
+
+
+def _first_output(part: nn.Module, h: Tensor) -> tuple[Any, bool]:
+    """Run a segment for the first time: its output, and whether it changes its input in place."""
+    with torch.no_grad():
+        version = h._version
+        before = h.clone()
+        out = part(h)
+        writes = h._version != version or not torch.equal(h, before)
+        return (part(before) if writes else out), writes
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """A module that is called again is another layer: relu, relu:2, relu:3."""
+    """Name a module that is called again as another layer: relu, relu:2, relu:3."""
     count: Counter[str] = Counter()
-    found = []
+    distinct = []
     for name in names:
         count[name] += 1
-        found.append(name if count[name] == 1 else f"{name}:{count[name]}")
-    return found
+        distinct.append(name if count[name] == 1 else f"{name}:{count[name]}")
+    return distinct
 
 
 def _single_edges(source: fx.Node, steps: Sequence[fx.Node]) -> list[int]:
-    """Steps that everything after them depends on through their output alone."""
+    """Return the steps whose output is all that the steps after them depend on."""
     position = {source: -1} | {n: i for i, n in enumerate(steps)}
     last_use = [
         max((position[u] for u in n.users if u in position), default=i) for n, i in position.items()
     ]
-    cuts, furthest = [], last_use[0]
+    cuts = []
+    furthest = last_use[0]
     for i in range(len(steps)):
         if furthest <= i:
             cuts.append(i)
@@ -309,6 +348,7 @@ def _single_edges(source: fx.Node, steps: Sequence[fx.Node]) -> list[int]:
 
 
 def _container_ends(names: Sequence[str]) -> dict[str, int]:
+    """Return the last step inside each container."""
     ends: dict[str, int] = {}
     for i, name in enumerate(names):
         while "." in name:
@@ -320,6 +360,7 @@ def _container_ends(names: Sequence[str]) -> dict[str, int]:
 def _segment(
     root: nn.Module, graph: fx.Graph, source: fx.Node, steps: Sequence[fx.Node]
 ) -> nn.Module:
+    """Return a module that runs some steps of the graph; a single module is returned as it is."""
     if (
         len(steps) == 1
         and steps[0].op == "call_module"
@@ -341,7 +382,7 @@ _POOL_FUNCTIONS = {"mean", "avg_pool2d", "max_pool2d", "adaptive_avg_pool2d", "a
 
 
 class Landmarks(NamedTuple):
-    """Layers by what they do; None where the network shows no spatial layer behind its input."""
+    """Layers with a special role; None where the network shows no spatial layer."""
 
     middle: int | None
     final: int | None
@@ -352,14 +393,19 @@ class Landmarks(NamedTuple):
 
 
 def landmarks(body: Body, example: Tensor) -> Landmarks:
-    """`final`: the last spatial layer before the last pooling; `cam`: the last spatial layer; `middle`: half of the weight layers
-    before `final`; the embedding: the input of the last layer that has weights; the head: all with weights behind `cam`."""
+    """Find the layers with a special role.
+
+    ``cam`` is the last spatial layer, ``final`` the last before the last pooling, and ``middle``
+    lies behind half of the convolutions up to ``final``. The embedding is the input of the last
+    layer with weights; the head consists of all layers with weights behind ``cam``.
+
+    Args:
+        body: The network.
+        example: Images that it takes, ``(B, C, H, W)``.
+    """
     with torch.no_grad():
         _, seen = body.run(example, 0, watch=range(len(body.layers)))
-    area = [
-        s.shape[-1] * s.shape[-2] if s.ndim == 4 else 1
-        for s in (seen[i] for i in range(len(body.layers)))
-    ]
+    area = [_area(seen[i]) for i in range(len(body.layers))]
     modules = [body.module_after(i) for i in range(len(body.layers))]
     has_weights = [m is not None and any(True for _ in m.parameters()) for m in modules]
     embedding = max((i for i, w in enumerate(has_weights) if w), default=len(modules) - 1)
@@ -372,19 +418,22 @@ def landmarks(body: Body, example: Tensor) -> Landmarks:
         and area[cam] >= area[cam - 1]
         and isinstance(modules[cam - 1], (*_POOLS, nn.Dropout, nn.Identity))
     ):
-        cam -= (
-            1  # an adaptive pool that changes nothing, or repeats values, is not a layer of its own
-        )
+        cam -= 1  # an adaptive pool that changes nothing, or repeats values, does not count
     pools = [i for i in spatial if _pools(body, modules, area, i)]
     final = pools[-1] if pools else cam
     weights = [_convolutions(m) for m in modules]
     done = [sum(weights[:i]) for i in range(len(weights))]
     halfway = min(range(1, final + 1), key=lambda i: (abs(done[i] - done[final] / 2), -i))
     while halfway > 1 and area[halfway] < area[halfway - 1] and not weights[halfway - 1]:
-        halfway -= 1  # before a pool, not after it
+        halfway -= 1  # in front of a pool, not behind it
     head = next((i for i in range(cam, len(modules)) if has_weights[i]), embedding)
     shapes = [tuple(seen[i].shape[1:]) for i in range(final + 1)]
     return Landmarks(halfway, final, cam, embedding, head, _units(body, modules, weights, shapes))
+
+
+def _area(activation: Tensor) -> int:
+    """Return the number of positions of an activation; 1 where it has none."""
+    return activation.shape[-1] * activation.shape[-2] if activation.ndim == 4 else 1
 
 
 def _units(
@@ -393,11 +442,15 @@ def _units(
     weights: Sequence[int],
     shapes: Sequence[tuple[int, ...]],
 ) -> tuple[int, ...]:
-    """A convolution ends behind its norm and ReLU; of blocks of one shape in a container the last counts (Rao et al. 2024)."""
+    """Return the ends of convolutions and blocks.
+
+    A convolution ends behind its norm and ReLU; of blocks of one shape in a container, the last
+    counts (Rao et al. 2024).
+    """
     final = len(shapes) - 1
     ends = [i + 1 for i in range(final) if weights[i]]
     if not ends:
-        return tuple(range(1, final + 1))  # a network that is not cut: the layers that were named
+        return tuple(range(1, final + 1))  # the network is not cut: the layers that were named
     for k, end in enumerate(ends):
         while (
             end < final
@@ -408,25 +461,26 @@ def _units(
             end += 1
         ends[k] = end
 
-    def goes_on(end: int, following: int) -> bool:
-        around, then = body.layers[end].rpartition(".")[0], body.layers[following]
-        same = (
-            bool(around)
-            and around in (then, then.rpartition(".")[0])
-            and shapes[end] == shapes[following]
-        )
-        return same and not isinstance(modules[end - 1], nn.ReLU | nn.Conv2d | nn.BatchNorm2d)
+    def continues(end: int, following: int) -> bool:
+        """Whether the next unit is a block of the same shape in the same container."""
+        container = body.layers[end].rpartition(".")[0]
+        then = body.layers[following]
+        if not container or container not in (then, then.rpartition(".")[0]):
+            return False
+        is_block = not isinstance(modules[end - 1], nn.ReLU | nn.Conv2d | nn.BatchNorm2d)
+        return is_block and shapes[end] == shapes[following]
 
     return tuple(
         end
         for end, following in zip(ends, [*ends[1:], 0], strict=True)
-        if not following or not goes_on(end, following)
+        if not following or not continues(end, following)
     )
 
 
 def _pools(
     body: Body, modules: Sequence[nn.Module | None], area: Sequence[int], layer: int
 ) -> bool:
+    """Whether a pooling follows a layer."""
     after = area[layer + 1] if layer + 1 < len(area) else 1
     name = body.layers[layer + 1] if layer + 1 < len(body.layers) else ""
     pooling = isinstance(modules[layer], _POOLS) or name.rstrip("_0123456789") in _POOL_FUNCTIONS
@@ -434,8 +488,7 @@ def _pools(
 
 
 def _convolutions(module: nn.Module | None) -> int:
-    return (
-        sum(isinstance(m, nn.Conv2d | nn.Linear) for m in cast(Any, module).modules())
-        if module is not None
-        else 0
-    )
+    """Count the convolutions and linear layers inside a module."""
+    if module is None:
+        return 0
+    return sum(isinstance(m, nn.Conv2d | nn.Linear) for m in module.modules())

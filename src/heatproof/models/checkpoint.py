@@ -1,9 +1,9 @@
-"""Weights from files, by the names under which they were published; never a pickle that runs code."""
+"""Weights from files, under the names they were published with; never a pickle that runs code."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,148 +20,167 @@ from heatproof.models.vision import bare
 from heatproof.models.vit import is_vit
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".tar", ".bin", ".ckpt")
-WRAPPERS = (
-    "state_dict",
-    "model_state_dict",
-    "model",
-    "net",
-)  # what lies around the weights in a training's checkpoint
-PREFIXES = (
-    "module.",
-    "model.",
-    "net.",
-    "_orig_mod.",
-)  # what wrappers of the network put before all names
-NAMES = (  # (pattern, ours); taken where it leads to a name of the network
+# Keys under which training checkpoints store the weights.
+WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
+# What wrappers of the network put before all names.
+PREFIXES = ("module.", "model.", "net.", "_orig_mod.")
+NAMES = (  # (pattern, ours), applied where that gives a name of the network
     (r"(^|\.)module\.", r"\1"),  # DataParallel around a part
     (r"\.linear\.weight$", ".weight"),  # B-cos
     (r"(^|\.)(bias\d[ab]?)$", r"\1\2.bias"),  # Fixup
     (r"(^|\.)scale$", r"\1scale.scale"),
 )
-ALIKE = 0.9  # the share of names and shapes from which on weights look like a network's
+ALIKE = 0.9  # weights look like a network's if this fraction of names and shapes agrees
 
 
 def load_weights(module: nn.Module, path: Path, name: str | None = None) -> None:
-    """Into the module; what is missing, unexpected or of another shape is listed, with what the file looks like."""
-    state, own = read_state(path), module.state_dict()
-    state = _bare(state, own)
-    fitted = _fitted(renamed(state) if is_vit(module) else state, own)
-    wrong = _differences(fitted, own)
-    if wrong:
+    """Load weights from a file into a module.
+
+    Args:
+        module: The network.
+        path: A file that ``read_state`` can read.
+        name: The network's name, for the message.
+
+    Raises:
+        HeatproofError: If the weights do not fit. The message lists what is missing, unexpected or
+            of another shape, and the network that the file looks like.
+    """
+    expected = module.state_dict()
+    state = _without_prefix(read_state(path), expected)
+    fitted = _fitted(renamed(state) if is_vit(module) else state, expected)
+    differences = _differences(fitted, expected)
+    if differences:
         alike = looks_like(state)
         guess = f"it looks like {alike}: " if alike and alike != name else ""
-        raise HeatproofError(
-            f"{path.name} does not fit {name or type(module).__name__}: {guess}{'; '.join(wrong)}"
-        )
+        network = name or type(module).__name__
+        raise HeatproofError(f"{path.name} does not fit {network}: {guess}{'; '.join(differences)}")
     module.load_state_dict(fitted)
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name."""
+    """Read the tensors of a file by name, without running code from it.
+
+    Raises:
+        HeatproofError: If there is no such file, or it holds something else.
+    """
     if not path.is_file():
         raise HeatproofError(f"there is no weights file {path}")
     if path.suffix not in SUFFIXES:
         raise HeatproofError(f"weights must be one of {', '.join(SUFFIXES)}; got {path.name}")
     try:
-        found: Any = (
-            load_state(path)
-            if path.suffix == ".safetensors"
-            else torch.load(path, map_location="cpu", weights_only=True)
-        )
-    except (
-        Exception
-    ) as error:  # whatever the reader makes of a broken or hostile file, the user needs its name
+        if path.suffix == ".safetensors":
+            content: Any = load_state(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a broken or hostile file can raise anything
         raise HeatproofError(f"cannot read weights from {path}: {error}") from error
-    for _ in WRAPPERS:
-        inside = (
-            next((found[w] for w in WRAPPERS if isinstance(found.get(w), Mapping)), None)
-            if isinstance(found, Mapping)
-            else None
-        )
-        found = inside or found
-    strange = (
-        [str(key) for key, value in found.items() if not isinstance(value, Tensor)]
-        if isinstance(found, Mapping)
-        else ["no names"]
-    )
-    if strange or not found:
+    state = _unwrapped(content)
+    if not isinstance(state, Mapping):
+        others = ["no names"]
+    else:
+        others = [str(key) for key, value in state.items() if not isinstance(value, Tensor)]
+    if others or not state:
         raise HeatproofError(
-            f"{path.name} holds no weights by name, but {join_limited(strange) or 'nothing'}"
+            f"{path.name} holds no weights by name, but {join_limited(others) or 'nothing'}"
         )
-    return dict(found)
+    return dict(state)
+
+
+def _unwrapped(content: Any) -> Any:
+    """Return the weights inside a training checkpoint, which may be wrapped several times."""
+    for _ in WRAPPERS:
+        if not isinstance(content, Mapping):
+            break
+        inside = [content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)]
+        content = next(iter(inside), None) or content
+    return content
 
 
 def metadata(path: Path) -> dict[str, str]:
-    """What a .safetensors file tells about itself."""
+    """Read the metadata of a .safetensors file; other files have none."""
     if path.suffix != ".safetensors":
         return {}
     with safe_open(path, "pt") as file:
         return file.metadata() or {}
 
 
-def _bare(state: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without what all names begin with, unless the network's do."""
-    while not own.keys() & state.keys() and (
-        prefix := next((p for p in PREFIXES if all(k.startswith(p) for k in state)), "")
-    ):
+def _without_prefix(state: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Remove prefixes that all names have, unless the network's names have them too."""
+    while not expected.keys() & state.keys():
+        prefix = next((p for p in PREFIXES if all(key.startswith(p) for key in state)), "")
+        if not prefix:
+            break
         state = {key.removeprefix(prefix): value for key, value in state.items()}
     return state
 
 
-def _fitted(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Under the network's names. What norms count beside their statistics may be there or not: old files lack it, B-cos norms do."""
-    fitted = {next(_candidates(key, own), key): value for key, value in state.items()}
-    for key in fitted.keys() - own.keys():
-        if key.endswith((".running_mean", ".num_batches_tracked")) and _variance(key) in own:
+def _fitted(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights under the network's names.
+
+    The batch count of norms may be missing, as in old files; B-cos norms have neither a count nor a
+    mean.
+    """
+    fitted = {_our_name(key, expected): value for key, value in state.items()}
+    for key in fitted.keys() - expected.keys():
+        if key.endswith((".running_mean", ".num_batches_tracked")) and _variance(key) in expected:
             del fitted[key]
-    for key in own.keys() - fitted.keys():
+    for key in expected.keys() - fitted.keys():
         if key.endswith(".num_batches_tracked") and _variance(key) in fitted:
-            fitted[key] = own[key]
+            fitted[key] = expected[key]
     return fitted
 
 
-def _candidates(key: str, own: Mapping[str, Tensor]) -> Iterator[str]:
+def _our_name(key: str, expected: Mapping[str, Tensor]) -> str:
+    """Return the first name in the network that the patterns lead to; else the name as it is."""
     changed = key
-    for pattern, ours in (("", ""), *NAMES):
-        changed = re.sub(pattern, ours, changed) if pattern else changed
-        if changed in own:
-            yield changed
+    for pattern, ours in NAMES:
+        if changed in expected:
+            return changed
+        changed = re.sub(pattern, ours, changed)
+    return changed if changed in expected else key
 
 
 def _variance(key: str) -> str:
     return f"{key.rpartition('.')[0]}.running_var"
 
 
-def _differences(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
+def _differences(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[str]:
     shapes = (
-        f"{k} is {tuple(state[k].shape)}, not {tuple(own[k].shape)}"
-        for k in own
-        if k in state and state[k].shape != own[k].shape
+        f"{key} is {tuple(state[key].shape)}, not {tuple(expected[key].shape)}"
+        for key in expected
+        if key in state and state[key].shape != expected[key].shape
     )
     kinds = {
         "": shapes,
-        "missing ": (k for k in own if k not in state),
-        "unexpected ": (k for k in state if k not in own),
+        "missing ": (key for key in expected if key not in state),
+        "unexpected ": (key for key in state if key not in expected),
     }
-    return [word + told for word, names in kinds.items() if (told := join_limited(names))]
+    listed = {word: join_limited(names) for word, names in kinds.items()}
+    return [word + names for word, names in listed.items() if names]
 
 
 def looks_like(state: Mapping[str, Tensor]) -> str:
-    """The network of the zoo whose names and shapes these are, all or nearly all; a library's only where it is there."""
-    best, found = ALIKE, ""
-    for name, own in _zoo().items():
-        fitted = _fitted(state, own)
-        share = sum(k in own and own[k].shape == v.shape for k, v in fitted.items()) / max(
-            len(own), len(fitted)
+    """Return the name of the known network with these names and shapes, or nearly all of them.
+
+    Networks of a library are known where it is installed. Empty if there is no such network.
+    """
+    best = ALIKE
+    alike = ""
+    for name, expected in _zoo().items():
+        fitted = _fitted(state, expected)
+        agreeing = sum(
+            key in expected and expected[key].shape == value.shape for key, value in fitted.items()
         )
-        if share > best:
-            best, found = share, name
-    return found
+        fraction = agreeing / max(len(expected), len(fitted))
+        if fraction > best:
+            best = fraction
+            alike = name
+    return alike
 
 
 @cache
 def _zoo() -> dict[str, dict[str, Tensor]]:
-    """Names and shapes, without memory."""
+    """Return the names and shapes of all networks, as tensors without memory."""
     with torch.device("meta"):
         built: dict[str, nn.Module | None] = {
             f"paperbirds/{name}": net.build(net.classes, **net.options)

@@ -1,6 +1,7 @@
-"""Plain vision transformers of timm and torchvision as ours (`models/vit.py`): the same weights under our names.
+"""Plain vision transformers of timm and torchvision, converted to ours (``models/vit.py``).
 
-Nothing is imported here: a module says itself where it comes from.
+They have the same weights under our names. No library is imported: a module's class says where it
+comes from.
 """
 
 from __future__ import annotations
@@ -17,20 +18,23 @@ from heatproof.models.guards import eval_mode
 from heatproof.models.hooks import record_calls
 from heatproof.models.vit import vit
 
-TOLERANCE = 1e-5  # of the largest value
+TOLERANCE = 1e-5  # as a fraction of the largest value
 
 
 class Library(NamedTuple):
-    """What one library calls things."""
+    """How a library builds and names a vision transformer.
 
-    mark: str  # a name that only its weights have
-    names: tuple[
-        tuple[str, str], ...
-    ]  # (pattern, ours), in this order; a block's number still counts from 0
-    shape: Callable[
-        [Any], dict[str, Any]
-    ]  # the arguments of our `vit`, with the width of the hidden layer
-    other: Callable[[Any], dict[str, bool]]  # what its weights do not tell, and whether it is so
+    Attributes:
+        mark: A name that only its weights have.
+        names: Pairs of a pattern and our name, applied in this order; blocks still count from 0.
+        shape: Returns the arguments of our ``vit``, with the width of the hidden layer.
+        other: Returns what cannot be seen from the weights, and whether the network has it.
+    """
+
+    mark: str
+    names: tuple[tuple[str, str], ...]
+    shape: Callable[[Any], dict[str, Any]]
+    other: Callable[[Any], dict[str, bool]]
 
 
 def _timm_shape(net: Any) -> dict[str, Any]:
@@ -44,7 +48,8 @@ def _timm_shape(net: Any) -> dict[str, Any]:
 
 
 def _timm_other(net: Any) -> dict[str, bool]:
-    pooling, patches = getattr(net, "global_pool", "token"), net.patch_embed
+    pooling = getattr(net, "global_pool", "token")
+    patches = net.patch_embed
     return {
         f'pooling by "{pooling}" instead of the class token': pooling != "token",
         "images of any size": getattr(net, "dynamic_img_size", False),
@@ -102,7 +107,7 @@ UNSUPPORTED = {  # in names of weights
     r"^norm_pre\.": "a norm before the blocks",
     r"^fc_norm\.": "a norm behind the pooling",
     r"^attn_pool\.": "pooling by attention",
-    r"^patch_embed\.(?!proj)|^conv_proj\.\w+\.|^patch_embed\.proj\.\w+\.": "a stem of several layers",
+    r"^patch_embed\.(?!proj)|^(conv_proj|patch_embed\.proj)\.\w+\.": "a stem of several layers",
     r"^heads\.pre_logits": "a hidden layer in its head",
     r"\.rel_pos|\.rope": "relative positions",
 }
@@ -116,7 +121,12 @@ REQUIRED = {
 
 
 def as_canonical(module: nn.Module) -> tuple[nn.Module, str]:
-    """The module as ours, if it is a plain ViT of a library; else as it is, and why."""
+    """Convert a module to ours if it is a plain vision transformer of a library.
+
+    Returns:
+        The converted module and an empty string; else the module as it is, and the reason (empty
+        for a module that is no vision transformer of a library).
+    """
     if _library(module) is None:
         return module, ""
     try:
@@ -126,46 +136,48 @@ def as_canonical(module: nn.Module) -> tuple[nn.Module, str]:
 
 
 def canonical(module: nn.Module) -> nn.Sequential:
-    """Our ViT with this one's weights (the very same memory), checked to give what this one gives."""
+    """Build our vision transformer with the weights of a library's, in the same memory.
+
+    Raises:
+        NotApplicable: If the module is not a plain vision transformer, or the two differ.
+    """
     library = _library(module)
     if library is None:
         raise NotApplicable(
             f"{type(module).__name__} is no VisionTransformer of timm or torchvision"
         )
-    who, state = (
-        f"{type(module).__module__.partition('.')[0]}'s {type(module).__name__}",
-        module.state_dict(),
-    )
+    title = f"{type(module).__module__.partition('.')[0]}'s {type(module).__name__}"
+    state = module.state_dict()
     try:
-        found = [*_unsupported(module, library, state)]
-        net = _built(module, library, _renamed(state, library)) if not found else None
-        off = _deviation(module, net, library.shape(module)["size"]) if net else 0.0
+        unsupported = [*_unsupported(module, library, state)]
+        if unsupported:
+            raise NotApplicable(f"{title} has {', '.join(unsupported)}")
+        net = _built(module, library, _renamed(state, library))
+        deviation = _deviation(module, net, library.shape(module)["size"])
+    except NotApplicable:
+        raise
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise NotApplicable(
-            f"{who} is not built like a plain one: {' '.join(str(error).split())[:300]}"
+            f"{title} is not built like a plain one: {' '.join(str(error).split())[:300]}"
         ) from None
-    if net is None:
-        raise NotApplicable(f"{who} has {', '.join(found)}")
-    if not off <= TOLERANCE:
+    if not deviation <= TOLERANCE:
         raise NotApplicable(
-            f"{who} is not a plain one: turned into ours, its values differ by {off:.1g} of the largest"
+            f"{title} is not a plain one: converted to ours, "
+            f"its values differ by {deviation:.1g} of the largest"
         )
     return net
 
 
 def _unsupported(module: nn.Module, library: Library, state: Mapping[str, Tensor]) -> Iterator[str]:
+    """Name everything in which a network is not a plain vision transformer."""
     ours = _renamed(state, library)
-    yield from (
-        word
-        for pattern, word in UNSUPPORTED.items()
-        if any(re.search(pattern, key) for key in state)
-    )
-    yield from (
-        word
-        for pattern, word in REQUIRED.items()
-        if not any(re.search(pattern, key) for key in ours)
-    )
-    yield from (word for word, is_so in library.other(module).items() if is_so)
+    for pattern, feature in UNSUPPORTED.items():
+        if any(re.search(pattern, key) for key in state):
+            yield feature
+    for pattern, lack in REQUIRED.items():
+        if not any(re.search(pattern, key) for key in ours):
+            yield lack
+    yield from (feature for feature, present in library.other(module).items() if present)
     yield from sorted({f"{m} instead of GELU" for m in module.modules() if _is_other_activation(m)})
 
 
@@ -176,8 +188,8 @@ def _is_other_activation(module: nn.Module) -> bool:
 
 
 def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of a ViT of either library under our names; others as they are."""
-    library = next((known for known in LIBRARIES.values() if known.mark in state), None)
+    """Return the weights of a library's vision transformer under our names; others as they are."""
+    library = next((library for library in LIBRARIES.values() if library.mark in state), None)
     return _renamed(state, library) if library else dict(state)
 
 
@@ -188,7 +200,7 @@ def _renamed(state: Mapping[str, Tensor], library: Library) -> dict[str, Tensor]
 def _our_name(key: str, names: Iterable[tuple[str, str]]) -> str:
     for pattern, ours in names:
         key = re.sub(pattern, ours, key)
-    return re.sub(r"^block(\d+)", lambda found: f"block{int(found[1]) + 1}", key)
+    return re.sub(r"^block(\d+)", lambda match: f"block{int(match[1]) + 1}", key)
 
 
 def _library(module: nn.Module) -> Library | None:
@@ -205,13 +217,16 @@ def _built(module: nn.Module, library: Library, state: Mapping[str, Tensor]) -> 
     with torch.device("meta"):
         net = vit(classes, dim=dim, ratio=shape.pop("hidden") / dim, **shape)
     net.load_state_dict(state, assign=True)
-    for own, theirs in zip(_all(nn.LayerNorm, net), _all(nn.LayerNorm, module), strict=True):
-        own.eps = theirs.eps
+    for ours, theirs in zip(_all(nn.LayerNorm, net), _all(nn.LayerNorm, module), strict=True):
+        ours.eps = theirs.eps
     return net.train(module.training)
 
 
 def _deviation(theirs: nn.Module, ours: nn.Module, size: int) -> float:
-    """On noise, of the logits and of the head's input (a head may still be zero), as a share of the largest value."""
+    """Compare two networks on noise: the largest difference as a fraction of the largest value.
+
+    The head's input is compared besides the logits, because an untrained head may be zero.
+    """
     heads = [_all(nn.Linear, net)[-1] for net in (theirs, ours)]
     weight = heads[0].weight
     noise = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0)).to(weight)

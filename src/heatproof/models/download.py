@@ -1,4 +1,7 @@
-"""Published weights: where they are kept, and how they get there when that is asked for. Nothing else here goes to the network."""
+"""Published weights: where they are cached, and how they are downloaded when asked for.
+
+Nothing else in the package uses the internet.
+"""
 
 from __future__ import annotations
 
@@ -22,64 +25,72 @@ TIMEOUT = 20  # seconds without an answer
 
 
 class Source(NamedTuple):
-    """Weights that somebody publishes; without an address there are none."""
+    """Published weights; where there is no address, there are none."""
 
     url: str
     file: str
 
     @classmethod
     def at(cls, url: str) -> Source:
+        """Return the source at an address, named after its last part."""
         return cls(url, url.rpartition("/")[2])
 
 
 def home() -> Path:
-    """$HEATPROOF_CACHE, by default ~/.cache/heatproof."""
-    told = os.environ.get("HEATPROOF_CACHE")
-    return (
-        Path(told)
-        if told
-        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heatproof"
-    )
+    """Return the cache directory: $HEATPROOF_CACHE, by default ~/.cache/heatproof."""
+    if directory := os.environ.get("HEATPROOF_CACHE"):
+        return Path(directory)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heatproof"
 
 
-def places(file: str) -> list[Path]:
-    """Where a published file is looked for: ours, then where torch keeps what it has downloaded."""
+def cache_paths(file: str) -> list[Path]:
+    """Return where a published file is looked for: in our cache, then in that of torch.hub."""
     return [home() / "weights" / file, Path(torch.hub.get_dir()) / "checkpoints" / file]
 
 
-def kept(source: Source) -> Path | None:
-    return next((path for path in places(source.file) if source.file and path.is_file()), None)
+def cached(source: Source) -> Path | None:
+    """Return the file of a source in one of the caches; None if it is in neither."""
+    return next((path for path in cache_paths(source.file) if source.file and path.is_file()), None)
 
 
 def fetch(source: Source) -> Path:
-    """Into the cache, whole or not at all; a file whose name tells its hash is checked."""
-    path = places(source.file)[0]
+    """Download a file into the cache, whole or not at all.
+
+    Args:
+        source: The weights to download; a file whose name contains its hash is checked.
+
+    Returns:
+        The path of the file in the cache.
+
+    Raises:
+        HeatproofError: If the download fails, or gave another file.
+    """
+    path = cache_paths(source.file)[0]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with (
-            tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as place,
+            tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as directory,
             urlopen(source.url, timeout=TIMEOUT) as answer,
         ):
-            part, told = Path(place) / source.file, answer.headers["Content-Length"]
-            wanted = int(told) if told is not None else None
-            with part.open("wb") as out, _shown() as bar:
-                shutil.copyfileobj(
-                    bar.wrap_file(answer, total=wanted, description=source.file), out
-                )
-            if wanted is not None and part.stat().st_size != wanted:
-                raise HTTPException(f"it ended after {part.stat().st_size:,} of {wanted:,} bytes")
-            _check(source, part)
+            part = Path(directory) / source.file
+            header = answer.headers["Content-Length"]
+            size = int(header) if header is not None else None
+            with part.open("wb") as out, _progress() as bar:
+                shutil.copyfileobj(bar.wrap_file(answer, total=size, description=source.file), out)
+            if size is not None and part.stat().st_size != size:
+                raise HTTPException(f"it ended after {part.stat().st_size:,} of {size:,} bytes")
+            _check_hash(source, part)
             part.replace(path)
     except (OSError, HTTPException) as error:
         raise HeatproofError(
             f"cannot download {source.url}: {getattr(error, 'reason', error)}. "
-            f"Looked for {path}; put the file there, or give its place as weights"
+            f"Looked for {path}; put the file there, or give its path as weights"
         ) from None
     return path
 
 
-def _shown() -> Progress:
-    """Where somebody looks on, how far it is."""
+def _progress() -> Progress:
+    """Return a progress bar, which is shown on terminals only."""
     console = Console(stderr=True)
     columns = (
         TextColumn("downloading {task.description}"),
@@ -90,10 +101,11 @@ def _shown() -> Progress:
     return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
-def _check(source: Source, part: Path) -> None:
-    wanted = re.search(r"-([0-9a-f]{8,})\.", source.file)
-    found = file_hash(part, length=64)
-    if wanted and not found.startswith(wanted[1]):
+def _check_hash(source: Source, part: Path) -> None:
+    expected = re.search(r"-([0-9a-f]{8,})\.", source.file)
+    digest = file_hash(part, length=64)
+    if expected and not digest.startswith(expected[1]):
         raise HeatproofError(
-            f"{source.url} gave another file than it should: its SHA-256 begins with {found[:10]}, not {wanted[1]}"
+            f"{source.url} gave another file than it should: "
+            f"its SHA-256 begins with {digest[:10]}, not {expected[1]}"
         )

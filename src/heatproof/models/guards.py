@@ -1,4 +1,4 @@
-"""Keeping a network as it was found while somebody else's code has it in hand."""
+"""Guards that leave a network as it was found, whatever other code does with it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 @contextmanager
 def assert_unchanged(module: nn.Module) -> Iterator[None]:
-    """Whatever is changed while this lasts (weights, gradients, modes, hooks) is put back, and is an error."""
+    """Restore weights, gradients, modes and hooks at the end, and raise if any were changed.
+
+    Raises:
+        HeatproofError: If the code in the context changed the network.
+    """
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     values = {name: t.detach().clone() for name, t in tensors.items()}
     gradients = {name: p.grad for name, p in module.named_parameters()}
     modes = [(m, m.training) for m in module.modules()]
     hooks = [(getattr(m, kind), dict(getattr(m, kind))) for m in module.modules() for kind in HOOKS]
-    found: set[str] = set()
+    changed: set[str] = set()
     try:
         yield
     finally:
@@ -29,29 +33,33 @@ def assert_unchanged(module: nn.Module) -> Iterator[None]:
             for name, t in tensors.items():
                 if not torch.equal(t, values[name]):
                     t.copy_(values[name])
-                    found.add("weights")
+                    changed.add("weights")
         for name, p in module.named_parameters():
             if p.grad is not gradients[name]:
                 p.grad = gradients[name]
-                found.add("gradients")
+                changed.add("gradients")
         for m, training in modes:
             if m.training != training:
                 m.training = training
-                found.add("mode")
-        for there, before in hooks:
-            if dict(there) != before:
-                there.clear()
-                there.update(before)
-                found.add("hooks")
-    if found:
+                changed.add("mode")
+        for registered, before in hooks:
+            if dict(registered) != before:
+                registered.clear()
+                registered.update(before)
+                changed.add("hooks")
+    if changed:
         raise HeatproofError(
-            f"changed the network ({', '.join(sorted(found))}), which was put back; a method leaves it as it found it"
+            f"changed the network ({', '.join(sorted(changed))}), which was restored; "
+            "a method must leave it as it found it"
         )
 
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode and nothing in place (a cut layer's activation must survive the next), while this lasts."""
+    """Set evaluation mode and disable operations in place, for the duration of the context.
+
+    In place, the next layer would overwrite the activation of a layer that the network is cut at.
+    """
     flags = [
         (m, flag)
         for m in module.modules()

@@ -1,4 +1,4 @@
-"""Looking at what goes through a network's modules."""
+"""Recording what goes through a network's modules."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 
 class Call(NamedTuple):
+    """What a module was called with, and what it returned."""
+
     inputs: tuple[Tensor, ...]
     output: Tensor
 
@@ -21,16 +23,24 @@ T = TypeVar("T")
 def record_calls(
     modules: Iterable[nn.Module], keep: Callable[[Call], T]
 ) -> Iterator[dict[nn.Module, T]]:
-    """What is kept of each module's last call, while this lasts."""
+    """Record the last call of each module, for the duration of the context.
+
+    Args:
+        modules: The modules to watch.
+        keep: What to record of a call.
+
+    Yields:
+        The records, by module.
+    """
     seen: dict[nn.Module, T] = {}
+
+    def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        seen[module] = keep(Call(inputs, output))
+
     handles = []
     try:
         for module in modules:
-            handles.append(
-                module.register_forward_hook(
-                    lambda m, inputs, out: seen.__setitem__(m, keep(Call(inputs, out)))
-                )
-            )
+            handles.append(module.register_forward_hook(record))
         yield seen
     finally:
         for handle in handles:

@@ -1,6 +1,7 @@
-"""Meeting every operation of a network while it runs, however it is written, and giving it another backward.
+"""Intercepting every operation of a running network, to give it another backward.
 
-A ReLU may be a module, a module used twice, `F.relu`, `x.relu()` or `x.relu_()`: all of them pass here. Nothing is put into the network.
+It does not matter how an operation is written: a ReLU may be a module, a module used twice,
+``F.relu``, ``x.relu()`` or ``x.relu_()``. Nothing is put into the network.
 """
 
 from __future__ import annotations
@@ -17,61 +18,62 @@ from torch.overrides import TorchFunctionMode
 
 from heatproof.errors import NotApplicable
 
-Back = Callable[
-    ..., tuple[Tensor, ...]
-]  # (what arrives at the output, *saved) -> what arrives at each input
+# (what arrives at the output, *saved) -> what arrives at each input
+Backward = Callable[..., tuple[Tensor, ...]]
 
 
 class Call(NamedTuple):
-    """One operation of the network, out of place."""
+    """One operation of the network, not in place."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def run(self) -> Any:
+        """Run the operation as torch does."""
         return self.function(*self.args, **self.kwargs)
 
     def value(self) -> Any:
-        """Without a graph behind it."""
+        """Run the operation without recording a graph."""
         with torch.no_grad():
             return self.run()
 
     def on(self, x: Tensor) -> Any:
-        """The same operation on another first operand."""
+        """Run the operation on another first operand."""
         return self.function(x, *self.args[1:], **self.kwargs)
 
-    def pulled(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Jᵀ · weights at x: what torch's own backward makes of them."""
+    def vjp(self, x: Tensor, weights: Tensor) -> Tensor:
+        """Compute the vector–Jacobian product Jᵀ · weights at x."""
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
             return torch.autograd.grad(self.on(leaf), leaf, weights)[0]
 
-    def argument(self, place: int, name: str, default: Any = None) -> Any:
-        return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
+    def argument(self, index: int, name: str, default: Any = None) -> Any:
+        """Return an argument that may be given by position or by name."""
+        return self.args[index] if len(self.args) > index else self.kwargs.get(name, default)
 
 
 Rule = Callable[[Call], Any]
 
 
-def plainly(call: Call) -> Any:
-    """As torch does it, forwards and backwards."""
+def as_torch(call: Call) -> Any:
+    """Run the operation as torch does, forward and backward."""
     return call.run()
 
 
 _ACTIVATIONS = """
-    relu relu6 hardtanh threshold clamp clamp_min leaky_relu elu celu selu prelu gelu silu mish softplus sigmoid hardsigmoid hardswish
-    tanh logsigmoid softsign
+    relu relu6 hardtanh threshold clamp clamp_min leaky_relu elu celu selu prelu gelu silu mish
+    softplus sigmoid hardsigmoid hardswish tanh logsigmoid softsign
 """
 _MOVES = """
-    flatten unflatten view view_as reshape squeeze unsqueeze permute transpose mT movedim contiguous clone to float double requires_grad_
-    __getitem__ select narrow unfold split chunk unbind cat concat concatenate stack pad flip pixel_shuffle channel_shuffle
+    flatten unflatten view view_as reshape squeeze unsqueeze permute transpose mT movedim contiguous
+    clone to float double requires_grad_ __getitem__ select narrow unfold split chunk unbind
+    cat concat concatenate stack pad flip pixel_shuffle channel_shuffle
     dropout dropout2d feature_dropout alpha_dropout
 """
 ACTIVATIONS = frozenset(_ACTIVATIONS.split())  # element by element
-MOVES = frozenset(
-    _MOVES.split()
-)  # they put values elsewhere and leave them as they are; out of training, so does dropout
+# Operations that move values without changing them; in evaluation mode dropout is one, too.
+MOVES = frozenset(_MOVES.split())
 _NAMES = {"_threshold": "threshold"}
 
 
@@ -80,17 +82,17 @@ class NoRule(Exception):
 
 
 class Intercept(TorchFunctionMode):
-    """While this lasts, operations on what depends on the input follow `rules`, by name. One without a rule raises NoRule.
+    """A context in which operations on what depends on the input follow rules, by their names.
 
-    Operations in place are done out of place; whoever holds the old tensor is given the new one.
+    An operation without a rule raises ``NoRule``. Operations in place are done out of place; code
+    that uses the old tensor again gets the new one.
     """
 
     def __init__(self, rules: Mapping[str, Rule]):
         super().__init__()
         self.rules = rules
-        self._renewed: dict[
-            int, tuple[Tensor, Tensor]
-        ] = {}  # by id: the tensor that was to be overwritten, and what it is now
+        # By id: a tensor that would have been overwritten, and the one that takes its place.
+        self._replaced: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __torch_function__(
         self,
@@ -112,11 +114,15 @@ class Intercept(TorchFunctionMode):
             return out  # a shape or the like
         out = self.rules[name](call)
         if overwritten is not None:
-            self._renewed[id(overwritten)] = (overwritten, out)
+            self._replaced[id(overwritten)] = (overwritten, out)
         return out
 
     def result(self, output: Tensor) -> Tensor:
-        """What the network gave, if everything on the way was seen."""
+        """Return the network's output, if every operation behind it was intercepted.
+
+        Raises:
+            NoRule: If an operation was not.
+        """
         output = self.current(output)
         for node in graph(output):
             if is_opaque(node):
@@ -124,12 +130,14 @@ class Intercept(TorchFunctionMode):
         return output
 
     def current(self, value: Any) -> Any:
-        while isinstance(value, Tensor) and id(value) in self._renewed:
-            value = self._renewed[id(value)][1]
+        """Return the tensor that takes the place of an overwritten one; also inside lists."""
+        while isinstance(value, Tensor) and id(value) in self._replaced:
+            value = self._replaced[id(value)][1]
         return type(value)(map(self.current, value)) if type(value) in (list, tuple) else value
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield all tensors among the values and inside lists."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -140,14 +148,14 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 def _out_of_place(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[str, Call, Tensor | None]:
-    """(name, call, the tensor it was to overwrite)."""
-    spelled = getattr(func, "__name__", str(func))
-    if spelled == "__get__":  # an attribute, such as x.mT
+    """Return the operation's name, a call that is not in place, and the overwritten tensor."""
+    written = getattr(func, "__name__", str(func))
+    if written == "__get__":  # an attribute, such as x.mT
         return func.__self__.__name__, Call(func, args, kwargs), None
-    name = _NAMES.get(spelled, spelled)
-    bare = name.rstrip("_")
-    if name.endswith("_") and not name.startswith("__") and bare and name != "requires_grad_":
-        return bare, Call(getattr(Tensor, bare, None) or getattr(F, bare), args, kwargs), args[0]
+    name = _NAMES.get(written, written)
+    plain = name.rstrip("_")
+    if name.endswith("_") and not name.startswith("__") and plain and name != "requires_grad_":
+        return plain, Call(getattr(Tensor, plain, None) or getattr(F, plain), args, kwargs), args[0]
     if kwargs.get("inplace"):
         return name, Call(func, args, {**kwargs, "inplace": False}), args[0]
     if name in ACTIVATIONS and len(args) > 1 and args[-1] is True:
@@ -160,7 +168,7 @@ class _Step(torch.autograd.Function):
     def forward(
         ctx: Any,
         value: Callable[[], Tensor],
-        back: Back,
+        back: Backward,
         saved: tuple[Tensor, ...],
         *inputs: Tensor,
     ) -> Tensor:
@@ -173,15 +181,28 @@ class _Step(torch.autograd.Function):
         return None, None, None, *ctx.back(arrived[0], *ctx.saved_tensors)
 
 
-def step(value: Tensor, back: Back, saved: Sequence[Tensor], *inputs: Tensor) -> Tensor:
-    """`value`, as if it came from `inputs` by an operation with this backward; `saved` is handed to it."""
-    out: Tensor = _Step.apply(lambda: value, back, tuple(t.detach() for t in saved), *inputs)  # type: ignore[no-untyped-call]
+def step(value: Tensor, back: Backward, saved: Sequence[Tensor], *inputs: Tensor) -> Tensor:
+    """Record an operation with a backward of its own.
+
+    Args:
+        value: The output of the operation.
+        back: Its backward: takes what arrives at the output and the saved tensors, and returns what
+            arrives at each input.
+        saved: Tensors that the backward needs.
+        *inputs: The inputs of the operation.
+
+    Returns:
+        The value, as an output of the operation.
+    """
+    detached = tuple(t.detach() for t in saved)
+    out: Tensor = _Step.apply(lambda: value, back, detached, *inputs)  # type: ignore[no-untyped-call]
     return out
 
 
 def graph(output: Tensor) -> Iterator[Any]:
-    """The nodes that autograd has recorded behind a tensor, each once."""
-    seen, waiting = set[Any](), [output.grad_fn]
+    """Yield the nodes that autograd has recorded behind a tensor, each once."""
+    seen = set[Any]()
+    waiting = [output.grad_fn]
     while waiting:
         node = waiting.pop()
         if node is not None and node not in seen:
@@ -191,17 +212,30 @@ def graph(output: Tensor) -> Iterator[Any]:
 
 
 def is_opaque(node: Any) -> bool:
-    """A node that is none of torch's own operations (their names end in a number) nor ours: a checkpoint, compiled code, a function with a
-    backward of its own. What happens in there is not seen."""
-    return not node.name()[-1].isdigit() and node.name().split("::")[-1] not in (
+    """Return whether a node hides what happens inside it.
+
+    Checkpoints, compiled code and functions with a custom backward do. The names of torch's own
+    operations end in a number.
+    """
+    name = node.name()
+    return not name[-1].isdigit() and name.split("::")[-1] not in (
         "AccumulateGrad",
         "_StepBackward",
     )
 
 
 @contextmanager
-def refusing(module: nn.Module, method: str, instead: str) -> Iterator[None]:
-    """An operation without a rule: the method does not apply, and where it is in the network is told."""
+def naming_missing_rules(module: nn.Module, method: str, instead: str) -> Iterator[None]:
+    """Turn ``NoRule`` into ``NotApplicable`` with the operation's position in the network.
+
+    Args:
+        module: The network that runs inside the context.
+        method: The name of the method that has the rules.
+        instead: What to use instead.
+
+    Raises:
+        NotApplicable: If the network has an operation without a rule, or is TorchScript.
+    """
     paths = {
         id(m): f" in {name} ({type(m).__name__})" for name, m in module.named_modules() if name
     }
@@ -214,7 +248,6 @@ def refusing(module: nn.Module, method: str, instead: str) -> Iterator[None]:
         yield
     except NoRule as error:
         frames = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
-        where = [paths[id(owner)] for owner in frames if id(owner) in paths]
-        raise NotApplicable(
-            f'{method} has no rule for "{error}"{where[-1] if where else ""}; {instead}'
-        ) from None
+        positions = [paths[id(owner)] for owner in frames if id(owner) in paths]
+        position = positions[-1] if positions else ""
+        raise NotApplicable(f'{method} has no rule for "{error}"{position}; {instead}') from None

@@ -1,7 +1,7 @@
-"""Two networks that are one function, after Appendix H of Rao et al. 2024: does a method tell them apart?
+"""Two networks that are the same function (Rao et al. 2024, Appendix H): do a method's maps differ?
 
-Features of the whole image meet a layer that looks at the top left quarter alone. In the second network that layer also adds up all the
-other features, once with each sign, and the next layer adds the two sums: nothing, for whatever image.
+A layer looks at the top left quarter of the features alone. In the second network that layer also
+sums all other features, once with each sign, and the next layer adds the two sums: always zero.
 """
 
 from __future__ import annotations
@@ -13,12 +13,19 @@ from heatproof.errors import unknown
 from heatproof.models.model import Model
 
 PAIR = ("invariance-a", "invariance-b")
-CHANNELS, CLASSES, SIZE = 16, 32, 64  # as paperbirds
-WINDOW, SEEN = 15, 7  # of features of 16×16: what the layer looks at, and its corner that counts
+CHANNELS = 16
+CLASSES = 32  # as paperbirds
+SIZE = 64
+WINDOW = 15  # the layer's kernel, over features of 16×16
+SEEN = 7  # the corner of the kernel whose weights are not zero
 
 
 def invariance(name: str) -> Model:
-    """`rao2024/invariance-a`, or the same function written otherwise: `rao2024/invariance-b`."""
+    """Build ``rao2024/invariance-a``, or the same function in other layers, ``…-b``.
+
+    Raises:
+        HeatproofError: If the name is neither of the two.
+    """
     if name.removeprefix("rao2024/") not in PAIR:
         raise unknown("model", name, [f"rao2024/{net}" for net in PAIR])
     rng = torch.Generator().manual_seed(0)
@@ -41,9 +48,8 @@ def invariance(name: str) -> Model:
     else:
         others = torch.ones(1, CHANNELS, WINDOW, WINDOW)
         others[..., :SEEN, :SEEN] = 0
-        both = torch.cat(
-            [torch.ones(CLASSES, 2), torch.eye(CLASSES)], 1
-        )  # the sums first: they cancel before anything is rounded
+        # The sums come first: they cancel before anything is rounded.
+        both = torch.cat([torch.ones(CLASSES, 2), torch.eye(CLASSES)], 1)
         stages += [
             _convolution(torch.cat([others, -others, weight])),
             _convolution(both[:, :, None, None]),

@@ -1,4 +1,4 @@
-"""The layers of a network by name: their order, their aliases and the part of the network they are in."""
+"""The layers of a network by name: their order, their aliases, and the part they are in."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class LayerTable:
     units: tuple[int, ...]
 
     @classmethod
-    def of(cls, body: Body, found: Landmarks) -> LayerTable:
-        """Build the table of a body, with the landmarks that were found in it."""
-        landmarks = {"middle": found.middle, "final": found.final, "cam": found.cam}
+    def of(cls, body: Body, roles: Landmarks) -> LayerTable:
+        """Build the table of a body, with the layers that have a special role."""
+        landmarks = {"middle": roles.middle, "final": roles.final, "cam": roles.cam}
         aliases = dict(body.aliases)
         aliases |= {name: at for name, at in landmarks.items() if at is not None}
-        return cls(body.layers, aliases, found.embedding, found.head, found.units)
+        return cls(body.layers, aliases, roles.embedding, roles.head, roles.units)
 
     def with_alias(self, alias: str, index: int) -> LayerTable:
         """Return the table with a further alias, which replaces one of the same name."""
@@ -85,7 +85,10 @@ class LayerTable:
         return {name: self.names[self.aliases[name]] for name in LANDMARKS if name in self.aliases}
 
     def kind(self, index: int) -> str:
-        """Return the part that the step to a layer belongs to: features (to ``cam``), pool, head."""
+        """Return the part that the step to a layer belongs to: features, pool or head.
+
+        Features reach up to ``cam``.
+        """
         if index <= self.aliases.get("cam", 0):
             return "features"
         return "pool" if index <= self.head else "head"

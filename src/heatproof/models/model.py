@@ -40,7 +40,7 @@ class Model:
             by default ``size · 256/224``. An image that has the size already is taken as it is.
         mean: The mean per channel of images in [0, 1]; by default ImageNet's.
         std: The standard deviation per channel; by default ImageNet's.
-        classes: Names in the order of the logits; subfolders of an image folder are matched by them.
+        classes: Names in the order of the logits; an image folder's subfolders are matched by them.
         aliases: Layers for the names ``middle``, ``final`` and ``cam``, where the defaults are not
             the ones you want.
         device: Where to move the module; by default it stays where it is.
@@ -84,7 +84,10 @@ class Model:
         self.mean = torch.tensor(mean, device=self.device, dtype=self.dtype).reshape(-1, 1, 1)
         self.std = torch.tensor(std, device=self.device, dtype=self.dtype).reshape(-1, 1, 1)
 
-        example = self._example()
+        noise = torch.rand(
+            (2, len(self.mean), size, size), generator=torch.Generator().manual_seed(0)
+        )
+        example = self.normalize(noise)
         with eval_mode(module):
             self.layout, logits = _first_pass(self.name, module, example)
             self.body: Body = make_body(module, layers, example)
@@ -174,7 +177,7 @@ class Model:
         return tuple(self.tail(layer).passes.zero_activation().shape[1:])
 
     def tail(self, layer: str) -> Model:
-        """Return the network from a layer on, as a model whose images are that layer's activations."""
+        """Return the network from a layer on: a model whose images are that layer's activations."""
         tail = copy.copy(self)
         tail.start = self.layer_index(layer)
         return tail
@@ -275,11 +278,6 @@ class Model:
         """Black and white in the model's input space, each of shape ``(C, 1, 1)``."""
         return (0 - self.mean) / self.std, (1 - self.mean) / self.std
 
-    def _example(self) -> Tensor:
-        """Return two images of noise."""
-        shape = (2, len(self.mean), self.size, self.size)
-        return self.normalize(torch.rand(shape, generator=torch.Generator().manual_seed(0)))
-
     def fingerprint(self) -> str:
         """Hash everything that changes a number: structure, weights, preprocessing."""
         settings = (
@@ -370,8 +368,8 @@ def _first_pass(
             f"{name} does not run on images of shape {shape}: {error}. Is size={shape[-1]} right?"
         ) from error
     if not isinstance(logits, Tensor) or logits.ndim != 2:
-        found = getattr(logits, "shape", type(logits).__name__)
-        raise HeatproofError(f"{name} must return logits of shape (B, classes); got {found}")
+        got = getattr(logits, "shape", type(logits).__name__)
+        raise HeatproofError(f"{name} must return logits of shape (B, classes); got {got}")
     return layout, logits
 
 

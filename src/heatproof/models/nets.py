@@ -1,4 +1,4 @@
-"""Small networks of our own for the embedded data. Each is a Sequential of named stages, so cutting is slicing."""
+"""Small networks for the embedded data, each a Sequential of named stages: cutting is slicing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class Residual(nn.Module):
 
     def __init__(self, branch: nn.Module, shortcut: nn.Module) -> None:
         super().__init__()
-        self.branch, self.shortcut, self.sum, self.relu = branch, shortcut, Sum(), nn.ReLU()
+        self.branch = branch
+        self.shortcut = shortcut
+        self.sum = Sum()
+        self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.relu(self.sum(self.branch(x), self.shortcut(x)))
@@ -32,6 +35,7 @@ class Residual(nn.Module):
 
 
 def stages(**modules: nn.Module) -> nn.Sequential:
+    """Return a Sequential of named modules."""
     return nn.Sequential(OrderedDict(modules))
 
 
@@ -45,7 +49,7 @@ def convolution(
     bias: bool,
     relu: bool = True,
 ) -> nn.Sequential:
-    """conv [+ norm] [+ relu], as one stage; a norm brings its own bias."""
+    """Return conv [+ norm] [+ relu] as one stage; with a norm the convolution has no bias."""
     conv = nn.Conv2d(
         inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=bias and not norm
     )
@@ -80,6 +84,7 @@ class Scale(nn.Module):
 
 
 def residual(inputs: int, outputs: int, *, stride: int, norm: bool, bias: bool) -> Residual:
+    """Return a residual block, with a convolution as its shortcut where the shape changes."""
     branch = scalar_branch if bias and not norm else conv_branch
     shortcut: nn.Module = nn.Identity()
     if inputs != outputs or stride > 1:
@@ -88,7 +93,7 @@ def residual(inputs: int, outputs: int, *, stride: int, norm: bool, bias: bool) 
 
 
 def conv_branch(inputs: int, outputs: int, stride: int, norm: bool) -> nn.Sequential:
-    """Two convolutions with batch norms, or without norms and biases."""
+    """Return two convolutions with batch norms, or without norms and biases."""
     return nn.Sequential(
         convolution(inputs, outputs, stride=stride, norm=norm, bias=False),
         convolution(outputs, outputs, norm=norm, bias=False, relu=False),
@@ -96,14 +101,17 @@ def conv_branch(inputs: int, outputs: int, stride: int, norm: bool) -> nn.Sequen
 
 
 def scalar_branch(inputs: int, outputs: int, stride: int, norm: bool = False) -> nn.Sequential:
-    """Two convolutions without norms: before and after each a single bias, and one scale (Zhang et al. 2019)."""
+    """Return two convolutions without norms, with single biases around them and one scale.
+
+    From Zhang et al. 2019 (Fixup).
+    """
     first = convolution(inputs, outputs, stride=stride, norm=norm, bias=False, relu=False)
     second = convolution(outputs, outputs, norm=norm, bias=False, relu=False)
     return nn.Sequential(Shift(), first, Shift(), nn.ReLU(), Shift(), second, Scale(), Shift())
 
 
 def he_initialised(net: nn.Sequential) -> nn.Sequential:
-    """Keeps the size of activations through ReLUs where no norm does; biases start at nothing."""
+    """Initialize so that ReLUs keep the size of activations where no norm does; biases are zero."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
@@ -113,7 +121,11 @@ def he_initialised(net: nn.Sequential) -> nn.Sequential:
 
 
 def fixup_initialised(net: nn.Sequential) -> nn.Sequential:
-    """Zhang et al. 2019: a branch of m = 2 convolutions starts at zero, its first at L^(−1/(2m−2)) of He's size, the head at zero."""
+    """Initialize as Fixup (Zhang et al. 2019) does.
+
+    The last of a branch's m = 2 convolutions starts at zero, its first at L^(−1/(2m−2)) of He's
+    size, the head at zero.
+    """
     branches = [
         module.branch for module in he_initialised(net).modules() if isinstance(module, Residual)
     ]
@@ -136,7 +148,19 @@ def resnet(
     norm: bool = True,
     bias: bool = True,
 ) -> nn.Sequential:
-    """stem, layer1…, pool, head. At 64 px the maps are 32, 32, 16, 8, 8 wide."""
+    """Build an untrained ResNet: stem, layer1…, pool, head.
+
+    With the defaults and images of 64 px, the maps are 32, 32, 16, 8 and 8 wide.
+
+    Args:
+        classes: The number of logits.
+        widths: The number of channels of each layer.
+        blocks: The number of blocks of each layer.
+        strides: The stride of each layer's first block.
+        stem: The stride of the first convolution.
+        norm: Whether to have batch norms; without them, the initialization is Fixup's.
+        bias: Whether to have biases.
+    """
     parts = OrderedDict[str, nn.Module](
         stem=convolution(3, widths[0], stride=stem, norm=norm, bias=bias)
     )
@@ -162,9 +186,20 @@ def vgg(
     norm: bool = False,
     bias: bool = True,
 ) -> nn.Sequential:
-    """conv1… with a pool after each group of widths, flatten, fc1…; the head is fully connected to the last pool's map."""
+    """Build an untrained VGG: conv1… with a pool behind each group, flatten, fc1….
+
+    Args:
+        classes: The number of logits.
+        widths: The number of channels of each convolution, group by group.
+        hidden: The widths of the hidden layers of the head.
+        size: The side of the images, in pixels.
+        norm: Whether to have batch norms.
+        bias: Whether to have biases.
+    """
     parts = OrderedDict[str, nn.Module]()
-    inputs, side, number = 3, size, 0
+    inputs = 3
+    side = size
+    number = 0
     for group, channels in enumerate(widths, start=1):
         for width in channels:
             number += 1
@@ -183,7 +218,7 @@ def vgg(
 
 @dataclass(frozen=True)
 class Net:
-    """A row of the table: how a net is built and what its input is."""
+    """How a network is built, and its preprocessing."""
 
     build: Callable[..., nn.Sequential]
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -209,16 +244,15 @@ NETS: dict[str, Net] = {
     "vgg7": Net(vgg, {"widths": ((16,), (24,), (32,), (48,))}),
     "vgg11": Net(vgg, {"widths": ((16, 16), (24, 24), (32, 32), (48, 48))}),
 }
-ON_DEMAND = frozenset(
-    {"resnet18", "resnet26", "resnet-narrow", "vgg7", "vgg11"}
-)  # no weights ship: trained when asked for
+# No weights of these ship: they are trained when asked for.
+ON_DEMAND = frozenset({"resnet18", "resnet26", "resnet-narrow", "vgg7", "vgg11"})
 SHIPPED = tuple(name for name in NETS if name not in ON_DEMAND)
 
 
 def build(name: str) -> nn.Sequential:
-    """The untrained net of that name; its parameters are drawn from torch's global generator."""
+    """Build an untrained network by its name; parameters are drawn by torch's global generator."""
     if name not in NETS:
-        raise HeatproofError(f'there is no net "{name}"; there are: {", ".join(NETS)}')
+        raise HeatproofError(f'there is no network "{name}"; there are: {", ".join(NETS)}')
     net = NETS[name]
     return net.build(net.classes, **net.options)
 
@@ -242,29 +276,34 @@ CIFAR10_NETS = {  # on request: no weights ship
 
 
 def build_cifar10(name: str) -> nn.Sequential:
-    """An untrained net for CIFAR-10, drawn as in `build`."""
-    return CIFAR10_NETS[name].build(CIFAR10_NETS[name].classes, **CIFAR10_NETS[name].options)
+    """Build an untrained network for CIFAR-10, with parameters drawn as in ``build``."""
+    net = CIFAR10_NETS[name]
+    return net.build(net.classes, **net.options)
 
 
 def net_named(name: str) -> Net:
-    """`paperbirds/resnet` or `cifar10/resnet20`."""
-    known = {f"paperbirds/{net}": row for net, row in NETS.items()} | {
-        f"cifar10/{net}": row for net, row in CIFAR10_NETS.items()
-    }
-    if name not in known:
-        raise unknown("network", name, known)
-    return known[name]
+    """Look a network up by its name, such as ``paperbirds/resnet`` or ``cifar10/resnet20``.
+
+    Raises:
+        HeatproofError: If there is no such network.
+    """
+    nets = {f"paperbirds/{key}": net for key, net in NETS.items()}
+    nets |= {f"cifar10/{key}": net for key, net in CIFAR10_NETS.items()}
+    if name not in nets:
+        raise unknown("network", name, nets)
+    return nets[name]
 
 
 ASSETS = Path(__file__).parent.parent / "assets"
 
 
 def weights_path(name: str) -> Path:
+    """Return the path of the weights that ship for a network of ``NETS``."""
     return ASSETS / f"paperbirds-{name}.safetensors"
 
 
 def load_state(path: Path | str) -> dict[str, Tensor]:
-    """The weights of a file as float32; whole numbers (batch counts) stay as they are."""
+    """Read the weights of a file as float32; integers, such as batch counts, stay as they are."""
     return {
         key: value.float() if value.is_floating_point() else value
         for key, value in load_file(path).items()
@@ -272,7 +311,7 @@ def load_state(path: Path | str) -> dict[str, Tensor]:
 
 
 def stored(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights as they are written to a file: float16."""
+    """Return the weights as they are written to a file: as float16."""
     return {
         key: value.to(torch.float16) if value.is_floating_point() else value
         for key, value in state.items()

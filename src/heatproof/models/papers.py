@@ -1,6 +1,6 @@
-"""The networks that the papers ran on, by name: one table of their layers, their preprocessing and their published weights.
+"""The networks of the papers: a table of their layers, preprocessing and published weights.
 
-Nothing of a library is imported here; what its networks are is told, and a test compares.
+No library is imported here: the table states what its networks are, and a test compares them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,33 @@ from heatproof.models.bcos import bcos
 from heatproof.models.model import IMAGENET_MEAN, IMAGENET_STD
 from heatproof.models.published import fixup_resnet, x_vgg
 
-IDSDS, GRIDS, BOTH = "hesse2024", "rao2024", "hesse2024, rao2024"
+IDSDS = "hesse2024"
+GRIDS = "rao2024"
+BOTH = "hesse2024, rao2024"
 RESNET = {"middle": "layer2", "final": "layer4", "cam": "layer4"}
-HALF, NONE, ONE = (0.5, 0.5, 0.5), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+HALF = (0.5, 0.5, 0.5)
+NONE = (0.0, 0.0, 0.0)
+ONE = (1.0, 1.0, 1.0)
 COLOURS = {NONE: "black", HALF: "mid-grey", IMAGENET_MEAN: "mean colour"}
 
 
 @dataclass(frozen=True)
 class Network:
-    """A row. `layers` are empty for transformers, which are explained at their input; `build` is of ours, a library's has none."""
+    """A network of a paper.
+
+    Attributes:
+        layers: What ``middle``, ``final`` and ``cam`` stand for; empty for transformers, which are
+            explained at their input.
+        papers: The studies that use the network.
+        size: The side of the input, in pixels.
+        resize: The length that an image's shorter side is resized to first.
+        mean: The mean per channel of images in [0, 1].
+        std: The standard deviation per channel.
+        classes: The number of logits.
+        build: Builds a network of ours; None for a library's.
+        options: Arguments of ``build``.
+        url: The address of the published weights; a library has its own.
+    """
 
     layers: Mapping[str, str] = field(default_factory=lambda: RESNET)
     papers: str = IDSDS
@@ -35,28 +53,36 @@ class Network:
     classes: int = 1000
     build: Callable[..., nn.Module] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    url: str = ""  # of the published weights; a library knows its own
+    url: str = ""
 
     @property
     def zero(self) -> str:
-        """The colour of a pixel that is 0 in input space."""
+        """The colour of a pixel that is 0 in the model's input space."""
         return COLOURS[self.mean]
 
     def module(self) -> nn.Module:
-        """Of ours, untrained; drawn from torch's global generator."""
+        """Build a network of ours, untrained; parameters are drawn by torch's global generator."""
         assert self.build is not None
         return self.build(self.classes, **self.options)
 
 
 def _vgg(middle: int, final: int, papers: str = IDSDS) -> Network:
-    """middle: behind the ReLU of conv4_1, the first with 512 channels; final: behind the last ReLU; cam: behind the last pooling."""
-    return Network(
-        {"middle": f"features.{middle}", "final": f"features.{final}", "cam": "features"}, papers
-    )
+    """Describe a VGG.
+
+    Args:
+        middle: The ReLU of conv4_1, the first convolution with 512 channels.
+        final: The last ReLU; ``cam`` is behind the last pooling.
+        papers: The studies that use the network.
+    """
+    layers = {"middle": f"features.{middle}", "final": f"features.{final}", "cam": "features"}
+    return Network(layers, papers)
 
 
 def _bagnet(kernels: tuple[int, ...], file: str) -> Network:
-    place = "https://bitbucket.org/wielandbrendel/bag-of-feature-pretrained-models/raw/249e8fa82c0913623a807d9d35eeab9da7dcc2a8/"
+    url = (
+        "https://bitbucket.org/wielandbrendel/bag-of-feature-pretrained-models/raw/"
+        f"249e8fa82c0913623a807d9d35eeab9da7dcc2a8/{file}"
+    )
     options = {
         "stem": 64,
         "planes": (64, 128, 256, 512),
@@ -64,7 +90,7 @@ def _bagnet(kernels: tuple[int, ...], file: str) -> Network:
         "blocks": (3, 4, 6, 3),
         "momentum": 0.001,
     }
-    return Network(build=bagnet, options={**options, "kernels": kernels}, url=place + file)
+    return Network(build=bagnet, options={**options, "kernels": kernels}, url=url)
 
 
 def _bcos(blocks: tuple[int, ...], bottleneck: bool, file: str) -> Network:
@@ -80,8 +106,11 @@ def _bcos(blocks: tuple[int, ...], bottleneck: bool, file: str) -> Network:
 
 
 def _x(build: Callable[..., nn.Module], options: Mapping[str, Any], file: str) -> Network:
-    place = "https://download.visinf.tu-darmstadt.de/data/2021-neurips-fast-axiomatic-attribution/models/"
-    return Network(build=build, options=options, url=place + file)
+    url = (
+        "https://download.visinf.tu-darmstadt.de/data/"
+        f"2021-neurips-fast-axiomatic-attribution/models/{file}"
+    )
+    return Network(build=build, options=options, url=url)
 
 
 VIT = Network({}, resize=248, mean=HALF, std=HALF)  # of timm

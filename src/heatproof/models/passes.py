@@ -31,9 +31,9 @@ class Pass(NamedTuple):
 class Passes:
     """What runs a model, from the layer it starts at; made by ``model.passes``.
 
-    Passes without gradients, and those that end at the model's own scores, are ``batch_size`` rows
-    at a time, in evaluation mode, and counted in ``model.pass_counts``. Layers are given by their
-    numbers (see ``Model.layer_index``). The network is left as it was found.
+    Unless a method says otherwise, passes have ``batch_size`` rows, run in evaluation mode, and are
+    counted in ``model.pass_counts``. Layers are given by their numbers (see ``Model.layer_index``).
+    The network is left as it was found.
     """
 
     model: Model
@@ -150,7 +150,7 @@ class Passes:
         return [(to if isinstance(to, str) else kind(to), run) for to, run in steps]
 
     def embed(self, x: Tensor) -> Tensor:
-        """Compute embeddings ``(B, D)`` as ``run`` does: with gradients, neither batched nor counted."""
+        """Compute embeddings ``(B, D)`` as ``run`` does, with gradients if they are enabled."""
         return self.run(x, self.model.layer_table.embedding).flatten(1)
 
     def gradients(
@@ -248,7 +248,7 @@ class Passes:
             model.batch_size, model.pad_batches = before
 
     def chunks(self, samples: int, variants: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (sample, variant) indices over all variants of a batch, ``batch_size`` at a time."""
+        """Yield (sample, variant) indices over all variants of a batch, in batches."""
         return chunks(samples, variants, self.model.batch_size)
 
     def to_layout(self, x: Tensor, start: int | None = None) -> Tensor:

@@ -1,4 +1,7 @@
-"""Networks of the papers that no library has, under the names of their published weights: without norms, without biases, and both."""
+"""Networks of the papers that no library has: without norms, without biases, and without both.
+
+Their parameters have the names of the published weights.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +15,31 @@ from heatproof.models.nets import Scale, Shift, Sum, he_initialised
 
 
 class FixupBottleneck(nn.Module):
-    """1×1, 3×3 and 1×1 convolutions with a single bias before and after each, and one scale; without `scalars`, convolutions alone.
+    """1×1, 3×3 and 1×1 convolutions with single biases around each, and one scale.
 
-    The first bias is the shortcut's too, where it has a convolution.
+    Without ``scalars`` there are convolutions alone. Where the shortcut has a convolution, the
+    first bias is added before it, too.
     """
 
     def __init__(self, inputs: int, planes: int, stride: int, *, scalars: bool) -> None:
         super().__init__()
         outputs = 4 * planes
-        shift, scale = (Shift, Scale) if scalars else (nn.Identity, nn.Identity)
-        self.bias1a, self.conv1, self.bias1b, self.relu1 = (
-            shift(),
-            nn.Conv2d(inputs, planes, 1, bias=False),
-            shift(),
-            nn.ReLU(),
-        )
-        self.bias2a, self.conv2, self.bias2b = (
-            shift(),
-            nn.Conv2d(planes, planes, 3, stride, 1, bias=False),
-            shift(),
-        )
-        self.relu2, self.bias3a, self.conv3 = (
-            nn.ReLU(),
-            shift(),
-            nn.Conv2d(planes, outputs, 1, bias=False),
-        )
-        self.scale, self.bias3b, self.sum, self.relu3 = scale(), shift(), Sum(), nn.ReLU()
+        shift = Shift if scalars else nn.Identity
+        scale = Scale if scalars else nn.Identity
+        self.bias1a = shift()
+        self.conv1 = nn.Conv2d(inputs, planes, 1, bias=False)
+        self.bias1b = shift()
+        self.relu1 = nn.ReLU()
+        self.bias2a = shift()
+        self.conv2 = nn.Conv2d(planes, planes, 3, stride, 1, bias=False)
+        self.bias2b = shift()
+        self.relu2 = nn.ReLU()
+        self.bias3a = shift()
+        self.conv3 = nn.Conv2d(planes, outputs, 1, bias=False)
+        self.scale = scale()
+        self.bias3b = shift()
+        self.sum = Sum()
+        self.relu3 = nn.ReLU()
         changes = inputs != outputs or stride > 1
         self.downsample = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if changes else None
 
@@ -46,23 +48,30 @@ class FixupBottleneck(nn.Module):
         out = self.relu1(self.bias1b(self.conv1(shifted)))
         out = self.relu2(self.bias2b(self.conv2(self.bias2a(out))))
         out = self.bias3b(self.scale(self.conv3(self.bias3a(out))))
-        result: Tensor = self.relu3(
-            self.sum(out, x if self.downsample is None else self.downsample(shifted))
-        )
+        shortcut = x if self.downsample is None else self.downsample(shifted)
+        result: Tensor = self.relu3(self.sum(out, shortcut))
         return result
 
 
 def fixup_resnet(
     classes: int, *, blocks: Sequence[int] = (3, 4, 6, 3), scalars: bool = True
 ) -> nn.Sequential:
-    """Zhang et al. 2019; without `scalars`, and so without any bias, Hesse et al. 2021 (an X-DNN)."""
+    """Build an untrained ResNet without norms.
+
+    Args:
+        classes: The number of logits.
+        blocks: The number of blocks per layer.
+        scalars: Whether to have biases and scales, as Zhang et al. 2019; without them it is an
+            X-DNN of Hesse et al. 2021.
+    """
     parts = OrderedDict[str, nn.Module](conv1=nn.Conv2d(3, 64, 7, 2, 3, bias=False))
     if scalars:
         parts["bias1"] = Shift()
     parts |= {"relu": nn.ReLU(), "maxpool": nn.MaxPool2d(3, 2, 1)}
     inputs = 64
     for number, depth in enumerate(blocks, start=1):
-        planes, stride = 64 * 2 ** (number - 1), 1 if number == 1 else 2
+        planes = 64 * 2 ** (number - 1)
+        stride = 1 if number == 1 else 2
         first = FixupBottleneck(inputs, planes, stride, scalars=scalars)
         others = (FixupBottleneck(4 * planes, planes, 1, scalars=scalars) for _ in range(depth - 1))
         parts[f"layer{number}"] = nn.Sequential(first, *others)
@@ -79,7 +88,7 @@ def x_vgg(
     *,
     widths: Sequence[Sequence[int]] = ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3),
 ) -> nn.Sequential:
-    """VGG-16 without any bias (Hesse et al. 2021)."""
+    """Build an untrained VGG-16 without biases (Hesse et al. 2021)."""
     features: list[nn.Module] = []
     inputs = 3
     for group in widths:

@@ -1,8 +1,11 @@
-"""A grid of n×n images as a network can look at it (Rao et al. 2024). Each view is a `Model` with the layers of the network up to its head.
+"""Views of a grid of n×n images (Rao et al. 2024).
 
-`gridpg` sees the grid as one image. A head that takes the mean over all places does so; a fully connected one slides over the features, and
-its logits are averaged. `difull` sees every cell for itself, and answers for one of them. `dipart` has features of the whole grid, and its
-head sees those of one cell. Weights are those of the network, not copies.
+Each view is a ``Model`` with the network's weights (not copies) and its layers up to the head.
+
+- ``gridpg`` sees the grid as one image. A head that averages over all positions does so; a fully
+  connected one slides over the features, and its logits are averaged.
+- ``difull`` sees every grid cell by itself, and answers for one of them.
+- ``dipart`` has features of the whole grid, and its head sees those of one grid cell.
 """
 
 from __future__ import annotations
@@ -22,20 +25,38 @@ from heatproof.models.vit import is_vit
 
 
 def gridpg(model: Model, grid: int) -> Model:
-    """One answer for the whole grid."""
+    """Return the view that sees the grid as one image.
+
+    Args:
+        model: The network, for single images.
+        grid: The number of grid cells along a side.
+
+    Raises:
+        NotApplicable: If the network cannot run on grids.
+    """
     split = _split(model, grid)
     pools = _pools(model, split.cut)
     if pools and _runs(model, split.cut, grid):
         return model.viewed(f"gridpg {grid}×{grid}", grid, model.body)
-    step = (
-        (split.height, split.width) if pools else (1, 1)
-    )  # a pool of fixed size looks at one cell after the other
+    # A pool of fixed size looks at one grid cell after the other.
+    step = (split.height, split.width) if pools else (1, 1)
     head = _sliding(model.body, split, step)
     return model.viewed(f"gridpg {grid}×{grid}", grid, Connected(model.body, split.cut, head))
 
 
 def difull(model: Model, grid: int, cell: int) -> Model:
-    """The answer for one cell, from which all others are cut off; activations show all cells side by side."""
+    """Return the view that sees every grid cell by itself, and answers for one of them.
+
+    Activations show all grid cells side by side.
+
+    Args:
+        model: The network, for single images.
+        grid: The number of grid cells along a side.
+        cell: The grid cell that logits are for, row by row.
+
+    Raises:
+        NotApplicable: If the network cannot be cut in front of its head.
+    """
     return model.viewed(
         f"difull {grid}×{grid}, cell {cell}",
         grid,
@@ -44,9 +65,19 @@ def difull(model: Model, grid: int, cell: int) -> Model:
 
 
 def dipart(model: Model, grid: int, cell: int) -> Model:
-    """The answer for one cell: its features have seen what lies around it, its head sees nothing else."""
+    """Return the view that has features of the whole grid, but sees one grid cell of them.
+
+    Args:
+        model: The network, for single images.
+        grid: The number of grid cells along a side.
+        cell: The grid cell that logits are for, row by row.
+
+    Raises:
+        NotApplicable: If the network cannot run on grids.
+    """
     split = _split(model, grid)
-    top, left = split.down * (cell // grid), split.along * (cell % grid)
+    top = split.down * (cell // grid)
+    left = split.along * (cell % grid)
 
     def head(h: Tensor, watch: Collection[int]) -> tuple[Tensor, dict[int, Tensor]]:
         return model.body.run(
@@ -59,22 +90,24 @@ def dipart(model: Model, grid: int, cell: int) -> Model:
 
 
 def visible_cell(model: Model) -> int | None:
-    """Return the grid cell that the model's answer depends on, or None if it sees the whole image."""
+    """Return the only grid cell that the model sees, or None if it sees the whole image."""
     return model.body.cell if isinstance(model.body, Connected | Disconnected) else None
 
 
-Head = Callable[
-    [Tensor, Collection[int]], tuple[Tensor, dict[int, Tensor]]
-]  # (features, layers to watch) -> logits, what was seen
+# (features, layers to watch) -> logits, the watched layers' activations
+Head = Callable[[Tensor, Collection[int]], tuple[Tensor, dict[int, Tensor]]]
 
 
 class Connected:
-    """Features of the whole grid, and a head that looks at them in a way of its own."""
+    """A body with features of the whole grid, and another head behind them."""
 
-    cell: int | None  # the grid cell that the head sees; None where it sees all of them
+    cell: int | None  # the grid cell that the head sees; None: all of them
 
     def __init__(self, inner: Body, cut: int, head: Head, cell: int | None = None):
-        self.inner, self.cut, self.head, self.cell = inner, cut, head, cell
+        self.inner = inner
+        self.cut = cut
+        self.head = head
+        self.cell = cell
         self.layers, self.aliases = _shown(inner, cut)
 
     def run(
@@ -88,24 +121,27 @@ class Connected:
 
     def steps(self, start: int) -> Steps | None:
         steps = self.inner.steps(start)
-        return (
-            None
-            if steps is None
-            else [*steps[: self.cut - start], ("head", lambda h: self.head(h, ())[0])]
-        )
+        if steps is None:
+            return None
+        return [*steps[: self.cut - start], ("head", lambda h: self.head(h, ())[0])]
 
     def module_after(self, layer: int) -> nn.Module | None:
         return self.inner.module_after(layer) if layer < self.cut else None
 
 
 class Disconnected:
-    """Every cell for itself. Only the judged one runs where nothing but the answer is asked for; the others never take gradients.
+    """A body that runs every grid cell by itself, and answers for one of them.
 
-    The judged cell runs apart from the others, so that its numbers are the same to the bit whatever else is asked for.
+    Where only the logits are asked for, the other grid cells do not run; they never take gradients.
+    The one that logits are for runs apart from the others, so that its numbers are the same to the
+    bit, whatever else is asked for.
     """
 
     def __init__(self, inner: Body, cut: int, grid: int, cell: int):
-        self.inner, self.cut, self.grid, self.cell = inner, cut, grid, cell
+        self.inner = inner
+        self.cut = cut
+        self.grid = grid
+        self.cell = cell
         self.layers, self.aliases = _shown(inner, cut)
 
     def run(
@@ -113,11 +149,12 @@ class Disconnected:
     ) -> tuple[Tensor, dict[int, Tensor]]:
         seen = {start: h} if start in watch else {}
         end = self.cut if stop is None else stop
-        for layer in sorted(
-            {at for at in watch if start < at <= end}
-            | ({end} if stop is not None and end > start else set())
-        ):
-            h, start = self._side_by_side(h, start, layer), layer
+        layers = {at for at in watch if start < at <= end}
+        if stop is not None and end > start:
+            layers.add(end)
+        for layer in sorted(layers):
+            h = self._side_by_side(h, start, layer)
+            start = layer
             if layer in watch:
                 seen[layer] = h
         if stop is not None:
@@ -133,87 +170,97 @@ class Disconnected:
         return self.inner.module_after(layer) if layer < self.cut else None
 
     def crop(self, h: Tensor, cell: int | None = None) -> Tensor:
-        """One cell of the image or of features, by default the judged one."""
+        """Crop one grid cell of images or features, by default the one that logits are for."""
         row, column = divmod(self.cell if cell is None else cell, self.grid)
-        height, width = h.shape[-2] // self.grid, h.shape[-1] // self.grid
-        left, above = -column * width, -row * height
-        right, below = (1 - self.grid) * width - left, (1 - self.grid) * height - above
+        height = h.shape[-2] // self.grid
+        width = h.shape[-1] // self.grid
+        left = -column * width
+        above = -row * height
+        right = (1 - self.grid) * width - left
+        below = (1 - self.grid) * height - above
         return pad(h, (left, right, above, below))  # a copy that lies in memory as h does
 
     def _side_by_side(self, h: Tensor, start: int, stop: int) -> Tensor:
+        """Run all grid cells from one layer to another, and put them side by side."""
         others = [cell for cell in range(self.grid**2) if cell != self.cell]
-        judged = self.inner.run(self.crop(h), start, stop)[0]
+        answering = self.inner.run(self.crop(h), start, stop)[0]
         with torch.no_grad():
-            rest = self.inner.run(torch.cat([self.crop(h, cell) for cell in others]), start, stop)[
-                0
-            ]
-        cells = dict(zip(others, rest.chunk(len(others)), strict=True)) | {self.cell: judged}
+            crops = torch.cat([self.crop(h, cell) for cell in others])
+            rest = self.inner.run(crops, start, stop)[0]
+        by_cell = dict(zip(others, rest.chunk(len(others)), strict=True)) | {self.cell: answering}
+        in_order = [by_cell[cell] for cell in range(self.grid**2)]
         rows = [
-            torch.cat([cells[row * self.grid + column] for column in range(self.grid)], -1)
-            for row in range(self.grid)
+            torch.cat(in_order[first : first + self.grid], -1)
+            for first in range(0, self.grid**2, self.grid)
         ]
         return torch.cat(rows, -2)
 
 
 def _shown(inner: Body, cut: int) -> tuple[list[str], dict[str, int]]:
+    """Return the layers up to the head, and their aliases."""
     return inner.layers[: cut + 1], {name: at for name, at in inner.aliases.items() if at <= cut}
 
 
 def _behind(watch: Collection[int], cut: int) -> list[int]:
-    """Layers of the head, where nothing has a place any more: what is seen of them belongs to the answer."""
+    """Return the watched layers of the head, which have no positions."""
     return [at for at in watch if at > cut]
 
 
 class _Split(NamedTuple):
-    """Where the head begins, and what a cell's features are among those of the grid."""
+    """Where the head begins, and where a grid cell's features are among those of the grid."""
 
     cut: int
     height: int
     width: int
-    down: int  # from one cell's features to those of the next
+    down: int  # from one grid cell's features to those of the next
     along: int
 
 
 def _cut(model: Model) -> int:
+    """Return the layer in front of the head."""
     if is_vit(model.module):
         raise NotApplicable(
-            f"{model.name} is a vision transformer: it takes images of one size, and every block mixes all places, so no head can be cut "
-            "off that sees one cell alone; grids are for convolutional networks"
+            f"{model.name} is a vision transformer: it takes images of one size, and every block "
+            "mixes all positions, so no head can be cut off that sees one grid cell alone; "
+            "grids are for convolutional networks"
         )
     if "cam" not in model.landmarks:
         raise NotApplicable(
-            f"{model.name} does not show where its features end and its head begins; name the last spatial layer before the last pooling "
-            'or flattening, such as hp.Model(…, layers=["layer3", "layer4"], aliases={"cam": "layer4"})'
+            f"{model.name} does not show where its features end and its head begins; name the last "
+            "spatial layer before the last pooling or flattening, such as "
+            'hp.Model(…, layers=["layer3", "layer4"], aliases={"cam": "layer4"})'
         )
     return model.body.layers.index(model.landmarks["cam"])
 
 
 def _split(model: Model, grid: int) -> _Split:
+    """Find the head and the features of each grid cell."""
     cut = _cut(model)
     height, width = _features(model, cut).shape[2:]
     try:
         whole = _features(model, cut, grid).shape[2:]
-    except (
-        Exception
-    ) as error:  # whatever a network says of an image that is larger than it is used to
+    except Exception as error:  # a network can raise anything on images larger than it is used to
         raise NotApplicable(
-            f"{model.name} cannot run up to {model.body.layers[cut]} on a grid of {grid * model.size} px: {error}. Name layers that it can "
-            "be cut at: hp.Model(…, layers=[…])"
+            f"{model.name} cannot run up to {model.body.layers[cut]} on a grid of "
+            f"{grid * model.size} px: {error}. Name layers that it can be cut at: "
+            "hp.Model(…, layers=[…])"
         ) from error
-    steps = [side - own for side, own in zip(whole, (height, width), strict=True)]
+    steps = [whole[0] - height, whole[1] - width]
     if any(
-        step % (grid - 1) or step < (grid - 1) * own
-        for step, own in zip(steps, (height, width), strict=True)
+        step % (grid - 1) or step < (grid - 1) * side
+        for step, side in zip(steps, (height, width), strict=True)
     ):
         raise NotApplicable(
-            f"{model.name} has features of {height}×{width} for a cell of {model.size} px, but of {whole[0]}×{whole[1]} for a grid of "
-            f"{grid}×{grid}: its stride does not divide the cell, so cells have no features of their own; choose another size for the model"
+            f"{model.name} has features of {height}×{width} for a grid cell of {model.size} px, "
+            f"but of {whole[0]}×{whole[1]} for a grid of {grid}×{grid}: its stride does not divide "
+            "the grid cell, so grid cells have no separate features; "
+            "choose another size for the model"
         )
     return _Split(cut, height, width, *(step // (grid - 1) for step in steps))
 
 
 def _features(model: Model, cut: int, scale: int = 1) -> Tensor:
-    """Of one image of noise."""
+    """Compute the features of one image of noise."""
     side = scale * model.size
     image = torch.rand((1, len(model.mean), side, side), generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), eval_mode(model.module):
@@ -221,7 +268,7 @@ def _features(model: Model, cut: int, scale: int = 1) -> Tensor:
 
 
 def _pools(model: Model, cut: int) -> bool:
-    """Whether the head does not care in which order the places are."""
+    """Whether the head does not depend on the order of positions."""
     features = _features(model, cut)
     order = torch.randperm(features[0, 0].numel(), generator=torch.Generator().manual_seed(0)).to(
         features.device
@@ -233,6 +280,7 @@ def _pools(model: Model, cut: int) -> bool:
 
 
 def _runs(model: Model, cut: int, grid: int) -> bool:
+    """Whether the head takes the features of the whole grid."""
     try:
         with torch.no_grad(), eval_mode(model.module):
             return model.body.run(_features(model, cut, grid), cut)[0].shape == (1, model.n_classes)
@@ -241,6 +289,8 @@ def _runs(model: Model, cut: int, grid: int) -> bool:
 
 
 def _sliding(inner: Body, split: _Split, step: tuple[int, int]) -> Head:
+    """Return a head that slides over the features and averages its logits."""
+
     def head(h: Tensor, watch: Collection[int]) -> tuple[Tensor, dict[int, Tensor]]:
         windows = (
             h.unfold(2, split.height, step[0])
@@ -248,11 +298,12 @@ def _sliding(inner: Body, split: _Split, step: tuple[int, int]) -> Head:
             .permute(0, 2, 3, 1, 4, 5)
         )
         logits, seen = inner.run(windows.flatten(0, 2), split.cut, watch=watch)
-        return _mean(logits, len(h)), {at: _mean(there, len(h)) for at, there in seen.items()}
+        means = {at: _window_mean(activation, len(h)) for at, activation in seen.items()}
+        return _window_mean(logits, len(h)), means
 
     return head
 
 
-def _mean(places: Tensor, samples: int) -> Tensor:
-    """Over the windows of each sample."""
-    return places.view(samples, -1, *places.shape[1:]).mean(1)
+def _window_mean(values: Tensor, samples: int) -> Tensor:
+    """Average over the windows of each sample."""
+    return values.view(samples, -1, *values.shape[1:]).mean(1)

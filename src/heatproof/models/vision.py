@@ -1,4 +1,4 @@
-"""Models of timm and torchvision, which are extras: imported when asked for, by the functions here only."""
+"""Models of timm and torchvision, which are extras: imported only here, and only when asked for."""
 
 from __future__ import annotations
 
@@ -20,29 +20,40 @@ from heatproof.models.nets import ASSETS
 from heatproof.models.papers import NETWORKS
 from heatproof.tensor.noise import seeded
 
-RANDOM = "random"  # as weights: an untrained network, always the same one
+RANDOM = "random"  # as weights: an untrained network, always the same
 
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-_kept: list[torch.library.Library] = []  # what is registered lasts as long as its library
+_operators: list[torch.library.Library] = []  # what is registered lasts as long as its library
 
 
 def import_torchvision() -> Any:
-    """A torchvision built for CUDA does not find its operators beside a CPU torch, and its import fails for that: the two that it then
-    looks for are declared. All but `torchvision.io` and `ops.nms` works."""
+    """Import torchvision, even one that was built for CUDA beside a torch for CPUs.
+
+    Such a torchvision does not find its operators, and its import fails. The two that it looks for
+    are declared then; all but ``torchvision.io`` and ``ops.nms`` works.
+
+    Raises:
+        HeatproofError: If it is not installed.
+    """
     try:
         return _imported("torchvision")
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
             raise
-    if not _kept:
+    if not _operators:
         operators = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
         for name in ("nms", "qnms"):
             operators.define(name + _SCHEMA)  # type: ignore[no-untyped-call]
-        _kept.append(operators)
+        _operators.append(operators)
     return _imported("torchvision")
 
 
 def import_timm() -> Any:
+    """Import timm, and torchvision before it.
+
+    Raises:
+        HeatproofError: If either is not installed.
+    """
     import_torchvision()
     return _imported("timm")
 
@@ -59,6 +70,8 @@ def _imported(package: str) -> Any:
 
 
 class Input(NamedTuple):
+    """The preprocessing and the classes of a network, as ``Model`` takes them."""
+
     size: int
     resize: int
     mean: Sequence[float]
@@ -67,16 +80,23 @@ class Input(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A network of a library: how it is built, and the weights that go with it."""
+    """A network of a library: how it is built, and where its weights are published."""
 
     build: Callable[[], tuple[nn.Module, Input]]
     source: Source
 
 
 def library_model(name: str, weights: Path | None) -> Model:
-    """`torchvision:resnet50`, `timm:vit_base_patch16_224`: built with random weights, into which a file's are yet to be loaded.
+    """Build a library's network with random weights, for a file's weights to be loaded into.
 
-    The preprocessing is the library's, but for the interpolation, which is bilinear here.
+    The preprocessing is the library's, except for the interpolation, which is bilinear here.
+
+    Args:
+        name: Such as ``torchvision:resnet50`` or ``timm:vit_base_patch16_224``.
+        weights: The file that will be loaded; torchvision's preprocessing depends on it.
+
+    Raises:
+        HeatproofError: If the library is not installed, or has no such network.
     """
     with seeded(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -90,28 +110,28 @@ def library_model(name: str, weights: Path | None) -> Model:
 
 
 def library_source(name: str) -> Source:
-    """The published weights of a library's network: the first that it names."""
+    """Return the published weights of a library's network: the first that the library lists."""
     return _offer(name, None).source
 
 
 def bare(name: str) -> nn.Module | None:
-    """A library's network alone; None where the library is not installed, or too old for it."""
+    """Build a library's network alone; None where the library is missing or too old for it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return _offer(name, None).build()[0]
-    except Exception:  # it is only to be compared with
+    except Exception:  # it is only wanted for a comparison
         return None
 
 
 @cache
 def imagenet_wnids() -> tuple[str, ...]:
-    """WordNet's ids of ImageNet's 1000 classes, in their order, which is sorted."""
+    """Return WordNet's ids of ImageNet's 1000 classes, in the order of the logits (sorted)."""
     return tuple((ASSETS / "imagenet-wnids.txt").read_text().split())
 
 
 def imagenet_names() -> tuple[str, ...]:
-    """Of ImageNet's 1000 classes, as torchvision has them; their ids where it is not installed."""
+    """Return torchvision's names of ImageNet's 1000 classes; their ids if it is not installed."""
     try:
         return tuple(import_torchvision().models.ResNet50_Weights.IMAGENET1K_V1.meta["categories"])
     except HeatproofError:
@@ -120,20 +140,24 @@ def imagenet_names() -> tuple[str, ...]:
 
 def _offer(name: str, weights: Path | None) -> Offer:
     package, _, net = name.partition(":")
-    return OPEN[package](net, weights)
+    return LIBRARIES[package](net, weights)
 
 
 def _torchvision(name: str, weights: Path | None) -> Offer:
     models = import_torchvision().models
-    known = models.list_models(module=models)
-    if name not in known:
-        raise unknown("torchvision model", name, known)
+    names = models.list_models(module=models)
+    if name not in names:
+        raise unknown("torchvision model", name, names)
     entry = _entry(models.get_model_weights(name), weights or Path())
 
     def build() -> tuple[nn.Module, Input]:
-        told = entry.transforms()
+        preset = entry.transforms()
         image = Input(
-            told.crop_size[0], told.resize_size[0], told.mean, told.std, entry.meta["categories"]
+            size=preset.crop_size[0],
+            resize=preset.resize_size[0],
+            mean=preset.mean,
+            std=preset.std,
+            classes=entry.meta["categories"],
         )
         return models.get_model(name, weights=None, **_options(name, image)), image
 
@@ -141,53 +165,62 @@ def _torchvision(name: str, weights: Path | None) -> Offer:
 
 
 def _entry(entries: Any, file: Path) -> Any:
-    """The published weights that the file is named after (resnet50-11ad3fa6.pth), else the first of the network."""
-    found = [entry for entry in entries if Path(entry.url).stem.rpartition("-")[2] in file.name]
-    return found[0] if found else next(iter(entries))
+    """Return the published weights that the file is named after, such as resnet50-11ad3fa6.pth.
+
+    By default they are the first of the network.
+    """
+    for entry in entries:
+        if Path(entry.url).stem.rpartition("-")[2] in file.name:
+            return entry
+    return next(iter(entries))
 
 
 def _options(name: str, image: Input) -> dict[str, Any]:
-    """What torchvision sets along with published weights."""
+    """Return the arguments that torchvision sets along with published weights."""
     if name.startswith("vit_"):
         return {"image_size": image.size}
-    return (
-        {"transform_input": True, "init_weights": False}
-        if name in ("googlenet", "inception_v3")
-        else {}
-    )
+    if name in ("googlenet", "inception_v3"):
+        return {"transform_input": True, "init_weights": False}
+    return {}
 
 
 def _timm(name: str, weights: Path | None) -> Offer:
     timm = import_timm()
     net, _, tag = name.partition(".")
-    known = (
-        timm.list_models()
-        if not timm.is_model(net)
-        else timm.list_pretrained(f"{net}.*")
-        if tag
-        else [net]
-    )
-    if name not in known:
-        raise unknown("timm model", name, known)
+    names = [net]
+    if not timm.is_model(net):
+        names = timm.list_models()
+    elif tag:
+        names = timm.list_pretrained(f"{net}.*")
+    if name not in names:
+        raise unknown("timm model", name, names)
 
     def build() -> tuple[nn.Module, Input]:
         module = timm.create_model(name, pretrained=False)
         if not module.num_classes:
             raise HeatproofError(
-                f"timm:{name} has no classifier; name weights that have one, such as {net}, or use hp.Model"
+                f"timm:{name} has no classifier; name weights that have one, such as {net}, "
+                "or use hp.Model"
             )
-        told = timm.data.resolve_model_data_config(module)
-        size, names = (
-            told["input_size"][-1],
-            imagenet_names() if module.num_classes == 1000 else None,
+        config = timm.data.resolve_model_data_config(module)
+        size = config["input_size"][-1]
+        image = Input(
+            size=size,
+            resize=math.floor(size / config["crop_pct"]),
+            mean=config["mean"],
+            std=config["std"],
+            classes=imagenet_names() if module.num_classes == 1000 else None,
         )
-        return module, Input(
-            size, math.floor(size / told["crop_pct"]), told["mean"], told["std"], names
-        )
+        return module, image
 
-    place = getattr(timm.get_pretrained_cfg(name), "hf_hub_id", None) or ""
-    url = place and f"https://huggingface.co/{place}/resolve/main/model.safetensors"
-    return Offer(build, Source(url, place and f"{place.rpartition('/')[2]}.safetensors"))
+    repository = getattr(timm.get_pretrained_cfg(name), "hf_hub_id", None)
+    if not repository:
+        return Offer(build, Source("", ""))
+    url = f"https://huggingface.co/{repository}/resolve/main/model.safetensors"
+    return Offer(build, Source(url, f"{repository.rpartition('/')[2]}.safetensors"))
 
 
-OPEN: dict[str, Callable[[str, Path | None], Offer]] = {"torchvision": _torchvision, "timm": _timm}
+LIBRARIES: dict[str, Callable[[str, Path | None], Offer]] = {
+    "torchvision": _torchvision,
+    "timm": _timm,
+}

@@ -1,4 +1,7 @@
-"""A plain vision transformer. Attention and both of its products are modules, so that they can be watched and given rules."""
+"""A plain vision transformer.
+
+Attention and both of its products are modules, so that they can be hooked and given rules.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,27 @@ from heatproof.models.operations import Product, Sum
 
 
 class Attention(nn.Module):
-    """softmax(q kᵀ / √d) v in every head. The output of `softmax` is the attention, (B, heads, tokens, tokens)."""
+    """softmax(q kᵀ / √d) v in every head.
+
+    The output of ``softmax`` is the attention, ``(B, heads, tokens, tokens)``.
+    """
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
-        self.heads, self.scale = heads, (dim // heads) ** -0.5
-        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        self.compare, self.softmax, self.mix = Product(), nn.Softmax(dim=-1), Product()
+        self.heads = heads
+        self.scale = (dim // heads) ** -0.5
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.proj = nn.Linear(dim, dim)
+        self.compare = Product()
+        self.softmax = nn.Softmax(dim=-1)
+        self.mix = Product()
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}"
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (
-            self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        )  # each (B, heads, tokens, d)
+        # Each of the three is (B, heads, tokens, d).
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         attention = self.softmax(self.compare(q, k.mT) * self.scale)
         out: Tensor = self.proj(self.mix(attention, v).transpose(1, 2).flatten(2))
         return out
@@ -37,11 +46,15 @@ class Block(nn.Module):
     def __init__(self, dim: int, heads: int, ratio: float, eps: float = 1e-6) -> None:
         super().__init__()
         hidden = round(dim * ratio)
-        self.norm1, self.attn, self.add1 = nn.LayerNorm(dim, eps), Attention(dim, heads), Sum()
+        self.norm1 = nn.LayerNorm(dim, eps)
+        self.attn = Attention(dim, heads)
+        self.add1 = Sum()
         mlp = OrderedDict[str, nn.Module](
             fc1=nn.Linear(dim, hidden), act=nn.GELU(), fc2=nn.Linear(hidden, dim)
         )
-        self.norm2, self.mlp, self.add2 = nn.LayerNorm(dim, eps), nn.Sequential(mlp), Sum()
+        self.norm2 = nn.LayerNorm(dim, eps)
+        self.mlp = nn.Sequential(mlp)
+        self.add2 = Sum()
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.add1(x, self.attn(self.norm1(x)))
@@ -50,7 +63,7 @@ class Block(nn.Module):
 
 
 class Tokens(nn.Module):
-    """Image -> (B, 1 + patches, dim): the class token, then the patches row by row, each with its position."""
+    """Images as tokens ``(B, 1 + patches, dim)``: the class token, then the patches row by row."""
 
     def __init__(self, size: int, patch: int, dim: int) -> None:
         super().__init__()
@@ -64,6 +77,8 @@ class Tokens(nn.Module):
 
 
 class ClassToken(nn.Module):
+    """The class token alone."""
+
     def forward(self, x: Tensor) -> Tensor:  # (B, tokens, dim) -> (B, dim)
         return x[:, 0]
 
@@ -78,7 +93,17 @@ def vit(
     heads: int = 4,
     ratio: float = 2.0,
 ) -> nn.Sequential:
-    """tokens, block1…, norm, pool, head."""
+    """Build an untrained vision transformer: tokens, block1…, norm, pool, head.
+
+    Args:
+        classes: The number of logits.
+        size: The side of the images, in pixels.
+        patch: The side of the patches, in pixels.
+        dim: The width of a token.
+        depth: The number of blocks.
+        heads: The number of attention heads.
+        ratio: The width of the MLP's hidden layer, as a multiple of ``dim``.
+    """
     parts = OrderedDict[str, nn.Module](tokens=Tokens(size, patch, dim))
     for number in range(1, depth + 1):
         parts[f"block{number}"] = Block(dim, heads, ratio)
@@ -91,7 +116,7 @@ def vit(
 
 
 def is_vit(module: nn.Module) -> bool:
-    """Made of the parts above, in their order."""
+    """Return whether a module is made of the parts above, in their order."""
     kinds = [type(stage) for stage in module.children()] if type(module) is nn.Sequential else []
     blocks = len(kinds) - 4
     return blocks > 0 and kinds == [Tokens, *[Block] * blocks, nn.LayerNorm, ClassToken, nn.Linear]

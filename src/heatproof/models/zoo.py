@@ -33,7 +33,7 @@ from heatproof.models.nets import (
 )
 from heatproof.models.papers import NETWORKS, OURS
 from heatproof.models.vision import (
-    OPEN,
+    LIBRARIES,
     RANDOM,
     Input,
     imagenet_names,
@@ -123,7 +123,7 @@ def find_loader(name: str) -> ModelLoader:
             return MODELS[key]
     like = ["torchvision:resnet50", "timm:vit_base_patch16_224"]
     if name.isidentifier():
-        like = [f"{package}:{name}" for package in OPEN]
+        like = [f"{package}:{name}" for package in LIBRARIES]
     hint = (
         f"Those of a library are named like {' or '.join(like)}, and your own "
         "file:my_model.py:build"
@@ -191,7 +191,7 @@ def _weights_file(name: str | nn.Module | Model, weights: Weights) -> Path | Non
     if published is None or weights not in (None, DOWNLOAD):
         return None if weights in (None, RANDOM) else Path(str(weights))
     source = published(str(name))
-    path = download.kept(source)
+    path = download.cached(source)
     if path is not None:
         return path
     if weights == DOWNLOAD and source.url:
@@ -201,7 +201,7 @@ def _weights_file(name: str | nn.Module | Model, weights: Weights) -> Path | Non
             f"{name} needs weights, and none are published: give a local .safetensors or .pth "
             f"file, or weights={RANDOM}"
         )
-    looked = " and ".join(str(p) for p in download.places(source.file))
+    looked = " and ".join(str(p) for p in download.cache_paths(source.file))
     raise HeatproofError(
         f"{name} needs weights, and nothing is downloaded unless asked (looked for {looked}): "
         f"give a local .safetensors or .pth file, weights={DOWNLOAD} to get {source.url}, or "
@@ -383,7 +383,7 @@ for _name in OURS:
     loader(_name, names=(_name,), published=lambda name: download.Source.at(NETWORKS[name].url))(
         _published
     )
-for _package in OPEN:
+for _package in LIBRARIES:
     loader(f"{_package}:", published=library_source)(_library)
 
 

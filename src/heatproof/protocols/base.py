@@ -241,7 +241,7 @@ class Protocol(BaseModel):
 
     @property
     def preparation_key(self) -> str:
-        """A key of what ``prepare`` computes, which protocols may share; empty if there is nothing."""
+        """A key of what ``prepare`` computes, which protocols may share; or empty."""
         return ""
 
     def compute_shared(self, model: Model, batch: EvalBatch) -> Shared:

@@ -67,11 +67,11 @@ class Localization(Protocol):
     def views(
         self, model: Model, data: Data, among: Sequence[tuple[Model, Data]] = ()
     ) -> list[View]:
-        pool_of = [(model, data)]
+        confident = [(model, data)]
         if self.pool == "common":
-            pool_of += [(other, its_data) for other, its_data in among if other is not model]
+            confident += [(other, its_data) for other, its_data in among if other is not model]
         cells, pool = make_grids(
-            pool_of,
+            confident,
             self.grid,
             repeated=self.repeated,
             confidence=self.confidence,

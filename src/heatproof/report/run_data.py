@@ -202,9 +202,10 @@ class Run:
     @cached_property
     def setting_labels(self) -> dict[Key, str]:
         """The shortest texts that distinguish the settings of this run."""
-        return {key: self._setting_label(key) for key in self.protocols}
+        return {key: " · ".join(self.setting_parts(key)) for key in self.protocols}
 
-    def _setting_label(self, key: Key) -> str:
+    def setting_parts(self, key: Key) -> list[str]:
+        """Return what distinguishes a setting: protocol, settings that differ, baseline."""
         name, _, baseline = key
         settings = self.protocols[key].settings
         others = [p.settings for p in self.protocols.values() if p.id == name]
@@ -215,7 +216,7 @@ class Run:
         ]
         several = len({p.id for p in self.protocols.values()}) > 1
         parts = [name if several else "", *differing, baseline]
-        return " · ".join(part for part in parts if part) or name
+        return [part for part in parts if part] or [name]
 
     def views(self, model: str) -> dict[ViewKey, list[Key]]:
         """Return the views of a model, and under which settings each was evaluated."""

@@ -173,10 +173,9 @@ def _by_layer(run: Run, labels: list[str], layers: list[str]) -> list[LayerMetho
     depths = {layer: i for i, layer in enumerate(names)}
     methods = []
     for label in labels:
-        layer = run.methods[label].layer if label in run.methods else ""
-        method = label.replace(f"@{layer}", "", 1) if layer else label
-        depth = depths.get(layer, len(depths))
-        methods.append(LayerMethod(label, method, layer, run.family(label), depth))
+        facts = run.methods[label]
+        depth = depths.get(facts.layer, len(depths))
+        methods.append(LayerMethod(label, facts.layerless, facts.layer, facts.family, depth))
     order = list(dict.fromkeys(m.method for m in methods))
     return sorted(methods, key=lambda m: (order.index(m.method), m.depth))
 

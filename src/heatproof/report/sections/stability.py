@@ -111,7 +111,7 @@ def _comparisons_of_model(run: Run, site: Site, standing: Standings) -> list[Com
 
 def _in_common(run: Run, standing: Standings, members: Sequence[int]) -> str:
     """Return the parts of the label that the settings of a group share."""
-    labels = [run.setting_labels[standing.settings[s]].split(" · ") for s in members]
+    labels = [run.setting_parts(standing.settings[s]) for s in members]
     shared = [part for part in labels[0] if all(part in other for other in labels)]
     return " · ".join(shared) or standing.settings[members[0]][0]
 
