@@ -197,7 +197,7 @@ def test_hovering_shows_the_numbers_and_highlights_the_method_everywhere(page):
     assert page.locator(".tip").is_visible()
     assert page.locator(".tip").inner_text().startswith("ixg")
     assert "95 % interval" in page.locator(".tip").inner_text()
-    assert page.locator("svg.ranking:visible g.mark.lit").count() == 2
+    assert page.locator("#ranking svg.ranking:visible g.mark.lit").count() == 2
 
 
 def test_a_map_can_be_enlarged_and_paged_through(page):
@@ -296,6 +296,8 @@ def test_everything_is_visible_without_scripts(browser, report: Path):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(report.as_uri())
-    assert page.locator("svg.ranking").count() == page.locator("svg.ranking:visible").count() == 4
-    assert page.locator("table.setting:visible").count() == 4
+    ranking = page.locator("#ranking")
+    charts = ranking.locator("svg.ranking")
+    assert charts.count() == ranking.locator("svg.ranking:visible").count() == 4
+    assert ranking.locator("table.setting:visible").count() == 4
     context.close()
