@@ -145,7 +145,7 @@ def test_the_gradient_is_that_of_the_mean_over_noisy_looks():
     )
     leaves = [leaf.clone().requires_grad_() for leaf in spectrum.start]
     seen = model.normalize(
-        look(fv.painted(spectrum, leaves), *fv.boxes(generator(1), 5, 2, 0.4), 16)
+        resample_crops(fv.painted(spectrum, leaves), *fv.boxes(generator(1), 5, 2, 0.4), 16)
     )
     expected = torch.autograd.grad(
         model.module[:3](seen).square().sum(1).mean(), leaves, retain_graph=True

@@ -31,12 +31,12 @@ from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng, generator
 from heatproof.tensor.spectra import (
     decorrelated,
-    falling,
-    look,
-    paired,
+    pair_conjugates,
+    power_law_magnitude,
     recorrelated,
+    resample_crops,
+    resize_magnitude,
     standardised,
-    stretched,
 )
 
 Count = Annotated[int, Field(ge=1)]
@@ -91,9 +91,11 @@ def optimise_image(
     numbers = generator("featurevis", seed)
     size = 2 * round(scale * model.size / 2)
     if parametrisation == "fourier":
-        spectrum = fourier(falling(size, decay).expand(3, -1, -1), numbers)
+        spectrum = fourier(power_law_magnitude(size, decay).expand(3, -1, -1), numbers)
     else:
-        spectrum = maco(stretched(magnitudes(model, batches), size), numbers, learn_magnitude)
+        spectrum = maco(
+            resize_magnitude(magnitudes(model, batches), size), numbers, learn_magnitude
+        )
     leaves = [leaf.to(model.device).requires_grad_() for leaf in spectrum.start]
     optimiser = torch.optim.NAdam(leaves, lr=LEARNING_RATE)
     start = model.forward(_whole_image(painted(spectrum, leaves), model))[1].norm()
@@ -101,7 +103,7 @@ def optimise_image(
     still = 0
     for side in np.linspace(FIRST_SIDE, LAST_SIDE, steps):
         with torch.enable_grad():
-            seen = look(
+            seen = resample_crops(
                 painted(spectrum, leaves),
                 *boxes(numbers, crops, round(whole * crops), side),
                 model.size,
@@ -192,7 +194,7 @@ def maco(magnitude: Tensor, numbers: np.random.Generator, learn_magnitude: bool)
     phase = _normal(numbers, magnitude.shape)
 
     def coefficients(phase: Tensor, *gain: Tensor) -> Tensor:
-        phase = paired(initial_phase.to(phase) + standardised(phase))
+        phase = pair_conjugates(initial_phase.to(phase) + standardised(phase))
         radius = magnitude.to(phase) * (gain[0] if gain else 1)
         return torch.complex(radius * phase.cos(), radius * phase.sin())
 
@@ -258,7 +260,9 @@ def objective_gradient(
 def _whole_image(
     image: Tensor, model: Model
 ) -> Tensor:  # (C, S, S) -> (1, C, H, W) in the model's input space
-    return model.normalize(look(image.detach(), torch.full((1, 2), 0.5), torch.ones(1), model.size))
+    return model.normalize(
+        resample_crops(image.detach(), torch.full((1, 2), 0.5), torch.ones(1), model.size)
+    )
 
 
 def _normal(numbers: np.random.Generator, shape: tuple[int, ...]) -> Tensor:

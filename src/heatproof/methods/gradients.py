@@ -149,15 +149,15 @@ def integrated_gradients(
         parts = blocks(sample, node, steps)
         points = torch.empty_like(path[:1].expand(len(sample), *x.shape[1:]))
         for part in parts:
-            torch.mul(path[part.samples, None], alpha[part.variants], out=part.of(points))
+            torch.mul(path[part.samples, None], alpha[part.variants], out=part.select(points))
             if offset:
-                part.of(points).add_(start[part.samples, None])
+                part.select(points).add_(start[part.samples, None])
         gradient = model.gradient(points, target[sample.to(x.device)], score=score).gradient
         if not total.ndim:
             # Laid out in memory as gradients are.
             total = torch.zeros_like(gradient[:1].expand_as(x))
         for part in parts:
-            for weighted in part.of(gradient).mul_(weight[part.variants]).unbind(1):
+            for weighted in part.select(gradient).mul_(weight[part.variants]).unbind(1):
                 total[part.samples] += weighted
     return path * total
 

@@ -18,7 +18,7 @@ from heatproof.baselines import Baseline, BaselineName
 from heatproof.errors import HeatproofError
 from heatproof.methods.base import method
 from heatproof.models.model import Model
-from heatproof.tensor.batching import each, rows
+from heatproof.tensor.batching import map_rows, rows
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.resample import linear
 from heatproof.tensor.scores import ScoreName, score_function
@@ -168,7 +168,7 @@ def occlusion(
         drops = drops / torch.outer(down.sum(1), along.sum(1))
     down = down.double()
     along = along.double()
-    return each(lambda d: down.T @ d @ along, drops)
+    return map_rows(lambda d: down.T @ d @ along, drops)
 
 
 def windows(side: int, size: int, stride: int, compat: str | None = None) -> Tensor:
@@ -355,4 +355,4 @@ def mask_sums(weights: Tensor, keep: Keep, size: int) -> Tensor:  # (B, N) -> (B
 
 def _weighted(weights: Tensor, masks: Tensor) -> Tensor:  # (B, n), (n, H, W) -> (B, H, W)
     flat = masks.flatten(1)
-    return each(lambda w: w @ flat, weights).reshape(len(weights), *masks.shape[1:])
+    return map_rows(lambda w: w @ flat, weights).reshape(len(weights), *masks.shape[1:])

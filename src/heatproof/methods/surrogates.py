@@ -25,7 +25,7 @@ from heatproof.methods.perturbation import (
     perturbation,
 )
 from heatproof.models.model import Model
-from heatproof.tensor.batching import each
+from heatproof.tensor.batching import map_rows
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.resample import cubic, nearest
 from heatproof.tensor.scores import ScoreName
@@ -148,7 +148,7 @@ def ridge(
     weighted = z.T * weights
     penalty = alpha * torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
     solution = torch.linalg.pinv(weighted @ z + penalty, hermitian=True) @ weighted
-    return each(lambda y: solution @ (y - fractions @ y), scores)
+    return map_rows(lambda y: solution @ (y - fractions @ y), scores)
 
 
 def _coalitions(arguments: Mapping[str, Any]) -> tuple[int, int]:
@@ -240,7 +240,7 @@ def efficient(
     weighted = z.T * weights
     inverse = torch.linalg.pinv(weighted @ z, hermitian=True)
     solution, toward = inverse @ weighted, inverse.sum(1)
-    free = each(lambda y: solution @ y, gains)
+    free = map_rows(lambda y: solution @ y, gains)
     return free + (total - free.sum(1, keepdim=True)) * toward / toward.sum()
 
 
@@ -361,7 +361,7 @@ def dependence(
     """
     sign = 2 * masks.double() - 1
     sign = sign - sign.mean(0)
-    return each(
+    return map_rows(
         lambda y: (sign * (output_kernel(y, compat) @ sign)).sum(0) / (2 * len(sign)), scores
     )
 
@@ -379,5 +379,5 @@ def enlarged(values: Tensor, x: Tensor, compat: str | None) -> Tensor:  # (B, ce
     """Enlarge the values of cells to a map, bicubically."""
     cells = round(values.shape[1] ** 0.5)
     down, along = (cubic(length, cells).to(values) for length in x.shape[2:])
-    maps = each(lambda grid: down @ grid @ along.T, values.reshape(-1, cells, cells))
+    maps = map_rows(lambda grid: down @ grid @ along.T, values.reshape(-1, cells, cells))
     return maps if compat == "xplique" else maps.clamp(min=0)

@@ -32,8 +32,8 @@ from heatproof.protocols.removal import (
 )
 from heatproof.tensor.soundness import (
     Compat,
-    drawn_points,
-    drawn_soundness,
+    bootstrap_points,
+    bootstrap_soundness,
     first_reached,
     included_mass,
     relative,
@@ -193,7 +193,7 @@ class Soundness(PixelRemoval):
         Returns:
             Soundness at each level ``(R, L)``.
         """
-        return drawn_soundness(
+        return bootstrap_soundness(
             score,
             mass,
             weights,
@@ -201,13 +201,19 @@ class Soundness(PixelRemoval):
             self.eps,
             self.compat,
             self.gate,
-            each=self.score != "correct",
+            per_sample=self.score != "correct",
         )
 
-    def drawn_points(self, score: Tensor, mass: Tensor, weights: Tensor) -> Tensor:
+    def bootstrap_points(self, score: Tensor, mass: Tensor, weights: Tensor) -> Tensor:
         """Compute (accuracy, mean q) after every step, ``(R, S, 2)``, for every bootstrap draw."""
-        return drawn_points(
-            score, mass, weights, self.eps, self.compat, self.gate, each=self.score != "correct"
+        return bootstrap_points(
+            score,
+            mass,
+            weights,
+            self.eps,
+            self.compat,
+            self.gate,
+            per_sample=self.score != "correct",
         )
 
     def quality(self, score: Tensor, mass: Tensor) -> Tensor:  # (N, S), (N, S) -> (N, S) float64
