@@ -13,7 +13,7 @@ from heatproof.baselines import featurevis as fv
 from heatproof.errors import HeatproofError
 from heatproof.models.guards import assert_unchanged
 from heatproof.tensor.noise import Rng, generator
-from heatproof.tensor.spectra import COLOURS, look, recorrelated
+from heatproof.tensor.spectra import COLOURS, recorrelated, resample_crops
 
 QUICK = "steps=12, crops=4"
 
@@ -102,7 +102,7 @@ def test_the_magnitude_is_kept_whatever_the_phase():
         alone[np.ix_([0, 8], [0, 8])] = True  # these four are real, and can only shrink
         np.testing.assert_allclose(found[:, ~alone], magnitude.numpy()[:, ~alone], rtol=1e-4)
         assert (found[:, alone] <= magnitude.numpy()[:, alone] + 1e-5).all()
-        seen = fv.painted(spectrum, [moved])
+        seen = fv.render(spectrum, [moved])
         before = torch.from_numpy(pixels)[
             None
         ].float()  # what is shown is this, recoloured, at one contrast
@@ -123,7 +123,7 @@ def test_the_spectrum_starts_without_a_spot():
 def test_crops_lie_within_the_image():
     numbers = generator("test")
     for side in np.linspace(0.5, 0.05, 20):
-        centre, sides = fv.boxes(numbers, 200, 3, side)
+        centre, sides = fv.draw_crops(numbers, 200, 3, side)
         assert (centre - sides[:, None] / 2).min() >= -1e-6 and (
             centre + sides[:, None] / 2
         ).max() <= 1 + 1e-6
@@ -145,7 +145,7 @@ def test_the_gradient_is_that_of_the_mean_over_noisy_looks():
     )
     leaves = [leaf.clone().requires_grad_() for leaf in spectrum.start]
     seen = model.normalize(
-        resample_crops(fv.painted(spectrum, leaves), *fv.boxes(generator(1), 5, 2, 0.4), 16)
+        resample_crops(fv.render(spectrum, leaves), *fv.draw_crops(generator(1), 5, 2, 0.4), 16)
     )
     expected = torch.autograd.grad(
         model.module[:3](seen).square().sum(1).mean(), leaves, retain_graph=True
