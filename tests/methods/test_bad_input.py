@@ -136,7 +136,7 @@ def test_what_is_defined_at_the_input_says_so(photos, name):
 def test_without_a_spatial_layer_a_transformer_is_told_what_to_use(name):
     with pytest.raises(
         NotApplicable,
-        match=f"^{re.escape(name)} does not apply: paperbirds/vit shows no spatial layer.* vit-gradcam",
+        match=f"^{re.escape(name)} does not apply: paperbirds/vit has no spatial layer.* vit-gradcam",
     ):
         hp.explain(
             hp.load_model("paperbirds/vit"),

@@ -136,21 +136,17 @@ def integrated_gradients(
         HeatproofError: If the trapezoid rule has fewer than two steps.
     """
     if rule == "trapezoid" and steps < 2:
-        raise HeatproofError(
-            "the trapezoid has two ends: ig(rule=trapezoid) needs at least 2 steps"
-        )
+        raise HeatproofError("ig(rule=trapezoid) needs at least 2 steps, the two ends of the line")
     alpha, weight = (torch.from_numpy(v).to(x).reshape(-1, 1, 1, 1) for v in _nodes(steps, rule))
     path = model.passes.to_layout(x - start)
     total = x.new_zeros(())
-    offset = start.stride(0) > 0 or bool(
-        start[:1].any()
-    )  # whether the line starts elsewhere than 0
+    starts_at_zero = start.stride(0) == 0 and not start[:1].any()
     for sample, node in model.passes.chunks(len(x), steps):
         parts = blocks(sample, node, steps)
         points = torch.empty_like(path[:1].expand(len(sample), *x.shape[1:]))
         for part in parts:
             torch.mul(path[part.samples, None], alpha[part.variants], out=part.select(points))
-            if offset:
+            if not starts_at_zero:
                 part.select(points).add_(start[part.samples, None])
         gradient = model.gradient(points, target[sample.to(x.device)], score=score).gradient
         if not total.ndim:
