@@ -1,4 +1,4 @@
-"""Guards that leave a network as it was found, whatever other code does with it."""
+"""Context managers that restore a network after other code has used it."""
 
 from __future__ import annotations
 
