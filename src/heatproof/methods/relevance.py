@@ -280,7 +280,7 @@ class Propagation:
         Its relevance is then that of the two together.
         """
         if call.args[0] is not self.start or self.model.start_layer == "input":
-            raise NoRule("batch_norm behind no convolution")
+            raise NoRule("batch_norm that follows no convolution")
         return passed(call)
 
     def merged(
