@@ -31,7 +31,7 @@ Remove = Callable[[Tensor, Tensor], Tensor]  # samples (n,), removed (n, H, W) b
 
 @dataclass(frozen=True)
 class BaselineEntry:
-    """What the registry knows about a baseline; see `baseline`."""
+    """A registered baseline; see `baseline` for the fields."""
 
     id: str
     function: Fill

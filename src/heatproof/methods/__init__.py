@@ -1,4 +1,4 @@
-"""Attribution methods, one module per family. Every module here registers some."""
+"""Attribution methods, one module per family. Each registers its methods when it is imported."""
 
 from heatproof.methods.base import GROUPS as GROUPS
 from heatproof.methods.base import METHODS as METHODS

@@ -148,7 +148,7 @@ class MethodEntry:
 
 @dataclass(frozen=True)
 class TransformEntry:
-    """What the registry knows about a transform; see `transform`."""
+    """A registered transform; see `transform` for the fields."""
 
     id: str
     function: Function  # (maps (B, h, w), …[, rng]) -> (B, h, w)

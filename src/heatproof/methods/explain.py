@@ -1,4 +1,4 @@
-"""From expressions to maps, in one place for all methods.
+"""Compute maps from expressions, in the same way for all methods.
 
 The order is: method [→ noise] → channel reduction → *stored* at native resolution → transforms at
 native resolution → bilinear resizing to the image, last.

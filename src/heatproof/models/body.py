@@ -310,7 +310,7 @@ def _trace(module: nn.Module, layers: Sequence[str] | None, example: Tensor) -> 
 
 
 def _first_output(part: nn.Module, h: Tensor) -> tuple[Any, bool]:
-    """Run a segment for the first time: its output, and whether it changes its input in place."""
+    """Run a segment once; return its output, and whether it changes its input in place."""
     with torch.no_grad():
         version = h._version
         before = h.clone()

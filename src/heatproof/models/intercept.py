@@ -23,7 +23,7 @@ Backward = Callable[..., tuple[Tensor, ...]]
 
 
 class Call(NamedTuple):
-    """One operation of the network, not in place."""
+    """One operation of the network, out of place."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -84,7 +84,7 @@ class NoRule(Exception):
 class Intercept(TorchFunctionMode):
     """A context in which operations on what depends on the input follow rules, by their names.
 
-    An operation without a rule raises ``NoRule``. Operations in place are done out of place; code
+    An operation without a rule raises ``NoRule``. In-place operations run out of place; code
     that uses the old tensor again gets the new one.
     """
 
@@ -182,7 +182,7 @@ class _Step(torch.autograd.Function):
 
 
 def step(value: Tensor, back: Backward, saved: Sequence[Tensor], *inputs: Tensor) -> Tensor:
-    """Record an operation with a backward of its own.
+    """Record an operation with a custom backward.
 
     Args:
         value: The output of the operation.

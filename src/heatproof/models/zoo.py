@@ -55,7 +55,7 @@ Load = Callable[[str, Weights], Model]  # (name, weights) -> model
 
 @dataclass(frozen=True)
 class ModelLoader:
-    """How models of some names are made.
+    """Loads models by name.
 
     Attributes:
         id: A model's name, or how names begin: then it ends in ``/`` or ``:``.
