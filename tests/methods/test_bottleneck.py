@@ -92,7 +92,7 @@ def test_reference_images_must_not_be_evaluated(model, birds, tmp_path):
     )
     assert with_reference.scores["status"].eq("ok").all()
     same = hp.evaluate(model, (images, [0, 1, 2, 3]), ["iba(steps=1, copies=1)"], reference=images)
-    assert same.scores["message"].str.contains("4 of the 4 reference images of .* are judged").all()
+    assert same.scores["message"].str.contains("4 of the 4 reference images of .* are evaluated").all()
 
 
 def test_a_run_prepares_once(model, tmp_path, monkeypatch):
