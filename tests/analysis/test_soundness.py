@@ -61,7 +61,7 @@ def test_points_of_bootstrap_draws(curves, settings):
     protocol = make_protocol("soundness", {"eps": 0.05, **settings})
     score, mass = curves
     counts = np.random.default_rng(1).multinomial(40, np.full(40, 1 / 40), size=5)
-    points_drawn = protocol.drawn_points(
+    points_drawn = protocol.bootstrap_points(
         torch.from_numpy(score), torch.from_numpy(mass), torch.from_numpy(counts)
     )
     for draw, weights in zip(points_drawn.numpy(), counts, strict=True):

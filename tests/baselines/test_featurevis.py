@@ -13,7 +13,7 @@ from heatproof.baselines import featurevis as fv
 from heatproof.errors import HeatproofError
 from heatproof.models.guards import assert_unchanged
 from heatproof.tensor.noise import Rng, generator
-from heatproof.tensor.spectra import COLOURS, look, recorrelated
+from heatproof.tensor.spectra import COLOURS, recorrelated, resample_crops
 
 QUICK = "steps=12, crops=4"
 
@@ -104,7 +104,7 @@ def test_the_magnitude_does_not_depend_on_the_phase():
             ours[:, ~self_mirrored], magnitude.numpy()[:, ~self_mirrored], rtol=1e-4
         )
         assert (ours[:, self_mirrored] <= magnitude.numpy()[:, self_mirrored] + 1e-5).all()
-        image = fv.painted(spectrum, [moved])
+        image = fv.render(spectrum, [moved])
         # The image is this one, recoloured and scaled to unit contrast.
         before = torch.from_numpy(pixels)[None].float()
         both = torch.stack([recorrelated(before[0]).flatten(), torch.logit(image).flatten()])
@@ -124,7 +124,7 @@ def test_the_initial_image_has_no_bright_spot():
 def test_crops_lie_within_the_image():
     numbers = generator("test")
     for side in np.linspace(0.5, 0.05, 20):
-        centre, sides = fv.boxes(numbers, 200, 3, side)
+        centre, sides = fv.draw_crops(numbers, 200, 3, side)
         assert (centre - sides[:, None] / 2).min() >= -1e-6 and (
             centre + sides[:, None] / 2
         ).max() <= 1 + 1e-6
@@ -146,7 +146,7 @@ def test_the_gradient_is_that_of_the_mean_over_noisy_crops():
     )
     leaves = [leaf.clone().requires_grad_() for leaf in spectrum.start]
     crops = model.normalize(
-        look(fv.painted(spectrum, leaves), *fv.boxes(generator(1), 5, 2, 0.4), 16)
+        resample_crops(fv.render(spectrum, leaves), *fv.draw_crops(generator(1), 5, 2, 0.4), 16)
     )
     expected = torch.autograd.grad(
         model.module[:3](crops).square().sum(1).mean(), leaves, retain_graph=True

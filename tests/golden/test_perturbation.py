@@ -61,7 +61,7 @@ def test_occlusion_of_xplique(golden, golden_model, size, stride, deviation, nat
 
 
 def stored_masks(case, prefix, side):
-    return SoftMasks.of(
+    return SoftMasks.from_grids(
         torch.from_numpy(case[f"{prefix}grid_bits"]).float(),
         torch.from_numpy(case[f"{prefix}offsets_xy"]),
         side,
@@ -128,7 +128,7 @@ def test_rise_masks_have_the_statistics_of_the_generator(golden, side, cells):
     """Six thousand masks on either side: three standard errors."""
     case = golden("case03_rise")
     count, mean, std, *_, none, _ = case[f"stat__h{side}_s{cells}__summary"]
-    masks = SoftMasks.drawn(
+    masks = SoftMasks.draw(
         Rng(0, ["0"]), torch.zeros(1, 3, side, side), int(count), cells, 0.1, None
     )(torch.arange(int(count))).numpy()
     error = 3 * np.sqrt(2 * 0.09 / cells**2 / count)

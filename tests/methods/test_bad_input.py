@@ -140,7 +140,7 @@ def test_methods_that_need_a_spatial_layer_suggest_others_for_transformers(name)
     with pytest.raises(
         NotApplicable,
         match=f"^{re.escape(name)} does not apply: "
-        "paperbirds/vit shows no spatial layer.* vit-gradcam",
+        "paperbirds/vit has no spatial layer.* vit-gradcam",
     ):
         hp.explain(
             hp.load_model("paperbirds/vit"),

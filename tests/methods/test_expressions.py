@@ -72,7 +72,7 @@ def test_the_canonical_text_lists_every_argument():
         ("ig(steps=3", "brackets do not match"),
         ("ig(steps=3, 5)", "unnamed argument 5 stands after a named one"),
         ("ixg||abs", "nothing on one side"),
-        ("", "empty method expression"),
+        ("", "method expression is empty"),
         ("i g", "cannot read"),
     ],
 )

@@ -116,7 +116,9 @@ def test_named_methods_have_the_numbers_of_the_papers():
         "ig-sg(steps=5, n=20, std=0.3)",
     )
     assert Expression.parse(changed.label).canonical == changed.canonical
-    assert changed.drawn == Expression.parse("ig(steps=5)|noise(n=20, std=0.3, kind=sq)").drawn
+    assert (
+        changed.noise_key == Expression.parse("ig(steps=5)|noise(n=20, std=0.3, kind=sq)").noise_key
+    )
     assert (
         len(
             {

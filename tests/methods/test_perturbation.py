@@ -271,7 +271,7 @@ def test_interpolation_as_matrices():
 
 
 def test_rise_masks_are_crops_of_an_enlarged_grid():
-    masks = SoftMasks.drawn(Rng(0, ["0"]), torch.zeros(1, 3, 20, 12), 500, 8, 0.3, None)
+    masks = SoftMasks.draw(Rng(0, ["0"]), torch.zeros(1, 3, 20, 12), 500, 8, 0.3, None)
     drawn = masks(torch.arange(500))
     assert drawn.shape == (500, 20, 12)
     assert drawn.min() >= 0
@@ -291,7 +291,7 @@ def test_rise_by_the_definition(bird, compat):
         f"rise(masks=30, p=0.4, baseline='uniform(2, 2)', compat={compat})",
         seed=4,
     )
-    masks = SoftMasks.drawn(Rng(4, ["0"]), x, 30, 8, 0.4, compat)(torch.arange(30))
+    masks = SoftMasks.draw(Rng(4, ["0"]), x, 30, 8, 0.4, compat)(torch.arange(30))
     for i in range(2):
         scores = model.logits(x[i] * masks[:, None] + 2 * (1 - masks[:, None])).softmax(1)[
             :, target[i]
@@ -306,7 +306,7 @@ def test_rise_u_is_over_one_image_for_all(additive):
     noise = 2 * Rng(5, [""]).once("rise-u", (3, 16, 16)) - 1
     assert noise.min() < -0.9 < 0.9 < noise.max()
     maps = hp.explain(additive, noise.expand(2, 3, 16, 16), [1, 1], "rise-u(masks=50)", seed=5)
-    masks = SoftMasks.drawn(Rng(5, ["0"]), x, 50, 8, 0.1, None)(torch.arange(50)).sum(0)
+    masks = SoftMasks.draw(Rng(5, ["0"]), x, 50, 8, 0.1, None)(torch.arange(50)).sum(0)
     close(maps, (masks / 5 * additive.logits(noise[None]).softmax(1)[0, 1]).expand(2, 16, 16))
 
 

@@ -572,7 +572,7 @@ def test_operations_without_a_rule_are_named(birds, spread):
         nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2)
     ).eval()
     with pytest.raises(
-        NotApplicable, match=r'"batch_norm behind no convolution" in 2 \(BatchNorm2d\)'
+        NotApplicable, match=r'"batch_norm that follows no convolution" in 2 \(BatchNorm2d\)'
     ):
         hp.explain(hp.Model(early, size=8), spread((1, 3, 8, 8)), [0], "lrp-composite")
 

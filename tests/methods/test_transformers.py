@@ -19,7 +19,7 @@ from heatproof.methods.transformers import (
 )
 from heatproof.models.batch import ModelBatch
 from heatproof.models.guards import HOOKS
-from heatproof.models.hooks import Call, record_calls
+from heatproof.models.hooks import ModuleCall, record_calls
 from heatproof.models.operations import Product, Sum
 from heatproof.models.vit import Block, vit
 from heatproof.tensor.noise import Rng
@@ -143,7 +143,7 @@ def test_the_linear_rule_distributes_by_positive_contributions():
     contributions = (x[:, None] * layer.weight).clamp(min=0)  # x⁺W⁺ + x⁻W⁻, term by term
     slow = torch.einsum("boi,bo->bi", contributions / contributions.sum(2, keepdim=True), given)
     torch.testing.assert_close(
-        RULES[nn.Linear](Relevance({layer: Call((x,), layer(x))}), layer, given), slow
+        RULES[nn.Linear](Relevance({layer: ModuleCall((x,), layer(x))}), layer, given), slow
     )
 
 
@@ -151,7 +151,7 @@ def test_the_product_rule_distributes_by_terms():
     product, a, b = Product(), torch.randn(2, 3, 4).double(), torch.randn(2, 4, 5).double()
     given, terms = torch.rand(2, 3, 5).double(), a[..., None] * b[:, None]  # (2, 3, 4, 5)
     slow = terms / terms.sum(2, keepdim=True) * given[:, :, None] / 2
-    of_a, of_b = RULES[Product](Relevance({product: Call((a, b), a @ b)}), product, given)
+    of_a, of_b = RULES[Product](Relevance({product: ModuleCall((a, b), a @ b)}), product, given)
     torch.testing.assert_close(of_a, slow.sum(3))
     torch.testing.assert_close(of_b, slow.sum(1))
 
@@ -160,7 +160,7 @@ def test_the_sum_rule_distributes_by_absolute_totals():
     """The result of a sample does not depend on the others in the batch."""
     add, a, b = Sum(), torch.randn(3, 4).double(), torch.randn(3, 4).double()
     given = torch.rand(3, 4).double()
-    relevances = RULES[Sum](Relevance({add: Call((a, b), a + b)}), add, given)
+    relevances = RULES[Sum](Relevance({add: ModuleCall((a, b), a + b)}), add, given)
     for i in range(3):
         part_a, part_b = a[i] * given[i] / (a[i] + b[i]), b[i] * given[i] / (a[i] + b[i])
         total = part_a.sum().abs() + part_b.sum().abs()
@@ -171,7 +171,9 @@ def test_the_sum_rule_distributes_by_absolute_totals():
 def test_exact_zeros_get_no_relevance():
     layer = nn.Linear(2, 2)
     relevance = RULES[nn.Linear](
-        Relevance({layer: Call((torch.zeros(1, 2),), layer.bias[None])}), layer, torch.ones(1, 2)
+        Relevance({layer: ModuleCall((torch.zeros(1, 2),), layer.bias[None])}),
+        layer,
+        torch.ones(1, 2),
     )
     assert torch.equal(relevance, torch.zeros(1, 2))
 

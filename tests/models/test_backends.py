@@ -309,7 +309,9 @@ def test_a_backend_that_is_wrong_is_refused(monkeypatch):
 
     monkeypatch.setitem(backends._MAKERS, "fused", wrong)
     model.backend = "fused"
-    with pytest.raises(HeatproofError, match="its embedding of noise are .* of their range away"):
+    with pytest.raises(
+        HeatproofError, match="for noise, its embeddings differ from .* of their range"
+    ):
         model.logits(torch.zeros(2, 3, 16, 16))
 
 

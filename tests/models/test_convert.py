@@ -104,7 +104,7 @@ def test_weights_are_shared_and_the_original_is_unchanged(theirs):
         ({"qkv_bias": False}, "no bias of queries, keys and values"),
         (
             {"global_pool": "avg"},
-            'a norm behind the pooling.*pooling by "avg" instead of the class token',
+            'a norm after the pooling.*pooling by "avg" instead of the class token',
         ),
         ({"global_pool": "avg", "class_token": False}, "no class token"),
         ({"global_pool": "map"}, "pooling by attention"),
@@ -158,7 +158,7 @@ def test_a_network_that_computes_something_else_is_refused(timm):
 
 def test_networks_that_are_not_transformers_are_refused():
     with pytest.raises(
-        NotApplicable, match="Linear is no VisionTransformer of timm or torchvision"
+        NotApplicable, match="Linear is not a VisionTransformer of timm or torchvision"
     ):
         canonical(nn.Linear(2, 2))
 

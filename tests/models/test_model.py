@@ -241,7 +241,7 @@ def test_the_fingerprint_depends_on_weights_and_preprocessing():
         (lambda: hp.Model(nn.Conv2d(3, 3, 3), size=16), "must return logits of shape"),
         (
             lambda: hp.Model(nn.Sequential(nn.Flatten(), nn.Linear(10, 2)), size=16),
-            "Is size=16 right",
+            "Is size=16 correct",
         ),
         (lambda: tiny(classes=["a", "b"]), "5 logits, but 2 class names"),
     ],
@@ -332,7 +332,7 @@ class Opaque(nn.Module):
 def test_without_spatial_layers_cams_do_not_apply():
     model = tiny(Opaque)
     assert model.landmarks == {}
-    with pytest.raises(HeatproofError, match=r"shows no spatial layer behind its input; name some"):
+    with pytest.raises(HeatproofError, match=r"has no spatial layer after its input; name some"):
         model.cut("cam")
     scores = hp.evaluate(
         model, (torch.rand(2, 3, 16, 16), [0, 1]), ["gradcam", "ixg"], ["sds"]
@@ -354,7 +354,7 @@ class Noisy(Branching):
 
 
 def test_a_nondeterministic_network_is_refused():
-    with pytest.raises(HeatproofError, match="gives another answer when it is asked again"):
+    with pytest.raises(HeatproofError, match="returns different logits for the same images"):
         tiny(Noisy, layers=["early"])
 
 

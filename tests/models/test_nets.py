@@ -13,13 +13,13 @@ from heatproof.models.nets import (
     NETS,
     SHIPPED,
     Residual,
-    Sum,
     build,
     load_state,
     resnet,
     stored,
     vgg,
 )
+from heatproof.models.operations import Sum
 from heatproof.models.vit import Attention, vit
 
 MOST_PARAMETERS = 220_000

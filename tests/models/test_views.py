@@ -9,7 +9,7 @@ from torch import nn
 import heatproof as hp
 import heatproof.functional as F
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.methods import METHODS, Explainer, Expression, at_their_layers, parse_methods
+from heatproof.methods import METHODS, Explainer, Expression, expand_layers, parse_methods
 from heatproof.models import views
 from heatproof.models.batch import ModelBatch
 from heatproof.models.nets import bagnet
@@ -384,7 +384,7 @@ def test_maps_at_every_layer_of_the_papers_networks_in_every_view(torchvision, n
         sides = []
         before = view.pass_counts.copy()
         batch = ModelBatch(view, x, target, layers)
-        for expression in at_their_layers(parse_methods(["ixg@all", "gradcam@all"]), model):
+        for expression in expand_layers(parse_methods(["ixg@all", "gradcam@all"]), model):
             maps = Explainer(batch, Rng(0, ["a"])).native(expression)
             assert (
                 torch.isfinite(maps).all()

@@ -12,5 +12,5 @@ def test_blocks_are_the_pairs_of_a_chunk(samples, variants, size):
         chunk, parts = table[sample, variant], blocks(sample, variant, variants)
         assert len(parts) <= 3
         for part in parts:
-            assert torch.equal(part.of(chunk), table[part.samples, part.variants])
-        assert sum(part.of(chunk).numel() for part in parts) == len(chunk)
+            assert torch.equal(part.select(chunk), table[part.samples, part.variants])
+        assert sum(part.select(chunk).numel() for part in parts) == len(chunk)

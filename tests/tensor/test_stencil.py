@@ -98,8 +98,8 @@ def test_double_precision_is_kept():
 def test_coarse_grids_are_the_same_equations():
     """Compare with PᵀAP, where P interpolates bilinearly and is zero on known pixels."""
     removed = draw(1, 13, 18, 0.7)[1]
-    fine = stencil.finest(removed, torch.float64)
-    coarse = stencil.coarsened(fine)
+    fine = stencil.finest_level(removed, torch.float64)
+    coarse = stencil.coarser_level(fine)
 
     def matrix(level):
         unit = torch.eye(level.grid.size, dtype=torch.float64)[None]

@@ -1,4 +1,4 @@
-"""Baselines: how pixels are removed. Every module here registers some."""
+"""Baselines: what removed pixels become. Each module registers its own when it is imported."""
 
 from heatproof.baselines.base import BASELINES as BASELINES
 from heatproof.baselines.base import Baseline as Baseline

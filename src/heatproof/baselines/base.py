@@ -1,8 +1,8 @@
 """A baseline says what removed pixels become.
 
 Most paint a whole image once per sample, from which the removed pixels are taken. Some impute: what
-they put in depends on the pixels that are left. Some prepare: they need to know the data or the
-model beforehand.
+they put in depends on the pixels that are left. Some prepare: they compute tensors from the model
+and reference images, once per run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Remove = Callable[[Tensor, Tensor], Tensor]  # samples (n,), removed (n, H, W) b
 
 @dataclass(frozen=True)
 class BaselineEntry:
-    """What the registry knows about a baseline; see `baseline`."""
+    """A registered baseline; see `baseline` for the fields."""
 
     id: str
     function: Fill
@@ -50,7 +50,7 @@ class BaselineEntry:
 
     @property
     def revision(self) -> int | str:
-        """The version, and the hash of the code if it is a user's own: it goes into result keys."""
+        """The version, followed by the hash of a user's code: a part of result keys."""
         return self.version if self.source is None else f"{self.version}+{self.source}"
 
 
@@ -150,7 +150,7 @@ class Baseline:
     label: str
 
     @classmethod
-    def parse(cls, given: str | Fill) -> Baseline:
+    def parse(cls, spec: str | Fill) -> Baseline:
         """Return the baseline for a text such as ``uniform(-1, 1)``, or for a function.
 
         A text may also name a function in a file: ``file:mine.py:checkerboard(side=8)``.
@@ -158,15 +158,15 @@ class Baseline:
         Raises:
             HeatproofError: If there is no such baseline, or its arguments do not fit.
         """
-        call = parse_call(given) if isinstance(given, str) else Call("")
-        entry = BASELINES.resolve(call.name or given)
+        call = parse_call(spec) if isinstance(spec, str) else Call("")
+        entry = BASELINES.resolve(call.name or spec)
         call = Call(entry.id, call.args, call.kwargs)
         arguments = call.bind(entry.parameters, "baseline")
         return cls(entry, arguments, call_label(call, arguments, entry.parameters))
 
     @classmethod
     def find(cls, label: str) -> Baseline | None:
-        """Return the baseline that a stored run names; None if it is not known here.
+        """Return the baseline that a stored run names; None if it is not registered.
 
         Unlike `parse` this never loads a file.
         """
@@ -176,15 +176,22 @@ class Baseline:
             return None
 
     def prepare(self, model: Model, batches: Iterator[Tensor]) -> Mapping[str, Tensor]:
-        """What it needs to know of the model and the data beforehand."""
+        """Compute what the baseline needs from a model and reference images.
+
+        Args:
+            model: The model.
+            batches: Reference images in the model's input space, ``(B, C, H, W)`` each.
+
+        Returns:
+            Tensors by name, which `fill` and `remover` take as ``prepared``.
+        """
         assert self.entry.prepare is not None
-        taken = inspect.signature(self.entry.prepare).parameters
-        return self.entry.prepare(
-            model, batches, **{k: v for k, v in self.arguments.items() if k in taken}
-        )
+        parameters = inspect.signature(self.entry.prepare).parameters
+        arguments = {k: v for k, v in self.arguments.items() if k in parameters}
+        return self.entry.prepare(model, batches, **arguments)
 
     def preparation(self) -> tuple[int, int]:
-        """Forwards and backwards that it takes beforehand, whatever the number of samples."""
+        """Return the forward and backward passes of the preparation, for any number of samples."""
         return self.entry.cost(self.arguments) if self.entry.cost else (0, 0)
 
     def prepared_by(self, lookup: PreparedBaselines) -> Mapping[str, Tensor] | None:
@@ -212,7 +219,7 @@ class Baseline:
             Images of the shape of x.
 
         Raises:
-            HeatproofError: If the baseline needs what it has prepared and was not given it.
+            HeatproofError: If ``prepared`` is missing and the baseline needs it.
         """
         arguments = self._all_arguments(model, prepared)
         if not self.entry.imputes:
@@ -243,35 +250,39 @@ class Baseline:
             ``(n, C, H, W)``.
 
         Raises:
-            HeatproofError: If the baseline needs what it has prepared and was not given it.
+            HeatproofError: If ``prepared`` is missing and the baseline needs it.
         """
         arguments = self._all_arguments(model, prepared)
         if self.entry.imputes:
 
             def impute(samples: Tensor, removed: Tensor) -> Tensor:
-                rows = Rng(rng.seed, [rng.ids[i] for i in samples.tolist()], rng.device)
-                return self.entry.function(x[samples], removed, model=model, rng=rows, **arguments)
+                ids = [rng.ids[i] for i in samples.tolist()]
+                row_rng = Rng(rng.seed, ids, rng.device)
+                return self.entry.function(
+                    x[samples], removed, model=model, rng=row_rng, **arguments
+                )
 
             return impute
         painted = self.entry.function(x, model=model, rng=rng, **arguments)
-        each = painted.ndim == x.ndim and len(painted) == len(x)
+        per_sample = painted.ndim == x.ndim and len(painted) == len(x)
 
         def remove(samples: Tensor, removed: Tensor) -> Tensor:
-            return torch.where(removed[:, None], painted[samples] if each else painted, x[samples])
+            fill = painted[samples] if per_sample else painted
+            return torch.where(removed[:, None], fill, x[samples])
 
         return remove
 
     def _all_arguments(
         self, model: Model | None, prepared: Mapping[str, Tensor] | None
     ) -> dict[str, Any]:
-        """Return the arguments, with what was prepared where the baseline takes it."""
+        """Return the arguments, with ``prepared`` for a baseline that prepares."""
         if not self.entry.prepare:
             return self.arguments
         if prepared is not None:
             return {"prepared": prepared, **self.arguments}
         if model is None:
             raise HeatproofError(
-                f"baseline {self.label} knows the model or the data beforehand; pass an hp.Model"
+                f"baseline {self.label} needs a model and reference images; pass an hp.Model"
             )
         return {"prepared": no_reference(self), **self.arguments}
 
@@ -280,7 +291,7 @@ PreparedBaselines = Callable[[Baseline], Mapping[str, Tensor]]  # what a baselin
 
 
 def no_reference(baseline: Baseline) -> Mapping[str, Tensor]:
-    """Refuse a baseline that prepares: there are no reference images.
+    """Raise an error, as there are no reference images to prepare a baseline from.
 
     Raises:
         HeatproofError: Always.
@@ -290,8 +301,8 @@ def no_reference(baseline: Baseline) -> Mapping[str, Tensor]:
     )
 
 
-def _label_of(given: Any) -> str:
-    return Baseline.parse(given).label
+def _label_of(spec: Any) -> str:
+    return Baseline.parse(spec).label
 
 
 BaselineName = Annotated[str, BeforeValidator(_label_of)]  # as an argument of methods and protocols

@@ -31,12 +31,12 @@ from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng, generator
 from heatproof.tensor.spectra import (
     decorrelated,
-    falling,
-    look,
-    paired,
+    pair_conjugates,
+    power_law_magnitude,
     recorrelated,
+    resample_crops,
+    resize_magnitude,
     standardised,
-    stretched,
 )
 
 Count = Annotated[int, Field(ge=1)]
@@ -88,25 +88,23 @@ def optimise_image(
             "featurevis: learn_magnitude goes with parametrisation=maco; fourier has no fixed "
             "magnitudes"
         )
-    numbers = generator("featurevis", seed)
+    np_rng = generator("featurevis", seed)
     size = 2 * round(scale * model.size / 2)
     if parametrisation == "fourier":
-        spectrum = fourier(falling(size, decay).expand(3, -1, -1), numbers)
+        spectrum = fourier(power_law_magnitude(size, decay).expand(3, -1, -1), np_rng)
     else:
-        spectrum = maco(stretched(magnitudes(model, batches), size), numbers, learn_magnitude)
+        spectrum = maco(resize_magnitude(magnitudes(model, batches), size), np_rng, learn_magnitude)
     leaves = [leaf.to(model.device).requires_grad_() for leaf in spectrum.start]
     optimiser = torch.optim.NAdam(leaves, lr=LEARNING_RATE)
-    start = model.forward(_whole_image(painted(spectrum, leaves), model))[1].norm()
+    start = model.forward(_whole_image(render(spectrum, leaves), model))[1].norm()
     trace = []
     still = 0
     for side in np.linspace(FIRST_SIDE, LAST_SIDE, steps):
         with torch.enable_grad():
-            seen = look(
-                painted(spectrum, leaves),
-                *boxes(numbers, crops, round(whole * crops), side),
-                model.size,
-            )
-            noisy = model.normalize(seen + noise(numbers, seen.shape).to(seen))
+            rendered = render(spectrum, leaves)
+            centres, sides = draw_crops(np_rng, crops, round(whole * crops), side)
+            cropped = resample_crops(rendered, centres, sides, model.size)
+            noisy = model.normalize(cropped + noise(np_rng, cropped.shape).to(cropped))
         values, gradient = objective_gradient(model, noisy.detach(), OBJECTIVES[objective])
         if not gradient.isfinite().all():
             raise HeatproofError(
@@ -117,7 +115,7 @@ def optimise_image(
         torch.autograd.backward([noisy], [gradient / crops])
         optimiser.step()
         trace.append(values.mean())
-    image = _whole_image(painted(spectrum, leaves), model)
+    image = _whole_image(render(spectrum, leaves), model)
     logits, embedding = model.forward(image)
     log_probs = logits[0].log_softmax(0)
     if still == steps:
@@ -184,24 +182,24 @@ class Spectrum(NamedTuple):
     coefficients: Callable[..., Tensor]  # (*parameters) -> (C, S, S // 2 + 1)
 
 
-def maco(magnitude: Tensor, numbers: np.random.Generator, learn_magnitude: bool) -> Spectrum:
+def maco(magnitude: Tensor, np_rng: np.random.Generator, learn_magnitude: bool) -> Spectrum:
     """Return a spectrum with free phases, and fixed magnitudes or a free factor for each."""
     initial_phase = (
-        torch.from_numpy(numbers.random(magnitude.shape, dtype=np.float32)) * 2 * torch.pi
+        torch.from_numpy(np_rng.random(magnitude.shape, dtype=np.float32)) * 2 * torch.pi
     )
-    phase = _normal(numbers, magnitude.shape)
+    phase = _normal(np_rng, magnitude.shape)
 
     def coefficients(phase: Tensor, *gain: Tensor) -> Tensor:
-        phase = paired(initial_phase.to(phase) + standardised(phase))
+        phase = pair_conjugates(initial_phase.to(phase) + standardised(phase))
         radius = magnitude.to(phase) * (gain[0] if gain else 1)
         return torch.complex(radius * phase.cos(), radius * phase.sin())
 
     return Spectrum([phase, torch.ones_like(phase)] if learn_magnitude else [phase], coefficients)
 
 
-def fourier(weights: Tensor, numbers: np.random.Generator) -> Spectrum:
+def fourier(weights: Tensor, np_rng: np.random.Generator) -> Spectrum:
     """Return a spectrum of free, weighted complex coefficients."""
-    start = [_normal(numbers, weights.shape) for _ in range(2)]
+    start = [_normal(np_rng, weights.shape) for _ in range(2)]
     return Spectrum(
         start, lambda real, imaginary: weights.to(real) * torch.complex(real, imaginary)
     )
@@ -218,26 +216,28 @@ def magnitudes(model: Model, batches: Iterator[Tensor]) -> Tensor:  # (C, H, W /
     return (total / count).float()
 
 
-def painted(spectrum: Spectrum, leaves: list[Tensor]) -> Tensor:  # (C, S, S) in (0, 1)
+def render(spectrum: Spectrum, leaves: list[Tensor]) -> Tensor:  # (C, S, S) in (0, 1)
+    """Compute the image of a spectrum."""
     coefficients = spectrum.coefficients(*leaves)
     size = coefficients.shape[-2]
     return standardised(recorrelated(torch.fft.irfft2(coefficients, s=(size, size)))).sigmoid()
 
 
-def boxes(
-    numbers: np.random.Generator, count: int, whole: int, side: float
+def draw_crops(
+    np_rng: np.random.Generator, count: int, whole: int, side: float
 ) -> tuple[Tensor, Tensor]:  # (n, 2), (n,)
     """Draw centres and sides of square crops within the image; the first are the whole image."""
-    sides = _normal(numbers, (count,)).mul(SIDE_SPREAD).add(side).clamp(MIN_SIDE, 1)
+    sides = _normal(np_rng, (count,)).mul(SIDE_SPREAD).add(side).clamp(MIN_SIDE, 1)
     sides[:whole] = 1
-    centres = _normal(numbers, (count, 2)).mul(CENTRE_SPREAD).add(0.5)
+    centres = _normal(np_rng, (count, 2)).mul(CENTRE_SPREAD).add(0.5)
     half = sides[:, None] / 2
     return torch.maximum(torch.minimum(centres, 1 - half), half), sides
 
 
-def noise(numbers: np.random.Generator, shape: torch.Size) -> Tensor:
+def noise(np_rng: np.random.Generator, shape: torch.Size) -> Tensor:
+    """Draw the sum of normal and uniform noise that is added to crops."""
     return NOISE * (
-        _normal(numbers, shape) + torch.from_numpy(numbers.random(shape, dtype=np.float32)) - 0.5
+        _normal(np_rng, shape) + torch.from_numpy(np_rng.random(shape, dtype=np.float32)) - 0.5
     )
 
 
@@ -258,8 +258,10 @@ def objective_gradient(
 def _whole_image(
     image: Tensor, model: Model
 ) -> Tensor:  # (C, S, S) -> (1, C, H, W) in the model's input space
-    return model.normalize(look(image.detach(), torch.full((1, 2), 0.5), torch.ones(1), model.size))
+    return model.normalize(
+        resample_crops(image.detach(), torch.full((1, 2), 0.5), torch.ones(1), model.size)
+    )
 
 
-def _normal(numbers: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
-    return torch.from_numpy(numbers.standard_normal(shape, dtype=np.float32))
+def _normal(np_rng: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
+    return torch.from_numpy(np_rng.standard_normal(shape, dtype=np.float32))

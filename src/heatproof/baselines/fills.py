@@ -59,7 +59,8 @@ def blur(
     ``compat=idsds`` follows the published code of the IDSDS paper.
     """
     if compat == "idsds":
-        return _blur_idsds(x, size or 51, sigma or 41.0)
+        # The published code has a fixed size, σ larger by √2, and zeros beyond the border.
+        return separable(x, gaussian(size or 51, (sigma or 41.0) * 2**0.5), "constant")
     scale = x.shape[-1] / 224
     width = size or max(3, 2 * round((51 * scale - 1) / 2) + 1)
     if width // 2 >= min(x.shape[2:]):
@@ -68,11 +69,6 @@ def blur(
             "give a smaller size"
         )
     return separable(x, gaussian(width, sigma or 41 * scale), "reflect")
-
-
-def _blur_idsds(x: Tensor, size: int, sigma: float) -> Tensor:
-    """Blur with a fixed size, σ larger by √2, and zeros beyond the border."""
-    return separable(x, gaussian(size, sigma * 2**0.5), "constant")
 
 
 @baseline("local-mean", group="local")

@@ -103,13 +103,13 @@ def mirrored_order(draw: Tensor) -> Tensor:  # (B, H, W) in [0, 1) -> (B, H·W)
 
 
 def scrambled(
-    x: Tensor, what: Literal["magnitude", "phase"], order: Tensor, compat: Compat = None
+    x: Tensor, component: Literal["magnitude", "phase"], order: Tensor, compat: Compat = None
 ) -> Tensor:
     """Reorder the magnitudes or phases of the spectrum and transform back to an image.
 
     Args:
         x: Images ``(B, C, H, W)``.
-        what: Which part of the spectrum is reordered.
+        component: Which part of the spectrum is reordered.
         order: Indices ``(B, H·W)``, or ``(H·W,)`` for one order for all images.
         compat: ``"xplique"`` follows Xplique's axes and absolute values.
 
@@ -118,8 +118,9 @@ def scrambled(
     """
     axes = (3, 1) if compat == "xplique" else (2, 3)
     spectrum = torch.fft.fft2(x.double(), dim=axes)
-    magnitude, phase = spectrum.abs(), spectrum.angle()
-    if what == "magnitude":
+    magnitude = spectrum.abs()
+    phase = spectrum.angle()
+    if component == "magnitude":
         magnitude = permuted(magnitude, order)
     else:
         phase = permuted(phase, order)

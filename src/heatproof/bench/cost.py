@@ -82,9 +82,9 @@ def task_cost(task: Task) -> tuple[int, int]:
     for expression in expressions:
         repeats = explanations[expression.map_key]
         from_image = layers[expression.map_key] == "input" or "image" in expression.entry.needs
-        noise_is_shared = expression.drawn != "" and expression.drawn in noise_counted
+        noise_is_shared = expression.noise_key != "" and expression.noise_key in noise_counted
         if from_image and not expression.shares_gradient and not noise_is_shared:
-            noise_counted.add(expression.drawn)
+            noise_counted.add(expression.noise_key)
             repeats += 1
         if repeats:
             forward, backward = expression.cost_on(task.model) or (0, 0)

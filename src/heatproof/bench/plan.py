@@ -15,7 +15,7 @@ from heatproof.data.catalog import Batch, load_batch
 from heatproof.data.reference import Reference, reference_for
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.files import content_hash
-from heatproof.methods import Expression, at_their_layers
+from heatproof.methods import Expression, expand_layers
 from heatproof.methods.explain import check_applicable
 from heatproof.models.model import Model
 from heatproof.protocols import Protocol, View, ViewKey
@@ -156,7 +156,7 @@ def make_plan(
     references = references or [None] * len(models)
     for (model, samples), reference_data in zip(pairs, references, strict=True):
         refused = {p.canonical: refusals[model.name, p.canonical] for p in protocols}
-        at_layers = at_their_layers(expressions, model)
+        at_layers = expand_layers(expressions, model)
         model_tasks: list[Task] = []
         for view, evaluating in _views(model, samples, protocols, refused, accepted):
             reference = _reference(view, reference_data, seed, at_layers, evaluating)

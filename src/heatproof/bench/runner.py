@@ -269,7 +269,7 @@ class TaskRunner:
                 if isinstance(given, Failure):
                     self.rows.add_failed([record], samples, given.message)
                     continue
-                explain = partial(explainer.again, record.expression)
+                explain = partial(explainer.recompute, record.expression)
                 batch = replace(given[0], map_cache=map_cache, explain=explain)
                 self._score(record, samples, batch, given[1], resized, checks)
 

@@ -1,10 +1,10 @@
-"""Attribution methods, one module per family. Every module here registers some."""
+"""Attribution methods, one module per family. Each registers its methods when it is imported."""
 
 from heatproof.methods.base import GROUPS as GROUPS
 from heatproof.methods.base import METHODS as METHODS
 from heatproof.methods.base import TRANSFORMS as TRANSFORMS
 from heatproof.methods.base import Expression as Expression
-from heatproof.methods.base import at_their_layers as at_their_layers
+from heatproof.methods.base import expand_layers as expand_layers
 from heatproof.methods.base import method as method
 from heatproof.methods.base import parse_methods as parse_methods
 from heatproof.methods.base import transform as transform

@@ -1,4 +1,4 @@
-"""Adapters for what users bring besides functions: objects like Captum's, and maps on disk."""
+"""Adapters for methods that are not functions: objects such as Captum's, and maps on disk."""
 
 from __future__ import annotations
 
@@ -18,24 +18,29 @@ from heatproof.files import content_hash
 SUFFIXES = (".npy", ".npz", ".safetensors")
 
 
-def attribution(thing: Any) -> Callable[..., Tensor]:
-    """Wrap an object with an ``attribute`` method, such as one of Captum's, as a method.
+def method_from_object(explainer: Any) -> Callable[..., Tensor]:
+    """Make a method of an object with an ``attribute`` method, such as one of Captum's.
 
-    It explains the network it was made with.
+    Args:
+        explainer: The object; it explains the network that it was made with.
+
+    Returns:
+        A function that can be registered as a method. It raises a HeatproofError when it is called
+        for another network.
     """
 
     def attribute(model: Any, x: Tensor, target: Tensor, *, rng: Any) -> Tensor:
-        network = getattr(thing, "forward_func", None)
+        network = getattr(explainer, "forward_func", None)
         if isinstance(network, torch.nn.Module) and network is not model.root.module:
             raise HeatproofError(
                 f"{attribute.__name__} was made with another network than {model.root.name}; "
                 "make it with model.module"
             )
-        maps = thing.attribute(x.clone().requires_grad_(), target=target)
+        maps = explainer.attribute(x.clone().requires_grad_(), target=target)
         return maps[0] if isinstance(maps, tuple) else maps
 
-    attribute.__name__ = attribute.__qualname__ = type(thing).__name__
-    attribute.__doc__ = f"{type(thing).__module__}.{type(thing).__qualname__}"
+    attribute.__name__ = attribute.__qualname__ = type(explainer).__name__
+    attribute.__doc__ = f"{type(explainer).__module__}.{type(explainer).__qualname__}"
     return attribute
 
 
@@ -44,47 +49,47 @@ def is_map_file(name: str) -> bool:
     return name.endswith(SUFFIXES)
 
 
-def maps_of(path: Path) -> tuple[Callable[..., Tensor], str]:
-    """Make a method of maps on disk, which it looks up by sample id.
+def method_from_maps(path: Path) -> tuple[Callable[..., Tensor], str]:
+    """Make a method that looks up maps on disk by sample id.
 
     Args:
         path: An .npz or .safetensors file with a map per sample id, or an .npy file with the ids in
             a .txt file of the same name, one per line.
 
     Returns:
-        The method, and the hash of what it reads.
+        The method, and the hash of the files.
 
     Raises:
         HeatproofError: If there is no such file, or it cannot be read.
     """
     if not path.is_file():
         raise HeatproofError(f"there is no file {path.absolute()}")
-    beside = path.with_suffix(".txt")
-    parts = [path, beside] if path.suffix == ".npy" and beside.is_file() else [path]
-    code = content_hash(part.read_bytes() for part in parts)
-    content = _read(path, code)
+    ids_path = path.with_suffix(".txt")
+    parts = [path, ids_path] if path.suffix == ".npy" and ids_path.is_file() else [path]
+    digest = content_hash(part.read_bytes() for part in parts)
+    maps_by_id = _read(path, digest)
 
     def stored(model: Any, x: Tensor, target: Tensor, *, rng: Any) -> Tensor:
-        if not any(sample in content for sample in rng.ids):
+        if not any(sample in maps_by_id for sample in rng.ids):
             raise HeatproofError(
-                f"{path.name} has no map for {rng.ids[0]} and its neighbours; "
-                f"it has ids like {next(iter(content), '–')}"
+                f"{path.name} has no map for {rng.ids[0]} or the rest of its batch; "
+                f"it has ids like {next(iter(maps_by_id), '–')}"
             )
-        shape = next(content[sample] for sample in rng.ids if sample in content).shape
+        shape = next(maps_by_id[sample] for sample in rng.ids if sample in maps_by_id).shape
         missing = torch.full(shape, torch.nan)
         maps = [
-            torch.from_numpy(content[sample]) if sample in content else missing
+            torch.from_numpy(maps_by_id[sample]) if sample in maps_by_id else missing
             for sample in rng.ids
         ]
         return torch.stack([m.float() for m in maps]).to(x.device)
 
     stored.__name__ = stored.__qualname__ = path.stem
     stored.__doc__ = f"Maps from {path.name}."
-    return stored, code
+    return stored, digest
 
 
 @cache
-def _read(path: Path, code: str) -> Mapping[str, np.ndarray]:
+def _read(path: Path, digest: str) -> Mapping[str, np.ndarray]:
     """Read maps ``(h, w)`` or ``(C, h, w)`` by sample id, once per hash of the file."""
     try:
         if path.suffix == ".safetensors":
@@ -94,14 +99,16 @@ def _read(path: Path, code: str) -> Mapping[str, np.ndarray]:
             return dict(maps)
     except (ValueError, OSError, EOFError) as error:
         raise HeatproofError(f"cannot read maps from {path}: {error}") from error
-    beside = path.with_suffix(".txt")
-    if not beside.is_file():
+    ids_path = path.with_suffix(".txt")
+    if not ids_path.is_file():
         raise HeatproofError(
             f"{path.name} does not say which samples its maps belong to; "
-            f"write the sample ids, one per line, to {beside.name}"
+            f"write the sample ids, one per line, to {ids_path.name}"
         )
-    ids = beside.read_text(encoding="utf-8").split("\n")
+    ids = ids_path.read_text(encoding="utf-8").split("\n")
     ids = ids[:-1] if ids and not ids[-1] else ids
     if len(ids) != len(maps):
-        raise HeatproofError(f"{path.name} has {len(maps)} maps, but {beside.name} {len(ids)} ids")
+        raise HeatproofError(
+            f"{path.name} has {len(maps)} maps, but {ids_path.name} {len(ids)} ids"
+        )
     return dict(zip(ids, maps, strict=True))

@@ -17,7 +17,7 @@ from torch import Tensor
 from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
-from heatproof.methods.adapters import attribution, is_map_file, maps_of
+from heatproof.methods.adapters import is_map_file, method_from_maps, method_from_object
 from heatproof.models.body import Body
 from heatproof.models.model import Model
 from heatproof.registry import Registry
@@ -35,18 +35,17 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {  # (B, C, h, w) -> (B, h, 
 Cost = Callable[[Mapping[str, Any]], tuple[int, int]]  # arguments -> forwards, backwards per image
 Function = Callable[..., Tensor]
 Applies = Callable[[Model], str]  # why it does not apply to a model; "" where it does
-# (the network from its layer on, batches of reference images) -> what the method is given
+# (the network from its layer on, batches of reference images) -> `prepared` of the method
 Prepare = Callable[[Model, Iterator[Tensor]], dict[str, Tensor]]
-EVERY = "all"  # the layers of a model from its input to `final`
-# Parameters of methods that the library gives, which are no options.
-_GIVEN = (
-    *("model", "x", "target", "rng", "batch", "image", "silhouette"),
-    *("prepared", "baseline_prepared"),
+ALL_LAYERS = "all"  # in an expression: each layer of a model from its input to `final`
+# Parameters that the library passes to methods; all others are options.
+_PASSED = frozenset(
+    ("model", "x", "target", "rng", "batch", "image", "silhouette", "prepared", "baseline_prepared")
 )
 
 
 class Noise(BaseModel):
-    """The method on noisy copies of its input, before channels are reduced.
+    """Runs a method on noisy copies of its input, before channels are reduced.
 
     Attributes:
         n: The number of copies.
@@ -94,9 +93,9 @@ class MethodEntry:
         version: Raised when results change.
         source: Hash of a user's code; None for what ships with the package.
         applies: Returns why it does not apply to a model; None: it applies to every model.
-        prepare: Computes what it is given as ``prepared`` from reference images.
+        prepare: Computes its argument ``prepared`` from reference images.
         noise: The noise of an entry that adds noise to another.
-        of: The entry that it adds noise to.
+        base: The id of the entry that it adds noise to.
         layers: Where it is defined: ``any`` or ``input``.
     """
 
@@ -114,14 +113,14 @@ class MethodEntry:
     applies: Applies | None = None
     prepare: Prepare | None = None
     noise: Noise | None = None
-    of: str = ""
+    base: str = ""
     layers: str = "any"
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The parameters that an expression can set."""
         reduce = inspect.Parameter("reduce", inspect.Parameter.KEYWORD_ONLY, default=self.reduce)
-        return options(self.function, *_GIVEN) | {"reduce": reduce} | self._noise_parameters()
+        return options(self.function, *_PASSED) | {"reduce": reduce} | self._noise_parameters()
 
     def takes(self, name: str) -> bool:
         """Return whether its function has a parameter of that name, such as ``batch``."""
@@ -144,12 +143,12 @@ class MethodEntry:
         first_line = (inspect.getdoc(self.function) or "").partition("\n")[0]
         if self.noise is None:
             return first_line
-        return f"{KINDS[self.noise.kind]} {self.of} over noisy inputs. {first_line}"
+        return f"{KINDS[self.noise.kind]} {self.base} over noisy inputs. {first_line}"
 
 
 @dataclass(frozen=True)
 class TransformEntry:
-    """What the registry knows about a transform; see `transform`."""
+    """A registered transform; see `transform` for the fields."""
 
     id: str
     function: Function  # (maps (B, h, w), …[, rng]) -> (B, h, w)
@@ -162,9 +161,10 @@ class TransformEntry:
         return options(self.function, "maps", "rng")
 
     def apply(self, maps: Tensor, arguments: Mapping[str, Any], rng: Rng) -> Tensor:
-        """Transform maps ``(B, h, w)``; the function is given ``rng`` if it takes it."""
-        given = {"rng": rng} if "rng" in inspect.signature(self.function).parameters else {}
-        return self.function(maps, **arguments, **given)
+        """Transform maps ``(B, h, w)``; the function is passed ``rng`` if it takes it."""
+        if "rng" in inspect.signature(self.function).parameters:
+            return self.function(maps, **arguments, rng=rng)
+        return self.function(maps, **arguments)
 
     @property
     def summary(self) -> str:
@@ -213,7 +213,7 @@ def method(
     ``x`` of shape ``(B, C, H, W)``, for the classes ``target`` of shape ``(B,)``, and returns maps
     of shape ``(B, C, h, w)`` or ``(B, h, w)``, of the size of ``x`` or smaller. With ``@layer`` in
     an expression, ``model`` is the network from that layer on and ``x`` the activation there.
-    Random numbers come from ``rng``. Keyword arguments of these names are given to the function:
+    Random numbers come from ``rng``. Keyword arguments of these names are passed to the function:
     ``batch`` (a ``LayerBatch``: gradients that methods share), ``image`` (the images themselves),
     ``silhouette``, ``prepared`` (what ``prepare`` returned) and ``baseline_prepared`` (what the
     baseline named by its option ``baseline`` has prepared, or None). All others are the method's
@@ -224,7 +224,7 @@ def method(
         @hp.method("ixg-power", family="gradient", needs=("gradient",))
         def ixg_power(model, x, target, *, rng, batch, power: int = 2):
             \"\"\"Input times a power of the gradient.\"\"\"
-            return x * batch.gradient().gradient ** power
+            return x * batch.gradient() ** power
 
     Args:
         id: The name in specs and expressions.
@@ -258,7 +258,7 @@ def method(
             layer,
             reduce,
             frozenset(needs),
-            _price(cost, needs, is_builtin(function)),
+            _cost_function(cost, needs, is_builtin(function)),
             version,
             source_hash(function),
             applies,
@@ -271,27 +271,29 @@ def method(
     return register
 
 
-def noisy(id: str, of: str, *, paper: str, reduce: str | None = None, **noise: Any) -> None:
-    """Register ``of|noise(…)`` as a method, with the noise's fields among its parameters."""
-    base = METHODS[of]
-    added = Noise(**noise)
-    reduce = reduce or base.reduce
-    signed = added.kind == "mean" and "abs" not in reduce
-    entry = replace(base, id=id, paper=paper, reduce=reduce, noise=added, of=of, signed=signed)
+def noisy(id: str, base: str, *, paper: str, reduce: str | None = None, **settings: Any) -> None:
+    """Register ``base|noise(…)`` as a method, with the noise's fields among its parameters."""
+    plain = METHODS[base]
+    noise = Noise(**settings)
+    reduce = reduce or plain.reduce
+    signed = noise.kind == "mean" and "abs" not in reduce
+    entry = replace(plain, id=id, paper=paper, reduce=reduce, noise=noise, base=base, signed=signed)
     METHODS.add(entry, entry)
 
 
-def _price(cost: Cost | tuple[int, int] | None, needs: tuple[str, ...], own: bool) -> Cost | None:
+def _cost_function(
+    cost: Cost | tuple[int, int] | None, needs: tuple[str, ...], builtin: bool
+) -> Cost | None:
     if callable(cost):
         return cost
-    if cost is None and not own:
+    if cost is None and not builtin:
         return None
     fixed = cost or ((0, 1) if "gradient" in needs else (0, 0))
     return lambda arguments: fixed
 
 
-def remembered(applies: Applies) -> Applies:
-    """Cache a check of the network that costs a pass, by network and layer."""
+def cached_per_layer(applies: Applies) -> Applies:
+    """Cache a check that costs a pass, by network and layer."""
     cache: WeakKeyDictionary[Body, dict[str, str]] = WeakKeyDictionary()
 
     @wraps(applies)
@@ -307,7 +309,7 @@ def remembered(applies: Applies) -> Applies:
 def transform(id: str, *, removes_sign: bool = False) -> Callable[[Function], Function]:
     """Register a function that changes maps, for use after a method: ``ixg|sharpen(2)``.
 
-    The function is ``(maps, …) -> maps`` on maps of shape ``(B, h, w)`` at the layer's own
+    The function is ``(maps, …) -> maps`` on maps of shape ``(B, h, w)`` at the layer's
     resolution. It is passed ``rng`` if it has such a parameter.
 
     Example::
@@ -350,8 +352,8 @@ class Expression:
         canonical: The text with every default, the version and the transforms.
         map_key: The same without transforms: what is stored.
         noise: The noise, if there is any.
-        drawn: The noisy maps it is made of, which expressions that differ only in kind or reduction
-            share.
+        noise_key: The key of the noisy maps that it is computed from; expressions that differ only
+            in kind or reduction share them.
         calls: Method and transforms as they were written.
     """
 
@@ -364,7 +366,7 @@ class Expression:
     canonical: str
     map_key: str
     noise: Noise | None = None
-    drawn: str = ""
+    noise_key: str = ""
     calls: tuple[Call, ...] = field(default=(), hash=False)
 
     @property
@@ -418,7 +420,7 @@ class Expression:
         """Parse an expression such as ``ig(steps=20)@middle|abs``, or wrap a function.
 
         Raises:
-            HeatproofError: If the text is no expression, or names something unknown.
+            HeatproofError: If the text is not an expression, or names something unknown.
         """
         if callable(text) or hasattr(text, "attribute"):
             entry = METHODS.resolve(text)
@@ -429,7 +431,7 @@ class Expression:
                 f"got {type(text).__name__}"
             )
         if not text.strip():
-            raise HeatproofError("an empty method expression; write for example ixg|abs")
+            raise HeatproofError("the method expression is empty; write for example ixg|abs")
         head, *tail = split(text, "|")
         call_text, at, layer = _partition_layer(head)
         call = parse_call(call_text)
@@ -455,32 +457,32 @@ class Expression:
         )
         full_call = str(Call(entry.id, (), dict(sorted(arguments.items()))))
         noise, labels, tail = _noise(entry, arguments, tail)
-        code = f" v{entry.version}{_own_code(entry.source, _baseline_source(arguments))}"
+        revision = f" v{entry.version}{_source_suffix(entry.source, _baseline_source(arguments))}"
         arguments = {
             k: v for k, v in arguments.items() if entry.noise is None or k not in Noise.model_fields
         }
-        map_key = f"{full_call}@{layer}{code}" + (f"|noise {noise}" if noise else "")
+        map_key = f"{full_call}@{layer}{revision}" + (f"|noise {noise}" if noise else "")
         transforms = []
         signed = entry.signed and (noise is None or noise.kind == "mean")
         canonical = [map_key]
-        for piece in tail:
-            if piece.name == "noise":
+        for step in tail:
+            if step.name == "noise":
                 raise HeatproofError(
                     f"noise stands directly after the method: {entry.id}|noise(n=4, std=0.3)|…"
                 )
-            added = TRANSFORMS.resolve(piece.name)
-            bound = piece.bind(added.parameters, "transform")
+            transform = TRANSFORMS.resolve(step.name)
+            bound = step.bind(transform.parameters, "transform")
             # A bad argument raises now, not after the first batch.
-            added.apply(torch.zeros(1, 2, 2), bound, Rng(0, [""]))
-            transforms.append((added, bound))
-            signed = signed and not added.removes_sign
-            labels.append(str(Call(added.id, tuple(bound.values()))))
-            canonical.append(f"{Call(added.id, (), bound)}{_own_code(added.source)}")
-        drawn = ""
+            transform.apply(torch.zeros(1, 2, 2), bound, Rng(0, [""]))
+            transforms.append((transform, bound))
+            signed = signed and not transform.removes_sign
+            labels.append(str(Call(transform.id, tuple(bound.values()))))
+            canonical.append(f"{Call(transform.id, (), bound)}{_source_suffix(transform.source)}")
+        noise_key = ""
         if noise:
             without_reduce = {k: v for k, v in sorted(arguments.items()) if k != "reduce"}
-            noisy_call = f"{Call(entry.of or entry.id, (), without_reduce)}@{layer}{code}"
-            drawn = f"{noisy_call} {noise.model_dump(exclude={'kind'})}"
+            noisy_call = f"{Call(entry.base or entry.id, (), without_reduce)}@{layer}{revision}"
+            noise_key = f"{noisy_call} {noise.model_dump(exclude={'kind'})}"
         return cls(
             entry,
             arguments,
@@ -491,7 +493,7 @@ class Expression:
             "|".join(canonical),
             map_key,
             noise,
-            drawn,
+            noise_key,
             calls,
         )
 
@@ -499,7 +501,7 @@ class Expression:
 def _noise(
     entry: MethodEntry, arguments: Mapping[str, Any], tail: list[Call]
 ) -> tuple[Noise | None, list[str], list[Call]]:
-    """Split the noise off: the entry's own, or what stands directly after the method.
+    """Split off the noise: the entry's, or that which stands directly after the method.
 
     Returns:
         The noise, its label as a list of one or none, and the calls that are left.
@@ -514,8 +516,8 @@ def _noise(
     return Noise(**bound), [call_label(tail[0], bound, parameters)], tail[1:]
 
 
-def _own_code(*sources: str | None) -> str:
-    """Return the hashes of a user's own code as a part of a key; empty for what ships."""
+def _source_suffix(*sources: str | None) -> str:
+    """Return the hashes of a user's code as a suffix of a key; empty for built-in code."""
     return "".join(f"+{source}" for source in sources if source is not None)
 
 
@@ -526,8 +528,8 @@ def _baseline_source(arguments: Mapping[str, Any]) -> str | None:
 
 def _stored_maps(name: str) -> MethodEntry:
     """Return the method that reads ``file:maps.npz``, maps by sample id."""
-    function, content = maps_of(Path(name.removeprefix("file:")))
-    return MethodEntry(name, function, "yours", cost=lambda arguments: (0, 0), source=content)
+    function, content_hash = method_from_maps(Path(name.removeprefix("file:")))
+    return MethodEntry(name, function, "yours", cost=lambda arguments: (0, 0), source=content_hash)
 
 
 def _entry_of(function: Any, name: str) -> MethodEntry:
@@ -538,7 +540,7 @@ def _entry_of(function: Any, name: str) -> MethodEntry:
             f"a method is an object of it, such as {function.__name__}(network)"
         )
     if hasattr(function, "attribute"):
-        wrapped = attribution(function)
+        wrapped = method_from_object(function)
         return MethodEntry(wrapped.__name__, wrapped, "yours", source="")
     if not callable(function):
         raise HeatproofError(
@@ -588,14 +590,14 @@ def _partition_layer(head: str) -> tuple[str, str, str]:
     return head, "", ""
 
 
-def at_their_layers(expressions: Sequence[Expression], model: Model) -> list[Expression]:
-    """Replace expressions at ``all`` by one for each of the model's layers, without repetitions."""
+def expand_layers(expressions: Sequence[Expression], model: Model) -> list[Expression]:
+    """Replace expressions at ``all`` by one per layer of the model, without repetitions."""
     by_label: dict[str, Expression] = {}
     for expression in expressions:
-        layers = model.all_layers if expression.layer == EVERY else [expression.layer]
+        layers = model.all_layers if expression.layer == ALL_LAYERS else [expression.layer]
         for layer in layers:
-            placed = expression.at(layer)
-            by_label[placed.label] = placed
+            at_layer = expression.at(layer)
+            by_label[at_layer.label] = at_layer
     return list(by_label.values())
 
 
@@ -605,6 +607,9 @@ def parse_methods(texts: list[str | Function]) -> list[Expression]:
     Args:
         texts: Expressions, ``group:…`` names, functions, or objects with an ``attribute`` method.
 
+    Returns:
+        The expressions; a label occurs once.
+
     Raises:
         HeatproofError: If one of them cannot be parsed, or two have the same name.
     """
@@ -613,12 +618,12 @@ def parse_methods(texts: list[str | Function]) -> list[Expression]:
         names: list[str | Function] = [text]
         if isinstance(text, str) and text.startswith("group:"):
             group = text.removeprefix("group:")
-            if group not in GROUPS and group != "all":
-                raise unknown("group of methods", group, [*GROUPS, "all"])
             if group in GROUPS:
                 members = GROUPS[group].split()
+            elif group == "all":
+                members = [entry.id for entry in METHODS if entry.source is None]
             else:
-                members = [e.id for e in METHODS if e.source is None]
+                raise unknown("group of methods", group, [*GROUPS, "all"])
             names = [m for m in members if split(m, "|")[0] in METHODS]
         for name in names:
             expression = Expression.parse(name)

@@ -155,10 +155,12 @@ def ablationcam(
     clean = score_of(model.logits(x), target)
     channels_last = x.permute(0, 2, 3, 1).contiguous()  # the layout that passes are computed in
     without = []
-    held = torch.empty(0, dtype=torch.long)
+    last_sample = torch.empty(0, dtype=torch.long)
     for sample, channel in model.passes.chunks(len(x), x.shape[1]):
-        if not torch.equal(sample, held):  # else the rows of the last chunk, restored, serve again
-            held = sample
+        if not torch.equal(
+            sample, last_sample
+        ):  # else the rows of the last chunk, restored, are reused
+            last_sample = sample
             ablated = channels_last[sample]
             row = torch.arange(len(sample))
         ablated[row, :, :, channel] = 0
@@ -181,8 +183,7 @@ def scorecam(
 ) -> Tensor:
     """Features weighted by the score of the image seen through each of them; a pass per channel.
 
-    A channel that is the same everywhere has no weight; ``compat=rao`` divides by its range of zero
-    all the same.
+    A constant channel has no weight; ``compat=rao`` divides by its range, zero, all the same.
     """
     score_of = score_function(score)
     flat = x.amax((2, 3)) == x.amin((2, 3))

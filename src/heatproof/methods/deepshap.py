@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from heatproof.errors import NotApplicable
-from heatproof.methods.base import method, remembered
+from heatproof.methods.base import cached_per_layer, method
 from heatproof.methods.relevance import norm_factors
 from heatproof.models.intercept import (
     ACTIVATIONS,
@@ -138,8 +138,8 @@ def _logits(
         return seen.result(model(torch.cat([x, torch.zeros_like(x[:1])])))
 
 
-@remembered
-def _no_rule(model: Model) -> str:
+@cached_per_layer
+def _why_no_rule(model: Model) -> str:
     """Return why the method does not apply; empty where every operation has a rule."""
     try:
         with model.passes.frozen_eval():
@@ -149,7 +149,9 @@ def _no_rule(model: Model) -> str:
     return ""
 
 
-def start(logits: Tensor, target: Tensor, score: str) -> Tensor:  # (B + 1, K), (B,) -> (B, K)
+def logit_multipliers(
+    logits: Tensor, target: Tensor, score: str
+) -> Tensor:  # (B + 1, K), (B,) -> (B, K)
     """Compute the multipliers of the logits for a score.
 
     Softmax is taken apart into exponentials, a sum and a logarithm.
@@ -164,16 +166,16 @@ def start(logits: Tensor, target: Tensor, score: str) -> Tensor:  # (B + 1, K), 
     e0 = (z0 - peak).exp()
     total = e.sum(1, keepdim=True)
     total0 = e0.sum(1, keepdim=True)
-    of_log = chosen - slope(total, total0, total.log(), total0.log(), 1 / total) * slope(
+    log_multipliers = chosen - slope(total, total0, total.log(), total0.log(), 1 / total) * slope(
         z, z0, e, e0, e
     )
     if score == "logprob":
-        return of_log
+        return log_multipliers
     log, log0 = (
         (v * chosen).sum(1, keepdim=True)
         for v in (z - peak - total.log(), z0 - peak - total0.log())
     )
-    return of_log * slope(log, log0, log.exp(), log0.exp(), log.exp())
+    return log_multipliers * slope(log, log0, log.exp(), log0.exp(), log.exp())
 
 
 @method(
@@ -182,7 +184,7 @@ def start(logits: Tensor, target: Tensor, score: str) -> Tensor:  # (B + 1, K), 
     paper="Lundberg & Lee 2017",
     needs=("rules",),
     cost=(0, 1),
-    applies=_no_rule,
+    applies=_why_no_rule,
 )
 def deepshap(
     model: Model,
@@ -201,7 +203,7 @@ def deepshap(
 
     def attribute(leaf: Tensor, goal: Tensor) -> Tensor:
         logits = _logits(model, leaf, COMPAT[compat])
-        weights = F.pad(start(logits.detach(), goal, score), (0, 0, 0, 1))
+        weights = F.pad(logit_multipliers(logits.detach(), goal, score), (0, 0, 0, 1))
         return leaf * torch.autograd.grad(logits, leaf, weights)[0]
 
     return model.passes.attribute(x, target, attribute)

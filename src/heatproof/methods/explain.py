@@ -1,4 +1,4 @@
-"""From expressions to maps, in one place for all methods.
+"""Compute maps from expressions, in the same way for all methods.
 
 The order is: method [→ noise] → channel reduction → *stored* at native resolution → transforms at
 native resolution → bilinear resizing to the image, last.
@@ -36,7 +36,7 @@ class MapError(HeatproofError):
 
 
 def no_reference(expression: Expression) -> Mapping[str, Tensor]:
-    """Refuse a method that prepares: there are no reference images.
+    """Raise an error, as there are no reference images to prepare a method from.
 
     Raises:
         HeatproofError: Always.
@@ -45,7 +45,7 @@ def no_reference(expression: Expression) -> Mapping[str, Tensor]:
 
 
 def prepare(expression: Expression, model: Model, reference: Reference) -> dict[str, Tensor]:
-    """Compute what a method needs beforehand, from reference images."""
+    """Compute what a method prepares from reference images."""
     assert expression.entry.prepare is not None
     return expression.entry.prepare(model.tail(expression.layer), reference.batches(model))
 
@@ -89,24 +89,23 @@ class Explainer:
         """
         check_applicable(expression, self.model, self.silhouette is not None)
         batch = self.batch.at(expression.layer)
-        raw = (
-            self._moment(expression, batch.x) if expression.noise else self._call(expression, batch)
-        )
+        if expression.noise:
+            raw = self._moment(expression, batch.x)
+        else:
+            raw = self._call(expression, batch)
         return _checked(raw, batch.x, expression)
 
     def _call(self, expression: Expression, batch: LayerBatch) -> Tensor:
         """Call the method on a batch at its layer."""
         entry = expression.entry
-        offered = {"batch": batch, "image": self.batch.x, "silhouette": self.silhouette}
-        given: dict[str, Any] = {
-            name: value for name, value in offered.items() if entry.takes(name)
-        }
+        available = {"batch": batch, "image": self.batch.x, "silhouette": self.silhouette}
+        arguments: dict[str, Any] = {k: v for k, v in available.items() if entry.takes(k)}
+        arguments |= {k: v for k, v in expression.arguments.items() if k != "reduce"}
         if entry.prepare:
-            given["prepared"] = self.prepared(expression)
-        arguments = {k: v for k, v in expression.arguments.items() if k != "reduce"}
+            arguments["prepared"] = self.prepared(expression)
         if entry.takes("baseline_prepared"):
             baseline = Baseline.parse(arguments["baseline"])
-            given["baseline_prepared"] = baseline.prepared_by(self.prepared_baseline)
+            arguments["baseline_prepared"] = baseline.prepared_by(self.prepared_baseline)
 
         def call() -> Tensor:
             return entry.function(
@@ -114,7 +113,6 @@ class Explainer:
                 batch.x,
                 batch.target,
                 rng=self.rng,
-                **given,
                 **arguments,
             )
 
@@ -130,7 +128,7 @@ class Explainer:
         """
         noise = expression.noise
         assert noise is not None
-        if expression.drawn not in self._moments:
+        if expression.noise_key not in self._moments:
             flat = h.flatten(1)
             scale = (flat.amax(1) - flat.amin(1)).reshape(-1, 1, 1, 1) if noise.relative else 1
             width = noise.std * scale
@@ -144,13 +142,13 @@ class Explainer:
                 raw = raw.detach().float()
                 first = first.to(raw) + raw / noise.n
                 second = second.to(raw) + raw**2 / noise.n
-            self._moments[expression.drawn] = first, second
-        first, second = self._moments[expression.drawn]
+            self._moments[expression.noise_key] = first, second
+        first, second = self._moments[expression.noise_key]
         return {"mean": first, "sq": second, "var": (second - first**2).clamp(min=0)}[noise.kind]
 
     @contextmanager
     def _guarding(self, h: Tensor, expression: Expression) -> Iterator[None]:
-        """Restore input and network behind a user's code, and raise if it has changed them."""
+        """Restore input and network after a user's code, and raise if it has changed them."""
         before = h.clone()
         try:
             with assert_unchanged(self.model.module):
@@ -162,7 +160,7 @@ class Explainer:
         if changed:
             raise MapError(f"{expression.label} changed its input in place; work on x.clone()")
 
-    def again(self, expression: Expression, x: Tensor) -> Tensor:
+    def recompute(self, expression: Expression, x: Tensor) -> Tensor:
         """Compute maps of other images of the same samples, for the same targets.
 
         Args:
@@ -193,7 +191,7 @@ def check_applicable(expression: Expression, model: Model, has_silhouettes: bool
 
     Raises:
         NotApplicable: If it does not.
-        HeatproofError: If the model has no such layer; the message lists those there are.
+        HeatproofError: If the model has no such layer; the message lists its layers.
     """
     entry = expression.entry
     try:
@@ -310,9 +308,9 @@ def explain(
     check_applicable(expression, model, silhouette is not None)
     explainer = Explainer(ModelBatch(model, x, target, [expression.layer]), rng, silhouette)
     if reference is not None:
-        others = _reference(model, reference)
-        explainer.prepared = partial(prepare, model=model, reference=others)
-        explainer.prepared_baseline = lambda b: b.prepare(model, others.batches(model))
+        prepared_from = _reference(model, reference)
+        explainer.prepared = partial(prepare, model=model, reference=prepared_from)
+        explainer.prepared_baseline = lambda b: b.prepare(model, prepared_from.batches(model))
     maps = explainer.resized(transformed(expression, explainer.native(expression), rng))
     bad = (~finite(maps)).nonzero().flatten().tolist()
     if bad:

@@ -59,7 +59,7 @@ def extremal(
         x: Its input, ``(B, C, h, w)``.
         target: Class indices of shape ``(B,)``.
         rng: Not used.
-        steps: The number of masks on the way; the last is the map.
+        steps: The number of successive masks; the last is the map.
         areas: The fractions of the map that masks take; the map is the mean over the areas.
         step: The spacing of the mask's bumps; by default 7 px at 224 px, in proportion elsewhere.
         sigma: The reach of the bumps; by default 21 px at 224 px.
@@ -90,7 +90,7 @@ def optimised(
     jitter: bool,
     score: str,
 ) -> Tensor:
-    """Optimize masks by gradient descent with momentum, each by itself.
+    """Optimise masks by gradient descent with momentum, each by itself.
 
     Args:
         model: The model.
@@ -98,7 +98,7 @@ def optimised(
         target: Class indices of shape ``(n,)``.
         areas: The fraction of the map that each mask takes, ``(n,)``.
         bumps: The smooth masks.
-        steps: The number of masks on the way.
+        steps: The number of successive masks.
         jitter: Whether every other step looks at the mirror image.
         score: The name of the score.
 
@@ -132,7 +132,7 @@ def blurred(x: Tensor, widest: float) -> Tensor:  # (n, C, H, W) -> (n, levels, 
 
 
 def at_level(pyramid: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:  # -> (n, C, H, W) twice
-    """Return images with each position's level of blur, and their derivative by the mask."""
+    """Return images blurred by each position's level, and their derivative by the mask's value."""
     level = masks[:, None, None] * (LEVELS - 1)
     below = level.floor()
     index = below.long().expand(-1, -1, *pyramid.shape[2:])
@@ -231,13 +231,16 @@ class Bumps:
         return total / (COLDNESS * whole), whole
 
     def vjp(self, pressure: Tensor, masks: Tensor, whole: Tensor, uphill: Tensor) -> Tensor:
-        """Compute the derivative by the pressure ``(n, g, g)`` from that by the masks.
+        """Compute the gradient with respect to the pressure from that with respect to the masks.
 
         Args:
             pressure: The pressures, ``(n, g, g)``.
             masks: What ``masks`` made of them, ``(n, h, w)``.
-            whole: What ``masks`` returned besides.
-            uphill: The derivative by the masks, ``(n, h, w)``.
+            whole: The second result of ``masks``.
+            uphill: The gradient with respect to the masks, ``(n, h, w)``.
+
+        Returns:
+            The gradient, ``(n, g, g)``.
         """
         slots = self._slots(masks)
         arriving = self._slots(uphill) / whole

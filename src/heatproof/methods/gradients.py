@@ -136,28 +136,24 @@ def integrated_gradients(
         HeatproofError: If the trapezoid rule has fewer than two steps.
     """
     if rule == "trapezoid" and steps < 2:
-        raise HeatproofError(
-            "the trapezoid has two ends: ig(rule=trapezoid) needs at least 2 steps"
-        )
+        raise HeatproofError("ig(rule=trapezoid) needs at least 2 steps, the two ends of the line")
     alpha, weight = (torch.from_numpy(v).to(x).reshape(-1, 1, 1, 1) for v in _nodes(steps, rule))
     path = model.passes.to_layout(x - start)
     total = x.new_zeros(())
-    offset = start.stride(0) > 0 or bool(
-        start[:1].any()
-    )  # whether the line starts elsewhere than 0
+    starts_at_zero = start.stride(0) == 0 and not start[:1].any()
     for sample, node in model.passes.chunks(len(x), steps):
         parts = blocks(sample, node, steps)
         points = torch.empty_like(path[:1].expand(len(sample), *x.shape[1:]))
         for part in parts:
-            torch.mul(path[part.samples, None], alpha[part.variants], out=part.of(points))
-            if offset:
-                part.of(points).add_(start[part.samples, None])
+            torch.mul(path[part.samples, None], alpha[part.variants], out=part.select(points))
+            if not starts_at_zero:
+                part.select(points).add_(start[part.samples, None])
         gradient = model.gradient(points, target[sample.to(x.device)], score=score).gradient
         if not total.ndim:
             # Laid out in memory as gradients are.
             total = torch.zeros_like(gradient[:1].expand_as(x))
         for part in parts:
-            for weighted in part.of(gradient).mul_(weight[part.variants]).unbind(1):
+            for weighted in part.select(gradient).mul_(weight[part.variants]).unbind(1):
                 total[part.samples] += weighted
     return path * total
 

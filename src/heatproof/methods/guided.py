@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from heatproof.errors import NotApplicable
-from heatproof.methods.base import method, remembered
+from heatproof.methods.base import cached_per_layer, method
 from heatproof.models.intercept import graph, is_opaque
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.scores import ScoreName, score_function
 
-# (what the ReLU's own backward gives, what arrived) -> what is passed on
+# (gradient of the ReLU's input by torch, gradient of its output) -> what is passed on
 Gate = Callable[[Tensor, Tensor], Tensor]
 
 
 def relus(output: Tensor) -> list[Any]:
-    """Return the nodes of ReLUs, ReLU6s and clamps at zero behind a tensor.
+    """Return the nodes of ReLUs, ReLU6s and clamps at zero in the graph of a tensor.
 
     Raises:
         NotApplicable: If a node hides what happens inside it.
@@ -66,7 +66,7 @@ def _is_relu(node: Any) -> bool:
 def gated_gradient(model: Model, x: Tensor, target: Tensor, score: str, gate: Gate) -> Tensor:
     """Compute the score's gradient with a gate in place of every ReLU's backward.
 
-    Where no ReLU is left behind x, it is the gradient.
+    If no ReLU follows x, it is the plain gradient.
 
     Args:
         model: The model to explain at its input.
@@ -92,13 +92,13 @@ def gated_gradient(model: Model, x: Tensor, target: Tensor, score: str, gate: Ga
     return model.passes.attribute(x, target, attribute)
 
 
-@remembered
+@cached_per_layer
 def without_relus(model: Model) -> str:
     """Return why the methods do not apply; empty where there are ReLUs anywhere in the network."""
-    whole = model.root
+    root = model.root
     try:
-        with whole.passes.frozen_eval():
-            nodes = relus(whole(whole.passes.zero_activation()))
+        with root.passes.frozen_eval():
+            nodes = relus(root(root.passes.zero_activation()))
     except NotApplicable as error:
         return str(error)
     if nodes:

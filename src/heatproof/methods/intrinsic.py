@@ -16,7 +16,7 @@ from heatproof.models.views import visible_cell
 from heatproof.tensor.noise import Rng
 
 
-def _is_bagnet(model: Model) -> str:
+def _why_not_bagnet(model: Model) -> str:
     if visible_cell(model) is not None:
         return (
             "it needs the patches of the whole image, and in this view all but one grid cell is "
@@ -27,7 +27,7 @@ def _is_bagnet(model: Model) -> str:
     return f"{model.name} is not a BagNet, such as paperbirds/bagnet; ixg works on any model"
 
 
-def _is_bcos(model: Model) -> str:
+def _why_not_bcos(model: Model) -> str:
     if is_bcos(model.module):
         return ""
     return f"{model.name} has no B-cos layers, as paperbirds/bcos has; ixg works on any model"
@@ -39,21 +39,21 @@ def _is_bcos(model: Model) -> str:
     paper="Brendel & Bethge 2019",
     needs=("BagNet",),
     cost=(16, 0),
-    applies=_is_bagnet,
+    applies=_why_not_bagnet,
     layers="input",
 )
 def bagnet(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
     """The target's logit of the patch around each pixel; for BagNets."""
     net = model.module
     if not isinstance(net, BagNet):
-        raise NotApplicable(_is_bagnet(model))
+        raise NotApplicable(_why_not_bagnet(model))
     return stitched(model, net, x, target)
 
 
 def stitched(model: Model, net: BagNet, x: Tensor, target: Tensor) -> Tensor:
     """Compute the target's logit of the patch around every pixel (shift-and-stitch).
 
-    The network looks at every ``stride``-th position, so it runs on stride² shifted windows, whose
+    The network evaluates every ``stride``-th position, so it runs on stride² shifted windows, whose
     maps are interleaved. Zeros surround the image.
 
     Args:
@@ -101,11 +101,11 @@ def features(model: Model, x: Tensor) -> Tensor:
     paper="Böhle et al. 2022",
     needs=("gradient", "B-cos"),
     cost=(1, 1),
-    applies=_is_bcos,
+    applies=_why_not_bcos,
 )
 def bcos(model: Model, x: Tensor, target: Tensor, *, rng: Rng, batch: LayerBatch) -> Tensor:
     """Input × weight of the linear map that a B-cos network is for an image, over six channels."""
-    if reason := _is_bcos(model):
+    if reason := _why_not_bcos(model):
         raise NotApplicable(reason)
     encodes = model.start_layer == "input" and isinstance(model.body.module_after(0), Encode)
     layer = model.layers[1] if encodes else "input"

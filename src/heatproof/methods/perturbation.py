@@ -1,6 +1,6 @@
-"""Methods that remove parts of the image and watch the score: windows and random masks.
+"""Methods that remove parts of the image and measure the score: windows and random masks.
 
-``masked_scores`` is the mechanism of them all.
+All of them call ``masked_scores``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from heatproof.baselines import Baseline, BaselineName
 from heatproof.errors import HeatproofError
 from heatproof.methods.base import method
 from heatproof.models.model import Model
-from heatproof.tensor.batching import each, rows
+from heatproof.tensor.batching import map_rows, rows
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.resample import linear
 from heatproof.tensor.scores import ScoreName, score_function
@@ -70,14 +70,14 @@ def clean_scores(model: Model, x: Tensor, target: Tensor, score: str) -> Tensor:
     return score_function(score)(model.logits(x), target).double()
 
 
-def fill_of(
+def baseline_fill(
     model: Model,
     x: Tensor,
     baseline: str,
     rng: Rng,
     prepared: Mapping[str, Tensor] | None = None,
 ) -> Tensor | None:
-    """Compute what removed pixels become by a baseline; None: zero.
+    """Compute what removed pixels become with a baseline.
 
     Args:
         model: The model.
@@ -85,6 +85,9 @@ def fill_of(
         baseline: The baseline; at layers other than the input it must be zero.
         rng: The samples' noise.
         prepared: What the baseline has prepared, if it prepares.
+
+    Returns:
+        Images of the shape of x; None for zeros.
 
     Raises:
         HeatproofError: If the layer is not the input and the baseline not zero.
@@ -159,7 +162,7 @@ def occlusion(
     def keep(window: Tensor) -> Tensor:
         return 1 - down[window // len(along), :, None] * along[window % len(along), None, :]
 
-    fill = fill_of(model, x, baseline, rng, baseline_prepared)
+    fill = baseline_fill(model, x, baseline, rng, baseline_prepared)
     count = len(down) * len(along)
     without = masked_scores(model, x, target, count, keep, score=score, fill=fill)
     drops = clean_scores(model, x, target, score)[:, None] - without
@@ -168,7 +171,7 @@ def occlusion(
         drops = drops / torch.outer(down.sum(1), along.sum(1))
     down = down.double()
     along = along.double()
-    return each(lambda d: down.T @ d @ along, drops)
+    return map_rows(lambda d: down.T @ d @ along, drops)
 
 
 def windows(side: int, size: int, stride: int, compat: str | None = None) -> Tensor:
@@ -201,7 +204,7 @@ def windows(side: int, size: int, stride: int, compat: str | None = None) -> Ten
 
 @dataclass(frozen=True)
 class SoftMasks:
-    """Random grids, enlarged and cropped to masks; each mask is made when it is asked for."""
+    """Random grids, enlarged and cropped to masks; each mask is computed on demand."""
 
     grids: Tensor  # (N, s, s) of 0 and 1
     offsets: Tensor  # (N, 2): row and column of the crop
@@ -210,7 +213,7 @@ class SoftMasks:
     size: tuple[int, int]
 
     @classmethod
-    def of(
+    def from_grids(
         cls, grids: Tensor, offsets: Tensor, height: int, width: int, compat: str | None = None
     ) -> SoftMasks:
         """Make masks of a size from grids ``(N, s, s)`` and the offsets ``(N, 2)`` of the crops."""
@@ -222,7 +225,7 @@ class SoftMasks:
         return cls(grids, offsets, down, along, (height, width))
 
     @classmethod
-    def drawn(
+    def draw(
         cls, rng: Rng, x: Tensor, masks: int, cells: int, p: float, compat: str | None
     ) -> SoftMasks:
         """Draw masks for images x, in whose grids a cell is kept with probability p."""
@@ -232,7 +235,7 @@ class SoftMasks:
             [_room(side, cells, compat) for side in (height, width)], device=rng.device
         )
         offsets = (rng.once("rise offsets", (masks, 2)) * room).long().to(x.device)
-        return cls.of(grids, offsets, height, width, compat)
+        return cls.from_grids(grids, offsets, height, width, compat)
 
     def __len__(self) -> int:
         return len(self.grids)
@@ -295,17 +298,9 @@ def rise(
             expected (masks · p), and enlarges the grid to ⌊H (1 + 1/cells)⌋. That library crops a
             whole batch alike; here every mask has its own crop.
     """
-    drawn = SoftMasks.drawn(rng, x, masks, cells, p, compat)
-    return rise_maps(
-        model,
-        x,
-        target,
-        drawn,
-        p,
-        score,
-        fill_of(model, x, baseline, rng, baseline_prepared),
-        compat,
-    )
+    drawn = SoftMasks.draw(rng, x, masks, cells, p, compat)
+    fill = baseline_fill(model, x, baseline, rng, baseline_prepared)
+    return rise_maps(model, x, target, drawn, p, score, fill, compat)
 
 
 @perturbation("rise-u", paper="Hesse et al. 2024", signed=False, cost=_masks)
@@ -322,9 +317,8 @@ def rise_u(
 ) -> Tensor:
     """RISE with removed pixels from one image of U(-1, 1) noise, the same for all samples."""
     noise = (2 * rng.once("rise-u", x.shape[1:]).to(x) - 1).expand_as(x)
-    return rise_maps(
-        model, x, target, SoftMasks.drawn(rng, x, masks, cells, p, None), p, score, noise
-    )
+    drawn = SoftMasks.draw(rng, x, masks, cells, p, None)
+    return rise_maps(model, x, target, drawn, p, score, noise)
 
 
 def rise_maps(
@@ -355,4 +349,4 @@ def mask_sums(weights: Tensor, keep: Keep, size: int) -> Tensor:  # (B, N) -> (B
 
 def _weighted(weights: Tensor, masks: Tensor) -> Tensor:  # (B, n), (n, H, W) -> (B, H, W)
     flat = masks.flatten(1)
-    return each(lambda w: w @ flat, weights).reshape(len(weights), *masks.shape[1:])
+    return map_rows(lambda w: w @ flat, weights).reshape(len(weights), *masks.shape[1:])

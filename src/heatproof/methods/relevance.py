@@ -2,7 +2,7 @@
 
 It is for networks of convolutions, ReLUs, pools and residual sums. The relevance of the target's
 logit is 1, or the logit itself (``start=logit``). From 1, a negative logit turns the map around:
-what has made it negative comes out positive. On a grid of images, where a class's mean logit is
+what made it negative becomes positive. On a grid of images, where a class's mean logit is
 often negative, use ``start=logit``.
 
 Every operation distributes what arrives at its outputs among its inputs. Convolutions follow one
@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input
 
 from heatproof.errors import NotApplicable
-from heatproof.methods.base import method, remembered
+from heatproof.methods.base import cached_per_layer, method
 from heatproof.models.intercept import (
     ACTIVATIONS,
     MOVES,
@@ -77,7 +77,7 @@ class Affine:
         return values if self.options is None else values[:, None, None]
 
     def then(self, scale: Tensor, shift: Tensor) -> Affine:
-        """Return the layer with z · scale + shift behind it, each ``(outputs,)``."""
+        """Return the layer followed by z · scale + shift, each ``(outputs,)``."""
         weight = self.weight * scale.reshape(-1, *[1] * (self.weight.ndim - 1))
         return replace(self, weight=weight, bias=self.bias * scale + shift)
 
@@ -176,7 +176,7 @@ class Rules:
 class Propagation:
     """A run of the network whose backward carries relevance.
 
-    A factor and a shift behind a layer are merged into the layer.
+    A factor and a shift after a layer are merged into the layer.
     """
 
     def __init__(self, model: Model, rules: Rules):
@@ -280,7 +280,7 @@ class Propagation:
         Its relevance is then that of the two together.
         """
         if call.args[0] is not self.start or self.model.start_layer == "input":
-            raise NoRule("batch_norm behind no convolution")
+            raise NoRule("batch_norm that follows no convolution")
         return passed(call)
 
     def merged(
@@ -441,8 +441,8 @@ def relevance(
     return halved.passes.attribute(x, target, attribute)
 
 
-@remembered
-def _no_rule(model: Model) -> str:
+@cached_per_layer
+def _why_no_rule(model: Model) -> str:
     """Return why the methods do not apply; empty where every operation has a rule."""
     rules = Rules(z_plus, z_plus, z_plus if model.start_layer == "input" else None)
     try:
@@ -464,7 +464,7 @@ Start = Literal["one", "logit"]
     paper="Rao et al. 2024",
     needs=("rules",),
     cost=(0, 1),
-    applies=_no_rule,
+    applies=_why_no_rule,
 )
 def lrp_focus(
     model: Model,
@@ -485,7 +485,7 @@ def lrp_focus(
     paper="Rao et al. 2024",
     needs=("rules",),
     cost=(0, 1),
-    applies=_no_rule,
+    applies=_why_no_rule,
 )
 def lrp_composite(
     model: Model,

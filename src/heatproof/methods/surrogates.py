@@ -19,13 +19,13 @@ from heatproof.errors import HeatproofError
 from heatproof.methods.perturbation import (
     Compat,
     Count,
+    baseline_fill,
     clean_scores,
-    fill_of,
     masked_scores,
     perturbation,
 )
 from heatproof.models.model import Model
-from heatproof.tensor.batching import each
+from heatproof.tensor.batching import map_rows
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.resample import cubic, nearest
 from heatproof.tensor.scores import ScoreName
@@ -34,7 +34,7 @@ CELLS = 8
 Cells = Annotated[int, Field(ge=2, le=64)] | None  # along a side; None: 8, or fewer if x is smaller
 
 
-def side_of(x: Tensor, cells: int | None) -> int:
+def cells_per_side(x: Tensor, cells: int | None) -> int:
     """Return the number of cells along a side of the grid over x.
 
     Raises:
@@ -86,7 +86,7 @@ def cell_scores(
         Scores of shape ``(B, N)``, in double precision.
     """
     kept = masks.to(x)
-    fill = fill_of(model, x, baseline, rng, prepared)
+    fill = baseline_fill(model, x, baseline, rng, prepared)
 
     def keep(mask: Tensor) -> Tensor:
         return spread(kept[mask], x)
@@ -131,7 +131,7 @@ def lime(
         baseline_prepared: What the baseline has prepared, if it prepares.
         score: What to explain of the target: ``logit``, ``softmax`` or ``logprob``.
     """
-    kept = rng.once("lime", (masks, side_of(x, cells) ** 2)).to(x.device) < 0.5
+    kept = rng.once("lime", (masks, cells_per_side(x, cells) ** 2)).to(x.device) < 0.5
     kept[0] = True
     scores = cell_scores(model, x, target, kept, rng, baseline, score, baseline_prepared)
     distance = 1 - kept.double().mean(1).sqrt()
@@ -148,7 +148,7 @@ def ridge(
     weighted = z.T * weights
     penalty = alpha * torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
     solution = torch.linalg.pinv(weighted @ z + penalty, hermitian=True) @ weighted
-    return each(lambda y: solution @ (y - fractions @ y), scores)
+    return map_rows(lambda y: solution @ (y - fractions @ y), scores)
 
 
 def _coalitions(arguments: Mapping[str, Any]) -> tuple[int, int]:
@@ -185,15 +185,16 @@ def kernelshap(
         baseline_prepared: What the baseline has prepared, if it prepares.
         score: What to explain of the target: ``logit``, ``softmax`` or ``logprob``.
     """
-    players = side_of(x, cells) ** 2
+    players = cells_per_side(x, cells) ** 2
     every = players < 32 and 2**players - 2 <= masks
     if not every and masks < 2 * players:
         raise HeatproofError(
             f"kernelshap: {players} cells need at least {2 * players} masks; got masks={masks}"
         )
-    coalitions, weights = (
-        all_coalitions(players) if every else drawn_coalitions(rng, players, masks)
-    )
+    if every:
+        coalitions, weights = all_coalitions(players)
+    else:
+        coalitions, weights = drawn_coalitions(rng, players, masks)
     coalitions = torch.cat([coalitions, torch.zeros(1, players, dtype=torch.bool)]).to(x.device)
     scores = cell_scores(model, x, target, coalitions, rng, baseline, score, baseline_prepared)
     empty = scores[:, -1:]
@@ -239,8 +240,9 @@ def efficient(
     z = masks.double()
     weighted = z.T * weights
     inverse = torch.linalg.pinv(weighted @ z, hermitian=True)
-    solution, toward = inverse @ weighted, inverse.sum(1)
-    free = each(lambda y: solution @ y, gains)
+    solution = inverse @ weighted
+    toward = inverse.sum(1)
+    free = map_rows(lambda y: solution @ y, gains)
     return free + (total - free.sum(1, keepdim=True)) * toward / toward.sum()
 
 
@@ -282,7 +284,7 @@ def sobol(
         score: What to explain of the target: ``logit``, ``softmax`` or ``logprob``.
         compat: ``xplique`` keeps the negative values that enlarging gives.
     """
-    designed = replicated_designs(side_of(x, cells) ** 2, designs)
+    designed = replicated_designs(cells_per_side(x, cells) ** 2, designs)
     scores = cell_scores(model, x, target, designed, rng, baseline, score, baseline_prepared)
     return enlarged(total_indices(scores, designs), x, compat)
 
@@ -346,7 +348,7 @@ def hsic(
         compat: ``xplique`` takes the median score as the width, although a logit's zero is
             arbitrary (there is no map where it is 0), and keeps negative values.
     """
-    kept = sobol_sequence(masks, side_of(x, cells) ** 2) > 0.5
+    kept = sobol_sequence(masks, cells_per_side(x, cells) ** 2) > 0.5
     scores = cell_scores(model, x, target, kept, rng, baseline, score, baseline_prepared)
     return enlarged(dependence(kept.to(x.device), scores, compat), x, compat)
 
@@ -361,7 +363,7 @@ def dependence(
     """
     sign = 2 * masks.double() - 1
     sign = sign - sign.mean(0)
-    return each(
+    return map_rows(
         lambda y: (sign * (output_kernel(y, compat) @ sign)).sum(0) / (2 * len(sign)), scores
     )
 
@@ -379,5 +381,5 @@ def enlarged(values: Tensor, x: Tensor, compat: str | None) -> Tensor:  # (B, ce
     """Enlarge the values of cells to a map, bicubically."""
     cells = round(values.shape[1] ** 0.5)
     down, along = (cubic(length, cells).to(values) for length in x.shape[2:])
-    maps = each(lambda grid: down @ grid @ along.T, values.reshape(-1, cells, cells))
+    maps = map_rows(lambda grid: down @ grid @ along.T, values.reshape(-1, cells, cells))
     return maps if compat == "xplique" else maps.clamp(min=0)

@@ -17,7 +17,7 @@ from torch.nn.functional import linear, one_hot
 
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods.base import method
-from heatproof.models.hooks import Call, record_calls
+from heatproof.models.hooks import ModuleCall, record_calls
 from heatproof.models.model import Model
 from heatproof.models.operations import Product, Sum
 from heatproof.models.vit import Attention, Block, ClassToken, Tokens, is_vit
@@ -26,7 +26,7 @@ from heatproof.tensor.noise import Rng
 Start = Annotated[int, Field(ge=0)]
 
 
-def _is_plain_vit(model: Model) -> str:
+def _why_not_plain_vit(model: Model) -> str:
     if is_vit(model.module):
         return ""
     reason = f" ({model.unconverted})" if model.unconverted else ""
@@ -37,7 +37,12 @@ def _is_plain_vit(model: Model) -> str:
 
 
 attending = partial(
-    method, family="attention", signed=False, needs=("ViT",), applies=_is_plain_vit, layers="input"
+    method,
+    family="attention",
+    signed=False,
+    needs=("ViT",),
+    applies=_why_not_plain_vit,
+    layers="input",
 )
 
 
@@ -98,7 +103,7 @@ def vit_gradcam(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
 
 def _blocks(model: Model, start: int) -> list[Block]:
     """Return the blocks from ``start`` on."""
-    if reason := _is_plain_vit(model):
+    if reason := _why_not_plain_vit(model):
         raise NotApplicable(reason)
     blocks = [stage for stage in model.module.children() if isinstance(stage, Block)]
     if start >= len(blocks):
@@ -115,7 +120,7 @@ def _attentions(blocks: Sequence[Block]) -> list[nn.Module]:
 def _patches(
     model: Model, x: Tensor, target: Tensor, kind: str, explain: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """Call a function that gives rows ``(B, 1 + patches)``; maps are ``(B, h, w)``."""
+    """ModuleCall a function that gives rows ``(B, 1 + patches)``; maps are ``(B, h, w)``."""
     rows = torch.cat([explain(*piece) for piece in model.passes.grad_batches(x, target, kind)])[
         : len(x)
     ]
@@ -191,7 +196,7 @@ class Relevance:
     the relevances that come back are added.
     """
 
-    def __init__(self, calls: dict[nn.Module, Call]):
+    def __init__(self, calls: dict[nn.Module, ModuleCall]):
         self.calls = calls
         self.at: dict[nn.Module, Tensor] = {}  # the relevance of attentions
 

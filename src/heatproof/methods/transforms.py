@@ -1,4 +1,4 @@
-"""Transforms of maps, applied behind a method at the layer's resolution."""
+"""Transforms of maps, applied after a method at the layer's resolution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heatproof.tensor.patches import bands_of
 from heatproof.tensor.soundness import relative
 
 Scheme = Literal["constant", "random", "partial"]
-SHIFT = 0.6  # for maps in [0, 1]
+SHIFT = 0.6  # how much is added or subtracted, for maps in [0, 1]
 
 
 @transform("abs", removes_sign=True)
@@ -88,7 +88,7 @@ def remove(maps: Tensor, scheme: Scheme, *, rng: Rng) -> Tensor:
     """
     values = relative(maps)
     if scheme == "partial":
-        return values.masked_fill(_ascending(values, rng, 0.6, 0.8), 0)
+        return values.masked_fill(_between_ranks(values, rng, 0.6, 0.8), 0)
     return (values - _shift("remove", scheme, values, rng)).clamp(min=0)
 
 
@@ -102,7 +102,7 @@ def introduce(maps: Tensor, scheme: Scheme, *, rng: Rng) -> Tensor:
     values = relative(maps)
     if scheme == "partial":
         high = values.flatten(1).quantile(0.8, dim=1)[:, None, None]
-        return torch.where(_ascending(values, rng, 0, 0.4), high, values)
+        return torch.where(_between_ranks(values, rng, 0, 0.4), high, values)
     return (values + _shift("introduce", scheme, values, rng)).clamp(max=1)
 
 
@@ -112,10 +112,12 @@ def _shift(purpose: str, scheme: Scheme, values: Tensor, rng: Rng) -> Tensor | f
     return SHIFT * rng.uniform(purpose, values.shape[1:]).to(values)
 
 
-def _ascending(values: Tensor, rng: Rng, begin: float, end: float) -> Tensor:  # (B, h, w) -> bool
-    """Return the pixels between two fractions of all, in ascending order.
+def _between_ranks(
+    values: Tensor, rng: Rng, begin: float, end: float
+) -> Tensor:  # (B, h, w) -> bool
+    """Mark the pixels whose ascending rank lies between two fractions of all pixels.
 
-    Ties are broken by an order that each sample has.
+    Ties are broken at random, in the same order for every map of a sample.
     """
     pixels = values[0].numel()
     ranks = pixels - 1 - removal_order(values, rng.ids, rng.seed)

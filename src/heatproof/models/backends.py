@@ -54,7 +54,9 @@ class Whole(nn.Module):
         return logits, seen[self.embedding].flatten(1)
 
 
-def forward_by(backend: str, whole: Whole, batch: Tensor, span: tuple[Tensor, Tensor]) -> Forward:
+def forward_by(
+    backend: str, whole: Whole, batch: Tensor, input_range: tuple[Tensor, Tensor]
+) -> Forward:
     """Return the backend's forward function for batches of one shape.
 
     It is made once, and again if the weights have changed. A write through ``.data``, which torch
@@ -64,27 +66,30 @@ def forward_by(backend: str, whole: Whole, batch: Tensor, span: tuple[Tensor, Te
         backend: One of ``NAMES``, except eager.
         whole: The network.
         batch: A batch of the shape and type to run.
-        span: The lowest and the highest value of images, ``(C, 1, 1)`` each.
+        input_range: The lowest and the highest value of images, ``(C, 1, 1)`` each.
+
+    Returns:
+        A function from images ``(B, C, H, W)`` to logits ``(B, K)`` and embeddings ``(B, D)``.
 
     Raises:
         HeatproofError: If the backend cannot run the network, or its results differ.
     """
-    made = _made.setdefault(whole.body, {})
+    cache = _cache.setdefault(whole.body, {})
     weights = [
         (t.data_ptr(), t._version) for t in chain(whole.module.parameters(), whole.module.buffers())
     ]
     key = (backend, batch.shape, batch.dtype)
-    if key not in made or made[key][0] != weights:
-        made[key] = weights, _make(backend, whole, batch, span)
-    return made[key][1]
+    if key not in cache or cache[key][0] != weights:
+        cache[key] = weights, _make(backend, whole, batch, input_range)
+    return cache[key][1]
 
 
-_made: WeakKeyDictionary[Body, dict[Any, tuple[Any, Forward]]] = WeakKeyDictionary()
+_cache: WeakKeyDictionary[Body, dict[Any, tuple[Any, Forward]]] = WeakKeyDictionary()
 
 
-def _make(backend: str, whole: Whole, batch: Tensor, span: tuple[Tensor, Tensor]) -> Forward:
+def _make(backend: str, whole: Whole, batch: Tensor, input_range: tuple[Tensor, Tensor]) -> Forward:
     cannot = f"{whole.name} cannot run on the backend {backend}"
-    way_out = "The backend eager runs it"
+    hint = "The backend eager runs it"
     with (
         assert_unchanged(whole.module),
         eval_mode(whole.module),
@@ -96,36 +101,36 @@ def _make(backend: str, whole: Whole, batch: Tensor, span: tuple[Tensor, Tensor]
             program = torch.export.export(whole, (batch,))
         except Exception as error:  # a network can do anything that the export cannot follow
             raise HeatproofError(
-                f"{cannot}: torch.export cannot follow the network ({_reason(error)}). {way_out}"
+                f"{cannot}: torch.export cannot follow the network ({_reason(error)}). {hint}"
             ) from error
-        images = _noise(batch[:CHECKED], span)
+        images = _noise(batch[:CHECKED], input_range)
         try:
             forward = _MAKERS[backend](program)
             padded = pad(images, len(batch)).contiguous(memory_format=torch.channels_last)
             outputs = [out[: len(images)] for out in forward(padded)]
         except HeatproofError as error:
-            raise HeatproofError(f"{cannot}: {error}. {way_out}") from error
+            raise HeatproofError(f"{cannot}: {error}. {hint}") from error
         except Exception as error:
-            raise HeatproofError(f"{cannot}: {_reason(error)}. {way_out}") from error
-        names = ("logits", "embedding")
+            raise HeatproofError(f"{cannot}: {_reason(error)}. {hint}") from error
+        names = ("logits", "embeddings")
         for name, ours, theirs in zip(names, outputs, whole(images), strict=True):
             width = (theirs.max() - theirs.min()).clamp(min=1e-30)
             difference = float((ours - theirs).abs().max() / width)
             if not difference <= TOLERANCE:
                 raise HeatproofError(
-                    f"{cannot}: its {name} of noise are {difference:.0e} of their range away from "
-                    f"the network's, more than the {TOLERANCE:.0e} that are allowed. {way_out}"
+                    f"{cannot}: for noise, its {name} differ from the network's by "
+                    f"{difference:.0e} of their range; at most {TOLERANCE:.0e} is allowed. {hint}"
                 )
     return forward
 
 
-def _noise(like: Tensor, span: tuple[Tensor, Tensor]) -> Tensor:
-    """Return images in the range, always the same, every other one of large blots."""
-    low, high = span
+def _noise(like: Tensor, input_range: tuple[Tensor, Tensor]) -> Tensor:
+    """Return images in the range, always the same; every other one is smooth."""
+    low, high = input_range
     fine = torch.from_numpy(generator(0, "backends").random(like.shape)).to(like)
-    blots = interpolate(fine[..., ::8, ::8], like.shape[-2:], mode="bilinear", align_corners=False)
+    smooth = interpolate(fine[..., ::8, ::8], like.shape[-2:], mode="bilinear", align_corners=False)
     even = torch.arange(len(like), device=like.device).reshape(-1, 1, 1, 1) % 2 == 0
-    return low + (high - low) * torch.where(even, fine, blots)
+    return low + (high - low) * torch.where(even, fine, smooth)
 
 
 def _reason(error: Exception) -> str:

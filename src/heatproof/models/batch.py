@@ -14,13 +14,13 @@ from heatproof.models.passes import Pass
 class ModelBatch:
     """A batch of images with its activations and gradients, which all methods share.
 
-    What is asked for is computed once and kept as long as the batch. Do not change it in place.
+    Results are computed on first use and kept as long as the batch. Do not change them in place.
 
     Args:
         model: The model that the images are for.
         x: Images in the model's input space, ``(B, C, H, W)``.
         target: Class indices of shape ``(B,)``.
-        layers: Where gradients will be asked for: one backward pass serves all of these layers.
+        layers: Layers whose gradients will be needed; one backward pass computes all of them.
     """
 
     def __init__(self, model: Model, x: Tensor, target: Tensor, layers: Sequence[str] = ()):
@@ -48,13 +48,13 @@ class ModelBatch:
         return self._pass(self.model.layer_index(layer), score)
 
     def at(self, layer: str) -> LayerBatch:
-        """Return the batch as a method sees it that explains the model from this layer on."""
+        """Return the batch as seen by a method that explains the model from this layer on."""
         return LayerBatch(self, layer)
 
     def _activation(self, layer: int) -> Tensor:
         if layer not in self._activations:
             if layer in self._announced and layer > min(self._announced):
-                # The forward of the shared backward comes along here.
+                # The shared backward pass computes this activation on its way.
                 self._activations[layer] = self._pass(layer, "logit").activation
             else:
                 self._activations[layer] = self.model.passes.activation(self.x, layer)
@@ -65,7 +65,7 @@ class ModelBatch:
             layers = sorted(self._announced | {layer})
             h = self._activation(layers[0])
             passes = self.model.passes.gradients(h, self.target, layers, score)
-            self._passes.update({(at, score): result for at, result in passes.items()})
+            self._passes.update({(number, score): result for number, result in passes.items()})
         return self._passes[layer, score]
 
 

@@ -185,7 +185,7 @@ def bcos(
         blocks: The number of blocks per layer; by default one each.
         stem: The stride of the first convolution.
         kernel: The kernel of the first convolution.
-        pool: Whether to average-pool behind the stem.
+        pool: Whether to average-pool after the stem.
         bottleneck: Whether blocks have three layers instead of two.
         centred: Whether norms divide by the standard deviation (see ``Uncentred``).
         temperature: What the head divides by.

@@ -16,13 +16,14 @@ from torch import Tensor, fx, nn
 from torch.utils.hooks import RemovableHandle
 
 from heatproof.errors import HeatproofError, unknown
+from heatproof.models.intercept import graph
 
 # The layer that a function leads to, or "crop" or "head", and the function.
 Steps = list[tuple[int | str, Callable[[Tensor], Tensor]]]
 
 
 class Body(Protocol):
-    """What runs a network from one of its layers to another.
+    """Runs a network from one of its layers to another.
 
     Attributes:
         layers: The names of the layers; the first is ``input``.
@@ -87,19 +88,18 @@ class Staged:
     def steps(self, start: int) -> Steps:
         last = len(self.stages) - 1
         return [
-            ("head" if at == last else at + 1, partial(self._step, at))
-            for at in range(start, last + 1)
+            ("head" if i == last else i + 1, partial(self._step, i)) for i in range(start, last + 1)
         ]
 
-    def _step(self, at: int, h: Tensor) -> Tensor:
-        return self.run(h, at, at + 1)[0]
+    def _step(self, i: int, h: Tensor) -> Tensor:
+        return self.run(h, i, i + 1)[0]
 
     def module_after(self, layer: int) -> nn.Module | None:
         return self.stages[layer].module
 
 
 class Hooked:
-    """A network that cannot be traced: it always runs whole, and hooks put in the activation.
+    """A network that cannot be traced: it always runs as a whole, and hooks insert the activation.
 
     That is exact, but saves no time. Its last layer, ``embedding``, is the input of the last linear
     layer or 1×1 convolution.
@@ -133,14 +133,14 @@ class Hooked:
             logits = module(example)
             if not torch.equal(module(example), logits):
                 raise HeatproofError(
-                    "the network gives another answer when it is asked again; "
-                    "is there noise or dropout in it?"
+                    "the network returns different logits for the same images; "
+                    "remove noise and dropout from it"
                 )
             for i, layer in enumerate(self.layers[1:], 1):
                 if not torch.equal(self.run(self.run(example, 0, i)[0], i)[0], logits):
                     raise HeatproofError(
                         f'layer "{layer}" does not separate the network: '
-                        "something flows around it. Name another layer"
+                        "a connection bypasses it. Name another layer"
                     )
 
     def run(
@@ -181,7 +181,7 @@ def _calls(module: nn.Module, example: Tensor) -> list[nn.Module]:
 def _at_input(
     register: Callable[..., RemovableHandle], hook: Callable[..., Tensor | None]
 ) -> RemovableHandle:
-    """Register a hook for outputs where the module's input arrives."""
+    """Register a hook for outputs at the module's input."""
 
     def before(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor] | None:
         replaced = hook(module, inputs, inputs[0])
@@ -197,6 +197,9 @@ def make_body(module: nn.Module, layers: Sequence[str] | None, example: Tensor) 
         module: The network, in evaluation mode.
         layers: Module paths to cut at; None cuts everywhere the network is a single chain.
         example: Images that the network takes, ``(B, C, H, W)``.
+
+    Returns:
+        The body, whose logits equal the network's to the bit.
 
     Raises:
         HeatproofError: If the network cannot be cut at one of the layers.
@@ -217,15 +220,9 @@ def make_body(module: nn.Module, layers: Sequence[str] | None, example: Tensor) 
 
 
 def _custom_backwards(output: Tensor) -> int:
-    """Count the operations behind a tensor with a custom backward (torch.autograd.Function)."""
-    seen = set[Any]()
-    waiting = [output.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [following for following, _ in node.next_functions]
-    return sum(isinstance(node, torch.autograd.function.BackwardCFunction) for node in seen)
+    """Count the custom backwards (torch.autograd.Function) in the graph of a tensor."""
+    custom = torch.autograd.function.BackwardCFunction
+    return sum(isinstance(node, custom) for node in graph(output))
 
 
 class _NotAChain(Exception):
@@ -257,7 +254,7 @@ class _Tracer(fx.Tracer):
 def _wrappers(module: nn.Module) -> list[nn.Module]:
     """Return the network and the modules inside it, as long as all weights are in one of them.
 
-    Such a module may stand behind a normalization of the image, for example.
+    Such a module may follow a normalization of the image, for example.
     """
     wrappers = [module]
     while not list(wrappers[-1].parameters(recurse=False)):
@@ -274,9 +271,9 @@ def _wrappers(module: nn.Module) -> list[nn.Module]:
 
 def _trace(module: nn.Module, layers: Sequence[str] | None, example: Tensor) -> Staged:
     root = _OneInput(module)
-    graph = _Tracer(_wrappers(module)).trace(root)
-    image = next(n for n in graph.nodes if n.op == "placeholder")
-    steps = [n for n in graph.nodes if n.op.startswith("call")]
+    traced = _Tracer(_wrappers(module)).trace(root)
+    image = next(n for n in traced.nodes if n.op == "placeholder")
+    steps = [n for n in traced.nodes if n.op.startswith("call")]
     names = _distinct(
         [str(n.target).removeprefix("net.") if n.op == "call_module" else n.name for n in steps]
     )
@@ -298,7 +295,7 @@ def _trace(module: nn.Module, layers: Sequence[str] | None, example: Tensor) -> 
     source = image
     h = example
     for end in cuts:
-        part = _segment(root, graph, source, steps[begin : end + 1])
+        part = _segment(root, traced, source, steps[begin : end + 1])
         out, writes = _first_output(part, h)
         if not isinstance(out, Tensor):
             continue  # several tensors: the network cannot be cut here, so the segment grows
@@ -313,7 +310,7 @@ def _trace(module: nn.Module, layers: Sequence[str] | None, example: Tensor) -> 
 
 
 def _first_output(part: nn.Module, h: Tensor) -> tuple[Any, bool]:
-    """Run a segment for the first time: its output, and whether it changes its input in place."""
+    """Run a segment once; return its output, and whether it changes its input in place."""
     with torch.no_grad():
         version = h._version
         before = h.clone()
@@ -358,7 +355,7 @@ def _container_ends(names: Sequence[str]) -> dict[str, int]:
 
 
 def _segment(
-    root: nn.Module, graph: fx.Graph, source: fx.Node, steps: Sequence[fx.Node]
+    root: nn.Module, traced: fx.Graph, source: fx.Node, steps: Sequence[fx.Node]
 ) -> nn.Module:
     """Return a module that runs some steps of the graph; a single module is returned as it is."""
     if (
@@ -370,7 +367,7 @@ def _segment(
         return root.get_submodule(str(steps[0].target))
     part = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {source: part.placeholder("h")}
-    constants = [n for n in graph.nodes if n.op == "get_attr"]
+    constants = [n for n in traced.nodes if n.op == "get_attr"]
     for node in [*(c for c in constants if any(u in steps for u in c.users)), *steps]:
         copied[node] = part.node_copy(node, lambda n: copied[n])
     part.output(copied[steps[-1]])
@@ -382,7 +379,7 @@ _POOL_FUNCTIONS = {"mean", "avg_pool2d", "max_pool2d", "adaptive_avg_pool2d", "a
 
 
 class Landmarks(NamedTuple):
-    """Layers with a special role; None where the network shows no spatial layer."""
+    """Layers with a special role; None if the network has no spatial layer."""
 
     middle: int | None
     final: int | None
@@ -396,12 +393,15 @@ def landmarks(body: Body, example: Tensor) -> Landmarks:
     """Find the layers with a special role.
 
     ``cam`` is the last spatial layer, ``final`` the last before the last pooling, and ``middle``
-    lies behind half of the convolutions up to ``final``. The embedding is the input of the last
-    layer with weights; the head consists of all layers with weights behind ``cam``.
+    comes after half of the convolutions up to ``final``. The embedding is the input of the last
+    layer with weights; the head consists of all layers with weights after ``cam``.
 
     Args:
         body: The network.
         example: Images that it takes, ``(B, C, H, W)``.
+
+    Returns:
+        The numbers of these layers.
     """
     with torch.no_grad():
         _, seen = body.run(example, 0, watch=range(len(body.layers)))
@@ -425,7 +425,7 @@ def landmarks(body: Body, example: Tensor) -> Landmarks:
     done = [sum(weights[:i]) for i in range(len(weights))]
     halfway = min(range(1, final + 1), key=lambda i: (abs(done[i] - done[final] / 2), -i))
     while halfway > 1 and area[halfway] < area[halfway - 1] and not weights[halfway - 1]:
-        halfway -= 1  # in front of a pool, not behind it
+        halfway -= 1  # before a pool, not after it
     head = next((i for i in range(cam, len(modules)) if has_weights[i]), embedding)
     shapes = [tuple(seen[i].shape[1:]) for i in range(final + 1)]
     return Landmarks(halfway, final, cam, embedding, head, _units(body, modules, weights, shapes))
@@ -444,7 +444,7 @@ def _units(
 ) -> tuple[int, ...]:
     """Return the ends of convolutions and blocks.
 
-    A convolution ends behind its norm and ReLU; of blocks of one shape in a container, the last
+    A convolution ends after its norm and ReLU; of blocks of one shape in a container, the last
     counts (Rao et al. 2024).
     """
     final = len(shapes) - 1
@@ -462,7 +462,7 @@ def _units(
         ends[k] = end
 
     def continues(end: int, following: int) -> bool:
-        """Whether the next unit is a block of the same shape in the same container."""
+        """Return whether the next unit is a block of the same shape in the same container."""
         container = body.layers[end].rpartition(".")[0]
         then = body.layers[following]
         if not container or container not in (then, then.rpartition(".")[0]):
@@ -480,7 +480,7 @@ def _units(
 def _pools(
     body: Body, modules: Sequence[nn.Module | None], area: Sequence[int], layer: int
 ) -> bool:
-    """Whether a pooling follows a layer."""
+    """Return whether a pooling follows a layer."""
     after = area[layer + 1] if layer + 1 < len(area) else 1
     name = body.layers[layer + 1] if layer + 1 < len(body.layers) else ""
     pooling = isinstance(modules[layer], _POOLS) or name.rstrip("_0123456789") in _POOL_FUNCTIONS

@@ -16,13 +16,13 @@ from heatproof.errors import HeatproofError, join_limited
 from heatproof.models.convert import renamed
 from heatproof.models.nets import NETS, load_state
 from heatproof.models.papers import NETWORKS
-from heatproof.models.vision import bare
+from heatproof.models.vision import library_module
 from heatproof.models.vit import is_vit
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".tar", ".bin", ".ckpt")
 # Keys under which training checkpoints store the weights.
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
-# What wrappers of the network put before all names.
+# Prefixes that wrappers of the network add to all names.
 PREFIXES = ("module.", "model.", "net.", "_orig_mod.")
 NAMES = (  # (pattern, ours), applied where that gives a name of the network
     (r"(^|\.)module\.", r"\1"),  # DataParallel around a part
@@ -131,7 +131,7 @@ def _fitted(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict
 
 
 def _our_name(key: str, expected: Mapping[str, Tensor]) -> str:
-    """Return the first name in the network that the patterns lead to; else the name as it is."""
+    """Return the first name in the network that the patterns lead to; else the name unchanged."""
     changed = key
     for pattern, ours in NAMES:
         if changed in expected:
@@ -160,13 +160,13 @@ def _differences(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) ->
 
 
 def looks_like(state: Mapping[str, Tensor]) -> str:
-    """Return the name of the known network with these names and shapes, or nearly all of them.
+    """Return the name of a known network with nearly all of these names and shapes, or "".
 
-    Networks of a library are known where it is installed. Empty if there is no such network.
+    A library's networks are known if it is installed.
     """
     best = ALIKE
     alike = ""
-    for name, expected in _zoo().items():
+    for name, expected in _known_networks().items():
         fitted = _fitted(state, expected)
         agreeing = sum(
             key in expected and expected[key].shape == value.shape for key, value in fitted.items()
@@ -179,7 +179,7 @@ def looks_like(state: Mapping[str, Tensor]) -> str:
 
 
 @cache
-def _zoo() -> dict[str, dict[str, Tensor]]:
+def _known_networks() -> dict[str, dict[str, Tensor]]:
     """Return the names and shapes of all networks, as tensors without memory."""
     with torch.device("meta"):
         built: dict[str, nn.Module | None] = {
@@ -187,7 +187,7 @@ def _zoo() -> dict[str, dict[str, Tensor]]:
             for name, net in NETS.items()
         }
         built |= {
-            name: network.module() if network.build else bare(name)
+            name: network.module() if network.build else library_module(name)
             for name, network in NETWORKS.items()
         }
     return {name: module.state_dict() for name, module in built.items() if module is not None}

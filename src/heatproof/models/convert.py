@@ -105,7 +105,7 @@ UNSUPPORTED = {  # in names of weights
     r"^reg_token": "register tokens",
     r"^dist_token|^head_dist": "a distillation token",
     r"^norm_pre\.": "a norm before the blocks",
-    r"^fc_norm\.": "a norm behind the pooling",
+    r"^fc_norm\.": "a norm after the pooling",
     r"^attn_pool\.": "pooling by attention",
     r"^patch_embed\.(?!proj)|^(conv_proj|patch_embed\.proj)\.\w+\.": "a stem of several layers",
     r"^heads\.pre_logits": "a hidden layer in its head",
@@ -115,7 +115,7 @@ REQUIRED = {
     r"\.qkv\.bias$": "no bias of queries, keys and values",
     r"^tokens\.cls_token$": "no class token",
     r"^tokens\.pos_embed$": "no positions",
-    r"^norm\.": "no norm behind the blocks",
+    r"^norm\.": "no norm after the blocks",
     r"^head\.": "no linear head",
 }
 
@@ -124,8 +124,8 @@ def as_canonical(module: nn.Module) -> tuple[nn.Module, str]:
     """Convert a module to ours if it is a plain vision transformer of a library.
 
     Returns:
-        The converted module and an empty string; else the module as it is, and the reason (empty
-        for a module that is no vision transformer of a library).
+        The converted module and an empty string; or the module unchanged and the reason, which is
+        empty if the module is not a vision transformer of a library.
     """
     if _library(module) is None:
         return module, ""
@@ -144,7 +144,7 @@ def canonical(module: nn.Module) -> nn.Sequential:
     library = _library(module)
     if library is None:
         raise NotApplicable(
-            f"{type(module).__name__} is no VisionTransformer of timm or torchvision"
+            f"{type(module).__name__} is not a VisionTransformer of timm or torchvision"
         )
     title = f"{type(module).__module__.partition('.')[0]}'s {type(module).__name__}"
     state = module.state_dict()

@@ -1,4 +1,4 @@
-"""Published weights: where they are cached, and how they are downloaded when asked for.
+"""Published weights: where they are cached, and how they are downloaded on request.
 
 Nothing else in the package uses the internet.
 """

@@ -1,4 +1,4 @@
-"""Guards that leave a network as it was found, whatever other code does with it."""
+"""Context managers that restore a network after other code has used it."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def assert_unchanged(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Set evaluation mode and disable operations in place, for the duration of the context.
+    """Set evaluation mode and disable in-place operations, for the duration of the context.
 
-    In place, the next layer would overwrite the activation of a layer that the network is cut at.
+    An in-place operation would overwrite the activation of the layer that the network is cut at.
     """
     flags = [
         (m, flag)

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from torch import Tensor, nn
 
 
-class Call(NamedTuple):
+class ModuleCall(NamedTuple):
     """What a module was called with, and what it returned."""
 
     inputs: tuple[Tensor, ...]
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @contextmanager
 def record_calls(
-    modules: Iterable[nn.Module], keep: Callable[[Call], T]
+    modules: Iterable[nn.Module], keep: Callable[[ModuleCall], T]
 ) -> Iterator[dict[nn.Module, T]]:
     """Record the last call of each module, for the duration of the context.
 
@@ -35,7 +35,7 @@ def record_calls(
     seen: dict[nn.Module, T] = {}
 
     def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        seen[module] = keep(Call(inputs, output))
+        seen[module] = keep(ModuleCall(inputs, output))
 
     handles = []
     try:

@@ -23,7 +23,7 @@ Backward = Callable[..., tuple[Tensor, ...]]
 
 
 class Call(NamedTuple):
-    """One operation of the network, not in place."""
+    """One operation of the network, out of place."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -84,14 +84,14 @@ class NoRule(Exception):
 class Intercept(TorchFunctionMode):
     """A context in which operations on what depends on the input follow rules, by their names.
 
-    An operation without a rule raises ``NoRule``. Operations in place are done out of place; code
+    An operation without a rule raises ``NoRule``. In-place operations run out of place; code
     that uses the old tensor again gets the new one.
     """
 
     def __init__(self, rules: Mapping[str, Rule]):
         super().__init__()
         self.rules = rules
-        # By id: a tensor that would have been overwritten, and the one that takes its place.
+        # By id: a tensor that would have been overwritten, and the one that replaces it.
         self._replaced: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __torch_function__(
@@ -118,7 +118,7 @@ class Intercept(TorchFunctionMode):
         return out
 
     def result(self, output: Tensor) -> Tensor:
-        """Return the network's output, if every operation behind it was intercepted.
+        """Return the network's output, if every operation in its graph was intercepted.
 
         Raises:
             NoRule: If an operation was not.
@@ -130,7 +130,7 @@ class Intercept(TorchFunctionMode):
         return output
 
     def current(self, value: Any) -> Any:
-        """Return the tensor that takes the place of an overwritten one; also inside lists."""
+        """Return the tensor that replaces an overwritten one; also inside lists."""
         while isinstance(value, Tensor) and id(value) in self._replaced:
             value = self._replaced[id(value)][1]
         return type(value)(map(self.current, value)) if type(value) in (list, tuple) else value
@@ -182,7 +182,7 @@ class _Step(torch.autograd.Function):
 
 
 def step(value: Tensor, back: Backward, saved: Sequence[Tensor], *inputs: Tensor) -> Tensor:
-    """Record an operation with a backward of its own.
+    """Record an operation with a custom backward.
 
     Args:
         value: The output of the operation.
@@ -200,7 +200,7 @@ def step(value: Tensor, back: Backward, saved: Sequence[Tensor], *inputs: Tensor
 
 
 def graph(output: Tensor) -> Iterator[Any]:
-    """Yield the nodes that autograd has recorded behind a tensor, each once."""
+    """Yield the nodes of the graph that autograd has recorded for a tensor, each once."""
     seen = set[Any]()
     waiting = [output.grad_fn]
     while waiting:
@@ -218,10 +218,8 @@ def is_opaque(node: Any) -> bool:
     operations end in a number.
     """
     name = node.name()
-    return not name[-1].isdigit() and name.split("::")[-1] not in (
-        "AccumulateGrad",
-        "_StepBackward",
-    )
+    transparent = ("AccumulateGrad", "_StepBackward")
+    return not name[-1].isdigit() and name.split("::")[-1] not in transparent
 
 
 @contextmanager

@@ -30,20 +30,20 @@ class LayerTable:
     units: tuple[int, ...]
 
     @classmethod
-    def of(cls, body: Body, roles: Landmarks) -> LayerTable:
+    def from_body(cls, body: Body, roles: Landmarks) -> LayerTable:
         """Build the table of a body, with the layers that have a special role."""
         landmarks = {"middle": roles.middle, "final": roles.final, "cam": roles.cam}
         aliases = dict(body.aliases)
-        aliases |= {name: at for name, at in landmarks.items() if at is not None}
+        aliases |= {name: index for name, index in landmarks.items() if index is not None}
         return cls(body.layers, aliases, roles.embedding, roles.head, roles.units)
 
     def with_alias(self, alias: str, index: int) -> LayerTable:
         """Return the table with a further alias, which replaces one of the same name."""
         return replace(self, aliases={**self.aliases, alias: index})
 
-    def shown_by(self, body: Body) -> LayerTable:
-        """Return the table for a body that shows the same layers, or only the first of them."""
-        aliases = {name: at for name, at in self.aliases.items() if at < len(body.layers)}
+    def restricted_to(self, body: Body) -> LayerTable:
+        """Return the table for a body that has the same layers, or only the first of them."""
+        aliases = {name: index for name, index in self.aliases.items() if index < len(body.layers)}
         return replace(self, names=body.layers, aliases=aliases)
 
     def index(self, layer: str, start: int, model: str) -> int:
@@ -58,7 +58,7 @@ class LayerTable:
             The number of the layer.
 
         Raises:
-            NotApplicable: If a landmark is asked for in a network without spatial layers.
+            NotApplicable: If the name is a landmark and the network has no spatial layers.
             HeatproofError: If there is no such layer from ``start`` on.
         """
         if layer == "input":
@@ -70,7 +70,7 @@ class LayerTable:
             return index
         if layer in LANDMARKS:
             raise NotApplicable(
-                f"{model} shows no spatial layer behind its input; "
+                f"{model} has no spatial layer after its input; "
                 "name some with hp.Model(…, layers=[…])"
             )
         raise unknown(

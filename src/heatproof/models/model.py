@@ -37,7 +37,7 @@ class Model:
         name: The name in results; by default that of the module's class.
         size: The side of the square input, in pixels.
         resize: The length that an image's shorter side is resized to before the middle is cropped;
-            by default ``size · 256/224``. An image that has the size already is taken as it is.
+            by default ``size · 256/224``. An image that already has the size is not resized.
         mean: The mean per channel of images in [0, 1]; by default ImageNet's.
         std: The standard deviation per channel; by default ImageNet's.
         classes: Names in the order of the logits; an image folder's subfolders are matched by them.
@@ -80,7 +80,7 @@ class Model:
         self.dtype = parameter.dtype
 
         self.size = size
-        self.resize = resize or _usual_resize(size)
+        self.resize = resize or _default_resize(size)
         self.mean = torch.tensor(mean, device=self.device, dtype=self.dtype).reshape(-1, 1, 1)
         self.std = torch.tensor(std, device=self.device, dtype=self.dtype).reshape(-1, 1, 1)
 
@@ -91,7 +91,7 @@ class Model:
         with eval_mode(module):
             self.layout, logits = _first_pass(self.name, module, example)
             self.body: Body = make_body(module, layers, example)
-            self.layer_table = LayerTable.of(self.body, landmarks(self.body, example))
+            self.layer_table = LayerTable.from_body(self.body, landmarks(self.body, example))
         self.start = 0  # the number of the layer that the model starts at; tails start later
         self.root = self  # the whole network, for a model that is the tail of one
         for alias, layer in (aliases or {}).items():
@@ -157,14 +157,14 @@ class Model:
         They reach up to ``final``; in expressions, ``@all`` stands for them.
         """
         names = self.layer_table.names
-        units = [names[at] for at in self.layer_table.units if at > self.start]
+        units = [names[i] for i in self.layer_table.units if i > self.start]
         return [self.start_layer, *units]
 
     def layer_index(self, layer: str) -> int:
         """Return the number of a layer, given by its name or an alias.
 
         Raises:
-            HeatproofError: If there is no such layer; the message lists those there are.
+            HeatproofError: If there is no such layer; the message lists the layers.
         """
         return self.layer_table.index(layer, self.start, self.name)
 
@@ -177,7 +177,7 @@ class Model:
         return tuple(self.tail(layer).passes.zero_activation().shape[1:])
 
     def tail(self, layer: str) -> Model:
-        """Return the network from a layer on: a model whose images are that layer's activations."""
+        """Return the network from a layer on: a model whose inputs are its activations."""
         tail = copy.copy(self)
         tail.start = self.layer_index(layer)
         return tail
@@ -196,20 +196,20 @@ class Model:
         model.batch_size = size
         return model
 
-    def viewed(self, view: str, scale: int, body: Body) -> Model:
-        """Return the same weights behind another body, for larger images.
+    def with_view(self, view: str, scale: int, body: Body) -> Model:
+        """Return a model with the same weights and another body, for larger images.
 
         Args:
             view: The name of the view, such as ``difull 2×2, cell 3``.
             scale: How many times larger the images' sides are.
-            body: Runs the view. Layers that it does not show are dropped.
+            body: Runs the view. Layers that it does not have are dropped.
         """
         model = copy.copy(self)
         model.view = view
         model.body = body
         model.size = scale * self.size
         model.resize = scale * self.resize
-        model.layer_table = self.layer_table.shown_by(body)
+        model.layer_table = self.layer_table.restricted_to(body)
         model.pass_counts = Counter()
         model.root = model
         return model
@@ -218,7 +218,7 @@ class Model:
 
     @property
     def passes(self) -> Passes:
-        """What runs the network, in ways that are asked for less often than those below."""
+        """Further ways to run the network, besides the methods below."""
         return Passes(self)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -266,11 +266,11 @@ class Model:
     # Pixels
 
     def normalize(self, images: Tensor) -> Tensor:
-        """Bring images ``(…, C, H, W)`` in [0, 1] to the model's input space."""
+        """Convert images ``(…, C, H, W)`` in [0, 1] to the model's input space."""
         return (images.to(self.device, self.dtype) - self.mean) / self.std
 
     def denormalize(self, x: Tensor) -> Tensor:
-        """Bring images ``(…, C, H, W)`` from the model's input space back to [0, 1]."""
+        """Convert images ``(…, C, H, W)`` from the model's input space to [0, 1]."""
         return x * self.std + self.mean
 
     @property
@@ -279,7 +279,7 @@ class Model:
         return (0 - self.mean) / self.std, (1 - self.mean) / self.std
 
     def fingerprint(self) -> str:
-        """Hash everything that changes a number: structure, weights, preprocessing."""
+        """Hash everything that affects results: structure, weights, preprocessing."""
         settings = (
             str(self.module),
             self.size,
@@ -310,7 +310,7 @@ def _check_module(module: object, layers: object) -> None:
         raise HeatproofError(f'layers is a list of names: layers=["{layers}"]')
 
 
-def _usual_resize(size: int) -> int:
+def _default_resize(size: int) -> int:
     return round(size * 256 / 224)
 
 
@@ -322,7 +322,7 @@ def _check_preprocessing(
             "size is the side of the square images that the network takes, in pixels, such as 224; "
             f"got {size!r}"
         )
-    if (resize or _usual_resize(size)) < size:
+    if (resize or _default_resize(size)) < size:
         raise HeatproofError(
             f"resize={resize} is smaller than size={size}; "
             "the image is resized first, then its middle is cropped"
@@ -342,14 +342,14 @@ def _check_preprocessing(
 def _check_classes(name: str, n_classes: int, classes: Sequence[str] | None) -> None:
     if classes is not None and len(classes) != n_classes:
         raise HeatproofError(
-            f"{name} gives {n_classes} logits, but {len(classes)} class names were given"
+            f"{name} returns {n_classes} logits, but {len(classes)} class names were given"
         )
 
 
 def _first_pass(
     name: str, module: nn.Module, example: Tensor
 ) -> tuple[torch.memory_format, Tensor]:
-    """Run the network on two images: the memory layout that it takes, and the logits.
+    """Run the network on two images; return the memory layout that it takes, and the logits.
 
     Channels last is faster, but some networks cannot view such features as rows.
     """
@@ -365,7 +365,7 @@ def _first_pass(
         raise
     except Exception as error:
         raise HeatproofError(
-            f"{name} does not run on images of shape {shape}: {error}. Is size={shape[-1]} right?"
+            f"{name} does not run on images of shape {shape}: {error}. Is size={shape[-1]} correct?"
         ) from error
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         got = getattr(logits, "shape", type(logits).__name__)

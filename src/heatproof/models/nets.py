@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models.bagnet import bagnet
 from heatproof.models.bcos import bcos
-from heatproof.models.operations import Sum as Sum
+from heatproof.models.operations import Sum
 from heatproof.models.vit import vit
 
 
@@ -186,7 +186,7 @@ def vgg(
     norm: bool = False,
     bias: bool = True,
 ) -> nn.Sequential:
-    """Build an untrained VGG: conv1… with a pool behind each group, flatten, fc1….
+    """Build an untrained VGG: conv1… with a pool after each group, flatten, fc1….
 
     Args:
         classes: The number of logits.
@@ -244,7 +244,7 @@ NETS: dict[str, Net] = {
     "vgg7": Net(vgg, {"widths": ((16,), (24,), (32,), (48,))}),
     "vgg11": Net(vgg, {"widths": ((16, 16), (24, 24), (32, 32), (48, 48))}),
 }
-# No weights of these ship: they are trained when asked for.
+# No weights of these ship: they are trained on demand.
 ON_DEMAND = frozenset({"resnet18", "resnet26", "resnet-narrow", "vgg7", "vgg11"})
 SHIPPED = tuple(name for name in NETS if name not in ON_DEMAND)
 

@@ -71,7 +71,7 @@ def _vgg(middle: int, final: int, papers: str = IDSDS) -> Network:
 
     Args:
         middle: The ReLU of conv4_1, the first convolution with 512 channels.
-        final: The last ReLU; ``cam`` is behind the last pooling.
+        final: The last ReLU; ``cam`` comes after the last pooling.
         papers: The studies that use the network.
     """
     layers = {"middle": f"features.{middle}", "final": f"features.{final}", "cam": "features"}
@@ -105,7 +105,7 @@ def _bcos(blocks: tuple[int, ...], bottleneck: bool, file: str) -> Network:
     return Network(mean=NONE, std=ONE, build=bcos, options=options, url=url)
 
 
-def _x(build: Callable[..., nn.Module], options: Mapping[str, Any], file: str) -> Network:
+def _hesse2021(build: Callable[..., nn.Module], options: Mapping[str, Any], file: str) -> Network:
     url = (
         "https://download.visinf.tu-darmstadt.de/data/"
         f"2021-neurips-fast-axiomatic-attribution/models/{file}"
@@ -140,9 +140,13 @@ NETWORKS: dict[str, Network] = {
     "timm:vit_small_patch16_224": replace(VIT, papers=""),
     "timm:vit_tiny_patch16_224": replace(VIT, papers=""),
     "timm:deit_base_patch16_224": replace(VIT, papers="", mean=IMAGENET_MEAN, std=IMAGENET_STD),
-    "fixup-resnet50": _x(fixup_resnet, {}, "fixup_resnet50_model_best.pth.tar"),
-    "x-resnet50": _x(fixup_resnet, {"scalars": False}, "xfixup_resnet50_model_best.pth.tar"),
-    "x-vgg16": replace(_x(x_vgg, {}, "xvgg16_model_best.pth.tar"), layers=_vgg(18, 29).layers),
+    "fixup-resnet50": _hesse2021(fixup_resnet, {}, "fixup_resnet50_model_best.pth.tar"),
+    "x-resnet50": _hesse2021(
+        fixup_resnet, {"scalars": False}, "xfixup_resnet50_model_best.pth.tar"
+    ),
+    "x-vgg16": replace(
+        _hesse2021(x_vgg, {}, "xvgg16_model_best.pth.tar"), layers=_vgg(18, 29).layers
+    ),
     "bagnet9": _bagnet((3, 3, 1, 1), "bagnet8-34f4ccd2.pth.tar"),
     "bagnet17": _bagnet((3, 3, 3, 1), "bagnet16-105524de.pth.tar"),
     "bagnet33": _bagnet((3, 3, 3, 3), "bagnet32-2ddd53ed.pth.tar"),

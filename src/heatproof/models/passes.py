@@ -29,11 +29,11 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True)
 class Passes:
-    """What runs a model, from the layer it starts at; made by ``model.passes``.
+    """Runs a model from the layer it starts at; created by ``model.passes``.
 
     Unless a method says otherwise, passes have ``batch_size`` rows, run in evaluation mode, and are
     counted in ``model.pass_counts``. Layers are given by their numbers (see ``Model.layer_index``).
-    The network is left as it was found.
+    The network is left unchanged.
     """
 
     model: Model
@@ -182,9 +182,8 @@ class Passes:
                 for layer, gradient in zip(layers, gradients, strict=True):
                     gradient = gradient[:count]
                     if layer == 0:
-                        gradient = (
-                            gradient.contiguous()
-                        )  # few channels are slow where they lie last
+                        # Channels last is slow for the few channels of images.
+                        gradient = gradient.contiguous()
                     activation = seen[layer][:count].detach()
                     parts[layer].append(Pass(logits[:count].detach(), activation, gradient))
         return {layer: _joined(passes) for layer, passes in parts.items()}
@@ -192,7 +191,7 @@ class Passes:
     def grad_batches(self, x: Tensor, target: Tensor, kind: str) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield leaves that require gradients and their targets, for passes that the caller runs.
 
-        In a run the last batch is filled up with padding rows: cut them off from what you compute.
+        In a run the last batch is filled up with padding rows; drop their results.
 
         Args:
             x: Images or activations of shape ``(B, C, h, w)``.
@@ -240,12 +239,15 @@ class Passes:
         In a run this makes the bytes of a sample independent of its neighbours.
         """
         model = self.model
-        before = model.batch_size, model.pad_batches
-        model.batch_size, model.pad_batches = size, True
+        batch_size = model.batch_size
+        pad_batches = model.pad_batches
+        model.batch_size = size
+        model.pad_batches = True
         try:
             yield
         finally:
-            model.batch_size, model.pad_batches = before
+            model.batch_size = batch_size
+            model.pad_batches = pad_batches
 
     def chunks(self, samples: int, variants: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (sample, variant) indices over all variants of a batch, in batches."""

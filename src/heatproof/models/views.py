@@ -4,7 +4,7 @@ Each view is a ``Model`` with the network's weights (not copies) and its layers 
 
 - ``gridpg`` sees the grid as one image. A head that averages over all positions does so; a fully
   connected one slides over the features, and its logits are averaged.
-- ``difull`` sees every grid cell by itself, and answers for one of them.
+- ``difull`` sees every grid cell by itself, and returns the logits of one of them.
 - ``dipart`` has features of the whole grid, and its head sees those of one grid cell.
 """
 
@@ -37,15 +37,15 @@ def gridpg(model: Model, grid: int) -> Model:
     split = _split(model, grid)
     pools = _pools(model, split.cut)
     if pools and _runs(model, split.cut, grid):
-        return model.viewed(f"gridpg {grid}×{grid}", grid, model.body)
+        return model.with_view(f"gridpg {grid}×{grid}", grid, model.body)
     # A pool of fixed size looks at one grid cell after the other.
     step = (split.height, split.width) if pools else (1, 1)
     head = _sliding(model.body, split, step)
-    return model.viewed(f"gridpg {grid}×{grid}", grid, Connected(model.body, split.cut, head))
+    return model.with_view(f"gridpg {grid}×{grid}", grid, Connected(model.body, split.cut, head))
 
 
 def difull(model: Model, grid: int, cell: int) -> Model:
-    """Return the view that sees every grid cell by itself, and answers for one of them.
+    """Return the view that sees every grid cell by itself, and returns the logits of one.
 
     Activations show all grid cells side by side.
 
@@ -55,9 +55,9 @@ def difull(model: Model, grid: int, cell: int) -> Model:
         cell: The grid cell that logits are for, row by row.
 
     Raises:
-        NotApplicable: If the network cannot be cut in front of its head.
+        NotApplicable: If the network cannot be cut before its head.
     """
-    return model.viewed(
+    return model.with_view(
         f"difull {grid}×{grid}, cell {cell}",
         grid,
         Disconnected(model.body, _cut(model), grid, cell),
@@ -84,7 +84,7 @@ def dipart(model: Model, grid: int, cell: int) -> Model:
             h[..., top : top + split.height, left : left + split.width], split.cut, watch=watch
         )
 
-    return model.viewed(
+    return model.with_view(
         f"dipart {grid}×{grid}, cell {cell}", grid, Connected(model.body, split.cut, head, cell)
     )
 
@@ -99,7 +99,7 @@ Head = Callable[[Tensor, Collection[int]], tuple[Tensor, dict[int, Tensor]]]
 
 
 class Connected:
-    """A body with features of the whole grid, and another head behind them."""
+    """A body with features of the whole grid, and another head after them."""
 
     cell: int | None  # the grid cell that the head sees; None: all of them
 
@@ -108,7 +108,7 @@ class Connected:
         self.cut = cut
         self.head = head
         self.cell = cell
-        self.layers, self.aliases = _shown(inner, cut)
+        self.layers, self.aliases = _feature_layers(inner, cut)
 
     def run(
         self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()
@@ -116,8 +116,8 @@ class Connected:
         h, seen = self.inner.run(h, start, self.cut if stop is None else stop, watch)
         if stop is not None:
             return h, seen
-        logits, behind = self.head(h, _behind(watch, self.cut))
-        return logits, seen | behind
+        logits, in_head = self.head(h, _head_layers(watch, self.cut))
+        return logits, seen | in_head
 
     def steps(self, start: int) -> Steps | None:
         steps = self.inner.steps(start)
@@ -130,11 +130,11 @@ class Connected:
 
 
 class Disconnected:
-    """A body that runs every grid cell by itself, and answers for one of them.
+    """A body that runs every grid cell by itself, and returns the logits of one of them.
 
-    Where only the logits are asked for, the other grid cells do not run; they never take gradients.
-    The one that logits are for runs apart from the others, so that its numbers are the same to the
-    bit, whatever else is asked for.
+    If only logits are needed, the other grid cells do not run; they never take gradients. The one
+    that logits are for runs apart from the others, so that its numbers do not depend on whether
+    they run.
     """
 
     def __init__(self, inner: Body, cut: int, grid: int, cell: int):
@@ -142,14 +142,14 @@ class Disconnected:
         self.cut = cut
         self.grid = grid
         self.cell = cell
-        self.layers, self.aliases = _shown(inner, cut)
+        self.layers, self.aliases = _feature_layers(inner, cut)
 
     def run(
         self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()
     ) -> tuple[Tensor, dict[int, Tensor]]:
         seen = {start: h} if start in watch else {}
         end = self.cut if stop is None else stop
-        layers = {at for at in watch if start < at <= end}
+        layers = {layer for layer in watch if start < layer <= end}
         if stop is not None and end > start:
             layers.add(end)
         for layer in sorted(layers):
@@ -159,8 +159,8 @@ class Disconnected:
                 seen[layer] = h
         if stop is not None:
             return h, seen
-        logits, behind = self.inner.run(self.crop(h), start, watch=_behind(watch, self.cut))
-        return logits, seen | behind
+        logits, in_head = self.inner.run(self.crop(h), start, watch=_head_layers(watch, self.cut))
+        return logits, seen | in_head
 
     def steps(self, start: int) -> Steps | None:
         steps = self.inner.steps(start)
@@ -183,11 +183,11 @@ class Disconnected:
     def _side_by_side(self, h: Tensor, start: int, stop: int) -> Tensor:
         """Run all grid cells from one layer to another, and put them side by side."""
         others = [cell for cell in range(self.grid**2) if cell != self.cell]
-        answering = self.inner.run(self.crop(h), start, stop)[0]
+        evaluated = self.inner.run(self.crop(h), start, stop)[0]
         with torch.no_grad():
             crops = torch.cat([self.crop(h, cell) for cell in others])
             rest = self.inner.run(crops, start, stop)[0]
-        by_cell = dict(zip(others, rest.chunk(len(others)), strict=True)) | {self.cell: answering}
+        by_cell = dict(zip(others, rest.chunk(len(others)), strict=True)) | {self.cell: evaluated}
         in_order = [by_cell[cell] for cell in range(self.grid**2)]
         rows = [
             torch.cat(in_order[first : first + self.grid], -1)
@@ -196,14 +196,15 @@ class Disconnected:
         return torch.cat(rows, -2)
 
 
-def _shown(inner: Body, cut: int) -> tuple[list[str], dict[str, int]]:
+def _feature_layers(inner: Body, cut: int) -> tuple[list[str], dict[str, int]]:
     """Return the layers up to the head, and their aliases."""
-    return inner.layers[: cut + 1], {name: at for name, at in inner.aliases.items() if at <= cut}
+    aliases = {name: index for name, index in inner.aliases.items() if index <= cut}
+    return inner.layers[: cut + 1], aliases
 
 
-def _behind(watch: Collection[int], cut: int) -> list[int]:
+def _head_layers(watch: Collection[int], cut: int) -> list[int]:
     """Return the watched layers of the head, which have no positions."""
-    return [at for at in watch if at > cut]
+    return [layer for layer in watch if layer > cut]
 
 
 class _Split(NamedTuple):
@@ -217,7 +218,7 @@ class _Split(NamedTuple):
 
 
 def _cut(model: Model) -> int:
-    """Return the layer in front of the head."""
+    """Return the layer before the head."""
     if is_vit(model.module):
         raise NotApplicable(
             f"{model.name} is a vision transformer: it takes images of one size, and every block "
@@ -268,7 +269,7 @@ def _features(model: Model, cut: int, scale: int = 1) -> Tensor:
 
 
 def _pools(model: Model, cut: int) -> bool:
-    """Whether the head does not depend on the order of positions."""
+    """Return whether the head does not depend on the order of positions."""
     features = _features(model, cut)
     order = torch.randperm(features[0, 0].numel(), generator=torch.Generator().manual_seed(0)).to(
         features.device
@@ -280,7 +281,7 @@ def _pools(model: Model, cut: int) -> bool:
 
 
 def _runs(model: Model, cut: int, grid: int) -> bool:
-    """Whether the head takes the features of the whole grid."""
+    """Return whether the head takes the features of the whole grid."""
     try:
         with torch.no_grad(), eval_mode(model.module):
             return model.body.run(_features(model, cut, grid), cut)[0].shape == (1, model.n_classes)

@@ -1,4 +1,4 @@
-"""Models of timm and torchvision, which are extras: imported only here, and only when asked for."""
+"""Models of timm and torchvision, which are extras: imported only here, and only on demand."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _imported(package: str) -> Any:
         ) from None
 
 
-class Input(NamedTuple):
+class Preprocessing(NamedTuple):
     """The preprocessing and the classes of a network, as ``Model`` takes them."""
 
     size: int
@@ -79,10 +79,10 @@ class Input(NamedTuple):
     classes: Sequence[str] | None
 
 
-class Offer(NamedTuple):
+class LibraryNetwork(NamedTuple):
     """A network of a library: how it is built, and where its weights are published."""
 
-    build: Callable[[], tuple[nn.Module, Input]]
+    build: Callable[[], tuple[nn.Module, Preprocessing]]
     source: Source
 
 
@@ -100,27 +100,27 @@ def library_model(name: str, weights: Path | None) -> Model:
     """
     with seeded(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        module, image = _offer(name, weights).build()
+        module, preprocessing = _library_network(name, weights).build()
     return Model(
         module.eval(),
         name=name,
         aliases=dict(NETWORKS[name].layers) if name in NETWORKS else None,
-        **image._asdict(),
+        **preprocessing._asdict(),
     )
 
 
 def library_source(name: str) -> Source:
     """Return the published weights of a library's network: the first that the library lists."""
-    return _offer(name, None).source
+    return _library_network(name, None).source
 
 
-def bare(name: str) -> nn.Module | None:
-    """Build a library's network alone; None where the library is missing or too old for it."""
+def library_module(name: str) -> nn.Module | None:
+    """Build a library's network; None if the library is missing or too old for it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _offer(name, None).build()[0]
-    except Exception:  # it is only wanted for a comparison
+            return _library_network(name, None).build()[0]
+    except Exception:  # it is only used for a comparison
         return None
 
 
@@ -138,30 +138,30 @@ def imagenet_names() -> tuple[str, ...]:
         return imagenet_wnids()
 
 
-def _offer(name: str, weights: Path | None) -> Offer:
+def _library_network(name: str, weights: Path | None) -> LibraryNetwork:
     package, _, net = name.partition(":")
     return LIBRARIES[package](net, weights)
 
 
-def _torchvision(name: str, weights: Path | None) -> Offer:
+def _torchvision(name: str, weights: Path | None) -> LibraryNetwork:
     models = import_torchvision().models
     names = models.list_models(module=models)
     if name not in names:
         raise unknown("torchvision model", name, names)
     entry = _entry(models.get_model_weights(name), weights or Path())
 
-    def build() -> tuple[nn.Module, Input]:
+    def build() -> tuple[nn.Module, Preprocessing]:
         preset = entry.transforms()
-        image = Input(
+        preprocessing = Preprocessing(
             size=preset.crop_size[0],
             resize=preset.resize_size[0],
             mean=preset.mean,
             std=preset.std,
             classes=entry.meta["categories"],
         )
-        return models.get_model(name, weights=None, **_options(name, image)), image
+        return models.get_model(name, weights=None, **_options(name, preprocessing)), preprocessing
 
-    return Offer(build, Source.at(entry.url))
+    return LibraryNetwork(build, Source.at(entry.url))
 
 
 def _entry(entries: Any, file: Path) -> Any:
@@ -175,16 +175,16 @@ def _entry(entries: Any, file: Path) -> Any:
     return next(iter(entries))
 
 
-def _options(name: str, image: Input) -> dict[str, Any]:
+def _options(name: str, preprocessing: Preprocessing) -> dict[str, Any]:
     """Return the arguments that torchvision sets along with published weights."""
     if name.startswith("vit_"):
-        return {"image_size": image.size}
+        return {"image_size": preprocessing.size}
     if name in ("googlenet", "inception_v3"):
         return {"transform_input": True, "init_weights": False}
     return {}
 
 
-def _timm(name: str, weights: Path | None) -> Offer:
+def _timm(name: str, weights: Path | None) -> LibraryNetwork:
     timm = import_timm()
     net, _, tag = name.partition(".")
     names = [net]
@@ -195,7 +195,7 @@ def _timm(name: str, weights: Path | None) -> Offer:
     if name not in names:
         raise unknown("timm model", name, names)
 
-    def build() -> tuple[nn.Module, Input]:
+    def build() -> tuple[nn.Module, Preprocessing]:
         module = timm.create_model(name, pretrained=False)
         if not module.num_classes:
             raise HeatproofError(
@@ -204,23 +204,23 @@ def _timm(name: str, weights: Path | None) -> Offer:
             )
         config = timm.data.resolve_model_data_config(module)
         size = config["input_size"][-1]
-        image = Input(
+        preprocessing = Preprocessing(
             size=size,
             resize=math.floor(size / config["crop_pct"]),
             mean=config["mean"],
             std=config["std"],
             classes=imagenet_names() if module.num_classes == 1000 else None,
         )
-        return module, image
+        return module, preprocessing
 
     repository = getattr(timm.get_pretrained_cfg(name), "hf_hub_id", None)
     if not repository:
-        return Offer(build, Source("", ""))
+        return LibraryNetwork(build, Source("", ""))
     url = f"https://huggingface.co/{repository}/resolve/main/model.safetensors"
-    return Offer(build, Source(url, f"{repository.rpartition('/')[2]}.safetensors"))
+    return LibraryNetwork(build, Source(url, f"{repository.rpartition('/')[2]}.safetensors"))
 
 
-LIBRARIES: dict[str, Callable[[str, Path | None], Offer]] = {
+LIBRARIES: dict[str, Callable[[str, Path | None], LibraryNetwork]] = {
     "torchvision": _torchvision,
     "timm": _timm,
 }

@@ -35,7 +35,7 @@ from heatproof.models.papers import NETWORKS, OURS
 from heatproof.models.vision import (
     LIBRARIES,
     RANDOM,
-    Input,
+    Preprocessing,
     imagenet_names,
     library_model,
     library_source,
@@ -55,16 +55,16 @@ Load = Callable[[str, Weights], Model]  # (name, weights) -> model
 
 @dataclass(frozen=True)
 class ModelLoader:
-    """How models of some names are made.
+    """Loads models by name.
 
     Attributes:
         id: A model's name, or how names begin: then it ends in ``/`` or ``:``.
-        load: Return the model of a name with the weights it comes with. If weights are given, the
-            network may be untrained, as they are read into it afterwards.
-        names: Names to suggest for one that is not known.
-        published: Return where the weights of a name are published.
+        load: Returns the model of a name with its weights. If other weights are given, the network
+            may be untrained, as they are loaded into it afterwards.
+        names: Names to suggest for an unknown one.
+        published: Returns where the weights of a name are published.
         source: Hash of a user's code; None for what ships with heatproof.
-        summary: One line about a model of the user's own.
+        summary: One line about a user's model.
     """
 
     id: str
@@ -75,20 +75,20 @@ class ModelLoader:
     summary: str = ""
 
 
-def _entry_of(thing: Any, name: str) -> ModelLoader:
+def _entry_of(factory: Any, name: str) -> ModelLoader:
     """Return the loader of a package's own model: a module, or a function that returns one."""
-    if not callable(thing):
+    if not callable(factory):
         raise HeatproofError(
             "a model is a torch.nn.Module, an hp.Model, or a function that returns one; got "
-            f"{type(thing).__name__}"
+            f"{type(factory).__name__}"
         )
-    name = name or getattr(thing, "__name__", type(thing).__name__)
-    summary = (getattr(thing, "__doc__", "") or "").partition("\n")[0]
+    name = name or getattr(factory, "__name__", type(factory).__name__)
+    summary = (getattr(factory, "__doc__", "") or "").partition("\n")[0]
     return ModelLoader(
         name,
-        lambda name, weights: _call(thing, name),
+        lambda name, weights: _as_model(factory, name),
         (name,),
-        source=source_hash(thing),
+        source=source_hash(factory),
         summary=summary,
     )
 
@@ -158,19 +158,23 @@ def load_model(
             (convolutions merged with norms), ``compile`` (torch.compile) or ``openvino``. Each
             agrees with eager to 1e-3 of the logits' range, and always runs ``batch_size`` images.
 
+    Returns:
+        The model. A `Model` that was passed is returned itself, unless ``fine_tuned`` is given.
+
     Raises:
         HeatproofError: If there is no such model, weights are missing or do not fit, or the device
             cannot be used.
     """
     target = pick_device(device) if device is not None else None
     file = _weights_file(name, weights)
-    model = _open(name, file if weights != RANDOM else RANDOM)
+    model = _open(name, RANDOM if weights == RANDOM else file)
     if file is not None:
         load_weights(model.module, file, model.name)
-        model.fine_tuned, model.fine_tuned_weights = metadata(file).get("fine_tuned", ""), {}
-    for to, path in (fine_tuned_weights or {}).items():
-        _check_fine_tuned(model, to, Path(path))
-        model.fine_tuned_weights[to] = Path(path)
+        model.fine_tuned = metadata(file).get("fine_tuned", "")
+        model.fine_tuned_weights = {}
+    for fine_tuning, path in (fine_tuned_weights or {}).items():
+        _check_fine_tuned(model, fine_tuning, Path(path))
+        model.fine_tuned_weights[fine_tuning] = Path(path)
     if fine_tuned is not None:
         model = load_fine_tuned(model, fine_tuned)
     model.backend = backend or model.backend
@@ -181,8 +185,8 @@ def load_model(
 
 def _weights_file(name: str | nn.Module | Model, weights: Weights) -> Path | None:
     """Return the file that weights are read from, if there is one."""
-    known = isinstance(name, str) and not name.startswith(PREFIX)
-    published = find_loader(str(name)).published if known else None
+    has_loader = isinstance(name, str) and not name.startswith(PREFIX)
+    published = find_loader(str(name)).published if has_loader else None
     if published is None and weights == DOWNLOAD:
         raise HeatproofError(
             f"weights={DOWNLOAD} is for published networks: {', '.join(OURS)}, and those of timm "
@@ -201,16 +205,16 @@ def _weights_file(name: str | nn.Module | Model, weights: Weights) -> Path | Non
             f"{name} needs weights, and none are published: give a local .safetensors or .pth "
             f"file, or weights={RANDOM}"
         )
-    looked = " and ".join(str(p) for p in download.cache_paths(source.file))
+    searched = " and ".join(str(p) for p in download.cache_paths(source.file))
     raise HeatproofError(
-        f"{name} needs weights, and nothing is downloaded unless asked (looked for {looked}): "
+        f"{name} needs weights, and nothing is downloaded unless asked (looked for {searched}): "
         f"give a local .safetensors or .pth file, weights={DOWNLOAD} to get {source.url}, or "
         f"weights={RANDOM} for an untrained network"
     )
 
 
 def _open(name: str | nn.Module | Model, weights: Weights) -> Model:
-    """Return a model with the weights it comes with, or untrained if it is to get others."""
+    """Return a model with its weights, or untrained if others will be loaded into it."""
     if isinstance(name, str):
         entry = find_loader(name)
         if weights == RANDOM and (name.startswith(PREFIX) or entry.source is not None):
@@ -232,7 +236,7 @@ _NO_RANDOM = (
 
 
 def pick_device(device: str) -> str:
-    """Return the device to use; ``auto`` is the fastest that there is.
+    """Return the device to use; ``auto`` is the fastest available one.
 
     Raises:
         HeatproofError: If the device cannot be used.
@@ -250,60 +254,67 @@ def pick_device(device: str) -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def load_fine_tuned(model: Model, to: str) -> Model:
+def load_fine_tuned(model: Model, fine_tuning: str) -> Model:
     """Return a copy of the model with the weights that were fine-tuned for patches and a baseline.
 
     Args:
         model: The model, whose ``fine_tuned_weights`` are looked up.
-        to: The number of patches and the baseline, such as ``16/zero``.
+        fine_tuning: The number of patches and the baseline, such as ``16/zero``.
 
     Raises:
         HeatproofError: If there are no such weights; the message says how to make them.
     """
-    if model.fine_tuned == to:
+    if model.fine_tuned == fine_tuning:
         return model
-    if not FINE_TUNING.fullmatch(to):
+    if not FINE_TUNING.fullmatch(fine_tuning):
         raise HeatproofError(
-            f'fine_tuned is the number of patches and the baseline, such as 16/zero; got "{to}"'
+            "fine_tuned is the number of patches and the baseline, such as 16/zero; "
+            f'got "{fine_tuning}"'
         )
-    if to not in model.fine_tuned_weights:
-        raise HeatproofError(_missing_fine_tuning(model, to))
-    view, path = copy.deepcopy(model), model.fine_tuned_weights[to]
+    if fine_tuning not in model.fine_tuned_weights:
+        raise HeatproofError(_missing_fine_tuning(model, fine_tuning))
+    view = copy.deepcopy(model)
+    path = model.fine_tuned_weights[fine_tuning]
     if path is not None:
         load_weights(view.module, path, model.name)
-    view.name = f"{model.name} {to}"
-    view.fine_tuned = to
+    view.name = f"{model.name} {fine_tuning}"
+    view.fine_tuned = fine_tuning
     view.pass_counts.clear()
     return view
 
 
-def _missing_fine_tuning(model: Model, to: str) -> str:
-    patches, _, baseline = to.partition("/")
-    data, options = "folder:…", ""
+def _missing_fine_tuning(model: Model, fine_tuning: str) -> str:
+    patches, _, baseline = fine_tuning.partition("/")
+    data = "folder:…"
+    options = ""
     if model.name.startswith("paperbirds/"):
-        data, options = "paperbirds:train", " --schedule short"
+        data = "paperbirds:train"
+        options = " --schedule short"
     has = f"it has: {', '.join(model.fine_tuned_weights) or 'none'}"
     file = "fine-tuned/fine-tuned.safetensors"
     return (
-        f"{model.name} has no weights fine-tuned for {to} ({has}). Make them with\n"
+        f"{model.name} has no weights fine-tuned for {fine_tuning} ({has}). Make them with\n"
         f"  heatproof finetune {model.name} {data} -o fine-tuned --patches {patches} "
         f"--baseline '{baseline}'{options}\n"
-        f"and name them in the spec: {{name: {model.name}, fine_tuned_weights: {{{to}: {file}}}}}, "
-        f'or in Python: load_model(…, fine_tuned_weights={{"{to}": "{file}"}})'
+        f"and name them in the spec: {{name: {model.name}, "
+        f"fine_tuned_weights: {{{fine_tuning}: {file}}}}}, "
+        f'or in Python: load_model(…, fine_tuned_weights={{"{fine_tuning}": "{file}"}})'
     )
 
 
-def _check_fine_tuned(model: Model, to: str, path: Path) -> None:
+def _check_fine_tuned(model: Model, fine_tuning: str, path: Path) -> None:
     """Check that a file of fine-tuned weights exists, fits, and is what it is said to be."""
-    if not FINE_TUNING.fullmatch(to):
+    if not FINE_TUNING.fullmatch(fine_tuning):
         raise HeatproofError(
-            f'fine_tuned_weights: "{to}" must be the number of patches and the baseline, such as '
-            "16/zero"
+            f'fine_tuned_weights: "{fine_tuning}" must be the number of patches and the baseline, '
+            "such as 16/zero"
         )
     load_weights(copy.deepcopy(model.module), path, model.name)
-    stated = metadata(path).get("fine_tuned", to)
-    if stated != to:
-        raise HeatproofError(f"fine_tuned_weights: {path} was fine-tuned for {stated}, not {to}")
+    stated = metadata(path).get("fine_tuned", fine_tuning)
+    if stated != fine_tuning:
+        raise HeatproofError(
+            f"fine_tuned_weights: {path} was fine-tuned for {stated}, not {fine_tuning}"
+        )
 
 
 @loader("paperbirds/", names=tuple(f"paperbirds/{net}" for net in NETS))
@@ -371,8 +382,10 @@ def _published(name: str, weights: Weights) -> Model:
     network = NETWORKS[name]
     with seeded():
         module = network.module()
-    image = Input(network.size, network.resize, network.mean, network.std, imagenet_names())
-    return Model(module.eval(), name=name, aliases=dict(network.layers), **image._asdict())
+    preprocessing = Preprocessing(
+        network.size, network.resize, network.mean, network.std, imagenet_names()
+    )
+    return Model(module.eval(), name=name, aliases=dict(network.layers), **preprocessing._asdict())
 
 
 def _library(name: str, weights: Weights) -> Model:
@@ -390,13 +403,14 @@ for _package in LIBRARIES:
 @loader(PREFIX)
 def _from_file(name: str, weights: Weights) -> Model:
     """Load ``file:my_model.py:build``, a function that returns a torch module or an hp.Model."""
-    return _call(from_file(name), name)
+    return _as_model(from_file(name), name)
 
 
-def _call(thing: Any, name: str) -> Model:
+def _as_model(factory: Any, name: str) -> Model:
     """Return the model that a function builds, or a module as a model."""
     try:
-        built = thing() if callable(thing) and not isinstance(thing, nn.Module) else thing
+        is_function = callable(factory) and not isinstance(factory, nn.Module)
+        built = factory() if is_function else factory
     except HeatproofError:
         raise
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Protocols: how maps are scored, one module per family. Every module here registers some."""
+"""Protocols: how maps are scored, one module per family, registered when it is imported."""
 
 from heatproof.protocols.base import PROTOCOLS as PROTOCOLS
 from heatproof.protocols.base import EvalBatch as EvalBatch

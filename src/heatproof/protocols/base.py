@@ -32,8 +32,8 @@ class ViewKey:
     Attributes:
         kind: ``plain`` is the model as it is, ``fine-tuned`` the model with other weights, ``grid``
             the model on grids of images; ``other`` is for protocols of third parties.
-        name: What distinguishes views of one kind: ``16/zero`` of fine-tuned weights, protocol and
-            settings of grids.
+        name: Distinguishes views of one kind: ``16/zero`` for fine-tuned weights, the protocol and
+            its settings for grids.
         cell: The grid cell that is evaluated, for views of the kind ``grid``.
     """
 
@@ -51,7 +51,7 @@ class ViewKey:
 
     @property
     def label(self) -> str:
-        """A text for people, empty for the plain view; programs compare the fields."""
+        """A label for display, empty for the plain view; code should compare the fields."""
         if self.is_plain:
             return ""
         if self.is_fine_tuned:
@@ -60,7 +60,7 @@ class ViewKey:
 
     @property
     def description(self) -> str:
-        """The label in words, which are never empty."""
+        """A description for display, never empty."""
         if self.is_plain:
             return "original"
         return f"fine-tuned ({self.name})" if self.is_fine_tuned else self.label
@@ -182,6 +182,9 @@ class Protocol(BaseModel):
             model: The model as the user gave it.
             data: Its data, before it is divided into blocks.
             among: All models of the plan to which the protocol applies, with their data.
+
+        Returns:
+            The views; the default is a single one, the model and the data themselves.
         """
         return [View(ViewKey(), model, data)]
 
@@ -236,6 +239,9 @@ class Protocol(BaseModel):
         Args:
             model: The model of the view.
             batches: Reference images in the model's input space, ``(B, C, H, W)`` each.
+
+        Returns:
+            Tensors by name, which ``EvalBatch.prepared`` holds later.
         """
         return {}
 
@@ -245,7 +251,7 @@ class Protocol(BaseModel):
         return ""
 
     def compute_shared(self, model: Model, batch: EvalBatch) -> Shared:
-        """Compute what all methods need, once per batch; it is stored with the run."""
+        """Compute what the scores of all methods share, once per batch; stored with the run."""
         return {}
 
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
@@ -256,6 +262,9 @@ class Protocol(BaseModel):
             batch: The samples.
             shared: What ``compute_shared`` returned.
             maps: Maps at the size of the images, ``(B, H, W)``.
+
+        Returns:
+            One score per sample.
         """
         raise NotImplementedError
 
@@ -304,8 +313,9 @@ class Protocol(BaseModel):
     @property
     def sources(self) -> tuple[str | None, ...]:
         """The source hashes of the protocol and its baseline; None if they ship."""
-        removal = Baseline.parse(self.baseline_name).entry if self.baseline_name else None
-        return (self.source, removal.source if removal else None)
+        if not self.baseline_name:
+            return (self.source, None)
+        return (self.source, Baseline.parse(self.baseline_name).entry.source)
 
 
 @dataclass(frozen=True)
@@ -372,18 +382,18 @@ PROTOCOLS: Registry[ProtocolEntry] = Registry("protocol", _entry_of)
 
 
 def register_stored(facts: Mapping[str, Any]) -> None:
-    """Make the facts about a stored run's protocol known if its code is not loaded.
+    """Register a placeholder for a stored run's protocol if its code is not loaded.
 
-    A run can thus be summarized and reported without the user's code, which is never run for it.
+    A run can thus be summarized and reported without running the user's code.
 
     Args:
         facts: What `Protocol.facts` returned when the run was made.
     """
     name = facts["id"]
     if name not in PROTOCOLS or PROTOCOLS.is_placeholder(name):
-        known = {fact: facts[fact] for fact in (*FACTS, "target") if fact in facts}
-        stored = type("StoredProtocol", (Protocol,), known)
-        PROTOCOLS.add(ProtocolEntry(name, stored), stored, placeholder=True)
+        attributes = {fact: facts[fact] for fact in (*FACTS, "target") if fact in facts}
+        placeholder = type("StoredProtocol", (Protocol,), attributes)
+        PROTOCOLS.add(ProtocolEntry(name, placeholder), placeholder, placeholder=True)
 
 
 def stored_protocol(name: str, settings: Mapping[str, Any]) -> Protocol | None:
@@ -403,6 +413,9 @@ def make_protocol(name: str, settings: Mapping[str, Any]) -> Protocol:
     Args:
         name: A registered name, or ``file:path.py:Class``.
         settings: Values of its fields, by name.
+
+    Returns:
+        An instance of the protocol's class.
 
     Raises:
         HeatproofError: If there is no such protocol, or a setting does not fit.

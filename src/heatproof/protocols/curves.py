@@ -36,7 +36,7 @@ from heatproof.tensor.neighbours import knn_distance
 DISTANCES = {"ood": True, "ood-raw": False}  # with and without normalising embeddings
 
 
-class _OfPrediction(Curve):
+class _ExplainsPrediction(Curve):
     """A curve that explains the model's prediction, unless a setting asks for the label."""
 
     target: ClassVar[Literal["label", "prediction"]] = "prediction"
@@ -48,7 +48,7 @@ class _OfPrediction(Curve):
         return self.of or self.target
 
 
-class _AreaUnderCurve(_OfPrediction):
+class _AreaUnderCurve(_ExplainsPrediction):
     """The area under a curve from the image to one without any pixels, or back."""
 
     citation: ClassVar[str] = (
@@ -63,7 +63,7 @@ class _AreaUnderCurve(_OfPrediction):
         return "bank of embeddings" if self.ood else ""
 
     def prepare(self, model: Model, batches: Iterator[Tensor]) -> Mapping[str, Tensor]:
-        """Compute the embeddings of reference images, and distances that mark out-of-domain images.
+        """Compute a bank of embeddings, and the distances beyond which images are out of domain.
 
         These are the 95 % quantiles of the distances between nearest reference images.
         """
@@ -85,7 +85,7 @@ class _AreaUnderCurve(_OfPrediction):
         return passes
 
     def compute_shared(self, model: Model, batch: EvalBatch) -> Shared:
-        """Add the distances from which on an image counts as out of domain."""
+        """Add the distances beyond which an image counts as out of domain."""
         shared = dict(super().compute_shared(model, batch))
         if self.ood:
             shared["far"] = batch.prepared["far"].expand(len(batch.x), -1)
@@ -118,10 +118,9 @@ class _AreaUnderCurve(_OfPrediction):
             Curves ``(B, steps + 1)``, from the image to one without pixels (deletion) or back.
         """
         inner = [self.outputs(model, batch, maps, steps)] if steps.fractions else []
-        begin, end = self._clean(model, batch), self.end(model, batch)
+        parts = [self._clean(model, batch), *inner, self.end(model, batch)]
         if steps.side == "least":
-            begin, end = end, begin
-        parts = [begin, *inner, end]
+            parts[0], parts[-1] = parts[-1], parts[0]
         logits = torch.cat([part.logits for part in parts], 1)
         curves = {"score": self.scores(logits, batch.target)}
         if self.ood:
@@ -236,11 +235,9 @@ class IncrementalDeletion(_MeanOfCurve):
     updated: bool = False
 
     def removal_steps(self) -> tuple[RemovalSteps, ...]:
-        return (
-            ()
-            if self.updated
-            else (RemovalSteps(self.baseline, self.order, self.inner_fractions()),)
-        )
+        if self.updated:
+            return ()
+        return (RemovalSteps(self.baseline, self.order, self.inner_fractions()),)
 
     def passes(self) -> Mapping[Hashable, int]:
         return {self.canonical: self.steps - 1} if self.updated else super().passes()
@@ -275,7 +272,7 @@ class IncrementalDeletion(_MeanOfCurve):
 
 
 @protocol
-class Road(_MeanOfCurve, _OfPrediction):
+class Road(_MeanOfCurve, _ExplainsPrediction):
     id: ClassVar[str] = "road"
     version: ClassVar[int] = 1
     summary: ClassVar[str] = (

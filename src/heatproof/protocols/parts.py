@@ -5,6 +5,7 @@ Parts are removed from the scene before it is rendered, so the images stay in-do
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -81,5 +82,5 @@ class PartDeletion(Protocol):
         dilate = self.dilate or 2 * round((5 * model.size / 256 - 1) / 2) + 1
         sums = part_sums(maps, batch.parts.masks.to(maps.device), dilate)
         rho = spearman(sums, shared["drops"].double())
-        reasons = ["" if value == value else UNDEFINED for value in rho.tolist()]
+        reasons = [UNDEFINED if math.isnan(value) else "" for value in rho.tolist()]
         return Scores((rho + 1) / 2 if self.compat else rho, reasons)

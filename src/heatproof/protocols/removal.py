@@ -45,8 +45,7 @@ class RemovalSteps(NamedTuple):
         baseline: What replaces removed pixels.
         side: Whether the most or the least relevant pixels are removed.
         fractions: Fractions of the pixels that are removed.
-        counts_kept: Whether ``fractions`` round to whole pixels from the other end, as fractions of
-            kept pixels do.
+        counts_kept: Whether ``fractions`` are rounded to whole pixels as fractions of kept pixels.
         positive: Whether only the positive part of the map orders the pixels; all others are tied.
     """
 
@@ -167,7 +166,7 @@ def updated_curve(
 ) -> Tensor:
     """Compute a removal curve with a new map before each step.
 
-    Each map explains the image as it is by then. Pixels that were removed stay removed.
+    Each map explains the image without the pixels removed so far. Removed pixels stay removed.
 
     Args:
         model: A ``Model`` or any callable from images ``(B, C, H, W)`` to logits ``(B, K)``.
@@ -218,7 +217,11 @@ def updated_curve(
 
 
 def pixel_counts(fractions: Sequence[float], pixels: int) -> list[int]:
-    """Convert fractions of the pixels to whole pixels, rounded down."""
+    """Convert fractions to numbers of pixels, rounded down.
+
+    Raises:
+        HeatproofError: If there are no fractions, or one is not between 0 and 1.
+    """
     if not fractions or min(fractions) < 0 or max(fractions) > 1:
         raise HeatproofError(f"fractions must be between 0 and 1; got {list(fractions)}")
     return [int(pixels * fraction + 1e-6) for fraction in fractions]
@@ -234,11 +237,15 @@ def _network(
     prepared: Mapping[str, Tensor] | None,
 ) -> tuple[Callable[[Tensor], tuple[Tensor, Tensor]], int, Remove]:
     """Return the forward pass, the images per pass, and the function that removes pixels."""
-    known = model if isinstance(model, Model) else None
-    remove = Baseline.parse(baseline).remover(x, known, Rng(seed, ids, x.device), prepared)
-    if known is not None:
-        return known.forward, known.batch_size, remove
-    return (lambda images: (model(images), images.new_zeros(len(images), 0))), batch_size, remove
+    make_remover = Baseline.parse(baseline).remover
+    rng = Rng(seed, ids, x.device)
+    if isinstance(model, Model):
+        return model.forward, model.batch_size, make_remover(x, model, rng, prepared)
+
+    def forward(images: Tensor) -> tuple[Tensor, Tensor]:
+        return model(images), images.new_zeros(len(images), 0)
+
+    return forward, batch_size, make_remover(x, None, rng, prepared)
 
 
 def _scores(score: Score, logits: Tensor, target: Tensor) -> Tensor:  # (B, S, K), (B,) -> (B, S)
@@ -312,7 +319,7 @@ class PixelRemoval(Protocol):
         )
 
     def outputs(self, model: Model, batch: EvalBatch, maps: Tensor, steps: RemovalSteps) -> Outputs:
-        """Run the model on the images of these steps, unless a protocol has done so before."""
+        """Run the model on the images of these steps, or reuse another protocol's results."""
         steps = steps._replace(positive=steps.positive and bool((maps < 0).any()))
 
         def compute() -> Outputs:
@@ -381,7 +388,7 @@ class Curve(PixelRemoval):
 
 
 def cached(cache: dict[Hashable, Any], key: Hashable, compute: Callable[[], Any]) -> Any:
-    """Return what a cache has under a key, computing it the first time."""
+    """Return the cached value of a key, computing it the first time."""
     if key not in cache:
         cache[key] = compute()
     return cache[key]

@@ -113,15 +113,17 @@ def scores_without_patches(
     Returns:
         One tensor ``(B, P)`` per score.
     """
-    known = model if isinstance(model, Model) else None
-    size = known.batch_size if known and not logits else batch_size
-    logits = logits or (known.logits if known else model)
+    baseline_model = model if isinstance(model, Model) else None
+    if logits is None and isinstance(model, Model):
+        batch_size = model.batch_size
+        logits = model.logits
+    logits = logits or model
     rng = Rng(seed, sample_ids(ids, len(x)), x.device)
-    remove = Baseline.parse(baseline).remover(x, known, rng, prepared)
+    remove = Baseline.parse(baseline).remover(x, baseline_model, rng, prepared)
     masks = patch_masks(patches, *x.shape[2:]).to(x.device)
     scored: list[list[Tensor]] = []
     with torch.no_grad():
-        for sample, patch in chunks(len(x), patches, size):
+        for sample, patch in chunks(len(x), patches, batch_size):
             out = logits(remove(sample, masks[patch]))
             scored.append([score(out, target[sample]) for score in scores])
     return [torch.cat(parts).reshape(len(x), patches) for parts in zip(*scored, strict=True)]

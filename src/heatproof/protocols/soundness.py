@@ -32,8 +32,8 @@ from heatproof.protocols.removal import (
 )
 from heatproof.tensor.soundness import (
     Compat,
-    drawn_points,
-    drawn_soundness,
+    bootstrap_points,
+    bootstrap_soundness,
     first_reached,
     included_mass,
     relative,
@@ -160,7 +160,8 @@ class Soundness(PixelRemoval):
         The value of a sample is its q at the first step at which the data set reaches the level, so
         that the mean over samples is soundness@level.
         """
-        score, mass = curves["score"].double(), curves["mass"].double()
+        score = curves["score"].double()
+        mass = curves["mass"].double()
         level = score.mean(0)
         if self.score == "correct" and len(score) * self.eps < 1:
             warnings.warn(
@@ -168,13 +169,13 @@ class Soundness(PixelRemoval):
                 f"in accuracy; use {math.ceil(1 / self.eps)} or more",
                 stacklevel=2,
             )
-        at = int(first_reached(level, self.level))
-        if at < 0:
-            what = "accuracy" if self.score == "correct" else "score"
-            reason = f"the {what} is {level.max():.3g} at most and never reaches {self.level:g}"
+        step = int(first_reached(level, self.level))
+        if step < 0:
+            measure = "accuracy" if self.score == "correct" else "score"
+            reason = f"the {measure} is {level.max():.3g} at most and never reaches {self.level:g}"
             undefined = torch.full((len(score),), torch.nan, dtype=torch.float64)
             return Scores(undefined, [reason] * len(score))
-        return scores_with_reasons(self.quality(score, mass)[:, at], {})
+        return scores_with_reasons(self.quality(score, mass)[:, step], {})
 
     def bootstrap(self, curves: Mapping[str, Tensor], weights: Tensor) -> Tensor:
         return self.at_levels((self.level,), curves["score"], curves["mass"], weights)[:, 0]
@@ -193,7 +194,7 @@ class Soundness(PixelRemoval):
         Returns:
             Soundness at each level ``(R, L)``.
         """
-        return drawn_soundness(
+        return bootstrap_soundness(
             score,
             mass,
             weights,
@@ -201,13 +202,19 @@ class Soundness(PixelRemoval):
             self.eps,
             self.compat,
             self.gate,
-            each=self.score != "correct",
+            per_sample=self.score != "correct",
         )
 
-    def drawn_points(self, score: Tensor, mass: Tensor, weights: Tensor) -> Tensor:
+    def bootstrap_points(self, score: Tensor, mass: Tensor, weights: Tensor) -> Tensor:
         """Compute (accuracy, mean q) after every step, ``(R, S, 2)``, for every bootstrap draw."""
-        return drawn_points(
-            score, mass, weights, self.eps, self.compat, self.gate, each=self.score != "correct"
+        return bootstrap_points(
+            score,
+            mass,
+            weights,
+            self.eps,
+            self.compat,
+            self.gate,
+            per_sample=self.score != "correct",
         )
 
     def quality(self, score: Tensor, mass: Tensor) -> Tensor:  # (N, S), (N, S) -> (N, S) float64

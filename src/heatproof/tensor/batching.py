@@ -41,7 +41,7 @@ def rows(x: Tensor, size: int) -> tuple[Tensor, ...]:
     return parts
 
 
-def each(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def map_rows(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Apply a function to each row separately and stack the results.
 
     A matrix product of all rows at once would round each row depending on their number.
@@ -56,7 +56,7 @@ class Block(NamedTuple):
     samples: slice
     variants: slice
 
-    def of(self, chunk: Tensor) -> Tensor:  # (n, …) -> (samples, variants, …)
+    def select(self, chunk: Tensor) -> Tensor:  # (n, …) -> (samples, variants, …)
         """Return a view of the block's rows."""
         return chunk[self.rows].view(-1, self.variants.stop - self.variants.start, *chunk.shape[1:])
 

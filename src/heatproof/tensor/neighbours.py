@@ -42,11 +42,11 @@ def knn_distance(features: Tensor, bank: Tensor, k: int = 1, normalize: bool = T
     if not torch.isfinite(bank).all():
         raise HeatproofError("the bank has features that are not finite; leave those rows out")
     bank = _unit(bank.double(), normalize)
-    squares = (bank**2).sum(1)
+    bank_squares = (bank**2).sum(1)
     distances = []
     for part in rows(features, max(1, ELEMENTS // len(bank))):
         unit = _unit(part.double(), normalize)
-        nearest = _squared_distances(unit, bank, squares, k).kthvalue(k, 1).values.sqrt()
+        nearest = _squared_distances(unit, bank, bank_squares, k).kthvalue(k, 1).values.sqrt()
         distances.append(nearest.where(torch.isfinite(unit).all(1), torch.nan))
     return torch.cat(distances) if distances else features.new_empty(0, dtype=torch.float64)
 
@@ -58,9 +58,9 @@ def _unit(features: Tensor, normalize: bool) -> Tensor:
     return features / norms.clamp(min=torch.finfo(features.dtype).tiny)
 
 
-def _squared_distances(features: Tensor, bank: Tensor, squares: Tensor, k: int) -> Tensor:
-    """Return (N, M): exact for all pairs that may be among the k nearest, infinite for others."""
-    row, column = _candidates(features, bank, squares, k)
+def _squared_distances(features: Tensor, bank: Tensor, bank_squares: Tensor, k: int) -> Tensor:
+    """Return distances (N, M): exact for pairs that may be among the k nearest, else infinite."""
+    row, column = _candidates(features, bank, bank_squares, k)
     exact = torch.full(
         (len(features), len(bank)), torch.inf, dtype=torch.float64, device=features.device
     )
@@ -70,16 +70,19 @@ def _squared_distances(features: Tensor, bank: Tensor, squares: Tensor, k: int) 
     return exact
 
 
-def _candidates(features: Tensor, bank: Tensor, squares: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _candidates(
+    features: Tensor, bank: Tensor, bank_squares: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
     """Return row and column of all pairs that may be among the k nearest.
 
     Distances by a matrix product are fast, but imprecise for close pairs. Their error is below
-    D·eps·(‖a‖² + ‖b‖²) in any order of summation, so pairs that are further by a multiple of that
-    are ruled out.
+    D·eps·(‖a‖² + ‖b‖²) in any order of summation, so pairs that are farther apart by a
+    multiple of that are ruled out.
     """
-    own = (features**2).sum(1, keepdim=True)
-    rough = own + squares - 2 * features @ bank.T
-    slack = 16 * bank.shape[1] * torch.finfo(bank.dtype).eps * (own + squares.max())
+    feature_squares = (features**2).sum(1, keepdim=True)
+    rough = feature_squares + bank_squares - 2 * features @ bank.T
+    largest = feature_squares + bank_squares.max()
+    slack = 16 * bank.shape[1] * torch.finfo(bank.dtype).eps * largest
     limit = rough.kthvalue(k, 1, keepdim=True).values + slack
     row, column = torch.nonzero(rough <= limit).unbind(1)
     return row, column

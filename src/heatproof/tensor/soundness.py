@@ -100,7 +100,7 @@ def first_reached(accuracy: Tensor, level: float) -> Tensor:  # (..., S) -> (...
     return torch.where(reached.any(-1), reached.to(torch.uint8).argmax(-1), -1)
 
 
-def drawn_soundness(
+def bootstrap_soundness(
     score: Tensor,
     mass: Tensor,
     weights: Tensor,
@@ -109,7 +109,7 @@ def drawn_soundness(
     compat: Compat | None = None,
     gate: float | None = None,
     *,
-    each: bool = False,
+    per_sample: bool = False,
 ) -> Tensor:
     """Compute soundness at levels of accuracy for bootstrap draws of the samples.
 
@@ -125,27 +125,27 @@ def drawn_soundness(
         eps: Smallest gain of a step that is not false.
         compat: See `soundness`.
         gate: See `soundness`.
-        each: Whether each sample's own score decides, instead of the accuracy.
+        per_sample: Whether each sample's own score decides, instead of the accuracy.
 
     Returns:
         Soundness ``(R, L)`` of float64; nan where a draw does not reach a level.
     """
     score, mass, weights = _in_double(score, mass, weights)
     accuracy = weights @ score
-    at = torch.stack([first_reached(accuracy, level) for level in levels], 1)
-    if each:
+    reached = torch.stack([first_reached(accuracy, level) for level in levels], 1)
+    if per_sample:
         q = weights @ soundness(score, mass, eps, compat, gate=gate)
-        return torch.where(at >= 0, q.gather(1, at.clamp(min=0)), torch.nan)
-    values = torch.full(at.shape, torch.nan, dtype=torch.float64)
+        return torch.where(reached >= 0, q.gather(1, reached.clamp(min=0)), torch.nan)
+    values = torch.full(reached.shape, torch.nan, dtype=torch.float64)
     false = false_steps(accuracy, eps, compat, gate).double()
-    for k in sorted(set(at[at >= 0].tolist())):
-        draws = (at == k).any(1).nonzero()[:, 0]
-        q = _drawn_after(k, mass, weights[draws], false[draws], compat)
-        values[draws] = torch.where(at[draws] == k, q[:, None], values[draws])
+    for k in sorted(set(reached[reached >= 0].tolist())):
+        draws = (reached == k).any(1).nonzero()[:, 0]
+        q = _bootstrap_after(k, mass, weights[draws], false[draws], compat)
+        values[draws] = torch.where(reached[draws] == k, q[:, None], values[draws])
     return values
 
 
-def drawn_points(
+def bootstrap_points(
     score: Tensor,
     mass: Tensor,
     weights: Tensor,
@@ -153,23 +153,23 @@ def drawn_points(
     compat: Compat | None = None,
     gate: float | None = None,
     *,
-    each: bool = False,
+    per_sample: bool = False,
 ) -> Tensor:
     """Compute accuracy and mean q after every step, for bootstrap draws of the samples.
 
-    False steps are decided anew in every draw. The arguments are those of `drawn_soundness`.
+    False steps are decided anew in every draw. The arguments are those of `bootstrap_soundness`.
 
     Returns:
         Accuracy (or mean score) and mean q, ``(R, S, 2)`` of float64.
     """
     score, mass, weights = _in_double(score, mass, weights)
     accuracy = weights @ score
-    if each:
+    if per_sample:
         q = weights @ soundness(score, mass, eps, compat, gate=gate)
         return torch.stack([accuracy, q], 2)
     false = false_steps(accuracy, eps, compat, gate).double()
     steps = range(mass.shape[1])
-    q = torch.stack([_drawn_after(k, mass, weights, false, compat) for k in steps], 1)
+    q = torch.stack([_bootstrap_after(k, mass, weights, false, compat) for k in steps], 1)
     return torch.stack([accuracy, q], 2)
 
 
@@ -179,7 +179,7 @@ def _in_double(score: Tensor, mass: Tensor, weights: Tensor) -> tuple[Tensor, Te
     return score.double(), mass.double(), weights / weights.sum(1, keepdim=True)
 
 
-def _drawn_after(
+def _bootstrap_after(
     k: int, mass: Tensor, weights: Tensor, false: Tensor, compat: Compat | None
 ) -> Tensor:  # (N, S), (R, N), (R, S) -> (R,)
     """Return the mean q after step k; the weights of a draw sum to 1."""

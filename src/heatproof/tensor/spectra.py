@@ -35,7 +35,7 @@ def standardised(x: Tensor) -> Tensor:
     return x * (x.square().mean() + EPSILON).rsqrt()
 
 
-def stretched(
+def resize_magnitude(
     magnitude: Tensor, size: int
 ) -> Tensor:  # (C, H, H // 2 + 1) -> (C, size, size // 2 + 1)
     """Interpolate the magnitudes of a square image to another size, in cycles per pixel."""
@@ -57,7 +57,7 @@ def _between(positions: Tensor, bins: int) -> Tensor:  # (n,) -> (n, bins)
     return (1 - fraction) * first + fraction * second
 
 
-def paired(phase: Tensor) -> Tensor:  # (C, S, S // 2 + 1), S even -> same
+def pair_conjugates(phase: Tensor) -> Tensor:  # (C, S, S // 2 + 1), S even -> same
     """Make phases those of a real image.
 
     Coefficients of the half spectrum that are conjugates of each other get opposite phases;
@@ -71,13 +71,13 @@ def paired(phase: Tensor) -> Tensor:  # (C, S, S // 2 + 1), S even -> same
     return torch.cat([edges[..., :1], phase[..., 1:-1], edges[..., 1:]], -1)
 
 
-def falling(size: int, decay: float) -> Tensor:  # (size, size // 2 + 1)
+def power_law_magnitude(size: int, decay: float) -> Tensor:  # (size, size // 2 + 1)
     """Return the magnitudes 1 / f^decay, constant below one cycle per image."""
     frequency = torch.hypot(torch.fft.fftfreq(size)[:, None], torch.fft.rfftfreq(size)[None])
     return frequency.clamp(min=1 / size) ** -decay
 
 
-def look(image: Tensor, centre: Tensor, side: Tensor, size: int) -> Tensor:
+def resample_crops(image: Tensor, centre: Tensor, side: Tensor, size: int) -> Tensor:
     """Resample square crops of an image bilinearly, with antialiasing.
 
     Args:

@@ -4,8 +4,8 @@ Direct neighbours have the weight 1/6 and diagonal ones 1/12. This gives one lin
 image; a batch of them is solved at once by conjugate gradients with a multigrid preconditioner.
 
 Without its centre the stencil is [1 2 1]⊗[1 2 1], and pixels beyond the border do not count. Times
-twelve, the equation of a removed pixel is own·u − S u = 0, where S is the stencil with its centre,
-applied along rows and then along columns, and ``own`` is S of ones.
+twelve, the equation of a removed pixel is diagonal·u − S u = 0, where S is the stencil with its
+centre, applied along rows and then along columns, and ``diagonal`` is S of ones.
 
 A plane is stored flat with a zero after each row, so that a neighbour is a shift and a shift is a
 slice, which is much faster than a convolution. All arithmetic is elementwise, exact, or sums rows
@@ -57,13 +57,13 @@ class Grid(NamedTuple):
         """
         return Grid(self.height // 2 + 1, self.width // 2 + 1)
 
-    def room(self, like: Tensor) -> Tensor:
+    def padded_zeros(self, like: Tensor) -> Tensor:
         """Allocate planes of zeros with a margin for the neighbours of the outermost pixels."""
         return like.new_zeros(*like.shape[:2], self.size + 2 * self.pitch + 2)
 
-    def inside(self, room: Tensor) -> Tensor:  # (B, C, size), a view
+    def inside(self, padded: Tensor) -> Tensor:  # (B, C, size), a view
         """Return the planes without their margin."""
-        return room[..., self.pitch + 1 : self.pitch + 1 + self.size]
+        return padded[..., self.pitch + 1 : self.pitch + 1 + self.size]
 
     def lines(self, planes: Tensor) -> Tensor:  # (B, C, H, pitch), a view
         """Return the planes row by row, with the zero after each row."""
@@ -76,33 +76,33 @@ class Grid(NamedTuple):
 
 @dataclass(frozen=True)
 class Level:
-    """The equations A(u) = own·u − free·spread(u) on one grid, where A is symmetric.
+    """The equations A(u) = diagonal·u − free·spread(u) on one grid, where A is symmetric.
 
-    A damped Jacobi step for A(u) = right is u → rest·u + relax·(right + spread(u)).
+    A damped Jacobi step for A(u) = rhs is u → rest·u + relax·(rhs + spread(u)).
     """
 
     grid: Grid
     free: Tensor  # (B, 1, size): 1 for unknown pixels, else 0
-    own: Tensor  # (B, 1, size)
+    diagonal: Tensor  # (B, 1, size)
     relax: Tensor  # (B, 1, size)
-    rest: Tensor  # (B, 1, size): free − relax·own
+    rest: Tensor  # (B, 1, size): free − relax·diagonal
     # (B, 9, size): weights of the neighbours, row by row; None for the stencil of the finest grid
     weights: Tensor | None
 
-    def spread(self, room: Tensor) -> Tensor:  # -> (B, C, size)
+    def spread(self, padded: Tensor) -> Tensor:  # -> (B, C, size)
         """Sum the neighbours with their weights."""
         pitch, size = self.grid.pitch, self.grid.size
         if self.weights is None:
             for step in (1, pitch):
-                room = (room[..., : -2 * step] + room[..., 2 * step :]).add_(
-                    room[..., step:-step], alpha=2
+                padded = (padded[..., : -2 * step] + padded[..., 2 * step :]).add_(
+                    padded[..., step:-step], alpha=2
                 )
-            return room
-        out = self.weights[:, :1] * room[..., :size]
+            return padded
+        out = self.weights[:, :1] * padded[..., :size]
         for neighbour in (1, 2, 3, 5, 6, 7, 8):
             begin = neighbour // 3 * pitch + neighbour % 3
             weight = self.weights[:, neighbour : neighbour + 1]
-            out.addcmul_(weight, room[..., begin : begin + size])
+            out.addcmul_(weight, padded[..., begin : begin + size])
         return out
 
     def matrix(self) -> Tensor:  # (B, 9, size)
@@ -113,24 +113,31 @@ class Level:
         if self.weights is not None:
             return self.weights.double()
         pitch, size = self.grid.pitch, self.grid.size
-        room = pad(self.free, (pitch + 1,) * 2)
+        padded = pad(self.free, (pitch + 1,) * 2)
         begins = [row * pitch + column for row in range(3) for column in range(3)]
-        planes = torch.cat([room[..., begin : begin + size] for begin in begins], 1)
+        planes = torch.cat([padded[..., begin : begin + size] for begin in begins], 1)
         planes *= self.free * planes.new_tensor([1, 2, 1, 2, 4, 2, 1, 2, 1])[:, None]
-        planes[:, 4:5] -= self.own
+        planes[:, 4:5] -= self.diagonal
         return planes
 
-    def pull(self, room: Tensor) -> Tensor:  # -> (B, C, size)
+    def pull(self, padded: Tensor) -> Tensor:  # -> (B, C, size)
         """Compute −A(u), which moves pixels towards the mean of their neighbours."""
         return (
-            self.spread(room).mul_(self.free).addcmul_(self.own, self.grid.inside(room), value=-1)
+            self.spread(padded)
+            .mul_(self.free)
+            .addcmul_(self.diagonal, self.grid.inside(padded), value=-1)
         )
 
     def take(self, kept: Tensor) -> Level:
         """Return the equations of some of the images."""
         weights = None if self.weights is None else self.weights[kept]
         return Level(
-            self.grid, self.free[kept], self.own[kept], self.relax[kept], self.rest[kept], weights
+            self.grid,
+            self.free[kept],
+            self.diagonal[kept],
+            self.relax[kept],
+            self.rest[kept],
+            weights,
         )
 
 
@@ -141,33 +148,33 @@ class Multigrid:
     levels: tuple[Level, ...]  # from fine to coarse
     inverse: Tensor  # (B, 1, size, size) of the last level
 
-    def cycle(self, right: Tensor, depth: int = 0) -> Tensor:  # (B, C, size) -> same
+    def cycle(self, rhs: Tensor, depth: int = 0) -> Tensor:  # (B, C, size) -> same
         """Approximate the solution: smooth, solve for the error on the coarser grid, smooth."""
         if depth == len(self.levels) - 1:
-            return (self.inverse * right[:, :, None]).sum(-1)
+            return (self.inverse * rhs[:, :, None]).sum(-1)
         level = self.levels[depth]
-        room = level.grid.room(right)
-        solution = level.grid.inside(room)
-        torch.mul(level.relax, right, out=solution)
-        residual = level.spread(room).mul_(level.free).addcmul_(level.rest, right)
+        padded = level.grid.padded_zeros(rhs)
+        solution = level.grid.inside(padded)
+        torch.mul(level.relax, rhs, out=solution)
+        residual = level.spread(padded).mul_(level.free).addcmul_(level.rest, rhs)
         correction = self.cycle(restrict(residual, level.grid), depth + 1)
         solution.addcmul_(level.free, prolong(correction, level.grid))
-        spread = level.spread(room).add_(right)
+        spread = level.spread(padded).add_(rhs)
         return solution.mul_(level.rest).addcmul_(level.relax, spread)
 
-    def guess(self, right: Tensor, depth: int = 0) -> Tensor:  # (B, C, size) -> same
+    def guess(self, rhs: Tensor, depth: int = 0) -> Tensor:  # (B, C, size) -> same
         """Approximate the solution from coarse to fine, with one cycle per grid.
 
         This is a better start than a cycle alone.
         """
         if depth == len(self.levels) - 1:
-            return self.cycle(right, depth)
+            return self.cycle(rhs, depth)
         level = self.levels[depth]
-        room = level.grid.room(right)
-        solution = level.grid.inside(room)
-        coarse = self.guess(restrict(right, level.grid), depth + 1)
+        padded = level.grid.padded_zeros(rhs)
+        solution = level.grid.inside(padded)
+        coarse = self.guess(restrict(rhs, level.grid), depth + 1)
         torch.mul(level.free, prolong(coarse, level.grid), out=solution)
-        return solution.add_(self.cycle(level.pull(room).add_(right), depth))
+        return solution.add_(self.cycle(level.pull(padded).add_(rhs), depth))
 
     def take(self, kept: Tensor) -> Multigrid:
         """Return the equations of some of the images."""
@@ -206,53 +213,52 @@ def restrict(planes: Tensor, fine: Grid) -> Tensor:
     return out.flatten(2)
 
 
-def finest(removed: Tensor, dtype: torch.dtype) -> Level:
+def finest_level(removed: Tensor, dtype: torch.dtype) -> Level:
     """Return the equations of the pixels themselves."""
     grid = Grid(*removed.shape[1:])
     free = pad(removed[:, None].to(dtype), (0, 1)).flatten(2)
-    ones = grid.room(free[:1])
+    ones = grid.padded_zeros(free[:1])
     grid.image(grid.inside(ones)).fill_(1)
-    own = free * Level(grid, free, free, free, free, None).spread(ones)
-    relax = free / (own - 4).clamp(min=1)
-    return Level(grid, free, own, relax, free - relax * own, None)
+    diagonal = free * Level(grid, free, free, free, free, None).spread(ones)
+    relax = free / (diagonal - 4).clamp(min=1)
+    return Level(grid, free, diagonal, relax, free - relax * diagonal, None)
 
 
 @cache
-def hats(dtype: torch.dtype, device: torch.device) -> Tensor:  # (9, 9, 3, 3)
+def coarsening_weights(dtype: torch.dtype, device: torch.device) -> Tensor:  # (9, 9, 3, 3)
     """Return the contributions of fine weights to the weights of the coarser grid.
 
     The axes are the coarse neighbour, the fine neighbour, and the position of the fine pixel.
     """
     along = torch.arange(-1, 2, dtype=dtype, device=device)
-    here = 1 - along.abs() / 2
-    there = (1 - (along + along[:, None] - 2 * along[:, None, None]).abs() / 2).clamp(min=0)
-    side = here * there  # (3 coarse neighbours, 3 neighbours, 3 positions)
+    at_pixel = 1 - along.abs() / 2
+    at_neighbour = (1 - (along + along[:, None] - 2 * along[:, None, None]).abs() / 2).clamp(min=0)
+    side = at_pixel * at_neighbour  # (3 coarse neighbours, 3 neighbours, 3 positions)
     return torch.einsum("edp,fcq->efdcpq", side, side).reshape(9, 9, 3, 3)
 
 
-def coarsened(level: Level) -> Level:
+def coarser_level(level: Level) -> Level:
     """Return the equations on the coarser grid.
 
-    They are those of corrections that are bilinear between the coarse pixels, and zero for known
-    pixels. The sums are of few numbers with few bits: in double precision they are exact, in
-    whatever order a convolution adds.
+    Corrections are bilinear between the coarse pixels, and zero for known pixels. The sums are of
+    few numbers with few bits, so in double precision they are exact in any order of summation.
     """
     grid, coarse = level.grid, level.grid.coarser
     planes = pad(level.matrix().view(len(level.free), 9, grid.height, grid.pitch), (0, 0, 0, 1))
-    weights = conv2d(planes, hats(planes.dtype, planes.device), stride=2, padding=1)
+    weights = conv2d(planes, coarsening_weights(planes.dtype, planes.device), stride=2, padding=1)
     weights = pad(weights.to(level.free), (0, 1)).flatten(2)
-    own = -weights[:, 4:5]
-    free = (own > 0).to(own)
+    diagonal = -weights[:, 4:5]
+    free = (diagonal > 0).to(diagonal)
     bound = 0.55 * weights.abs().sum(1, keepdim=True)  # by Gershgorin, the step never overshoots
-    relax = free / torch.maximum(own, bound).clamp(min=1e-30)
-    return Level(coarse, free, own, relax, free - relax * own, weights)
+    relax = free / torch.maximum(diagonal, bound).clamp(min=1e-30)
+    return Level(coarse, free, diagonal, relax, free - relax * diagonal, weights)
 
 
 def multigrid(removed: Tensor, dtype: torch.dtype) -> Multigrid:
     """Set up the equations of all grids for masks of removed pixels (B, H, W)."""
-    levels = [finest(removed, dtype)]
+    levels = [finest_level(removed, dtype)]
     while max(levels[-1].grid) > SMALLEST:
-        levels.append(coarsened(levels[-1]))
+        levels.append(coarser_level(levels[-1]))
     last = levels[-1]
     unit = torch.eye(last.grid.size, dtype=dtype, device=removed.device)
     matrix = -last.pull(pad(last.free * unit, (last.grid.pitch + 1,) * 2)).double()
@@ -316,13 +322,18 @@ def _check(x: Tensor, removed: Tensor, start: Tensor | None) -> None:
         raise HeatproofError(
             f"start must have the shape of the images, {tuple(x.shape)}; got {tuple(start.shape)}"
         )
-    for name, values in (("images", x), ("start", x if start is None else start)):
-        if not x.numel():
-            continue
-        finite = values.flatten(1).abs().amax(1).isfinite()
-        if not finite.all():
-            wrong = (~finite).nonzero()[:10, 0].tolist()
-            raise HeatproofError(f"{name} to impute must be finite; rows {wrong} are not")
+    _check_finite("images", x)
+    if start is not None:
+        _check_finite("start", start)
+
+
+def _check_finite(name: str, values: Tensor) -> None:
+    if not values.numel():
+        return
+    finite = values.flatten(1).abs().amax(1).isfinite()
+    if not finite.all():
+        wrong = (~finite).nonzero()[:10, 0].tolist()
+        raise HeatproofError(f"{name} to impute must be finite; rows {wrong} are not")
 
 
 def _solve(x: Tensor, removed: Tensor, start: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -337,7 +348,7 @@ def _solve(x: Tensor, removed: Tensor, start: Tensor | None) -> tuple[Tensor, Te
     # Values are relative to the first known pixel of each image.
     first_known = known.flatten(1).int().argmax(1)
     level = x.flatten(2)[torch.arange(len(x)), :, first_known][:, :, None, None]
-    base = grid.room(x)
+    base = grid.padded_zeros(x)
     planes = grid.image(grid.inside(base))
     if start is None:
         torch.mul(x - level, known, out=planes)
@@ -347,27 +358,27 @@ def _solve(x: Tensor, removed: Tensor, start: Tensor | None) -> tuple[Tensor, Te
     tolerance = TOLERANCE * (planes.amax((2, 3)) - planes.amin((2, 3)))
     # In single precision, the residual of values near one is noise of 1e-7 per pixel, which a large
     # hole accumulates to 3e-5.
-    exact = replace(fine, own=fine.own.double(), free=fine.free.double())
-    right = exact.pull(base.double()).to(x.dtype)
-    correction, cycles = _conjugate_gradients(hierarchy, right, tolerance)
+    exact = replace(fine, diagonal=fine.diagonal.double(), free=fine.free.double())
+    rhs = exact.pull(base.double()).to(x.dtype)
+    correction, cycles = _conjugate_gradients(hierarchy, rhs, tolerance)
     return torch.where(known, x, planes + grid.image(correction) + level), cycles
 
 
 def _conjugate_gradients(
-    hierarchy: Multigrid, right: Tensor, tolerance: Tensor
+    hierarchy: Multigrid, rhs: Tensor, tolerance: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Solve A(u) = right; a sample leaves the batch when its correction is small enough."""
+    """Solve A(u) = rhs; a sample leaves the batch when its correction is small enough."""
     grid = hierarchy.levels[0].grid
-    batch = len(right)
-    solved = torch.empty_like(right)
-    cycles = torch.zeros(batch, dtype=torch.int64, device=right.device)
-    active = torch.arange(batch, device=right.device)
-    solution = torch.zeros_like(right)
-    along = grid.room(right)
-    last_product = right.new_zeros(*right.shape[:2], 1)
+    batch = len(rhs)
+    solved = torch.empty_like(rhs)
+    cycles = torch.zeros(batch, dtype=torch.int64, device=rhs.device)
+    active = torch.arange(batch, device=rhs.device)
+    solution = torch.zeros_like(rhs)
+    along = grid.padded_zeros(rhs)
+    last_product = rhs.new_zeros(*rhs.shape[:2], 1)
     last_size = torch.full_like(tolerance, 1e-30)
     for cycle in range(1, MAX_CYCLES + 1):
-        correction = hierarchy.cycle(right)
+        correction = hierarchy.cycle(rhs)
         size = correction.abs().amax(2)
         done = (size * (size / last_size).clamp(max=1) <= tolerance).all(1)
         if done.any():
@@ -380,20 +391,20 @@ def _conjugate_gradients(
             active = active[rest]
             tolerance = tolerance[rest]
             size = size[rest]
-            right = right[rest]
+            rhs = rhs[rest]
             solution = solution[rest]
             along = along[rest]
             last_product = last_product[rest]
             correction = correction[rest]
         direction = grid.inside(along)
-        product = dot(right, correction, grid)
+        product = dot(rhs, correction, grid)
         ratio = torch.where(last_product > 0, product / last_product, 0)
         torch.addcmul(correction, direction, ratio, out=direction)
         change = hierarchy.levels[0].pull(along)
         energy = -dot(direction, change, grid)
         step = torch.where(energy > 0, product / energy, 0)
         solution.addcmul_(step, direction)
-        right.addcmul_(step, change)
+        rhs.addcmul_(step, change)
         last_product = product
         last_size = size.clamp(min=1e-30)
     raise HeatproofError(

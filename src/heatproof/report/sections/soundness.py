@@ -90,7 +90,7 @@ class SoundnessCurves(NamedTuple):
         """Return the curves of bootstrap samples."""
         score, mass = map(torch.from_numpy, self._curves)
         drawn = [
-            self._protocol.drawn_points(score, mass, torch.from_numpy(weights[:, self.rows]))
+            self._protocol.bootstrap_points(score, mass, torch.from_numpy(weights[:, self.rows]))
             for weights in bootstrap_weights(samples, resamples)
         ]
         return torch.cat(drawn).numpy()
