@@ -1,5 +1,6 @@
 # make quickstart   a first run on the embedded data and models, and its report
 # make test         all checks and tests, and the line coverage
+# make test-isa     the numeric tests as on processors with AVX2 at most, and with SSE4.1 at most
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # make models       docs/models.md: the networks of the papers
 # make truth        docs/img/known-truth-*.svg: soundness and completeness where the truth is known
@@ -8,13 +9,20 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test check methods truth models clean
+NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+.PHONY: quickstart test test-isa check methods truth models clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
 
 test: .venv/installed-dev check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov=heatproof --cov-report=term
+	$(PYTEST) --cov=heatproof --cov-report=term
+
+test-isa: .venv/installed-dev
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(NUMERIC)
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(PYTEST) $(NUMERIC)
 
 check: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""What many tests use: golden arrays, the small networks they were made with, and a few images."""
+"""Shared fixtures: golden arrays, the small networks they were made with, and a few images."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -18,8 +19,10 @@ import heatproof as hp
 from heatproof.errors import HeatproofError
 from heatproof.models.vision import import_timm, import_torchvision
 
+settings.load_profile("ci")  # no time limits, and the same examples on every machine
+
 DATA = Path(__file__).parent / "golden" / "data"
-FOUND = pytest.StashKey[list[tuple[str, str, float]]]()
+DEVIATIONS = pytest.StashKey[list[tuple[str, str, float]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,30 +34,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[FOUND] = []
+    config.stash[DEVIATIONS] = []
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if path := session.config.getoption("--deviations"):
-        path.write_text(json.dumps(session.config.stash[FOUND]))
+        path.write_text(json.dumps(session.config.stash[DEVIATIONS]))
 
 
 @pytest.fixture
 def deviation(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Notes how far our maps of a method are from another source's, as a share of its largest value."""
+    """Record the largest deviation of our maps, as a fraction of the reference's largest value."""
 
-    def note(
+    def record(
         method: str, against: str, ours: Tensor | np.ndarray, theirs: Tensor | np.ndarray
     ) -> None:
         ours, theirs = (
             np.asarray(torch.as_tensor(v).detach(), dtype=np.float64) for v in (ours, theirs)
         )
-        share = np.nanmax(np.abs(ours - theirs), initial=0) / np.nanmax(
-            np.abs(theirs), initial=1e-30
-        )
-        request.config.stash[FOUND].append((method, against, float(share)))
+        largest = np.nanmax(np.abs(theirs), initial=1e-30)
+        fraction = np.nanmax(np.abs(ours - theirs), initial=0) / largest
+        request.config.stash[DEVIATIONS].append((method, against, float(fraction)))
 
-    return note
+    return record
 
 
 class BasicBlock(nn.Module):
@@ -149,7 +151,7 @@ def images(golden: Callable[[str], dict[str, np.ndarray]]) -> tuple[Tensor, Tens
 
 
 class Sum(nn.Module):
-    """Says whether the pixels add up to more than zero."""
+    """Classifies images by the sign of the sum of their pixels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,8 +160,8 @@ class Sum(nn.Module):
         nn.init.constant_(self.signs.weight[1], 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.signs(x.flatten(1).sum(1, keepdim=True))
-        return found
+        logits: Tensor = self.signs(x.flatten(1).sum(1, keepdim=True))
+        return logits
 
 
 @pytest.fixture(scope="session")
@@ -168,7 +170,7 @@ def sign_of_sum() -> nn.Module:
 
 
 def extra(load: Callable[[], Any]) -> Any:
-    """An optional library; without it the test is skipped."""
+    """Import an optional library, or skip the test."""
     try:
         return load()
     except HeatproofError as missing:

@@ -27,12 +27,11 @@ def fill(text, x, model, ids=None, seed=0, reference=None):
 
 
 def prepared(baseline, model, reference):
-    return baseline.prepared_by(lambda found: found.prepare(model, iter([reference])))
+    return baseline.prepared_by(lambda part: part.prepare(model, iter([reference])))
 
 
-PAINTED = [
-    e.id for e in BASELINES if not e.imputes and e.id != "featurevis"
-]  # which is optimised for a network that has features
+# Without featurevis, which is optimised for a network that has features.
+PAINTED = [e.id for e in BASELINES if not e.imputes and e.id != "featurevis"]
 COMPAT = [
     "random-color",
     "local-mean",
@@ -45,12 +44,12 @@ COMPAT = [
 
 @pytest.fixture(scope="module")
 def reference(model):
-    """Reference images, for baselines that need some."""
+    """Reference images for the baselines that need them."""
     return model.normalize(torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(7)))
 
 
 @pytest.mark.parametrize("name", PAINTED)
-def test_only_what_is_removed_changes(model, reference, name):
+def test_only_removed_pixels_change(model, reference, name):
     x = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     removed = torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(1)) < 0.3
     baseline = Baseline.parse(name)
@@ -58,16 +57,15 @@ def test_only_what_is_removed_changes(model, reference, name):
     without = remove(torch.arange(3), removed)
     kept = ~removed[:, None].expand_as(x)
     assert torch.equal(without[kept], x[kept])
-    stays = (
-        1 / 16 if name == "local-permutation" else 0
-    )  # by chance a pixel of a 4×4 cell takes its own place
+    # A pixel of a 4×4 cell keeps its position with probability 1/16.
+    stays = 1 / 16 if name == "local-permutation" else 0
     assert abs((without[~kept] == x[~kept]).float().mean() - stays) < 0.01
 
 
 @pytest.mark.parametrize("text", PAINTED + [f"{name}(compat=xplique)" for name in COMPAT])
 @pytest.mark.parametrize("size", [32, 29])
-def test_a_sample_does_not_know_its_neighbours(model, reference, text, size):
-    """Byte by byte: alone, in another order, among others."""
+def test_a_sample_does_not_depend_on_the_batch(model, reference, text, size):
+    """Results are bitwise equal alone, in another order and among others."""
     x = torch.randn(5, 3, size, size, generator=torch.Generator().manual_seed(0))
     whole = fill(text, x, model, list("abcde"), reference=reference)
     assert torch.isfinite(whole).all() and whole.dtype == x.dtype
@@ -78,7 +76,7 @@ def test_a_sample_does_not_know_its_neighbours(model, reference, text, size):
 
 
 @pytest.mark.parametrize("name", PAINTED)
-def test_a_blind_baseline_does_not_look_at_the_image(model, reference, name):
+def test_a_blind_baseline_does_not_depend_on_the_image(model, reference, name):
     x, other = torch.randn(2, 4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     painted = [fill(name, images, model, reference=reference) for images in (x, other)]
     alike = torch.equal(*painted)
@@ -86,7 +84,7 @@ def test_a_blind_baseline_does_not_look_at_the_image(model, reference, name):
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4])
-def test_any_number_of_channels(channels):
+def test_any_number_of_channels_is_supported(channels):
     module = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 2))
     model = hp.Model(module, size=8, mean=(0.5,) * channels, std=(0.25,) * channels)
     x = torch.randn(3, channels, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -134,7 +132,7 @@ def test_local_mean_is_the_mean_of_every_cell(height, width, cells):
     sizes = [set(), set()]
     for i in range(height):
         for j in range(width):
-            own = [
+            cell = [
                 [
                     p
                     for p in range(side)
@@ -142,9 +140,9 @@ def test_local_mean_is_the_mean_of_every_cell(height, width, cells):
                 ]
                 for at, side in ((i, height), (j, width))
             ]
-            theirs = x[:, :, own[0]][..., own[1]].double().mean((2, 3))
-            torch.testing.assert_close(painted[:, :, i, j].double(), theirs, rtol=1e-5, atol=1e-6)
-            sizes[0].add(len(own[0])), sizes[1].add(len(own[1]))
+            expected = x[:, :, cell[0]][..., cell[1]].double().mean((2, 3))
+            torch.testing.assert_close(painted[:, :, i, j].double(), expected, rtol=1e-5, atol=1e-6)
+            sizes[0].add(len(cell[0])), sizes[1].add(len(cell[1]))
     assert all(max(s) - min(s) <= 1 for s in sizes)
     if height % cells == width % cells == 0:
         pooled = nn.functional.avg_pool2d(x, (height // cells, width // cells))
@@ -153,7 +151,7 @@ def test_local_mean_is_the_mean_of_every_cell(height, width, cells):
         )
 
 
-def test_noise_belongs_to_the_sample(model):
+def test_noise_is_keyed_by_sample(model):
     x = torch.zeros(2, 3, 32, 32)
     assert torch.equal(
         fill("uniform", x, model, ["a", "b"])[1], fill("uniform", x, model, ["b", "c"])[0]
@@ -173,10 +171,10 @@ def test_blur_is_a_gaussian_of_the_papers_size_in_proportion():
     torch.testing.assert_close(small, torch.from_numpy(theirs).float(), rtol=1e-4, atol=1e-5)
 
 
-def test_blur_leaves_a_constant_image_as_it_is():
+def test_blur_leaves_a_constant_image_unchanged():
     x = torch.full((1, 3, 32, 32), 0.7)
     torch.testing.assert_close(fill("blur", x, None), x)
-    assert (fill("blur(compat=idsds)", x, None) < 0.7).all()  # zeros beyond the border
+    assert (fill("blur(compat=idsds)", x, None) < 0.7).all()  # padded with zeros
 
 
 @pytest.mark.parametrize(
@@ -192,12 +190,12 @@ def test_blur_leaves_a_constant_image_as_it_is():
         ("zero(1)", "zero takes: no arguments"),
     ],
 )
-def test_bad_baselines_say_what_is_allowed(text, message):
+def test_invalid_baselines_are_reported_with_what_is_allowed(text, message):
     with pytest.raises(HeatproofError, match=message):
         fill(text, torch.zeros(1, 3, 32, 32), None)
 
 
-def test_a_baseline_that_needs_the_model_asks_for_it():
+def test_a_baseline_that_needs_the_model_is_reported_without_one():
     x = torch.zeros(1, 3, 8, 8)
     with pytest.raises(
         HeatproofError, match=r"pass an hp.Model, or give the bounds: uniform\(-1, 1\)"

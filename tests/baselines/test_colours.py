@@ -54,7 +54,7 @@ def test_the_median_of_any_images_is_within_half_a_level_of_16_bits(model):
     assert np.abs(painted.numpy() - theirs).max() < 0.5 / 65535 + 1e-7
 
 
-def test_the_mean_of_the_reference(model):
+def test_the_mean_is_that_of_the_reference(model):
     images = torch.rand(9, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     for sizes in ([9], [4, 5], [1] * 9):
         reference = torch.split(model.normalize(images), sizes)
@@ -66,7 +66,7 @@ def test_the_mean_of_the_reference(model):
 
 
 @pytest.mark.parametrize("name", ["mean", "median"])
-def test_the_reference_has_to_be_known(model, name):
+def test_a_missing_reference_is_reported(model, name):
     with pytest.raises(HeatproofError, match="reference"):
         fill(name, torch.zeros(1, 3, 8, 8), model)
     with pytest.raises(HeatproofError, match="hp.Model"):
@@ -81,7 +81,7 @@ def test_black_is_black(model):
 
 
 @pytest.mark.parametrize("shape", [(4, 1, 5, 5), (3, 3, 4, 6), (2, 5, 7, 3)])
-def test_colours_of_each_image(shape):
+def test_image_colours_are_the_mean_and_median_of_each_image(shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     for name, function in {"image-mean": np.mean, "image-median": np.median}.items():
         painted = fill(name, x, None)
@@ -91,7 +91,7 @@ def test_colours_of_each_image(shape):
         )
 
 
-def test_a_random_color_is_one_an_image_and_in_range(model):
+def test_a_random_color_is_constant_per_image_and_in_range(model):
     painted = fill("random-color", torch.zeros(400, 3, 2, 2), model)
     assert (painted == painted[:, :, :1, :1]).all()
     colours = model.denormalize(painted)[:, :, 0, 0]

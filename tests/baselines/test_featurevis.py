@@ -1,4 +1,4 @@
-"""The image that says nothing to the model: what holds by construction, on networks small and embedded."""
+"""The uninformative image: properties that hold by construction, on small networks."""
 
 from types import SimpleNamespace
 
@@ -53,42 +53,42 @@ def network(*layers, size=16, channels=3):
         "whole=1, parametrisation=fourier",
     ],
 )
-def test_the_embedding_gets_smaller(name, arguments, reference):
+def test_the_norm_of_the_embedding_decreases(name, arguments, reference):
     model = hp.load_model(f"paperbirds/{name}")
-    found = prepared(f"featurevis({QUICK}, {arguments})", model, reference)
-    assert found["still"] == 0 and (found["norm"] < found["start"] or "l1" in arguments)
-    assert found["trace"].shape == (12,) and found["trace"][-3:].mean() < found["trace"][:3].mean()
+    state = prepared(f"featurevis({QUICK}, {arguments})", model, reference)
+    assert state["still"] == 0 and (state["norm"] < state["start"] or "l1" in arguments)
+    assert state["trace"].shape == (12,) and state["trace"][-3:].mean() < state["trace"][:3].mean()
 
 
-def test_what_is_told_of_the_image_is_so(vgg, reference):
-    found = prepared(f"featurevis({QUICK})", vgg, reference)
-    assert found["image"].shape == (3, 64, 64)
-    shown = vgg.denormalize(found["image"])
-    assert shown.min() >= 0 and shown.max() <= 1 and shown.std() > 0.1
-    logits, embedding = vgg.forward(found["image"][None])
-    torch.testing.assert_close(found["norm"], embedding.square().sum().sqrt())
-    torch.testing.assert_close(found["logits"], logits[0])
+def test_stored_facts_agree_with_the_image(vgg, reference):
+    state = prepared(f"featurevis({QUICK})", vgg, reference)
+    assert state["image"].shape == (3, 64, 64)
+    pixels = vgg.denormalize(state["image"])
+    assert pixels.min() >= 0 and pixels.max() <= 1 and pixels.std() > 0.1
+    logits, embedding = vgg.forward(state["image"][None])
+    torch.testing.assert_close(state["norm"], embedding.square().sum().sqrt())
+    torch.testing.assert_close(state["logits"], logits[0])
     torch.testing.assert_close(
-        found["entropy"], torch.distributions.Categorical(logits=logits[0]).entropy()
+        state["entropy"], torch.distributions.Categorical(logits=logits[0]).entropy()
     )
 
 
 def test_every_sample_gets_the_same_image(vgg, reference):
     baseline = Baseline.parse(f"featurevis({QUICK})")
-    found = prepared(baseline.label, vgg, reference)
-    painted = baseline.fill(torch.zeros(2, 3, 64, 64), vgg, Rng(0, "ab"), prepared=found)
-    assert torch.equal(painted, found["image"].expand(2, -1, -1, -1))
+    state = prepared(baseline.label, vgg, reference)
+    painted = baseline.fill(torch.zeros(2, 3, 64, 64), vgg, Rng(0, "ab"), prepared=state)
+    assert torch.equal(painted, state["image"].expand(2, -1, -1, -1))
 
 
-def test_magnitudes_are_the_means_over_the_reference(vgg, reference):
-    found = fv.magnitudes(vgg, iter(torch.split(vgg.normalize(reference), 5)))
+def test_magnitudes_are_means_over_the_reference(vgg, reference):
+    magnitudes = fv.magnitudes(vgg, iter(torch.split(vgg.normalize(reference), 5)))
     mixed = np.einsum("nchw,cd->ndhw", reference.double().numpy() - 0.5, np.linalg.inv(COLOURS))
     np.testing.assert_allclose(
-        found.numpy(), np.abs(np.fft.rfft2(mixed)).mean(0), rtol=1e-3, atol=1e-3
+        magnitudes.numpy(), np.abs(np.fft.rfft2(mixed)).mean(0), rtol=1e-3, atol=1e-3
     )
 
 
-def test_the_magnitude_is_kept_whatever_the_phase():
+def test_the_magnitude_does_not_depend_on_the_phase():
     magnitude, numbers = (
         torch.fft.rfft2(torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))).abs(),
         generator("test"),
@@ -97,23 +97,24 @@ def test_the_magnitude_is_kept_whatever_the_phase():
     (phase,) = spectrum.start
     for moved in (phase, 3 * phase + 1, phase**3):
         pixels = np.fft.irfft2(spectrum.coefficients(moved).numpy(), s=(16, 16))
-        found = np.abs(np.fft.rfft2(pixels))
-        alone = np.zeros((16, 9), dtype=bool)
-        alone[np.ix_([0, 8], [0, 8])] = True  # these four are real, and can only shrink
-        np.testing.assert_allclose(found[:, ~alone], magnitude.numpy()[:, ~alone], rtol=1e-4)
-        assert (found[:, alone] <= magnitude.numpy()[:, alone] + 1e-5).all()
-        seen = fv.painted(spectrum, [moved])
-        before = torch.from_numpy(pixels)[
-            None
-        ].float()  # what is shown is this, recoloured, at one contrast
-        both = torch.stack([recorrelated(before[0]).flatten(), torch.logit(seen).flatten()])
+        ours = np.abs(np.fft.rfft2(pixels))
+        self_mirrored = np.zeros((16, 9), dtype=bool)
+        self_mirrored[np.ix_([0, 8], [0, 8])] = True  # these four are real and can only shrink
+        np.testing.assert_allclose(
+            ours[:, ~self_mirrored], magnitude.numpy()[:, ~self_mirrored], rtol=1e-4
+        )
+        assert (ours[:, self_mirrored] <= magnitude.numpy()[:, self_mirrored] + 1e-5).all()
+        image = fv.painted(spectrum, [moved])
+        # The image is this one, recoloured and scaled to unit contrast.
+        before = torch.from_numpy(pixels)[None].float()
+        both = torch.stack([recorrelated(before[0]).flatten(), torch.logit(image).flatten()])
         assert torch.corrcoef(both)[0, 1] > 0.9999
         torch.testing.assert_close(
-            torch.logit(seen).std(correction=0), torch.tensor(1.0), rtol=1e-3, atol=0
+            torch.logit(image).std(correction=0), torch.tensor(1.0), rtol=1e-3, atol=0
         )
 
 
-def test_the_spectrum_starts_without_a_spot():
+def test_the_initial_image_has_no_bright_spot():
     """Phases near zero would add up at the origin."""
     spectrum = fv.maco(torch.ones(3, 64, 33), generator("test"), learn_magnitude=False)
     pixels = torch.fft.irfft2(spectrum.coefficients(*spectrum.start), s=(64, 64))
@@ -135,8 +136,8 @@ def test_crops_lie_within_the_image():
         assert abs(sides[3:].mean() - max(side, 0.07)) < 0.02
 
 
-def test_the_gradient_is_that_of_the_mean_over_noisy_looks():
-    """The whole chain at once, by autograd, against what is handed from one part to the next."""
+def test_the_gradient_is_that_of_the_mean_over_noisy_crops():
+    """Compare autograd over the whole chain with gradients passed from part to part."""
     model = network(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 14 * 14, 2))
     spectrum = fv.maco(
         torch.rand(3, 32, 17, generator=torch.Generator().manual_seed(0)),
@@ -144,17 +145,17 @@ def test_the_gradient_is_that_of_the_mean_over_noisy_looks():
         learn_magnitude=True,
     )
     leaves = [leaf.clone().requires_grad_() for leaf in spectrum.start]
-    seen = model.normalize(
+    crops = model.normalize(
         look(fv.painted(spectrum, leaves), *fv.boxes(generator(1), 5, 2, 0.4), 16)
     )
     expected = torch.autograd.grad(
-        model.module[:3](seen).square().sum(1).mean(), leaves, retain_graph=True
+        model.module[:3](crops).square().sum(1).mean(), leaves, retain_graph=True
     )
     with model.passes.batches_of(2):
-        values, slope = fv.objective_gradient(model, seen.detach(), fv.OBJECTIVES["l2"])
-    found = torch.autograd.grad(seen, leaves, slope / 5)
-    torch.testing.assert_close(values, model.module[:3](seen).square().sum(1))
-    for ours, theirs in zip(found, expected, strict=True):
+        values, slope = fv.objective_gradient(model, crops.detach(), fv.OBJECTIVES["l2"])
+    gradients = torch.autograd.grad(crops, leaves, slope / 5)
+    torch.testing.assert_close(values, model.module[:3](crops).square().sum(1))
+    for ours, theirs in zip(gradients, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
 
 
@@ -167,28 +168,28 @@ def test_objectives_are_their_formulas():
         )
 
 
-def test_an_embedding_of_zero_leaves_the_bias():
-    """A linear model of the mean colour: mid-grey has no embedding, and can be reached."""
+def test_a_zero_embedding_gives_the_bias_as_logits():
+    """The model is linear in the mean colour: mid-grey has a zero embedding and is reachable."""
     model = network(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 4))
     images = (
         torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
         * torch.tensor([1.0, 0.6, 0.3])[:, None, None]
     )
-    found = prepared("featurevis(steps=150, crops=2, whole=1)", model, images)
-    assert found["norm"] < 0.05 < found["start"]
-    torch.testing.assert_close(found["logits"], model.module[2].bias.detach(), rtol=0, atol=0.05)
+    state = prepared("featurevis(steps=150, crops=2, whole=1)", model, images)
+    assert state["norm"] < 0.05 < state["start"]
+    torch.testing.assert_close(state["logits"], model.module[2].bias.detach(), rtol=0, atol=0.05)
 
 
-def test_the_same_twice_and_nothing_else_is_touched(vgg, reference):
+def test_the_image_is_reproducible_and_no_other_state_changes(vgg, reference):
     text = f"featurevis({QUICK})"
     torch.manual_seed(0)
     np.random.seed(0)
-    before, theirs = torch.random.get_rng_state(), np.random.get_state()[1].copy()
+    torch_state, numpy_state = torch.random.get_rng_state(), np.random.get_state()[1].copy()
     settings = vgg.batch_size, vgg.pad_batches
     with assert_unchanged(vgg.module), torch.no_grad():
         first = prepared(text, vgg, reference)
-    assert torch.equal(torch.random.get_rng_state(), before) and np.array_equal(
-        np.random.get_state()[1], theirs
+    assert torch.equal(torch.random.get_rng_state(), torch_state) and np.array_equal(
+        np.random.get_state()[1], numpy_state
     )
     assert settings == (vgg.batch_size, vgg.pad_batches) and all(
         p.requires_grad for p in vgg.module.parameters()
@@ -218,7 +219,7 @@ def test_passes_are_counted(vgg, reference):
         lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Threshold(1e6, 2.0)),
     ],
 )
-def test_without_a_gradient_it_says_so_and_gives_what_it_has(dead):
+def test_without_a_gradient_it_warns_and_returns_the_initial_image(dead):
     part = dead()
     nn.init.constant_(part[0].bias, -1e5)
     model = network(part, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
@@ -226,21 +227,21 @@ def test_without_a_gradient_it_says_so_and_gives_what_it_has(dead):
     with pytest.warns(
         UserWarning, match="the embedding of small has no gradient, so the image was not optimised"
     ):
-        found = prepared(f"featurevis({QUICK})", model, images)
-    assert all(value.isfinite().all() for value in found.values())
-    assert found["still"] == 12 and found["norm"] == found["start"]
+        state = prepared(f"featurevis({QUICK})", model, images)
+    assert all(value.isfinite().all() for value in state.values())
+    assert state["still"] == 12 and state["norm"] == state["start"]
 
 
 def test_a_reference_of_one_grey_gives_grey():
     model = network(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
-    found = prepared(f"featurevis({QUICK})", model, torch.full((2, 3, 16, 16), 0.5))
-    torch.testing.assert_close(model.denormalize(found["image"]), torch.full((3, 16, 16), 0.5))
+    state = prepared(f"featurevis({QUICK})", model, torch.full((2, 3, 16, 16), 0.5))
+    torch.testing.assert_close(model.denormalize(state["image"]), torch.full((3, 16, 16), 0.5))
 
 
-def test_not_a_number_is_an_error(reference):
+def test_a_gradient_that_is_not_finite_is_an_error(reference):
     class Bad(nn.Module):
         def forward(self, x):
-            return (0 * x).sqrt()  # its slope at zero is infinite
+            return (0 * x).sqrt()  # its gradient at zero is infinite
 
     model = network(Bad(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2), size=64)
     with pytest.raises(HeatproofError, match="gradient of small's embedding is not finite"):
@@ -259,12 +260,12 @@ def test_not_a_number_is_an_error(reference):
         ("featurevis(parametrisation=fourier, learn_magnitude=True)", "fourier has no magnitudes"),
     ],
 )
-def test_arguments_that_do_not_fit_are_told(text, message, vgg, reference):
+def test_invalid_arguments_are_reported(text, message, vgg, reference):
     with pytest.raises(HeatproofError, match=message):
         prepared(text, vgg, reference)
 
 
-def test_it_is_for_colour_images():
+def test_images_that_are_not_in_colour_are_refused():
     with pytest.raises(HeatproofError, match="takes 1 channels"):
         Baseline.parse("featurevis").prepare(
             SimpleNamespace(mean=torch.zeros(1, 1, 1), name="grey"), iter([])

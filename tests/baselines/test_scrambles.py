@@ -17,7 +17,8 @@ def fill(text, x, seed=0):
     return Baseline.parse(text).fill(x, None, Rng(seed, [str(i) for i in range(len(x))]))
 
 
-def pixels(x):  # sorted, each with all its channels
+def pixels(x):
+    """Return the sorted pixels of each sample, each with all its channels."""
     return [sorted(map(tuple, sample.reshape(len(sample), -1).T.tolist())) for sample in x]
 
 
@@ -28,7 +29,7 @@ def test_permutation_keeps_every_pixel(shape):
     assert pixels(fill("permutation(compat=xplique)", x)) == pixels(x)
 
 
-def test_every_image_has_an_order_of_its_own():
+def test_every_image_has_its_own_order():
     x = image((3, 16, 16), 1).expand(3, -1, -1, -1)
     ours, theirs = fill("permutation", x), fill("permutation(compat=xplique)", x)
     assert not torch.equal(ours[0], ours[1])
@@ -44,9 +45,8 @@ def test_local_permutation_keeps_the_pixels_of_every_cell(shape, cells):
     _, height, width = shape
     across, along = min(cells, height), min(cells, width)
     for i in range(across):
-        for j in range(
-            along
-        ):  # the cell of a pixel is where its place, as a share of the side, falls
+        for j in range(along):
+            # The cell of a pixel is given by its position as a fraction of the side.
             cell = (
                 slice(-(-i * height // across), -(-(i + 1) * height // across)),
                 slice(-(-j * width // along), -(-(j + 1) * width // along)),
@@ -55,12 +55,12 @@ def test_local_permutation_keeps_the_pixels_of_every_cell(shape, cells):
     assert not torch.equal(painted, x) or (height <= cells and width <= cells)
 
 
-def test_every_order_within_a_group_is_as_likely():
+def test_all_orders_within_a_group_are_equally_likely():
     group = torch.tensor([0, 1, 0, 1, 0])
     orders = order_within(group, Rng(0, [str(i) for i in range(3000)]).uniform("test", (5,)))
-    found, counts = np.unique(orders.numpy(), axis=0, return_counts=True)
-    assert len(found) == 12  # 3! · 2!
-    assert (group[torch.from_numpy(found)] == group).all()
+    distinct, counts = np.unique(orders.numpy(), axis=0, return_counts=True)
+    assert len(distinct) == 12  # 3! · 2!
+    assert (group[torch.from_numpy(distinct)] == group).all()
     assert np.abs(counts - 250).max() < 5 * np.sqrt(250)
 
 
@@ -69,16 +69,19 @@ def test_mirrored_frequencies_stay_mirrored(shape):
     height, width = shape[1:]
     for order in mirrored_order(Rng(0, "abcd").uniform("test", (height, width))).tolist():
         assert sorted(order) == list(range(height * width))
-        for k, taken in enumerate(order):
+        for k, source in enumerate(order):
             mirror = -(k // width) % height * width + -(k % width) % width
-            assert order[mirror] == -(taken // width) % height * width + -(taken % width) % width
+            assert order[mirror] == -(source // width) % height * width + -(source % width) % width
 
 
-def test_every_mirrored_order_is_as_likely():
-    """2 × 3 frequencies: two of their own mirror, two pairs that change places and sides: 2! · 2! · 2² orders."""
+def test_all_mirrored_orders_are_equally_likely():
+    """Of 2 × 3 frequencies, two are their own mirror and four form two pairs.
+
+    Pairs are swapped with each other and in themselves, which makes 2! · 2! · 2² orders.
+    """
     orders = mirrored_order(Rng(0, [str(i) for i in range(3200)]).uniform("test", (2, 3)))
-    found, counts = np.unique(orders.numpy(), axis=0, return_counts=True)
-    assert len(found) == 16
+    distinct, counts = np.unique(orders.numpy(), axis=0, return_counts=True)
+    assert len(distinct) == 16
     assert np.abs(counts - 200).max() < 5 * np.sqrt(200)
 
 
@@ -116,7 +119,7 @@ def test_channels_are_scrambled_alike(what):
     torch.testing.assert_close(painted[:, 0], painted[:, 2])
 
 
-def test_a_place_takes_what_is_at_its_number():
+def test_permuted_takes_the_pixel_at_each_index():
     x = torch.arange(12.0).reshape(1, 2, 2, 3)
     assert permuted(x, torch.tensor([5, 4, 3, 2, 1, 0])).tolist() == [
         [[[5, 4, 3], [2, 1, 0]], [[11, 10, 9], [8, 7, 6]]]

@@ -522,9 +522,9 @@ IMAGES = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
         (
             "paperbirds:test",
             {"methods": ["ig(steps=abc)"]},
-            "steps: found abc; input should be a valid integer",
+            "steps: found 'abc'; input should be a valid integer",
         ),
-        ("paperbirds:test", {"methods": ["gradcam++(compat=rao)"]}, "compat: found rao"),
+        ("paperbirds:test", {"methods": ["gradcam++(compat=rao)"]}, "compat: found 'rao'"),
         ("paperbirds:test", {"protocols": ["sds(baseline=uniform(1))"]}, "both bounds or none"),
         (
             "paperbirds:test",

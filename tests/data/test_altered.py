@@ -1,4 +1,4 @@
-"""Images changed on purpose: what is painted, what it tells, and that nothing else tells it."""
+"""Altered images: marks that reveal the class, and that nothing else reveals it."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from heatproof.data.paperbirds import Paperbirds
 from heatproof.data.reference import reference_for
 from heatproof.errors import HeatproofError
 
-SEMI = [kind for kind, how in ALTERATIONS.items() if how.relabels]
+RELABELLED = [kind for kind, how in ALTERATIONS.items() if how.relabels]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def changed(kind: str, limit: int = 24) -> tuple[Altered, list, list]:
 
 
 @pytest.mark.parametrize("kind", ALTERATIONS)
-def test_a_sample_is_the_same_whatever_else_is_loaded(kind):
+def test_a_sample_does_not_depend_on_what_else_is_loaded(kind):
     few, many = (
         hp.load_data(f"{kind}:paperbirds:test", limit=3),
         hp.load_data(f"{kind}:paperbirds", split="test", limit=70),
@@ -45,14 +45,14 @@ def test_a_sample_is_the_same_whatever_else_is_loaded(kind):
 
 
 @pytest.mark.parametrize("kind", ["watermark", "stripes", "notch"])
-def test_nothing_is_changed_but_the_pixels_that_tell_the_class(kind):
+def test_only_pixels_that_reveal_the_class_are_changed(kind):
     _, samples, base = changed(kind)
     for sample, before in zip(samples, base, strict=True):
         assert torch.equal(sample.image[:, ~sample.silhouette], before.image[:, ~sample.silhouette])
 
 
 @pytest.mark.parametrize("kind", ["watermark-blank", "stripes-blank"])
-def test_a_blank_canvas_has_nothing_besides_the_mark(kind):
+def test_a_blank_canvas_shows_the_mark_alone(kind):
     _, samples, _ = changed(kind)
     with_base, same = changed(kind.removesuffix("-blank"))[1], []
     for sample, marked in zip(samples, with_base, strict=True):
@@ -65,16 +65,16 @@ def test_a_blank_canvas_has_nothing_besides_the_mark(kind):
 
 
 def test_a_watermark_can_be_read():
-    """Found in the picture and read digit by digit: nothing is known of how it was painted but the font."""
+    """The mark is located in the image and read digit by digit, using the font alone."""
     _, samples, _ = changed("watermark", 40)
-    places = set()
+    positions = set()
     for sample in samples:
         rows, columns = (
             sample.silhouette.any(1).nonzero().flatten(),
             sample.silhouette.any(0).nonzero().flatten(),
         )
         assert len(rows) == len(columns) == 17 and sample.silhouette.sum() == 17**2  # 60 of 224 px
-        places.add((int(rows[0]), int(columns[0])))
+        positions.add((int(rows[0]), int(columns[0])))
         box = sample.image[0, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
         assert set(box.unique().tolist()) == {0.0, 1.0}
         white = (box > 0).nonzero()
@@ -91,10 +91,10 @@ def test_a_watermark_can_be_read():
             )
             read += str(next(d for d, shape in enumerate(DIGITS) if shape in (text, shifted)))
         assert int(read) == sample.label
-    assert len(places) > 30
+    assert len(positions) > 30
 
 
-def test_stripes_are_the_label_in_binary_from_the_lowest_digit_down():
+def test_stripes_are_the_label_in_binary_from_the_lowest_bit():
     _, samples, base = changed("stripes", 40)
     for sample, before in zip(samples, base, strict=True):
         bits = f"{sample.label:05b}"[::-1]
@@ -120,9 +120,12 @@ def test_class_40_of_a_hundred_has_its_stripes_in_the_4th_and_6th_of_seven_bands
     assert where.sum() == 2 * 32 * 224
 
 
-@pytest.mark.parametrize("kind", SEMI)
-def test_only_the_mark_tells_the_label(kind):
-    """Labels are drawn by chance: all classes come, and knowing the bird does not help (χ² of 32×32 at p = 1e-6)."""
+@pytest.mark.parametrize("kind", RELABELLED)
+def test_only_the_mark_reveals_the_label(kind):
+    """Labels are random: all classes occur, and they are independent of the bird.
+
+    The χ² test of the 32×32 table is at p = 1e-6.
+    """
     data, base = hp.load_data(f"{kind}:paperbirds:train"), Paperbirds("train")
     table = np.zeros((32, 32))
     np.add.at(table, (np.array(data.labels), np.array(base.labels)), 1)
@@ -131,20 +134,22 @@ def test_only_the_mark_tells_the_label(kind):
     assert ((table - expected) ** 2 / expected).sum() < 1187  # 961 degrees of freedom
 
 
-@pytest.mark.parametrize(("kind", "share"), [("disc", 0.7), ("disc-notch", 0.7), ("notch", 0.05)])
-def test_pixels_are_removed_in_the_share_that_is_said(kind, share):
+@pytest.mark.parametrize(
+    ("kind", "fraction"), [("disc", 0.7), ("disc-notch", 0.7), ("notch", 0.05)]
+)
+def test_the_stated_fraction_of_pixels_is_removed(kind, fraction):
     data, samples, base = changed(kind, 32)
     assert list(data.labels) == list(Paperbirds("test", limit=32).labels)
     for label in range(32):
         where = ALTERATIONS[kind].paint(label, 32, 64, np.random.default_rng(0)).where
         assert where.sum() == (
-            round(share * 64**2) if "disc" in kind else round(share**0.5 * 64) ** 2
+            round(fraction * 64**2) if "disc" in kind else round(fraction**0.5 * 64) ** 2
         )
         assert (samples[label].image[:, where] == 0).all()
         assert torch.equal(samples[label].image[:, ~where], base[label].image[:, ~where])
 
 
-def test_the_disc_is_the_same_for_all_and_the_notch_another_for_each_class():
+def test_the_disc_is_common_to_all_classes_and_the_notch_is_not():
     painted = {
         kind: [
             ALTERATIONS[kind].paint(label, 32, 64, np.random.default_rng(0)) for label in range(32)
@@ -168,7 +173,7 @@ def test_the_disc_is_the_same_for_all_and_the_notch_another_for_each_class():
     assert all((p.where & edge).any() for p in painted["notch"])
 
 
-def test_cifar10_by_changing_the_name(cifar):
+def test_cifar10_is_altered_by_its_name(cifar):
     data = hp.load_data(f"watermark:cifar10:{cifar}", limit=5)
     assert data.load(0).image.shape == (3, 32, 32) and max(data.labels) < 10
     assert training_split(f"watermark:cifar10:{cifar}:test") == f"watermark:cifar10:{cifar}:train"
@@ -180,13 +185,13 @@ def test_cifar10_by_changing_the_name(cifar):
     )
 
 
-def test_a_reference_is_changed_in_the_same_way():
+def test_the_reference_is_altered_in_the_same_way():
     model = hp.load_model("paperbirds/resnet")
-    known = reference_for(hp.load_data("watermark:paperbirds:test", model, limit=4), model)
-    assert known.data.name == "watermark:paperbirds:train"
+    reference = reference_for(hp.load_data("watermark:paperbirds:test", model, limit=4), model)
+    assert reference.data.name == "watermark:paperbirds:train"
 
 
-def test_bad_input_is_told(tmp_path):
+def test_bad_input_is_reported(tmp_path):
     with pytest.raises(HeatproofError, match="watermark:paperbirds:test"):
         hp.load_data("watermark")
     with pytest.raises(HeatproofError, match="unknown data"):

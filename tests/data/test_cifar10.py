@@ -1,4 +1,4 @@
-"""CIFAR-10 from its two forms, and from files that are something else."""
+"""CIFAR-10 from both file formats, and from files that are something else."""
 
 import pickle
 
@@ -18,8 +18,11 @@ def arrays(count, seed):
 
 
 @pytest.fixture(scope="module")
-def forms(tmp_path_factory):
-    """The same images as .npz and as python batches, as Python 2 wrote them: protocol 2, keys as bytes."""
+def formats(tmp_path_factory):
+    """Write the same images as .npz and as batches in the format of Python 2.
+
+    Those are pickles of protocol 2 with bytes as keys.
+    """
     folder = tmp_path_factory.mktemp("cifar") / "cifar-10-batches-py"
     folder.mkdir()
     train, test = [arrays(6, seed) for seed in range(1, 6)], arrays(8, 0)
@@ -33,16 +36,16 @@ def forms(tmp_path_factory):
             b"batch_label": b"one of some",
         }
         (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
-    place = folder.parent / "cifar10.npz"
+    npz = folder.parent / "cifar10.npz"
     x, y = (np.concatenate(parts) for parts in zip(*train, strict=True))
-    np.savez(place, train_x=x, train_y=y, test_x=test[0], test_y=test[1])
-    return place, folder, test
+    np.savez(npz, train_x=x, train_y=y, test_x=test[0], test_y=test[1])
+    return npz, folder, test
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_both_forms_are_the_same(forms, split):
-    place, folder, (x, y) = forms
-    sets = [hp.load_data(f"cifar10:{path}:{split}") for path in (place, folder, folder.parent)]
+def test_both_formats_give_the_same_data(formats, split):
+    npz, folder, (x, y) = formats
+    sets = [hp.load_data(f"cifar10:{path}:{split}") for path in (npz, folder, folder.parent)]
     assert len(sets[0]) == (30 if split == "train" else 8)
     for other in sets[1:]:
         assert (other.ids, other.labels, other.fingerprints) == (
@@ -56,29 +59,27 @@ def test_both_forms_are_the_same(forms, split):
         assert torch.equal(sets[0].load(3).image, torch.from_numpy(x[3]).permute(2, 0, 1) / 255)
 
 
-def test_the_test_split_is_the_default_and_a_limit_takes_the_first(forms):
-    place, _, (_, y) = forms
-    data = hp.load_data(f"cifar10:{place}", limit=5)
+def test_the_test_split_is_the_default_and_a_limit_takes_the_first(formats):
+    npz, _, (_, y) = formats
+    data = hp.load_data(f"cifar10:{npz}", limit=5)
     assert data.labels == y[:5].tolist() and data.ids[0] == "test-00000"
-    assert len(hp.load_data(f"cifar10:{place}", split="train")) == 30
+    assert len(hp.load_data(f"cifar10:{npz}", split="train")) == 30
     with pytest.raises(HeatproofError, match="names a split, and split=test another"):
-        hp.load_data(f"cifar10:{place}:train", split="test")
+        hp.load_data(f"cifar10:{npz}:train", split="test")
 
 
-def test_labels_follow_the_models_names_and_images_its_size(forms):
-    place, _, (_, y) = forms
+def test_labels_follow_the_class_names_of_the_model_and_images_its_size(formats):
+    npz, _, (_, y) = formats
     net = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 10))
     model = hp.Model(net, size=48, classes=CLASSES[::-1])
-    data = hp.load_data(f"cifar10:{place}", model)
+    data = hp.load_data(f"cifar10:{npz}", model)
     assert data.labels == [9 - label for label in y.tolist()] and data.load(0).image.shape == (
         3,
         48,
         48,
     )
     with pytest.raises(HeatproofError, match="the model has no class named airplane"):
-        hp.load_data(
-            f"cifar10:{place}", hp.Model(net, size=32, classes=[f"c{i}" for i in range(10)])
-        )
+        hp.load_data(f"cifar10:{npz}", hp.Model(net, size=32, classes=[f"c{i}" for i in range(10)]))
 
 
 class Hostile:
@@ -99,7 +100,7 @@ def test_a_pickle_cannot_run_code(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("written", "told"),
+    ("content", "message"),
     [
         (pickle.dumps([1, 2]), "it has no data and labels"),
         (b"not a pickle", "cannot read"),
@@ -109,13 +110,13 @@ def test_a_pickle_cannot_run_code(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_batches_of_something_else_are_told(tmp_path, written, told):
-    (tmp_path / "test_batch").write_bytes(written)
-    with pytest.raises(HeatproofError, match=told):
+def test_batches_of_something_else_are_reported(tmp_path, content, message):
+    (tmp_path / "test_batch").write_bytes(content)
+    with pytest.raises(HeatproofError, match=message):
         hp.load_data(f"cifar10:{tmp_path}")
 
 
-def test_files_of_something_else_are_told(tmp_path):
+def test_files_of_something_else_are_reported(tmp_path):
     with pytest.raises(
         HeatproofError, match="CIFAR-10 is read from an .npz file or from the folder"
     ):
@@ -126,11 +127,11 @@ def test_files_of_something_else_are_told(tmp_path):
     np.savez(tmp_path / "b.npz", test_x=np.zeros((2, 32, 32)), test_y=np.zeros(2))
     np.savez(tmp_path / "c.npz", test_x=np.array([Hostile()], dtype=object), test_y=np.zeros(1))
     (tmp_path / "d.npz").write_bytes(b"nothing")
-    for name, told in {
+    for name, message in {
         "a": "it has train_x",
         "b": "expected images of 32×32×3",
         "c": "allow_pickle",
         "d": "cannot read",
     }.items():
-        with pytest.raises(HeatproofError, match=told):
+        with pytest.raises(HeatproofError, match=message):
             hp.load_data(f"cifar10:{tmp_path / name}.npz")

@@ -1,4 +1,4 @@
-"""Image folders as people have them."""
+"""Image folders as users have them."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_subfolders_are_classes(folder, model):
     assert 0 <= sample.image.min() <= sample.image.max() <= 1
 
 
-def test_a_smaller_limit_is_a_part_of_a_larger_one(folder, model):
+def test_a_smaller_limit_gives_a_prefix_of_a_larger_one(folder, model):
     every = hp.load_data(f"folder:{folder}", model, seed=1).ids
     assert hp.load_data(f"folder:{folder}", model, limit=2, seed=1).ids == every[:2]
     assert any(hp.load_data(f"folder:{folder}", model, seed=s).ids != every for s in range(2, 6))
@@ -56,14 +56,17 @@ def test_a_flat_folder_has_no_labels(tmp_path, model):
     assert hp.load_data(f"folder:{tmp_path}", model).labels == [None]
 
 
-def test_an_image_like_the_libraries_load_it(tmp_path):
-    """Shorter side to `resize`, then the middle: with an image that needs no resizing, exactly the middle."""
+def test_images_are_resized_and_cropped_as_in_the_libraries(tmp_path):
+    """The shorter side is resized and the centre cropped.
+
+    Of an image that needs no resizing, exactly the centre is left.
+    """
     pixels = np.random.default_rng(0).integers(0, 255, (20, 30, 3), dtype=np.uint8)
     image = fit(Image.fromarray(pixels), 16, 20)
     np.testing.assert_allclose(image.permute(1, 2, 0), pixels[2:18, 7:23] / 255, atol=1e-6)
 
 
-def test_an_image_that_has_the_size_already_is_taken_as_it_is():
+def test_an_image_of_the_right_size_is_unchanged():
     pixels = np.random.default_rng(0).integers(0, 255, (16, 16, 3), dtype=np.uint8)
     np.testing.assert_allclose(
         fit(Image.fromarray(pixels), 16, 18).permute(1, 2, 0), pixels / 255, atol=1e-6
@@ -91,11 +94,11 @@ COLOR = (200, 100, 50)
         ("tiny.png", Image.new("RGB", (1, 1), COLOR), COLOR),
     ],
 )
-def test_images_with_one_clear_meaning_are_read(tmp_path, name, image, expected):
+def test_all_unambiguous_image_modes_are_read(tmp_path, name, image, expected):
     image.save(tmp_path / name)
-    found = fit(read_image(tmp_path / name), 16, 18)
+    pixels = fit(read_image(tmp_path / name), 16, 18)
     torch.testing.assert_close(
-        found,
+        pixels,
         torch.tensor(expected).reshape(3, 1, 1).expand(3, 16, 16) / 255,
         atol=1.5 / 255,
         rtol=0,
@@ -113,7 +116,7 @@ def unreadable(folder):
     Image.new("F", (8, 8)).save(folder / "dog" / "float.tif")
 
 
-def test_a_photo_of_a_phone_is_its_first_picture(tmp_path):
+def test_of_a_multi_picture_photo_the_first_is_read(tmp_path):
     Image.new("RGB", (8, 8), COLOR).save(
         tmp_path / "a.jpg", "MPO", save_all=True, append_images=[Image.new("RGB", (4, 4))]
     )
@@ -122,7 +125,7 @@ def test_a_photo_of_a_phone_is_its_first_picture(tmp_path):
     assert read_image(tmp_path / "a.jpg").size == (8, 8)
 
 
-def test_images_that_cannot_be_used_are_named(folder, model):
+def test_unreadable_images_are_reported(folder, model):
     unreadable(folder)
     data = hp.load_data(f"folder:{folder}", model)
     batch = load_batch(data, range(len(data.ids)), model)
@@ -140,16 +143,15 @@ def test_images_that_cannot_be_used_are_named(folder, model):
         data.load(data.ids.index("dog/text.png"))
 
 
-def test_they_are_skipped_with_a_row_and_the_rest_is_judged(folder, model):
+def test_unreadable_images_are_skipped_and_the_rest_is_evaluated(folder, model):
     unreadable(folder)
     result = hp.evaluate(model, f"folder:{folder}", ["ixg"], ["sds(patches=4)"])
     scores = result.scores.set_index("sample")
     assert (scores["status"] == "skipped").sum() == 5
     assert "frames" in scores.loc["dog/film.gif", "message"]
     rest = scores["status"][scores["status"] != "skipped"].to_dict()
-    assert (
-        rest.pop("cat/whole.jpg") == "undefined"
-    )  # one colour: no patch matters more than another
+    # The image has one colour, so no patch matters more than another.
+    assert rest.pop("cat/whole.jpg") == "undefined"
     assert set(rest.values()) == {"ok"}
 
 
@@ -162,13 +164,13 @@ def test_they_are_skipped_with_a_row_and_the_rest_is_judged(folder, model):
         (lambda f: "paperbirds:tset", "test"),
     ],
 )
-def test_bad_names_say_what_is_right(folder, model, make, message):
+def test_an_unknown_name_is_reported_with_suggestions(folder, model, make, message):
     (folder / "hollow").mkdir()
     with pytest.raises(ValueError, match=message):
         hp.load_data(make(folder), model)
 
 
-def test_classes_that_do_not_match_are_named(folder, model):
+def test_classes_that_do_not_match_are_reported(folder, model):
     (folder / "dog").rename(folder / "dgo")
     with pytest.raises(
         HeatproofError, match="1 of 2 subfolders .* are not classes of the model: dgo"

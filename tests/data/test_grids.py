@@ -1,4 +1,4 @@
-"""Grids: which images meet, and where they come from."""
+"""Grids: which images are combined, and the pool they are drawn from."""
 
 import pytest
 import torch
@@ -23,54 +23,54 @@ def class_of(image):
 
 
 @pytest.mark.parametrize("grid", [2])
-def test_cells_have_classes_of_their_own_and_images_are_judged_once(grid):
-    found = draw_grids(POOL, grid, False, 25)
-    assert len(found) == 25
-    for cells in found:
+def test_grid_cells_have_distinct_classes_and_images_are_evaluated_once(grid):
+    grids = draw_grids(POOL, grid, False, 25)
+    assert len(grids) == 25
+    for cells in grids:
         assert len({class_of(i) for i in cells}) == grid**2
-    judged = [i for cells in found for i in cells]
-    assert len(set(judged)) == len(judged)
+    evaluated = [i for cells in grids for i in cells]
+    assert len(set(evaluated)) == len(evaluated)
 
 
 @pytest.mark.parametrize("grid", [2])
 def test_the_last_cell_repeats_the_class_of_the_first_with_another_image(grid):
-    found = draw_grids(POOL, grid, True, 40)
-    assert len(found) == 40
-    for cells in found:
+    grids = draw_grids(POOL, grid, True, 40)
+    assert len(grids) == 40
+    for cells in grids:
         assert class_of(cells[0]) == class_of(cells[-1]) and len(set(cells)) == grid**2
         assert len({class_of(i) for i in cells}) == grid**2 - 1
-    judged = [i for cells in found for i in (cells[0], cells[-1])]
-    assert len(set(judged)) == len(judged)
+    evaluated = [i for cells in grids for i in (cells[0], cells[-1])]
+    assert len(set(evaluated)) == len(evaluated)
 
 
 @pytest.mark.parametrize("repeated", [False, True])
-def test_more_grids_begin_with_those_of_fewer_and_another_seed_draws_others(repeated):
+def test_more_grids_extend_fewer_and_another_seed_draws_others(repeated):
     assert draw_grids(POOL, 2, repeated, 20)[:7] == draw_grids(POOL, 2, repeated, 7)
     assert draw_grids(POOL, 2, repeated, 20, seed=1) != draw_grids(POOL, 2, repeated, 20)
 
 
 @pytest.mark.parametrize("repeated", [False, True])
-def test_a_pool_that_runs_out_gives_what_it_has(repeated):
-    found = draw_grids({label: own[:3] for label, own in POOL.items()}, 2, repeated, 100)
-    assert 0 < len(found) < 100
+def test_a_pool_that_runs_out_gives_fewer_grids(repeated):
+    grids = draw_grids({label: images[:3] for label, images in POOL.items()}, 2, repeated, 100)
+    assert 0 < len(grids) < 100
     assert draw_grids({0: [1, 2], 1: [3]}, 2, repeated, 5) == []
 
 
 def test_classes_are_drawn_uniformly():
-    """However many images they have: 4 of 6 classes a grid."""
+    """Each grid has 4 of 6 classes, however many images a class has."""
     large = {
         label: list(range(10_000 * label, 10_000 * label + 1000 * (label + 1)))
         for label in range(6)
     }
-    found = draw_grids(large, 2, False, 900)
+    grids = draw_grids(large, 2, False, 900)
     counts = torch.bincount(
-        torch.tensor([i // 10_000 for cells in found for i in cells]), minlength=6
+        torch.tensor([i // 10_000 for cells in grids for i in cells]), minlength=6
     )
     assert (counts - 600).abs().max() < 5 * (900 * 4 / 6 * 2 / 6) ** 0.5
 
 
 class Brightness(nn.Module):
-    """Sure of class ⌊4 · brightness⌋, the more the nearer to its middle."""
+    """Predicts class ⌊4 · brightness⌋, with more confidence near the centre of its range."""
 
     def forward(self, x):
         return -400 * (x.mean((1, 2, 3))[:, None] - (torch.arange(4) + 0.5) / 4) ** 2
@@ -81,11 +81,11 @@ def bright():
     model = hp.Model(Brightness(), size=8, mean=(0, 0, 0), std=(1, 1, 1), name="bright")
     values = (torch.arange(48) + 0.5) / 48
     labels = (4 * values).long()
-    labels[5] = 3  # a wrong one
+    labels[5] = 3  # a wrong label
     return model, hp.TensorData(values[:, None, None, None].expand(-1, 3, 8, 8).clone(), labels)
 
 
-def test_the_pool_is_what_the_model_is_right_and_sure_about(bright):
+def test_the_pool_has_the_correct_and_confident_images(bright):
     model, data = bright
     softmax = model.logits(data.images).double().softmax(1)
     for threshold in (0.0, 0.6, 0.99):
@@ -97,8 +97,8 @@ def test_the_pool_is_what_the_model_is_right_and_sure_about(bright):
     assert label_confidence(model, data)[5] == -1
 
 
-def test_a_common_pool_is_what_all_are_sure_about(bright):
-    """Images are told by their ids, whatever their order; one that a model does not have is out."""
+def test_a_common_pool_has_the_images_all_models_are_confident_about(bright):
+    """Images are matched by id in any order; one that a model lacks is left out."""
     model, data = bright
 
     class Softer(Brightness):
@@ -107,25 +107,30 @@ def test_a_common_pool_is_what_all_are_sure_about(bright):
 
     other = hp.Model(Softer(), size=8, mean=(0, 0, 0), std=(1, 1, 1), name="softer")
     order = list(range(47, 3, -1))
-    turned = hp.TensorData(
+    reversed_data = hp.TensorData(
         data.images[order], [data.labels[i] for i in order], ids=[data.ids[i] for i in order]
     )
-    found = confident_images([(model, data), (other, turned)], 0.9)
-    own, theirs = (
+    pool = confident_images([(model, data), (other, reversed_data)], 0.9)
+    first, second = (
         {i for part in confident_images([(m, data)], 0.9).values() for i in part}
         for m in (model, other)
     )
-    assert {i for part in found.values() for i in part} == (own & theirs) - {0, 1, 2, 3}
-    assert theirs < own
+    assert {i for part in pool.values() for i in part} == (first & second) - {0, 1, 2, 3}
+    assert second < first
     with pytest.raises(
         HeatproofError, match="bright and softer all give .* confidence=0.* would give"
     ):
         make_grids(
-            [(model, data), (other, turned)], 2, repeated=False, confidence=0.99, count=5, most=5
+            [(model, data), (other, reversed_data)],
+            2,
+            repeated=False,
+            confidence=0.99,
+            count=5,
+            most=5,
         )
 
 
-def test_the_pool_is_found_once(bright):
+def test_confidences_are_computed_once(bright):
     model, data = bright
     label_confidence(model, data)
     before = model.pass_counts.copy()
@@ -149,7 +154,7 @@ def test_a_grid_is_its_images_side_by_side(bright):
 
 
 def test_ids_of_images_may_contain_any_character():
-    """Two grids that would read the same have different ids, and both know their images."""
+    """Grids whose joined names would be equal have different ids and keep their images."""
     names = ["a+b", "c", "a", "b+c", "#2", "\\", "d\\", "+"]
     data = hp.TensorData(torch.zeros(8, 3, 4, 4), range(8), ids=names)
     grids = Grids(data, [(0, 1, 4, 5), (2, 3, 4, 5), (6, 7, 4, 5)], 2, 1, {})
@@ -161,7 +166,7 @@ def test_ids_of_images_may_contain_any_character():
     ]
 
 
-def test_silhouettes_of_all_cells_are_shown():
+def test_silhouettes_of_all_grid_cells_are_combined():
     data = hp.load_data("paperbirds:test", limit=8)
     mask = Grids(data, [(4, 5, 6, 7)], 2, 0, POOL).load(0).silhouette
     assert torch.equal(mask[64:, :64], data.load(6).silhouette)
@@ -175,19 +180,20 @@ def made(model, data, **changes):
     )
 
 
-def test_too_few_images_are_told_with_the_threshold_that_would_do(bright):
+def test_too_few_images_are_reported_with_a_sufficient_threshold(bright):
     model, data = bright
-    found, pool = made(model, data)
-    assert len(found) == min(map(len, pool.values()))
-    count = len(found) + 1
+    grids, pool = made(model, data)
+    assert len(grids) == min(map(len, pool.values()))
+    count = len(grids) + 1
     images = sum(map(len, pool.values()))
     with pytest.raises(
         HeatproofError,
-        match=rf"bright gives {images} images in 4 classes .* at least 0.99: enough for {count - 1} grids",
-    ) as told:
+        match=rf"bright gives {images} images in 4 classes .* at least 0.99: "
+        rf"enough for {count - 1} grids",
+    ) as error:
         made(model, data, count=count)
-    offered = float(str(told.value).partition(". confidence=")[2].split()[0])
-    assert len(made(model, data, count=count, confidence=offered)[0]) == count
+    threshold = float(str(error.value).partition(". confidence=")[2].split()[0])
+    assert len(made(model, data, count=count, confidence=threshold)[0]) == count
     with pytest.raises(
         HeatproofError,
         match="Even confidence=0 gives 47 images in 4 classes, and 11 grids. Use more data",
@@ -195,7 +201,7 @@ def test_too_few_images_are_told_with_the_threshold_that_would_do(bright):
         made(model, data, count=100)
 
 
-def test_an_empty_pool_is_told(bright):
+def test_an_empty_pool_is_reported(bright):
     model, data = bright
     wrong = hp.TensorData(data.images, [(label + 1) % 4 for label in data.labels])
     with pytest.raises(
@@ -205,7 +211,7 @@ def test_an_empty_pool_is_told(bright):
         made(model, wrong)
 
 
-def test_images_without_labels_are_told(bright):
+def test_images_without_labels_are_reported(bright):
     model, data = bright
     with pytest.raises(HeatproofError, match="images without a label"):
         made(model, hp.TensorData(data.images))

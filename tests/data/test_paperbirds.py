@@ -37,7 +37,10 @@ def without(part: str) -> list[str]:
 
 
 def reach(index: int, part: str, size: int) -> Array:
-    """Pixels that the part or one of the steps of its shadow covers, be it only by a corner, from the paper as it was pasted."""
+    """Return the pixels that a part or a step of its shadow covers, even partially.
+
+    They are computed from the pasted paper.
+    """
     stage, label, side = Stage(Chance(0, "test", index)), index % len(CLASSES), size * OVERSAMPLING
     covered = paste(stage, label, side, PARTS) != paste(stage, label, side, without(part))
     reached = covered.copy()
@@ -49,7 +52,7 @@ def reach(index: int, part: str, size: int) -> Array:
     return reached.reshape(size, OVERSAMPLING, size, OVERSAMPLING).any((1, 3))
 
 
-def test_a_picture_is_a_pure_function_of_its_identity() -> None:
+def test_an_image_is_a_pure_function_of_its_identity() -> None:
     first, _, second = render(3, "val", 17), render(3, "val", 18), render(3, "val", 17)
     assert np.array_equal(first.image, second.image)
     assert np.array_equal(first.part_map, second.part_map)
@@ -57,7 +60,7 @@ def test_a_picture_is_a_pure_function_of_its_identity() -> None:
 
 
 @pytest.mark.parametrize("other", [(1, "test", 5), (0, "train", 5), (0, "test", 37)])
-def test_seed_split_and_index_each_change_the_picture(other: tuple[int, str, int]) -> None:
+def test_seed_split_and_index_each_change_the_image(other: tuple[int, str, int]) -> None:
     assert not np.array_equal(render(0, "test", 5).image, render(*other).image)
 
 
@@ -72,9 +75,7 @@ def test_the_scene_is_the_same_at_every_size(index: int) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("index", [0, 9, 20, 31])
-def test_taking_a_part_off_changes_nothing_beyond_the_part_and_its_shadow(
-    part: str, index: int
-) -> None:
+def test_removing_a_part_changes_only_the_part_and_its_shadow(part: str, index: int) -> None:
     whole, rest = render(0, "test", index), render(0, "test", index, parts=without(part))
     changed = (whole.image != rest.image).any(-1)
     assert changed.any()
@@ -84,24 +85,24 @@ def test_taking_a_part_off_changes_nothing_beyond_the_part_and_its_shadow(
     assert np.array_equal(whole.part_map[elsewhere], rest.part_map[elsewhere])
 
 
-def test_parts_are_a_set() -> None:
+def test_the_order_of_parts_does_not_matter() -> None:
     bare = render(0, "test", 4, parts=["eye", "tail"])
     assert [part for part in PARTS if bare.visible[part]] == ["eye", "tail"]
     assert np.array_equal(bare.image, render(0, "test", 4, parts=("tail", "eye")).image)
 
 
 @pytest.mark.parametrize("part", ["beak", "tail"])
-def test_taking_off_a_part_that_is_out_of_sight_changes_nothing(part: str) -> None:
+def test_removing_an_invisible_part_changes_nothing(part: str) -> None:
     stage = Stage(Chance(0, "test", 4))
     towards_the_part = np.sign((np.array(ANCHORS[part]) - CENTRE) @ stage.pose)[0]
     stage.position = stage.position + np.array([0.6 * towards_the_part, 0])
     paints, rest = (paste(stage, 4, 256, parts) for parts in (PARTS, without(part)))
-    assert (PART_OF_PAINT[paints] == 1).any()  # the body is in the picture still
+    assert (PART_OF_PAINT[paints] == 1).any()  # the body is still in the image
     assert not (PART_OF_PAINT[paints] == 2 + PARTS.index(part)).any()
     assert np.array_equal(lit(stage, 4, paints), lit(stage, 4, rest))
 
 
-def test_part_maps_agree_with_the_counts_and_hold_a_body() -> None:
+def test_part_maps_agree_with_the_counts_and_contain_a_body() -> None:
     for index in range(32):
         scene = render(0, "val", index)
         assert {
@@ -111,7 +112,7 @@ def test_part_maps_agree_with_the_counts_and_hold_a_body() -> None:
         assert scene.part_map.max() < 2 + len(PARTS)
 
 
-def test_every_part_of_every_bird_is_seen() -> None:
+def test_every_part_of_every_bird_is_visible() -> None:
     assert min(min(render(0, "test", index).visible.values()) for index in range(400)) > 20
 
 
@@ -145,7 +146,7 @@ def test_classes_are_distinct_named_and_made_of_known_variants() -> None:
     assert used == {(part, variant) for part, variants in VARIANTS.items() for variant in variants}
 
 
-def test_compatible_classes_are_those_that_share_what_is_seen() -> None:
+def test_compatible_classes_share_all_visible_parts() -> None:
     assert compatible(5, PARTS) == (5,)
     assert compatible(5, ()) == tuple(range(len(CLASSES)))
     assert len(compatible(5, without("eye"))) == 2
@@ -164,8 +165,8 @@ def test_distractors_never_have_the_colour_of_a_part() -> None:
     assert distances.min() > 60
 
 
-def test_what_is_not_the_bird_says_nothing_about_its_class() -> None:
-    """Every class on the same stage: the pixels away from any bird are the same."""
+def test_the_background_does_not_depend_on_the_class() -> None:
+    """With every class on the same stage, the pixels outside of all birds are equal."""
     stage = Stage(Chance(0, "test", 12))
     canvases = [paste(stage, label, 256, PARTS) for label in range(len(CLASSES))]
     away = np.logical_and.reduce([canvas < BIRD for canvas in canvases])
@@ -173,7 +174,7 @@ def test_what_is_not_the_bird_says_nothing_about_its_class() -> None:
     assert all(np.array_equal(canvas[away], canvases[0][away]) for canvas in canvases)
 
 
-def test_mean_and_std_are_those_of_the_training_pictures() -> None:
+def test_mean_and_std_are_those_of_the_training_images() -> None:
     pixels = (
         np.stack([render(0, "train", index).image for index in range(300)]).reshape(-1, 3) / 255
     )
@@ -181,7 +182,7 @@ def test_mean_and_std_are_those_of_the_training_pictures() -> None:
     assert pixels.std(0) == pytest.approx(STD, abs=0.01)
 
 
-def test_the_data_set_gives_samples() -> None:
+def test_the_data_set_loads_samples() -> None:
     data = Paperbirds("test", size=96, limit=40)
     sample = data.load(33)
     assert (data.name, len(data), sample.id, sample.label) == (
@@ -207,6 +208,6 @@ def test_the_data_set_gives_samples() -> None:
         (lambda: Paperbirds(limit=0), "at least 1; got 0"),
     ],
 )
-def test_mistakes_are_named(call: Any, message: str) -> None:
+def test_invalid_arguments_are_reported(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()

@@ -1,10 +1,10 @@
-"""The baseline paper's notebooks, with the permutations they drew."""
+"""Case 12: baselines of the baseline paper's notebooks, with the permutations they drew."""
 
 import pytest
 import torch
 
 from heatproof.baselines import Baseline, scrambles
-from heatproof.baselines.fills import cell_middles, enlarged
+from heatproof.baselines.fills import cell_centers, enlarged
 from heatproof.baselines.scrambles import permuted, scrambled
 from heatproof.tensor.noise import Rng
 
@@ -28,28 +28,28 @@ def fill(text, x):
 
 
 @pytest.mark.parametrize(("text", "name"), [("image-mean", "mean"), ("image-median", "median")])
-def test_colours_of_the_image(case, x, text, name):
+def test_image_colours_agree_with_the_notebooks(case, x, text, name):
     theirs = case[f"base__{name}"][..., None, None].expand_as(x)
     torch.testing.assert_close(fill(text, x).double(), theirs, rtol=1e-6, atol=1e-7)
 
 
-def test_local_mean(case, x):
+def test_local_means_agree_with_the_notebooks(case, x):
     ours = fill("local-mean(compat=xplique)", x)
     torch.testing.assert_close(ours, stored(case, "local_mean"), rtol=1e-6, atol=1e-6)
 
 
-def test_permutations(case, x):
+def test_permutations_agree_with_the_notebooks(case, x):
     torch.testing.assert_close(
         permuted(x, case["draw__permutation"]), stored(case, "permutation"), rtol=0, atol=0
     )
-    blocks = enlarged(permuted(cell_middles(x, 8), case["draw__local_permutation"]), 32, 32)
+    blocks = enlarged(permuted(cell_centers(x, 8), case["draw__local_permutation"]), 32, 32)
     torch.testing.assert_close(blocks, stored(case, "local_permutation"), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("what", "name"), [("magnitude", "scramble_amplitude"), ("phase", "scramble_phase")]
 )
-def test_scrambled_spectra(case, x, what, name):
+def test_scrambled_spectra_agree_with_the_notebooks(case, x, what, name):
     ours = scrambled(x, what, case[f"draw__{name}"], "xplique")
     torch.testing.assert_close(ours, stored(case, name), rtol=1e-5, atol=1e-6)
 
@@ -63,16 +63,16 @@ def test_scrambled_spectra(case, x, what, name):
         ("scramble-phase", "scramble_phase", "scramble_phase"),
     ],
 )
-def test_what_was_drawn_for_all_images_is_used_as_it_is(case, x, monkeypatch, text, draw, name):
-    """The same through the registry, with their permutation as the ranks of the draw."""
+def test_one_drawn_permutation_is_used_for_all_images(case, x, monkeypatch, text, draw, name):
+    """Use the registry, with the stored permutation as the ranks of the draw."""
     ranks = case[f"draw__{draw}"].argsort().float()
-    monkeypatch.setattr(scrambles, "_drawn", lambda rng, name, places, compat: ranks)
+    monkeypatch.setattr(scrambles, "_draw", lambda rng, name, count, compat: ranks)
     torch.testing.assert_close(
         fill(f"{text}(compat=xplique)", x), stored(case, name), rtol=1e-5, atol=1e-6
     )
 
 
-def test_one_colour_for_all_images(case, monkeypatch):
+def test_one_drawn_colour_is_used_for_all_images(case, monkeypatch):
     monkeypatch.setattr(
         Rng, "once", lambda rng, purpose, shape: case["draw__random_color"].reshape(shape)
     )

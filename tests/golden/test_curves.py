@@ -18,29 +18,31 @@ BASELINES = {
 }
 
 
-def judged(model, x, target):
+def eval_batch(model, x, target):
     ids = [str(i) for i in range(len(x))]
     return EvalBatch(ids, x, target, model.logits(x), Rng(0, ids))
 
 
-def close(ours, stored):
+def assert_curves_close(ours, stored):
     np.testing.assert_allclose(ours, stored, rtol=1e-4, atol=1e-5 * max(1, np.abs(stored).max()))
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("label", ["ixg_resnet", "random_normal", "smooth"])
-def test_incremental_deletion(golden, golden_model, name, order, label):
+def test_incremental_deletion_agrees_with_the_stored_curves(
+    golden, golden_model, name, order, label
+):
     case, model = golden("case02_incremental_deletion"), golden_model(name)
-    batch = judged(model, torch.from_numpy(case["images"]), torch.from_numpy(case["labels"]))
+    batch = eval_batch(model, torch.from_numpy(case["images"]), torch.from_numpy(case["labels"]))
     maps = torch.from_numpy(case[f"map__{label}"])[:, 0]
     protocol = make_protocol("ids", {"order": ORDERS[order]})
-    found = protocol.score_maps(model, batch, {}, maps)
+    scores = protocol.score_maps(model, batch, {}, maps)
     stored = case[f"{name}__fixed__{order}__{label}__curve"]
-    close(found.curves["score"], stored)
+    assert_curves_close(scores.curves["score"], stored)
     score = case[f"{name}__fixed__{order}__{label}__score"]
     np.testing.assert_allclose(
-        found.value, score if order == "ascending" else stored[:, 0] - score, atol=1e-4
+        scores.value, score if order == "ascending" else stored[:, 0] - score, atol=1e-4
     )
     plain = F.removal_curve(
         model,
@@ -51,13 +53,18 @@ def test_incremental_deletion(golden, golden_model, name, order, label):
         ORDERS[order],
         score="softmax",
     )
-    torch.testing.assert_close(plain, found.curves["score"])
+    torch.testing.assert_close(plain, scores.curves["score"])
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("order", ORDERS)
-def test_updated_incremental_deletion(golden, golden_model, name, order):
-    """A near-tie of two pixels may swap at some step, and everything after it differs: one image in eight may."""
+def test_updated_incremental_deletion_agrees_with_the_stored_curves(
+    golden, golden_model, name, order
+):
+    """One image in eight may differ.
+
+    Two nearly tied pixels may be swapped at some step, and everything after that step differs.
+    """
     case, model = golden("case02_incremental_deletion"), golden_model(name)
     x, target = torch.from_numpy(case["images"]), torch.from_numpy(case["labels"])
     curve = F.updated_curve(
@@ -88,51 +95,59 @@ STORED = [
 
 
 @pytest.mark.parametrize(("baseline", "label", "steps", "score"), STORED)
-def test_deletion_and_insertion(golden, golden_model, baseline, label, steps, score):
+def test_deletion_and_insertion_agree_with_the_stored_curves(
+    golden, golden_model, baseline, label, steps, score
+):
     case, model = golden("case12_deletion_insertion"), golden_model("vgg")
     prefix = f"{baseline}__{label}__steps{steps}__{score}__"
     x = torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2)
-    batch = judged(model, x, torch.from_numpy(case["targets"]))
+    batch = eval_batch(model, x, torch.from_numpy(case["targets"]))
     maps = torch.from_numpy(case[f"map__{label}"])
     settings = {"steps": steps, "score": score, "baseline": BASELINES[baseline]}
     for name in ("deletion", "insertion"):
-        found = make_protocol(name, settings).score_maps(model, batch, {}, maps)
-        close(found.curves["score"], case[f"{prefix}{name}__curves"])
-        np.testing.assert_allclose(found.value, case[f"{prefix}{name}__auc"], rtol=1e-4, atol=1e-4)
+        scores = make_protocol(name, settings).score_maps(model, batch, {}, maps)
+        assert_curves_close(scores.curves["score"], case[f"{prefix}{name}__curves"])
+        np.testing.assert_allclose(scores.value, case[f"{prefix}{name}__auc"], rtol=1e-4, atol=1e-4)
     gain = make_protocol("srg", settings).score_maps(model, batch, {}, maps)
     np.testing.assert_allclose(gain.value, case[prefix + "srg"], rtol=1e-4, atol=2e-4)
 
 
-def test_every_pixel_a_step(golden, golden_model):
+def test_steps_of_one_pixel_agree_with_the_stored_curves(golden, golden_model):
     case, model = golden("case12_deletion_insertion"), golden_model("vgg")
     x = torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2)[:1]
-    batch = judged(model, x, torch.from_numpy(case["targets"])[:1])
+    batch = eval_batch(model, x, torch.from_numpy(case["targets"])[:1])
     for name in ("deletion", "insertion"):
-        found = make_protocol(name, {"steps": 1024}).score_maps(
+        scores = make_protocol(name, {"steps": 1024}).score_maps(
             model, batch, {}, torch.from_numpy(case["map__smooth"])[:1]
         )
-        close(found.curves["score"], case[f"zero__smooth__steps-1__logit__{name}__curves"])
+        assert_curves_close(
+            scores.curves["score"], case[f"zero__smooth__steps-1__logit__{name}__curves"]
+        )
 
 
 @pytest.mark.parametrize(
     ("stored", "baseline"),
     [("zero", "zero"), ("channelmean", "image-mean"), ("linear", "linear(noise=0)")],
 )
-@pytest.mark.parametrize("way", ["morf", "lerf"])
-def test_road(golden, golden_model, stored, baseline, way):
-    """Their share is what is removed (MoRF), or what is kept (LeRF)."""
+@pytest.mark.parametrize("direction", ["morf", "lerf"])
+def test_road_agrees_with_the_stored_curves(golden, golden_model, stored, baseline, direction):
+    """The stored fraction is the removed one (MoRF) or the kept one (LeRF)."""
     case, model = golden("case10_road_evaluation"), golden_model("resnet")
     x, target = torch.from_numpy(case["images_f16"]).float(), torch.from_numpy(case["labels"])
     maps = torch.from_numpy(case["explanations_hwc"]).double().sum(-1)
-    shares = (
-        case["percentages"] if way == "morf" else 1 - np.floor(1024 * case["percentages"]) / 1024
+    fractions = (
+        case["percentages"]
+        if direction == "morf"
+        else 1 - np.floor(1024 * case["percentages"]) / 1024
     )
-    order = {"morf": "most", "lerf": "least"}[way]
-    logits = F.removal_curve(model, x, target, maps, shares.tolist(), order, baseline)
-    close(logits.T, case[f"{stored}__{way}__logits_target"])
-    right = F.removal_curve(
-        model, x, target, maps, shares.tolist(), order, baseline, score="correct"
+    order = {"morf": "most", "lerf": "least"}[direction]
+    logits = F.removal_curve(model, x, target, maps, fractions.tolist(), order, baseline)
+    assert_curves_close(logits.T, case[f"{stored}__{direction}__logits_target"])
+    correct = F.removal_curve(
+        model, x, target, maps, fractions.tolist(), order, baseline, score="correct"
     )
-    flips = (right.T.numpy() != (case[f"{stored}__{way}__pred"] == case["labels"])).sum()
+    flips = (correct.T.numpy() != (case[f"{stored}__{direction}__pred"] == case["labels"])).sum()
     assert flips <= 1
-    np.testing.assert_allclose(right.mean(0), case[f"{stored}__{way}__acc"], atol=1 / 30 + 1e-6)
+    np.testing.assert_allclose(
+        correct.mean(0), case[f"{stored}__{direction}__acc"], atol=1 / 30 + 1e-6
+    )

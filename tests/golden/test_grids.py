@@ -43,7 +43,7 @@ def grids(case, setting):
 
 
 def maps(model, setting, grid, cell, case, text):
-    """At the layer's own resolution, for the class of that cell."""
+    """Return maps at the resolution of the layer, for the class of that grid cell."""
     x, labels = grids(case, setting)
     rng = Rng(0, [str(i) for i in range(len(x))])
     return Explainer(ModelBatch(VIEWS[setting](model, grid, cell), x, labels[:, cell]), rng).native(
@@ -54,7 +54,7 @@ def maps(model, setting, grid, cell, case, text):
 @pytest.mark.parametrize("grid", SIDES)
 @pytest.mark.parametrize("setting", VIEWS)
 @pytest.mark.parametrize("name", MODELS)
-def test_logits(golden, golden_model, name, setting, grid):
+def test_logits_agree_with_the_grid_papers_code(golden, golden_model, name, setting, grid):
     case = golden(f"case05_grid{grid}x{grid}")
     stored, (x, _) = case[f"{name}__{setting}__logits"], grids(case, setting)
     for head in range(stored.shape[1]):
@@ -87,7 +87,9 @@ WITH_MAPS = {
 )
 @pytest.mark.parametrize("setting", VIEWS)
 @pytest.mark.parametrize("name", MODELS)
-def test_maps_and_localization(golden, golden_model, deviation, grid, name, setting, layer, method):
+def test_maps_and_localization_agree_with_the_grid_papers_code(
+    golden, golden_model, deviation, grid, name, setting, layer, method
+):
     case = golden(f"case05_grid{grid}x{grid}")
     entry = f"{name}__{setting}__{layer}__{method}"
     cells = range(grid**2) if setting == "GridPG" else (0, grid**2 - 1)
@@ -129,17 +131,20 @@ def alive(golden, golden_model):
 
 
 @pytest.mark.parametrize("setting", VIEWS)
-def test_scorecam(golden, alive, setting):
-    """That code explains the last cell of the disconnected settings with the first one's head: there is nothing to compare with."""
+def test_scorecam_agrees_with_the_grid_papers_code(golden, alive, setting):
+    """Compare all cells in GridPG, and the first cell in the disconnected settings.
+
+    There the paper's code explains the last cell with the head of the first one, so there is
+    nothing to compare with.
+    """
     case = golden("case05_grid2x2")
     for at, cell in enumerate(range(4) if setting == "GridPG" else [0]):
         ours = maps(alive, setting, 2, cell, case, "scorecam(compat=rao)@features.8")
         stored = case[f"vggalive__{setting}__Final__ScoreCam__attr"]
         np.testing.assert_allclose(ours, stored[:, at], rtol=1e-4, atol=1e-5 * np.abs(stored).max())
         enlarged = resize(ours, 64, 64)
-        scores = torch.where(
-            cell_sums(enlarged).sum(1) > 1e-7, F.localization(enlarged, cell), 0
-        )  # there, less is nothing
+        # The paper's code treats smaller sums as zero.
+        scores = torch.where(cell_sums(enlarged).sum(1) > 1e-7, F.localization(enlarged, cell), 0)
         np.testing.assert_allclose(
             scores, case[f"vggalive__{setting}__Final__ScoreCam__loc"][:, at], rtol=1e-4, atol=1e-5
         )
@@ -147,7 +152,7 @@ def test_scorecam(golden, alive, setting):
 
 @pytest.mark.parametrize("cell", [0, 3])
 @pytest.mark.parametrize("kind", ["positive", "signed"])
-def test_aggregated_maps(golden, cell, kind):
+def test_aggregated_maps_agree_with_the_grid_papers_code(golden, cell, kind):
     case = golden("case05_aggatt")
     enlarged = resize(torch.from_numpy(case["maps"]), 16, 16)
     np.testing.assert_allclose(
@@ -156,9 +161,8 @@ def test_aggregated_maps(golden, cell, kind):
     np.testing.assert_allclose(
         cell_sums(enlarged)[:, cell], case[f"pos{cell}__inside"], rtol=1e-5, atol=1e-6
     )
-    scores, inside = (
-        torch.from_numpy(case[f"pos{cell}__{name}"]) for name in ("L", "inside")
-    )  # theirs: float32, with its ties
+    # The stored scores, in float32 with its ties.
+    scores, inside = (torch.from_numpy(case[f"pos{cell}__{name}"]) for name in ("L", "inside"))
     bins, order, scale = F.aggregate_maps(
         enlarged, scores, inside, signed=kind == "signed", compat="rao"
     )
@@ -166,7 +170,6 @@ def test_aggregated_maps(golden, cell, kind):
     np.testing.assert_allclose(bins, case[f"pos{cell}__{kind}__binmaps"], rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(scale, case[f"pos{cell}__{kind}__scale"][0], rtol=1e-5)
     exact = F.aggregate_maps(enlarged, scores, inside, signed=kind == "signed")
-    torch.testing.assert_close(
-        exact.bins[3] * 225 / 224, bins[3]
-    )  # the 225 maps of that bin were divided by 224
+    # The paper's code divides the 225 maps of that bin by 224.
+    torch.testing.assert_close(exact.bins[3] * 225 / 224, bins[3])
     torch.testing.assert_close(exact.bins[[0, 1, 2, 4, 5]], bins[[0, 1, 2, 4, 5]])

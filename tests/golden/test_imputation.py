@@ -1,4 +1,7 @@
-"""Case 9: ROAD's linear imputation without noise, by the papers' own code (sparse LU in double precision)."""
+"""Case 9: ROAD's linear imputation without noise, by the papers' own code.
+
+That code uses a sparse LU decomposition in double precision.
+"""
 
 import numpy as np
 import pytest
@@ -20,7 +23,7 @@ MASKS += ["keep_disc_98", "single_pixel_known", "single_pixel_unknown"]
 
 
 @pytest.mark.parametrize("mask", MASKS)
-def test_small_images(golden, deviation, mask):
+def test_imputation_agrees_for_small_images(golden, deviation, mask):
     case = golden("case09_imputation32")
     x, removed = torch.from_numpy(case["images"]), torch.from_numpy(~case[f"mask__{mask}"])
     ours = F.linear_impute(x, removed.expand(len(x), -1, -1), noise=0).numpy()
@@ -28,7 +31,7 @@ def test_small_images(golden, deviation, mask):
     np.testing.assert_allclose(ours, case[f"soco__{mask}"], rtol=0, atol=1e-5)
 
 
-def test_a_disc_and_scattered_pixels_of_224_px(golden, deviation):
+def test_imputation_agrees_for_an_image_of_224_px(golden, deviation):
     case = golden("case09_imputation224")
     x, removed = torch.from_numpy(case["image"])[None], torch.from_numpy(~case["mask"])[None]
     ours = F.linear_impute(x, removed, noise=0)[0][:, removed[0]].numpy()
@@ -36,6 +39,6 @@ def test_a_disc_and_scattered_pixels_of_224_px(golden, deviation):
     np.testing.assert_allclose(ours, case["imputed_values_at_unknown"], rtol=0, atol=1e-5)
 
 
-def test_nothing_removed_is_the_image(golden):
+def test_an_image_without_removed_pixels_is_unchanged(golden):
     x = torch.from_numpy(golden("case09_imputation32")["images"])
     assert torch.equal(F.linear_impute(x, torch.zeros_like(x[:, 0], dtype=torch.bool)), x)

@@ -15,11 +15,11 @@ from heatproof.models.bagnet import bagnet
 from heatproof.models.bcos import BcosConv, BcosHead, Encode, bcos
 
 DATA = Path(__file__).parent / "data"
-UNUSED = ("running_mean", "num_batches_tracked")  # a norm about zero has no mean
+UNUSED = ("running_mean", "num_batches_tracked")  # an uncentred norm has no mean
 
 
 def sequence():
-    """As the official package builds it: other exponents, two filters of which the larger counts, a temperature."""
+    """Build a network as the official package does: other exponents, max-out and a temperature."""
     layers = {
         "encode": Encode(),
         "0": BcosConv(6, 16),
@@ -42,46 +42,50 @@ NETS = {
 def model():
     def load(name):
         net, state = NETS[name](), load_file(DATA / f"model_{name}.safetensors")
-        known = {
+        weights = {
             k.replace(".linear", ""): v
             for k, v in state.items()
             if name == "bagnet" or not k.endswith(UNUSED)
         }
-        net.load_state_dict(known)
+        net.load_state_dict(weights)
         space = {} if name == "bagnet" else {"mean": (0, 0, 0), "std": (1, 1, 1)}
         return hp.Model(net.eval(), size=32, name=name, **space)
 
     return load
 
 
-def close(ours, stored, share=1e-5):
+def assert_values_close(ours, stored, tolerance=1e-5):
     np.testing.assert_allclose(
-        ours.detach().numpy(), stored, rtol=0, atol=share * np.abs(stored).max()
+        ours.detach().numpy(), stored, rtol=0, atol=tolerance * np.abs(stored).max()
     )
 
 
-def test_bagnet(golden, model, deviation):
+def test_bagnet_maps_agree_with_the_idsds_code(golden, model, deviation):
     case, net = golden("case08_bagnet"), model("bagnet")
     x, target = torch.from_numpy(case["images"]), torch.from_numpy(case["labels"])
     assert (net.module.field, net.module.stride) == (9, 4)
-    close(net.logits(x), case["logits"])
+    assert_values_close(net.logits(x), case["logits"])
     dense = net.module.fc(features(net, x).permute(0, 2, 3, 1))
-    close(dense, case["dense_logits"])
-    close(dense.mean((1, 2)), case["logits"])
+    assert_values_close(dense, case["dense_logits"])
+    assert_values_close(dense.mean((1, 2)), case["logits"])
     maps = hp.explain(net, x, target, "bagnet")
     deviation("bagnet", "the IDSDS code", maps, case["heatmap"])
-    close(maps, case["heatmap"])
-    close(maps[:, 4:28:4, 4:28:4], case["dense_logits"][np.arange(6), :, :, case["labels"]])
+    assert_values_close(maps, case["heatmap"])
+    assert_values_close(
+        maps[:, 4:28:4, 4:28:4], case["dense_logits"][np.arange(6), :, :, case["labels"]]
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "prefix", "bias"), [("bcos", "", np.log(1 / 9)), ("bcosseq", "seq__", -2.0)]
 )
-def test_bcos(golden, model, deviation, name, prefix, bias):
+def test_bcos_maps_agree_with_the_idsds_code(golden, model, deviation, name, prefix, bias):
     case, net = golden("case08_bcos"), model(name)
     x, target = torch.from_numpy(case["images_01"]), torch.from_numpy(case["labels"])
-    close(net.logits(x), case[f"{prefix}logits"])
+    assert_values_close(net.logits(x), case[f"{prefix}logits"])
     maps = hp.explain(net, x, target, "bcos")
     deviation("bcos", "the IDSDS code", maps, case[f"{prefix}contribution_map"])
-    close(maps, case[f"{prefix}contribution_map"])
-    close(maps.sum((1, 2)) + bias, case[f"{prefix}logits"][np.arange(6), case["labels"]])
+    assert_values_close(maps, case[f"{prefix}contribution_map"])
+    assert_values_close(
+        maps.sum((1, 2)) + bias, case[f"{prefix}logits"][np.arange(6), case["labels"]]
+    )

@@ -1,4 +1,7 @@
-"""Cases 4 and 6: maps of the grid paper's code, and of TorchCAM 0.4 and Captum 0.7 as the IDSDS code calls them."""
+"""Cases 4, 6 and 12: maps of the grid paper's code, TorchCAM 0.4, Captum 0.7 and Xplique 2.0.
+
+TorchCAM and Captum are called as the IDSDS code calls them.
+"""
 
 import copy
 
@@ -31,55 +34,82 @@ TORCHCAM = {
 GRID = "the grid paper's code"
 
 
-# What single precision costs, measured against the same maps in double precision, as shares of the largest value: a ReLU at its kink
-# flips at one node of the path (stored IG: 4e-5; ours from a noise image: 1.9e-4), a denominator near zero (stored Grad-CAM++ at the
-# image: 7e-4). All other pixels agree to 1e-6.
-ROUNDING = {"IntGrad": 1e-4, "ig": 1e-4, "ig-u": 3e-4, "GradCamPlusPlus@Input": 1e-3}
+# Rounding errors of the stored maps as fractions of their largest value, where they exceed 1e-5;
+# our maps are in double precision. Integrated gradients: a ReLU at its kink flips at one node of
+# the path (at most 4e-5). Grad-CAM++ at the image: a denominator near zero (7e-4).
+ROUNDING = {"IntGrad": 1e-4, "ig": 1e-4, "GradCamPlusPlus@Input": 1e-3}
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("layer", ["Input", "Middle", "Final"])
 @pytest.mark.parametrize("method", RAO)
 def test_maps_at_every_layer(
-    golden, golden_model, deviation, name, layer, method, native, inputs, assert_maps, layers
+    golden,
+    golden_model,
+    double_model,
+    deviation,
+    name,
+    layer,
+    method,
+    native,
+    inputs,
+    assert_maps,
+    layers,
 ):
     case = golden("case04_rao_methods")
-    ours = native(golden_model(name), *inputs(case), f"{RAO[method]}@{layers[name][layer]}")
+    model = double_model(name) if method in ROUNDING else golden_model(name)
+    ours = native(model, *inputs(case), f"{RAO[method]}@{layers[name][layer]}")
     deviation(RAO[method].partition("(")[0], GRID, ours, case[f"{name}__{layer}__{method}"])
     assert_maps(ours, case[f"{name}__{layer}__{method}"], ROUNDING.get(method, 1e-5))
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
-@pytest.mark.parametrize("method", ["ig(steps=20)", "ig", "ixg"])
-def test_single_precision_is_enough(
-    golden, golden_model, name, method, native, inputs, assert_maps
+@pytest.mark.parametrize(
+    ("method", "fraction"),
+    [("ixg", 1e-5), ("ig(steps=20)", 5e-4), ("ig", 5e-4)],
+)
+def test_single_precision_changes_a_small_fraction_of_a_map(
+    golden, golden_model, double_model, name, method, fraction, native, inputs
 ):
+    """Compare the mean deviation of single from double precision with the map's mean magnitude.
+
+    Pixels of IG are not bounded one by one: where weights and images move by half a unit in their
+    last place, a ReLU that flips at its kink moves a pixel by up to 3e-3 of the largest value, but
+    all maps by at most 4e-5 of their sum (twelve draws). The bound is ten times that.
+    """
     x, target = inputs(golden("case04_rao_methods"))
-    double = hp.Model(copy.deepcopy(golden_model(name).module).double(), size=32)
-    assert_maps(
-        native(golden_model(name), x, target, method), native(double, x.double(), target, method)
-    )
+    single = native(golden_model(name), x, target, method)
+    double = native(double_model(name), x, target, method)
+    assert np.abs(single - double).sum() < fraction * np.abs(double).sum()
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("layer", ["Input", "Middle", "Final"])
 def test_gradcam_plus_plus_up_to_its_scale(
-    golden, golden_model, deviation, name, layer, native, inputs, assert_maps, layers
+    golden, golden_model, double_model, deviation, name, layer, native, inputs, assert_maps, layers
 ):
-    """The stored maps carry exp(logit), a factor common to all pixels of an image."""
+    """The stored maps carry exp(logit), a factor common to all pixels of an image.
+
+    At the image, weights and images moved by half a unit in their last place move scaled maps by
+    up to 1.3e-4 of their sum (twelve draws). The denominators come close to zero, and errors of a
+    size e are as frequent as 1/e: single precision may cost a hundredth of the sum.
+    """
     case = golden("case04_rao_methods")
-    ours = native(golden_model(name), *inputs(case), f"gradcam++@{layers[name][layer]}")
+    method = f"gradcam++@{layers[name][layer]}"
+    ours = native(double_model(name), *inputs(case), method)
     stored = case[f"{name}__{layer}__GradCamPlusPlus"].astype(np.float64)
     peak = stored.max((1, 2), keepdims=True)
     np.testing.assert_array_equal(peak > 0, ours.max((1, 2), keepdims=True) > 0)
-    where = peak[:, 0, 0] > 0
+    positive = peak[:, 0, 0] > 0
+
+    def scaled(maps):
+        return maps[positive] / maps[positive].max((1, 2), keepdims=True)
+
+    deviation("gradcam++", GRID, scaled(ours), scaled(stored))
     rounding = ROUNDING.get(f"GradCamPlusPlus@{layer}", 1e-5)
-    ours, stored = (
-        (ours / ours.max((1, 2), keepdims=True).clip(1e-30))[where],
-        (stored / peak.clip(1e-30))[where],
-    )
-    deviation("gradcam++", GRID, ours, stored)
-    assert_maps(ours, stored, rounding)
+    assert_maps(scaled(ours), scaled(stored), rounding)
+    single = scaled(native(golden_model(name), *inputs(case), method))
+    assert np.abs(single - scaled(ours)).sum() < 1e-2 * scaled(ours).sum()
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
@@ -113,9 +143,10 @@ def test_resizing_to_the_image(golden, name, assert_maps):
     ("method", "stored"),
     [("ixg", "ixg__raw"), ("saliency(reduce=sum)", "gradient__raw"), ("ig", "ig__raw")],
 )
-def test_captum(golden, golden_model, deviation, name, method, stored, inputs, assert_maps):
+def test_captum(golden, double_model, deviation, name, method, stored, inputs, assert_maps):
     case = golden("case06_torchcam_captum")
-    ours = hp.explain(golden_model(name), *inputs(case), method)
+    x, target = inputs(case)
+    ours = hp.explain(double_model(name), x.double(), target, method)
     deviation(method.partition("(")[0], "Captum 0.7", ours, case[f"{name}__{stored}"][:, 0])
     assert_maps(ours, case[f"{name}__{stored}"][:, 0], ROUNDING.get(method, 1e-5))
 
@@ -123,30 +154,29 @@ def test_captum(golden, golden_model, deviation, name, method, stored, inputs, a
 @pytest.mark.parametrize("method", ["ixg", "ig", "saliency(reduce=sum)"])
 @pytest.mark.parametrize("transform", ["abs", "relu"])
 def test_transforms_act_after_the_channel_sum(
-    golden, golden_model, method, transform, inputs, assert_maps
+    golden, double_model, method, transform, inputs, assert_maps
 ):
     case = golden("case06_torchcam_captum")
     name = {"saliency(reduce=sum)": "gradient"}.get(method, method)
-    ours = hp.explain(golden_model("resnet"), *inputs(case), f"{method}|{transform}")
+    x, target = inputs(case)
+    ours = hp.explain(double_model("resnet"), x.double(), target, f"{method}|{transform}")
     assert_maps(ours, case[f"resnet__{name}__{transform}"][:, 0], ROUNDING.get(method, 1e-5))
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
-def test_ig_from_a_noise_image(golden, golden_model, deviation, name, inputs, assert_maps):
+def test_ig_from_a_noise_image(golden, double_model, deviation, name, inputs, assert_maps):
     case = golden("case06_torchcam_captum")
     x, target = inputs(case)
-    start = torch.from_numpy(case["baseline_U"]).expand_as(x)
-    ours = (
-        integrated_gradients(golden_model(name), x, start, target, 50, "gauss", "logit")
-        .sum(1)
-        .numpy()
-    )
+    x = x.double()
+    start = torch.from_numpy(case["baseline_U"]).double().expand_as(x)
+    parts = integrated_gradients(double_model(name), x, start, target, 50, "gauss", "logit")
+    ours = parts.sum(1).numpy()
     deviation("ig-u", "Captum 0.7", ours, case[f"{name}__ig_u__raw"][:, 0])
-    assert_maps(ours, case[f"{name}__ig_u__raw"][:, 0], ROUNDING["ig-u"])
+    assert_maps(ours, case[f"{name}__ig_u__raw"][:, 0])
 
 
 class Recorded(Rng):
-    """The noise that was drawn there: (B, samples, C, H, W)."""
+    """Replays the noise that the reference drew: (B, samples, C, H, W)."""
 
     def __init__(self, noise):
         super().__init__(0, [str(i) for i in range(len(noise))])
@@ -157,19 +187,19 @@ class Recorded(Rng):
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
-def test_smooth_gradcam_plus_plus(golden, golden_model, deviation, name, inputs, assert_maps):
-    case, model = golden("case06_torchcam_captum"), golden_model(name)
-    noise = torch.from_numpy(case[f"{name}__sgcampp__noise"]) / 0.3  # as it was added, σ = 0.3
+def test_smooth_gradcam_plus_plus(golden, double_model, deviation, name, inputs, assert_maps):
+    case, model = golden("case06_torchcam_captum"), double_model(name)
+    noise = torch.from_numpy(case[f"{name}__sgcampp__noise"]).double() / 0.3  # stored times σ = 0.3
     x, target = (v[: len(noise)] for v in inputs(case))
     ours = (
-        Explainer(ModelBatch(model, x, target), Recorded(noise))
+        Explainer(ModelBatch(model, x.double(), target), Recorded(noise))
         .native(Expression.parse("sg-cam++(compat=torchcam)"))
         .numpy()
     )
     low, high = ours.min((1, 2), keepdims=True), ours.max((1, 2), keepdims=True)
     ours = (ours - low) / (high - low + 1e-8)
     deviation("sg-cam++", "TorchCAM 0.4", ours, case[f"{name}__sgcampp__native"])
-    assert_maps(ours, case[f"{name}__sgcampp__native"], 1e-4)
+    assert_maps(ours, case[f"{name}__sgcampp__native"])
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
@@ -182,24 +212,19 @@ def test_smooth_gradcam_plus_plus(golden, golden_model, deviation, name, inputs,
         ("ig|noise(kind=var)", "ig_sg_vg"),
     ],
 )
-def test_noise(golden, golden_model, deviation, name, method, stored, inputs, assert_maps):
-    case, model = golden("case06_torchcam_captum"), golden_model(name)
-    noise = torch.from_numpy(case["noisetunnel_noise"]).reshape(4, 4, 3, 32, 32)
+def test_noise(golden, double_model, deviation, name, method, stored, inputs, assert_maps):
+    case, model = golden("case06_torchcam_captum"), double_model(name)
+    noise = torch.from_numpy(case["noisetunnel_noise"]).double().reshape(4, 4, 3, 32, 32)
     x, target = (v[:4] for v in inputs(case))
-    ours = (
-        Explainer(ModelBatch(model, x, target), Recorded(noise))
-        .native(Expression.parse(method))
-        .numpy()
-    )
+    explainer = Explainer(ModelBatch(model, x.double(), target), Recorded(noise))
+    ours = explainer.native(Expression.parse(method)).numpy()
     deviation(
         "ig-var" if "var" in method else method,
         "Captum 0.7",
         ours,
         case[f"{name}__{stored}__raw"][:, 0],
     )
-    assert_maps(
-        ours, case[f"{name}__{stored}__raw"][:, 0], 3e-4 if method.startswith("ig") else 1e-5
-    )
+    assert_maps(ours, case[f"{name}__{stored}__raw"][:, 0])
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
@@ -246,12 +271,11 @@ XPLIQUE = {
 
 
 @pytest.mark.parametrize("stored", XPLIQUE)
-def test_xplique(golden, golden_model, deviation, stored, native, assert_maps):
+def test_xplique(golden, double_model, deviation, stored, native, assert_maps):
     case = golden("case12_xplique_methods")
-    x, target = (
-        torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2).contiguous(),
-        torch.from_numpy(case["targets"]),
-    )
-    ours, theirs = native(golden_model("vgg"), x, target, XPLIQUE[stored]), case[stored][..., 0]
+    x = torch.from_numpy(case["images_nhwc"]).permute(0, 3, 1, 2).contiguous()
+    target = torch.from_numpy(case["targets"])
+    ours = native(double_model("vgg"), x, target, XPLIQUE[stored])
+    theirs = case[stored][..., 0]
     deviation(XPLIQUE[stored].partition("(")[0], "Xplique 2.0", ours, theirs)
     assert_maps(ours, theirs, 1e-4 if stored.startswith("integrated") else 1e-5)

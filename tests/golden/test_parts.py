@@ -1,4 +1,7 @@
-"""Case 11: drops, importances and scores of the FunnyBirds framework, read through a folder in its published layout."""
+"""Case 11: drops, importances and scores of the FunnyBirds framework.
+
+The data is read from a folder in the published layout.
+"""
 
 import json
 
@@ -17,7 +20,10 @@ from heatproof.tensor.rank import spearman
 
 @pytest.fixture(scope="module")
 def folder(golden, tmp_path_factory):
-    """The golden scenes as files; pixels become 8-bit, so images are compared through what the model makes of them."""
+    """Write the golden scenes as files.
+
+    Pixels become 8-bit, so images are compared by what the model computes from them.
+    """
     case, root = golden("case11_funnybirds"), tmp_path_factory.mktemp("funnybirds")
     parts = case["part_order"].tolist()
 
@@ -42,16 +48,16 @@ def folder(golden, tmp_path_factory):
     return root
 
 
-def test_the_colours_of_instances(golden):
+def test_instance_colours_agree_with_the_framework(golden):
     case = golden("case11_funnybirds")
-    told = {
+    stored = {
         tuple(c): n.rstrip("012")
         for c, n in zip(case["part_color"].tolist(), case["part_color_name"].tolist(), strict=True)
     }
-    assert {c: part for part, colours in INSTANCES.items() for c in colours} == told
+    assert {c: part for part, colours in INSTANCES.items() for c in colours} == stored
 
 
-def test_the_folder_reader(golden, golden_model, folder):
+def test_the_folder_reader_agrees_with_the_framework(golden, golden_model, folder):
     case, model = golden("case11_funnybirds"), golden_model("resnet")
     data = hp.load_data(f"funnybirds:{folder}", model)
     assert data.labels == case["labels"].tolist()
@@ -67,7 +73,7 @@ def test_the_folder_reader(golden, golden_model, folder):
 
 
 @pytest.mark.parametrize("method", ["ixg", "random", "zero_half"])
-def test_importances_and_scores(golden, golden_model, folder, method):
+def test_importances_and_scores_agree_with_the_framework(golden, golden_model, folder, method):
     """The framework explains f((x − mean)/std) at x, so its input × gradient is x ⊙ ∇ / std."""
     case, model = golden("case11_funnybirds"), golden_model("resnet")
     masks = load_batch(
@@ -87,8 +93,8 @@ def test_importances_and_scores(golden, golden_model, folder, method):
     assert np.nanmean((rho + 1) / 2) == pytest.approx(case[f"{method}__score"].item(), abs=1e-6)
 
 
-def test_drops(golden, golden_model, folder):
-    """From 8-bit pictures: within their rounding."""
+def test_drops_agree_with_the_framework(golden, golden_model, folder):
+    """Images have 8 bits, so drops agree within their rounding."""
     case, model = golden("case11_funnybirds"), golden_model("resnet")
     result = hp.evaluate(
         model,

@@ -1,4 +1,4 @@
-"""Cases 3, 4, 12, 14 and 15: occlusion, RISE, Sobol, HSIC and extremal perturbations of the papers' code."""
+"""Cases 3, 4, 12, 14 and 15: occlusion, RISE, Sobol, HSIC and extremal perturbations."""
 
 import numpy as np
 import pytest
@@ -217,46 +217,69 @@ TIED = [
 THEIRS = [(4, 10), (10, 4), (34, 4)]
 
 
-def as_they_broke_the_tie(monkeypatch):
-    """The first mask, of equal bumps, has eight equal places for the last three of the area: rounding chose for them, ours share."""
-    share, calls = extremal.largest, []
+def break_ties_as_torchray(monkeypatch):
+    """Break the ties of the first mask as TorchRay did.
 
-    def largest(masks, areas):
+    Eight pixels are equal and three of them belong to the area. Rounding chose for TorchRay; our
+    code divides what is left of the area among all eight.
+    """
+    largest, calls = extremal.largest, []
+
+    def with_their_choice(masks, areas):
         if not calls:
             masks = masks.clone()
-            for place in TIED:
-                masks[:, *place] += 1e-4 if place in THEIRS else -1e-4
+            for pixel in TIED:
+                masks[:, *pixel] += 1e-4 if pixel in THEIRS else -1e-4
         calls.append(1)
-        return share(masks, areas)
+        return largest(masks, areas)
 
-    monkeypatch.setattr(extremal, "largest", largest)
+    monkeypatch.setattr(extremal, "largest", with_their_choice)
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
-@pytest.mark.parametrize("steps", [1, 2, 10])
+@pytest.mark.parametrize(
+    ("steps", "precision"), [(1, "single"), (2, "single"), (2, "double"), (10, "double")]
+)
 def test_extremal_perturbations(
-    golden, golden_model, monkeypatch, name, steps, deviation, native, inputs, assert_maps
+    golden,
+    golden_model,
+    double_model,
+    monkeypatch,
+    name,
+    steps,
+    precision,
+    deviation,
+    native,
+    inputs,
+    assert_maps,
 ):
-    as_they_broke_the_tie(monkeypatch)
+    """Single precision is compared in the first steps only.
+
+    Gradient descent through ReLUs and levels of blur amplifies its rounding later: from 1e-6 to
+    2e-3 within ten steps on some processors. In double precision all agree.
+    """
+    break_ties_as_torchray(monkeypatch)
     case = golden("case15_bonus_deeplift_extremal")
     x, target = inputs(case)
-    ours = native(
-        golden_model(name), x[:2], target[:2], f"extremal(steps={steps}, step=4, sigma=8, blur=20)"
-    )
+    model = golden_model(name) if precision == "single" else double_model(name)
+    ours = native(model, x[:2], target[:2], f"extremal(steps={steps}, step=4, sigma=8, blur=20)")
     deviation("extremal", "TorchRay, up to 10 steps", ours, case[f"{name}__ep_iter{steps}"][:, 0])
     assert_maps(ours, case[f"{name}__ep_iter{steps}"][:, 0])
 
 
 @pytest.mark.parametrize(("name", "within"), [("vgg", 2e-4), ("resnet", 0.05)])
 def test_extremal_perturbations_in_the_long_run(
-    golden, golden_model, name, within, native, inputs, assert_maps
+    golden, double_model, name, within, native, inputs, assert_maps
 ):
-    """A hundred steps amplify the first tie."""
+    """A hundred steps amplify the first tie, which TorchRay broke by rounding.
+
+    In double precision our maps, and so their deviations, are the same on every machine.
+    """
     case = golden("case15_bonus_deeplift_extremal")
     x, target = inputs(case)
     for area, stored in zip((0.1, 0.25), case[f"{name}__ep_iter100"].swapaxes(0, 1), strict=True):
         ours = native(
-            golden_model(name),
+            double_model(name),
             x[:2],
             target[:2],
             f"extremal(steps=100, areas=[{area}], step=4, sigma=8, blur=20)",

@@ -13,7 +13,9 @@ MAPS = ["ixg_resnet", "random_normal", "ties_cells", "constant_some", "with_nan"
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 @pytest.mark.parametrize("side", [2, 4])
 @pytest.mark.parametrize("baseline", BASELINES)
-def test_drops_and_correlations(golden, golden_model, name, side, baseline):
+def test_drops_and_correlations_agree_with_the_idsds_code(
+    golden, golden_model, name, side, baseline
+):
     case, model = golden("case01_single_deletion"), golden_model(name)
     x, target = torch.from_numpy(case["images"]), torch.from_numpy(case["labels"])
     stored = case[f"{name}__g{side}__{baseline}__drops"]
@@ -39,7 +41,7 @@ def test_a_plain_function_gives_the_same_drops(golden, golden_model, images):
     torch.testing.assert_close(plain, F.patch_drops(model, x, target, 16), rtol=1e-4, atol=1e-5)
 
 
-def test_idsds_blur(golden, golden_model):
+def test_the_blur_agrees_with_the_idsds_code(golden, golden_model):
     from heatproof.baselines import Baseline
     from heatproof.tensor.noise import Rng
 

@@ -1,4 +1,4 @@
-"""What tests of methods share: a method's answer with all its channels, and a network whose ReLUs are written in many ways."""
+"""Fixtures for tests of methods: raw maps, and networks whose ReLUs are written in many ways."""
 
 import pytest
 import torch
@@ -13,25 +13,25 @@ from heatproof.models.batch import ModelBatch
 
 @pytest.fixture(scope="session")
 def spread():
-    """Normal numbers of a shape."""
+    """Return normal random numbers of the given shape."""
     return lambda shape, seed=0: torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture(scope="session")
 def raw():
-    """All channels of a map, where the layer is."""
+    """Return all channels of a map, at the resolution of the layer."""
 
     def explain(model, x, target, name, layer="input", **arguments):
         entry, batch = METHODS[name], ModelBatch(model, x, target).at(layer)
-        given = {"batch": batch} if entry.takes("batch") else {}
-        return entry.function(model.tail(layer), batch.x, target, rng=None, **given, **arguments)
+        optional = {"batch": batch} if entry.takes("batch") else {}
+        return entry.function(model.tail(layer), batch.x, target, rng=None, **optional, **arguments)
 
     return explain
 
 
 @pytest.fixture(scope="session")
 def shipped(spread):
-    """An untrained net of ours, with norms that do something and nothing that starts at zero."""
+    """Build an embedded network, untrained, with calibrated norms and no weights at zero."""
 
     def build(name):
         torch.manual_seed(0)
@@ -63,7 +63,7 @@ class Written(nn.Module):
 
 
 class Statement(nn.Module):
-    """In place, and the result is not even looked at."""
+    """Applies the ReLU in place and ignores the result of the call."""
 
     def forward(self, x):
         x.relu_()
@@ -90,7 +90,7 @@ WRITTEN = {
 
 @pytest.fixture(params=WRITTEN)
 def written(request):
-    """(how, the network)."""
+    """Return the name of a notation and a network whose ReLUs are written that way."""
     return request.param, Written(WRITTEN[request.param])
 
 

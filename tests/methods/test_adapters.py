@@ -1,4 +1,4 @@
-"""Captum objects and maps on disk as methods."""
+"""Adapters: Captum objects and maps on disk as methods."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_a_captum_object_of_another_network_is_refused(model):
 
 
 @pytest.mark.parametrize("kind", [".npz", ".safetensors", ".npy"])
-def test_maps_are_found_by_sample_id(model, tmp_path, kind):
+def test_maps_are_matched_by_sample_id(model, tmp_path, kind):
     data = hp.load_data("paperbirds:test", model, limit=5)
     x = model.normalize(torch.stack([data.load(i).image for i in range(5)]))
     maps = hp.explain(model, x, torch.tensor(data.labels), "ixg").numpy()
@@ -46,8 +46,8 @@ def test_maps_are_found_by_sample_id(model, tmp_path, kind):
         np.save(path, maps[order])
         path.with_suffix(".txt").write_text("\n".join(data.ids[i] for i in order) + "\n")
     else:
-        found = {data.ids[i]: maps[i] for i in order}
-        np.savez(path, **found) if kind == ".npz" else save_file(found, path)
+        maps_by_id = {data.ids[i]: maps[i] for i in order}
+        np.savez(path, **maps_by_id) if kind == ".npz" else save_file(maps_by_id, path)
     result = hp.evaluate(model, data, [f"file:{path}", f"file:{path}|abs", "ixg"], ["sds"])
     rows = result.scores[result.scores["method"] == f"file:{path}"].set_index("sample")
     assert rows.loc[data.ids[2], "status"] == "failed"
@@ -58,26 +58,26 @@ def test_maps_are_found_by_sample_id(model, tmp_path, kind):
         assert rows.loc[data.ids[i], "value"] == pytest.approx(expected, abs=0.02)
 
 
-def test_maps_that_were_written_anew_are_read_anew(model, tmp_path):
+def test_rewritten_maps_are_read_again(model, tmp_path):
     data = hp.load_data("paperbirds:test", model, limit=2)
     path, maps = (
         tmp_path / "mine.npy",
         torch.rand(2, 16, 16, generator=torch.Generator().manual_seed(0)).numpy(),
     )
 
-    def judge(found, ids):
-        np.save(path, found)
+    def evaluate_maps(values, ids):
+        np.save(path, values)
         path.with_suffix(".txt").write_text("\n".join(ids))
         scores = hp.evaluate(model, data, [f"file:{path}"], ["sds"], out=tmp_path / "run").scores
         return scores.set_index("sample").loc[list(data.ids), "value"].tolist()
 
-    first = judge(maps, data.ids)
-    assert judge(-maps, data.ids) == pytest.approx([-value for value in first])
-    assert judge(-maps[::-1], data.ids[::-1]) == judge(-maps, data.ids)
-    assert judge(-maps, data.ids[::-1]) != judge(-maps, data.ids)
+    first = evaluate_maps(maps, data.ids)
+    assert evaluate_maps(-maps, data.ids) == pytest.approx([-value for value in first])
+    assert evaluate_maps(-maps[::-1], data.ids[::-1]) == evaluate_maps(-maps, data.ids)
+    assert evaluate_maps(-maps, data.ids[::-1]) != evaluate_maps(-maps, data.ids)
 
 
-def test_files_that_do_not_fit_say_so(model, tmp_path):
+def test_files_that_do_not_fit_are_reported(model, tmp_path):
     with pytest.raises(HeatproofError, match="there is no file"):
         Expression.parse(f"file:{tmp_path}/none.npz")
     np.save(tmp_path / "alone.npy", np.zeros((2, 8, 8)))

@@ -1,4 +1,7 @@
-"""What networks and images are really like: modes, ReLUs of all kinds, double precision, odd sizes, gradients that are not finite."""
+"""Networks and images as they occur in practice.
+
+Training mode, ReLUs of all kinds, double precision, odd sizes, and gradients that are not finite.
+"""
 
 import re
 
@@ -14,7 +17,7 @@ from heatproof.methods.explain import MapError
 
 SIZE = 37  # no stride divides it
 FEW = {"steps": 2, "masks": 130, "designs": 2, "n": 2, "copies": 2}
-FOR_OTHERS = ("bcos", "bagnet", "rollout", "chefer", "vit-gradcam")
+FOR_OTHER_NETWORKS = ("bcos", "bagnet", "rollout", "chefer", "vit-gradcam")
 OURS = [e.id for e in METHODS if e.source is None]
 
 
@@ -25,7 +28,7 @@ def quick(name):
 
 
 class Untidy(nn.Module):
-    """Norms, dropout, strides, one ReLU module used twice, and one that is no module."""
+    """Has norms, dropout, strides, a ReLU module that is used twice and a functional ReLU."""
 
     def __init__(self, inplace):
         super().__init__()
@@ -69,8 +72,8 @@ def explained(photos):
     return explain
 
 
-@pytest.mark.parametrize("name", [name for name in OURS if name not in FOR_OTHERS])
-def test_the_way_a_network_is_written_and_its_mode_do_not_matter(explained, name):
+@pytest.mark.parametrize("name", [name for name in OURS if name not in FOR_OTHER_NETWORKS])
+def test_maps_do_not_depend_on_notation_or_mode_of_the_network(explained, name):
     plain, untidy = Untidy(False).eval(), Untidy(True).train()
     maps = explained(plain, name)
     assert maps.shape == (2, SIZE, SIZE) and maps.isfinite().all()
@@ -97,7 +100,7 @@ class Root(nn.Module):
 
 
 @pytest.mark.parametrize("method", ["saliency", "ixg", "ixg|abs", "guided-backprop", "ig(steps=1)"])
-def test_gradients_that_are_not_finite_are_named(method):
+def test_gradients_that_are_not_finite_are_reported(method):
     model, x = hp.Model(Root(), size=4, mean=[0] * 3, std=[1] * 3), torch.ones(3, 3, 4, 4)
     assert hp.explain(model, x, 0, method).isfinite().all()
     x[1] = 0
@@ -105,7 +108,7 @@ def test_gradients_that_are_not_finite_are_named(method):
         hp.explain(model, x, 0, method)
 
 
-def test_images_and_targets_that_do_not_fit(photos):
+def test_images_and_targets_that_do_not_fit_are_refused(photos):
     model = hp.Model(Untidy(False), size=SIZE, name="untidy")
     with pytest.raises(
         HeatproofError, match=r"takes images of shape \(B, 3, 37, 37\); got \(2, 3, 37, 20\)"
@@ -123,7 +126,7 @@ def test_images_and_targets_that_do_not_fit(photos):
 @pytest.mark.parametrize(
     "name", [name for name in OURS if METHODS[name].layers == "input" and not METHODS[name].applies]
 )
-def test_what_is_defined_at_the_input_says_so(photos, name):
+def test_methods_defined_at_the_input_refuse_other_layers(photos, name):
     model = hp.Model(Untidy(False), size=SIZE, name="untidy")
     with pytest.raises(
         NotApplicable,
@@ -133,10 +136,11 @@ def test_what_is_defined_at_the_input_says_so(photos, name):
 
 
 @pytest.mark.parametrize("name", [e.id for e in METHODS if e.layer in ("cam", "middle")])
-def test_without_a_spatial_layer_a_transformer_is_told_what_to_use(name):
+def test_methods_that_need_a_spatial_layer_suggest_others_for_transformers(name):
     with pytest.raises(
         NotApplicable,
-        match=f"^{re.escape(name)} does not apply: paperbirds/vit shows no spatial layer.* vit-gradcam",
+        match=f"^{re.escape(name)} does not apply: "
+        "paperbirds/vit shows no spatial layer.* vit-gradcam",
     ):
         hp.explain(
             hp.load_model("paperbirds/vit"),
@@ -148,9 +152,10 @@ def test_without_a_spatial_layer_a_transformer_is_told_what_to_use(name):
 
 
 @pytest.mark.parametrize(("name", "instead"), [("lrp-focus", "ixg"), ("deepshap", "ig")])
-def test_without_rules_a_transformer_is_told_what_to_use(name, instead):
+def test_methods_without_rules_for_transformers_suggest_others(name, instead):
     with pytest.raises(
         NotApplicable,
-        match=f'^{name} does not apply: .* has no rule for ".*" in .*; .*{instead}.* works on any model',
+        match=f'^{name} does not apply: .* has no rule for ".*" in .*; '
+        f".*{instead}.* works on any model",
     ):
         hp.explain(hp.load_model("paperbirds/vit"), torch.zeros(1, 3, 64, 64), 0, name)

@@ -1,4 +1,4 @@
-"""Information bottleneck: its statistics, its pieces against the slow way, and what is true of its maps."""
+"""Information bottleneck: statistics, parts against slow versions, properties of maps."""
 
 import pytest
 import torch
@@ -16,20 +16,20 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def some(model):
+def birds(model):
     data = hp.load_data("paperbirds:test", model, limit=3)
     return model.normalize(torch.stack([data.load(i).image for i in range(3)])), torch.tensor(
         data.labels
     )
 
 
-def test_statistics_over_batches_are_those_of_all(model):
+def test_statistics_do_not_depend_on_batches(model):
     x = torch.randn(20, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    found = statistics(model.tail("conv3"), iter(torch.split(x, 7)))
+    stats = statistics(model.tail("conv3"), iter(torch.split(x, 7)))
     h = model.activation(x, "conv3").double()
-    torch.testing.assert_close(found["mean"].double(), h.mean(0), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(found["std"].double(), h.std(0, correction=0), rtol=1e-3, atol=1e-4)
-    assert torch.equal(found["active"].bool(), (h != 0).double().mean(0) >= 0.01)
+    torch.testing.assert_close(stats["mean"].double(), h.mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(stats["std"].double(), h.std(0, correction=0), rtol=1e-3, atol=1e-4)
+    assert torch.equal(stats["active"].bool(), (h != 0).double().mean(0) >= 0.01)
 
 
 def test_bits_are_the_divergence_between_two_normal_distributions():
@@ -41,8 +41,8 @@ def test_bits_are_the_divergence_between_two_normal_distributions():
     torch.testing.assert_close(_bits(z, keep), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_slope_is_that_of_the_loss(model, some):
-    x, target = some
+def test_the_slope_is_the_gradient_of_the_loss(model, birds):
+    x, target = birds
     part, h = model.tail("conv4"), model.activation(x, "conv4")
     noise, active = torch.randn(3, 4, *h.shape[1:]), torch.ones(h.shape[1:])
     keep = (torch.rand_like(h) * 0.5 + 0.25).requires_grad_()
@@ -51,42 +51,46 @@ def test_the_slope_is_that_of_the_loss(model, some):
         logits = part(keep * h + (1 - keep) * noise[:, copy])
         losses.append(nn.functional.cross_entropy(logits, target, reduction="none"))
     (expected,) = torch.autograd.grad(torch.stack(losses).mean(0).sum(), keep)
-    found = _slope(part, h, target, keep.detach(), noise, active)
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item())
+    slope = _slope(part, h, target, keep.detach(), noise, active)
+    torch.testing.assert_close(slope, expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item())
 
 
-def test_maps_are_bits_the_same_twice_and_for_any_neighbours(model, some):
-    x, target = some
-    given = {"reference": hp.load_data("paperbirds:train", model, limit=64)}
-    maps = hp.explain(model, x, target, "iba", **given)
+def test_maps_are_reproducible_and_do_not_depend_on_the_batch(model, birds):
+    x, target = birds
+    options = {"reference": hp.load_data("paperbirds:train", model, limit=64)}
+    maps = hp.explain(model, x, target, "iba", **options)
     assert maps.min() >= 0 and (maps.flatten(1).amax(1) > maps.flatten(1).amin(1)).all()
-    assert torch.equal(maps, hp.explain(model, x, target, "iba", **given))
+    assert torch.equal(maps, hp.explain(model, x, target, "iba", **options))
     torch.testing.assert_close(
-        hp.explain(model, x[1:], target[1:], "iba", ids=["1", "2"], **given),
+        hp.explain(model, x[1:], target[1:], "iba", ids=["1", "2"], **options),
         maps[1:],
         rtol=1e-3,
         atol=1e-4 * maps.max().item(),
     )
-    stricter = hp.explain(model, x, target, "iba(beta=1000)", **given)
-    assert stricter.sum() < maps.sum()  # information is dearer
+    stricter = hp.explain(model, x, target, "iba(beta=1000)", **options)
+    assert stricter.sum() < maps.sum()  # information costs more
 
 
-def test_it_needs_images_that_are_not_judged(model, some, tmp_path):
-    x, target = some
+def test_reference_images_must_not_be_evaluated(model, birds, tmp_path):
+    x, target = birds
     with pytest.raises(HeatproofError, match="needs reference images"):
         hp.explain(model, x, target, "iba")
     images = torch.rand(4, 3, 64, 64)
-    alone = hp.evaluate(model, (images, [0, 1, 2, 3]), ["iba(steps=1, copies=1)", "ixg"])
-    assert set(alone.scores.loc[alone.scores["method"] == "iba(steps=1, copies=1)", "status"]) == {
-        "n/a"
-    }
-    with_some = hp.evaluate(
+    without_reference = hp.evaluate(
+        model, (images, [0, 1, 2, 3]), ["iba(steps=1, copies=1)", "ixg"]
+    )
+    assert set(
+        without_reference.scores.loc[
+            without_reference.scores["method"] == "iba(steps=1, copies=1)", "status"
+        ]
+    ) == {"n/a"}
+    with_reference = hp.evaluate(
         model,
         (images, [0, 1, 2, 3]),
         ["iba(steps=1, copies=1)"],
         reference=torch.rand(8, 3, 64, 64),
     )
-    assert with_some.scores["status"].eq("ok").all()
+    assert with_reference.scores["status"].eq("ok").all()
     same = hp.evaluate(model, (images, [0, 1, 2, 3]), ["iba(steps=1, copies=1)"], reference=images)
     assert same.scores["message"].str.contains("4 of the 4 reference images of .* are judged").all()
 
@@ -125,6 +129,6 @@ def test_a_run_prepares_once(model, tmp_path, monkeypatch):
         object.__setattr__(METHODS["iba"], "prepare", bottleneck.statistics)
 
 
-def test_noise_keyed_by_sample():
+def test_noise_is_keyed_by_sample():
     rng = Rng(0, ["a", "b"])
     assert torch.equal(rng.normal("iba 0", (2, 3))[1], Rng(0, ["b"]).normal("iba 0", (2, 3))[0])

@@ -24,7 +24,7 @@ keys = st.from_regex(r"[a-z_]{1,6}", fullmatch=True)
 
 
 @given(names, st.lists(values, max_size=3), st.dictionaries(keys, values, max_size=3))
-def test_what_is_written_is_read_back(name, args, kwargs):
+def test_a_call_is_parsed_back_from_its_text(name, args, kwargs):
     call = Call(name, tuple(args), kwargs)
     assert parse_call(str(call)) == call
 
@@ -49,7 +49,7 @@ def test_the_label_is_the_shortest_text_that_means_the_same(text, label):
     assert Expression.parse(label).canonical == expression.canonical
 
 
-def test_the_canonical_text_says_everything():
+def test_the_canonical_text_lists_every_argument():
     assert (
         Expression.parse("ig").canonical
         == "ig(baseline=zero, reduce=sum, rule=gauss, score=logit, steps=50)@input v1"
@@ -76,29 +76,29 @@ def test_the_canonical_text_says_everything():
         ("i g", "cannot read"),
     ],
 )
-def test_a_text_that_cannot_be_read_says_why(text, message):
+def test_an_invalid_expression_is_reported_with_the_reason(text, message):
     with pytest.raises(HeatproofError, match=message):
         Expression.parse(text)
 
 
-def test_a_papers_group_has_what_there_is_of_it():
-    found = [e.label for e in parse_methods(["group:idsds-23"])]
+def test_the_group_of_a_paper_has_its_available_methods():
+    labels = [e.label for e in parse_methods(["group:idsds-23"])]
     assert len(GROUPS["idsds-23"].split()) == 23
-    assert found == [m for m in GROUPS["idsds-23"].split() if m.split("|")[0] in METHODS]
-    assert {"ixg", "ig-u|abs", "layercam", "bagnet"} <= set(found)
+    assert labels == [m for m in GROUPS["idsds-23"].split() if m.split("|")[0] in METHODS]
+    assert {"ixg", "ig-u|abs", "layercam", "bagnet"} <= set(labels)
     assert [e.label for e in parse_methods(["group:controls"])] == [
         e.id for e in METHODS if e.family == "control"
     ]
 
 
-def test_groups_and_doubles():
+def test_groups_are_expanded_and_duplicates_removed():
     assert [e.label for e in parse_methods(["ixg", "ig", "ixg", "ixg@input"])] == ["ixg", "ig"]
     assert len(parse_methods(["group:all"])) == len(METHODS)
     with pytest.raises(HeatproofError, match='unknown group of methods "al"'):
         parse_methods(["group:al"])
 
 
-def test_a_function_of_ones_own():
+def test_a_user_function_is_a_method():
     @hp.method("tests-own", family="yours")
     def own(model, x, target, *, rng, power: int = 2):
         return x**power
@@ -118,7 +118,7 @@ def test_a_function_of_ones_own():
         Expression.parse(ixg)
 
 
-def test_the_librarys_own_methods_cannot_be_replaced():
+def test_built_in_methods_cannot_be_replaced():
     with pytest.raises(HeatproofError, match='already a method "ixg"'):
 
         @hp.method("ixg", family="yours")
@@ -155,7 +155,7 @@ def test_a_function_that_closes_over_another_value_has_another_key():
         parse_methods([powered(2), powered(3)])
 
 
-def test_transforms_act_left_to_right_at_the_layers_resolution(golden_model, images):
+def test_transforms_apply_left_to_right_at_the_resolution_of_the_layer(golden_model, images):
     model, (x, target) = golden_model("resnet"), images
     from heatproof.methods.transforms import smooth
     from heatproof.tensor.filters import resize

@@ -1,4 +1,4 @@
-"""Guided backpropagation and DeconvNet against Captum and against slow re-implementations, however a ReLU is written."""
+"""Guided backpropagation and DeconvNet against Captum and slow re-implementations."""
 
 import captum.attr
 import pytest
@@ -23,20 +23,20 @@ def plain(spread, with_relu):
 
 
 def by_hand(net, x, target, name):
-    """The two layers written out, from the head down."""
+    """Compute the map of the two layers explicitly, from the head to the input."""
 
-    def back(arrived, active):
-        return arrived.relu() * active if name == "guided-backprop" else arrived.relu()
+    def through_relu(gradient, active):
+        return gradient.relu() * active if name == "guided-backprop" else gradient.relu()
 
     first = net.conv1(x)
     second = net.conv2(first.relu())
-    arrived = (net.fc.weight[target] / second[0, 0].numel())[:, :, None, None].expand_as(second)
-    arrived = F.conv_transpose2d(back(arrived, second > 0), net.conv2.weight)
-    return F.conv_transpose2d(back(arrived, first > 0), net.conv1.weight, padding=1)
+    gradient = (net.fc.weight[target] / second[0, 0].numel())[:, :, None, None].expand_as(second)
+    gradient = F.conv_transpose2d(through_relu(gradient, second > 0), net.conv2.weight)
+    return F.conv_transpose2d(through_relu(gradient, first > 0), net.conv1.weight, padding=1)
 
 
 @pytest.mark.parametrize("name", CAPTUM)
-def test_however_a_relu_is_written(raw, plain, name, written):
+def test_maps_do_not_depend_on_how_a_relu_is_written(raw, plain, name, written):
     net, x, target = plain
     expected = by_hand(net, x, target, name)
     maps = raw(hp.Model(written[1], size=10), x, target, name)
@@ -54,9 +54,8 @@ def test_captum_agrees(raw, spread, name, net, score):
         if net == "resnet"
         else hp.Model(build(net).eval(), size=64)
     )
-    x = spread((3, 3, 64, 64)).contiguous(
-        memory_format=torch.channels_last
-    )  # both in one layout: softmax's gradients are 1e-10
+    # Both in one layout, because the gradients of the softmax are about 1e-10.
+    x = spread((3, 3, 64, 64)).contiguous(memory_format=torch.channels_last)
     target = torch.tensor([1, 5, 30])
     whole = nn.Sequential(model.module, nn.Softmax(1)) if score == "softmax" else model.module
     theirs = CAPTUM[name](whole).attribute(x, target=target)
@@ -67,8 +66,8 @@ def test_captum_agrees(raw, spread, name, net, score):
 @pytest.mark.parametrize("name", CAPTUM)
 @pytest.mark.parametrize("layer", ["conv1", "relu", "layer1", "layer3", "layer4"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_at_every_layer(raw, golden_model, images, name, layer):
-    """The tail of the network, as a network of its own, in Captum."""
+def test_captum_agrees_at_every_layer(raw, golden_model, images, name, layer):
+    """Apply Captum to the tail of the network."""
     model, (x, target) = golden_model("resnet"), images
     net = model.module
     parts = [
@@ -97,7 +96,8 @@ def test_a_network_without_relus_is_refused(raw, spread, name):
     model = hp.Model(build("vit").eval(), size=64, name="vit")
     with pytest.raises(
         NotApplicable,
-        match=r"vit has no ReLUs, so it would be the plain gradient; use saliency\(reduce=sum_abs\)",
+        match=r"vit has no ReLUs, so it would be the plain gradient; "
+        r"use saliency\(reduce=sum_abs\)",
     ):
         hp.explain(model, spread((1, 3, 64, 64)), [0], name)
     with pytest.raises(NotApplicable, match="no ReLUs"):
@@ -111,7 +111,7 @@ class Checkpointed(nn.Module):
         self.head = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
 
     def forward(self, x):
-        x = x if x.sum() > -1e9 else -x  # else the trace looks into the checkpoint
+        x = x if x.sum() > -1e9 else -x  # otherwise the trace enters the checkpoint
         return self.head(torch.utils.checkpoint.checkpoint(self.net, x, use_reentrant=True))
 
 
@@ -139,7 +139,7 @@ class Scripted(nn.Module):
     "ignore:None of the inputs", "ignore:.torch.jit", "ignore::DeprecationWarning"
 )
 @pytest.mark.parametrize("method", ["guided-backprop", "deepshap", "lrp-focus"])
-def test_what_cannot_be_seen_is_refused(spread, with_relu, method):
+def test_operations_that_cannot_be_intercepted_are_refused(spread, with_relu, method):
     x = spread((1, 3, 10, 10))
     with pytest.raises(NotApplicable, match="CheckpointFunctionBackward"):
         hp.explain(hp.Model(Checkpointed(), size=10), x, [0], method)
@@ -158,13 +158,13 @@ def test_what_cannot_be_seen_is_refused(spread, with_relu, method):
 
 
 @pytest.mark.parametrize("name", ["guided-backprop", "deconvnet"])
-def test_the_network_is_left_as_it_was(raw, spread, with_relu, name):
+def test_the_network_is_left_unchanged(raw, spread, with_relu, name):
     net = with_relu(nn.ReLU(inplace=True)).train()
     net.conv1.weight.requires_grad_(False)
     model, x, target = hp.Model(net, size=10), spread((5, 3, 10, 10)), torch.tensor([0, 1, 2, 3, 0])
-    kept, state = x.clone(), {k: v.clone() for k, v in net.state_dict().items()}
+    original, state = x.clone(), {k: v.clone() for k, v in net.state_dict().items()}
     maps = raw(model, x, target, name)
-    assert net.training and net.relu.inplace and torch.equal(x, kept)
+    assert net.training and net.relu.inplace and torch.equal(x, original)
     assert [p.requires_grad for p in net.parameters()] == [False, *[True] * 5]
     assert all(p.grad is None for p in net.parameters())
     assert all(torch.equal(v, state[k]) for k, v in net.state_dict().items())
@@ -176,7 +176,7 @@ def test_the_network_is_left_as_it_was(raw, spread, with_relu, name):
     torch.testing.assert_close(double.float(), maps, rtol=1e-4, atol=1e-7)
 
 
-def test_after_an_error_too(spread, with_relu):
+def test_the_network_is_restored_after_an_error(spread, with_relu):
     net = with_relu(nn.ReLU()).train()
     model = hp.Model(net, size=10)
     with pytest.raises(RuntimeError):
@@ -186,7 +186,7 @@ def test_after_an_error_too(spread, with_relu):
     assert net.training and all(p.requires_grad for p in net.parameters())
 
 
-def test_a_network_that_cannot_be_traced(raw, with_relu, plain):
+def test_a_network_that_cannot_be_traced_is_explained(raw, with_relu, plain):
     net, x, target = plain
 
     class Branching(with_relu):
@@ -205,7 +205,7 @@ def test_a_network_that_cannot_be_traced(raw, with_relu, plain):
     )
 
 
-def test_expressions_reduce_as_the_grid_paper_does(raw, plain):
+def test_channels_are_reduced_as_in_the_grid_paper(raw, plain):
     net, x, target = plain
     model = hp.Model(net, size=10)
     native = Explainer(ModelBatch(model, x, target), Rng(0, "abc")).native(

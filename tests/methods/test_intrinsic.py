@@ -1,4 +1,4 @@
-"""BagNet and B-cos explanations against slower ways to the same numbers."""
+"""BagNet and B-cos explanations against slower computations of the same values."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def bag(request):
     net = bagnet(5, stem=4, planes=(2, 3, 4, 4), kernels=(3, 3, 1, 1)).eval()
     x = torch.randn(2, 3, request.param, request.param)
     with torch.no_grad():
-        net.train()(torch.randn(8, 3, 32, 32))  # norms that do something
+        net.train()(torch.randn(8, 3, 32, 32))  # calibrates the norms
     return hp.Model(net.eval(), size=request.param), x, torch.tensor([1, 4])
 
 
@@ -34,7 +34,7 @@ def cosine():
     )
 
 
-def test_a_bagnet_map_is_the_loop_over_patches(bag):
+def test_a_bagnet_map_has_the_logit_of_every_patch(bag):
     model, x, target = bag
     margin, side = model.module.field // 2, model.size
     space = pad(x, (margin,) * 4)
@@ -49,13 +49,13 @@ def test_a_bagnet_map_is_the_loop_over_patches(bag):
     torch.testing.assert_close(hp.explain(model, x, target, "bagnet"), slow, rtol=1e-4, atol=1e-5)
 
 
-def test_bagnet_logits_are_the_mean_over_places(bag):
+def test_bagnet_logits_are_the_mean_over_positions(bag):
     model, x, _ = bag
-    places = model.module[:-2](x)
-    torch.testing.assert_close(model.module.fc(places.flatten(2).mT).mean(1), model.module(x))
+    features = model.module[:-2](x)
+    torch.testing.assert_close(model.module.fc(features.flatten(2).mT).mean(1), model.module(x))
 
 
-def test_bagnet_maps_do_not_depend_on_the_batch_and_passes_are_counted(bag):
+def test_bagnet_maps_do_not_depend_on_batch_size_and_passes_are_counted(bag):
     model, x, target = bag
     before, maps = model.pass_counts["forward"], hp.explain(model, x, target, "bagnet")
     assert model.pass_counts["forward"] - before == 16 * len(x)
@@ -84,7 +84,7 @@ def test_bcos_is_a_linear_map_at_every_layer(cosine):
     assert hp.explain(model, x, target, "bcos@layer1").shape == (3, 16, 16)
 
 
-def test_the_linear_map_is_not_what_other_methods_share(cosine):
+def test_the_linear_map_does_not_change_the_shared_gradient(cosine):
     model, x, target = cosine
     alone = model.gradient(x, target).gradient
     batch = ModelBatch(model, x, target, ["input"])
@@ -92,7 +92,7 @@ def test_the_linear_map_is_not_what_other_methods_share(cosine):
     assert torch.equal(batch.gradient().gradient, alone)
 
 
-def test_explaining_always_ends(cosine):
+def test_explaining_is_reset_after_errors(cosine):
     layers = [m for m in cosine[0].module.modules() if isinstance(m, BcosConv)]
     with explaining(cosine[0].module):
         assert all(layer.explaining for layer in layers)
@@ -111,25 +111,25 @@ def test_explaining_changes_gradients_not_logits(cosine):
 
 
 @pytest.mark.parametrize(
-    ("method", "why"),
+    ("method", "reason"),
     [
         ("bagnet", "not a BagNet, such as paperbirds/bagnet"),
         ("bcos", "no B-cos layers, as paperbirds/bcos"),
     ],
 )
-def test_other_models_are_told_what_to_use(method, why):
+def test_methods_for_other_models_suggest_an_alternative(method, reason):
     with pytest.raises(
-        NotApplicable, match=f"{method} does not apply: paperbirds/vgg .*{why}.*ixg"
+        NotApplicable, match=f"{method} does not apply: paperbirds/vgg .*{reason}.*ixg"
     ):
         hp.explain(hp.load_model("paperbirds/vgg"), torch.zeros(1, 3, 64, 64), 0, method)
 
 
-def test_a_bagnet_is_explained_at_the_image(bag):
+def test_a_bagnet_is_explained_at_the_input_only(bag):
     with pytest.raises(NotApplicable, match="at the input"):
         hp.explain(*bag, "bagnet@layer1")
 
 
-def test_what_the_embedded_bcos_net_says_of_a_bird_is_its_logit():
+def test_maps_of_the_embedded_bcos_network_sum_to_the_logit():
     model = hp.load_model("paperbirds/bcos")
     birds = hp.load_data("paperbirds:test", model, limit=2)
     x = model.normalize(torch.stack([birds.load(i).image for i in range(2)]))

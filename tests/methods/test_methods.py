@@ -12,7 +12,12 @@ from heatproof.methods.explain import MapError
 from heatproof.models.batch import ModelBatch
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
-FEW = {"steps": 3, "masks": 130, "designs": 4, "n": 2}  # enough to see that it works
+FEW = {
+    "steps": 3,
+    "masks": 130,
+    "designs": 4,
+    "n": 2,
+}  # few evaluations: the tests check that a method runs
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +84,11 @@ IDS = [
 
 
 def quick(name):
-    told = [f"{k}={v}" for k, v in FEW.items() if k in METHODS[name].parameters]
-    return f"{name}({', '.join(told)})"
+    arguments = [f"{k}={v}" for k, v in FEW.items() if k in METHODS[name].parameters]
+    return f"{name}({', '.join(arguments)})"
 
 
-def test_every_method_of_the_papers_is_there():
+def test_every_method_of_the_papers_is_registered():
     assert sorted(e.id for e in METHODS if e.source is None) == sorted(IDS)
 
 
@@ -118,12 +123,12 @@ def test_every_method_gives_a_map_on_an_embedded_model_it_applies_to(bird, name)
         "guided-backprop",
     ],
 )
-def test_images_that_ask_for_gradients_are_explained_as_others(bird, name):
+def test_images_that_require_gradients_are_explained_like_others(bird, name):
     model, x, target, _ = bird
-    asking = x.clone().requires_grad_()
-    found = hp.explain(model, asking, target, name)
-    assert not found.requires_grad and asking.grad is None
-    assert torch.equal(found, hp.explain(model, x, target, name))
+    requiring_grad = x.clone().requires_grad_()
+    maps = hp.explain(model, requiring_grad, target, name)
+    assert not maps.requires_grad and requiring_grad.grad is None
+    assert torch.equal(maps, hp.explain(model, x, target, name))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +179,10 @@ def test_captum_agrees_on_gradients(bird, score):
     ("rule", "theirs"), [("gauss", "gausslegendre"), ("trapezoid", "riemann_trapezoid")]
 )
 def test_captum_agrees_on_integrated_gradients(bird, rule, theirs):
-    """But for pixels behind a ReLU that single precision flips. Captum's trapezoid has weights that sum to (n − 1)/n; ours sum to 1."""
+    """Compare all pixels but those behind a ReLU that flips in single precision.
+
+    The weights of Captum's trapezoid rule sum to (n − 1)/n, ours to 1.
+    """
     model, x, target, _ = bird
     maps = (
         captum.attr.IntegratedGradients(model.module)
@@ -240,7 +248,7 @@ def test_ig_sums_to_the_difference_of_the_logits(bird):
 @pytest.mark.parametrize(
     "text", ["ig(steps=1)", "ig(steps=7)", "ig(steps=2, rule=trapezoid)", "ixg"]
 )
-def test_closed_forms_on_a_linear_model(linear, text):
+def test_maps_of_a_linear_model_agree_with_the_closed_form(linear, text):
     x, target = torch.randn(5, 3, 8, 8), torch.tensor([0, 1, 2, 3, 0])
     weight = linear.module[1].weight[target].reshape(5, 3, 8, 8)
     torch.testing.assert_close(
@@ -251,7 +259,7 @@ def test_closed_forms_on_a_linear_model(linear, text):
     )
 
 
-def test_ig_u_starts_from_one_image_for_all_samples(linear):
+def test_ig_u_uses_one_baseline_for_all_samples(linear):
     from heatproof.tensor.noise import Rng
 
     x, target = torch.randn(2, 3, 8, 8), torch.tensor([1, 1])
@@ -263,7 +271,7 @@ def test_ig_u_starts_from_one_image_for_all_samples(linear):
     )
 
 
-def test_results_do_not_depend_on_the_batch(bird):
+def test_maps_do_not_depend_on_the_batch(bird):
     model, x, target, _ = bird
     ids = ["a", "b", "c", "d"]
     for method in ("ig(steps=7)", "random", "gradcam"):
@@ -278,7 +286,7 @@ def test_results_do_not_depend_on_the_batch(bird):
         model.batch_size = 64
 
 
-def test_edges_see_a_vertical_line(linear):
+def test_edges_detect_a_vertical_line(linear):
     x = torch.zeros(1, 3, 8, 8)
     x[..., 4:] = 1
     maps = hp.explain(linear, x, [0], "edges")

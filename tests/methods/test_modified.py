@@ -1,4 +1,4 @@
-"""Maps with attribution taken out and put in, as Table 3 of Li et al. 2024 has it."""
+"""Maps with attribution removed or introduced, as in Table 3 of Li et al. 2024."""
 
 import numpy as np
 import pytest
@@ -14,11 +14,11 @@ IDS = ["a", "b", "c"]
 
 @pytest.fixture
 def maps():
-    """Signed; one of few levels, one without anything positive."""
-    found = torch.randn(3, 8, 10, generator=torch.Generator().manual_seed(0))
-    found[1] = (2 * found[1]).round()
-    found[2] = -found[2].abs()
-    return found
+    """Signed maps: one with few levels, one without positive values."""
+    values = torch.randn(3, 8, 10, generator=torch.Generator().manual_seed(0))
+    values[1] = (2 * values[1]).round()
+    values[2] = -values[2].abs()
+    return values
 
 
 def modified(name, scheme, maps, ids=IDS):
@@ -30,7 +30,7 @@ def unit(maps):
     return positive / np.maximum(positive.max((1, 2), keepdims=True), 1e-300)
 
 
-def test_constant(maps):
+def test_the_constant_scheme_shifts_all_pixels(maps):
     np.testing.assert_allclose(
         modified("remove", "constant", maps), np.clip(unit(maps) - 0.6, 0, 1), atol=1e-6
     )
@@ -39,26 +39,26 @@ def test_constant(maps):
     )
 
 
-def test_unit(maps):
+def test_unit_scales_the_positive_part_to_one(maps):
     np.testing.assert_allclose(
         TRANSFORMS["unit"].apply(maps, {}, Rng(7, IDS)), unit(maps), atol=1e-6
     )
 
 
-def test_random(maps):
-    lost, won = (
+def test_the_random_scheme_shifts_pixels_uniformly(maps):
+    removed, introduced = (
         unit(maps) - modified("remove", "random", maps).numpy(),
         modified("introduce", "random", maps).numpy() - unit(maps),
     )
-    for shift in (lost, won):
+    for shift in (removed, introduced):
         assert shift.min() >= -1e-6
         assert shift.max() <= 0.6 + 1e-6
-    free = won[unit(maps) < 0.4]  # not cut off at 1
+    free = introduced[unit(maps) < 0.4]  # not clipped at 1
     assert abs(free.mean() - 0.3) < 0.05
     assert len(np.unique(free)) == len(free)
 
 
-def test_partial_without_ties(maps):
+def test_the_partial_scheme_without_ties(maps):
     maps = maps[:1].abs()
     order = np.argsort(unit(maps)[0].ravel())
     expected = unit(maps)[0].ravel()
@@ -73,17 +73,17 @@ def test_partial_without_ties(maps):
     )
 
 
-def test_partial_with_ties_changes_as_many_pixels(maps):
-    """Where pixels are tied, as many are taken as the shares say, each of the next smallest value."""
-    found, before = modified("remove", "partial", maps)[1].flatten().numpy(), unit(maps)[1].ravel()
+def test_the_partial_scheme_with_ties_changes_as_many_pixels(maps):
+    """Where pixels are tied, the given fraction of pixels changes, by next smallest value."""
+    after, before = modified("remove", "partial", maps)[1].flatten().numpy(), unit(maps)[1].ravel()
     ranked = np.sort(before)
     ranked[48:64] = 0
-    np.testing.assert_allclose(np.sort(found), np.sort(ranked), atol=1e-6)
+    np.testing.assert_allclose(np.sort(after), np.sort(ranked), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["remove", "introduce"])
 @pytest.mark.parametrize("scheme", ["constant", "random", "partial"])
-def test_a_map_does_not_notice_its_neighbours_and_stays_in_range(maps, name, scheme):
+def test_a_map_does_not_depend_on_the_batch_and_stays_in_range(maps, name, scheme):
     together = modified(name, scheme, maps)
     assert together.min() >= 0
     assert together.max() <= 1
@@ -91,8 +91,8 @@ def test_a_map_does_not_notice_its_neighbours_and_stays_in_range(maps, name, sch
         assert torch.equal(modified(name, scheme, maps[i : i + 1], [sample])[0], together[i])
 
 
-def test_in_an_expression(golden_model, images):
-    """At the layer's own resolution, with noise that belongs to the sample and the seed."""
+def test_transforms_work_in_an_expression(golden_model, images):
+    """They apply at the resolution of the layer, with noise keyed by sample and seed."""
     model, (x, target) = golden_model("vgg"), images
     assert Expression.parse("gradcam|remove(random)").label == "gradcam|remove(random)"
     assert not Expression.parse("ixg|introduce(constant)").signed

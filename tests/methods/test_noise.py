@@ -1,4 +1,4 @@
-"""The noise modifier: what it does to a map, what is shared, and what it costs."""
+"""The noise transform: its effect on maps, shared samples and cost."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def native(model, x, target, text, rng=None):
 
 
 @pytest.mark.parametrize("layer", ["input", "layer2"])
-def test_without_noise_it_is_the_method(golden_model, images, layer):
+def test_zero_noise_gives_the_plain_method(golden_model, images, layer):
     model, (x, target) = golden_model("resnet"), images
     plain = native(model, x, target, f"ixg@{layer}")
     torch.testing.assert_close(native(model, x, target, f"ixg@{layer}|noise(n=3, std=0)"), plain)
@@ -32,8 +32,8 @@ def test_without_noise_it_is_the_method(golden_model, images, layer):
     )
 
 
-def test_moments_are_those_of_a_plain_loop(golden_model, images):
-    """Squares are taken before the channels are added."""
+def test_moments_agree_with_a_plain_loop(golden_model, images):
+    """Values are squared before the channels are summed."""
     model, (x, target) = golden_model("vgg"), images
     rng = Rng(3, [str(i) for i in range(len(x))])
     raw = torch.stack(
@@ -50,7 +50,7 @@ def test_moments_are_those_of_a_plain_loop(golden_model, images):
         )
 
 
-def test_relative_noise_goes_with_the_range_of_each_image(golden_model, images):
+def test_relative_noise_scales_with_the_range_of_each_image(golden_model, images):
     model, (x, target) = golden_model("vgg"), images
     widths = (x.flatten(1).amax(1) - x.flatten(1).amin(1)).tolist()
     ours = native(model, x, target, "ixg|noise(2, 0.1, relative=True)")
@@ -59,7 +59,7 @@ def test_relative_noise_goes_with_the_range_of_each_image(golden_model, images):
         torch.testing.assert_close(ours[[i]], one, rtol=1e-3, atol=1e-4 * one.abs().max().item())
 
 
-def test_more_samples_begin_with_the_fewer(golden_model, images):
+def test_more_noise_samples_extend_fewer(golden_model, images):
     model, (x, target) = golden_model("vgg"), images
     few, more = (native(model, x, target, f"ixg|noise(n={n}, std=1)") for n in (1, 2))
     rng = Rng(0, [str(i) for i in range(len(x))])
@@ -68,7 +68,7 @@ def test_more_samples_begin_with_the_fewer(golden_model, images):
     torch.testing.assert_close(more, (few + second) / 2, rtol=1e-4, atol=1e-4)
 
 
-def test_kinds_share_their_samples_and_the_plan_knows():
+def test_kinds_share_noise_samples_and_the_plan_counts_them_once():
     methods = ["ig-sg(steps=3)", "ig-sq(steps=3)|abs", "ig(steps=3)|noise(kind=var)", "ixg-sg"]
     model = hp.load_model("paperbirds/vgg")
     data = hp.load_data("paperbirds:test", model, limit=4)
@@ -90,12 +90,12 @@ def test_kinds_share_their_samples_and_the_plan_knows():
         ("ig-sg(kind=sq)", "ig-sg takes: steps=50"),
     ],
 )
-def test_bad_noise_says_what_is_right(text, message):
+def test_invalid_noise_is_reported_with_what_is_allowed(text, message):
     with pytest.raises(HeatproofError, match=message):
         Expression.parse(text)
 
 
-def test_named_entries_are_the_papers_numbers():
+def test_named_methods_have_the_numbers_of_the_papers():
     numbers = {
         e: Expression.parse(e).noise
         for e in ("ixg-sg", "ig-sg", "ig-sq", "ig-var", "smoothgrad", "squaregrad", "vargrad")

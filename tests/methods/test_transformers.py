@@ -1,4 +1,4 @@
-"""What attention says, against closed forms and slower ways to the same numbers."""
+"""Attention-based methods against closed forms and slower computations."""
 
 import math
 
@@ -34,7 +34,7 @@ def seeded():
 
 @pytest.fixture(scope="module")
 def small():
-    """A ViT of 3 × 3 patches with weights large enough for attention to differ, in double precision."""
+    """A ViT of 3 × 3 patches in double precision, with weights large enough to vary attention."""
     torch.manual_seed(1)
     net = vit(5, size=12, patch=4, dim=24, depth=3, heads=3).double().eval()
     for weight in net.parameters():
@@ -57,7 +57,7 @@ def hooks(net):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_map_has_one_value_a_patch_and_is_resized_last(small, method):
+def test_a_map_has_one_value_per_patch_and_is_resized_last(small, method):
     model, x, target = small
     maps = native(model, x, target, method)
     assert maps.shape == (4, 3, 3)
@@ -67,7 +67,7 @@ def test_a_map_has_one_value_a_patch_and_is_resized_last(small, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_map_does_not_depend_on_its_neighbours(small, method):
+def test_a_map_does_not_depend_on_the_batch(small, method):
     model, x, target = small
     whole = native(model, x, target, method)
     for size in (1, 3):
@@ -77,7 +77,7 @@ def test_a_map_does_not_depend_on_its_neighbours(small, method):
 
 
 @pytest.mark.parametrize("method", ["chefer", "vit-gradcam"])
-def test_a_map_is_of_its_class_but_rollout_is_of_none(small, method):
+def test_maps_depend_on_the_class_except_for_rollout(small, method):
     model, x, target = small
     assert not torch.allclose(
         native(model, x, target, method), native(model, x, (target + 1) % 5, method)
@@ -94,12 +94,12 @@ def test_rows_of_rollout_sum_to_one(small):
     )
 
 
-def test_the_class_row_is_that_of_the_whole_product():
+def test_the_class_row_is_the_first_row_of_the_product():
     first, second, third = torch.rand(3, 2, 7, 7).double()
     torch.testing.assert_close(class_row([first, second, third]), (third @ second @ first)[:, 0])
 
 
-def test_where_attention_is_even_the_maps_are_flat(small):
+def test_uniform_attention_gives_flat_maps(small):
     """Rollout mixes (1/n + I)/2, whose product over k blocks leaves (1 − 2⁻ᵏ)/n for every patch."""
     _, x, target = small
     net = vit(5, size=12, patch=4, dim=12, depth=3, heads=3).double().eval()
@@ -107,16 +107,18 @@ def test_where_attention_is_even_the_maps_are_flat(small):
         nn.init.zeros_(net.get_submodule(f"block{number}.attn.qkv").weight)
     even = hp.Model(net, size=12)
     for start, blocks in ((0, 3), (1, 2), (2, 1)):
-        share = (1 - 2.0**-blocks) / 10
+        expected = (1 - 2.0**-blocks) / 10
         torch.testing.assert_close(
-            native(even, x, target, f"rollout(start={start})"), torch.full((4, 3, 3), share)
+            native(even, x, target, f"rollout(start={start})"), torch.full((4, 3, 3), expected)
         )
     assert native(even, x, target, "vit-gradcam").abs().max() < 1e-6
 
 
-def test_relevance_is_neither_made_nor_lost(small):
-    """Whatever comes back to a block's input is the one that the target was given (where every output of a layer has something that
-    pushes it up, as is all but certain with 24 inputs)."""
+def test_relevance_is_conserved(small):
+    """The relevance at the input of every block sums to the one that the target was given.
+
+    This needs a positive contribution to every output, which is nearly certain with 24 inputs.
+    """
     model, x, target = small
     stages = list(model.module.children())[1:]
     with (
@@ -135,17 +137,17 @@ def test_relevance_is_neither_made_nor_lost(small):
     assert set(walk.at) == {m for m in model.module.modules() if isinstance(m, nn.Softmax)}
 
 
-def test_the_rule_of_a_linear_layer_is_the_sum_over_what_pushed_up():
+def test_the_linear_rule_distributes_by_positive_contributions():
     layer, x = nn.Linear(24, 3).double(), torch.randn(2, 24).double()
     given = torch.rand(2, 3).double()
-    pushes = (x[:, None] * layer.weight).clamp(min=0)  # x⁺W⁺ + x⁻W⁻, term by term
-    slow = torch.einsum("boi,bo->bi", pushes / pushes.sum(2, keepdim=True), given)
+    contributions = (x[:, None] * layer.weight).clamp(min=0)  # x⁺W⁺ + x⁻W⁻, term by term
+    slow = torch.einsum("boi,bo->bi", contributions / contributions.sum(2, keepdim=True), given)
     torch.testing.assert_close(
         RULES[nn.Linear](Relevance({layer: Call((x,), layer(x))}), layer, given), slow
     )
 
 
-def test_the_rule_of_a_product_is_the_sum_over_its_terms():
+def test_the_product_rule_distributes_by_terms():
     product, a, b = Product(), torch.randn(2, 3, 4).double(), torch.randn(2, 4, 5).double()
     given, terms = torch.rand(2, 3, 5).double(), a[..., None] * b[:, None]  # (2, 3, 4, 5)
     slow = terms / terms.sum(2, keepdim=True) * given[:, :, None] / 2
@@ -154,19 +156,19 @@ def test_the_rule_of_a_product_is_the_sum_over_its_terms():
     torch.testing.assert_close(of_b, slow.sum(1))
 
 
-def test_the_rule_of_a_sum_shares_by_the_sizes_of_the_totals():
-    """Alone or among others, whatever these have."""
+def test_the_sum_rule_distributes_by_absolute_totals():
+    """The result of a sample does not depend on the others in the batch."""
     add, a, b = Sum(), torch.randn(3, 4).double(), torch.randn(3, 4).double()
     given = torch.rand(3, 4).double()
-    found = RULES[Sum](Relevance({add: Call((a, b), a + b)}), add, given)
+    relevances = RULES[Sum](Relevance({add: Call((a, b), a + b)}), add, given)
     for i in range(3):
         part_a, part_b = a[i] * given[i] / (a[i] + b[i]), b[i] * given[i] / (a[i] + b[i])
         total = part_a.sum().abs() + part_b.sum().abs()
-        for part, ours in zip((part_a, part_b), found, strict=True):
+        for part, ours in zip((part_a, part_b), relevances, strict=True):
             torch.testing.assert_close(ours[i], part * part.sum().sign() / total * given[i].sum())
 
 
-def test_what_is_exactly_zero_gets_nothing():
+def test_exact_zeros_get_no_relevance():
     layer = nn.Linear(2, 2)
     relevance = RULES[nn.Linear](
         Relevance({layer: Call((torch.zeros(1, 2),), layer.bias[None])}), layer, torch.ones(1, 2)
@@ -174,8 +176,8 @@ def test_what_is_exactly_zero_gets_nothing():
     assert torch.equal(relevance, torch.zeros(1, 2))
 
 
-def test_a_relevance_of_the_last_attention_is_what_its_values_carry(small):
-    """Half of what the mixing gets; the other half goes to the values."""
+def test_the_relevance_of_the_last_attention_is_half_of_its_input(small):
+    """The other half of the relevance of the mixing goes to the values."""
     model, x, target = small
     _, relevances = attention_evidence(model, x, target, start=2)
     assert len(relevances) == 1
@@ -199,7 +201,7 @@ def test_a_relevance_of_the_last_attention_is_what_its_values_carry(small):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_network_is_left_as_it_was_found(small, method, monkeypatch):
+def test_the_network_is_left_unchanged(small, method, monkeypatch):
     model, x, target = small
     model.module.train()
     native(model, x, target, method)
@@ -214,7 +216,7 @@ def test_the_network_is_left_as_it_was_found(small, method, monkeypatch):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_frozen_networks_are_explained_too_and_passes_are_counted(small, method):
+def test_frozen_networks_are_explained_and_passes_are_counted(small, method):
     model, x, target = small
     whole = native(model, x, target, method)
     model.module.requires_grad_(False)
@@ -230,15 +232,16 @@ def test_frozen_networks_are_explained_too_and_passes_are_counted(small, method)
 
 
 @pytest.mark.parametrize("method", ["rollout", "chefer", "vit-gradcam"])
-def test_other_models_are_told_what_to_use(method):
+def test_methods_for_transformers_suggest_an_alternative(method):
     with pytest.raises(
         NotApplicable,
-        match=f"{method} does not apply: paperbirds/resnet is not a plain vision transformer.*ixg.*gradcam",
+        match=f"{method} does not apply: paperbirds/resnet is not a plain vision transformer.*"
+        "ixg.*gradcam",
     ):
         hp.explain(hp.load_model("paperbirds/resnet"), torch.zeros(1, 3, 64, 64), 0, method)
 
 
-def test_blocks_that_are_not_there_and_other_layers(small):
+def test_unknown_blocks_and_other_layers_are_refused(small):
     with pytest.raises(HeatproofError, match="start=3: small has 3 blocks, counted from 0"):
         hp.explain(*small, "rollout(start=3)")
     with pytest.raises(HeatproofError, match="greater than or equal to 0"):

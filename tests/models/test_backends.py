@@ -1,7 +1,8 @@
-"""Every backend gives what the network itself gives, whoever is next in the batch, and leaves the network as it was found."""
+"""Every backend agrees with the network, for any batch, and leaves the network unchanged."""
 
 import copy
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from heatproof.errors import HeatproofError
 from heatproof.models import backends, views
 from heatproof.models.guards import assert_unchanged
 
+PROMISE = 1e-3  # of the range of logits and embeddings
+ROUNDING = 1e-5  # of the range of logits; single precision leaves 1e-6 on every processor tried
 NETS = ("resnet", "vgg-bn", "vit", "bagnet", "bcos", "resnet-nobn")
 ROWS = 16
 compiler = pytest.mark.skipif(
@@ -37,27 +40,52 @@ CASES = [
 each = pytest.mark.parametrize("backend", ["fused", pytest.param("openvino", marks=installed)])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def instruction_sets(tmp_path_factory):
+    """Let each backend use one instruction set throughout, where the environment limits torch's.
+
+    Torch reads ONEDNN_MAX_CPU_ISA when it first convolves. OpenVINO has a oneDNN of its own, which
+    reads it later, but chooses its other kernels by the processor; the mixture does not run.
+    torch.compile finds kernels in its cache whatever instruction set they were written for, and
+    compiles them for the current one: errors or NaNs.
+    """
+    conv2d(torch.ones(1, 8, 8, 8), torch.ones(8, 8, 3, 3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+        if "ATEN_CPU_CAPABILITY" in os.environ:
+            patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+        yield
+
+
 @pytest.fixture(scope="module")
 def models():
-    """By name, with two batches of images."""
+    """Return a model by name, with two batches of images and their labels."""
+    loaded: dict[str, tuple[hp.Model, Tensor, Tensor]] = {}
 
-    def opened(net: str) -> tuple[hp.Model, Tensor, Tensor]:
-        if net not in found:
+    def load(net: str) -> tuple[hp.Model, Tensor, Tensor]:
+        if net not in loaded:
             model = hp.load_model(f"paperbirds/{net}")
             model.batch_size = ROWS
             batch = load_batch(
                 hp.load_data("paperbirds:test", model, limit=2 * ROWS), range(2 * ROWS), model
             )
-            found[net] = model, batch.x, torch.tensor(batch.labels)
-        found[net][0].backend = "eager"
-        return found[net]
+            loaded[net] = model, batch.x, torch.tensor(batch.labels)
+        loaded[net][0].backend = "eager"
+        return loaded[net]
 
-    found: dict[str, tuple[hp.Model, Tensor, Tensor]] = {}
-    return opened
+    return load
 
 
-def share_of_range(ours: Tensor, theirs: Tensor) -> float:
+def fraction_of_range(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / (theirs.max() - theirs.min()))
+
+
+def assert_same_order(ours: Tensor, theirs: Tensor, within: float) -> None:
+    """Assert that values (B, N) further apart than `within` are in the same order in every row."""
+    gaps = theirs[:, :, None] - theirs[:, None]
+    clear = gaps > within
+    assert clear.sum() > gaps.numel() / 4  # at most half of the gaps are positive
+    assert (ours[:, :, None] > ours[:, None])[clear].all()
 
 
 def small() -> hp.Model:
@@ -77,26 +105,33 @@ def small() -> hp.Model:
 
 @pytest.mark.parametrize(("net", "backend"), CASES)
 def test_a_backend_gives_what_the_network_gives(models, net, backend):
-    """Logits and embeddings, the drops that protocols rank, and the same bytes for an image in any place and company."""
+    """Logits and embeddings agree, drops are ranked alike, and an image gives the same bytes at
+    any position of any batch.
+
+    Drops are logits minus logits: two of them that differ by no more than rounding, such as those
+    of patches without effect, may swap.
+    """
     model, x, target = models(net)
-    expected, drops = model.forward(x), F.patch_drops(model, x[:3], target[:3], patches=16)
+    expected = model.forward(x)
+    drops = F.patch_drops(model, x[:3], target[:3], patches=16)
     model.backend = backend
     with assert_unchanged(model.module):
-        found = model.forward(x)
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours.shape == theirs.shape and share_of_range(ours, theirs) <= 1e-3
-    other = F.patch_drops(model, x[:3], target[:3], patches=16)
-    assert F.spearman(other.double(), drops.double()).min() >= 0.999
+        outputs = model.forward(x)
+    for ours, theirs in zip(outputs, expected, strict=True):
+        assert ours.shape == theirs.shape and fraction_of_range(ours, theirs) <= PROMISE
+    logits = expected[0]
+    within = ROUNDING * float(logits.max() - logits.min())
+    assert_same_order(F.patch_drops(model, x[:3], target[:3], patches=16), drops, within)
     for rows in ([3], [20, 3, 30], list(range(ROWS, 0, -1))):
-        for ours, theirs in zip(model.forward(x[rows]), found, strict=True):
+        for ours, theirs in zip(model.forward(x[rows]), outputs, strict=True):
             assert torch.equal(ours, theirs[rows])
-    crowd = x[:ROWS].flip(1).contiguous() * 3
-    crowd[3] = x[3]
-    assert torch.equal(model.logits(crowd)[3], found[0][3])
+    others = x[:ROWS].flip(1).contiguous() * 3
+    others[3] = x[3]
+    assert torch.equal(model.logits(others)[3], outputs[0][3])
 
 
 def test_scores_of_a_run_keep_their_order(models, tmp_path):
-    """Per-sample scores of sds with each backend and without, over 64 images; none takes up what another has done."""
+    """Per-sample scores of sds agree over 64 images, and no backend re-uses another's records."""
     model, _, _ = models("resnet")
     methods = ["ixg", "rise(masks=4)"]
     found, reused = {}, []
@@ -161,7 +196,7 @@ def test_views_of_a_network_run_too(models, net, backend, view):
     seen.batch_size, expected = 2, seen.forward(grids)
     seen.backend = backend
     for ours, theirs in zip(seen.forward(grids), expected, strict=True):
-        assert share_of_range(ours, theirs) <= 1e-3
+        assert fraction_of_range(ours, theirs) <= PROMISE
 
 
 def test_norms_are_folded_into_convolutions():
@@ -184,7 +219,7 @@ def test_norms_are_folded_into_convolutions():
 
 
 @each
-def test_the_network_is_left_as_it_was_found(backend):
+def test_the_network_is_left_unchanged(backend):
     model = small()
     model.module.train()
     model.module[1].eval()
@@ -290,7 +325,12 @@ def test_what_is_missing_is_named(monkeypatch):
 
 @pytest.mark.slow
 def test_without_a_compiler_the_message_says_so(tmp_path):
-    code = "import torch, heatproof as hp; model = hp.load_model('paperbirds/vgg', backend='compile'); model.logits(torch.zeros(1, 3, 64, 64))"
+    code = """
+import torch
+import heatproof as hp
+model = hp.load_model("paperbirds/vgg", backend="compile")
+model.logits(torch.zeros(1, 3, 64, 64))
+"""
     environment = {
         "PATH": "",
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),

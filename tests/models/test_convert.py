@@ -1,4 +1,4 @@
-"""Vision transformers of timm and torchvision as ours."""
+"""Conversion of timm's and torchvision's vision transformers to the library's own."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ TORCHVISION = {
 
 
 def randomised(net):
-    """Every weight says something: libraries leave heads, class tokens and biases at zero."""
+    """Draw every weight at random: libraries leave heads, class tokens and biases at zero."""
     torch.manual_seed(0)
     for weight in net.parameters():
         nn.init.normal_(weight, std=0.2)
@@ -60,27 +60,27 @@ def theirs(request):
     return request.getfixturevalue(request.param)()
 
 
-def share_of_largest(a, b):
+def relative_deviation(a, b):
     return ((a - b).abs().max() / b.abs().max()).item()
 
 
-def test_ours_gives_what_theirs_gives(theirs):
+def test_the_converted_network_gives_the_same_logits(theirs):
     ours, x = canonical(theirs), torch.randn(3, 3, 32, 32)
     assert is_vit(ours)
-    assert share_of_largest(ours(x), theirs(x)) <= TOLERANCE
-    assert share_of_largest(ours.double()(x.double()), theirs.double()(x.double())) <= 1e-12
+    assert relative_deviation(ours(x), theirs(x)) <= TOLERANCE
+    assert relative_deviation(ours.double()(x.double()), theirs.double()(x.double())) <= 1e-12
 
 
-def test_the_epsilons_are_theirs_too(from_timm):
+def test_the_epsilons_of_norms_are_kept(from_timm):
     theirs, x = (
         from_timm(norm_layer=lambda dim, **k: nn.LayerNorm(dim, eps=0.3, **k)),
         torch.randn(2, 3, 32, 32),
     )
     theirs.norm.eps = 0.1
-    assert share_of_largest(canonical(theirs)(x), theirs(x)) <= TOLERANCE
+    assert relative_deviation(canonical(theirs)(x), theirs(x)) <= TOLERANCE
 
 
-def test_weights_are_shared_and_theirs_is_left_as_it_was_found(theirs):
+def test_weights_are_shared_and_the_original_is_unchanged(theirs):
     theirs.train().requires_grad_(False)
     ours, x = canonical(theirs), torch.randn(2, 3, 32, 32)
     assert {p.data_ptr() for p in ours.parameters()} == {p.data_ptr() for p in theirs.parameters()}
@@ -91,7 +91,7 @@ def test_weights_are_shared_and_theirs_is_left_as_it_was_found(theirs):
     ]
     with torch.no_grad():
         next(theirs.parameters()).mul_(2)
-    assert share_of_largest(ours.eval()(x), theirs.eval()(x)) <= TOLERANCE
+    assert relative_deviation(ours.eval()(x), theirs.eval()(x)) <= TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,12 @@ def test_weights_are_shared_and_theirs_is_left_as_it_was_found(theirs):
         ({"no_embed_class": True}, r"not built like a plain one.*pos_embed"),
     ],
 )
-def test_what_is_not_plain_is_refused_with_the_reason(from_timm, options, reason):
+def test_variants_are_refused_with_the_reason(from_timm, options, reason):
     with pytest.raises(NotApplicable, match=f"timm's VisionTransformer.*{reason}"):
         canonical(from_timm(**options))
 
 
-def test_one_that_lacks_what_is_looked_for_is_taken_as_it_is(from_timm):
+def test_a_network_with_missing_attributes_is_used_unconverted(from_timm):
     theirs = from_timm()
     theirs.patch_embed.img_size, theirs.patch_embed.strict_img_size = None, False
     model = hp.Model(theirs, size=32)
@@ -130,7 +130,7 @@ def test_one_that_lacks_what_is_looked_for_is_taken_as_it_is(from_timm):
     assert "not built like a plain one" in model.unconverted
 
 
-def test_a_distilled_one_is_refused(timm):
+def test_a_distilled_transformer_is_refused(timm):
     with pytest.raises(NotApplicable, match="a distillation token"):
         canonical(timm.models.deit.VisionTransformerDistilled(**TIMM))
 
@@ -145,7 +145,7 @@ def test_torchvisions_variants_are_refused(torchvision, from_torchvision):
             canonical(from_torchvision(**options))
 
 
-def test_one_that_computes_something_else_is_found_out(timm):
+def test_a_network_that_computes_something_else_is_refused(timm):
     class Loud(timm.models.vision_transformer.VisionTransformer):
         def forward(self, x):
             return super().forward(x.flip(-1))
@@ -156,34 +156,35 @@ def test_one_that_computes_something_else_is_found_out(timm):
         canonical(randomised(Loud(**TIMM)))
 
 
-def test_other_networks_are_none_of_its_business():
+def test_networks_that_are_not_transformers_are_refused():
     with pytest.raises(
         NotApplicable, match="Linear is no VisionTransformer of timm or torchvision"
     ):
         canonical(nn.Linear(2, 2))
 
 
-def test_a_wrapped_transformer_shows_its_attention(theirs):
+def test_a_wrapped_transformer_exposes_its_attention(theirs):
     model, x = hp.Model(theirs, size=32, name="theirs"), torch.randn(3, 3, 32, 32)
     assert is_vit(model.module) and model.unconverted == ""
-    assert share_of_largest(model.logits(x), theirs(x).detach()) <= TOLERANCE
+    assert relative_deviation(model.logits(x), theirs(x).detach()) <= TOLERANCE
     for method in ("rollout", "chefer", "vit-gradcam", "ixg"):
         assert hp.explain(model, x, None, method).isfinite().all()
 
 
-def test_one_that_is_refused_is_taken_as_it_is_and_methods_say_why(from_timm):
+def test_a_refused_transformer_is_used_unconverted_and_methods_say_why(from_timm):
     theirs = from_timm(init_values=1.0)
     model = hp.Model(theirs, size=32, name="theirs")
     assert model.module is theirs
     assert hp.explain(model, torch.randn(1, 3, 32, 32), 0, "ixg").isfinite().all()
     with pytest.raises(
         NotApplicable,
-        match=r"rollout does not apply: theirs is not .* \(timm's VisionTransformer has LayerScale\); ixg",
+        match=r"rollout does not apply: theirs is not .* "
+        r"\(timm's VisionTransformer has LayerScale\); ixg",
     ):
         hp.explain(model, torch.randn(1, 3, 32, 32), 0, "rollout")
 
 
-def test_named_layers_are_those_of_the_network_as_it_is(from_timm):
+def test_named_layers_refer_to_the_unconverted_network(from_timm):
     theirs = from_timm()
     model = hp.Model(theirs, size=32, layers=["blocks.0"])
     assert model.module is theirs
@@ -196,7 +197,7 @@ def test_weights_of_either_library_get_our_names(theirs):
     assert renamed(ours.state_dict()).keys() == ours.state_dict().keys()
 
 
-def test_old_names_of_torchvision_are_known(from_torchvision):
+def test_old_weight_names_of_torchvision_are_recognised(from_torchvision):
     state = from_torchvision().state_dict()
     old = {
         k.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): v
@@ -213,20 +214,20 @@ def test_old_names_of_torchvision_are_known(from_torchvision):
         pytest.param("vit_base_patch16_224", marks=pytest.mark.slow),
     ],
 )
-def test_timms_own(timm, name):
+def test_transformers_of_timm_are_converted(timm, name):
     theirs, x = timm.create_model(name).eval(), torch.randn(1, 3, 224, 224)
     with torch.no_grad():
-        assert share_of_largest(canonical(theirs)(x), theirs(x)) <= TOLERANCE
+        assert relative_deviation(canonical(theirs)(x), theirs(x)) <= TOLERANCE
 
 
 @pytest.mark.slow
-def test_torchvisions_own(torchvision):
+def test_the_transformer_of_torchvision_is_converted(torchvision):
     theirs, x = torchvision.models.get_model("vit_b_16").eval(), torch.randn(1, 3, 224, 224)
     nn.init.normal_(theirs.heads.head.weight)
     ours = canonical(theirs)
     assert [m.heads for m in ours.modules() if isinstance(m, Attention)] == [12] * 12
     with torch.no_grad():
-        assert share_of_largest(ours(x), theirs(x)) <= TOLERANCE
+        assert relative_deviation(ours(x), theirs(x)) <= TOLERANCE
 
 
 def run(code: str) -> str:
@@ -236,16 +237,18 @@ def run(code: str) -> str:
 
 
 def test_heatproof_alone_imports_neither_library():
-    code = "import sys, torch, heatproof as hp; hp.Model(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 2)), size=8); "
+    code = (
+        "import sys, torch, heatproof as hp; "
+        "net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 2)); "
+        "hp.Model(net, size=8); "
+    )
     assert run(code + "print([m for m in ('timm', 'torchvision') if m in sys.modules])") == "[]\n"
 
 
-def test_torchvision_is_imported_beside_any_torch(torchvision):
-    code = "from heatproof.models.vision import import_timm, import_torchvision as load; a = load(); import_timm(); "
-    assert (
-        run(
-            code
-            + "import torchvision; print(a is torchvision is load(), a.models.resnet18().fc.out_features)"
-        )
-        == "True 1000\n"
+def test_torchvision_can_be_imported_with_any_torch(torchvision):
+    code = (
+        "from heatproof.models.vision import import_timm, import_torchvision as load; "
+        "a = load(); import_timm(); import torchvision; "
+        "print(a is torchvision is load(), a.models.resnet18().fc.out_features)"
     )
+    assert run(code) == "True 1000\n"

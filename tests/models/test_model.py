@@ -1,4 +1,4 @@
-"""Cutting is exact, passes are shared, and the network is left as it was found."""
+"""Cutting is exact, passes are shared, and the network is left unchanged."""
 
 import copy
 
@@ -16,7 +16,7 @@ EMBEDDED = [f"paperbirds/{n}" for n in SHIPPED]
 
 
 class Branching(nn.Module):
-    """Cannot be traced: what it does depends on the data."""
+    """Cannot be traced: its control flow depends on the data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,9 +52,8 @@ def photos(model: hp.Model, n: int = 3) -> Tensor:
 
 def assert_cuts_are_exact(model: hp.Model) -> None:
     x = photos(model)
-    whole = model.module(
-        x.contiguous(memory_format=model.layout)
-    )  # another layout in memory may round otherwise
+    # Another memory layout may round differently.
+    whole = model.module(x.contiguous(memory_format=model.layout))
     for layer in (*model.layers, *model.landmarks):
         pre, explain = model.cut(layer)
         with torch.no_grad():
@@ -70,11 +69,11 @@ def test_cutting_an_embedded_model_is_exact_at_every_layer(name):
 
 
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
-def test_cutting_a_module_of_ones_own_is_exact_at_every_layer(golden_model, name):
+def test_cutting_a_user_module_is_exact_at_every_layer(golden_model, name):
     assert_cuts_are_exact(golden_model(name))
 
 
-def test_images_may_be_laid_out_either_way(golden_model, images):
+def test_images_may_have_either_memory_layout(golden_model, images):
     model, (x, _) = golden_model("vgg"), images
     torch.testing.assert_close(
         model.activation(x.contiguous(memory_format=torch.channels_last), "final"),
@@ -82,8 +81,8 @@ def test_images_may_be_laid_out_either_way(golden_model, images):
     )
 
 
-def test_operations_in_place_do_not_spoil_a_cut(golden_model, images):
-    """As in most published networks: a ReLU that overwrites the activation before it."""
+def test_in_place_operations_do_not_change_a_cut(golden_model, images):
+    """Most published networks have ReLUs that overwrite the activation before them."""
     module, (x, target) = copy.deepcopy(golden_model("vgg").module), images
     for m in module.modules():
         if isinstance(m, nn.ReLU):
@@ -96,9 +95,9 @@ def test_operations_in_place_do_not_spoil_a_cut(golden_model, images):
         with torch.no_grad():
             assert torch.equal(explain(h), golden_model("vgg")(x)), layer
         expected = golden_model("vgg").gradient(x, target, layer)
-        found = model.gradient(x, target, layer)
-        assert torch.equal(found.gradient, expected.gradient), layer
-        assert torch.equal(found.activation, expected.activation), layer
+        actual = model.gradient(x, target, layer)
+        assert torch.equal(actual.gradient, expected.gradient), layer
+        assert torch.equal(actual.activation, expected.activation), layer
         assert torch.equal(h, before), layer
     assert all(m.inplace for m in module.modules() if isinstance(m, nn.ReLU))
 
@@ -120,7 +119,7 @@ def test_a_layer_that_does_not_separate_the_network_is_refused():
         tiny(Skipping, layers=["late"])
 
 
-def test_landmarks(golden_model):
+def test_landmarks_are_the_expected_layers(golden_model):
     resnet, vgg = golden_model("resnet"), golden_model("vgg")
     assert [resnet.layer_name(a) for a in ("middle", "final", "cam")] == [
         "layer2",
@@ -141,7 +140,7 @@ def test_the_embedding_is_the_input_of_the_last_linear_layer(golden_model):
         torch.testing.assert_close(last(embedding), logits)
 
 
-def test_an_unknown_layer_names_those_there_are(golden_model):
+def test_an_unknown_layer_is_reported_with_suggestions(golden_model):
     with pytest.raises(HeatproofError, match=r'unknown layer "layer9"; did you mean layer4'):
         golden_model("resnet").cut("layer9")
     with pytest.raises(HeatproofError, match="unknown layer"):
@@ -159,7 +158,7 @@ def test_gradients_equal_plain_autograd(golden_model, images):
 
 
 @pytest.mark.parametrize("name", ["resnet", "vgg"])
-def test_one_backward_serves_all_layers_with_the_same_bytes(golden_model, images, name):
+def test_one_backward_pass_gives_bitwise_equal_gradients_at_all_layers(golden_model, images, name):
     model, (x, target) = golden_model(name), images
     alone = {
         layer: model.tail(layer).gradient(model.activation(x, layer), target).gradient
@@ -173,7 +172,7 @@ def test_one_backward_serves_all_layers_with_the_same_bytes(golden_model, images
     assert sum(n for kind, n in model.pass_counts.items() if kind.startswith("backward")) == len(x)
 
 
-def test_bytes_do_not_depend_on_neighbours(golden_model, images):
+def test_results_do_not_depend_on_other_samples_of_the_batch(golden_model, images):
     model, (x, target) = golden_model("resnet"), images
     with model.passes.batches_of(8):
         logits, gradient = model.logits(x), model.gradient(x, target).gradient
@@ -188,7 +187,7 @@ def test_bytes_do_not_depend_on_neighbours(golden_model, images):
             ).abs().max() <= 2e-6 * gradient.abs().max()
 
 
-def test_the_network_is_left_as_it_was_found(golden_model, images):
+def test_the_network_is_left_unchanged(golden_model, images):
     module = copy.deepcopy(golden_model("resnet").module).train()
     module.bn1.eval()
     (module.conv1.weight * 0).sum().backward()
@@ -211,13 +210,13 @@ def test_the_network_is_left_as_it_was_found(golden_model, images):
     )
 
 
-def test_evaluation_mode_is_used_whatever_the_mode(golden_model, images):
+def test_the_network_always_runs_in_eval_mode(golden_model, images):
     module = copy.deepcopy(golden_model("vgg").module).train()
     x, _ = images
     assert torch.equal(hp.Model(module, size=32).logits(x), golden_model("vgg").logits(x))
 
 
-def test_normalisation_goes_both_ways():
+def test_denormalize_inverts_normalize():
     model = tiny(mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2))
     image = torch.rand(2, 3, 16, 16)
     torch.testing.assert_close(model.denormalize(model.normalize(image)), image)
@@ -226,7 +225,7 @@ def test_normalisation_goes_both_ways():
     torch.testing.assert_close(model.normalize(torch.ones(1, 3, 1, 1))[0], high)
 
 
-def test_fingerprint_sees_a_changed_weight_and_a_changed_preprocessing():
+def test_the_fingerprint_depends_on_weights_and_preprocessing():
     model, same = tiny(), tiny()
     assert model.fingerprint() == same.fingerprint()
     assert tiny(mean=(0, 0, 0)).fingerprint() != model.fingerprint()
@@ -252,7 +251,7 @@ def test_a_module_that_is_not_an_image_classifier_is_refused(build, message):
         build()
 
 
-def test_named_layers_are_the_only_ones(golden_model):
+def test_only_named_layers_exist(golden_model):
     model = hp.Model(golden_model("resnet").module, size=32, layers=["layer1", "layer3", "layer4"])
     assert isinstance(model.body, Staged)
     assert model.layers == ("input", "layer1", "layer3", "layer4")
@@ -269,7 +268,7 @@ def test_aliases_can_be_set(golden_model):
 
 
 class Reusing(nn.Module):
-    """One ReLU for all places, as many networks have it, and an operation in place that no flag tells of."""
+    """Calls one ReLU several times, as many networks do, and adds in place without a flag."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -286,7 +285,7 @@ class Reusing(nn.Module):
         return self.fc(self.relu(self.c2(h)).mean((2, 3)))
 
 
-def test_a_module_that_is_called_again_is_another_layer():
+def test_each_call_of_a_module_is_a_layer():
     model = tiny(Reusing)
     assert {"relu", "relu:2", "relu:3"} <= set(model.layers)
     assert len(set(model.layers)) == len(model.layers)
@@ -318,7 +317,7 @@ def test_a_wrapper_does_not_hide_the_network(golden_model):
 
 
 class Opaque(nn.Module):
-    """Nothing can be traced and nothing was named."""
+    """Cannot be traced and has no named layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -330,7 +329,7 @@ class Opaque(nn.Module):
         return self.fc(torch.cat(halves, 1).mean((2, 3)))
 
 
-def test_where_no_layer_is_known_cams_do_not_apply():
+def test_without_spatial_layers_cams_do_not_apply():
     model = tiny(Opaque)
     assert model.landmarks == {}
     with pytest.raises(HeatproofError, match=r"shows no spatial layer behind its input; name some"):
@@ -345,7 +344,7 @@ def test_where_no_layer_is_known_cams_do_not_apply():
     assert tiny(Opaque, layers=["c"]).landmarks == {"middle": "c", "final": "c", "cam": "c"}
 
 
-def test_named_layers_stand_in_the_order_of_the_computation():
+def test_named_layers_are_in_the_order_of_computation():
     assert tiny(layers=["late", "early"]).layers == ("input", "early", "late", "embedding")
 
 
@@ -354,12 +353,12 @@ class Noisy(Branching):
         return super().forward(x) + torch.rand(())
 
 
-def test_a_network_that_rolls_dice_is_told_so():
+def test_a_nondeterministic_network_is_refused():
     with pytest.raises(HeatproofError, match="gives another answer when it is asked again"):
         tiny(Noisy, layers=["early"])
 
 
-def test_kinds(golden_model):
+def test_layers_are_classified_as_features_pool_or_head(golden_model):
     vgg, resnet = golden_model("vgg"), golden_model("resnet")
 
     def kinds(model, *layers):
@@ -380,7 +379,7 @@ def test_kinds(golden_model):
 
 
 class Steep(torch.autograd.Function):
-    """The identity, with a gradient of its own."""
+    """The identity with a custom gradient."""
 
     @staticmethod
     def forward(ctx, x):
@@ -391,7 +390,7 @@ class Steep(torch.autograd.Function):
         return 50 * gradient
 
 
-class OwnBackward(nn.Module):
+class CustomBackward(nn.Module):
     def __init__(self):
         super().__init__()
         self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 2)
@@ -400,9 +399,9 @@ class OwnBackward(nn.Module):
         return self.fc(Steep.apply(self.conv(x)).relu().mean((2, 3)))
 
 
-def test_a_backward_of_its_own_is_not_lost():
+def test_a_custom_backward_is_kept():
     torch.manual_seed(0)
-    net = OwnBackward().eval()
+    net = CustomBackward().eval()
     model = hp.Model(net, size=16)
     x = photos(model).requires_grad_()
     (expected,) = torch.autograd.grad(net(x)[:, 1].sum(), x)
@@ -412,7 +411,7 @@ def test_a_backward_of_its_own_is_not_lost():
 
 
 def test_a_network_that_views_its_features_as_rows_runs():
-    """`x.view(len(x), -1)` takes no channels-last features."""
+    """`x.view(len(x), -1)` fails for channels-last features."""
 
     class Net(torch.nn.Module):
         def __init__(self):
@@ -434,7 +433,7 @@ class _Scale(nn.Module):
         return (x - 0.5) / 0.25
 
 
-class _Behind(nn.Module):
+class _Normalised(nn.Module):
     def __init__(self, net):
         super().__init__()
         self.scale, self.net = _Scale(), net
@@ -446,12 +445,12 @@ class _Behind(nn.Module):
 @pytest.mark.parametrize(
     "wrapped",
     [
-        _Behind,
+        _Normalised,
         lambda net: nn.Sequential(_Scale(), net),
         lambda net: nn.Sequential(nn.Identity(), _Scale(), net),
     ],
 )
-def test_a_network_behind_a_normalisation_has_its_own_layers(wrapped):
+def test_layers_behind_a_normalisation_are_recognised(wrapped):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -476,7 +475,7 @@ def test_a_network_behind_a_normalisation_has_its_own_layers(wrapped):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("options", "message"),
     [
         ({"mean": [123, 117, 104], "std": [58, 57, 57]}, "divide them by 255"),
         ({"std": [0, 0, 0]}, "divide them by 255"),
@@ -486,12 +485,14 @@ def test_a_network_behind_a_normalisation_has_its_own_layers(wrapped):
         ({"size": "96"}, "size is the side"),
     ],
 )
-def test_units_and_sizes_that_cannot_be_meant(given, says):
-    with pytest.raises(HeatproofError, match=says):
-        hp.Model(nn.Sequential(nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()), **given)
+def test_implausible_units_and_sizes_are_refused(options, message):
+    with pytest.raises(HeatproofError, match=message):
+        hp.Model(
+            nn.Sequential(nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()), **options
+        )
 
 
-def test_a_network_that_writes_into_its_input_is_told_so():
+def test_a_network_that_writes_into_its_input_is_refused():
     class Careless(nn.Module):
         def __init__(self):
             super().__init__()
@@ -507,8 +508,8 @@ def test_a_network_that_writes_into_its_input_is_told_so():
         hp.Model(Careless(), size=16)
 
 
-def test_gradients_are_the_same_whatever_the_layout():
-    """Of a network that takes channels last, and of the same one where it cannot: it asks for a view that only the usual layout has."""
+def test_gradients_do_not_depend_on_the_memory_layout():
+    """Compare a channels-last network with one whose `view` needs contiguous memory."""
 
     class Net(nn.Module):
         def __init__(self, strict):

@@ -36,7 +36,7 @@ def images() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_nets_that_ship_are_small(name: str) -> None:
+def test_shipped_networks_are_small(name: str) -> None:
     assert sum(parameter.numel() for parameter in build(name).parameters()) <= MOST_PARAMETERS
 
 
@@ -48,7 +48,7 @@ def test_slices_compose_to_the_net(name: str, images: torch.Tensor) -> None:
         assert torch.equal(net[cut:](net[:cut](images)), logits)
 
 
-STAGES = {  # the first, and the last ones
+STAGES = {  # the first stage and the last ones
     "resnet": ["stem", "layer1", "layer2", "layer3", "layer4", "pool", "head"],
     "vgg": ["conv1", "flatten", "fc1", "fc2", "fc3"],
     "bagnet": ["conv1", "layer1", "layer2", "layer3", "layer4", "pool", "fc"],
@@ -83,7 +83,7 @@ def test_variants_are_options_of_the_builders(images: torch.Tensor) -> None:
 
 
 def test_zero_is_the_mean_colour_of_the_data(name: str) -> None:
-    """But for B-cos, whose encoding wants [0, 1]."""
+    """B-cos networks are the exception: their encoding takes images in [0, 1]."""
     net = NETS[name]
     space = ((0.0,) * 3, (1.0,) * 3) if name == "bcos" else (paperbirds.MEAN, paperbirds.STD)
     assert (net.mean, net.std, net.classes) == (*space, len(paperbirds.CLASSES))
@@ -105,12 +105,12 @@ def test_without_biases_the_logits_scale_with_the_image(
     assert net(x).std() > 0.01
 
 
-def test_without_norms_every_branch_starts_at_nothing(images: torch.Tensor) -> None:
+def test_without_norms_every_branch_starts_at_zero(images: torch.Tensor) -> None:
     blocks = [module for module in resnet(5, norm=False).modules() if isinstance(module, Residual)]
     x = resnet(5, norm=False)[0](images)
     assert len(blocks) == 4
     assert blocks[0].branch(x).abs().max() == 0
-    torch.testing.assert_close(blocks[0](x), x)  # which is not negative
+    torch.testing.assert_close(blocks[0](x), x)  # x is not negative
     first, last = (
         module.weight for module in blocks[-1].branch.modules() if isinstance(module, nn.Conv2d)
     )
@@ -129,7 +129,7 @@ def test_without_norms_every_branch_starts_at_nothing(images: torch.Tensor) -> N
     ]
 
 
-def test_a_place_of_the_bagnet_sees_its_patch_and_no_more() -> None:
+def test_the_receptive_field_of_a_bagnet_position_is_its_patch() -> None:
     net = bagnet(5).double().eval()
     assert (net.field, net.stride) == (17, 4)
     image = torch.randn(1, 3, 33, 33, dtype=torch.double, requires_grad=True)
@@ -158,7 +158,7 @@ def test_the_norm_about_zero_learns_the_mean_square() -> None:
     torch.testing.assert_close(norm.eval()(2 * x), 2 * norm(x))
 
 
-def test_the_transformer_shows_its_attention(images: torch.Tensor) -> None:
+def test_the_transformer_exposes_its_attention(images: torch.Tensor) -> None:
     net, seen = vit(5), list[torch.Tensor]()
     for module in net.modules():
         if isinstance(module, Attention):
@@ -168,7 +168,7 @@ def test_the_transformer_shows_its_attention(images: torch.Tensor) -> None:
     torch.testing.assert_close(seen[0].sum(-1), torch.ones(2, 4, 65))
 
 
-def test_attention_is_that_of_torch() -> None:
+def test_attention_agrees_with_torch() -> None:
     ours, theirs, x = (
         Attention(12, 3),
         nn.MultiheadAttention(12, 3, batch_first=True),
@@ -185,7 +185,7 @@ def test_attention_is_that_of_torch() -> None:
     torch.testing.assert_close(ours(x), theirs(x, x, x)[0])
 
 
-def test_an_unknown_network_is_named_with_those_there_are() -> None:
+def test_an_unknown_network_is_reported_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match='no network "alexnet"; there are: resnet, vgg'):
         build("alexnet")
 
@@ -193,13 +193,13 @@ def test_an_unknown_network_is_named_with_those_there_are() -> None:
 @pytest.mark.parametrize("path", sorted(ASSETS.glob("*.safetensors")), ids=lambda path: path.stem)
 def test_shipped_weights_are_float16_and_fit(path: Path) -> None:
     with safe_open(path, framework="pt") as file:
-        told = file.metadata()
+        metadata = file.metadata()
         kinds = {file.get_tensor(key).dtype for key in file.keys()}  # noqa: SIM118 (not a dict)
-    assert told.keys() >= {"recipe", "accuracy", "classes", "heatproof"}
+    assert metadata.keys() >= {"recipe", "accuracy", "classes", "heatproof"}
     assert kinds <= {torch.float16, torch.int64}
     state = load_state(path)
     build(
-        told["net"] if "net" in told else told["model"].removeprefix("paperbirds/")
+        metadata["net"] if "net" in metadata else metadata["model"].removeprefix("paperbirds/")
     ).load_state_dict(state)
     assert all(
         torch.equal(value, state[key].to(value.dtype)) for key, value in stored(state).items()

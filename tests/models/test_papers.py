@@ -1,4 +1,4 @@
-"""The networks of the papers: published names and what is computed with them, layers, preprocessing, weights that are not there."""
+"""Networks of the papers: weight names, arithmetic, layers, preprocessing and downloads."""
 
 import io
 from math import log, prod
@@ -24,7 +24,7 @@ DEPTHS = (3, 4, 6, 3)
 
 
 class Weights(dict[str, Tensor]):
-    """Drawn when they are first asked for, so that a forward pass says which names and shapes it needs."""
+    """Weights drawn on first use, so that a forward pass defines the names and shapes it needs."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -57,7 +57,10 @@ def conv(
 
 
 def fixup(w: Weights, x: Tensor, scalars: bool = True) -> Tensor:
-    """Zhang et al. 2019, names of github.com/hongyi-zhang/Fixup; X-DNNs are the same without the single numbers."""
+    """Zhang et al. 2019, with the names of github.com/hongyi-zhang/Fixup.
+
+    X-DNNs are the same without the scalar parameters.
+    """
 
     def b(name: str, around: float = 0.0) -> Tensor | float:
         return w(name, 1, around=around) if scalars else around
@@ -90,7 +93,10 @@ def fixup(w: Weights, x: Tensor, scalars: bool = True) -> Tensor:
 
 
 def x_vgg(w: Weights, x: Tensor) -> Tensor:
-    """Names of github.com/visinf/fast-axiomatic-attribution: places among all layers, activations included."""
+    """The X-VGG with the names of github.com/visinf/fast-axiomatic-attribution.
+
+    Names are indices among all layers, activations included.
+    """
     at = 0
     for group in ((64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3):
         for width in group:
@@ -105,7 +111,10 @@ def x_vgg(w: Weights, x: Tensor) -> Tensor:
 
 
 def bagnet(w: Weights, x: Tensor, kernels: tuple[int, ...]) -> Tensor:
-    """Brendel & Bethge 2019, names of github.com/wielandbrendel/bag-of-local-features-models."""
+    """Brendel & Bethge 2019.
+
+    The names are those of github.com/wielandbrendel/bag-of-local-features-models.
+    """
     x = norm(w, "bn1", conv(w, "conv2", conv(w, "conv1", x, 64, 1), 64, 3)).relu()
     for layer, depth in enumerate(DEPTHS):
         for block in range(depth):
@@ -126,22 +135,24 @@ def bagnet(w: Weights, x: Tensor, kernels: tuple[int, ...]) -> Tensor:
 
 
 def bcos(w: Weights, x: Tensor, depths: tuple[int, ...], bottleneck: bool) -> Tensor:
-    """Böhle et al. 2022, names of github.com/B-cos/B-cos-v2; the lengths of patches from the patches themselves."""
+    """Böhle et al. 2022, with the names of github.com/B-cos/B-cos-v2.
+
+    The norms of patches are computed from the patches themselves.
+    """
 
     def layer(name: str, x: Tensor, outputs: int, kernel: int, stride: int = 1) -> Tensor:
         weight = w(f"{name}.linear.weight", outputs, x.shape[1], kernel, kernel)
-        patches = F.unfold(x, kernel, padding=kernel // 2, stride=stride)  # (B, C k k, places)
+        patches = F.unfold(x, kernel, padding=kernel // 2, stride=stride)  # (B, C k k, positions)
         unit = weight.flatten(1) / weight.flatten(1).norm(dim=1, keepdim=True)
         out = unit @ patches
         out = out.abs() / (patches.square().sum(1, keepdim=True) + 1e-6).sqrt() * out
         return out.unflatten(2, (-(-x.shape[2] // stride), -(-x.shape[3] // stride)))
 
     def uncentred(name: str, x: Tensor) -> Tensor:
-        w(f"{name}.running_mean", x.shape[1])  # is there, and has no part in it
+        w(f"{name}.running_mean", x.shape[1])  # stored, but not used
         w[f"{name}.num_batches_tracked"] = torch.tensor(7)
-        variance = w.setdefault(
-            f"{name}.running_var", 1.5 * x.var((0, 2, 3))
-        )  # else alignments make values smaller and smaller
+        # Matched to the data; otherwise values would shrink from layer to layer.
+        variance = w.setdefault(f"{name}.running_var", 1.5 * x.var((0, 2, 3)))
         weight = w(f"{name}.weight", x.shape[1], around=1)
         return x / (variance + 1e-5).sqrt()[:, None, None] * weight[:, None, None]
 
@@ -185,15 +196,12 @@ REFERENCES = {
 
 
 def untrained(build, *args, **options):
-    """A network with weights that cost nothing to draw."""
+    """Build a network with random weights that are cheap to draw."""
     with torch.device("meta"):
         module = build(*args, **options)
         if "vgg" in str(args) + build.__qualname__ + str(getattr(build, "__self__", "")):
-            for at, inputs in (
-                (0, 25088),
-                (3, 32),
-                (6, 32),
-            ):  # a narrow head: the real one is a hundred million weights
+            # A narrow head: the real one has a hundred million weights.
+            for at, inputs in ((0, 25088), (3, 32), (6, 32)):
                 module.classifier[at] = torch.nn.Linear(
                     inputs, 32, bias=module.classifier[at].bias is not None
                 )
@@ -213,10 +221,11 @@ def x() -> Tensor:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_published_weights_give_what_is_published(name, x, tmp_path):
-    """Names, shapes and arithmetic against the same thing written plainly, from the names alone.
+def test_published_weights_load_and_give_the_published_logits(name, x, tmp_path):
+    """Compare names, shapes and arithmetic with a plain implementation based on the names alone.
 
-    B-cos layers square what they get, and random ones make rounding large: theirs is compared in double precision.
+    B-cos layers square their inputs, so random weights amplify rounding: they are compared in
+    double precision.
     """
     dtype = torch.float64 if name.startswith("bcos") else torch.float32
     weights = Weights(dtype)
@@ -232,15 +241,15 @@ def test_published_weights_give_what_is_published(name, x, tmp_path):
     module = module.to(dtype).to_empty(device="cpu").eval()
     load_weights(module, tmp_path / "published.pth.tar", name)
     with torch.no_grad():
-        found = module(x.to(dtype))
+        logits = module(x.to(dtype))
     spread = expected.std().item()
     assert spread > 1e-3
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * spread)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5 * spread)
     assert looks_like(weights) == name
 
 
-def check(model: Model, x: Tensor) -> None:
-    """Every layer cuts the network exactly, and maps can be made where the table says."""
+def assert_cuts_and_maps(model: Model, x: Tensor) -> None:
+    """Check that every layer is an exact cut and that maps can be computed at the aliases."""
     x = x.contiguous(memory_format=torch.channels_last)  # as in every pass of a model
     with torch.no_grad():
         logits, seen = model.body.run(x, 0, watch=range(len(model.layers)))
@@ -260,7 +269,7 @@ def check(model: Model, x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_every_layer_of_ours(name, x):
+def test_every_layer_of_our_networks_is_an_exact_cut(name, x):
     network = NETWORKS[name]
     model = Model(
         untrained(network.module),
@@ -271,13 +280,13 @@ def test_every_layer_of_ours(name, x):
         aliases=dict(network.layers),
     )
     assert model.landmarks == network.layers
-    check(model, model.normalize(x))
+    assert_cuts_and_maps(model, model.normalize(x))
     if name.startswith("bcos"):
         assert hp.explain(model, model.normalize(x), torch.tensor([3]), "bcos").abs().max() > 0
 
 
 @pytest.mark.parametrize(("name", "field"), [("bagnet9", 9), ("bagnet17", 17), ("bagnet33", 33)])
-def test_what_a_bagnet_sees(name, field):
+def test_receptive_fields_of_bagnets(name, field):
     with torch.device("meta"):
         net = NETWORKS[name].module()
     assert isinstance(net, BagNet)
@@ -285,7 +294,7 @@ def test_what_a_bagnet_sees(name, field):
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name not in OURS])
-def test_every_layer_of_a_librarys(name, x, timm, torchvision):
+def test_every_layer_of_library_networks_is_an_exact_cut(name, x, timm, torchvision):
     network, (package, _, net) = NETWORKS[name], name.partition(":")
     if package == "timm":
         module = untrained(timm.create_model, net, img_size=64, depth=3)
@@ -302,8 +311,8 @@ def test_every_layer_of_a_librarys(name, x, timm, torchvision):
         module, name=name, size=64, mean=network.mean, std=network.std, aliases=dict(network.layers)
     )
     assert model.landmarks == network.layers
-    check(model, model.normalize(x))
-    if network.layers:  # the grid paper's places: 56 px of 448 in the middle, 28 px of GoogLeNet
+    assert_cuts_and_maps(model, model.normalize(x))
+    if network.layers:  # the grid paper's layers: 56 px of 448 in the middle, 28 px of GoogLeNet
         channels, side, _ = model.shape("middle")
         assert side == (4 if "googlenet" in name else 8)
         assert channels == 512 or "vgg" not in name
@@ -312,32 +321,32 @@ def test_every_layer_of_a_librarys(name, x, timm, torchvision):
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name not in OURS])
-def test_the_table_tells_what_the_libraries_do(name, timm, torchvision):
+def test_the_table_agrees_with_the_libraries(name, timm, torchvision):
     network, (package, _, net) = NETWORKS[name], name.partition(":")
     if package == "timm":
-        told = timm.get_pretrained_cfg(net)
-        found = (
-            told.input_size[-1],
-            int(told.input_size[-1] / told.crop_pct),
-            tuple(told.mean),
-            tuple(told.std),
-            told.num_classes,
+        config = timm.get_pretrained_cfg(net)
+        published = (
+            config.input_size[-1],
+            int(config.input_size[-1] / config.crop_pct),
+            tuple(config.mean),
+            tuple(config.std),
+            config.num_classes,
         )
     else:
         entry = next(iter(torchvision.models.get_model_weights(net)))
-        told = entry.transforms()
-        found = (
-            told.crop_size[0],
-            told.resize_size[0],
-            tuple(told.mean),
-            tuple(told.std),
+        transforms = entry.transforms()
+        published = (
+            transforms.crop_size[0],
+            transforms.resize_size[0],
+            tuple(transforms.mean),
+            tuple(transforms.std),
             len(entry.meta["categories"]),
         )
-    assert found == (network.size, network.resize, network.mean, network.std, network.classes)
+    assert published == (network.size, network.resize, network.mean, network.std, network.classes)
 
 
-def test_what_zero_is(x):
-    """The zero baseline's colour, as an image."""
+def test_the_colour_of_the_zero_baseline(x):
+    """The table states the colour of the zero baseline in the image."""
     colours = {
         "bcos-resnet18": (0.0, 0.0, 0.0),
         "timm:vit_base_patch16_224": (0.5, 0.5, 0.5),
@@ -363,7 +372,7 @@ def test_what_zero_is(x):
         assert network.zero == words[name]
 
 
-def test_a_network_of_ours_by_name(torchvision):
+def test_our_networks_load_by_name(torchvision):
     model, again = load_model("bcos-resnet18", "random"), load_model("bcos-resnet18", "random")
     assert (model.name, model.size, model.resize, model.n_classes) == (
         "bcos-resnet18",
@@ -397,7 +406,8 @@ def test_a_checkpoint_for_another_network_says_what_it_looks_like(tmp_path):
         module = NETWORKS["x-resnet50"].module()
     with pytest.raises(
         HeatproofError,
-        match=r"w.pth does not fit x-resnet50: it looks like bcos-resnet18: .*missing .* and \d+ more; unexpected",
+        match=r"w.pth does not fit x-resnet50: it looks like bcos-resnet18: .*"
+        r"missing .* and \d+ more; unexpected",
     ):
         load_weights(module, saved(tmp_path / "w.pth", state), "x-resnet50")
 
@@ -408,7 +418,8 @@ def test_missing_unexpected_and_misshapen_weights_are_all_listed(tmp_path):
     del state["layer1.0.conv1.weight"]
     state |= {"fc.weight": torch.zeros(10, 512, 1, 1), "extra": torch.zeros(1)}
     message = (
-        r"does not fit mine: it looks like bcos-resnet18: fc.weight is \(10, 512, 1, 1\), not \(1000, 512, 1, 1\); "
+        r"does not fit mine: it looks like bcos-resnet18: "
+        r"fc.weight is \(10, 512, 1, 1\), not \(1000, 512, 1, 1\); "
         r"missing layer1.0.conv1.weight; unexpected extra"
     )
     with pytest.raises(HeatproofError, match=message):
@@ -424,7 +435,7 @@ def test_missing_unexpected_and_misshapen_weights_are_all_listed(tmp_path):
         (7, "but no names"),
     ],
 )
-def test_a_file_without_weights(tmp_path, content, message):
+def test_a_file_without_weights_is_refused(tmp_path, content, message):
     torch.save(content, tmp_path / "w.pth")
     with pytest.raises(HeatproofError, match=message):
         load_weights(torch.nn.Linear(2, 2), tmp_path / "w.pth")
@@ -432,7 +443,7 @@ def test_a_file_without_weights(tmp_path, content, message):
 
 @pytest.mark.parametrize("wrap", [{}, {"state_dict": 0}, {"model": 0}, {"model_state_dict": 0}])
 @pytest.mark.parametrize("prefix", ["", "module.", "model.", "module.model.", "_orig_mod."])
-def test_what_trainings_put_around_weights_is_taken_off(tmp_path, wrap, prefix):
+def test_wrappers_and_prefixes_of_training_code_are_removed(tmp_path, wrap, prefix):
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4))
     state = {prefix + k: v + 1 for k, v in net.state_dict().items()}
     torch.save(dict.fromkeys(wrap, state) or state, tmp_path / "w.pth")
@@ -440,7 +451,7 @@ def test_what_trainings_put_around_weights_is_taken_off(tmp_path, wrap, prefix):
     assert all(torch.equal(v, state[prefix + k]) for k, v in net.state_dict().items())
 
 
-def test_a_part_called_module_stays_where_the_network_has_one(tmp_path):
+def test_a_prefix_is_kept_where_the_network_has_a_module_of_that_name(tmp_path):
     net = torch.nn.Sequential()
     net.add_module("module", torch.nn.Linear(2, 2))
     load_weights(net, saved(tmp_path / "w.pth", {k: v + 1 for k, v in net.state_dict().items()}))
@@ -451,7 +462,7 @@ def test_a_part_called_module_stays_where_the_network_has_one(tmp_path):
     assert features.features.bias.tolist() == [1, 1]
 
 
-def test_old_files_do_not_count_batches(tmp_path):
+def test_old_files_without_batch_counters_load(tmp_path):
     net = torch.nn.Sequential(torch.nn.BatchNorm2d(4))
     load_weights(
         net,
@@ -463,7 +474,7 @@ def test_old_files_do_not_count_batches(tmp_path):
     assert (net[0].running_var.tolist(), net[0].num_batches_tracked.item()) == ([2.0] * 4, 0)
 
 
-# Weights that are not there
+# Missing weights
 
 
 @pytest.fixture
@@ -489,20 +500,22 @@ def offline(tmp_path, monkeypatch):
 def test_nothing_is_downloaded_unless_asked_and_the_file_is_named(
     offline, timm, monkeypatch, name, file
 ):
-    asked = []
-    monkeypatch.setattr(download, "urlopen", lambda url, timeout: asked.append(url))
+    requested = []
+    monkeypatch.setattr(download, "urlopen", lambda url, timeout: requested.append(url))
     with pytest.raises(
         HeatproofError,
-        match=f"{name} needs weights, and nothing is downloaded unless asked .*cache/weights/{file}.*=download",
+        match=f"{name} needs weights, and nothing is downloaded unless asked .*"
+        f"cache/weights/{file}.*=download",
     ):
         load_model(name)
-    assert not asked
+    assert not requested
 
 
-def test_offline_says_so_at_once(offline):
+def test_a_failed_download_is_reported_at_once(offline):
     with pytest.raises(
         HeatproofError,
-        match=r"cannot download https://bitbucket.*: there is no network. Looked for .*bagnet32-2ddd53ed.pth.tar",
+        match=r"cannot download https://bitbucket.*: there is no network. "
+        r"Looked for .*bagnet32-2ddd53ed.pth.tar",
     ):
         load_model("bagnet33", "download")
     assert not [*(offline / "cache" / "weights").iterdir()]
@@ -510,7 +523,7 @@ def test_offline_says_so_at_once(offline):
         load_model("paperbirds/resnet", "download")
 
 
-def test_a_download_is_kept_checked_and_found_again(offline, monkeypatch):
+def test_a_download_is_verified_and_cached(offline, monkeypatch):
     class Answer(io.BytesIO):
         headers: ClassVar = {"Content-Length": "5"}
 
@@ -532,7 +545,7 @@ def test_a_download_is_kept_checked_and_found_again(offline, monkeypatch):
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-def test_weights_that_torch_has_kept_are_found(offline, tmp_path):
+def test_weights_in_the_torch_cache_are_used(offline, tmp_path):
     file = tmp_path / "torch" / "hub" / "checkpoints" / "resnet_18-68b4160fff.pth"
     file.parent.mkdir(parents=True)
     torch.save(untrained(NETWORKS["bcos-resnet18"].module).state_dict(), file)

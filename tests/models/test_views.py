@@ -1,4 +1,4 @@
-"""Grids as a network can see them: what is exact is tested exactly."""
+"""Grid views of a model; what is exact is tested for exact equality."""
 
 from dataclasses import replace
 
@@ -17,7 +17,13 @@ from heatproof.models.papers import NETWORKS
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.patches import patch_masks
 
-FEW = {"steps": 3, "masks": 40, "designs": 2, "n": 2, "cells": 3}  # enough to see that it works
+FEW = {
+    "steps": 3,
+    "masks": 40,
+    "designs": 2,
+    "n": 2,
+    "cells": 3,
+}  # few evaluations: the test checks that a method runs
 VIEWS = {
     "gridpg": lambda model, grid, cell: views.gridpg(model, grid),
     "difull": views.difull,
@@ -58,7 +64,7 @@ def grids():
 @pytest.mark.parametrize(
     "name", ["paperbirds/vgg", "paperbirds/resnet", "paperbirds/bcos", "paperbirds/bagnet"]
 )
-def test_on_one_cell_gridpg_is_the_network(name):
+def test_gridpg_on_a_single_cell_is_the_network(name):
     model, x = hp.load_model(name), noise(4, 3, 64, 64)
     assert torch.equal(views.gridpg(model, 2)(x), model(x))
 
@@ -70,19 +76,18 @@ def test_a_fully_connected_head_slides_as_a_convolution(golden_model):
         model.module.features(x), first.weight.view(48, 32, 8, 8), first.bias
     ).relu()
     h = torch.nn.functional.conv2d(h, second.weight[..., None, None], second.bias).relu()
-    places = torch.nn.functional.conv2d(h, third.weight[..., None, None], third.bias)
-    assert places.shape[2:] == (9, 9)
-    torch.testing.assert_close(views.gridpg(model, 2)(x), places.mean((2, 3)), rtol=1e-4, atol=1e-4)
+    logits = torch.nn.functional.conv2d(h, third.weight[..., None, None], third.bias)
+    assert logits.shape[2:] == (9, 9)
+    torch.testing.assert_close(views.gridpg(model, 2)(x), logits.mean((2, 3)), rtol=1e-4, atol=1e-4)
 
 
-def test_a_mean_over_places_is_one_over_the_whole_grid(resnet, grids):
-    x = grids[0].contiguous(
-        memory_format=torch.channels_last
-    )  # as every pass of a model; another layout may round otherwise
+def test_global_pooling_covers_the_whole_grid(resnet, grids):
+    # The layout of every pass of a model; another one may round differently.
+    x = grids[0].contiguous(memory_format=torch.channels_last)
     assert torch.equal(views.gridpg(resnet, 2)(x), resnet.module(x))
 
 
-def test_a_pool_of_fixed_size_looks_at_one_cell_after_the_other():
+def test_a_pool_of_fixed_size_is_applied_per_grid_cell():
     torch.manual_seed(0)
     features, head = (
         nn.Sequential(nn.Conv2d(3, 5, 3, padding=1), nn.ReLU()),
@@ -95,7 +100,7 @@ def test_a_pool_of_fixed_size_looks_at_one_cell_after_the_other():
 
 
 @pytest.mark.parametrize("cell", range(4))
-def test_difull_sees_nothing_but_its_cell(model, grids, cell):
+def test_difull_depends_on_its_cell_alone(model, grids, cell):
     x, _ = grids
     view = views.difull(model, 2, cell)
     assert torch.equal(view(x), model(crop(x, cell)))
@@ -112,7 +117,7 @@ def tiled(cells, grid=2):
 
 
 @pytest.mark.parametrize("cell", range(4))
-def test_dipart_hands_one_cells_features_to_the_head(model, grids, cell):
+def test_dipart_passes_the_features_of_one_cell_to_the_head(model, grids, cell):
     x = grids[0].contiguous(memory_format=torch.channels_last)
     features = model.module[:-4](x)  # up to the last pool
     assert torch.equal(views.dipart(model, 2, cell)(x), model.module[-4:](crop(features, cell)))
@@ -133,7 +138,10 @@ def pointwise():
 
 @pytest.mark.parametrize("net", [pointwise(), bagnet(4, planes=(4, 4, 4, 4)).eval()])
 def test_dipart_is_difull_where_features_see_no_other_cell(net):
-    """With a receptive field of one place; and where nothing is padded, since a cell's own features are cut out."""
+    """Features see no other cell if the receptive field is one pixel, or if nothing is padded.
+
+    Without padding the features of each cell are cut out.
+    """
     size = 8 if isinstance(net[-1], nn.Linear) and len(net) == 7 else 64
     model, x = hp.Model(net, size=size), noise(2, 3, 3 * size, 3 * size)
     for cell in (0, 4, 8):
@@ -160,7 +168,7 @@ def test_a_view_is_a_model(golden_model, kind, name):
     )
 
 
-def test_only_the_judged_cell_runs_for_an_answer(model, grids):
+def test_logits_need_the_evaluated_cell_alone(model, grids):
     x, _ = grids
     seen = []
     handle = model.module.conv1.conv.register_forward_hook(
@@ -175,7 +183,7 @@ def test_only_the_judged_cell_runs_for_an_answer(model, grids):
         handle.remove()
 
 
-# Methods on them
+# Methods on views
 
 
 @pytest.mark.parametrize(
@@ -191,7 +199,7 @@ def test_only_the_judged_cell_runs_for_an_answer(model, grids):
     ],
 )
 @pytest.mark.parametrize("net", ["vgg", "resnet"])
-def test_on_difull_maps_are_those_of_the_cell_and_nothing_else(golden_model, net, name):
+def test_difull_maps_are_those_of_the_cell_and_zero_elsewhere(golden_model, net, name):
     model, x, target = golden_model(net), noise(3, 3, 64, 64), torch.tensor([1, 2, 3])
     for layer in ("input", "middle", "final"):
         whole = native(views.difull(model, 2, 3), x, target, f"{name}@{layer}")
@@ -209,7 +217,7 @@ def test_on_difull_maps_are_those_of_the_cell_and_nothing_else(golden_model, net
 
 @pytest.mark.parametrize("name", ["lrp-focus", "lrp-composite", "lrp-focus(start=logit)"])
 @pytest.mark.parametrize("net", ["vgg", "resnet"])
-def test_on_difull_relevance_is_that_of_the_cell_and_nothing_else(golden_model, net, name):
+def test_difull_relevance_is_that_of_the_cell_and_zero_elsewhere(golden_model, net, name):
     model, x, target = golden_model(net), noise(3, 3, 64, 64), torch.tensor([1, 2, 3])
     for layer in LAYERS:
         whole = native(views.difull(model, 2, 1), x, target, f"{name}@{layer}")
@@ -227,8 +235,8 @@ def native(model, x, target, text):
 
 
 @pytest.mark.parametrize("method", ["lrp-focus", "lrp-composite"])
-def test_a_fully_connected_layer_that_slides_has_its_own_rule(golden_model, method):
-    """As the same network written with convolutions, whose head is known as one."""
+def test_a_sliding_fully_connected_layer_keeps_the_rule_of_the_head(golden_model, method):
+    """Compare with the same network written with convolutions, with its head marked as such."""
 
     class Sliding(nn.Module):
         def __init__(self, net):
@@ -268,7 +276,7 @@ def test_occlusion_of_another_cell_changes_nothing(model, grids):
     assert not any(crop(maps, cell).any() for cell in (1, 2, 3))
 
 
-def test_occlusion_at_a_late_layer_runs_what_follows_it_alone(model, grids):
+def test_occlusion_at_a_late_layer_runs_the_layers_after_it_alone(model, grids):
     x, target = grids
     view = views.gridpg(model, 2)
     h = view.activation(x, "final")
@@ -277,7 +285,7 @@ def test_occlusion_at_a_late_layer_runs_what_follows_it_alone(model, grids):
     assert set(view.pass_counts) == {"forward from conv6"}
 
 
-def test_the_gradient_of_a_mean_over_places_is_the_same_everywhere(golden_model):
+def test_the_gradient_of_global_pooling_is_the_same_at_every_position(golden_model):
     view, target = views.gridpg(golden_model("resnet"), 3), torch.tensor([4, 5])
     for method in ("saliency(reduce=sum_abs)@final", "guided-backprop@final"):
         maps = hp.explain(view, noise(2, 3, 96, 96), target, method)
@@ -287,8 +295,8 @@ def test_the_gradient_of_a_mean_over_places_is_the_same_everywhere(golden_model)
 
 
 def quick(name):
-    told = [f"{k}={v}" for k, v in FEW.items() if k in METHODS[name].parameters]
-    return name + (f"({', '.join(told)})" if told else "")
+    arguments = [f"{k}={v}" for k, v in FEW.items() if k in METHODS[name].parameters]
+    return name + (f"({', '.join(arguments)})" if arguments else "")
 
 
 @pytest.mark.parametrize("name", [entry.id for entry in METHODS])
@@ -308,7 +316,7 @@ def test_every_method_works_on_every_view(model, grids, name, kind):
                 reference=torch.rand(4, 3, 128, 128),
             )
         except NotApplicable:
-            with pytest.raises(NotApplicable):  # nor does it to the network
+            with pytest.raises(NotApplicable):  # it does not apply to the network either
                 hp.explain(
                     model,
                     x[..., :64, :64],
@@ -323,7 +331,7 @@ def test_every_method_works_on_every_view(model, grids, name, kind):
 
 
 @pytest.mark.parametrize(("name", "method"), [("bcos", "bcos"), ("bagnet", "bagnet")])
-def test_explanations_that_are_part_of_the_model(name, method):
+def test_intrinsic_explanations_apply_to_views(name, method):
     model, x, target = (
         hp.load_model(f"paperbirds/{name}"),
         torch.rand(2, 3, 128, 128),
@@ -338,11 +346,11 @@ def test_explanations_that_are_part_of_the_model(name, method):
         with pytest.raises(NotApplicable, match="all but one grid cell is cut off"):
             hp.explain(views.difull(model, 2, 0), x, target, method)
     else:
-        own = hp.explain(views.difull(model, 2, 2), x, target, method)
+        maps = hp.explain(views.difull(model, 2, 2), x, target, method)
         torch.testing.assert_close(
-            crop(own, 2), hp.explain(model, crop(x, 2), target, method), rtol=1e-4, atol=1e-6
+            crop(maps, 2), hp.explain(model, crop(x, 2), target, method), rtol=1e-4, atol=1e-6
         )
-        assert not any(crop(own, cell).any() for cell in (0, 1, 3))
+        assert not any(crop(maps, cell).any() for cell in (0, 1, 3))
 
 
 # Other networks
@@ -364,8 +372,8 @@ FAMILIES = {  # the last layer before the last pool, and how many layers there a
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_layer_of_the_papers_networks_in_every_view(torchvision, name):
-    """Untrained: shapes, the layers' order, and one backward for all."""
+def test_maps_at_every_layer_of_the_papers_networks_in_every_view(torchvision, name):
+    """Check shapes, the order of layers, and that one backward pass serves all of them."""
     final, count = FAMILIES[name]
     model, x, target = untrained(torchvision, name), noise(1, 3, 128, 128), torch.tensor([3])
     layers = model.all_layers
@@ -388,11 +396,13 @@ def test_every_layer_of_the_papers_networks_in_every_view(torchvision, name):
 
 
 def untrained(torchvision, name):
-    """A VGG's head is narrower than torchvision's, whose first layer alone has 100 million weights."""
+    """Build an untrained network, with a narrow head for VGGs.
+
+    The first layer of torchvision's head alone has 100 million weights.
+    """
     torch.manual_seed(0)
-    options = (
-        {"init_weights": False} if name == "googlenet" or "vgg" in name else {}
-    )  # they take a while
+    # Their initialisation is slow.
+    options = {"init_weights": False} if name == "googlenet" or "vgg" in name else {}
     with torch.device("meta"):
         net = getattr(torchvision.models, name)(weights=None, num_classes=7, **options).eval()
         if "vgg" in name:
@@ -407,7 +417,7 @@ def untrained(torchvision, name):
 
 
 @pytest.mark.parametrize("name", ["resnet18", "googlenet"])
-def test_torchvision(torchvision, name):
+def test_views_of_torchvision_networks_agree_with_the_network(torchvision, name):
     model, x = untrained(torchvision, name), noise(1, 3, 128, 128)
     with torch.no_grad():
         assert torch.equal(views.difull(model, 2, 3)(x), model(crop(x, 3)))
@@ -415,7 +425,7 @@ def test_torchvision(torchvision, name):
 
 
 def test_a_pool_that_changes_nothing_does_not_shrink_the_grid():
-    """Torchvision's VGGs: an adaptive pool to the size that the features have."""
+    """Torchvision's VGGs have an adaptive pool to the size that the features already have."""
     torch.manual_seed(0)
     features = nn.Sequential(
         nn.Conv2d(3, 4, 3, padding=1),
@@ -440,7 +450,7 @@ def test_a_pool_that_changes_nothing_does_not_shrink_the_grid():
 
 
 @pytest.mark.parametrize("kind", VIEWS)
-def test_the_embedding_is_the_judged_cells(model, grids, kind):
+def test_the_embedding_is_that_of_the_evaluated_cell(model, grids, kind):
     x, _ = grids
     embedding = VIEWS[kind](model, 2, 1).forward(x)[1]
     assert embedding.shape == (2, 128)
@@ -448,7 +458,7 @@ def test_the_embedding_is_the_judged_cells(model, grids, kind):
         torch.testing.assert_close(embedding, model.forward(crop(x, 1))[1])
 
 
-# What cannot be seen so
+# Networks without views
 
 
 def test_a_vision_transformer_is_refused_with_the_reason():
@@ -458,14 +468,15 @@ def test_a_vision_transformer_is_refused_with_the_reason():
             kind(model, 2, 0)
 
 
-def test_a_stride_that_does_not_divide_the_cell_is_told(torchvision):
+def test_a_stride_that_does_not_divide_the_grid_cell_is_reported(torchvision):
     model = hp.Model(
         torchvision.models.resnet18(weights=None, num_classes=5).eval(), size=72, name="odd"
     )
     for kind in ("gridpg", "dipart"):
         with pytest.raises(
             HeatproofError,
-            match="features of 3×3 for a grid cell of 72 px, but of 5×5 .* stride does not divide the grid",
+            match="features of 3×3 for a grid cell of 72 px, but of 5×5 .* "
+            "stride does not divide the grid",
         ):
             VIEWS[kind](model, 2, 0)
 
@@ -482,7 +493,7 @@ class Opaque(nn.Module):
         return self.head(h.mean((2, 3)) if float(h.detach().sum()) > -1e9 else h.amax((2, 3)))
 
 
-def test_a_head_that_does_not_show_is_asked_for():
+def test_an_unknown_head_is_reported_with_a_remedy():
     torch.manual_seed(0)
     with pytest.raises(
         HeatproofError,

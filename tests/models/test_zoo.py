@@ -17,7 +17,8 @@ import heatproof as hp
 
 def build():
     torch.manual_seed(0)
-    return hp.Model(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)), size=16)
+    layers = [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)]
+    return hp.Model(nn.Sequential(*layers), size=16)
 
 def plain():
     return build().module
@@ -33,7 +34,7 @@ def file(tmp_path):
     return path
 
 
-def test_a_model_from_a_file(file):
+def test_a_model_is_built_by_a_user_file(file):
     model = hp.load_model(f"file:{file}:build")
     assert model.size == 16
     assert model.name == f"file:{file}:build"
@@ -50,12 +51,12 @@ def test_a_model_from_a_file(file):
         ("file:{file}:number", "must return a torch.nn.Module or an hp.Model; it returned int"),
     ],
 )
-def test_a_name_that_is_wrong_says_what_is_right(file, name, message):
+def test_an_unknown_name_is_reported_with_suggestions(file, name, message):
     with pytest.raises(HeatproofError, match=message):
         hp.load_model(name.format(file=file))
 
 
-def test_weights_of_ones_own(file, tmp_path):
+def test_user_weights_are_loaded(file, tmp_path):
     model = hp.load_model(f"file:{file}:build")
     state = {k: v + 1 for k, v in model.module.state_dict().items()}
     save_file(state, tmp_path / "w.safetensors")
@@ -89,7 +90,7 @@ def test_a_pickle_that_runs_code_is_refused(file, tmp_path):
     ("name", "content"),
     [("w.safetensors", b"junk"), ("w.pth", b"junk"), ("w.txt", b""), ("none.pth", None)],
 )
-def test_a_broken_weights_file_is_named(file, tmp_path, name, content):
+def test_a_broken_weights_file_is_reported(file, tmp_path, name, content):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(HeatproofError, match=name):
@@ -106,7 +107,7 @@ def test_weights_are_loaded_into_any_kind_of_model(file, tmp_path):
         hp.load_model(model.module, weights=tmp_path / "none.safetensors")
 
 
-def test_an_edited_file_is_read_anew(file):
+def test_an_edited_file_is_read_again(file):
     before = hp.load_model(f"file:{file}:build")
     file.write_text(FILE.replace("size=16", "size=18").replace("nn.ReLU()", "nn.Tanh()"))
     after = hp.load_model(f"file:{file}:build")
@@ -121,19 +122,19 @@ def test_an_edited_file_is_read_anew(file):
         ("def build(): 1 / 0", "ZeroDivisionError"),
     ],
 )
-def test_code_that_breaks_is_named(file, content, message):
+def test_failing_user_code_is_reported(file, content, message):
     file.write_text(content)
     with pytest.raises(HeatproofError, match=message):
         hp.load_model(f"file:{file}:build")
 
 
 @pytest.mark.parametrize("device", ["cdua", "cuda:77"])
-def test_a_device_that_is_not_there(device):
+def test_an_unavailable_device_is_reported(device):
     with pytest.raises(HeatproofError, match=f'device "{device}" cannot be used here'):
         hp.load_model("paperbirds/resnet", device=device)
 
 
-def test_a_file_without_a_name_says_how_to_write_it(file):
+def test_a_file_without_a_function_name_is_reported(file):
     with pytest.raises(HeatproofError, match="does not say what to take from the file"):
         hp.load_model("file:net.py")
 
@@ -144,39 +145,39 @@ def test_a_file_can_import_its_neighbour(file):
     assert hp.load_model(f"file:{file}:build").size == 18
 
 
-def test_every_embedded_model_has_weights_for_deleted_patches():
+def test_every_embedded_model_has_fine_tuned_weights():
     for name in SHIPPED:
         model = hp.load_model(f"paperbirds/{name}")
-        wanted = {"16/zero"} | (
+        expected = {"16/zero"} | (
             {"4/zero", "64/zero", "16/uniform", "16/blur"} if name == "resnet" else set()
         )
-        assert set(model.fine_tuned_weights) == wanted
+        assert set(model.fine_tuned_weights) == expected
         assert model.fine_tuned == ""
-        for to, path in model.fine_tuned_weights.items():
-            told = metadata(path)
-            assert (told["fine_tuned"], told["model"]) == (to, model.name)
+        for setting, path in model.fine_tuned_weights.items():
+            stored = metadata(path)
+            assert (stored["fine_tuned"], stored["model"]) == (setting, model.name)
 
 
-def test_an_aligned_model_is_another_network_with_other_weights():
+def test_a_fine_tuned_model_is_another_network_with_other_weights():
     model = hp.load_model("paperbirds/resnet")
     before = {k: v.clone() for k, v in model.module.state_dict().items()}
     view = hp.load_model("paperbirds/resnet", fine_tuned="16/blur")
     assert (view.name, view.fine_tuned) == ("paperbirds/resnet 16/blur", "16/blur")
     x = model.normalize(torch.rand(2, 3, 64, 64))
-    own = load_fine_tuned(model, "16/blur")
-    assert torch.equal(own.logits(x), view.logits(x))
-    assert not torch.equal(own.logits(x), model.logits(x))
-    assert torch.equal(
-        own.cut("layer3")[1](own.cut("layer3")[0](x)), own(x)
-    )  # its layers are its own, not the model's
+    tuned = load_fine_tuned(model, "16/blur")
+    assert torch.equal(tuned.logits(x), view.logits(x))
+    assert not torch.equal(tuned.logits(x), model.logits(x))
+    # Its layers are its own, not the model's.
+    assert torch.equal(tuned.cut("layer3")[1](tuned.cut("layer3")[0](x)), tuned(x))
     assert all(torch.equal(v, before[k]) for k, v in model.module.state_dict().items())
-    assert load_fine_tuned(own, "16/blur") is own
+    assert load_fine_tuned(tuned, "16/blur") is tuned
 
 
-def test_without_aligned_weights_the_command_that_makes_them_is_told(file, tmp_path):
+def test_missing_fine_tuned_weights_are_reported_with_the_command(file, tmp_path):
     with pytest.raises(
         HeatproofError,
-        match="heatproof finetune paperbirds/vgg paperbirds:train -o fine-tuned --patches 64 --baseline 'blur'",
+        match="heatproof finetune paperbirds/vgg paperbirds:train "
+        "-o fine-tuned --patches 64 --baseline 'blur'",
     ):
         hp.load_model("paperbirds/vgg", fine_tuned="64/blur")
     with pytest.raises(
@@ -188,7 +189,7 @@ def test_without_aligned_weights_the_command_that_makes_them_is_told(file, tmp_p
         hp.load_model("paperbirds/vgg", fine_tuned="zero")
 
 
-def test_tuned_weights_of_ones_own(file, tmp_path):
+def test_user_fine_tuned_weights_are_loaded(file, tmp_path):
     model = hp.load_model(f"file:{file}:build")
     save_file(
         {k: v + 1 for k, v in model.module.state_dict().items()},
@@ -216,7 +217,7 @@ def test_tuned_weights_of_ones_own(file, tmp_path):
         hp.load_model(f"file:{file}:build", fine_tuned_weights={"zero": tmp_path / "t.pth"})
 
 
-def test_weights_that_do_not_ship_say_how_to_get_them():
+def test_weights_that_do_not_ship_are_reported_with_a_remedy():
     with pytest.raises(
         HeatproofError, match=r"do not ship; in a spec write \{train: paperbirds/resnet18\}"
     ):
@@ -245,7 +246,7 @@ def test_a_model_of_a_library_has_its_preprocessing(timm, name, size, resize, me
 
 @pytest.mark.parametrize("ending", ["safetensors", "pth"])
 @pytest.mark.parametrize("name", ["torchvision:resnet18", "timm:vit_tiny_patch16_224"])
-def test_a_librarys_weights_come_from_a_file_in_its_own_names(
+def test_library_weights_are_read_from_a_file_with_the_librarys_names(
     timm, torchvision, tmp_path, name, ending
 ):
     package, _, net = name.partition(":")
@@ -261,7 +262,7 @@ def test_a_librarys_weights_come_from_a_file_in_its_own_names(
     )
 
 
-def test_published_weights_are_known_by_the_name_of_the_file(torchvision, tmp_path):
+def test_published_weights_are_recognised_by_their_file_name(torchvision, tmp_path):
     state = torchvision.models.get_model("mobilenet_v2").state_dict()
     for file, resize in (
         ("mobilenet_v2-b0353104.pth", 256),
@@ -296,13 +297,13 @@ def test_published_weights_are_known_by_the_name_of_the_file(torchvision, tmp_pa
         ("file:{file}:build", "random", "one of your own comes with the weights it has"),
     ],
 )
-def test_a_librarys_name_that_is_wrong_says_what_is_right(timm, file, name, weights, message):
+def test_an_unknown_library_name_is_reported_with_suggestions(timm, file, name, weights, message):
     with pytest.raises(HeatproofError, match=message):
         hp.load_model(name.format(file=file), weights)
 
 
 @pytest.mark.parametrize("package", ["torchvision", "timm"])
-def test_a_library_that_is_missing_says_what_to_install(timm, monkeypatch, package):
+def test_a_missing_library_is_reported_with_the_install_command(timm, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
         HeatproofError, match=rf"{package} cannot be imported .*pip install 'heatproof\[vision\]'"
@@ -310,7 +311,7 @@ def test_a_library_that_is_missing_says_what_to_install(timm, monkeypatch, packa
         hp.load_model(f"{package}:resnet18", "random")
 
 
-def test_an_embedded_model_untrained():
+def test_an_embedded_model_loads_with_random_weights():
     x = torch.rand(1, 3, 64, 64)
     model = hp.load_model("paperbirds/resnet", "random")
     assert not torch.equal(model.logits(x), hp.load_model("paperbirds/resnet").logits(x))

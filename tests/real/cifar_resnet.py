@@ -1,4 +1,7 @@
-"""CIFAR-10 ResNets (He et al. 2016, shortcuts of option A), as a user would bring them: a plain module, its weights, class names."""
+"""CIFAR-10 ResNets (He et al. 2016, shortcuts of option A), as a user would define them.
+
+The file has a plain module, its weights and the class names.
+"""
 
 import os
 from pathlib import Path
@@ -14,14 +17,14 @@ CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 
 
 class Block(nn.Module):
-    def __init__(self, inside, width, stride):
+    def __init__(self, in_channels, width, stride):
         super().__init__()
         self.conv1, self.bn1 = (
-            nn.Conv2d(inside, width, 3, stride, 1, bias=False),
+            nn.Conv2d(in_channels, width, 3, stride, 1, bias=False),
             nn.BatchNorm2d(width),
         )
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
-        self.stride, self.pad = stride, (width - inside) // 2
+        self.stride, self.pad = stride, (width - in_channels) // 2
 
     def forward(self, x):
         h = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
@@ -34,8 +37,8 @@ class ResNet(nn.Module):
     def __init__(self, blocks):
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
-        for i, (inside, width) in enumerate([(16, 16), (16, 32), (32, 64)], 1):
-            first = Block(inside, width, 1 if inside == width else 2)
+        for i, (in_channels, width) in enumerate([(16, 16), (16, 32), (32, 64)], 1):
+            first = Block(in_channels, width, 1 if in_channels == width else 2)
             setattr(
                 self,
                 f"layer{i}",

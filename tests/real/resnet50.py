@@ -1,4 +1,7 @@
-"""The ImageNet ResNet-50 (the Caffe/Keras original), as a user would bring it: a plain module, its weights, class names."""
+"""The ImageNet ResNet-50 (the Caffe/Keras original), as a user would define it.
+
+The file has a plain module, its weights and the class names.
+"""
 
 import os
 from pathlib import Path
@@ -13,19 +16,19 @@ ROOT = Path(os.environ["HEATPROOF_REAL_DATA"])
 
 
 class Bottleneck(nn.Module):
-    def __init__(self, inside, width, stride):
+    def __init__(self, in_channels, width, stride):
         super().__init__()
         out = 4 * width
         self.conv1, self.bn1 = (
-            nn.Conv2d(inside, width, 1, stride, bias=False),
+            nn.Conv2d(in_channels, width, 1, stride, bias=False),
             nn.BatchNorm2d(width),
         )
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
         self.conv3, self.bn3 = nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = (
-            nn.Sequential(nn.Conv2d(inside, out, 1, stride, bias=False), nn.BatchNorm2d(out))
-            if inside != out
+            nn.Sequential(nn.Conv2d(in_channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+            if in_channels != out
             else None
         )
 
@@ -45,12 +48,12 @@ class ResNet50(nn.Module):
             nn.ReLU(inplace=True),
             nn.MaxPool2d(3, 2, 1),
         )
-        inside = 64
+        in_channels = 64
         for i, (width, blocks) in enumerate([(64, 3), (128, 4), (256, 6), (512, 3)], 1):
             layers = []
             for b in range(blocks):
-                layers.append(Bottleneck(inside, width, 2 if b == 0 and i > 1 else 1))
-                inside = 4 * width
+                layers.append(Bottleneck(in_channels, width, 2 if b == 0 and i > 1 else 1))
+                in_channels = 4 * width
             setattr(self, f"layer{i}", nn.Sequential(*layers))
         self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(2048, 1000)
 
@@ -77,7 +80,10 @@ def build():
 
 
 class Scaled(ResNet50):
-    """The same network for images divided by ImageNet's standard deviations: the noise of papers is meant in these units."""
+    """The same network for images divided by ImageNet's standard deviations.
+
+    The noise levels of papers are in these units.
+    """
 
     def __init__(self):
         super().__init__()
@@ -90,11 +96,11 @@ class Scaled(ResNet50):
 
 
 def build_scaled():
-    given, net = build(), Scaled()
-    net.load_state_dict(given.module.state_dict())
+    original, net = build(), Scaled()
+    net.load_state_dict(original.module.state_dict())
     return hp.Model(
         net.eval(),
-        classes=given.classes,
-        mean=given.mean.flatten().tolist(),
+        classes=original.classes,
+        mean=original.mean.flatten().tolist(),
         std=[0.229, 0.224, 0.225],
     )

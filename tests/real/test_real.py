@@ -1,4 +1,4 @@
-"""On real images and a real network, where `HEATPROOF_REAL_DATA` names a folder that has them."""
+"""Tests on real images and networks, if `HEATPROOF_REAL_DATA` names a folder with them."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         not all((ROOT / n).exists() for n in NEEDED),
-        reason=f"HEATPROOF_REAL_DATA has not all of {', '.join(NEEDED)}",
+        reason=f"HEATPROOF_REAL_DATA lacks some of {', '.join(NEEDED)}",
     ),
 ]
 
@@ -37,13 +37,13 @@ def test_labels_and_preprocessing_fit_the_network(model, data):
     assert (model.logits(batch.x).argmax(1) == torch.tensor(batch.labels)).float().mean() >= 0.75
 
 
-def test_other_units_are_the_same_network(model, data):
+def test_the_network_in_other_units_gives_the_same_logits(model, data):
     scaled = hp.load_model(f"file:{Path(__file__).parent / 'resnet50.py'}:build_scaled")
     logits = [m.logits(load_batch(data, range(2), m).x) for m in (model, scaled)]
     torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=1e-4)
 
 
-def test_the_folders_of_imagenet_have_their_places_among_all_classes():
+def test_the_folders_of_imagenet_keep_their_class_indices():
     order = [
         line.split("\t")[1] for line in (ROOT / "imagenet-classes.tsv").read_text().splitlines()
     ]
@@ -52,9 +52,9 @@ def test_the_folders_of_imagenet_have_their_places_among_all_classes():
             torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 1000)
         )
     )
-    found = hp.load_data(f"folder:{ROOT / 'imagenet-sample'}", nameless)
-    assert [order[label] for label in found.labels] == [
-        image.partition("/")[0] for image in found.ids
+    data = hp.load_data(f"folder:{ROOT / 'imagenet-sample'}", nameless)
+    assert [order[label] for label in data.labels] == [
+        image.partition("/")[0] for image in data.ids
     ]
 
 
@@ -68,7 +68,7 @@ def test_cuts_are_exact(model, data):
     assert [model.layer_name(a) for a in ("final", "cam")] == ["layer4", "layer4"]
 
 
-def test_one_backward_gives_the_bytes_of_a_backward_of_ones_own(model, data):
+def test_a_shared_backward_pass_gives_bitwise_equal_gradients(model, data):
     batch = load_batch(data, range(2), model)
     target = torch.tensor(batch.labels)
     alone = model.tail("cam").gradient(model.activation(batch.x, "cam"), target).gradient
@@ -76,6 +76,6 @@ def test_one_backward_gives_the_bytes_of_a_backward_of_ones_own(model, data):
     assert torch.equal(shared.at("cam").gradient(), alone)
 
 
-def test_a_run(model, data):
+def test_an_evaluation_succeeds(model, data):
     result = hp.evaluate(model, data, ["gradcam", "ixg", "random"], ["sds"], batch_size=8)
     assert set(result.scores["status"]) == {"ok"}

@@ -40,10 +40,8 @@ def test_standardised_is_so_and_a_constant_is_no_division_by_zero():
 
 @pytest.mark.parametrize("size", [8, 12])
 def test_paired_phases_are_those_of_a_real_image(size):
-    magnitude, phase = (
-        torch.fft.rfft2(drawn(3, size, size)).abs(),
-        paired(drawn(3, size, size // 2 + 1, seed=1) * 2),
-    )
+    magnitude = torch.fft.rfft2(drawn(3, size, size).double()).abs()
+    phase = paired(drawn(3, size, size // 2 + 1, seed=1).double() * 2)
     back = np.fft.rfft2(
         np.fft.irfft2(magnitude.numpy() * np.exp(1j * phase.numpy()), s=(size, size))
     )
@@ -74,8 +72,8 @@ def test_falling_is_a_power_of_the_frequency():
 
 
 def test_the_whole_image_is_resized_as_torch_does():
-    image = drawn(3, 20, 20)
-    whole = torch.full((1, 2), 0.5), torch.ones(1)
+    image = drawn(3, 20, 20).double()
+    whole = torch.full((1, 2), 0.5).double(), torch.ones(1).double()
     for size in (7, 10, 20, 33):
         theirs = F.interpolate(
             image[None], (size, size), mode="bilinear", antialias=True, align_corners=False

@@ -191,7 +191,7 @@ def test_too_few_images_are_explained(tmp_path: Path) -> None:
         {"name": "paperbirds:train", "limit": 6},
         {"name": "paperbirds", "split": "train", "limit": 6},
     ):
-        with pytest.raises(hp.HeatproofError, match="cannot be judged on it"):
+        with pytest.raises(hp.HeatproofError, match="cannot be evaluated on it"):
             open_spec(
                 spec_of({**SMALL, "trained_on": "watermark"}).model_copy(
                     update={"data": DataSpec(**data)}
