@@ -36,7 +36,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    """Torch takes seconds to import: `heatproof --help` should not wait for it."""
+    """Import the API on first use, so that ``heatproof --help`` need not wait for torch."""
     api = import_module("heatproof.api")
     if name in api.__all__:
         return getattr(api, name)

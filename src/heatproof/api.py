@@ -7,7 +7,7 @@
 * ``method``, ``transform``, ``baseline``, ``protocol``, ``data``, ``section``: decorators that
   register extensions of your own; ``Protocol``, ``EvalBatch`` and ``Scores`` are for protocols.
 * ``finetune``, ``FineTuned``: fine-tune a model on images with deleted patches.
-* ``HeatproofError``: an error that the message tells how to resolve.
+* ``HeatproofError``: an error that the user can fix; its message says how.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lists everything that can be named in a spec, by kind, with its facts."""
+"""List everything that a spec can name, by kind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STUDY_KEYS = ("about", "models", "data", "methods", "protocols")
 
 
 def catalogue(kind: str) -> list[dict[str, Any]]:
-    """Return everything of one kind, each with its ``id`` and facts.
+    """Return everything of one kind, each with its ``id`` and properties.
 
     Args:
         kind: A key of ``KINDS``, such as ``methods``.
@@ -64,7 +64,7 @@ def _transforms() -> Entries:
         yield {
             "id": entry.id,
             "summary": entry.summary,
-            "arguments": [str(p.name) for p in entry.parameters.values()],
+            "arguments": list(entry.parameters),
         }
 
 

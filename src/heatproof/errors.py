@@ -55,26 +55,26 @@ def join_limited(names: Iterable[str], most: int = 5) -> str:
 MOST_NAMES = 60
 
 
-def unknown(kind: str, name: object, known: Iterable[str], hint: str = "") -> HeatproofError:
+def unknown(kind: str, name: object, existing: Iterable[str], hint: str = "") -> HeatproofError:
     """Return the error for a name that does not exist, with the closest ones that do.
 
     Args:
         kind: The kind of thing that was looked up, such as ``method``.
         name: The name that was not found.
-        known: The names that exist. All are listed if none is close, up to ``MOST_NAMES``.
+        existing: The names that exist. All are listed if none is close, up to ``MOST_NAMES``.
         hint: A sentence to add at the end.
     """
-    names = sorted(set(known))
+    names = sorted(set(existing))
     # Grad-CAM is gradcam: names are also compared by their letters and digits alone
     by_letters = {_letters(n) or n: n for n in reversed(names)}
     close = get_close_matches(str(name), names, n=3, cutoff=0.6)
     if not close:
         close = [by_letters[n] for n in get_close_matches(_letters(str(name)), by_letters, 3, 0.6)]
     if close:
-        help_ = f"did you mean {', '.join(close)}?"
+        suggestion = f"did you mean {', '.join(close)}?"
     else:
-        help_ = f"there are: {join_limited(names, MOST_NAMES)}"
-    return HeatproofError(f'unknown {kind} "{name}"; {help_}{" " + hint if hint else ""}')
+        suggestion = f"there are: {join_limited(names, MOST_NAMES)}"
+    return HeatproofError(f'unknown {kind} "{name}"; {suggestion} {hint}'.rstrip())
 
 
 def _letters(name: str) -> str:

@@ -71,7 +71,7 @@ class Result:
             * ``method``: the method as it was given, such as ``ig(steps=20)|abs``.
             * ``layer``: the layer it explains; ``input`` for the image.
             * ``protocol``: the protocol's name, such as ``sds``.
-            * ``setting``: its settings but the baseline, such as ``patches=16, score=logit``.
+            * ``setting``: its settings except the baseline, such as ``patches=16, score=logit``.
             * ``baseline``: its baseline; empty if it has none.
             * ``sample``: the sample's id.
             * ``target``: the index of the class that is explained; empty for skipped samples.
@@ -81,7 +81,7 @@ class Result:
               if the method or the protocol raised an error or the map is not finite; ``n/a``, if
               the method is not defined for the model or data; ``skipped``, if the image could not
               be read.
-            * ``message``: the reason of any other status than ``ok``.
+            * ``message``: the reason for any status other than ``ok``.
         store: The run directory.
     """
 
@@ -152,7 +152,7 @@ class Result:
 
         Raises:
             HeatproofError: If the result has no directory and none is given, or if the directory
-                holds something else than a report.
+                holds anything other than a report.
         """
         if directory is None and self._temporary:
             raise HeatproofError(
@@ -168,6 +168,9 @@ class Result:
 
         Returns:
             Its path.
+
+        Raises:
+            HeatproofError: If the directory is not empty.
         """
         target = Path(directory)
         if target.exists() and any(target.iterdir()):
@@ -227,25 +230,25 @@ def evaluate(
         raise HeatproofError(f"batch_size must be at least 1; got {batch_size}")
     if not isinstance(data, str | tuple) and not hasattr(data, "fingerprints"):
         raise HeatproofError(
-            f"data is a name, (images, labels), or what load_data returns; got "
+            "data must be a name, a pair (images, labels) or a data set from load_data; got "
             f"{type(data).__name__}"
         )
     if limit is not None and not isinstance(data, str):
         raise HeatproofError(
-            "limit goes with the name of a data set; give load_data the limit, or fewer images"
+            "limit applies only to data given by name; pass limit to load_data, or fewer images"
         )
-    given = [model] if isinstance(model, AnyModel) else model
-    models = [load_model(entry) for entry in given]
+    entries = [model] if isinstance(model, AnyModel) else model
+    models = [load_model(entry) for entry in entries]
     expressions = parse_methods(methods)
     parsed = parse_protocols(protocols)
-    sets = [_load(data, m, limit, seed) for m in models]
+    data_sets = [_load(data, m, limit, seed) for m in models]
     references = None
     if reference is not None:
         images = (reference, None) if isinstance(reference, Tensor) else reference
         references = [_load(images, m, None, seed) for m in models]
     plan = make_plan(
         models,
-        sets,
+        data_sets,
         expressions,
         parsed,
         seed=seed,
@@ -255,12 +258,12 @@ def evaluate(
     )
     identity = {
         "models": [m.name for m in models],
-        "data": {"name": sets[0].name},
+        "data": {"name": data_sets[0].name},
         "methods": [e.label for e in expressions],
         "protocols": [{"name": p.id, **p.model_dump()} for p in parsed],
         "seed": seed,
     }
-    spec = {**identity, "data": {"name": sets[0].name, "limit": limit}}
+    spec = {**identity, "data": {"name": data_sets[0].name, "limit": limit}}
     if out is not None:
         store = Store(Path(out))
         run_plan(plan, store, identity, spec, progress)
@@ -289,7 +292,7 @@ def run(
     progress: Progress | None = None,
     plan: Plan | None = None,
 ) -> Result:
-    """Run a spec. What its directory has already is not computed again.
+    """Run a spec. What its directory already holds is not computed again.
 
     Args:
         spec: A YAML file, the name of a study, or the same content as a mapping.

@@ -94,8 +94,7 @@ def parse_call(text: str) -> Call:
             kwargs[key] = _parse_value(value)
         elif kwargs:
             raise HeatproofError(
-                f'cannot read "{text}": the unnamed argument {item.strip()} stands after a named '
-                "one"
+                f'cannot read "{text}": the unnamed argument {item.strip()} follows a named one'
             )
         else:
             args.append(_parse_value(item))
@@ -129,7 +128,13 @@ def split(text: str, separator: str) -> list[str]:
 def call_label(
     call: Call, arguments: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
 ) -> str:
-    """Return the shortest equivalent text: only arguments that differ from their defaults."""
+    """Return the shortest equivalent text: only arguments that differ from their defaults.
+
+    Args:
+        call: The call as it was written.
+        arguments: All its arguments by name, as `Call.bind` returns them.
+        parameters: The parameters of the function, which have the defaults.
+    """
     changed = {
         name: value
         for name, value in arguments.items()
@@ -138,12 +143,12 @@ def call_label(
     return str(Call(call.name, (), changed))
 
 
-def options(function: Callable[..., Any], *given: str) -> dict[str, inspect.Parameter]:
+def options(function: Callable[..., Any], *supplied: str) -> dict[str, inspect.Parameter]:
     """Return the parameters of a registered function that a user may set.
 
     Args:
         function: The registered function.
-        *given: The parameters that the library passes, which are left out.
+        *supplied: Names of the parameters that the library passes, which are left out.
     """
     try:
         hints = get_type_hints(function, include_extras=True)
@@ -152,7 +157,7 @@ def options(function: Callable[..., Any], *given: str) -> dict[str, inspect.Para
     return {
         name: parameter.replace(annotation=hints.get(name, parameter.annotation))
         for name, parameter in inspect.signature(function).parameters.items()
-        if name not in given
+        if name not in supplied
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
 

@@ -23,8 +23,8 @@ def file_lock(path: Path, busy: str) -> Iterator[None]:
     ``msvcrt``, nothing is locked.
 
     Args:
-        path: The lock file. Its content is of no importance, and it is not deleted afterwards.
-        busy: The message of the error if somebody else holds the lock.
+        path: The lock file. Its content does not matter, and it is not deleted afterwards.
+        busy: The message of the error if the lock is already held.
 
     Raises:
         HeatproofError: If another process, or another lock of this process, holds the file.

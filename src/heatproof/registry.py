@@ -21,6 +21,8 @@ from heatproof.userfile import PREFIX, from_file, is_builtin
 
 
 class Entry(Protocol):
+    """What every entry of a registry has: the name it is looked up by."""
+
     @property
     def id(self) -> str: ...
 
@@ -70,28 +72,31 @@ class Registry(Generic[E]):
             )
         self._entries[entry.id] = entry
         self._objects[entry.id] = registered
-        self._placeholders -= {entry.id}
-        self._placeholders |= {entry.id} if placeholder else set()
+        self._placeholders.discard(entry.id)
+        if placeholder:
+            self._placeholders.add(entry.id)
 
     def is_placeholder(self, name: str) -> bool:
         """Return whether the entry of that name is a placeholder."""
         return name in self._placeholders
 
-    def resolve(self, given: object) -> E:
+    def resolve(self, name_or_object: object) -> E:
         """Return the entry for a name, for ``file:path.py:name``, or for an object.
 
         Raises:
             HeatproofError: If there is no such entry, or the object is not of the right kind.
         """
-        if isinstance(given, str) and given.startswith(PREFIX):
-            given = from_file(given)
-        return self[given] if isinstance(given, str) else self._entry_of(given)
+        if isinstance(name_or_object, str) and name_or_object.startswith(PREFIX):
+            name_or_object = from_file(name_or_object)
+        if isinstance(name_or_object, str):
+            return self[name_or_object]
+        return self._entry_of(name_or_object)
 
-    def _entry_of(self, given: object, name: str = "") -> E:
+    def _entry_of(self, thing: object, name: str = "") -> E:
         for entry_id, registered in self._objects.items():
-            if registered is given:
+            if registered is thing:
                 return self._entries[entry_id]
-        return self._convert(given, name)
+        return self._convert(thing, name)
 
     def __getitem__(self, name: str) -> E:
         """Return the entry of that name. Files are not looked into: this never runs user code."""

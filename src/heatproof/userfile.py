@@ -1,4 +1,4 @@
-"""Code of the user's own: things named ``file:path/to/code.py:name``, and hashes of their source.
+"""User code: things named ``file:path/to/code.py:name``, and hashes of their source.
 
 Results are keyed by these hashes, so that results of edited code are not mistaken for new ones.
 """

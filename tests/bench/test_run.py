@@ -513,7 +513,7 @@ IMAGES = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
             {},
             "gives images of 3×32×32, but paperbirds/resnet takes 3×64×64",
         ),
-        (hp.TensorData(IMAGES), {"limit": 2}, "limit goes with the name of a data set"),
+        (hp.TensorData(IMAGES), {"limit": 2}, "limit applies only to data given by name"),
         (IMAGES, {}, "data is a name, \\(images, labels\\), or what load_data returns; got Tensor"),
         ("paperbirds:test", {"batch_size": 0}, "batch_size must be at least 1"),
         ("paperbirds:test", {"methods": []}, "nothing to evaluate"),

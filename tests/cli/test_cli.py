@@ -117,7 +117,7 @@ def test_plan_counts_before_anything_runs(spec, tmp_path):
 
 
 def test_validate_counts_results_and_explains_errors(spec, tmp_path):
-    assert "is valid: 4 samples, 3 results in 1 blocks" in call("validate", spec)
+    assert "is valid: 4 samples, 3 results in 1 tasks" in call("validate", spec)
     spec.write_text(yaml.safe_dump({**SPEC, "methods": ["gradcm"]}))
     assert 'unknown method "gradcm"; did you mean gradcam' in call("validate", spec, code=2)
 

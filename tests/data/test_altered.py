@@ -196,7 +196,7 @@ def test_bad_input_is_reported(tmp_path):
         hp.load_data("watermark")
     with pytest.raises(HeatproofError, match="unknown data"):
         hp.load_data("watermark:birds")
-    with pytest.raises(HeatproofError, match="whose classes are counted"):
+    with pytest.raises(HeatproofError, match="only if their number of classes is known"):
         Altered(hp.TensorData(torch.rand(2, 3, 32, 32), [0, 1]), "disc")
     with pytest.raises(HeatproofError, match="do not fit into images of 24 px"):
         ALTERATIONS["watermark"].paint(5, 100, 24, np.random.default_rng(0))

@@ -93,7 +93,7 @@ def test_a_pickle_cannot_run_code(tmp_path, monkeypatch):
         pickle.dumps({b"data": Hostile(), b"labels": []}, protocol=2)
     )
     with pytest.raises(
-        HeatproofError, match=r"it asks for (builtins|__builtin__)\.eval, which is no array"
+        HeatproofError, match=r"it asks for (builtins|__builtin__)\.eval, which is not an array"
     ):
         hp.load_data(f"cifar10:{tmp_path}")
     assert not (tmp_path / "ran").exists()

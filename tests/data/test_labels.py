@@ -136,7 +136,7 @@ def test_a_label_file_with_wnids_and_boxes_is_read(tmp_path):
             r"are not classes of the model: fish; its classes are named like cat, dog, fox",
         ),
         ("a.png,n01440764\nb.jpg,dog\nsub/c.png,fox\n", "are not classes of the model: n01440764"),
-        ("a.png,0\nb.jpg\n", "line 2: expected a file's name and its label, found 'b.jpg'"),
+        ("a.png,0\nb.jpg\n", "line 2: expected a file name and a label, found 'b.jpg'"),
         (
             "a.png,7,0\nb.jpg,8,1\nsub/c.png,9,2\n",
             "has 3 columns; name them in its first line: one is filename, one is label",
@@ -185,7 +185,7 @@ def test_hidden_files_and_folders_are_ignored(tmp_path):
 def test_splits_of_folders_and_invalid_data_are_refused(tmp_path):
     save_images(tmp_path, "a.png")
     with pytest.raises(
-        HeatproofError, match="an image folder has no splits, so split=val says nothing"
+        HeatproofError, match="an image folder has no splits, so split=val has no meaning"
     ):
         hp.load_data(f"folder:{tmp_path}", network(2), split="val")
     for wrong in (tmp_path, network(2), None):
@@ -195,9 +195,9 @@ def test_splits_of_folders_and_invalid_data_are_refused(tmp_path):
             "or a data set",
         ):
             hp.load_data(wrong, network(2))
-    for wrong, shown in ((["ant", "bee"], "ant, bee"), (torch.tensor([0.5, 1.0]), "tensor")):
+    for wrong, listed in ((["ant", "bee"], "ant, bee"), (torch.tensor([0.5, 1.0]), "tensor")):
         with pytest.raises(
-            HeatproofError, match=f"labels must be numbers of classes, from 0; got {shown}"
+            HeatproofError, match=f"labels must be class indices, from 0; got {listed}"
         ):
             hp.evaluate(network(2), (torch.rand(2, 3, 8, 8), wrong), ["random"])
 
@@ -228,7 +228,7 @@ def test_a_folder_that_cannot_be_listed_is_reported(tmp_path, monkeypatch):
         return original_scandir(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(HeatproofError, match="cannot look into .*closed: Permission denied"):
+    with pytest.raises(HeatproofError, match="cannot list .*closed: Permission denied"):
         list_images(tmp_path)
 
 

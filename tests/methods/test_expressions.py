@@ -70,7 +70,7 @@ def test_the_canonical_text_lists_every_argument():
         ("abs", "abs is a transform, not a method; write for example ixg|abs"),
         ("ixg(reduce=max)", "did you mean max_abs|there are"),
         ("ig(steps=3", "brackets do not match"),
-        ("ig(steps=3, 5)", "unnamed argument 5 stands after a named one"),
+        ("ig(steps=3, 5)", "unnamed argument 5 follows a named one"),
         ("ixg||abs", "nothing on one side"),
         ("", "method expression is empty"),
         ("i g", "cannot read"),

@@ -167,7 +167,7 @@ def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(
     kept = run.kept("paperbirds/vgg", view)
     row = next(r for r in section.settings[0].aggregated.rows if r.label == "ixg@final")
     scored = {}
-    for sample in list(kept.shown):
+    for sample in list(kept.with_images):
         large = pictures.resized(kept.unscaled_map(sample, "ixg@final"), (128, 128)).numpy()
         positive = np.maximum(large, 0)
         scored[sample] = (positive[:64, :64].sum() / positive.sum(), positive)

@@ -13,6 +13,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 import heatproof as hp
+from heatproof.analysis.compare import gap
 from heatproof.analysis.intervals import Estimate
 from heatproof.models.zoo import load_fine_tuned
 from heatproof.protocols import ViewKey
@@ -73,9 +74,9 @@ def without_each_patch(model: hp.Model, x: Tensor) -> Tensor:  # (16, K) logits
 def test_accuracies_are_those_of_the_networks(run: Run, data: hp.TensorData):
     (table,) = accuracy.content(run)
     assert table.deletion == (16, "zero")
-    for name, accuracies in zip(NAMES, table.models, strict=True):
+    for name, accuracies in zip(NAMES, table.models.values(), strict=True):
         plain = hp.load_model(name)
-        before, after, change = accuracies.rows
+        before, after, change = accuracies
         for row, model in ((before, plain), (after, load_fine_tuned(plain, "16/zero"))):
             correct = {"intact": 0.0, "random": 0.0, "worst": 0.0, "whichever": 0.0}
             for image, label in zip(data.images, data.labels, strict=True):
@@ -109,13 +110,12 @@ def test_differences_between_models_are_paired(run: Run, site: Site, result: hp.
     ]
     for row in tuned.rows:
         difference = (tables[1][row.method] - tables[0][row.method]).dropna()
-        (estimate,) = row.differences
+        (estimate,) = row.estimates
         assert (estimate is None) == (row.method == "bcos")
         if estimate:
-            assert (estimate[0].value, estimate[1]) == (
-                pytest.approx(difference.mean()),
-                len(difference),
-            )
+            assert estimate.value == pytest.approx(difference.mean())
+            paired = gap(tables[1][row.method], tables[0][row.method])
+            assert (estimate, len(difference)) == paired
     assert tuned.figure.svg.count("n/a") == 1
 
 
@@ -125,11 +125,11 @@ def test_differences_to_the_fine_tuned_copy_are_paired(run: Run, site: Site, res
             index="sample", columns=["protocol", "method"], values="value"
         )
         for row in comparison.rows:
-            (estimate,) = row.differences
+            (estimate,) = row.estimates
             difference = scores["idsds", row.method] - scores["sds", row.method]
             assert (estimate is None) == difference.isna().all()
             if estimate:
-                assert estimate[0].value == pytest.approx(difference.mean())
+                assert estimate.value == pytest.approx(difference.mean())
         assert comparison.others == ["fine-tuned (idsds · zero)"]
 
 
@@ -156,7 +156,7 @@ def test_a_scatter_needs_models_that_differ_in_accuracy(run: Run, site: Site):
     content = best.content(run, site)
     assert content is not None
     assert len(content.rows) == 4
-    assert (content.figure is not None) == (len({r.best.accuracy.value for r in content.rows}) > 1)
+    assert (content.figure is not None) == (len({r.accuracy.value for r in content.rows}) > 1)
 
 
 def test_similarity_is_the_mean_absolute_difference(run: Run, data: hp.TensorData):
@@ -357,7 +357,8 @@ def test_one_model_and_its_copy_are_compared(data: hp.TensorData, tmp_path: Path
     assert len(content.copies) == 1
     assert content.similarity.same and not content.similarity.other
     assert [c.name for c in content.channels] == ["vgg"]
-    assert [r.label for r in content.accuracy[0].models[0].rows] == [
+    (rows,) = content.accuracy[0].models.values()
+    assert [r.label for r in rows] == [
         "original",
         "fine-tuned",
         "change",

@@ -81,7 +81,7 @@ def test_masses_are_the_means_of_the_rows(result: hp.Result, section: retraining
 def test_every_model_has_a_picture_with_its_maps(
     result: hp.Result, section: retraining.Content
 ) -> None:
-    first, second, third = section.pictures.rows
+    first, second, third = section.pictures
     assert [tile.method for tile in first.tiles] == ["ixg", "constant", "object"]
     assert all(tile.file for row in (first, third) for tile in row.tiles)
     assert [tile.score for tile in second.tiles] == ["", "", ""]

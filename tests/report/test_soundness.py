@@ -89,25 +89,25 @@ def test_completeness_is_listed_by_threshold(run: Run, section: soundness.Model)
 
 def test_warnings_name_the_samples_that_are_left_out(section: soundness.Model):
     left_out = {
-        (w.setting.split(" ")[0], w.method): (w.count, w.reason)
-        for w in section.warnings
-        if isinstance(w, soundness.LeftOut)
+        (w.setting.split(" ")[0], w.method): (w.samples, w.reason) for w in section.left_out
     }
     for protocol in ("soundness", "completeness"):
         assert left_out[protocol, "negative_at_times"] == (1, "nothing in the map is positive")
         assert left_out[protocol, "constant"] == (12, "the map is the same everywhere")
-    few = next(w for w in section.warnings if isinstance(w, soundness.TooFewSamples))
-    assert (few.count, few.needed) == (12, 20)
+    few = section.too_few[0]
+    assert (few.samples, few.needed) == (12, 20)
 
 
 def test_a_metric_that_is_not_measured_in_accuracy_is_not_drawn(section: soundness.Model):
-    assert [f.label.split(" ")[0] for f in section.by_value] == ["soundness", "completeness"]
-    assert [f.label.split(" ")[0] for f in section.by_order] == ["road"]
+    assert [label.split(" ")[0] for label in section.by_value] == ["soundness", "completeness"]
+    assert [label.split(" ")[0] for label in section.by_order] == ["road"]
 
 
 def test_distances_between_changed_maps_are_hausdorff_distances(run: Run, section: soundness.Model):
-    assert [(t.base, t.scheme) for t in section.distinct.trios] == [("saliency", "constant")]
-    distances = {c.label.split(" ")[0]: c.distances for c in section.distinct.columns}
+    assert [(t.base, t.scheme) for t, _ in section.distinct.trios] == [("saliency", "constant")]
+    distances = {
+        label.split(" ")[0]: values for label, values in section.distinct.distances.items()
+    }
     assert set(distances) == {"soundness", "completeness", "road"}
     for protocol, name, positions in (
         ("completeness", "drop", [0.75, 0.5, 0.25]),
@@ -120,8 +120,8 @@ def test_distances_between_changed_maps_are_hausdorff_distances(run: Run, sectio
         ]
         assert distances[protocol].each[0].value == pytest.approx(min(pairs))
         assert distances[protocol].mean.value == pytest.approx(min(pairs))
-    panel = section.distinct.panels[0].rows[0].maps
-    assert len(set(panel)) == len(panel) == 3
+    maps = section.distinct.panels[0].rows["saliency"]
+    assert len(set(maps)) == len(maps) == 3
 
 
 def test_the_page_shows_the_warnings(run: Run, tmp_path):

@@ -112,7 +112,7 @@ def test_a_trained_model_can_be_loaded_fine_tuned(quick: Path) -> None:
         "protocols": ["sds"],
     }
     (task,) = open_spec(make_spec(spec), "cpu").tasks
-    assert task.owner == "paperbirds/resnet18 4/zero"
+    assert task.model_name == "paperbirds/resnet18 4/zero"
     assert task.model.fine_tuned == "4/zero"
 
 

@@ -55,7 +55,7 @@ def test_each_alteration_gives_a_model_that_is_evaluated_on_the_same_alteration(
     assert {total for _, _, total in progress_calls} == {2} and len(
         {what for what, _, _ in progress_calls}
     ) == 4
-    evaluated = {task.owner: task.data.name for task in plan.tasks}
+    evaluated = {task.model_name: task.data.name for task in plan.tasks}
     assert evaluated == {
         "paperbirds/resnet-narrow trained on plain": "paperbirds:test",
         "paperbirds/resnet-narrow trained on watermark": "watermark:paperbirds:test",
@@ -74,7 +74,7 @@ def test_each_alteration_gives_a_model_that_is_evaluated_on_the_same_alteration(
 def test_an_existing_model_can_be_evaluated_on_altered_images() -> None:
     (task,) = open_spec(spec_of({"name": "paperbirds/resnet", "evaluated_on": "disc"}), "cpu").tasks
     assert (
-        task.owner == "paperbirds/resnet evaluated on disc"
+        task.model_name == "paperbirds/resnet evaluated on disc"
         and task.data.name == "disc:paperbirds:test"
     )
 

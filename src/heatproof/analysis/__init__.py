@@ -1,1 +1,1 @@
-"""Across protocols: intervals and ranks."""
+"""Statistics of results: intervals, ranks, and the numbers behind the report."""

@@ -10,7 +10,16 @@ from heatproof.analysis.ranks import Key
 
 
 def table(rows: pd.DataFrame, model: str, key: Key) -> pd.DataFrame:
-    """Return a model's scores, one row per sample and one column per method; nan if missing."""
+    """Tabulate the scores of a model under one setting.
+
+    Args:
+        rows: The scores of a run, one row per sample, protocol and method.
+        model: Name of the model.
+        key: (protocol, setting, baseline).
+
+    Returns:
+        One row per sample and one column per method; nan if a score is missing.
+    """
     part = rows[rows["model"] == model]
     for column, value in zip(("protocol", "setting", "baseline"), key, strict=True):
         part = part[part[column] == value]

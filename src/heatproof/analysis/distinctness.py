@@ -16,7 +16,7 @@ import numpy as np
 from heatproof.analysis.distance import hausdorff, least_distance
 
 RESAMPLES = 200
-CHANGED = re.compile(r"(?P<base>.+)\|(?P<what>remove|introduce)\((?P<scheme>\w+)\)")
+CHANGED = re.compile(r"(?P<base>.+)\|(?P<change>remove|introduce)\((?P<scheme>\w+)\)")
 
 
 class Trio(NamedTuple):
@@ -67,7 +67,7 @@ def trios(labels: Sequence[str]) -> list[Trio]:
     for label in labels:
         match = CHANGED.fullmatch(label)
         if match:
-            changed.setdefault((match["base"], match["scheme"]), {})[match["what"]] = label
+            changed.setdefault((match["base"], match["scheme"]), {})[match["change"]] = label
     complete = []
     for (base, scheme), both in changed.items():
         originals = [name for name in (f"{base}|unit", f"{base}|relu", base) if name in labels]

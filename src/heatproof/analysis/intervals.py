@@ -65,7 +65,7 @@ def summarize(
     seed: int = 0,
     aggregate_draws: AggregateDraws | None = None,
 ) -> pd.DataFrame:
-    """Summarise scores, one line per model, protocol, setting, baseline and method.
+    """Summarize scores, one line per model, protocol, setting, baseline and method.
 
     Args:
         rows: The scores of a run, one row per sample, protocol and method.
@@ -78,7 +78,6 @@ def summarize(
         Mean with its 95 % interval, rank with its interval, the number of scores, and the numbers
         of undefined, failed, not applicable and skipped samples.
     """
-    keys = [*GROUP, "method", "layer"]
     lines = []
     for key, group in rows.groupby(GROUP, sort=False):
         higher = PROTOCOLS[key[1]].cls.higher_is_better
@@ -116,17 +115,8 @@ def summarize(
                     *(int(status.get(name, 0)) for name in STATUSES),
                 )
             )
-    columns = [
-        *keys,
-        "mean",
-        "low",
-        "high",
-        "rank",
-        "rank_low",
-        "rank_high",
-        "n",
-        *STATUSES[1:],
-    ]
+    statistics = ["mean", "low", "high", "rank", "rank_low", "rank_high"]
+    columns = [*GROUP, "method", "layer", *statistics, "n", *STATUSES[1:]]
     return pd.DataFrame(lines, columns=columns)
 
 
@@ -218,8 +208,8 @@ def bootstrap_aggregates(
 def rank(means: np.ndarray, higher_is_better: bool) -> np.ndarray:  # (..., M) -> (..., M)
     """Rank methods from 1 for the best; equal values have the same rank, and nan has none."""
     others = means[..., None, :]
-    own = means[..., :, None]
-    better = others > own if higher_is_better else others < own
+    each = means[..., :, None]
+    better = others > each if higher_is_better else others < each
     return np.where(np.isfinite(means), 1.0 + better.sum(-1), np.nan)
 
 

@@ -130,11 +130,11 @@ class Standings:
         """
         ranks = self.ranks[setting]
         drawn = self.drawn_ranks[setting]
-        own = self.methods.index(method)
+        compared = self.methods.index(method)
         better = []
         for other in among:
             i = self.methods.index(other)
-            gap = Estimate.of(ranks[own] - ranks[i], drawn[:, own] - drawn[:, i])
+            gap = Estimate.of(ranks[compared] - ranks[i], drawn[:, compared] - drawn[:, i])
             if other != method and gap.low > 0:
                 better.append(other)
         return sorted(better, key=lambda m: float(ranks[self.methods.index(m)]))

@@ -18,6 +18,7 @@ from heatproof.bench.store import Store
 from heatproof.protocols.soundness import Soundness
 
 LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
+COLUMNS = ["model", "setting", "baseline", "method", "level", "soundness", "low", "high", "n"]
 
 
 class Points(NamedTuple):
@@ -35,7 +36,7 @@ class Points(NamedTuple):
 def table(
     store: Store, levels: Sequence[float] = LEVELS, resamples: int = RESAMPLES, seed: int = 0
 ) -> pd.DataFrame:
-    """Tabulate soundness of a run, one line per model, setting, baseline, method and level.
+    """Tabulate the soundness of a run, one line per model, setting, baseline, method and level.
 
     Args:
         store: The run.
@@ -55,20 +56,7 @@ def table(
             key = (part.model, protocol.setting, protocol.baseline_name, part.method)
             for level, estimate in zip(levels, estimates, strict=True):
                 lines.append((*key, level, *estimate, len(score)))
-    return pd.DataFrame(
-        lines,
-        columns=[
-            "model",
-            "setting",
-            "baseline",
-            "method",
-            "level",
-            "soundness",
-            "low",
-            "high",
-            "n",
-        ],
-    )
+    return pd.DataFrame(lines, columns=COLUMNS)
 
 
 def points(protocol: Soundness, score: np.ndarray, mass: np.ndarray) -> Points:  # (N, S), (N, S)

@@ -1,4 +1,4 @@
-"""Soundness and completeness where the truth is known (Li et al. 2024, Fig. 6).
+"""Soundness and completeness where the true attribution is known (Li et al. 2024, Fig. 6).
 
 Points are drawn from N(0, I). Both the label and the model are the sign of their sum, so the true
 attribution of a feature is its contribution to the label, or zero. Trials remove half of the true

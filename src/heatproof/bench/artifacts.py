@@ -25,7 +25,7 @@ from heatproof.protocols import Protocol
 from heatproof.protocols.base import PICTURES, Shared
 from heatproof.tensor.noise import generator
 
-CHANNELS = 6  # of the last spatial layer whose peaks are kept
+CHANNELS = 6  # channels of the last spatial layer whose peaks are kept
 
 
 class KeptTensors:
@@ -92,7 +92,7 @@ class KeptTensors:
             self._add(TensorKey.curve(protocol, method, name), values)
 
     def end_batch(self, samples: int) -> None:
-        """Go on to the next batch, after one of so many samples."""
+        """End a batch of ``samples`` samples."""
         self._samples += samples
         self._methods_in_batch.clear()
 
@@ -139,18 +139,24 @@ class PreparedTensors:
         self._loaded: dict[tuple[str, str, int | str], dict[str, Tensor]] = {}
 
     def for_method(self, expression: Expression) -> Mapping[str, Tensor]:
+        """Return what a method computes beforehand."""
+
         def compute(images: Reference) -> Mapping[str, Tensor]:
             return prepare(expression, self._model, images)
 
         return self._load("method", expression.map_key, 0, compute)
 
     def for_baseline(self, baseline: Baseline) -> Mapping[str, Tensor]:
+        """Return what a baseline computes beforehand."""
+
         def compute(images: Reference) -> Mapping[str, Tensor]:
             return baseline.prepare(self._model, images.batches(self._model))
 
         return self._load("baseline", baseline.label, baseline.entry.revision, compute)
 
     def for_protocol(self, protocol: Protocol) -> Mapping[str, Tensor]:
+        """Return what a protocol computes beforehand."""
+
         def compute(images: Reference) -> Mapping[str, Tensor]:
             return protocol.prepare(self._model, images.batches(self._model))
 

@@ -71,8 +71,8 @@ def task_cost(task: Task) -> tuple[int, int]:
     explanations: Counter[str] = Counter()  # how often each map is computed for other images
     for record in records:
         shared |= record.protocol.shared_passes()
-        for what, count in record.protocol.passes().items():
-            per_method[record.expression.label, what] = count
+        for images, count in record.protocol.passes().items():
+            per_method[record.expression.label, images] = count
         explanations[record.expression.map_key] += record.protocol.explanations()
     forwards = 1 + sum(shared.values()) + sum(per_method.values())
     backwards = 0

@@ -169,7 +169,7 @@ IMAGES = TensorKey("images")
 
 @dataclass(frozen=True)
 class TimingKey:
-    """What took its time: the maps of a method, the shared part of a protocol, or a score.
+    """What time was spent on: the maps of a method, the shared part of a protocol, or a score.
 
     Attributes:
         kind: ``maps``, ``shared`` or ``scores``.
@@ -256,7 +256,7 @@ class Timings(_Content):
         batch_size: int,
         images: int,
     ) -> Timings:
-        """Return these timings after another attempt, which takes the place of what it repeats.
+        """Return these timings after another attempt, which replaces what it repeats.
 
         Args:
             seconds: What the attempt took.
@@ -365,15 +365,16 @@ class PlanFile(_Content):
 
     @model_validator(mode="after")
     def _protocols_exist(self) -> PlanFile:
-        known = {protocol.canonical for protocol in self.protocols}
+        planned = {protocol.canonical for protocol in self.protocols}
         for task in self.tasks:
-            if missing := [name for name in task.protocols if name not in known]:
+            missing = [name for name in task.protocols if name not in planned]
+            if missing:
                 raise ValueError(f"task {task.name} names a protocol that is missing: {missing[0]}")
         return self
 
 
 class ModelFacts(_Content):
-    """What is on record about one view of a model."""
+    """What is recorded about one view of a model."""
 
     model: str
     view: ViewKey

@@ -27,8 +27,8 @@ def open_model(
 
     Args:
         entry: The model's entry in the spec.
-        spec: The whole spec, which tells what the model is fine-tuned for.
-        device: Where the model goes.
+        spec: The whole spec, whose protocols decide what the model is fine-tuned for.
+        device: The device that the model is loaded to.
         train: Whether missing weights are trained. If not, untrained weights take their place.
         progress: Called with (what is trained, steps done, steps in all).
 
@@ -107,8 +107,8 @@ def _retraining(entry: ModelSpec, spec: Spec) -> tuple[RetrainRecipe, Data]:
     """Return the recipe and its data: the training split of the data that is evaluated."""
     assert entry.train is not None and entry.trained_on is not None
     settings = {"images": entry.images, "epochs": entry.epochs}
-    given = {name: value for name, value in settings.items() if value is not None}
-    recipe = RetrainRecipe(entry.train, **given)
+    changes = {name: value for name, value in settings.items() if value is not None}
+    recipe = RetrainRecipe(entry.train, **changes)
     evaluated = spec.data.altered(entry.trained_on).name
     name = training_split(evaluated)
     if name == evaluated or spec.data.split == "train":

@@ -78,10 +78,10 @@ def run_plan(
     """Execute a plan in a run directory, which no other process may write to meanwhile.
 
     Args:
-        plan: What to compute; what the directory has already is not computed again.
+        plan: What to compute; what the directory already holds is not computed again.
         store: The run directory.
         identity: What the directory belongs to: the spec without the number of samples.
-        spec: The spec as it is put on record.
+        spec: The spec as it is recorded.
         progress: Called after every task, with the task and whether it was finished before.
 
     Raises:
@@ -97,7 +97,7 @@ def run_plan(
 
 
 def plan_file(plan: Plan) -> PlanFile:
-    """Return what a run directory says about its plan."""
+    """Return the content of ``plan.json``."""
     records = [record for task in plan.tasks for record in task.records]
     expressions = {record.expression.label: record.expression for record in records}
     protocols = {record.protocol.canonical: record.protocol for record in records}

@@ -1,4 +1,4 @@
-"""What a run will do: records, the unit of record, grouped into tasks, the unit of work."""
+"""What a run will do: records, each with the scores of one method, grouped into tasks."""
 
 from __future__ import annotations
 
@@ -72,15 +72,12 @@ class Task:
 
     @property
     def subject(self) -> ModelView:
+        """The model and the view that are evaluated."""
         return ModelView(self.model_name, self.view)
 
     @property
-    def title(self) -> str:
-        """Model and view, as a text for people."""
-        return self.subject.title
-
-    @property
     def applicable(self) -> list[Record]:
+        """The records that have scores."""
         return [record for record in self.records if not record.not_applicable]
 
     def load(self) -> Batch:
@@ -134,7 +131,7 @@ def make_plan(
         The plan, with tasks of ``SHARD_SIZE`` samples.
 
     Raises:
-        HeatproofError: If models or samples cannot be told apart, or labels are not classes.
+        HeatproofError: If models or samples have the same name, or labels are not classes.
         NotApplicable: If no protocol is defined for any of the models.
     """
     names = [model.name for model in models]
@@ -218,7 +215,8 @@ def _tasks(
         refused: By protocol, why it is not defined for the model.
         seed: Seed for all noise.
     """
-    model, data = view.model, view.data
+    model = view.model
+    data = view.data
     no_reference = reference if isinstance(reference, str) else ""
     images = None if isinstance(reference, str) else reference
     reference_key = images.fingerprint if images else ""
@@ -260,8 +258,8 @@ def _tasks(
                     layers[expression.canonical],
                     reference_key if needs_reference else "",
                 ]
-                because = reason(protocol, expression)
-                records.append(Record(_hash(content), protocol, expression, because))
+                not_applicable = reason(protocol, expression)
+                records.append(Record(_hash(content), protocol, expression, not_applicable))
         name = _task_name(model_name, view.key, start, [data.ids[i] for i in indices])
         yield Task(name, model_name, view.key, model, data, indices, tuple(records), images)
 
@@ -279,7 +277,7 @@ def _lacking(data: Data) -> dict[str, str]:
         parts = f"{data.name} has no parts; use paperbirds or funnybirds:…"
     silhouette = ""
     if not data.has_silhouettes:
-        silhouette = f"{data.name} does not tell which pixels matter; use watermark:… or paperbirds"
+        silhouette = f"{data.name} does not say which pixels matter; use watermark:… or paperbirds"
     return {"parts": parts, "silhouette": silhouette}
 
 

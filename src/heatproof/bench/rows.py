@@ -35,6 +35,7 @@ class MapChecks:
 
     @property
     def lost(self) -> Tensor:  # (B, 1) bool
+        """Which maps are not finite."""
         return ~torch.tensor(self.finite)[:, None]
 
 

@@ -1,4 +1,4 @@
-"""Executes a plan: the order of tasks and batches, failures, and what to do without memory."""
+"""Execute a plan: the order of tasks and batches, failures, and running out of memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from heatproof.protocols import EvalBatch, Protocol
 from heatproof.protocols.base import Shared
 from heatproof.tensor.noise import Rng
 
-Progress = Callable[[Task, bool], None]  # a task is finished; True: it was before this run
+Progress = Callable[[Task, bool], None]  # a finished task; True: it was finished before this run
 T = TypeVar("T")
 
 
@@ -41,7 +41,7 @@ class _OpenTask(NamedTuple):
 
 @dataclass(frozen=True)
 class Failure:
-    """What an exception said; it becomes the message of the rows it concerns."""
+    """An error that was caught; its message goes into the rows that it concerns."""
 
     message: str
 
@@ -203,7 +203,7 @@ class TaskRunner:
             prepared_baseline=self.prepared.for_baseline,
         )
         protocols = {record.protocol.canonical: record.protocol for record in applicable}
-        shared = {name: self._share(p, evaluated) for name, p in protocols.items()}
+        shared = {name: self._compute_shared(p, evaluated) for name, p in protocols.items()}
         by_map: dict[str, list[Record]] = {}
         for record in applicable:
             by_map.setdefault(record.expression.map_key, []).append(record)
@@ -218,14 +218,16 @@ class TaskRunner:
         for same_map in by_map.values():  # only one method's maps are in memory at a time
             self._evaluate_method(same_map, samples, rng, shared, explainer)
 
-    def _share(self, protocol: Protocol, batch: EvalBatch) -> tuple[EvalBatch, Shared] | Failure:
+    def _compute_shared(
+        self, protocol: Protocol, batch: EvalBatch
+    ) -> tuple[EvalBatch, Shared] | Failure:
         """Return the batch as the protocol sees it, and what it computes for all methods."""
 
         def compute() -> tuple[EvalBatch, Shared]:
-            given = batch
-            if protocol.preparation_key:
-                given = replace(batch, prepared=self.prepared.for_protocol(protocol))
-            return given, protocol.compute_shared(self._model, given)
+            if not protocol.preparation_key:
+                return batch, protocol.compute_shared(self._model, batch)
+            prepared = replace(batch, prepared=self.prepared.for_protocol(protocol))
+            return prepared, protocol.compute_shared(self._model, prepared)
 
         timing = TimingKey("shared", protocol=protocol.canonical)
         result = self._attempt(timing, compute)
@@ -265,13 +267,14 @@ class TaskRunner:
             resized = explainer.resized(maps)
             map_cache: dict[Hashable, Any] = {}
             for record in same:
-                given = shared[record.protocol.canonical]
-                if isinstance(given, Failure):
-                    self.rows.add_failed([record], samples, given.message)
+                result = shared[record.protocol.canonical]
+                if isinstance(result, Failure):
+                    self.rows.add_failed([record], samples, result.message)
                     continue
+                protocol_batch, protocol_shared = result
                 explain = partial(explainer.recompute, record.expression)
-                batch = replace(given[0], map_cache=map_cache, explain=explain)
-                self._score(record, samples, batch, given[1], resized, checks)
+                batch = replace(protocol_batch, map_cache=map_cache, explain=explain)
+                self._score(record, samples, batch, protocol_shared, resized, checks)
 
     def _score(
         self,
@@ -282,7 +285,8 @@ class TaskRunner:
         maps: Tensor,
         checks: MapChecks,
     ) -> None:
-        protocol, method = record.protocol.canonical, record.expression.label
+        protocol = record.protocol.canonical
+        method = record.expression.label
         timing = TimingKey("scores", method, protocol)
         scores = self._attempt(timing, record.protocol.score_maps, self._model, batch, shared, maps)
         if isinstance(scores, Failure):
@@ -294,7 +298,7 @@ class TaskRunner:
     def _attempt(
         self, timing: TimingKey | None, call: Callable[..., T], *arguments: Any
     ) -> T | Failure:
-        """Return the result of a call, or what went wrong: other records go on."""
+        """Return the result of a call, or its error, so that other records can continue."""
         begin = time.perf_counter()
         try:
             return call(*arguments)

@@ -363,7 +363,7 @@ def _check_key(source: str, key: str, check: Callable[[], object]) -> None:
 
 
 def _problem_text(problem: Any) -> str:
-    """Say what pydantic has found, in plain words."""
+    """Describe a validation error of pydantic in plain words."""
     *path, last = problem["loc"] or ("",)
     if problem["type"] == "extra_forbidden":
         return _unknown_key([str(part) for part in path], str(last))

@@ -1,4 +1,4 @@
-"""Reads and writes the directory of a run, whose format is in ``bench/layout.py``.
+"""Read and write the directory of a run, whose format is in ``bench/layout.py``.
 
 Every file is written completely or not at all, so a killed run loses only the task it was in.
 """
@@ -102,8 +102,9 @@ class Store:
                 )
             return
         stored = read_spec(self.paths.spec)
-        given = json.loads(json.dumps(identity))
-        differing = sorted(k for k in {*stored, *given} if stored.get(k) != given.get(k))
+        requested = json.loads(json.dumps(identity))
+        keys = {*stored, *requested}
+        differing = sorted(key for key in keys if stored.get(key) != requested.get(key))
         if differing:
             raise HeatproofError(
                 f"{self.root} belongs to another spec (it differs in: {', '.join(differing)}); "
@@ -166,7 +167,7 @@ class Store:
         return self._table(task).to_pylist() if self.is_finished(task) else []
 
     def rows(self) -> pd.DataFrame:
-        """Return the rows of the latest plan that are there, in its order (``COLUMNS``).
+        """Return the rows of the latest plan that have been written, in its order (``COLUMNS``).
 
         Values that a protocol computes from the curves of all samples are filled in.
         """
@@ -315,7 +316,7 @@ class Store:
     def prepared(
         self, key: PreparedKey, compute: Callable[[], Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
-        """Return the tensors under a key, which are computed and stored if they are not there."""
+        """Return the tensors under a key; compute and store them if they are missing."""
         path = self.paths.prepared(key)
         if not path.is_file():
             tensors = {name: tensor.cpu().contiguous() for name, tensor in compute().items()}

@@ -78,11 +78,11 @@ def main() -> None:
       heatproof list methods                  list all methods
     """
     keep_memory()
-    shown = set[str]()
+    printed = set[str]()
 
     def show_once(message: Warning | str, *args: Any, **kwargs: Any) -> None:
-        if str(message) not in shown:
-            shown.add(str(message))
+        if str(message) not in printed:
+            printed.add(str(message))
             click.echo(f"note: {message}", err=True)
 
     warnings.showwarning = show_once
@@ -100,6 +100,9 @@ def keep_memory() -> None:
                 ctypes.CDLL("libc.so.6").mallopt(option, 2**31 - 1)
 
 
+device_option = click.option(
+    "--device", default="auto", show_default=True, help="Device: cpu, cuda, cuda:1, mps or auto."
+)
 SPEC_OPTIONS = [
     click.option("--limit", type=click.IntRange(min=1), help="Evaluate only the first N samples."),
     click.option(
@@ -114,12 +117,7 @@ SPEC_OPTIONS = [
         type=click.IntRange(min=0),
         help="Seed for all noise and for the sample order.",
     ),
-    click.option(
-        "--device",
-        default="auto",
-        show_default=True,
-        help="Device: cpu, cuda, cuda:1, mps or auto.",
-    ),
+    device_option,
 ]
 
 
@@ -177,8 +175,7 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
             result = run_spec(loaded, directory, device, advance, plan)
     except KeyboardInterrupt:
         click.echo(
-            "interrupted; finished blocks of 64 samples are kept, and the same command resumes "
-            "the run",
+            "interrupted; finished tasks are kept, and the same command resumes the run",
             err=True,
         )
         sys.exit(INTERRUPTED)
@@ -321,12 +318,7 @@ def list_(kind: str, as_json: bool) -> None:
     show_default=True,
     help="Seed of methods that use noise.",
 )
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    help="Device: cpu, cuda, cuda:1, mps or auto.",
-)
+@device_option
 def explain(
     images: Sequence[Path],
     model: str,

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from heatproof.cli import INTERRUPTED, command, main
+from heatproof.cli import INTERRUPTED, command, device_option, main
 
 
 @main.command(**command)
@@ -72,9 +72,7 @@ from heatproof.cli import INTERRUPTED, command, main
     show_default=True,
     help="Seed of crops, deletions and the order of the images.",
 )
-@click.option(
-    "--device", default="auto", show_default=True, help="Device: cpu, cuda, cuda:1, mps or auto."
-)
+@device_option
 def finetune(
     model: str, data: str, out: Path, weights: str | None, device: str, **options: Any
 ) -> None:

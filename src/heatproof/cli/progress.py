@@ -55,29 +55,29 @@ def run_progress(plan: Plan) -> Iterator[Callable[[Task, bool], None]]:
         Passes("{task.fields[speed]}"),
     )
     with bar:
-        shown = bar.add_task(f"task 0/{len(plan.tasks)}", total=total, speed="")
+        run_bar = bar.add_task(f"task 0/{len(plan.tasks)}", total=total, speed="")
 
         def advance(task: Task, was_stored: bool) -> None:
             nonlocal reused, done
             done += 1
             if was_stored:
                 reused += total * len(task.indices) / images
-            bar.update(shown, description=f"task {done}/{len(plan.tasks)}")
+            bar.update(run_bar, description=f"task {done}/{len(plan.tasks)}")
 
         yield advance
-        bar.update(shown, completed=total)
+        bar.update(run_bar, completed=total)
 
 
 @contextmanager
 def preparation_progress() -> Iterator[Callable[[str, int, int], None]]:
     """Show one bar for each model that is trained before a run."""
     with _bar(TextColumn("{task.description}"), BarColumn()) as bar:
-        shown: dict[str, TaskID] = {}
+        bars: dict[str, TaskID] = {}
 
-        def advance(what: str, done: int, total: int) -> None:
-            if what not in shown:
-                shown[what] = bar.add_task(what, total=total)
-            bar.update(shown[what], completed=done)
+        def advance(description: str, done: int, total: int) -> None:
+            if description not in bars:
+                bars[description] = bar.add_task(description, total=total)
+            bar.update(bars[description], completed=done)
 
         yield advance
 
@@ -91,12 +91,11 @@ def step_progress() -> Iterator[Callable[[int, int, float], None]]:
         TextColumn("loss {task.fields[loss]:.3f}"),
     )
     with bar:
-        shown: list[TaskID] = []
 
         def advance(step: int, total: int, loss: float) -> None:
-            if not shown:
-                shown.append(bar.add_task("", total=total, loss=loss))
-            bar.update(shown[0], completed=step, loss=loss)
+            if not bar.task_ids:
+                bar.add_task("", total=total, loss=loss)
+            bar.update(bar.task_ids[0], completed=step, loss=loss)
 
         yield advance
 
@@ -106,7 +105,7 @@ def finetune_progress() -> Iterator[Callable[[Step], None]]:
     """Show a bar of a fine-tuning with speed and loss."""
     bar = _bar(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"))
     with bar:
-        shown = bar.add_task("validating the original model", total=None, status="")
+        run_bar = bar.add_task("validating the original model", total=None, status="")
 
         def advance(step: Step) -> None:
             speed = bar.tasks[0].speed
@@ -114,7 +113,7 @@ def finetune_progress() -> Iterator[Callable[[Step], None]]:
             if speed:
                 status = f"{speed:.0f} images/s, {status}"
             bar.update(
-                shown,
+                run_bar,
                 description=f"epoch {step.epoch}/{step.epochs}",
                 completed=step.images,
                 total=step.total,

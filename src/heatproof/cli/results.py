@@ -102,28 +102,26 @@ def _print_ranks(
     ranks = lines.pivot(index="method", columns="baseline", values="rank")
     order = ranks.mean(axis=1).sort_values(na_position="last").index
     for method, row in ranks.loc[order].iterrows():
-        known = row.dropna()
-        if not len(known):
+        ranked = row.dropna()
+        if not len(ranked):
             table.add_row(NONE, escape(str(method)), NONE, NONE, NONE)
             continue
         table.add_row(
-            f"{known.mean():.1f}",
+            f"{ranked.mean():.1f}",
             escape(str(method)),
-            f"{known.min():.0f}",
-            f"{known.max():.0f}",
-            str(known.idxmax()),
+            f"{ranked.min():.0f}",
+            f"{ranked.max():.0f}",
+            str(ranked.idxmax()),
         )
     console.print(table)
 
 
 def print_plan(plan: Plan, expected: Forecast, to_train: Sequence[str] = ()) -> None:
     """Print what a run would cost, and what has to be trained before it."""
-    for what in to_train:
-        print_plain(f"first: {what}")
-    columns = {"model": "left"} | dict.fromkeys(
-        ("images", "forwards", "backwards", "time"), "right"
-    )
-    table = make_table(columns)
+    for description in to_train:
+        print_plain(f"first: {description}")
+    numbers = ("images", "forwards", "backwards", "time")
+    table = make_table({"model": "left"} | dict.fromkeys(numbers, "right"))
     for subject, cost in plan_cost(plan).items():
         counts = (f"{count:,}" for count in (cost.images, cost.forwards, cost.backwards))
         table.add_row(escape(subject.title), *counts, duration(expected.seconds[subject]))
@@ -133,7 +131,7 @@ def print_plan(plan: Plan, expected: Forecast, to_train: Sequence[str] = ()) -> 
         bool(record.not_applicable) for task in plan.tasks for record in task.records
     )
     note = f" ({not_applicable} not applicable)" if not_applicable else ""
-    console.print(f"{len(plan.tasks)} blocks of samples, {results} results{note}")
+    console.print(f"{len(plan.tasks)} tasks, {results} results{note}")
     if all(label is None for task in plan.tasks for label in task.data.labels):
         console.print(
             "The images have no labels: methods explain the model's own predictions, and "
@@ -150,15 +148,13 @@ def print_validated(spec: str, plan: Plan) -> None:
     """Print that a spec is valid, and how each model preprocesses its images."""
     samples = sum(len(task.indices) for task in plan.tasks)
     results = sum(len(task.records) for task in plan.tasks)
-    print_plain(
-        f"{spec} is valid: {samples} samples, {results} results in {len(plan.tasks)} blocks"
-    )
-    for title, model in {task.title: task.model for task in plan.tasks}.items():
+    print_plain(f"{spec} is valid: {samples} samples, {results} results in {len(plan.tasks)} tasks")
+    for subject, model in {task.subject: task.model for task in plan.tasks}.items():
         mean = ", ".join(f"{value:.3g}" for value in model.mean.flatten().tolist())
         std = ", ".join(f"{value:.3g}" for value in model.std.flatten().tolist())
         print_plain(
-            f"{title}: {model.size} px (shorter side resized to {model.resize}, then the centre "
-            f"cropped), mean {mean}, std {std}, {model.n_classes} classes"
+            f"{subject.title}: {model.size} px (shorter side resized to {model.resize}, then the "
+            f"centre cropped), mean {mean}, std {std}, {model.n_classes} classes"
         )
 
 
@@ -193,18 +189,9 @@ def print_trained(trained: Trained) -> None:
 
 def print_finetuned(result: FineTuned, model: str, weights: str | None, fine_tuned: str) -> None:
     """Print the metrics of all epochs, what was skipped, and how a spec uses the weights."""
-    columns = {"epoch": "left"} | dict.fromkeys(
-        (
-            "loss",
-            "clean",
-            "worst patch (all correct)",
-            "worst patch (largest drop)",
-            "seconds",
-            "",
-        ),
-        "right",
-    )
-    table = make_table(columns)
+    worst = ("worst patch (all correct)", "worst patch (largest drop)")
+    numbers = ("loss", "clean", *worst, "seconds", "")
+    table = make_table({"epoch": "left"} | dict.fromkeys(numbers, "right"))
     for epoch in result.metrics:
         table.add_row(*_epoch_row(epoch, result.best))
     console.print(table)

@@ -2,8 +2,8 @@
 
 ``watermark:paperbirds:test`` is a data set over another one. Either a mark is painted on the image
 and labels are random, so that only the mark reveals them; or pixels are removed by a rule that
-reveals the class. On a blank canvas there is nothing but the mark. The pixels that reveal the class
-are the silhouette of the sample.
+reveals the class. On an empty canvas there is nothing but the mark. The pixels that reveal the
+class are the silhouette of the sample.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERSION = 1  # raised when images are changed differently
 BOX = 60 / 224  # side of the square around a number, as a fraction of the image's side
 REMOVED = 0.7  # fraction of the pixels that is removed
 NOTCH = 0.05  # fraction of the pixels that is removed at a position that depends on the class
-GREY = 128 / 255  # of a blank canvas
+GREY = 128 / 255  # of an empty canvas
 DIGITS = (  # 3×5, row by row
     "111101101101111",
     "010110010010111",
@@ -185,8 +185,8 @@ class Altered:
         self.classes: Sequence[str] = getattr(images, "classes", ())
         if not self.classes:
             raise HeatproofError(
-                f"{kind}:{images.name}: marks are put on data whose classes are counted: "
-                "paperbirds or cifar10"
+                f"{kind}:{images.name}: images can be altered only if their number of classes is "
+                "known; use paperbirds or cifar10"
             )
         if any(label is None for label in images.labels):
             raise HeatproofError(f"{kind}:{images.name}: some images have no label")
@@ -232,7 +232,7 @@ def _register(kind: str, summary: str) -> None:
     ) -> Altered:
         if not rest:
             raise HeatproofError(
-                f"{kind} is put on other data: write {kind}:paperbirds:test or {kind}:cifar10:/path"
+                f"{kind} alters other data: write {kind}:paperbirds:test or {kind}:cifar10:/path"
             )
         return Altered(load_data(rest, model, split=split, limit=limit, seed=seed), kind, seed)
 

@@ -70,7 +70,9 @@ class PartData(Data, Protocol):
     @property
     def part_names(self) -> Sequence[str]: ...
 
-    def parts(self, index: int) -> PartViews: ...
+    def parts(self, index: int) -> PartViews:
+        """Decode the parts of one sample."""
+        ...
 
 
 def code_of(data: Data) -> str | None:
@@ -143,5 +145,5 @@ def _class_indices(labels: Sequence[int] | Tensor) -> list[int | None]:
         return [None if label is None else operator.index(label) for label in labels]
     except TypeError:
         raise HeatproofError(
-            f"labels must be numbers of classes, from 0; got {join_limited(map(str, labels))}"
+            f"labels must be class indices, from 0; got {join_limited(map(str, labels))}"
         ) from None

@@ -54,7 +54,7 @@ class DataEntry:
             HeatproofError: If an argument is given that the function does not take, or it does
                 not return a data set.
         """
-        given = {"rest": rest, "model": model, "split": split, "limit": limit, "seed": seed}
+        arguments = {"rest": rest, "model": model, "split": split, "limit": limit, "seed": seed}
         parameters = inspect.signature(self.function).parameters
         for name, value in (("split", split), ("limit", limit)):
             if value is not None and name not in parameters:
@@ -66,7 +66,8 @@ class DataEntry:
             raise HeatproofError(
                 f'data {self.id}: nothing is expected after its name; got "{rest}"'
             )
-        opened = self.function(**{name: given[name] for name in given if name in parameters})
+        accepted = {name: value for name, value in arguments.items() if name in parameters}
+        opened = self.function(**accepted)
         if not is_data(opened):
             raise HeatproofError(
                 f"data {self.id} must return a data set, such as hp.TensorData(images, labels); it "
@@ -211,9 +212,9 @@ def training_split(name: str) -> str:
     """
     entry, rest = find_entry(name)
     if entry.training_split is None:
-        having = [e.id for e in DATA if e.training_split is not None]
+        trainable = [e.id for e in DATA if e.training_split is not None]
         raise HeatproofError(
-            f"{name} has no split to train on; data that has one: {', '.join(having)}"
+            f"{name} has no split to train on; data that has one: {', '.join(trainable)}"
         )
     return entry.training_split(rest)
 
@@ -221,8 +222,13 @@ def training_split(name: str) -> str:
 def default_reference(evaluated: Data, model: Model, seed: int) -> Data:
     """Open the data that a data set names as its reference.
 
+    Args:
+        evaluated: The data set that maps are evaluated on.
+        model: The model that the images are fitted to.
+        seed: Seed for the sample order.
+
     Raises:
-        HeatproofError: If it names none.
+        HeatproofError: If the data set names none.
     """
     kind = evaluated.name.partition(":")[0]
     hook = DATA[kind].reference if kind in DATA else None
@@ -259,7 +265,7 @@ def load_batch(data: Data, indices: Sequence[int], model: Model, with_parts: boo
     Args:
         data: The data set.
         indices: Positions of the samples in it.
-        model: The model whose input space the images are brought to.
+        model: The model that the images are normalized for.
         with_parts: Whether to load the parts of the objects as well, if the data has parts.
 
     Raises:
@@ -282,7 +288,8 @@ def load_batch(data: Data, indices: Sequence[int], model: Model, with_parts: boo
         for i, error in zip(indices, loaded, strict=True)
         if isinstance(error, UnreadableImage)
     }
-    _check_size(data, samples, model)
+    for sample in samples:
+        check_size(data, sample.image, model)
     masks = [s.silhouette for s in samples if s.silhouette is not None]
     return Batch(
         ids=[s.id for s in samples],
@@ -294,14 +301,16 @@ def load_batch(data: Data, indices: Sequence[int], model: Model, with_parts: boo
     )
 
 
-def _check_size(data: Data, samples: Sequence[Sample], model: Model) -> None:
+def check_size(data: Data, image: Tensor, model: Model) -> None:
+    """Check that an image of a data set has the size that a model takes.
+
+    Raises:
+        HeatproofError: If it has another one.
+    """
     expected = (len(model.mean), model.size, model.size)
-    for sample in samples:
-        if sample.image.shape != expected:
-            shape, takes = ("×".join(map(str, s)) for s in (sample.image.shape, expected))
-            raise HeatproofError(
-                f"{data.name} gives images of {shape}, but {model.name} takes {takes}"
-            )
+    if image.shape != expected:
+        shape, takes = ("×".join(map(str, s)) for s in (image.shape, expected))
+        raise HeatproofError(f"{data.name} gives images of {shape}, but {model.name} takes {takes}")
 
 
 def _normalize(samples: Sequence[Sample], model: Model) -> Tensor:  # (B, 3, H, W)

@@ -62,8 +62,10 @@ class Cifar10:
         if split not in BATCHES:
             raise HeatproofError(f'CIFAR-10 has no split "{split}"; it has: {", ".join(BATCHES)}')
         pixels, labels = _read(path, split)
-        self.name, self.size, self.resize = f"cifar10:{path}:{split}", size, resize
         index = _class_index(names)
+        self.name = f"cifar10:{path}:{split}"
+        self.size = size
+        self.resize = resize
         self.pixels = pixels[:limit]  # (N, 32, 32, 3)
         self.labels: Sequence[int | None] = [index[label] for label in labels[:limit].tolist()]
         self.ids: Sequence[str] = [f"{split}-{i:05d}" for i in range(len(self.pixels))]
@@ -109,18 +111,19 @@ def open_cifar10(
     path, split = path_and_split(rest, split)
     if model is None:
         return Cifar10(path, split, limit=limit)
-    fitted = {"size": model.size, "resize": model.resize}
-    return Cifar10(path, split, names=model.classes, limit=limit, **fitted)
+    return Cifar10(
+        path, split, size=model.size, resize=model.resize, names=model.classes, limit=limit
+    )
 
 
 def _class_index(names: Sequence[str] | None) -> Sequence[int]:
     """Return the model's index of each class, by name; by number if it has no names."""
     if names is None:
         return range(len(CLASSES))
-    strange = [name for name in CLASSES if name not in names]
-    if strange:
+    missing = [name for name in CLASSES if name not in names]
+    if missing:
         raise HeatproofError(
-            f"the model has no class named {', '.join(strange[:3])}; CIFAR-10 has: "
+            f"the model has no class named {', '.join(missing[:3])}; CIFAR-10 has: "
             f"{', '.join(CLASSES)}"
         )
     return [list(names).index(name) for name in CLASSES]
@@ -202,5 +205,5 @@ class _ArraysOnly(pickle.Unpickler):
         }
         short = module.removeprefix("numpy.core.").removeprefix("numpy._core.")
         if (short, name) not in allowed:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no array")
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not an array")
         return allowed[short, name]

@@ -87,6 +87,7 @@ class ImageFolder:
 
     @cached_property
     def files(self) -> list[Path]:
+        """The path of each image."""
         return [self.root / image for image in self.ids]
 
     @cached_property
@@ -115,7 +116,7 @@ def open_folder(
         )
     if split:
         raise HeatproofError(
-            f"{name}: an image folder has no splits, so split={split} says nothing; name the "
+            f"{name}: an image folder has no splits, so split={split} has no meaning; name the "
             "folder of that split"
         )
     return _open(rest, model, seed, limit)
@@ -157,7 +158,7 @@ def list_images(root: Path) -> list[str]:
                     elif entry.name[entry.name.rfind(".") :].lower() in SUFFIXES:
                         images.append(below + entry.name)
         except OSError as error:
-            raise HeatproofError(f"cannot look into {root / below}: {error.strerror}") from None
+            raise HeatproofError(f"cannot list {root / below}: {error.strerror}") from None
     return sorted(images, key=lambda image: image.split("/"))
 
 
@@ -238,19 +239,25 @@ def read_image(path: Path) -> Image.Image:
         raise UnreadableImage(f"{path.name}: {str(error).replace(str(path), path.name)}") from error
 
 
-def fit(image: Image.Image, size: int, resize: int) -> torch.Tensor:  # (3, size, size) in [0, 1]
+def fit(image: Image.Image, size: int, resize: int) -> torch.Tensor:
     """Resize the shorter side to `resize` and crop the middle.
 
-    An image that has the size already is taken as it is.
+    An image that already has the right size is taken as it is.
+
+    Args:
+        image: An RGB image.
+        size: Side of the result in pixels.
+        resize: Length of the shorter side before cropping.
+
+    Returns:
+        Pixels ``(3, size, size)`` in [0, 1].
     """
     if image.size == (size, size):
         return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).float() / 255
     shorter = min(image.size)
     width, height = (max(resize, int(resize * side / shorter)) for side in image.size)
-    left, top = round((width - size) / 2), round((height - size) / 2)
-    pixels = np.asarray(
-        image.resize((width, height), Image.Resampling.BILINEAR).crop(
-            (left, top, left + size, top + size)
-        )
-    )
+    left = round((width - size) / 2)
+    top = round((height - size) / 2)
+    resized = image.resize((width, height), Image.Resampling.BILINEAR)
+    pixels = np.asarray(resized.crop((left, top, left + size, top + size)))
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255

@@ -55,13 +55,16 @@ class FunnyBirds:
         self, root: Path, *, size: int = 256, split: str = "test", limit: int | None = None
     ):
         scenes = _read_json(root / f"dataset_{split}.json")
-        self.name, self.root, self.size, self.split = f"funnybirds:{root}", root, size, split
+        self.name = f"funnybirds:{root}"
+        self.root = root
+        self.size = size
+        self.split = split
         self.part_names: Sequence[str] = sorted(_read_json(root / "parts.json"))
-        strange = [p for p in self.part_names if p not in INSTANCES]
-        if strange:
+        unknown = [p for p in self.part_names if p not in INSTANCES]
+        if unknown:
             raise HeatproofError(
-                f"{root / 'parts.json'} names parts that a part map has no colour for: "
-                f"{', '.join(strange)}"
+                f"{root / 'parts.json'} names parts that have no colour in part maps: "
+                f"{', '.join(unknown)}"
             )
         self.labels: Sequence[int | None] = [int(scene["class_idx"]) for scene in scenes][:limit]
         self.ids: Sequence[str] = [

@@ -139,10 +139,10 @@ def label_confidence(model: Model, data: Data) -> Tensor:
         )
     samples = map(repr, zip(data.ids, data.fingerprints, data.labels, strict=True))
     key = _digest([model.fingerprint(), data.name, *samples])
-    of_model = _confidences.setdefault(model, {})
-    if key not in of_model:
-        of_model[key] = _compute_label_confidence(model, data)
-    return of_model[key]
+    by_data = _confidences.setdefault(model, {})
+    if key not in by_data:
+        by_data[key] = _compute_label_confidence(model, data)
+    return by_data[key]
 
 
 def _compute_label_confidence(model: Model, data: Data) -> Tensor:

@@ -68,7 +68,7 @@ def class_index(
     best = max(readings, key=len)
     if len(best) == len(texts):
         return best
-    strange = [text for text in texts if text not in best]
+    unmatched = [text for text in texts if text not in best]
     named = (
         f"named like {', '.join(classes[:3])}"
         if classes
@@ -76,8 +76,8 @@ def class_index(
     )
     hint = " or ImageNet's ids, such as n01440764" if n_classes == 1000 else ""
     raise HeatproofError(
-        f"{len(strange)} of {len(texts)} {where} are not classes of the model: "
-        f"{join_limited(strange)}; its classes are {named}. Write those names, numbers from "
+        f"{len(unmatched)} of {len(texts)} {where} are not classes of the model: "
+        f"{join_limited(unmatched)}; its classes are {named}. Write those names, numbers from "
         f"0{hint}; or give the model its class names: hp.Model(…, classes=[…])"
     )
 
@@ -112,8 +112,16 @@ def labels_of(path: Path, ids: Sequence[str], root: Path) -> list[str]:
     The file names images by their path, with or without the suffix. Images and lines must match one
     to one.
 
+    Args:
+        path: A CSV or TSV file.
+        ids: Paths of the images below the folder.
+        root: The folder, for messages.
+
+    Returns:
+        One label per image, in the order of ``ids``.
+
     Raises:
-        HeatproofError: If they do not, or the file cannot be read.
+        HeatproofError: If they do not match, or the file cannot be read.
     """
     images = _by_name(ids)
     texts: dict[str, str] = {}
@@ -173,12 +181,13 @@ def _rows(path: Path) -> Iterable[tuple[str, str]]:
             "is label"
         )
     else:
-        file, label, first_line = 0, 1, 1
+        file = 0
+        label = 1
+        first_line = 1
     for number, row in enumerate(rows[first_line - 1 :], start=first_line):
         if len(row) <= max(file, label):
             raise HeatproofError(
-                f"{path}, line {number}: expected a file's name and its label, found "
-                f"{' '.join(row)!r}"
+                f"{path}, line {number}: expected a file name and a label, found {' '.join(row)!r}"
             )
         text = row[label].strip()
         yield row[file], text.split()[0] if text and WNID.fullmatch(text.split()[0]) else text

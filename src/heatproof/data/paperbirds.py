@@ -32,7 +32,8 @@ Piece = tuple[Colour, Points]
 
 PARTS = ("beak", "eye", "foot", "tail", "wing")
 SPLITS = {"train": 24_000, "val": 2_000, "test": 2_000}
-SMALLEST, LARGEST = 32, 1024
+SMALLEST = 32  # side in pixels
+LARGEST = 1024
 # of the pixels of the training split, per channel
 MEAN = (0.579, 0.561, 0.570)
 STD = (0.201, 0.200, 0.195)
@@ -42,6 +43,7 @@ STD = (0.201, 0.200, 0.195)
 
 
 def outline(*points: float) -> Points:
+    """Return a polygon, given as x, y, x, y, …"""
     return np.array(points, dtype=np.float64).reshape(-1, 2)
 
 
@@ -50,7 +52,8 @@ def moved(points: Points, x: float, y: float) -> Points:
 
 
 def turned(points: Points, degrees: float, about: tuple[float, float] = (0.0, 0.0)) -> Points:
-    c, s = cos(degrees * pi / 180), sin(degrees * pi / 180)
+    c = cos(degrees * pi / 180)
+    s = sin(degrees * pi / 180)
     return (points - about) @ np.array([[c, s], [-s, c]]) + about
 
 
@@ -62,11 +65,10 @@ def ellipse(
 
 
 def smooth(*points: float, steps: int = 5) -> Points:
-    """The closed Catmull–Rom curve through the given points."""
-    p1 = outline(*points)
-    p0, p2, p3 = np.roll(p1, 1, 0), np.roll(p1, -1, 0), np.roll(p1, -2, 0)
+    """Return the closed Catmull–Rom curve through points, given as x, y, x, y, …"""
+    corners = outline(*points)
+    p0, p1, p2, p3 = (np.roll(corners, shift, 0)[:, None] for shift in (1, 0, -1, -2))
     t = (np.arange(steps) / steps)[None, :, None]
-    p0, p1, p2, p3 = (p[:, None] for p in (p0, p1, p2, p3))
     curve = (
         2 * p1
         + (p2 - p0) * t
@@ -79,7 +81,7 @@ def smooth(*points: float, steps: int = 5) -> Points:
 def feather(
     x: float, y: float, length: float, width: float, degrees: float, tip: float = 0.7
 ) -> Points:
-    """A leaf that starts at (x, y) and is widest at `tip` of its length."""
+    """Return a leaf that starts at (x, y) and is widest at the fraction `tip` of its length."""
     half = width / 2
     shape = smooth(
         0, -0.3 * half, tip * length, -half, length, 0, tip * length, half, 0, 0.3 * half, steps=6
@@ -121,13 +123,11 @@ DISTRACTORS = hexes(
 
 # Parts: variants as data. Each variant is a stack of paper pieces, from the lowest to the topmost.
 
-EYE, BEAK, TAIL, SHOULDER, HIP = (
-    (0.39, -0.36),
-    (0.58, -0.30),
-    (-0.42, 0.10),
-    (0.16, -0.02),
-    (0.02, 0.36),
-)
+EYE = (0.39, -0.36)
+BEAK = (0.58, -0.30)
+TAIL = (-0.42, 0.10)
+SHOULDER = (0.16, -0.02)
+HIP = (0.02, 0.36)
 
 
 def _eye(*rings: tuple[Colour, float]) -> list[Piece]:
@@ -377,7 +377,7 @@ NAMES = (
 
 
 def compatible(label: int, parts: Collection[str]) -> tuple[int, ...]:
-    """Return the classes that cannot be told from `label` when only `parts` are visible."""
+    """Return the classes that look like ``label`` when only ``parts`` are visible."""
     visible = [i for i, part in enumerate(PARTS) if part in parts]
     return tuple(
         c
@@ -412,7 +412,8 @@ HEAD = ellipse(0.34, -0.34, 0.29, 0.27)
 BREAST = smooth(
     0.30, -0.06, 0.46, 0.06, 0.40, 0.24, 0.18, 0.39, -0.06, 0.38, 0.10, 0.26, 0.24, 0.12
 )
-CENTRE, REACH = (0.04, 0.04), (1.02, 0.72)  # the middle of a whole bird and half its extent
+CENTRE = (0.04, 0.04)  # of a whole bird
+REACH = (1.02, 0.72)  # half the extent of a whole bird
 SHAPES = (
     ellipse(0, 0, 1, 1),
     ellipse(0, 0, 1, 0.5),
@@ -423,11 +424,14 @@ SHAPES = (
     outline(-0.8, -0.8, 0.8, -0.8, 0.8, 0.8, -0.8, 0.8),
     smooth(-1, 0.3, -0.6, -0.2, -0.1, -0.5, 0.4, -0.3, 0.9, 0.0, 0.9, 0.35),
 )
-HILLS, MOST_DISTRACTORS = 2, 10
+HILLS = 2
+MOST_DISTRACTORS = 10
 OVERSAMPLING = 4
 
 # Paint numbers grow from the lowest paper to the topmost: 0 sky, hills, distractors, the bird.
-HILL, DISTRACTOR, BIRD = 1, 1 + HILLS, 1 + HILLS + MOST_DISTRACTORS
+HILL = 1
+DISTRACTOR = HILL + HILLS
+BIRD = DISTRACTOR + MOST_DISTRACTORS
 STACK = ("tail", "foot", "body", "wing", "beak", "eye")
 PAINTS_EACH = 4
 PAINT = {name: BIRD + PAINTS_EACH * i for i, name in enumerate(STACK)}
@@ -435,13 +439,13 @@ SHADE = (1.0, 0.87, 0.75, 0.64)  # light left under 0, 1, 2, 3 steps of shadow
 SHADOW_LENGTH = 0.034  # of the picture's side
 MOST_PAINTS = 256 // len(SHADE)
 
-HEIGHT_OF_PAINT = np.zeros(MOST_PAINTS, np.uint8)  # who casts a shadow on whom
+HEIGHT_OF_PAINT = np.zeros(MOST_PAINTS, np.uint8)  # higher paint casts a shadow on lower paint
 PART_OF_PAINT = np.zeros(MOST_PAINTS, np.uint8)  # 0 background, 1 body, 2… the parts
 HEIGHT_OF_PAINT[HILL:BIRD] = [1, 2] + [3] * MOST_DISTRACTORS
 for _name, _height in zip(STACK, (4, 4, 5, 6, 6, 6), strict=True):
-    _own = slice(PAINT[_name], PAINT[_name] + PAINTS_EACH)
-    HEIGHT_OF_PAINT[_own] = _height
-    PART_OF_PAINT[_own] = 1 if _name == "body" else 2 + PARTS.index(_name)
+    _paints = slice(PAINT[_name], PAINT[_name] + PAINTS_EACH)
+    HEIGHT_OF_PAINT[_paints] = _height
+    PART_OF_PAINT[_paints] = 1 if _name == "body" else 2 + PARTS.index(_name)
 
 # the colours of a variant; its pieces as (colour number, outline)
 Cut = tuple[tuple[Colour, ...], list[tuple[int, Points]]]
@@ -498,6 +502,7 @@ def render(
 
 
 def label_of(index: int) -> int:
+    """Return the class of a picture."""
     return index % len(CLASSES)
 
 
@@ -538,7 +543,9 @@ class Stage:
 
     def __init__(self, chance: Chance) -> None:
         between = chance.between
-        unit, stretch, facing = between(0.355, 0.445), between(0.94, 1.06), (-1, 1)[chance.below(2)]
+        unit = between(0.355, 0.445)
+        stretch = between(0.94, 1.06)
+        facing = (-1, 1)[chance.below(2)]
         self.pose = turned(np.diag([unit * stretch * facing, unit / stretch]), between(-14, 14))
         room = [max(0.03, 0.5 - reach * unit) for reach in REACH]
         self.position = np.array(
@@ -546,7 +553,9 @@ class Stage:
         )
         self.swing = {part: SWING[part] * between(-1, 1) for part in PARTS}
 
-        hue, saturation, value = between(0, 1), between(0.16, 0.48), between(0.72, 0.95)
+        hue = between(0, 1)
+        saturation = between(0.16, 0.48)
+        value = between(0.72, 0.95)
         breast = hsv(hue + between(-0.08, 0.08), 0.45 * saturation, min(1.0, value + 0.12))
         self.body = (hsv(hue, saturation, value), breast)
         self.sky = hsv(between(0, 1), between(0.12, 0.42), between(0.55, 0.95))
@@ -560,7 +569,8 @@ class Stage:
         ]
         angle = between(0.2, 0.8) * pi
         self.shadow = np.array([cos(angle), sin(angle)])
-        self.brightness, self.ramp = between(0.86, 1.02), between(0.08, 0.28)
+        self.brightness = between(0.86, 1.02)
+        self.ramp = between(0.08, 0.28)
         self.distractors = [
             (
                 DISTRACTORS[chance.below(len(DISTRACTORS))],
@@ -576,9 +586,8 @@ class Stage:
 def hill(highest: float, chance: Chance) -> Points:
     between = chance.between
     x = np.linspace(-0.05, 1.05, 14)
-    wave = between(0.01, 0.07) * np.sin(between(3, 8) * x + between(0, 2 * pi)) + between(
-        -0.1, 0.1
-    ) * (x - 0.5)
+    wave = between(0.01, 0.07) * np.sin(between(3, 8) * x + between(0, 2 * pi))
+    wave = wave + between(-0.1, 0.1) * (x - 0.5)
     return np.concatenate(
         [np.stack([x, between(highest, 1.15) + wave], axis=1), outline(1.05, 1.5, -0.05, 1.5)]
     )
@@ -636,7 +645,8 @@ def lit(stage: Stage, label: int, paints: Pixels) -> Pixels:
             .astype(int)
             .tolist()
         )
-        left, right = max(dx, 0), side + min(dx, 0)
+        left = max(dx, 0)
+        right = side + min(dx, 0)
         steps[dy:, left:right] += (
             height[: side - dy, left - dx : right - dx] > height[dy:, left:right]
         )
@@ -696,7 +706,9 @@ class Paperbirds:
             raise HeatproofError(f"limit must be at least 1; got {limit}")
         count = min(SPLITS[split], limit or SPLITS[split])
         self.name = f"paperbirds:{split}"
-        self.split, self.size, self.seed = split, size, seed
+        self.split = split
+        self.size = size
+        self.seed = seed
         prefix = split if seed == 0 else f"{split}.{seed}"
         self.ids: Sequence[str] = [f"{prefix}-{index:05d}" for index in range(count)]
         self.labels: Sequence[int | None] = [label_of(index) for index in range(count)]
@@ -706,14 +718,14 @@ class Paperbirds:
         return len(self.ids)
 
     def scene(self, index: int, parts: Collection[str] = PARTS) -> Scene:
+        """Draw a picture with some of its parts."""
         return render(self.seed, self.split, range(len(self))[index], size=self.size, parts=parts)
 
     def load(self, index: int) -> Sample:
-        scene = (
-            _cached_scene(self.seed, self.split, range(len(self))[index])
-            if self.size == CACHED_SIZE
-            else self.scene(index)
-        )
+        if self.size == CACHED_SIZE:
+            scene = _cached_scene(self.seed, self.split, range(len(self))[index])
+        else:
+            scene = self.scene(index)
         image = torch.from_numpy(scene.image).permute(2, 0, 1).float() / 255
         return Sample(
             self.ids[index], image.contiguous(), scene.label, torch.from_numpy(scene.part_map > 0)

@@ -47,14 +47,14 @@ class Reference:
 
 
 def reference_for(
-    evaluated: Data, model: Model, given: Data | None = None, seed: int = 0
+    evaluated: Data, model: Model, named: Data | None = None, seed: int = 0
 ) -> Reference:
     """Return the reference images for a data set, none of which is evaluated.
 
     Args:
         evaluated: The data set that maps are evaluated on.
         model: The model that the images are fitted to.
-        given: The reference images that the user names. By default the data set says which to
+        named: The reference images that the user names. By default the data set says which to
             use, such as the training split, or the other images of a folder.
         seed: Seed for the sample order.
 
@@ -63,10 +63,10 @@ def reference_for(
     """
     if isinstance(evaluated, Grids):
         raise HeatproofError("There are none for grids")
-    data = given or default_reference(evaluated, model, seed)
+    data = named or default_reference(evaluated, model, seed)
     taken = set(zip(evaluated.ids, evaluated.fingerprints, strict=True))
     rest = [i for i in range(len(data.ids)) if (data.ids[i], data.fingerprints[i]) not in taken]
-    if given and len(rest) < len(data.ids):
+    if named and len(rest) < len(data.ids):
         raise HeatproofError(
             f"{len(data.ids) - len(rest)} of the {len(data.ids)} reference images of {data.name} "
             "are evaluated; name images that are not, or leave the reference out"
@@ -76,4 +76,4 @@ def reference_for(
             f"all images of {data.name} are evaluated, and none is left as a reference; lower the "
             "limit or name a reference"
         )
-    return Reference(data, rest if given else rest[:REFERENCE_SIZE])
+    return Reference(data, rest if named else rest[:REFERENCE_SIZE])

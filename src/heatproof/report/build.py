@@ -162,12 +162,11 @@ def ticks(text: str) -> Markup:
 
 def listing(names: list[str], most: int = 6) -> str:
     """Join names as "a, b and c"; a long list is cut and ends with the number of the rest."""
-    shown = list(names)
     if len(names) > most + 1:
-        shown = [*names[:most], f"{len(names) - most} more"]
-    if len(shown) < 2:
-        return "".join(shown)
-    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+        names = [*names[:most], f"{len(names) - most} more"]
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _style() -> str:

@@ -43,8 +43,8 @@ class Kept:
         labels: Their labels; None where a sample has none.
         logits: Their logits, ``(K,)`` each.
         grids: What samples on grids consist of; empty for other views.
-        shown: The first samples, whose images and maps are stored: the tensors of a sample's task,
-            and its row in them.
+        with_images: The first samples, whose images and maps are stored: the tensors of a sample's
+            task, and its row in them.
         whole: Tensors that all samples of a task have, task by task.
     """
 
@@ -52,7 +52,7 @@ class Kept:
     labels: list[int | None] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
     grids: dict[str, GridNote] = field(default_factory=dict)
-    shown: dict[str, tuple[dict[TensorKey, Tensor], int]] = field(default_factory=dict)
+    with_images: dict[str, tuple[dict[TensorKey, Tensor], int]] = field(default_factory=dict)
     whole: dict[TensorKey, list[Tensor]] = field(default_factory=dict)
 
     def add(self, task: TaskTensors) -> None:
@@ -63,14 +63,15 @@ class Kept:
         self.logits += list(task.tensors[LOGITS])
         self.grids |= dict(zip(ids, task.samples.grids or [], strict=False))
         images = len(task.tensors.get(IMAGES, ()))
-        self.shown |= {sample: (task.tensors, i) for i, sample in enumerate(ids[:images])}
+        self.with_images |= {sample: (task.tensors, i) for i, sample in enumerate(ids[:images])}
         for key, values in task.tensors.items():
             if len(values) == len(ids):
                 self.whole.setdefault(key, []).append(values)
 
-    def image(self, sample: str) -> Tensor | None:  # (C, H, W) uint8
+    def image(self, sample: str) -> Tensor:  # (C, H, W) uint8
         """Return the image of one of the first samples."""
-        return self._row(sample, IMAGES)
+        tensors, row = self.with_images[sample]
+        return tensors[IMAGES][row]
 
     def map(self, sample: str, method: str) -> Tensor | None:  # (h, w)
         """Return the map of one of the first samples, scaled to a largest absolute value of 1."""
@@ -85,7 +86,7 @@ class Kept:
     def has_maps(self, method: str) -> bool:
         """Return whether the maps of a method are stored for any sample."""
         key = TensorKey.map(method)
-        return any(key in tensors for tensors, _ in self.shown.values())
+        return any(key in tensors for tensors, _ in self.with_images.values())
 
     def shared_row(self, sample: str, protocol: ProtocolFacts, name: str) -> Tensor | None:
         """Return what a protocol computed for all methods, for one of the first samples."""
@@ -104,7 +105,7 @@ class Kept:
         return self._all(CHANNEL_PEAKS)
 
     def _row(self, sample: str, key: TensorKey) -> Tensor | None:
-        tensors, row = self.shown[sample]
+        tensors, row = self.with_images[sample]
         return tensors[key][row] if key in tensors and row < len(tensors[key]) else None
 
     def _all(self, key: TensorKey) -> Tensor | None:
@@ -191,12 +192,15 @@ class Run:
         return "version" not in self.provenance.spec
 
     def family(self, method: str) -> str:
+        """Return the family of a method, which has a colour and a symbol."""
         return self.methods[method].family if method in self.methods else "other"
 
     def controls(self, methods: Sequence[str]) -> list[str]:
-        return [m for m in methods if self.family(m) == CONTROL]
+        """Return the controls among methods, in their order."""
+        return [m for m in methods if self.is_control(m)]
 
     def is_control(self, method: str) -> bool:
+        """Return whether a method never looks at the model."""
         return self.family(method) == CONTROL
 
     @cached_property
@@ -251,7 +255,7 @@ class Run:
 
     @cached_property
     def preferred(self) -> list[Key]:
-        """Settings, those of fine-tuned networks first: to these a missing patch is nothing new."""
+        """The settings, those of fine-tuned networks first: they have seen deleted patches."""
 
         def is_plain(key: Key) -> bool:
             return not any(self.view_of(model, key).is_fine_tuned for model in self.models)
@@ -260,7 +264,7 @@ class Run:
 
     @cached_property
     def short_names(self) -> dict[str, str]:
-        """Models without what stands before the slash, if that is the same for all."""
+        """The models' names without the part before the slash, if that is the same for all."""
         if len({m.rpartition("/")[0] for m in self.models}) > 1:
             return {m: m for m in self.models}
         return {m: m.rpartition("/")[2] or m for m in self.models}
@@ -312,6 +316,7 @@ class Run:
         return {key: 1000 * sum(spent) / images[key] for key, spent in seconds.items()}
 
     def class_name(self, model: str, index: int | None) -> str:
+        """Return the name of a class of a model, or its index as a text."""
         if index is None:
             return "no label"
         facts = self.facts(model)

@@ -48,7 +48,13 @@ def weights_path(net: str, seed: int = 0, steps: int | None = None) -> Path:
 
 
 def retrained_path(recipe: RetrainRecipe, data: Data, seed: int = 0) -> Path:
-    """Return the cache path of a network trained on ``data``, whether or not the file exists."""
+    """Return the cache path of a network trained on ``data``, whether or not the file exists.
+
+    Args:
+        recipe: Network and training settings.
+        data: Training images.
+        seed: Training seed.
+    """
     net = net_named(recipe.net)
     key = _hash(asdict(recipe), seed, net.options, net.mean, net.std, digest(data))
     return home() / f"{recipe.net.replace('/', '-')}-{key}-retrained.safetensors"
@@ -98,8 +104,8 @@ def retrained(
     """
     path = retrained_path(recipe, data, seed)
     if not path.is_file():
-        what = f"training {recipe.net} on {data.name}"
-        retrain(recipe, data, path, seed, _step_progress(what, progress))
+        description = f"training {recipe.net} on {data.name}"
+        retrain(recipe, data, path, seed, _step_progress(description, progress))
     return path
 
 
@@ -152,10 +158,10 @@ def write_fine_tuned(
     shutil.rmtree(unfinished)
 
 
-def _step_progress(what: str, progress: Progress | None) -> loop.Progress | None:
+def _step_progress(description: str, progress: Progress | None) -> loop.Progress | None:
     if progress is None:
         return None
-    return lambda step, steps, loss: progress(what, step, steps)
+    return lambda step, steps, loss: progress(description, step, steps)
 
 
 def _hash(*parts: Any) -> str:

@@ -38,7 +38,7 @@ from heatproof.training.distributed import ProcessGroup, init_distributed
 from heatproof.training.loader import BatchLoader, Deletion
 from heatproof.training.losses import loss_function
 from heatproof.training.schedule import Schedule, resolve_schedule
-from heatproof.training.splits import opened, split
+from heatproof.training.splits import open_training_data, split
 from heatproof.training.validate import validate
 
 
@@ -162,13 +162,13 @@ def finetune(
         The weights file and the metrics of all epochs.
 
     Raises:
-        HeatproofError: If an argument is invalid, the data do not fit the model, ``out`` holds a
+        HeatproofError: If an argument is invalid, the data does not fit the model, ``out`` holds a
             fine-tuning with other settings, or training diverges.
     """
     loaded = load_model(model)
     deletion = Deletion(patches, Baseline.parse(baseline))
     grid_side(patches, loaded.size, loaded.size)
-    changes = {
+    settings = {
         "epochs": epochs,
         "batch_size": batch_size,
         "lr": lr,
@@ -178,14 +178,14 @@ def finetune(
         "gamma": gamma,
         "limit": limit,
     }
-    given = {key: value for key, value in changes.items() if value is not None}
-    resolved = resolve_schedule(schedule, given, loaded.module)
+    changes = {key: value for key, value in settings.items() if value is not None}
+    resolved = resolve_schedule(schedule, changes, loaded.module)
     if loaded.dtype not in (torch.float32, torch.float64):
         raise HeatproofError(
             f"{loaded.name} has weights of {loaded.dtype}, but training needs float32; "
             "convert it with module.float()"
         )
-    images = opened(data, loaded, resolved.limit, seed)
+    images = open_training_data(data, loaded, resolved.limit, seed)
     train_indices, val_indices, val_images = split(images, val, loaded, seed)
     if augment is None:
         augment = isinstance(images, ImageFolder)
@@ -276,14 +276,14 @@ class Trainer:
         batches = self.batch_indices(epoch)
         sizes = [len(batch) for batch in batches]
         rank = self.processes.rank
-        own = [batch[rank :: self.processes.size] for batch in batches]
+        local_batches = [batch[rank :: self.processes.size] for batch in batches]
         total = 0.0
         seen = 0.0
         on_gpu = [self.model.device] if self.model.device.type == "cuda" else []
         net.train()
         with torch.random.fork_rng(devices=on_gpu), torch.enable_grad():
             torch.manual_seed(int(generator(self.seed, "dropout", epoch, rank).integers(2**62)))
-            loader = self.train_loader.batches(own, epoch, self.deletion)
+            loader = self.train_loader.batches(local_batches, epoch, self.deletion)
             for number, batch in enumerate(loader, start=1):
                 count = len(batch.ids)
                 x = at_least_two(batch.x).contiguous(memory_format=torch.channels_last)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from heatproof.baselines import Baseline
 from heatproof.data.base import Data, UnreadableImage
+from heatproof.data.catalog import check_size
 from heatproof.data.folder import ImageFolder, read_image
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
@@ -162,12 +163,7 @@ class BatchLoader:
         except UnreadableImage as error:
             self.unreadable[sample] = str(error)
             return None
-        expected = (len(self.model.mean), self.model.size, self.model.size)
-        if pixels.shape != expected:
-            raise HeatproofError(
-                f"{self.data.name} gives images of {_by(pixels.shape)}, "
-                f"but {self.model.name} takes {_by(expected)}"
-            )
+        check_size(self.data, pixels, self.model)
         normalized = self._normalize(pixels.permute(1, 2, 0).contiguous())
         if self._cached_bytes + normalized.nbytes <= self.memory:
             self._cache[index] = normalized
@@ -184,10 +180,6 @@ class BatchLoader:
 
 def _single_core_pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
-
-
-def _by(shape: Sequence[int]) -> str:
-    return "×".join(map(str, shape))
 
 
 @dataclass(frozen=True)

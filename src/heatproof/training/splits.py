@@ -22,7 +22,7 @@ class Split(NamedTuple):
     val_data: Data
 
 
-def opened(data: Any, model: Model, limit: int | None, seed: int) -> Data:
+def open_training_data(data: Any, model: Model, limit: int | None, seed: int) -> Data:
     """Open the data to train on.
 
     Args:
@@ -37,13 +37,13 @@ def opened(data: Any, model: Model, limit: int | None, seed: int) -> Data:
     """
     if isinstance(data, tuple):
         return TensorData(*data)
-    if not isinstance(data, str):
-        if not is_data(data):
-            raise HeatproofError(
-                "data must be a name, a pair (images, labels) or a data set from load_data; "
-                f"got {type(data).__name__}"
-            )
+    if is_data(data):
         return data
+    if not isinstance(data, str):
+        raise HeatproofError(
+            "data must be a name, a pair (images, labels) or a data set from load_data; "
+            f"got {type(data).__name__}"
+        )
     entry, rest = find_entry(data)
     part = None if rest in entry.splits.values() else entry.splits.get("train")
     return load_data(data, model, split=part, limit=limit, seed=seed)
@@ -54,7 +54,7 @@ def split(images: Data, val: Any, model: Model, seed: int) -> Split:
 
     Args:
         images: The data to train on.
-        val: Validation data as `opened` takes it, or the fraction of ``images`` to hold
+        val: Validation data as `open_training_data` takes it, or the fraction of ``images`` to hold
             out. By default the data set's validation split, or a tenth of the images.
         model: The model, which labels must fit.
         seed: Seed for the choice.
@@ -74,7 +74,7 @@ def split(images: Data, val: Any, model: Model, seed: int) -> Split:
         chosen = held_out(images, val, seed)
         parts = Split([i for i in everything if i not in chosen], sorted(chosen), images)
     else:
-        other = opened(val, model, None, seed)
+        other = open_training_data(val, model, None, seed)
         parts = Split(everything, list(range(len(other.ids))), other)
         both = {*images.ids} & {*other.ids} if other.name == images.name else set()
         if both:
@@ -141,7 +141,7 @@ def check_labels(data: Data, indices: Sequence[int], model: Model) -> None:
     """Check that samples have labels that are classes of the model.
 
     Raises:
-        HeatproofError: If one has none, or another.
+        HeatproofError: If a sample has no label, or one that is not a class of the model.
     """
     unlabelled = [data.ids[i] for i in indices if data.labels[i] is None]
     if unlabelled:
@@ -149,9 +149,10 @@ def check_labels(data: Data, indices: Sequence[int], model: Model) -> None:
             f"{len(unlabelled)} images of {data.name} have no label, such as {unlabelled[0]}; put "
             "them into one subfolder per class"
         )
-    strange = [label for i in indices if not 0 <= (label := data.labels[i] or 0) < model.n_classes]
-    if strange:
+    labels = [data.labels[i] or 0 for i in indices]
+    outside = [label for label in labels if not 0 <= label < model.n_classes]
+    if outside:
         raise HeatproofError(
-            f"{data.name} has labels such as {strange[0]}, but the classes of {model.name} are 0 "
+            f"{data.name} has labels such as {outside[0]}, but the classes of {model.name} are 0 "
             f"to {model.n_classes - 1}"
         )

@@ -29,7 +29,7 @@ from heatproof.data.paperbirds import (
     label_of,
     render,
 )
-from heatproof.errors import HeatproofError
+from heatproof.errors import unknown
 from heatproof.models.nets import NETS, build, stored, weights_path
 from heatproof.training.checkpoint import write_weights
 from heatproof.training.loop import Progress, init_network, train_loop
@@ -87,7 +87,7 @@ def get_recipe(name: str, steps: int | None = None) -> Recipe:
         HeatproofError: If there is no recipe of that name.
     """
     if name not in RECIPES:
-        raise HeatproofError(f'there is no recipe "{name}"; there are: {", ".join(RECIPES)}')
+        raise unknown("recipe", name, RECIPES)
     recipe = RECIPES[name]
     if steps is not None:
         recipe = replace(recipe, steps=steps)

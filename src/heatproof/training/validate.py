@@ -90,8 +90,8 @@ def validate(
         (loader.indices[:worst_images], True),
         (loader.indices[worst_images:], False),
     ):
-        own = indices[processes.rank :: processes.size]
-        groups = [own[start : start + BATCH] for start in range(0, len(own), BATCH)]
+        local = indices[processes.rank :: processes.size]
+        groups = [local[start : start + BATCH] for start in range(0, len(local), BATCH)]
         for batch in loader.batches(groups):
             if not batch.ids:
                 continue

@@ -1,6 +1,6 @@
 """Figures as hand-written SVG: they print, scale, need no script, and are saved as files."""
 
-from heatproof.report.charts.axes import Axis, Plot
+from heatproof.report.charts.axes import Axis
 from heatproof.report.charts.boxes import Box, BoxRow, boxes
 from heatproof.report.charts.bump import Line, bump, rank_text
 from heatproof.report.charts.lattice import Panel, Row, Spot, lattice
@@ -16,7 +16,7 @@ from heatproof.report.charts.squares import (
     matrix,
     patch_grid,
 )
-from heatproof.report.charts.svg import STYLE, interval, number, shortened, standalone, svg, tag
+from heatproof.report.charts.svg import STYLE, interval, number, standalone, tag
 
 __all__ = [
     "STYLE",
@@ -27,7 +27,6 @@ __all__ = [
     "Line",
     "Mark",
     "Panel",
-    "Plot",
     "Point",
     "Row",
     "Spot",
@@ -46,10 +45,8 @@ __all__ = [
     "ranking",
     "ranks",
     "scatter",
-    "shortened",
     "spread",
     "standalone",
-    "svg",
     "symbol",
     "tag",
     "traces",

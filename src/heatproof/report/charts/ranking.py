@@ -50,8 +50,8 @@ def ranking(
     parts = top_axis(axis, left, right, TOP, bottom)
     if random_score is not None:
         parts += _random_line(axis.position(random_score, left, right), left, right, bottom)
-    for i, one in enumerate(marks):
-        parts.append(_row(one, axis, left, right, width, TOP + ROW * (i + 0.5)))
+    for i, method in enumerate(marks):
+        parts.append(_row(method, axis, left, right, width, TOP + ROW * (i + 0.5)))
     return svg(width, bottom + BOTTOM, title, *parts, kind="ranking")
 
 
@@ -63,20 +63,23 @@ def _random_line(x: float, left: float, right: float, bottom: float) -> list[Mar
     ]
 
 
-def _row(one: Mark, axis: Axis, left: float, right: float, width: float, y: float) -> Markup:
-    scored = math.isfinite(one.mean)
-    rank = f"{one.rank:.0f}" if scored else "–"
+def _row(method: Mark, axis: Axis, left: float, right: float, width: float, y: float) -> Markup:
+    scored = math.isfinite(method.mean)
+    rank = f"{method.rank:.0f}" if scored else "–"
     parts = [
         row_background(0, y - ROW / 2, width, ROW),
         tag("text", rank, class_="rank", x=20, y=y + 4, text_anchor="end"),
-        tag("text", shortened(one.label), class_="name", x=28, y=y + 4),
+        tag("text", shortened(method.label), class_="name", x=28, y=y + 4),
     ]
     if scored:
-        mean = number(one.mean)
+        mean = number(method.mean)
+        dot = dot_and_whisker(
+            method.family, method.mean, method.low, method.high, axis, left, right, y
+        )
         parts += [
-            *dot_and_whisker(one.family, one.mean, one.low, one.high, axis, left, right, y),
+            *dot,
             tag("text", mean, class_="value", x=width - 4, y=y + 4, text_anchor="end"),
         ]
     else:
-        parts.append(tag("text", one.note, class_="note", x=left + 4, y=y + 4))
-    return mark(one.family, *parts, method=one.label, tip=one.tip)
+        parts.append(tag("text", method.note, class_="note", x=left + 4, y=y + 4))
+    return mark(method.family, *parts, method=method.label, tip=method.tip)

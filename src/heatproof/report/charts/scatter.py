@@ -23,7 +23,7 @@ RANKS_SIDE = 208.0
 
 @dataclass(frozen=True)
 class Point:
-    """A point with an upward interval; small ones are joined to the large ones of their series."""
+    """A point with a vertical interval; small ones are joined to the large ones of their series."""
 
     x: float
     spot: Spot
@@ -143,7 +143,8 @@ def ranks(
     count = max(2, len(across))
     axis = Axis(1.0, float(count), ())
     side = math.isqrt(len(across))
-    first, last = RANKS_SIDE - low, RANKS_SIDE - high
+    first = RANKS_SIDE - low
+    last = RANKS_SIDE - high
     parts = [
         tag("line", class_="random", x1=low, y1=first, x2=high, y2=last),
         tag("text", f"{labels[0]} →", class_="tick", x=high + 10, y=202.0, text_anchor="end"),

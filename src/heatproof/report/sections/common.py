@@ -17,14 +17,6 @@ from heatproof.report.site import Site
 
 
 @dataclass(frozen=True)
-class Method:
-    """A method and its family, which has a colour and a symbol."""
-
-    name: str
-    family: str
-
-
-@dataclass(frozen=True)
 class MethodEstimates:
     """A row of a table: a method and its estimates; None where there is no score."""
 
@@ -47,10 +39,10 @@ def select(
         key: (protocol, setting, baseline).
         method: Label of the method.
     """
-    wanted = {"model": model, "method": method}
+    conditions = {"model": model, "method": method}
     if key is not None:
-        wanted |= dict(zip(("protocol", "setting", "baseline"), key, strict=True))
-    for column, value in wanted.items():
+        conditions |= dict(zip(("protocol", "setting", "baseline"), key, strict=True))
+    for column, value in conditions.items():
         if value is not None:
             frame = frame[frame[column] == value]
     return frame

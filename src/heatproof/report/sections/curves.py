@@ -62,14 +62,6 @@ class BaselineCurves(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Panel:
-    """The figures of a protocol."""
-
-    protocol: str
-    figures: list[Figure]
-
-
-@dataclass(frozen=True)
 class Row:
     """Where the area under the curve of a baseline comes from."""
 
@@ -123,7 +115,7 @@ class Model:
     model: str
     method: str
     samples: int
-    panels: list[Panel]
+    figures: dict[str, list[Figure]]  # by protocol
     rows: list[Row]
     tradeoffs: list[TradeoffFigure]
     has_distances: bool
@@ -144,11 +136,11 @@ class Content:
 def content(run: Run, site: Site) -> Content | None:
     """Return the curves of deletion and insertion; None if the run has none."""
     models = [_model(run, site, standing) for standing in run.standings]
-    shown = [model for model in models if model is not None]
-    if not shown:
+    with_curves = [model for model in models if model is not None]
+    if not with_curves:
         return None
-    used = {group for model in shown for group in model.groups}
-    return Content(shown, [legend for group, legend in GROUPS.items() if group in used])
+    used = {group for model in with_curves for group in model.groups}
+    return Content(with_curves, [legend for group, legend in GROUPS.items() if group in used])
 
 
 def _model(run: Run, site: Site, standing: Standings) -> Model | None:
@@ -160,17 +152,17 @@ def _model(run: Run, site: Site, standing: Standings) -> Model | None:
             break
     else:
         return None
-    panels = []
+    figures = {}
     rows = []
     for protocol, curves in by_protocol.items():
-        panels.append(Panel(protocol, _figures(site, protocol, method, curves)))
+        figures[protocol] = _figures(site, protocol, method, curves)
         rows += [_row(protocol, c) for c in curves]
     first, curves = next(iter(by_protocol.items()))
     return Model(
         model=standing.model,
         method=method,
         samples=len(kept.ids),
-        panels=panels,
+        figures=figures,
         rows=rows,
         tradeoffs=_tradeoffs(run, site, kept, standing, first, method),
         has_distances=bool(curves[0].others),
@@ -310,11 +302,11 @@ def _strips(
     run: Run, site: Site, kept: Kept, model: str, method: str, curves: list[BaselineCurves]
 ) -> Strips | None:
     """Remove the pixels of the first sample with each baseline."""
-    sample = next(iter(kept.shown), None)
-    image = kept.image(sample) if sample is not None else None
+    sample = next(iter(kept.with_images), None)
     small = kept.map(sample, method) if sample is not None else None
-    if sample is None or image is None or small is None:
+    if sample is None or small is None:
         return None
+    image = kept.image(sample)
     large = pictures.resized(small, size_of(image))
     ranks = removal_order(large[None].nan_to_num(0), [sample])[0]
     strips = [_strip(run, site, kept, model, sample, image, ranks, c) for c in curves]
@@ -369,12 +361,12 @@ def _without(
     image: Tensor, empty: Tensor, removed: Tensor, baseline: str
 ) -> Tensor:  # (C, H, W) uint8
     """Remove pixels as the protocol did; what a baseline imputes is imputed again."""
-    found = Baseline.find(baseline)
-    # one of the user's own may need the model, which is not available here
-    imputes = found is not None and found.entry.imputes and found.entry.source is None
-    if found is None or not imputes or removed.all():
+    known = Baseline.find(baseline)
+    # A user-defined baseline may need the model, which is not available here.
+    imputes = known is not None and known.entry.imputes and known.entry.source is None
+    if known is None or not imputes or removed.all():
         return torch.where(removed, empty, image)
-    fill = found.remover(image[None].float() / 255, None, Rng(0, [""]))
+    fill = known.remover(image[None].float() / 255, None, Rng(0, [""]))
     filled = fill(torch.tensor([0]), removed[None])[0]
     return (filled * 255).round().clamp(0, 255).byte()
 

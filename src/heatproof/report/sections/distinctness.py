@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from markupsafe import Markup
 
 from heatproof.analysis.distinctness import RESAMPLES, Distinct, Trio, distinct, trios
 from heatproof.analysis.ranks import Key
@@ -32,53 +33,20 @@ class Curve(Protocol):
 
 
 @dataclass(frozen=True)
-class Column:
-    """How distinct the curves of a metric are."""
-
-    label: str
-    distances: Distinct
-
-
-@dataclass(frozen=True)
-class LabelledFigure:
-    """A figure of one metric."""
-
-    label: str
-    figure: Figure
-
-
-@dataclass(frozen=True)
-class TrioFigures:
-    """The curves of an original map and of its two modifications, for each metric."""
-
-    base: str
-    scheme: str
-    figures: list[LabelledFigure]
-
-
-@dataclass(frozen=True)
-class MapRow:
-    """The maps of a method: original, and each modification."""
-
-    base: str
-    maps: list[str | None]
-
-
-@dataclass(frozen=True)
 class Panel:
     """A sample with its maps."""
 
     sample: str
     photo: str
-    rows: list[MapRow]
+    rows: dict[str, list[str | None]]  # method -> its map, and each modification
 
 
 @dataclass(frozen=True)
 class Content:
     """What the template shows."""
 
-    columns: list[Column]
-    trios: list[TrioFigures]
+    distances: dict[str, Distinct]  # by label of the setting
+    trios: list[tuple[Trio, dict[str, Figure]]]  # with its curves, by label of the setting
     panels: list[Panel]
     schemes: list[str]
     kinds: list[tuple[str, str]]
@@ -114,21 +82,21 @@ def content(
         return None
     names = dict.fromkeys(name for trio in compared for name in trio.names)
     originals = dict.fromkeys(trio.original for trio in compared)
-    columns = []
+    labels = run.setting_labels
+    distances = {}
     for key, metric in metrics.items():
         curves = {name: metric[name].xy for name in names}
         drawn = {name: metric[name].drawn(len(kept.ids), RESAMPLES) for name in originals}
-        columns.append(Column(run.setting_labels[key], distinct(compared, curves, drawn)))
-    figures = [
-        TrioFigures(
-            trio.base,
-            trio.scheme,
-            [_figure(run, site, key, metric, titles[key], trio) for key, metric in metrics.items()],
-        )
-        for trio in compared
-    ]
+        distances[labels[key]] = distinct(compared, curves, drawn)
+    figures = []
+    for trio in compared:
+        by_setting = {
+            labels[key]: site.figure(_figure(labels[key], metric, titles[key], trio))
+            for key, metric in metrics.items()
+        }
+        figures.append((trio, by_setting))
     return Content(
-        columns=columns,
+        distances=distances,
         trios=figures,
         panels=_panels(site, kept, compared),
         schemes=list(dict.fromkeys(trio.scheme for trio in compared)),
@@ -136,30 +104,26 @@ def content(
     )
 
 
-def _figure(
-    run: Run, site: Site, key: Key, metric: Mapping[str, Curve], titles: tuple[str, str], trio: Trio
-) -> LabelledFigure:
+def _figure(label: str, metric: Mapping[str, Curve], titles: tuple[str, str], trio: Trio) -> Markup:
     points = [metric[name].xy for name in trio.names]
     lines = [
         Trace(kind, family, tuple(xy[:, 1]), tuple(xy[:, 0]))
         for (kind, family), xy in zip(KINDS.items(), points, strict=True)
     ]
     up = Axis.around([v for xy in points for v in xy[:, 1]], most=5)
-    label = run.setting_labels[key]
     title = (
         f"{trio.base}, {trio.scheme}, {label}: {titles[1]} over {titles[0]}, for the original map "
         "and with attribution removed and introduced"
     )
-    return LabelledFigure(label, site.figure(traces(lines, up, titles, title)))
+    return traces(lines, up, titles, title)
 
 
 def _panels(site: Site, kept: Kept, compared: list[Trio]) -> list[Panel]:
     """Return the first images with all maps, on a scale from 0 to 1."""
     panels = []
-    for sample in list(kept.shown)[:SAMPLES]:
+    for sample in list(kept.with_images)[:SAMPLES]:
         image = kept.image(sample)
-        assert image is not None
-        rows = []
+        rows = {}
         for base in dict.fromkeys(trio.base for trio in compared):
             of_base = [trio for trio in compared if trio.base == base]
             original = kept.unscaled_map(sample, of_base[0].original)
@@ -169,7 +133,7 @@ def _panels(site: Site, kept: Kept, compared: list[Trio]) -> list[Panel]:
             for trio in of_base:
                 maps.append(kept.unscaled_map(sample, trio.removed))
                 maps.append(kept.unscaled_map(sample, trio.introduced))
-            rows.append(MapRow(base, [_map(site, values, size_of(image)) for values in maps]))
+            rows[base] = [_map(site, values, size_of(image)) for values in maps]
         panels.append(Panel(sample, site.picture(pictures.photo(image)), rows))
     return panels
 

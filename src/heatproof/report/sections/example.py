@@ -121,15 +121,14 @@ def _scores(run: Run, kept: Kept, model: str, key: Key, method: str) -> list[Sco
     labels = dict(zip(kept.ids, kept.labels, strict=True))
     predictions = {s: int(logits.argmax()) for s, logits in zip(kept.ids, kept.logits, strict=True)}
     scores = []
-    for sample in kept.shown:
-        image = kept.image(sample)
+    for sample in kept.with_images:
         small = kept.map(sample, method)
         drops = kept.shared_row(sample, protocol, "drops")
         value = values.get(sample, math.nan)
         if labels[sample] not in (None, predictions[sample]) or not math.isfinite(value):
             continue
-        if image is not None and small is not None and drops is not None:
-            large = pictures.resized(small, size_of(image))
+        if small is not None and drops is not None:
+            large = pictures.resized(small, size_of(kept.image(sample)))
             sums = patch_sums(large[None], protocol.settings["patches"])[0]
             scores.append(Score(sample, value, sums, drops))
     return scores
@@ -153,7 +152,7 @@ def _content(
 ) -> Content:
     image = kept.image(score.sample)
     small = kept.map(score.sample, method)
-    assert image is not None and small is not None
+    assert small is not None
     size = size_of(image)
     row = kept.ids.index(score.sample)
     predicted, probability = confidence(kept.logits[row])

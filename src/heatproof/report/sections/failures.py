@@ -17,7 +17,6 @@ KINDS = {
     "skipped": "The image could not be used.",
     "n/a": "The method does not apply to this model or data; this is not a failure.",
 }
-MOST_SAMPLES = 12  # names in a group
 BEST_METHODS = 3
 WORST_SAMPLES = 6
 
@@ -32,8 +31,6 @@ class Group:
     models: list[str]
     settings: int
     samples: list[str]
-    more: int
-    of_samples: int
 
 
 @dataclass(frozen=True)
@@ -91,13 +88,13 @@ class Content:
 def content(run: Run, site: Site) -> Content:
     """Return missing scores by status and message, and the worst samples of each model."""
     protocol = _first_protocol(run)
-    worst = [_worst(run, site, s.model, s.order, protocol) for s in run.standings]
+    worst_by_model = [_worst(run, site, s.model, s.order, protocol) for s in run.standings]
     return Content(
         kinds=[
             Kind(status, meaning, _groups(run.rows[run.rows["status"] == status]))
             for status, meaning in KINDS.items()
         ],
-        worst=[one for one in worst if one is not None],
+        worst=[worst for worst in worst_by_model if worst is not None],
         total=len(run.rows),
         protocol=protocol,
     )
@@ -107,7 +104,6 @@ def _groups(rows: pd.DataFrame) -> list[Group]:
     """Group scores by message, largest group first."""
     groups = []
     for message, part in rows.groupby("message", sort=False, dropna=False):
-        samples = list(dict.fromkeys(part["sample"]))
         groups.append(
             Group(
                 message=str(message),
@@ -115,9 +111,7 @@ def _groups(rows: pd.DataFrame) -> list[Group]:
                 methods=list(dict.fromkeys(part["method"])),
                 models=list(dict.fromkeys(part["model"])),
                 settings=len(part[["protocol", "setting", "baseline"]].drop_duplicates()),
-                samples=samples[:MOST_SAMPLES],
-                more=max(0, len(samples) - MOST_SAMPLES),
-                of_samples=len(samples),
+                samples=list(dict.fromkeys(part["sample"])),
             )
         )
     return sorted(groups, key=lambda group: -group.count)
@@ -145,9 +139,10 @@ def _worst(run: Run, site: Site, model: str, order: list[str], protocol: str) ->
             for sample, value in scores.items()
         ]
         methods.append(WorstOfMethod(method, run.family(method), samples))
-    return Worst(model, methods, len(kept.ids) - len(kept.shown))
+    return Worst(model, methods, len(kept.ids) - len(kept.with_images))
 
 
 def _photo(site: Site, kept: Kept, sample: str) -> str | None:
-    image = kept.image(sample) if sample in kept.shown else None
-    return site.picture(pictures.photo(image)) if image is not None else None
+    if sample not in kept.with_images:
+        return None
+    return site.picture(pictures.photo(kept.image(sample)))

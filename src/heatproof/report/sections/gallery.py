@@ -99,19 +99,12 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Bars:
-    """Scales of the two colour maps."""
-
-    signed: str
-    unsigned: str
-
-
-@dataclass(frozen=True)
 class Content:
     """What the template shows."""
 
     models: list[Model]
-    bars: Bars
+    signed_bar: str  # scales of the two colour maps
+    unsigned_bar: str
     settings: list[str]  # their labels
 
     @property
@@ -132,7 +125,8 @@ def content(run: Run, site: Site) -> Content:
     models = [_model(run, site, s.model, s.order) for s in run.standings]
     return Content(
         models=[model for model in models if model is not None],
-        bars=Bars(site.picture(pictures.scale_bar(True)), site.picture(pictures.scale_bar(False))),
+        signed_bar=site.picture(pictures.scale_bar(True)),
+        unsigned_bar=site.picture(pictures.scale_bar(False)),
         settings=[run.setting_labels[key] for key in run.protocols],
     )
 
@@ -149,8 +143,8 @@ def _model(run: Run, site: Site, model: str, order: list[str]) -> Model | None:
         _view(run, site, model, view, methods, best_first, count)
         for view in _first_cells(run.views(model))
     ]
-    shown = [view for view in views if view is not None]
-    return Model(model, shown, size < CRISP_BELOW) if shown else None
+    with_samples = [view for view in views if view is not None]
+    return Model(model, with_samples, size < CRISP_BELOW) if with_samples else None
 
 
 def _sample_count(run: Run, methods: int, size: int) -> int:
@@ -178,7 +172,7 @@ def _view(
     count: int,
 ) -> View | None:
     kept = run.kept(model, view)
-    chosen = choose(list(kept.shown), best_first, count)
+    chosen = choose(list(kept.with_images), best_first, count)
     if not chosen:
         return None
     settings = {i: key for i, key in enumerate(run.protocols) if key in run.views(model)[view]}
@@ -201,13 +195,13 @@ def _view(
         fine_tuned=view.is_fine_tuned,
         settings=list(settings),
         samples=samples,
-        kept=len(kept.shown),
+        kept=len(kept.with_images),
         of=len(kept.ids),
     )
 
 
 def _is_signed(kept: Kept, method: str) -> bool:
-    maps = (kept.map(sample, method) for sample in kept.shown)
+    maps = (kept.map(sample, method) for sample in kept.with_images)
     return any(pictures.is_signed(values) for values in maps if values is not None)
 
 
@@ -242,7 +236,6 @@ def _sample(
     settings: dict[int, Key],
 ) -> Sample:
     image = kept.image(sample)
-    assert image is not None
     size = size_of(image)
     row = kept.ids.index(sample)
     label = kept.labels[row]

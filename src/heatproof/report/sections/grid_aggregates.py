@@ -84,18 +84,18 @@ def content(
     Returns:
         The aggregated maps; None if too few maps are stored.
     """
-    samples = list(kept.shown)[:MOST_MAPS]
+    samples = list(kept.with_images)[:MOST_MAPS]
     edges = next((edges for edges in COARSER if fills_bins(len(samples), edges)), None)
     if edges is None:
         return None
     real = [m for m in sums if m.family != CONTROL]
     chosen = _chosen(real, scores)
-    rows = [_row(site, kept, samples, m, sums[m], cell, edges) for m in chosen]
-    shown = [row for row in rows if row is not None]
-    if not shown:
+    candidates = [_row(site, kept, samples, m, sums[m], cell, edges) for m in chosen]
+    rows = [row for row in candidates if row is not None]
+    if not rows:
         return None
     return Aggregated(
-        rows=shown,
+        rows=rows,
         titles=[f"{a}–{b} %" for a, b in pairwise(edges)],
         maps=len(samples),
         of=len(kept.ids),
@@ -140,9 +140,7 @@ def _row(
     usable = list(maps_by_sample)
     if not fills_bins(len(usable), edges):
         return None
-    image = kept.image(usable[0])
-    assert image is not None
-    size = size_of(image)
+    size = size_of(kept.image(usable[0]))
     maps = torch.cat([resize(values[None], *size) for values in maps_by_sample.values()])
     sums = sums[[kept.ids.index(sample) for sample in usable]]
     scores = cell_fraction(sums, cell)
@@ -153,8 +151,6 @@ def _row(
     bins = []
     for i, part in enumerate(bin_slices(len(usable), edges)):
         middle = int(positive.order[(part.start + part.stop - 1) // 2])
-        photo = kept.image(usable[middle])
-        assert photo is not None
         signed_map = None
         if signed:
             picture = pictures.heatmap(signed.bins[i], size, True, signed.scale, small=True)
@@ -166,7 +162,7 @@ def _row(
                 signed=signed_map,
                 score=float(scores[positive.order[part]].mean()),
                 count=part.stop - part.start,
-                photo=site.picture(pictures.photo(photo, small=True)),
+                photo=site.picture(pictures.photo(kept.image(usable[middle]), small=True)),
                 example=site.picture(example),
                 example_score=float(scores[middle]),
                 sample=usable[middle],

@@ -43,8 +43,7 @@ class SmoothedScore(NamedTuple):
     rho: float
 
 
-@dataclass(frozen=True)
-class SmoothedRow:
+class SmoothedRow(NamedTuple):
     """A method at each width of the kernel; None where it was not run."""
 
     method: str
@@ -63,16 +62,14 @@ class Smoothed:
     reference_mean: Estimate | None
 
 
-@dataclass(frozen=True)
-class FramedPicture:
+class FramedPicture(NamedTuple):
     """A picture with a border around the target cell."""
 
     file: str
     frame: Markup | str
 
 
-@dataclass(frozen=True)
-class ImageRow:
+class ImageRow(NamedTuple):
     """The maps of a method under each setting."""
 
     method: str
@@ -186,7 +183,7 @@ def in_every_setting(
         title = run.setting_labels[setting] if setting else ALONE
         side = int(run.protocols[setting].settings["grid"]) if setting else 1
         kept = run.kept(model, view)
-        for sample in kept.shown:
+        for sample in kept.with_images:
             grid = kept.grids.get(sample)
             image = grid.images[grid.cell] if grid else sample
             occurrence = _Occurrence(kept, sample, grid.cell if grid else None, side)
@@ -194,7 +191,7 @@ def in_every_setting(
     everywhere = {title for by_title in occurrences.values() for title in by_title}
     titles = [ALONE, *(run.setting_labels[key] for key in keys)]
     titles = [title for title in titles if title in everywhere]
-    in_grids = {image: found for image, found in occurrences.items() if set(found) - {ALONE}}
+    in_grids = {image: where for image, where in occurrences.items() if set(where) - {ALONE}}
     chosen = sorted(in_grids, key=lambda image: -len(in_grids[image]))[:MOST_IMAGES]
     return [_image(site, image, titles, in_grids[image], methods) for image in chosen]
 
@@ -224,7 +221,6 @@ def _framed(
         return None
     kept, sample, cell, side = occurrence
     image = kept.image(sample)
-    assert image is not None
     frame = "" if cell is None else charts.grid_cell_frame(side, cell)
     if method is None:
         return FramedPicture(site.picture(pictures.photo(image)), frame)

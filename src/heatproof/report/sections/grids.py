@@ -228,10 +228,10 @@ def _cells(
     fractions: Fractions,
     side: int,
 ) -> Figure:
-    shown = [m for m in methods if m.label in fractions]
-    rows = list(dict.fromkeys((m.method, m.family) for m in shown))
-    layers = list(dict.fromkeys(m.layer for m in sorted(shown, key=lambda m: m.depth)))
-    by_layer = {(m.method, m.family, m.layer): fractions[m.label] for m in shown}
+    drawn = [m for m in methods if m.label in fractions]
+    rows = list(dict.fromkeys((m.method, m.family) for m in drawn))
+    layers = list(dict.fromkeys(m.layer for m in sorted(drawn, key=lambda m: m.depth)))
+    by_layer = {(m.method, m.family, m.layer): fractions[m.label] for m in drawn}
     grids = [[by_layer.get((*row, layer), []) for layer in layers] for row in rows]
     title = (
         f"{model}, {key[0]}: mean fraction of the positive attribution in each grid cell, "
@@ -244,14 +244,14 @@ def _correlation(
     site: Site, model: str, key: Key, methods: list[LayerMethod], scores: pd.DataFrame
 ) -> Correlation | None:
     """Correlate the scores of methods over the samples that both have."""
-    shown = [m for m in methods if m.label in scores and scores[m.label].notna().sum() > 2]
-    if len(shown) < 2:
+    scored = [m for m in methods if m.label in scores and scores[m.label].notna().sum() > 2]
+    if len(scored) < 2:
         return None
-    labels = [m.label for m in shown]
+    labels = [m.label for m in scored]
     values = scores[labels].corr(method="spearman").to_numpy(np.float64)
     title = (
         f"{model}, {key[0]}: Spearman correlation between the localization of two methods "
         "over the samples"
     )
-    names = [(f"{m.method} at {m.layer}", m.family) for m in shown]
+    names = [(f"{m.method} at {m.layer}", m.family) for m in scored]
     return Correlation(site.figure(charts.matrix(names, values.tolist(), title)), values, labels)

@@ -57,93 +57,22 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Unfinished:
-    """Tasks are missing."""
+class Warnings:
+    """What a reader must know before trusting the numbers; what is empty or 0 is not mentioned."""
 
-    missing: int
-    of: int
-    kind: str = "unfinished"
+    unfinished: int  # tasks
+    empty: bool  # there are no scores
+    controls: list[tuple[ControlVerdict, list[str]]]  # that rank above methods, and the models
+    disagreements: list[Verdict]  # whose winner is significantly worse under some settings
+    failed: int  # scores
+    failed_methods: list[str]
+    few_samples: bool  # too few for reliable intervals
+    inaccurate: list[tuple[str, int, int]]  # model, correct, labelled
+    skipped: int  # images
+    uneven: list[str]  # methods with fewer scores than others
 
-
-@dataclass(frozen=True)
-class Empty:
-    """There are no scores."""
-
-    kind: str = "empty"
-
-
-@dataclass(frozen=True)
-class ControlBeats:
-    """A control ranks above methods, on models for which these are the same."""
-
-    control: ControlVerdict
-    models: list[str]
-    kind: str = "control"
-
-
-@dataclass(frozen=True)
-class Disagreement:
-    """The winner by mean rank is significantly worse than another method under some settings."""
-
-    verdict: Verdict
-    kind: str = "elsewhere"
-
-
-@dataclass(frozen=True)
-class Failed:
-    """Scores failed."""
-
-    count: int
-    of: int
-    methods: list[str]
-    kind: str = "failed"
-
-
-@dataclass(frozen=True)
-class FewSamples:
-    """There are too few samples for reliable intervals."""
-
-    samples: int
-    kind: str = "few"
-
-
-@dataclass(frozen=True)
-class LowAccuracy:
-    """A model is often wrong."""
-
-    model: str
-    correct: int
-    labelled: int
-    kind: str = "accuracy"
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """Images could not be used."""
-
-    samples: int
-    kind: str = "skipped"
-
-
-@dataclass(frozen=True)
-class Uneven:
-    """Some methods have fewer scores than others."""
-
-    methods: list[str]
-    kind: str = "uneven"
-
-
-Warning = (
-    Unfinished
-    | Empty
-    | ControlBeats
-    | Disagreement
-    | Failed
-    | FewSamples
-    | LowAccuracy
-    | Skipped
-    | Uneven
-)
+    def __bool__(self) -> bool:
+        return any(vars(self).values())
 
 
 @dataclass(frozen=True)
@@ -152,7 +81,7 @@ class Content:
 
     verdicts: list[Verdict]
     winners: list[str]
-    warnings: list[Warning]
+    warnings: Warnings
     unranked_models: list[str]
     settings: int
     samples: int
@@ -225,38 +154,38 @@ def _best_control(run: Run, standing: Standings, real: list[str]) -> ControlVerd
     return ControlVerdict(best, standing.mean_rank(best), beaten, clearly)
 
 
-def warnings(run: Run, verdicts: list[Verdict]) -> list[Warning]:
+def warnings(run: Run, verdicts: list[Verdict]) -> Warnings:
     """Return what a reader must know before trusting the numbers; the template words it."""
-    warned: list[Warning] = []
-    if run.unfinished:
-        warned.append(Unfinished(len(run.unfinished), len(run.tasks)))
-    if not len(run.rows):
-        return [*warned, Empty()]
-    warned += _controls_that_beat_methods(verdicts)
-    warned += [Disagreement(v) for v in verdicts if v.elsewhere]
     failed = run.rows[run.rows["status"] == "failed"]
-    if len(failed):
-        warned.append(Failed(len(failed), len(run.rows), list(dict.fromkeys(failed["method"]))))
-    if len(run.samples) < FEW_SAMPLES:
-        warned.append(FewSamples(len(run.samples)))
-    for model, (correct, labelled) in run.accuracy.items():
-        if labelled and correct / labelled < LOW_ACCURACY:
-            warned.append(LowAccuracy(model, correct, labelled))
-    skipped = run.rows.loc[run.rows["status"] == "skipped", "sample"].nunique()
-    if skipped:
-        warned.append(Skipped(skipped))
+    skipped = run.rows[run.rows["status"] == "skipped"]
     summary = run.summary
     short = summary[(summary["n"] > 0) & (summary["undefined"] + summary["failed"] > 0)]
-    if len(short):
-        warned.append(Uneven(list(dict.fromkeys(short["method"]))))
-    return warned
+    return Warnings(
+        unfinished=len(run.unfinished),
+        empty=not len(run.rows),
+        controls=_controls_that_beat_methods(verdicts),
+        disagreements=[v for v in verdicts if v.elsewhere],
+        failed=len(failed),
+        failed_methods=list(dict.fromkeys(failed["method"])),
+        few_samples=len(run.rows) > 0 and len(run.samples) < FEW_SAMPLES,
+        inaccurate=[
+            (model, correct, labelled)
+            for model, (correct, labelled) in run.accuracy.items()
+            if labelled and correct / labelled < LOW_ACCURACY
+        ],
+        skipped=skipped["sample"].nunique(),
+        uneven=list(dict.fromkeys(short["method"])),
+    )
 
 
-def _controls_that_beat_methods(verdicts: list[Verdict]) -> list[ControlBeats]:
-    """Return one warning for all models on which a control beats the same methods."""
-    same: dict[tuple[object, ...], ControlBeats] = {}
+def _controls_that_beat_methods(
+    verdicts: list[Verdict],
+) -> list[tuple[ControlVerdict, list[str]]]:
+    """Return each control that beats methods, with the models on which these are the same."""
+    same: dict[tuple[object, ...], tuple[ControlVerdict, list[str]]] = {}
     for v in verdicts:
         if v.control and v.control.beaten:
             key = (v.control.name, tuple(v.control.beaten), tuple(v.control.clearly))
-            same.setdefault(key, ControlBeats(v.control, [])).models.append(v.model)
+            _, models = same.setdefault(key, (v.control, []))
+            models.append(v.model)
     return list(same.values())

@@ -121,11 +121,13 @@ def _protocol_calls(run: Run) -> list[str]:
     """Return the protocols as arguments; settings that differ in the baseline alone are one."""
     calls: dict[tuple[str, str], dict[str, Any]] = {}
     for (name, setting, baseline), protocol in run.protocols.items():
-        given = {key: value for key, value in protocol.settings.items() if value is not None}
-        call = {"name": name, **given, **({"baseline": []} if baseline else {})}
-        call = calls.setdefault((name, setting), call)
+        if (name, setting) not in calls:
+            settings = {k: value for k, value in protocol.settings.items() if value is not None}
+            calls[name, setting] = {"name": name, **settings}
+            if baseline:
+                calls[name, setting]["baseline"] = []
         if baseline:
-            call["baseline"].append(baseline)
+            calls[name, setting]["baseline"].append(baseline)
     return [repr(call) for call in calls.values()]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
@@ -21,40 +21,10 @@ ROOM = {1: 480.0, 2: 330.0}  # px for the marks, by the number of panels side by
 GZIP_ABOVE = 15_000  # rows: an uncompressed file would have some 2 MB
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """A method in a table, with what it costs on a model."""
-
-    method: str
-    family: str
-    about: str
-    canonical: str
-    forwards: int | None
-    backwards: int | None
-    milliseconds: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SettingRow(Row):
-    """A method under one setting."""
-
-    layer: str
-    mean: float
-    low: float
-    high: float
-    rank: float
-    rank_low: float
-    rank_high: float
-    n: int
-    undefined: int
-    failed: int
-    not_applicable: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class OverallRow(Row):
+class OverallRow(NamedTuple):
     """A method over all settings; its position is None if a score is missing."""
 
+    method: str
     position: int | None
     rank: Estimate
     means: list[float]  # per setting
@@ -66,7 +36,7 @@ class Panel:
 
     label: str
     figure: Figure
-    rows: list[SettingRow]
+    rows: list[dict[str, Any]]  # lines of the summary, best first
     protocol: ProtocolFacts
 
 
@@ -155,7 +125,7 @@ def _panel(run: Run, site: Site, standing: Standings, key: Key, axis: Axis) -> P
     ordered = summary.sort_values("rank", kind="stable", na_position="last")
     for record in ordered.to_dict("records"):
         line = {str(column): value for column, value in record.items()}
-        rows.append(_setting_row(run, standing.model, line))
+        rows.append(line)
         marks.append(
             Mark(
                 line["method"],
@@ -172,38 +142,6 @@ def _panel(run: Run, site: Site, standing: Standings, key: Key, axis: Axis) -> P
     room = ROOM.get(len(standing.settings), 196)
     figure = site.figure(charts.ranking(marks, axis, protocol.random_score, title, room))
     return Panel(run.setting_labels[key], figure, rows, protocol)
-
-
-def _setting_row(run: Run, model: str, line: dict[str, Any]) -> SettingRow:
-    return SettingRow(
-        **_method(run, model, line["method"]),
-        layer=line["layer"],
-        mean=line["mean"],
-        low=line["low"],
-        high=line["high"],
-        rank=line["rank"],
-        rank_low=line["rank_low"],
-        rank_high=line["rank_high"],
-        n=line["n"],
-        undefined=line["undefined"],
-        failed=line["failed"],
-        not_applicable=line["n/a"],
-    )
-
-
-def _method(run: Run, model: str, method: str) -> dict[str, Any]:
-    """Return the arguments of ``Row``."""
-    facts = run.methods[method]
-    forwards, backwards = facts.cost or (None, None)
-    return {
-        "method": method,
-        "family": facts.family,
-        "about": facts.summary,
-        "canonical": facts.canonical,
-        "forwards": forwards,
-        "backwards": backwards,
-        "milliseconds": run.milliseconds.get((model, method)),
-    }
 
 
 def _unscored(line: dict[str, Any]) -> str:
@@ -230,12 +168,7 @@ def _overall(run: Run, standing: Standings) -> list[OverallRow]:
     for method in [*standing.order, *unranked]:
         column = standing.methods.index(method)
         better = int((standing.mean_ranks < standing.mean_ranks[column]).sum())
-        rows.append(
-            OverallRow(
-                **_method(run, standing.model, method),
-                position=1 + better if method in standing.order else None,
-                rank=standing.mean_rank(method),
-                means=[float(v) for v in standing.means[:, column]],
-            )
-        )
+        position = 1 + better if method in standing.order else None
+        means = [float(v) for v in standing.means[:, column]]
+        rows.append(OverallRow(method, position, standing.mean_rank(method), means))
     return rows

@@ -15,7 +15,6 @@ from heatproof.report import charts, pictures
 from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import (
-    Method,
     MethodEstimates,
     estimate_or_none,
     map_picture,
@@ -65,20 +64,13 @@ class PictureRow:
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """One image per model."""
-
-    methods: list[Method]
-    rows: list[PictureRow]
-
-
-@dataclass(frozen=True)
 class Content:
     """What the template shows."""
 
     rows: list[AccuracyRow]
     mass: MassTable | None
-    pictures: Pictures
+    methods: list[str]  # that have maps
+    pictures: list[PictureRow]  # one per model
     crisp: bool
 
 
@@ -100,6 +92,7 @@ def content(run: Run, site: Site) -> Content | None:
     if not changes:
         return None
     kept = {model: run.kept(model) for model in changes}
+    methods = [m for m in run.methods if any(k.has_maps(m) for k in kept.values())]
     rows = [
         _accuracy(model, trained_on or "original weights", evaluated_on or PLAIN, kept[model])
         for model, (trained_on, evaluated_on) in changes.items()
@@ -107,7 +100,8 @@ def content(run: Run, site: Site) -> Content | None:
     return Content(
         rows=rows,
         mass=_mass(run, list(changes)),
-        pictures=_pictures(run, site, kept),
+        methods=methods,
+        pictures=_pictures(run, site, kept, methods),
         crisp=all(run.is_crisp(model) for model in changes),
     )
 
@@ -143,15 +137,11 @@ def _mass(run: Run, models: list[str]) -> MassTable | None:
     return MassTable([run.short_names[model] for model in columns], table)
 
 
-def _pictures(run: Run, site: Site, kept: dict[str, Kept]) -> Pictures:
-    methods = [m for m in run.methods if any(k.has_maps(m) for k in kept.values())]
+def _pictures(run: Run, site: Site, kept: dict[str, Kept], methods: list[str]) -> list[PictureRow]:
     rows = run.rows[run.rows["protocol"] == MASS]
     scores = rows.set_index(["model", "sample", "method"])["value"]
     pictured = [_picture_row(run, site, model, kept[model], methods, scores) for model in kept]
-    return Pictures(
-        [Method(m, run.family(m)) for m in methods],
-        [row for row in pictured if row is not None],
-    )
+    return [row for row in pictured if row is not None]
 
 
 def _picture_row(
@@ -162,11 +152,11 @@ def _picture_row(
     def score(sample: str, method: str) -> float:
         return float(scores.get((model, sample, method), math.nan))
 
-    scored = [s for s in kept.shown if all(math.isfinite(score(s, m)) for m in methods)]
-    sample = next(iter(scored or kept.shown), None)
-    image = kept.image(sample) if sample is not None else None
-    if sample is None or image is None:
+    scored = [s for s in kept.with_images if all(math.isfinite(score(s, m)) for m in methods)]
+    sample = next(iter(scored or kept.with_images), None)
+    if sample is None:
         return None
+    image = kept.image(sample)
     tiles = []
     for method in methods:
         value = score(sample, method)

@@ -108,16 +108,7 @@ class SoundnessCurves(NamedTuple):
 Metric = dict[str, MetricCurves] | dict[str, SoundnessCurves]  # by method
 
 
-@dataclass(frozen=True)
-class MetricFigure:
-    """The curves of a metric; the figure is None if no value is finite."""
-
-    label: str
-    figure: Figure | None
-
-
-@dataclass(frozen=True)
-class LevelRow:
+class LevelRow(NamedTuple):
     """Soundness of a method at several levels; nan where a level is not reached."""
 
     method: str
@@ -127,8 +118,7 @@ class LevelRow:
     n: int
 
 
-@dataclass(frozen=True)
-class LevelTable:
+class LevelTable(NamedTuple):
     """Soundness at levels of the accuracy, or of another score."""
 
     label: str
@@ -137,8 +127,7 @@ class LevelTable:
     eps: float
 
 
-@dataclass(frozen=True)
-class ThresholdRow:
+class ThresholdRow(NamedTuple):
     """Completeness of a method at several thresholds."""
 
     method: str
@@ -148,8 +137,7 @@ class ThresholdRow:
     n: int
 
 
-@dataclass(frozen=True)
-class ThresholdTable:
+class ThresholdTable(NamedTuple):
     """Completeness at thresholds."""
 
     label: str
@@ -158,26 +146,22 @@ class ThresholdTable:
     absolute: bool
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """Maps of a method without a score."""
+class LeftOut(NamedTuple):
+    """Samples that the curves of a method leave out."""
 
     setting: str
     method: str
-    count: int
+    samples: int
     reason: str
-    kind: str = "left out"
 
 
-@dataclass(frozen=True)
-class TooFewSamples:
-    """The run is too small to resolve the threshold of soundness."""
+class TooFewSamples(NamedTuple):
+    """A setting with too few samples to resolve the threshold of soundness."""
 
     setting: str
-    count: int
+    samples: int
     eps: float
     needed: int
-    kind: str = "too few"
 
 
 @dataclass(frozen=True)
@@ -186,13 +170,14 @@ class Model:
 
     model: str
     samples: int
-    by_value: list[MetricFigure]
-    by_order: list[MetricFigure]
+    by_value: dict[str, Figure]  # by label of the setting
+    by_order: dict[str, Figure]
     columns: list[tuple[str, bool]]  # label of the setting, and whether higher is better
     scores: list[MethodEstimates]
     levels: list[LevelTable]
     thresholds: list[ThresholdTable]
-    warnings: list[LeftOut | TooFewSamples]
+    left_out: list[LeftOut]
+    too_few: list[TooFewSamples]
     distinct: distinctness.Content | None
     crisp: bool
 
@@ -217,8 +202,8 @@ def content(run: Run, site: Site) -> Content | None:
         return None
     levels = soundness.table(run.store)
     models = [_model(run, site, model, levels) for model in run.models]
-    shown = [model for model in models if model is not None]
-    return Content(shown, tuple(LEVELS)) if shown else None
+    with_values = [model for model in models if model is not None]
+    return Content(with_values, LEVELS) if with_values else None
 
 
 def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> Model | None:
@@ -229,8 +214,9 @@ def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> Model | No
     if not values:
         return None
 
-    def figures(keys: list[Key]) -> list[MetricFigure]:
-        return [_figure(run, site, model, key, metrics[key], levels) for key in keys]
+    def figures(keys: list[Key]) -> dict[str, Figure]:
+        drawn = {key: _figure(run, site, model, key, metrics[key], levels) for key in keys}
+        return {run.setting_labels[key]: figure for key, figure in drawn.items() if figure}
 
     return Model(
         model=model,
@@ -250,7 +236,8 @@ def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> Model | No
         thresholds=[
             _thresholds(run, key, metrics[key]) for key in values if key[0] == "completeness"
         ],
-        warnings=_warnings(run, model, values, metrics),
+        left_out=[w for key in values for w in _left_out(run, model, key, metrics[key], kept)],
+        too_few=[w for key in values for w in _too_few(run, key, metrics[key])],
         crisp=run.is_crisp(model),
     )
 
@@ -300,8 +287,11 @@ def _positions(steps: int, count: int) -> np.ndarray:
 
 def _figure(
     run: Run, site: Site, model: str, key: Key, metric: Metric, levels: pd.DataFrame
-) -> MetricFigure:
-    """Draw each method but modified maps; methods of one family have different dashes."""
+) -> Figure | None:
+    """Draw all methods except modified maps; None if no value is finite.
+
+    Methods of one family have different dashes.
+    """
     label = run.setting_labels[key]
     seen: Counter[str] = Counter()
     lines = []
@@ -316,13 +306,13 @@ def _figure(
             lines.append(curves.trace(method, family, seen[family]))
         seen[family] += 1
     if not any(line.finite for line in lines):
-        return MetricFigure(label, None)
+        return None
     across, up = axes(run, key)
     values = [v for line in lines for v in (*line.values, *line.low, *line.high)]
     in_unit = all(-0.02 <= v <= 1.02 for v in values if math.isfinite(v))
     axis = UNIT_AXIS if in_unit else Axis.around(values, most=5)
     title = f"{model}, {label}: {up} of each method, with 95 % intervals; across, {across}"
-    return MetricFigure(label, site.figure(traces(lines, axis, (across, up), title)))
+    return site.figure(traces(lines, axis, (across, up), title))
 
 
 def axes(run: Run, key: Key) -> tuple[str, str]:
@@ -408,23 +398,26 @@ def _thresholds(run: Run, key: Key, metric: Metric) -> ThresholdTable:
     return ThresholdTable(run.setting_labels[key], rows, thresholds, absolute)
 
 
-def _warnings(
-    run: Run, model: str, keys: list[Key], metrics: dict[Key, Metric]
-) -> list[LeftOut | TooFewSamples]:
-    """Return which maps were left out, and which settings have too few samples."""
-    warned: list[LeftOut | TooFewSamples] = []
-    for key in keys:
-        label = run.setting_labels[key]
-        left_out = select(run.rows, model, key).query(
-            "status != 'ok' and not message.str.contains('never reaches')"
+def _left_out(run: Run, model: str, key: Key, metric: Metric, kept: Kept) -> list[LeftOut]:
+    """Return the samples without a curve; one that never reaches the level has a curve."""
+    rows = select(run.rows, model, key).query("status != 'ok'")
+    drawn = {(method, kept.ids[i]) for method, curves in metric.items() for i in curves.rows}
+    counts = Counter(
+        (method, message)
+        for method, sample, message in zip(
+            rows["method"], rows["sample"], rows["message"], strict=True
         )
-        counts = Counter(zip(left_out["method"], left_out["message"], strict=True))
-        warned += [LeftOut(label, m, n, message) for (m, message), n in counts.items()]
-        if key[0] != "soundness":
-            continue
-        settings = run.protocols[key].settings
-        most = max(len(curves.rows) for curves in metrics[key].values())
-        if settings["score"] == "correct" and most * settings["eps"] < 1:
-            needed = math.ceil(1 / settings["eps"])
-            warned.append(TooFewSamples(label, most, settings["eps"], needed))
-    return warned
+        if (method, sample) not in drawn
+    )
+    label = run.setting_labels[key]
+    return [LeftOut(label, method, n, message) for (method, message), n in counts.items()]
+
+
+def _too_few(run: Run, key: Key, metric: Metric) -> list[TooFewSamples]:
+    """Return a warning if a setting has too few samples to resolve its threshold."""
+    settings = run.protocols[key].settings
+    most = max(len(curves.rows) for curves in metric.values())
+    if key[0] != "soundness" or settings["score"] != "correct" or most * settings["eps"] >= 1:
+        return []
+    needed = math.ceil(1 / settings["eps"])
+    return [TooFewSamples(run.setting_labels[key], most, settings["eps"], needed)]

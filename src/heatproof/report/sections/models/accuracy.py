@@ -41,20 +41,12 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model before and after fine-tuning."""
-
-    name: str
-    rows: list[Row]
-
-
-@dataclass(frozen=True)
 class Table:
     """All models under one way of deleting patches; None if nothing is deleted."""
 
     deletion: Deletion | None
     columns: dict[str, str]
-    models: list[Model]
+    models: dict[str, list[Row]]  # before and after fine-tuning
 
 
 def content(run: Run) -> list[Table]:
@@ -68,10 +60,10 @@ def content(run: Run) -> list[Table]:
                 if len(frame):
                     of_model = predictions.setdefault(deletion, {}).setdefault(model, {})
                     of_model.setdefault(view, frame)
-    shown: list[Deletion | None] = [deletion for deletion in predictions if deletion]
-    shown = shown or list(predictions)
+    if len(predictions) > 1:
+        predictions.pop(None, None)  # tables of deletions contain the intact images as well
     order = [_deletion(run.protocols[key]) for key in run.preferred]
-    return [_table(run, d, predictions[d]) for d in sorted(shown, key=order.index)]
+    return [_table(run, d, predictions[d]) for d in sorted(predictions, key=order.index)]
 
 
 def _table(run: Run, deletion: Deletion | None, models: Predictions) -> Table:
@@ -79,7 +71,7 @@ def _table(run: Run, deletion: Deletion | None, models: Predictions) -> Table:
     return Table(
         deletion,
         columns,
-        [Model(run.short_names[model], _rows(views, columns)) for model, views in models.items()],
+        {run.short_names[model]: _rows(views, columns) for model, views in models.items()},
     )
 
 

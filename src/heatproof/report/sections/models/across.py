@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from heatproof.analysis.compare import gap, table
-from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
 from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Panel, Row, Spot
 from heatproof.report.run_data import Run
-from heatproof.report.sections.common import describe_mean, select
+from heatproof.report.sections.common import MethodEstimates, describe_mean, select
 from heatproof.report.site import Figure, Site
 
 Summary = dict[str, dict[str, Any]]  # method -> its line in the summary
@@ -29,22 +28,6 @@ class Column(NamedTuple):
     key: Key
 
 
-class Difference(NamedTuple):
-    """A paired difference, and over how many samples."""
-
-    estimate: Estimate
-    n: int
-
-
-@dataclass(frozen=True)
-class Differences:
-    """The differences of a method from the first column; None without common samples."""
-
-    method: str
-    family: str
-    differences: list[Difference | None]
-
-
 @dataclass(frozen=True)
 class Comparison:
     """Networks side by side."""
@@ -54,7 +37,7 @@ class Comparison:
     figure: Figure
     against: str
     others: list[str]
-    rows: list[Differences]
+    rows: list[MethodEstimates]  # the other columns minus the first, on the samples of both
 
 
 def models(run: Run, site: Site) -> list[Comparison]:
@@ -135,14 +118,14 @@ def _order(summaries: list[Summary], higher_is_better: bool) -> list[str]:
 def _spot(column: Column, line: dict[str, Any] | None) -> Spot | str:
     if line is None:
         return "not evaluated"
-    mean, low, high = line["mean"], line["low"], line["high"]
+    mean, low, high = (line[column] for column in ("mean", "low", "high"))
     if not math.isfinite(mean):
         return next((s for s in ("n/a", "failed", "undefined") if line[s]), "no score")
     numbers = f"{describe_mean(mean, low, high)} · n = {line['n']}"
     return Spot(mean, low, high, f"{line['method']}: {column.title}\n{numbers}")
 
 
-def _differences(run: Run, columns: list[Column], methods: list[str]) -> list[Differences]:
+def _differences(run: Run, columns: list[Column], methods: list[str]) -> list[MethodEstimates]:
     """Subtract the first column from the others, on the samples that both have."""
     first, *others = (table(run.rows, column.model, column.key) for column in columns)
     empty = pd.Series(dtype=float)
@@ -151,6 +134,6 @@ def _differences(run: Run, columns: list[Column], methods: list[str]) -> list[Di
         differences = []
         for other in others:
             estimate, n = gap(other.get(method, empty), first.get(method, empty))
-            differences.append(Difference(estimate, n) if n else None)
-        rows.append(Differences(method, run.family(method), differences))
+            differences.append(estimate if n else None)
+        rows.append(MethodEstimates(method, run.family(method), differences))
     return rows

@@ -30,21 +30,11 @@ class Best(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BestRow:
-    """A row of the table."""
-
-    best: Best
-    model: str
-    family: str
-    weights: str
-
-
-@dataclass(frozen=True)
 class BestMethods:
     """The best methods; the figure is None if all networks have the same accuracy."""
 
     figure: Figure | None
-    rows: list[BestRow]
+    rows: list[Best]
     pairs: bool  # whether there are both original and fine-tuned weights
 
 
@@ -54,19 +44,10 @@ def content(run: Run, site: Site) -> BestMethods | None:
     winners = [b for b in candidates if b is not None]
     if len({b.model for b in winners}) < 2:
         return None
-    rows = [
-        BestRow(
-            b,
-            run.short_names[b.model],
-            run.family(b.method),
-            "fine-tuned" if b.view.is_fine_tuned else "original",
-        )
-        for b in winners
-    ]
     varied = len({b.accuracy.value for b in winners}) > 1
     return BestMethods(
         figure=_figure(run, site, winners) if varied else None,
-        rows=rows,
+        rows=winners,
         pairs=any(b.view.is_fine_tuned for b in winners) and any(b.view.is_plain for b in winners),
     )
 
@@ -122,13 +103,13 @@ def best(run: Run, model: str, key: Key) -> Best | None:
     return Best(model, view, setting, str(line["method"]), score, accuracy, labelled)
 
 
-def _spot(run: Run, one: Best) -> Spot:
-    value, low, high = one.score
+def _spot(run: Run, best: Best) -> Spot:
+    value, low, high = best.score
     interval = f" (95 % interval {number(low)} to {number(high)})" if math.isfinite(low) else ""
-    accuracy, least, most = (number(100 * v, 1) for v in one.accuracy)
+    accuracy, least, most = (number(100 * v, 1) for v in best.accuracy)
     lines = [
-        f"{run.short_names[one.model]}, {one.view.description}: {one.method}",
-        f"{one.setting}: {number(value)}{interval}",
+        f"{run.short_names[best.model]}, {best.view.description}: {best.method}",
+        f"{best.setting}: {number(value)}{interval}",
         f"accuracy: {accuracy} % ({least} to {most})",
     ]
     return Spot(value, low, high, "\n".join(lines))

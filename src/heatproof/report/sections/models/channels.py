@@ -68,7 +68,7 @@ def content(run: Run, site: Site) -> list[Copy]:
 
 
 def _copy(site: Site, name: str, before: Kept, after: Kept) -> Copy | None:
-    samples = [s for s in before.shown if s in after.shown]
+    samples = [s for s in before.with_images if s in after.with_images]
     peaks_before = _peaks(before, samples)
     peaks_after = _peaks(after, samples)
     if len(samples) < 2 * COUNT or peaks_before is None or peaks_after is None:
@@ -86,8 +86,6 @@ def _copy(site: Site, name: str, before: Kept, after: Kept) -> Copy | None:
         )
         for c in range(min(CHANNELS, len(old)))
     ]
-    image = before.image(samples[0])
-    assert image is not None, "images of the first samples are stored"
     return Copy(
         name=name,
         n=len(samples),
@@ -98,7 +96,7 @@ def _copy(site: Site, name: str, before: Kept, after: Kept) -> Copy | None:
         least=int(common.min()),
         most=int(common.max()),
         chance=COUNT * COUNT / len(samples),
-        crisp=max(size_of(image)) < CRISP_BELOW,
+        crisp=max(size_of(before.image(samples[0]))) < CRISP_BELOW,
     )
 
 
@@ -113,8 +111,6 @@ def _images(
     in_others = set(others.tolist())
     images = []
     for i in chosen.tolist():
-        image = kept.image(samples[i])
-        if image is not None:
-            photo = site.picture(pictures.photo(image))
-            images.append(ChannelImage(samples[i], i in in_others, photo))
+        photo = site.picture(pictures.photo(kept.image(samples[i])))
+        images.append(ChannelImage(samples[i], i in in_others, photo))
     return images

@@ -65,22 +65,23 @@ class Similarity:
 def content(run: Run, site: Site) -> Similarity | None:
     """Compare networks with their copies and with each other; None if there are no pairs."""
     pairs = _pairs(run)
-    shown = {m: title for m, title in MEASURES.items() if any(p.difference(m) for p in pairs)}
-    if not shown:
+    measures = {m: title for m, title in MEASURES.items() if any(p.difference(m) for p in pairs)}
+    if not measures:
         return None
     panels = [
         Panel(title, Axis.around([0.0, *_ends(pairs, measure)], most=5), 0.0)
-        for measure, title in shown.items()
+        for measure, title in measures.items()
     ]
     rows = [
-        Row(p.label, COLOURS[p.same], tuple(_spot(p, measure) for measure in shown)) for p in pairs
+        Row(p.label, COLOURS[p.same], tuple(_spot(p, measure) for measure in measures))
+        for p in pairs
     ]
     title = "Mean absolute difference between two networks and its 95 % interval"
     different = len(run.models) * (len(run.models) - 1) // 2
     return Similarity(
         figure=site.figure(charts.lattice(panels, rows, title, digits=3, longest=36)),
         n={measure: _most_samples(pairs, measure) for measure in MEASURES},
-        nearer={title: nearer(pairs, measure) for measure, title in shown.items()},
+        nearer={title: nearer(pairs, measure) for measure, title in measures.items()},
         other=any(not p.same for p in pairs),
         same=any(p.same for p in pairs),
         left_out=max(0, different - PAIRS),
@@ -106,10 +107,8 @@ def nearer(pairs: list[Pair], measure: str) -> bool | None:
         difference = pair.difference(measure)
         if difference:
             differences[pair.same].append(difference[0])
-    known = all(differences.values()) and all(
-        math.isfinite(e.low) for estimates in differences.values() for e in estimates
-    )
-    if not known:
+    estimates = [*differences[True], *differences[False]]
+    if not all(differences.values()) or not all(math.isfinite(e.low) for e in estimates):
         return None
     return max(e.high for e in differences[True]) < min(e.low for e in differences[False])
 
@@ -146,7 +145,7 @@ def _portrait(run: Run, model: str, view: ViewKey) -> Portrait:
     kept = run.kept(model, view)
     maps = {
         s: stretched(m.float()[None].numpy())[0]
-        for s in kept.shown
+        for s in kept.with_images
         if (m := kept.map(s, CAM)) is not None
     }
     labels = {s: label for s, label in zip(kept.ids, kept.labels, strict=True) if label is not None}
@@ -157,7 +156,8 @@ def _portrait(run: Run, model: str, view: ViewKey) -> Portrait:
 def _pair(label: str, same: bool, a: Portrait, b: Portrait) -> Pair:
     both = [s for s in a.labels if s in b.logits and a.logits[s].shape == b.logits[s].shape]
     with_maps = [s for s in a.maps if s in b.maps]
-    softmax = cam = None
+    softmax = None
+    cam = None
     if both:
         labels = np.array([a.labels[s] for s in both])
         softmax = _estimate(softmax_gaps(_stack(a.logits, both), _stack(b.logits, both), labels))
