@@ -451,7 +451,7 @@ def test_hsic_does_not_depend_on_where_the_logits_begin():
     ],
 )
 def test_the_cell_that_decides_is_found(method):
-    """A model that looks for a fine pattern, which is everywhere, in one cell of the image alone."""
+    """The model looks for a fine pattern, which is everywhere, in one grid cell of the image."""
     model = hp.Model(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2)), size=32)
     pattern = (torch.arange(32)[:, None] + torch.arange(32)) % 2 * 2.0 - 1
     with torch.no_grad():
