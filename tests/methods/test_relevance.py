@@ -135,7 +135,7 @@ KEPT = []
 
 @pytest.fixture(scope="session")
 def zennit():
-    """Import zennit, which needs torchvision; that fails beside a CPU torch without two operators."""
+    """Import zennit, whose torchvision fails beside a CPU torch without two operators."""
     try:
         import torchvision  # noqa: F401
     except RuntimeError:

@@ -31,7 +31,7 @@ def draw(*shape, seed=0):
 
 @pytest.fixture(scope="module")
 def truth(model):
-    """Draw x ~ N(0, 1); the label is the sign of the sum, the attribution what a pixel adds to it."""
+    """Draw x ~ N(0, 1); the label is the sign of the sum, a pixel adds its attribution."""
     x = draw(300, 1, SIDE, SIDE)
     target = (x.flatten(1).sum(1) > 0).long()
     maps = ((2 * target - 1)[:, None, None] * x[:, 0]).clamp(min=0)
@@ -158,7 +158,7 @@ def test_included_sets_are_nested_and_fixed_for_a_sample(model):
 
 @pytest.mark.parametrize("make", [lambda m: m, removed], ids=["truth", "removed"])
 def test_what_votes_for_the_label_is_sound(model, truth, make):
-    """The first step inserts evidence for the label: accuracy is 1 at once, and nothing is false."""
+    """The first step inserts evidence for the label, so accuracy is 1 at once."""
     x, target, maps = truth
     protocol = make_protocol("soundness", {"baseline": "zero", "level": 1.0})
     curves = protocol.score_maps(model, judged(model, x, target), {}, make(maps)).curves
