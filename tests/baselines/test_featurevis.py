@@ -253,7 +253,7 @@ def test_a_gradient_that_is_not_finite_is_an_error(reference):
     [
         (
             "featurevis(objective=l3)",
-            "objective: found l3; input should be 'l2', 'l1' or 'inverse'",
+            "objective: found 'l3'; input should be 'l2', 'l1' or 'inverse'",
         ),
         ("featurevis(steps=0)", "greater than or equal to 1"),
         ("featurevis(whole=2)", "less than or equal to 1"),
