@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,7 @@ from heatproof.bench.spec import parse_protocols
 from heatproof.data.base import code_of
 from heatproof.data.catalog import DATA, DataEntry
 from heatproof.errors import HeatproofError
-from heatproof.methods import METHODS, Expression
+from heatproof.methods import METHODS, TRANSFORMS, Expression
 from heatproof.models.zoo import MODELS
 from heatproof.protocols import PROTOCOLS
 from heatproof.registry import Registry
@@ -89,6 +91,19 @@ class Grey:
 def greys(*, model, limit=None):
     return Grey(model.size, limit or 4)
 '''
+
+
+STATE = ("_entries", "_objects", "_placeholders")
+REGISTRIES = (METHODS, TRANSFORMS, BASELINES, PROTOCOLS, DATA, MODELS, SECTIONS)
+
+
+@pytest.fixture(autouse=True)
+def registries() -> Iterator[None]:
+    """Leave the registries as they were: other tests go through all that there is."""
+    before = [[copy.copy(getattr(r, name)) for name in STATE] for r in REGISTRIES]
+    yield
+    for registry, values in zip(REGISTRIES, before, strict=True):
+        vars(registry).update(zip(STATE, values, strict=True))
 
 
 @pytest.fixture
@@ -383,9 +398,9 @@ def entry(name: str) -> DataEntry:
 
 
 def test_every_registry_has_an_entry_point_group():
-    groups = {r.kind: r.group for r in (METHODS, BASELINES, PROTOCOLS, DATA, MODELS, SECTIONS)}
-    assert groups == {
+    assert {r.kind: r.group for r in REGISTRIES} == {
         "method": "heatproof.methods",
+        "transform": "heatproof.transforms",
         "baseline": "heatproof.baselines",
         "protocol": "heatproof.protocols",
         "data set": "heatproof.data",
