@@ -264,10 +264,10 @@ class Run:
 
     @cached_property
     def short_names(self) -> dict[str, str]:
-        """The models' names without the part before the slash, if that is the same for all."""
-        if len({m.rpartition("/")[0] for m in self.models}) > 1:
-            return {m: m for m in self.models}
-        return {m: m.rpartition("/")[2] or m for m in self.models}
+        """The models' names without the part before the first slash, if it is the same for all."""
+        if len({name.partition("/")[0] for name in self.models}) > 1:
+            return {name: name for name in self.models}
+        return {name: name.partition("/")[2] or name for name in self.models}
 
     def facts(self, model: str, view: ViewKey | None = None) -> ModelFacts | None:
         """Return what is on record about a view of a model, by default the plain one."""
