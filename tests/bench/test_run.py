@@ -514,7 +514,7 @@ IMAGES = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
             "gives images of 3×32×32, but paperbirds/resnet takes 3×64×64",
         ),
         (hp.TensorData(IMAGES), {"limit": 2}, "limit applies only to data given by name"),
-        (IMAGES, {}, "data is a name, \\(images, labels\\), or what load_data returns; got Tensor"),
+        (IMAGES, {}, r"a pair \(images, labels\) or a data set from load_data; got Tensor"),
         ("paperbirds:test", {"batch_size": 0}, "batch_size must be at least 1"),
         ("paperbirds:test", {"methods": []}, "nothing to evaluate"),
         ("paperbirds:test", {"methods": [lambda x: x]}, "must be callable as"),

@@ -80,7 +80,7 @@ def test_data_without_relevant_pixels_is_named_as_not_applicable():
     assert rows["status"].eq("n/a").all()
     assert (
         rows["message"]
-        .str.contains("disc:paperbirds:test does not tell which pixels matter; use watermark")
+        .str.contains("disc:paperbirds:test does not say which pixels matter; use watermark")
         .all()
     )
     with pytest.raises(HeatproofError, match="has no setting"):

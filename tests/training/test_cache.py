@@ -144,7 +144,7 @@ def test_a_spec_can_name_fine_tuned_weights_and_use_them(tmp_path: Path) -> None
         ),
         "cpu",
     )
-    assert [t.title for t in plan.tasks] == [
+    assert [t.subject.title for t in plan.tasks] == [
         "paperbirds/vgg",
         "paperbirds/vgg, fine-tuned 16/zero",
         "paperbirds/vgg 16/zero",
