@@ -129,7 +129,8 @@ def alive(golden, golden_model):
 
 @pytest.mark.parametrize("setting", VIEWS)
 def test_scorecam(golden, alive, setting):
-    """That code explains the last cell of the disconnected settings with the first one's head: there is nothing to compare with."""
+    """In the disconnected settings only the first grid cell is compared: the paper's code explains
+    the last one with the first one's head."""
     case = golden("case05_grid2x2")
     for at, cell in enumerate(range(4) if setting == "GridPG" else [0]):
         ours = maps(alive, setting, 2, cell, case, "scorecam(compat=rao)@features.8")

@@ -1,4 +1,4 @@
-"""Case 9: ROAD's linear imputation without noise, by the papers' own code (sparse LU in double precision)."""
+"""Case 9: ROAD's linear imputation without noise, by the papers' code (sparse LU, double)."""
 
 import numpy as np
 import pytest

@@ -19,7 +19,10 @@ UNUSED = ("running_mean", "num_batches_tracked")  # a norm about zero has no mea
 
 
 def sequence():
-    """As the official package builds it: other exponents, two filters of which the larger counts, a temperature."""
+    """Build a network as the official package does.
+
+    It has other exponents, the larger of two filters, and a temperature.
+    """
     layers = {
         "encode": Encode(),
         "0": BcosConv(6, 16),

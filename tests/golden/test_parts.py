@@ -1,4 +1,7 @@
-"""Case 11: drops, importances and scores of the FunnyBirds framework, read through a folder in its published layout."""
+"""Case 11: drops, importances and scores of the FunnyBirds framework.
+
+The scenes are read from a folder in its published layout.
+"""
 
 import json
 
@@ -16,7 +19,10 @@ from heatproof.tensor.rank import spearman
 
 @pytest.fixture(scope="module")
 def folder(golden, tmp_path_factory):
-    """The golden scenes as files; pixels become 8-bit, so images are compared through what the model makes of them."""
+    """Write the golden scenes to files.
+
+    Pixels become 8-bit, so images are compared through the model's outputs.
+    """
     case, root = golden("case11_funnybirds"), tmp_path_factory.mktemp("funnybirds")
     parts = case["part_order"].tolist()
 

@@ -1,4 +1,4 @@
-"""Case 10: soundness, completeness and order-based metrics by the paper's own code, without imputation noise."""
+"""Case 10: soundness, completeness and order-based metrics by the paper's code, without noise."""
 
 import numpy as np
 import pytest
@@ -81,7 +81,7 @@ SOUND = [
 
 @pytest.mark.parametrize(("name", "fill", "step", "some"), SOUND)
 def test_soundness(case, batch, golden_model, name, fill, step, some):
-    """The model's answers on some of the images; the decisions from all of theirs, on our masses."""
+    """Compare predictions on some of the images, and soundness from all stored accuracies."""
     run = f"{name}__soundness_{fill}"
     protocol = make_protocol("soundness", {"baseline": FILLS[fill], "compat": "soco", "step": step})
     np.testing.assert_allclose(protocol.missing, case[f"{run}__mask_ratios"], atol=1e-9)

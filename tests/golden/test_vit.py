@@ -87,8 +87,11 @@ def test_gradient_and_relevance_of_every_attention(case, inputs, model):
 
 
 def test_relevance_in_single_precision(inputs, model):
-    """Rounding moves relevances by 1.7e-5 of their sum in twelve draws (see above). Errors of a size
-    e are as frequent as 1/e where denominators are near zero; the bound is sixty times that."""
+    """Rounding moves relevances by up to 1.7e-5 of their sum (see above, twelve draws).
+
+    Errors of a size e are as frequent as 1/e where denominators are near zero; the bound is sixty
+    times that.
+    """
     x, target = inputs
     _, single = attention_evidence(model("lrp"), x, target, start=0)
     _, double = attention_evidence(model("lrp", torch.float64), x.double(), target, start=0)

@@ -15,10 +15,9 @@ from heatproof.tensor.scores import SCORES
 SHIPPED = ["resnet", "vgg", "vgg-bn", "resnet-nobn", "vgg-nobias"]
 
 
-def assert_like(ours, theirs, share=1e-5):
-    torch.testing.assert_close(
-        ours, theirs.detach(), rtol=1e-4, atol=float(share * theirs.abs().max())
-    )
+def assert_like(ours, theirs, fraction=1e-5):
+    theirs = theirs.detach()
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=fraction * float(theirs.abs().max()))
 
 
 @pytest.mark.parametrize("name", ["resnet", "vgg", "vgg-bn", "vgg-nobias"])
@@ -117,7 +116,8 @@ def test_operations_without_a_rule_are_named(spread, shipped):
     x = spread((1, 3, 64, 64))
     with pytest.raises(
         NotApplicable,
-        match=r'deepshap has no rule for "layer_norm" in block1.norm1 \(LayerNorm\); ig\(steps=50\) works',
+        match=r'deepshap has no rule for "layer_norm" in block1.norm1 \(LayerNorm\); '
+        r"ig\(steps=50\) works",
     ):
         hp.explain(shipped("vit"), x, [0], "deepshap")
 

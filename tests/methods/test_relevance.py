@@ -135,7 +135,8 @@ KEPT = []
 
 @pytest.fixture(scope="session")
 def zennit():
-    """Its import needs torchvision, whose own import fails beside a CPU torch unless two operators are known."""
+    """Import Zennit, and torchvision first, whose import fails beside a CPU build of torch unless
+    two operators are registered."""
     try:
         import torchvision  # noqa: F401
     except RuntimeError:
@@ -310,7 +311,7 @@ def without_biases(net):
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("rule", ["plus", *GAMMAS[:-1]], ids=str)
 def test_relevance_is_conserved_without_biases(monkeypatch, birds, name, rule):
-    """All of the logit's 1 arrives where nothing stabilises, and nearly all of it with stabilisers of 1e-6."""
+    """Relevance sums to 1 without stabilisers, and nearly to 1 with stabilisers of 1e-6."""
     model, x, target = birds(name)
     model, x = without_biases(model.module), x.double()
     convolution = z_plus if rule == "plus" else gamma_rule(rule)
@@ -557,7 +558,8 @@ def test_operations_without_a_rule_are_named(birds, spread):
     model, x, _ = birds("vit")
     with pytest.raises(
         NotApplicable,
-        match=r'lrp has no rule for "layer_norm" in block1.norm1 \(LayerNorm\); it is for convolutions',
+        match=r'lrp has no rule for "layer_norm" in block1.norm1 \(LayerNorm\); '
+        "it is for convolutions",
     ):
         hp.explain(model, x[:1], [0], "lrp-focus")
     scaled = nn.Sequential(
@@ -565,7 +567,8 @@ def test_operations_without_a_rule_are_named(birds, spread):
     ).eval()
     with pytest.raises(
         NotApplicable,
-        match=r'"conv2d of a changed image; hp.Model\(mean=…, std=…\) is the place to normalise it" in 1',
+        match=r'"conv2d of a changed image; hp.Model\(mean=…, std=…\) '
+        'is the place to normalise it" in 1',
     ):
         hp.explain(hp.Model(scaled, size=8), spread((1, 3, 8, 8)), [0], "lrp-focus")
     early = nn.Sequential(

@@ -1,7 +1,8 @@
-"""What holds exactly where the model is linear: six methods in closed form, and which order of the pixels each baseline makes the best.
+"""Linear models: six methods in closed form, and the best order of pixels for each baseline.
 
-Corrected statements of Picard et al. 2024, Section 3.2 and Appendix B: integrated gradients have no factor of one half, and noise that
-is *added* has the gradient's order as its worst, not its best.
+These are corrected statements of Picard et al. 2024, Section 3.2 and Appendix B: integrated
+gradients have no factor of one half, and the gradient's order is the worst, not the best, for noise
+that is *added*.
 """
 
 from itertools import permutations, product
@@ -98,7 +99,10 @@ def test_rise_over_all_masks_of_single_pixels(case):
 
 @pytest.mark.parametrize("p", [0.5, 0.2])
 def test_rise_over_random_soft_masks(case, p):
-    """With m = A g and independent g, E[f(x⊙m) m_i] / p = b + p xw + (1 − p) Σ_j (A Aᵀ)_ij x_j w_j; within five standard errors."""
+    """With m = A g and independent g, E[f(x⊙m) m_i] / p = b + p xw + (1 − p) Σ_j (A Aᵀ)_ij x_j w_j.
+
+    Maps agree within five standard errors.
+    """
     _, x, w = case
     count, side = 5000, linear(enlarged_side(SIDE, SIDE), SIDE, mirror=True)[:SIDE].double()
     both = torch.kron(side, side)  # (d, cells): what each pixel has of each cell
@@ -141,7 +145,10 @@ def curves(fill, inserting=False):  # (720, 7): the score as every order goes al
 
 
 def best(fill, inserting):
-    """The order with the lowest sum of a deletion curve, or the highest of an insertion curve; steps are from 1 to d, as in the paper."""
+    """Return the order with the lowest sum of a deletion curve or the highest of an insertion one.
+
+    Steps are from 1 to d, as in the paper.
+    """
     sums = curves(fill, inserting)[:, 1:].sum(1)
     winner = sums.argmax() if inserting else sums.argmin()
     assert (sums == sums[winner]).sum() == 1
@@ -152,7 +159,9 @@ def descending(values):
     return values.argsort(descending=True).tolist()
 
 
-FILLS = {  # what a removed pixel becomes in expectation, which for a linear score is all that counts; by what the best order goes
+# What a removed pixel becomes in expectation, which is all that counts for a linear score, and the
+# values whose descending order is the best.
+FILLS = {
     "zero": (torch.zeros(D).double(), image * weights),
     "replaced by noise of mean μ": (torch.full((D,), MU).double(), (image - MU) * weights),
     "with noise of U[0, 1] added": (image + 0.5, -weights),

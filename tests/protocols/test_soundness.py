@@ -31,7 +31,7 @@ def draw(*shape, seed=0):
 
 @pytest.fixture(scope="module")
 def truth(model):
-    """x ~ N(0, 1), the label is the sign of the sum, and the attribution of a pixel what it adds to that."""
+    """Draw x ~ N(0, 1); the label is the sign of the sum, and a pixel's attribution its summand."""
     x = draw(300, 1, SIDE, SIDE)
     target = (x.flatten(1).sum(1) > 0).long()
     maps = ((2 * target - 1)[:, None, None] * x[:, 0]).clamp(min=0)
@@ -39,13 +39,13 @@ def truth(model):
 
 
 def removed(maps, seed=1):
-    """Half of what is positive to zero, but not the largest."""
-    some = draw(*maps.shape, seed=seed) > 0
-    return maps.masked_fill(some & (maps < 1), 0)
+    """Set half of the positive values to zero, but not the largest."""
+    half = draw(*maps.shape, seed=seed) > 0
+    return maps.masked_fill(half & (maps < 1), 0)
 
 
 def introduced(maps, seed=2):
-    """Half of what is zero to U(0, 1)."""
+    """Set half of the zeros to draws from U(0, 1)."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.rand(maps.shape, generator=generator)
     return torch.where(
@@ -158,7 +158,7 @@ def test_included_sets_are_nested_and_fixed_for_a_sample(model):
 
 @pytest.mark.parametrize("make", [lambda m: m, removed], ids=["truth", "removed"])
 def test_what_votes_for_the_label_is_sound(model, truth, make):
-    """What the first step includes adds to the right side, so the accuracy is 1 at once, and nothing was false till then."""
+    """The pixels of the first step all vote for the label: accuracy is 1 from there on."""
     x, target, maps = truth
     protocol = make_protocol("soundness", {"baseline": "zero", "level": 1.0})
     curves = protocol.score_maps(model, judged(model, x, target), {}, make(maps)).curves
@@ -185,7 +185,8 @@ def test_attribution_that_is_introduced_is_less_sound(model, truth):
 
 @pytest.mark.parametrize("absolute", [False, True])
 def test_a_map_that_lacks_something_is_less_complete(model, truth, absolute):
-    """For every image and threshold: what it takes out is part of what the truth takes out, and all of that votes for the label."""
+    """At every threshold such a map removes a part of what the true map removes, and all of that
+    votes for the label."""
     x, target, maps = truth
     protocol = make_protocol("completeness", {"baseline": "zero", "absolute": absolute})
     whole, less = (
@@ -343,7 +344,7 @@ def test_a_run_that_never_reaches_its_level(tmp_path):
 
 
 def test_order_based_metrics_share_the_images():
-    """The least relevant pixels removed, at the same ratios, of maps without a sign: each image is looked at once."""
+    """Two metrics remove the least relevant pixels at the same ratios: each image runs once."""
     net = hp.load_model("paperbirds/vgg")
     images = torch.rand(10, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     road = "road(baseline=zero, order=least, steps=5)"
@@ -357,7 +358,7 @@ def test_order_based_metrics_share_the_images():
 
 
 def test_order_based_metrics_of_the_label_share_maps_and_images():
-    """Where the model is wrong as well: one map, and one look at each image without some of its pixels."""
+    """Also where the model is wrong, one map and one forward pass per altered image suffice."""
     net = hp.load_model("paperbirds/vgg")
     images = torch.rand(10, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     wrong = (net.logits(net.normalize(images)).argmax(1) + 1) % net.n_classes
