@@ -99,10 +99,13 @@ def test_zennit(golden, double_model, name, stored, deviation, native, inputs, a
 def test_single_precision_changes_a_small_fraction_of_a_map(
     golden, golden_model, double_model, name, method, fraction, native, inputs
 ):
-    """With weights and images moved by half a unit in their last place, maps move by up to 5e-7 of
+    """Compare the mean deviation of single from double precision with the map's mean magnitude.
+
+    With weights and images moved by half a unit in their last place, maps move by up to 5e-7 of
     their sum with γ = 0.01 and 3e-6 with γ = 0 (twelve draws). With γ = 0 denominators come close
-    to zero, and errors of a size e are as frequent as 1/e: hundreds of times the largest of a few
-    draws is allowed, and 9e-5 is what single precision costs on some processors."""
+    to zero, and errors of a size e are as frequent as 1/e: the bound is hundreds of times the
+    largest of twelve draws. Single precision costs 9e-5 on some processors.
+    """
     x, target = inputs(golden("case13_lrp"))
     single = native(golden_model(name), x, target, method)
     double = native(double_model(name), x, target, method)
