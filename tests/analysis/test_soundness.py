@@ -9,7 +9,9 @@ import heatproof.functional as F
 from heatproof.analysis.distance import hausdorff, least_distance
 from heatproof.analysis.distinctness import Trio, distinct, trios
 from heatproof.analysis.soundness import at_levels, points
+from heatproof.bench.orchestrate import method_facts
 from heatproof.errors import HeatproofError
+from heatproof.methods import Expression
 from heatproof.protocols import make_protocol
 from heatproof.tensor.noise import generator
 
@@ -122,18 +124,25 @@ def test_the_least_distance_is_that_of_the_two_nearest_curves():
 
 def test_trios_of_a_run():
     labels = [
-        "a|unit",
-        "a|remove(partial)",
-        "a|introduce(partial)",
-        "a|remove(random)",
-        "b|relu",
-        "b|introduce(x)",
-        "b|remove(x)",
-        "c|remove(x)",
+        "ixg|unit",
+        "ixg|remove(partial)",
+        "ixg|introduce(partial)",
+        "ixg|remove(random)",
+        "ig|abs|relu",
+        "ig|abs|introduce(constant)",
+        "ig|abs|remove(constant)",
+        "saliency|remove(constant)",
     ]
-    assert trios(labels) == [
-        Trio("a", "partial", "a|unit", "a|remove(partial)", "a|introduce(partial)"),
-        Trio("b", "x", "b|relu", "b|remove(x)", "b|introduce(x)"),
+    methods = {label: method_facts(Expression.parse(label)) for label in labels}
+    assert trios(methods) == [
+        Trio("ixg", "partial", "ixg|unit", "ixg|remove(partial)", "ixg|introduce(partial)"),
+        Trio(
+            "ig|abs",
+            "constant",
+            "ig|abs|relu",
+            "ig|abs|remove(constant)",
+            "ig|abs|introduce(constant)",
+        ),
     ]
 
 

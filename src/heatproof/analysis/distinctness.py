@@ -7,16 +7,16 @@ metric distinguishes the three. It is compared with how far a curve moves with o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from heatproof.analysis.distance import hausdorff, least_distance
+from heatproof.bench.layout import MethodFacts
 
 RESAMPLES = 200
-CHANGED = re.compile(r"(?P<base>.+)\|(?P<change>remove|introduce)\((?P<scheme>\w+)\)")
+CHANGES = ("remove", "introduce")  # transforms that change the values of a map on purpose
 
 
 class Trio(NamedTuple):
@@ -54,25 +54,36 @@ class Distinct(NamedTuple):
     spread: float
 
 
-def trios(labels: Sequence[str]) -> list[Trio]:
+def is_changed(facts: MethodFacts) -> bool:
+    """Whether a method's maps were changed on purpose, as the last step."""
+    return bool(facts.transforms) and facts.transforms[-1].name in CHANGES
+
+
+def trios(methods: Mapping[str, MethodFacts]) -> list[Trio]:
     """Find the maps of a run that exist unchanged, with attribution removed and introduced.
 
     Args:
-        labels: Names of the methods of a run.
+        methods: The methods of a run, by label.
 
     Returns:
         One trio per method and scheme.
     """
     changed: dict[tuple[str, str], dict[str, str]] = {}
-    for label in labels:
-        match = CHANGED.fullmatch(label)
-        if match:
-            changed.setdefault((match["base"], match["scheme"]), {})[match["change"]] = label
+    originals = {(label, ""): label for label in methods}
+    for label, facts in methods.items():
+        if is_changed(facts):
+            change = facts.transforms[-1]
+            scheme = str(change.arguments[0])
+            changed.setdefault((facts.before_last, scheme), {})[change.name] = label
+        elif facts.transforms:
+            originals[facts.before_last, facts.transforms[-1].name] = label
     complete = []
     for (base, scheme), both in changed.items():
-        originals = [name for name in (f"{base}|unit", f"{base}|relu", base) if name in labels]
-        if originals and len(both) == 2:
-            complete.append(Trio(base, scheme, originals[0], both["remove"], both["introduce"]))
+        found = [
+            originals[base, last] for last in ("unit", "relu", "") if (base, last) in originals
+        ]
+        if found and len(both) == len(CHANGES):
+            complete.append(Trio(base, scheme, found[0], both["remove"], both["introduce"]))
     return complete
 
 

@@ -288,6 +288,13 @@ class Cost(_Content):
     backwards: int
 
 
+class TransformFacts(_Content):
+    """A transform of a method's maps, with its arguments in order."""
+
+    name: str
+    arguments: tuple[Any, ...]
+
+
 class MethodFacts(_Content):
     """What the report says about a method."""
 
@@ -298,6 +305,9 @@ class MethodFacts(_Content):
     signed: bool
     layer: str
     layerless: str  # the label without the layer
+    layerless_base: str  # the label without layer and transforms
+    before_last: str  # the label without the last transform
+    transforms: tuple[TransformFacts, ...]
     cost: tuple[int, int] | None  # forward and backward passes per image; None: unknown
     map_key: str  # methods with the same map key share their maps
 

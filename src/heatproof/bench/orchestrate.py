@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from heatproof.bench.cost import plan_cost
-from heatproof.bench.layout import MethodFacts, PlanFile, ProtocolFacts, TaskFacts, ViewFacts
+from heatproof.bench.layout import (
+    MethodFacts,
+    PlanFile,
+    ProtocolFacts,
+    TaskFacts,
+    TransformFacts,
+    ViewFacts,
+)
 from heatproof.bench.models import TrainingProgress, open_model
 from heatproof.bench.plan import Plan, Task, make_plan
 from heatproof.bench.provenance import provenance
@@ -104,7 +111,7 @@ def plan_file(plan: Plan) -> PlanFile:
     data = {task.subject: task.data for task in plan.tasks}
     return PlanFile(
         tasks=[_task_facts(task) for task in plan.tasks],
-        methods={label: _method_facts(e) for label, e in expressions.items()},
+        methods={label: method_facts(e) for label, e in expressions.items()},
         protocols=[_protocol_facts(protocol) for protocol in protocols.values()],
         views=[
             ViewFacts(
@@ -125,7 +132,13 @@ def _task_facts(task: Task) -> TaskFacts:
     )
 
 
-def _method_facts(expression: Expression) -> MethodFacts:
+def method_facts(expression: Expression) -> MethodFacts:
+    """Return what a run stores about a method."""
+    transforms = [
+        TransformFacts(name=entry.id, arguments=tuple(arguments.values()))
+        for entry, arguments in expression.transforms
+    ]
+    default_layer = expression.entry.layer
     return MethodFacts(
         canonical=expression.canonical,
         family=expression.entry.family,
@@ -133,7 +146,10 @@ def _method_facts(expression: Expression) -> MethodFacts:
         summary=expression.entry.summary,
         signed=expression.signed,
         layer=expression.layer,
-        layerless=expression.at(expression.entry.layer).label,
+        layerless=expression.at(default_layer).label,
+        layerless_base=expression.with_transforms(0).at(default_layer).label,
+        before_last=expression.with_transforms(max(0, len(transforms) - 1)).label,
+        transforms=tuple(transforms),
         cost=expression.cost,
         map_key=expression.map_key,
     )

@@ -415,6 +415,12 @@ class Expression:
         head, *tail = self.calls
         return self._build(self.entry, head, layer, tail)
 
+    def with_transforms(self, count: int) -> Expression:
+        """Return the expression with only the first of its transforms."""
+        head, *tail = self.calls
+        noise = len(tail) - len(self.transforms)
+        return self._build(self.entry, head, self.layer, tail[: noise + count])
+
     @classmethod
     def parse(cls, text: str | Function) -> Expression:
         """Parse an expression such as ``ig(steps=20)@middle|abs``, or wrap a function.

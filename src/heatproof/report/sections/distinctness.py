@@ -75,7 +75,7 @@ def content(
     """
     compared = [
         trio
-        for trio in trios(list(run.methods))
+        for trio in trios(run.methods)
         if all(name in metric for metric in metrics.values() for name in trio.names)
     ]
     if not compared:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
-from heatproof.expressions import parse_call, split
+from heatproof.bench.layout import TransformFacts
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Trace, traces
 from heatproof.report.run_data import CONTROL, Kept, Run
@@ -34,6 +34,8 @@ class LayerMethod(NamedTuple):
     layer: str
     family: str
     depth: int  # counted from the input
+    base: str  # without layer and transforms
+    transforms: tuple[TransformFacts, ...]
 
 
 class SmoothedScore(NamedTuple):
@@ -151,16 +153,14 @@ def smoothed(methods: Sequence[LayerMethod], scores: pd.DataFrame) -> Smoothed |
     for m in methods:
         if m.label not in scores or m.label == reference:
             continue
-        base, *transforms = split(m.method, "|")
-        calls = [parse_call(t) for t in transforms]
-        if len(calls) > 1 or any(call.name != "smooth" for call in calls):
+        if [t.name for t in m.transforms] not in ([], ["smooth"]):
             continue
-        width = int(calls[0].args[0]) if calls else 0
+        width = int(m.transforms[0].arguments[0]) if m.transforms else 0
         rho = np.nan
         if has_reference:
             rho = scores[[m.label, reference]].corr(method="spearman").iloc[0, 1]
         score = SmoothedScore(Estimate.mean(scores[m.label].to_numpy(float)), float(rho))
-        by_width.setdefault((base, m.layer, m.family), {})[width] = score
+        by_width.setdefault((m.base, m.layer, m.family), {})[width] = score
     by_width = {row: widths for row, widths in by_width.items() if len(widths) > 1}
     if not by_width:
         return None

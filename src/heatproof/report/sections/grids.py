@@ -175,7 +175,17 @@ def _by_layer(run: Run, labels: list[str], layers: list[str]) -> list[LayerMetho
     for label in labels:
         facts = run.methods[label]
         depth = depths.get(facts.layer, len(depths))
-        methods.append(LayerMethod(label, facts.layerless, facts.layer, facts.family, depth))
+        methods.append(
+            LayerMethod(
+                label,
+                facts.layerless,
+                facts.layer,
+                facts.family,
+                depth,
+                facts.layerless_base,
+                facts.transforms,
+            )
+        )
     order = list(dict.fromkeys(m.method for m in methods))
     return sorted(methods, key=lambda m: (order.index(m.method), m.depth))
 

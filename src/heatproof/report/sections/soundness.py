@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 
 from heatproof.analysis import soundness
-from heatproof.analysis.distinctness import CHANGED
+from heatproof.analysis.distinctness import is_changed
 from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means, bootstrap_weights
 from heatproof.analysis.ranks import Key
 from heatproof.bench.store import PendingCurves
@@ -296,7 +296,7 @@ def _figure(
     seen: Counter[str] = Counter()
     lines = []
     for method, curves in metric.items():
-        if CHANGED.fullmatch(method):
+        if is_changed(run.methods[method]):
             continue
         family = run.family(method)
         if isinstance(curves, SoundnessCurves):
