@@ -20,8 +20,10 @@ from heatproof.analysis.intervals import (
     AggregateDraws,
     Estimate,
     bootstrap_means,
+    clusters_of,
     insert_draws,
     rank,
+    rank_bounds,
 )
 from heatproof.protocols import PROTOCOLS
 
@@ -40,6 +42,8 @@ class Standings:
         ranks: Ranks ``(S, M)``.
         drawn_means: Mean scores in each draw, ``(S, R, M)``.
         drawn_ranks: Ranks in each draw, ``(S, R, M)``.
+        best_ranks: Lower ends of the 95 % intervals of the ranks, ``(S, M)``.
+        worst_ranks: Upper ends, ``(S, M)``.
     """
 
     model: str
@@ -49,6 +53,8 @@ class Standings:
     ranks: np.ndarray
     drawn_means: np.ndarray
     drawn_ranks: np.ndarray
+    best_ranks: np.ndarray
+    worst_ranks: np.ndarray
 
     @cached_property
     def mean_ranks(self) -> np.ndarray:  # (M,)
@@ -90,9 +96,14 @@ class Standings:
         return len({protocol for protocol, _, _ in self.settings}) == 1
 
     def mean_rank(self, method: str) -> Estimate:
-        """Estimate the mean rank of a method over the settings."""
+        """Estimate the mean rank of a method over the settings.
+
+        The interval is the mean of the intervals under the settings, which is exact for one setting
+        and too wide for several that do not err in the same direction.
+        """
         i = self.methods.index(method)
-        return Estimate.of(self.mean_ranks[i], self.drawn_mean_ranks[:, i])
+        ends = (self.best_ranks[:, i].mean(), self.worst_ranks[:, i].mean())
+        return Estimate(float(self.mean_ranks[i]), *map(float, ends))
 
     def rank_gap(self, better: str, other: str) -> Estimate:
         """Estimate how many ranks ``other`` is behind ``better``, on average over the settings."""
@@ -181,14 +192,25 @@ def standings(
             )
             keys.append(key)
             means.append(table.mean().to_numpy())
-            drawn.append(bootstrap_means(table.to_numpy(), resamples, seed))
+            clusters = clusters_of(part, table.index)
+            drawn.append(bootstrap_means(table.to_numpy(), resamples, seed, clusters))
             insert_draws(drawn[-1], methods, (model, *key), aggregate_draws)
         higher = [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in keys]
         ranks = np.stack([rank(m, h) for m, h in zip(means, higher, strict=True)])
         drawn_ranks = np.stack([rank(d, h) for d, h in zip(drawn, higher, strict=True)])
+        bounds = [rank_bounds(*parts) for parts in zip(means, drawn, higher, strict=True)]
+        best, worst = (np.stack(ends) for ends in zip(*bounds, strict=True))
         all_standings.append(
             Standings(
-                str(model), methods, keys, np.stack(means), ranks, np.stack(drawn), drawn_ranks
+                str(model),
+                methods,
+                keys,
+                np.stack(means),
+                ranks,
+                np.stack(drawn),
+                drawn_ranks,
+                best,
+                worst,
             )
         )
     return all_standings

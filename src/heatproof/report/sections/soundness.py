@@ -26,6 +26,7 @@ from heatproof.report.sections import distinctness
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import MethodEstimates, estimate_or_none, select
 from heatproof.report.site import Figure, Site
+from heatproof.tensor.noise import generator
 
 VALUE_METRICS = ("soundness", "completeness")
 CURVES = {  # the curve that a metric is drawn by
@@ -59,15 +60,11 @@ class MetricCurves(NamedTuple):
 
     def trace(self, label: str, family: str, dash: int) -> Trace:
         """Return the mean curve with its band."""
-        if len(self.values) > 1:
-            draws = bootstrap_means(self.values, RESAMPLES)
-        else:
-            draws = np.full((1, len(self.positions)), np.nan)
-        low, high = np.quantile(draws, [0.025, 0.975], axis=0)
-        mean = self.values.mean(0)
-        return Trace(
-            label, family, tuple(mean), tuple(self.positions), tuple(low), tuple(high), dash
-        )
+        draws = bootstrap_means(self.values, RESAMPLES)
+        means = self.values.mean(0)
+        estimates = [Estimate.of(m, column) for m, column in zip(means, draws.T, strict=True)]
+        mean, low, high = zip(*estimates, strict=True)
+        return Trace(label, family, mean, tuple(self.positions), low, high, dash)
 
 
 class SoundnessCurves(NamedTuple):
@@ -89,8 +86,9 @@ class SoundnessCurves(NamedTuple):
     def drawn(self, samples: int, resamples: int) -> np.ndarray:  # (R, S, 2)
         """Return the curves of bootstrap samples."""
         score, mass = map(torch.from_numpy, self._curves)
+        noise = generator(0, "decisions", self.part.method)
         drawn = [
-            self._protocol.bootstrap_points(score, mass, torch.from_numpy(weights[:, self.rows]))
+            self._protocol.draw_points(score, mass, torch.from_numpy(weights[:, self.rows]), noise)
             for weights in bootstrap_weights(samples, resamples)
         ]
         return torch.cat(drawn).numpy()
@@ -116,6 +114,7 @@ class LevelRow(NamedTuple):
     estimates: list[Estimate]
     highest: float
     n: int
+    undecided: list[tuple[int, int]]  # undecided steps and all steps up to each level
 
 
 class LevelTable(NamedTuple):
@@ -125,6 +124,12 @@ class LevelTable(NamedTuple):
     rows: list[LevelRow]
     score: str
     eps: float
+
+    @property
+    def most_undecided(self) -> tuple[int, int] | None:
+        """The largest number of undecided steps up to a level, and all steps up to it."""
+        counts = [count for row in self.rows for count in row.undecided if count[0]]
+        return max(counts, default=None)
 
 
 class ThresholdRow(NamedTuple):
@@ -200,7 +205,7 @@ def content(run: Run, site: Site) -> Content | None:
     """Return the metrics of values; None if the run has none."""
     if not any(key[0] in VALUE_METRICS for key in run.protocols):
         return None
-    levels = soundness.table(run.store)
+    levels = soundness.table(run.store, rows=run.rows)
     models = [_model(run, site, model, levels) for model in run.models]
     with_values = [model for model in models if model is not None]
     return Content(with_values, LEVELS) if with_values else None
@@ -374,7 +379,10 @@ def _levels(run: Run, model: str, key: Key, metric: Metric, levels: pd.DataFrame
         columns = of_method[["soundness", "low", "high"]]
         estimates = [Estimate(*map(float, columns.loc[level])) for level in LEVELS]
         n = int(of_method["n"].iloc[0])
-        rows.append(LevelRow(method, run.family(method), estimates, curves.highest, n))
+        counts = of_method.loc[list(LEVELS), ["undecided", "steps"]].to_numpy().tolist()
+        undecided = [(int(some), int(steps)) for some, steps in counts]
+        family = run.family(method)
+        rows.append(LevelRow(method, family, estimates, curves.highest, n, undecided))
     eps = run.protocols[key].settings["eps"]
     return LevelTable(run.setting_labels[key], rows, _score_name(run, key), eps)
 

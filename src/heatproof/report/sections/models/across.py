@@ -133,7 +133,8 @@ def _differences(run: Run, columns: list[Column], methods: list[str]) -> list[Me
     for method in methods:
         differences = []
         for other in others:
-            estimate, n = gap(other.get(method, empty), first.get(method, empty))
+            columns_of = (other.get(method, empty), first.get(method, empty))
+            estimate, n = gap(*columns_of, run.clusters)
             differences.append(estimate if n else None)
         rows.append(MethodEstimates(method, run.family(method), differences))
     return rows
