@@ -463,7 +463,7 @@ class Expression:
         )
         full_call = str(Call(entry.id, (), dict(sorted(arguments.items()))))
         noise, labels, tail = _noise(entry, arguments, tail)
-        revision = f" v{entry.version}{_source_suffix(entry.source, _baseline_source(arguments))}"
+        revision = f" v{entry.version}{_source_suffix(entry.source, _baseline_revision(arguments))}"
         arguments = {
             k: v for k, v in arguments.items() if entry.noise is None or k not in Noise.model_fields
         }
@@ -522,7 +522,7 @@ def _noise(
     return Noise(**bound), [call_label(tail[0], bound, parameters)], tail[1:]
 
 
-def _source_suffix(*sources: str | None) -> str:
+def _source_suffix(*sources: int | str | None) -> str:
     """Return the hashes of a user's code as a suffix of a key; empty for built-in code."""
     return "".join(f"+{source}" for source in sources if source is not None)
 
@@ -530,6 +530,15 @@ def _source_suffix(*sources: str | None) -> str:
 def _baseline_source(arguments: Mapping[str, Any]) -> str | None:
     name = arguments.get("baseline")
     return Baseline.parse(name).entry.source if isinstance(name, str) else None
+
+
+def _baseline_revision(arguments: Mapping[str, Any]) -> int | str | None:
+    """Return the revision of a method's baseline; None if there is none or it is the first."""
+    name = arguments.get("baseline")
+    if not isinstance(name, str):
+        return None
+    revision = Baseline.parse(name).entry.revision
+    return None if revision == 1 else revision
 
 
 def _stored_maps(name: str) -> MethodEntry:
