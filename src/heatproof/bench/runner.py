@@ -23,7 +23,7 @@ from heatproof.data.catalog import Batch
 from heatproof.data.grids import Grids
 from heatproof.errors import format_error
 from heatproof.methods import Explainer
-from heatproof.methods.explain import ends, finite, transformed
+from heatproof.methods.explain import ends, finite
 from heatproof.models.batch import ModelBatch
 from heatproof.protocols import EvalBatch, Protocol
 from heatproof.protocols.base import Shared
@@ -216,7 +216,7 @@ class TaskRunner:
             self.prepared.for_baseline,
         )
         for same_map in by_map.values():  # only one method's maps are in memory at a time
-            self._evaluate_method(same_map, samples, rng, shared, explainer)
+            self._evaluate_method(same_map, samples, shared, explainer)
 
     def _compute_shared(
         self, protocol: Protocol, batch: EvalBatch
@@ -239,7 +239,6 @@ class TaskRunner:
         self,
         records: Sequence[Record],
         samples: BatchSamples,
-        rng: Rng,
         shared: Mapping[str, tuple[EvalBatch, Shared] | Failure],
         explainer: Explainer,
     ) -> None:
@@ -252,7 +251,7 @@ class TaskRunner:
         for label in dict.fromkeys(record.expression.label for record in records):
             same = [record for record in records if record.expression.label == label]
             expression = same[0].expression
-            maps = self._attempt(None, transformed, expression, native, rng)
+            maps = self._attempt(None, explainer.transformed, expression, native)
             if isinstance(maps, Failure):
                 self.rows.add_failed(same, samples, maps.message)
                 continue

@@ -34,6 +34,7 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {  # (B, C, h, w) -> (B, h, 
 
 Cost = Callable[[Mapping[str, Any]], tuple[int, int]]  # arguments -> forwards, backwards per image
 Function = Callable[..., Tensor]
+Resolution = Literal["layer", "image"]  # at which a transform acts
 Applies = Callable[[Model], str]  # why it does not apply to a model; "" where it does
 # (the network from its layer on, batches of reference images) -> `prepared` of the method
 Prepare = Callable[[Model, Iterator[Tensor]], dict[str, Tensor]]
@@ -154,11 +155,20 @@ class TransformEntry:
     function: Function  # (maps (B, h, w), …[, rng]) -> (B, h, w)
     removes_sign: bool = False
     source: str | None = None  # hash of a user's code; None for what ships with the package
+    at: Resolution = "layer"
+    version: int = 1
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The parameters that an expression can set."""
         return options(self.function, "maps", "rng")
+
+    @property
+    def revision(self) -> int | str | None:
+        """A suffix for keys: a user's source, or the version if it is not the first."""
+        if self.source is not None:
+            return self.source
+        return self.version if self.version > 1 else None
 
     def apply(self, maps: Tensor, arguments: Mapping[str, Any], rng: Rng) -> Tensor:
         """Transform maps ``(B, h, w)``; the function is passed ``rng`` if it takes it."""
@@ -306,11 +316,13 @@ def cached_per_layer(applies: Applies) -> Applies:
     return reason
 
 
-def transform(id: str, *, removes_sign: bool = False) -> Callable[[Function], Function]:
+def transform(
+    id: str, *, removes_sign: bool = False, at: Resolution = "layer", version: int = 1
+) -> Callable[[Function], Function]:
     """Register a function that changes maps, for use after a method: ``ixg|sharpen(2)``.
 
-    The function is ``(maps, …) -> maps`` on maps of shape ``(B, h, w)`` at the layer's
-    resolution. It is passed ``rng`` if it has such a parameter.
+    The function is ``(maps, …) -> maps`` on maps of shape ``(B, h, w)``. It is passed ``rng`` if it
+    has such a parameter.
 
     Example::
 
@@ -322,6 +334,10 @@ def transform(id: str, *, removes_sign: bool = False) -> Callable[[Function], Fu
     Args:
         id: The name in expressions.
         removes_sign: Whether negative values lose their meaning.
+        at: The resolution that it needs: that of the maps at their ``layer``, or that of the
+            ``image``, to which maps are then resized before it. Transforms after one at ``image``
+            act on maps of that size as well.
+        version: Raise it when the results change, so that stored ones are not reused.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -331,7 +347,7 @@ def transform(id: str, *, removes_sign: bool = False) -> Callable[[Function], Fu
     """
 
     def register(function: Function) -> Function:
-        entry = TransformEntry(id, function, removes_sign, source_hash(function))
+        entry = TransformEntry(id, function, removes_sign, source_hash(function), at, version)
         TRANSFORMS.add(entry, function)
         return function
 
@@ -463,7 +479,7 @@ class Expression:
         )
         full_call = str(Call(entry.id, (), dict(sorted(arguments.items()))))
         noise, labels, tail = _noise(entry, arguments, tail)
-        revision = f" v{entry.version}{_source_suffix(entry.source, _baseline_source(arguments))}"
+        revision = f" v{entry.version}{_source_suffix(entry.source, _baseline_revision(arguments))}"
         arguments = {
             k: v for k, v in arguments.items() if entry.noise is None or k not in Noise.model_fields
         }
@@ -483,7 +499,7 @@ class Expression:
             transforms.append((transform, bound))
             signed = signed and not transform.removes_sign
             labels.append(str(Call(transform.id, tuple(bound.values()))))
-            canonical.append(f"{Call(transform.id, (), bound)}{_source_suffix(transform.source)}")
+            canonical.append(f"{Call(transform.id, (), bound)}{_source_suffix(transform.revision)}")
         noise_key = ""
         if noise:
             without_reduce = {k: v for k, v in sorted(arguments.items()) if k != "reduce"}
@@ -522,7 +538,7 @@ def _noise(
     return Noise(**bound), [call_label(tail[0], bound, parameters)], tail[1:]
 
 
-def _source_suffix(*sources: str | None) -> str:
+def _source_suffix(*sources: int | str | None) -> str:
     """Return the hashes of a user's code as a suffix of a key; empty for built-in code."""
     return "".join(f"+{source}" for source in sources if source is not None)
 
@@ -530,6 +546,15 @@ def _source_suffix(*sources: str | None) -> str:
 def _baseline_source(arguments: Mapping[str, Any]) -> str | None:
     name = arguments.get("baseline")
     return Baseline.parse(name).entry.source if isinstance(name, str) else None
+
+
+def _baseline_revision(arguments: Mapping[str, Any]) -> int | str | None:
+    """Return the revision of a method's baseline; None if there is none or it is the first."""
+    name = arguments.get("baseline")
+    if not isinstance(name, str):
+        return None
+    revision = Baseline.parse(name).entry.revision
+    return None if revision == 1 else revision
 
 
 def _stored_maps(name: str) -> MethodEntry:

@@ -1,7 +1,7 @@
 """Compute maps from expressions, in the same way for all methods.
 
-The order is: method [→ noise] → channel reduction → *stored* at native resolution → transforms at
-native resolution → bilinear resizing to the image, last.
+The order is: method [→ noise] → channel reduction → transforms at native resolution → bilinear
+resizing to the image. Transforms that need the pixels of the image come after the resizing.
 """
 
 from __future__ import annotations
@@ -172,18 +172,28 @@ class Explainer:
         """
         batch = ModelBatch(self.model, x, self.batch.target, [expression.layer])
         other = replace(self, batch=batch, _moments={})
-        return other.resized(transformed(expression, other.native(expression), self.rng))
+        return other.resized(other.transformed(expression, other.native(expression)))
+
+    def transformed(self, expression: Expression, maps: Tensor) -> Tensor:
+        """Apply the transforms of an expression to its maps.
+
+        Args:
+            expression: The method with its transforms.
+            maps: Maps at the layer's resolution, ``(B, h, w)``.
+
+        Returns:
+            Maps of the same size, or of the size of the images from the first transform on that
+            needs it.
+        """
+        for transform, arguments in expression.transforms:
+            if transform.at == "image":
+                maps = self.resized(maps)
+            maps = transform.apply(maps, arguments, self.rng)
+        return maps
 
     def resized(self, maps: Tensor) -> Tensor:  # (B, h, w) -> (B, H, W)
         """Resize maps to the images, bilinearly."""
         return resize(maps, *self.batch.x.shape[2:])
-
-
-def transformed(expression: Expression, maps: Tensor, rng: Rng) -> Tensor:  # (B, h, w) -> same
-    """Apply the transforms of an expression to maps."""
-    for transform, arguments in expression.transforms:
-        maps = transform.apply(maps, arguments, rng)
-    return maps
 
 
 def check_applicable(expression: Expression, model: Model, has_silhouettes: bool) -> None:
@@ -311,7 +321,7 @@ def explain(
         prepared_from = _reference(model, reference)
         explainer.prepared = partial(prepare, model=model, reference=prepared_from)
         explainer.prepared_baseline = lambda b: b.prepare(model, prepared_from.batches(model))
-    maps = explainer.resized(transformed(expression, explainer.native(expression), rng))
+    maps = explainer.resized(explainer.transformed(expression, explainer.native(expression)))
     bad = (~finite(maps)).nonzero().flatten().tolist()
     if bad:
         raise MapError(

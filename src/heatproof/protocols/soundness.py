@@ -103,7 +103,7 @@ class Completeness(Curve):
 @protocol
 class Soundness(PixelRemoval):
     id: ClassVar[str] = "soundness"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = (
         "the fraction of the attribution that raises the accuracy when pixels are inserted, "
         "most relevant first, until the accuracy reaches a level"
@@ -122,7 +122,8 @@ class Soundness(PixelRemoval):
     first: Fraction = 0.98  # fraction of missing pixels at the first step
     last: Fraction | None = None  # and at the last; None: 0.01 (compat=soco: 0.03)
     step: Fraction = 0.01
-    gate: float | None = None  # no decision up to this accuracy; None: no gate (compat=soco: 0.04)
+    # no decision up to this accuracy (or mean score); None: no gate (compat=soco: 0.04)
+    gate: float | None = None
     compat: Compat | None = None  # soco: as in the published code, see F.soundness
 
     @model_validator(mode="after")

@@ -81,16 +81,20 @@ def soundness(
         eps: Smallest gain of a step that is not false.
         compat: With ``soco``, as in the paper's code: decisions take effect from the next step on,
             a gain of exactly ``eps`` is false, and the result is 0 where nothing is included.
-        gate: Steps up to this accuracy are never false. By default there is no gate; with
-            ``compat="soco"`` it is 0.04 for the accuracy of the data set.
+        gate: Steps up to this accuracy, or mean score of all samples, are never false. By default
+            there is no gate; with ``compat="soco"`` it is 0.04.
 
     Returns:
         Fractions q ``(N, S)`` of float64; nan where nothing is included.
     """
-    if accuracy.ndim == 2 and gate is None:
-        gate = -torch.inf
+    if gate is None:
+        gate = GATE if compat == "soco" else -torch.inf
+    level = accuracy.double()
+    if accuracy.ndim == 2:
+        level = level.mean(0)
+    false = false_steps(accuracy, eps, compat, gate=-torch.inf) & (level > gate + ROUNDING)
     mass = mass.double()
-    false = (mass * false_steps(accuracy, eps, compat, gate)).cumsum(1)
+    false = (mass * false).cumsum(1)
     included = mass.cumsum(1)
     if compat == "soco":
         return (included - torch.nn.functional.pad(false, (1, 0))[:, :-1]) / (included + TINY)

@@ -35,10 +35,12 @@ GROUPS = {  # of baselines: a family of methods, whose colour they have, and a d
     "other": ("other", "other"),
 }
 DISTANCE = "distance to reference images"
-LEFT = {
-    "negentropy": "information left (nats)",
-    "energy": "energy of the logits",
-    "mean-sigmoid": "mean sigmoid of the logits",
+LEFT = {  # of Picard et al. 2024, or heatproof's own
+    "negentropy": "information left (nats; heatproof's)",
+    "logit-variance": "variance of the logits (heatproof's)",
+    "mean-logit": "mean logit (the paper's text, Fig. 4)",
+    "energy": "energy of the logits (the paper's text, Sec. 3.3)",
+    "mean-sigmoid": "mean sigmoid of the logits (the paper's code)",
 }
 STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # fractions of the pixels that are removed
 TOP = 5  # predictions when nothing is left
@@ -69,7 +71,7 @@ class Row:
     baseline: str
     family: str
     reached: float  # fraction of the pixels by which 80 % of the area is reached
-    beyond: Estimate | None  # fraction of the area that is out of distribution
+    beyond: Estimate | None  # fraction of the area above the minimum that is out of distribution
     means: dict[str, Estimate]
 
 
@@ -236,8 +238,7 @@ def _row(protocol: str, curves: BaselineCurves) -> Row:
     score = curves.score.double()
     beyond = None
     if "ood" in curves.others and curves.far is not None:
-        low = score.amin(1, keepdim=True).clamp(max=0)
-        area = area_beyond(score - low, curves.others["ood"].double(), curves.far)
+        area = area_beyond(score, curves.others["ood"].double(), curves.far)
         beyond = Estimate.mean(area.numpy())
     return Row(
         protocol=protocol,
