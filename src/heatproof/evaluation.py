@@ -13,6 +13,7 @@ import pandas as pd
 from torch import Tensor, nn
 
 from heatproof.analysis.intervals import bootstrap_aggregates, summarize
+from heatproof.analysis.ranks import ranked_layers
 from heatproof.bench.orchestrate import open_spec, run_plan
 from heatproof.bench.plan import Plan, make_plan
 from heatproof.bench.runner import Progress
@@ -123,11 +124,13 @@ class Result:
         Returns:
             One line per model, protocol, setting, baseline and method, with its layer and the
             columns ``mean``, ``low`` and ``high`` (95 % interval), ``rank``, ``rank_low`` and
-            ``rank_high``, ``n`` (samples with a score), and the number of rows that are
-            ``undefined``, ``failed``, ``n/a`` and ``skipped``.
+            ``rank_high``, ``n`` (samples with a score: images, or maps of grids), and the number of
+            rows that are ``undefined``, ``failed``, ``n/a`` and ``skipped``. Where a method was run
+            at several layers, ranks are among the methods of the same layer and the controls.
         """
         draws = bootstrap_aggregates(self.store, self.scores, resamples)
-        return summarize(self.scores, resamples, aggregate_draws=draws)
+        layers = ranked_layers(self.scores, self.store.plan().methods)
+        return summarize(self.scores, resamples, aggregate_draws=draws, layers=layers)
 
     @property
     def failures(self) -> pd.DataFrame:

@@ -22,6 +22,7 @@ STATUSES = ["ok", "undefined", "failed", "n/a", "skipped"]
 RESAMPLES = 2000
 CHUNK = 2**22  # bootstrap weights in memory at the same time
 AggregateDraws = Mapping[tuple[str, ...], np.ndarray]  # (*GROUP, method) -> (R,)
+RankedLayers = Mapping[tuple[str, str], str]  # (model, method) -> layer that it is ranked within
 
 
 class Estimate(NamedTuple):
@@ -64,6 +65,7 @@ def summarize(
     resamples: int = RESAMPLES,
     seed: int = 0,
     aggregate_draws: AggregateDraws | None = None,
+    layers: RankedLayers | None = None,
 ) -> pd.DataFrame:
     """Summarize scores, one line per model, protocol, setting, baseline and method.
 
@@ -73,6 +75,7 @@ def summarize(
         seed: Seed of the bootstrap.
         aggregate_draws: Draws of protocols that aggregate over all samples (see
             `bootstrap_aggregates`).
+        layers: The layer within which each method is ranked (see `ranks.ranked_layers`).
 
     Returns:
         Mean with its 95 % interval, rank with its interval, the number of scores, and the numbers
@@ -93,8 +96,10 @@ def summarize(
             aggfunc="count",
             fill_value=0,
         )
-        ranks = rank(means, higher)
-        drawn_ranks = rank(draws, higher)
+        own_layers = [(layers or {}).get((key[0], method), "") for method, _ in table.columns]
+        together = ranked_together(own_layers)
+        ranks = rank(means, higher, together)
+        drawn_ranks = rank(draws, higher, together)
         samples = table.notna().sum().to_numpy()
         with np.errstate(invalid="ignore"):
             low, high = _percentiles(draws, samples)
@@ -205,12 +210,39 @@ def bootstrap_aggregates(
     return aggregated
 
 
-def rank(means: np.ndarray, higher_is_better: bool) -> np.ndarray:  # (..., M) -> (..., M)
-    """Rank methods from 1 for the best; equal values have the same rank, and nan has none."""
+def rank(
+    means: np.ndarray, higher_is_better: bool, together: np.ndarray | None = None
+) -> np.ndarray:
+    """Rank methods from 1 for the best; equal values have the same rank, and nan has none.
+
+    Args:
+        means: Scores ``(..., M)``.
+        higher_is_better: The direction of the scores.
+        together: Which pairs of methods are ranked against each other, ``(M, M)``; None for all.
+
+    Returns:
+        Ranks ``(..., M)``.
+    """
     others = means[..., None, :]
     each = means[..., :, None]
     better = others > each if higher_is_better else others < each
+    if together is not None:
+        better = better & together
     return np.where(np.isfinite(means), 1.0 + better.sum(-1), np.nan)
+
+
+def ranked_together(layers: Sequence[str]) -> np.ndarray | None:  # (M, M)
+    """Return which methods are ranked against each other; None if all are.
+
+    Args:
+        layers: The layer within which each method is ranked; empty for one that is ranked with
+            those of every layer.
+    """
+    if not any(layers):
+        return None
+    names = np.array(layers)
+    anywhere = names == ""
+    return (names[:, None] == names[None, :]) | anywhere[:, None] | anywhere[None, :]
 
 
 def _percentiles(

@@ -13,8 +13,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from heatproof.analysis.intervals import AggregateDraws, bootstrap_aggregates, summarize
-from heatproof.analysis.ranks import Key, Standings, standings
+from heatproof.analysis.intervals import (
+    AggregateDraws,
+    RankedLayers,
+    bootstrap_aggregates,
+    summarize,
+)
+from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, standings
 from heatproof.bench.layout import (
     CHANNEL_PEAKS,
     IMAGES,
@@ -29,7 +34,6 @@ from heatproof.bench.layout import (
 from heatproof.bench.store import Store, TaskTensors
 from heatproof.protocols import PROTOCOLS, ViewKey
 
-CONTROL = "control"
 PLAIN_VIEW = ViewKey()
 CRISP_BELOW = 160  # px: smaller images are drawn with square pixels
 
@@ -161,12 +165,24 @@ class Run:
         return bootstrap_aggregates(self.store, self.rows)
 
     @cached_property
+    def ranked_layers(self) -> RankedLayers:
+        """The layer within which each (model, method) is ranked, where layers are compared."""
+        return ranked_layers(self.rows, self.methods)
+
+    @cached_property
     def summary(self) -> pd.DataFrame:
-        return summarize(self.rows, aggregate_draws=self._aggregate_draws)
+        return summarize(
+            self.rows, aggregate_draws=self._aggregate_draws, layers=self.ranked_layers
+        )
 
     @cached_property
     def standings(self) -> list[Standings]:
-        return standings(self.rows, aggregate_draws=self._aggregate_draws) if len(self.rows) else []
+        """Standings of each model that has rows."""
+        if not len(self.rows):
+            return []
+        return standings(
+            self.rows, aggregate_draws=self._aggregate_draws, layers=self.ranked_layers
+        )
 
     @cached_property
     def accuracy(self) -> dict[str, tuple[int, int]]:
