@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 from torch import Tensor, nn
 
+from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import bootstrap_aggregates, summarize
 from heatproof.analysis.ranks import ranked_layers
 from heatproof.bench.orchestrate import open_spec, run_plan
@@ -97,8 +98,9 @@ class Result:
         statuses = self.scores["status"].value_counts()
         counts = ", ".join(f"{count} {status}" for status, count in statuses.items())
         methods = self.scores["method"].nunique()
-        samples = self.scores["sample"].nunique()
-        return f"Result({methods} methods, {samples} samples: {counts})\n{self.summary()}"
+        evaluated = self.scores.loc[self.scores["status"] != "skipped", "sample"]
+        samples = SampleCounts.of(evaluated, self.store.grids())
+        return f"Result({methods} methods, {samples}: {counts})\n{self.summary()}"
 
     def _repr_html_(self) -> str:
         return self.summary().to_html(index=False, float_format="{:.3f}".format)

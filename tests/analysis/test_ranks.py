@@ -100,7 +100,9 @@ def test_methods_are_ranked_within_a_layer():
     facts = {name: method_facts(Expression.parse(name)) for name in methods}
     rows = scores({"zero": apart(0.2, 0.5, 0.3, 0.4)})
     rows["method"] = rows["method"].map(dict(zip("abcd", methods, strict=True)))
-    rows["layer"] = rows["method"].map(dict(zip(methods, ("input", "f.8", "f.8", "input"))))
+    rows["layer"] = rows["method"].map(
+        dict(zip(methods, ["input", "f.8", "f.8", "input"], strict=True))
+    )
     layers = ranked_layers(rows, facts)
     assert layers == {
         ("net", "ixg"): "input",

@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import (
     AggregateDraws,
     RankedLayers,
@@ -175,6 +176,14 @@ class Run:
             self.rows, aggregate_draws=self._aggregate_draws, layers=self.ranked_layers
         )
 
+    def summary_of(self, standing: Standings) -> pd.DataFrame:
+        """Return the summary of the methods of standings, which may be those at one layer."""
+        if not standing.layer:
+            return self.summary
+        rows = self.rows[self.rows["model"] == standing.model]
+        rows = rows[rows["method"].isin(standing.methods)]
+        return summarize(rows, aggregate_draws=self._aggregate_draws)
+
     @cached_property
     def standings(self) -> list[Standings]:
         """Standings of each model that has rows."""
@@ -194,8 +203,22 @@ class Run:
         return self.kept(model, view).accuracy if view in self.networks(model) else (0, 0)
 
     @cached_property
-    def samples(self) -> list[str]:
-        return list(dict.fromkeys(self.rows.loc[self.rows["status"] != "skipped", "sample"]))
+    def counts(self) -> SampleCounts:
+        """How many images, grids and maps were evaluated."""
+        return self._count(self.rows)
+
+    @cached_property
+    def counts_of(self) -> dict[tuple[str, Key], SampleCounts]:
+        """How many images, grids and maps were evaluated, by model and setting."""
+        groups = self.rows.groupby(["model", "protocol", "setting", "baseline"], sort=False)
+        return {(key[0], key[1:]): self._count(part) for key, part in groups}
+
+    def _count(self, rows: pd.DataFrame) -> SampleCounts:
+        return SampleCounts.of(rows.loc[rows["status"] != "skipped", "sample"], self._grids)
+
+    @cached_property
+    def _grids(self) -> dict[str, GridNote]:
+        return self.store.grids()
 
     @property
     def unfinished(self) -> list[str]:
@@ -315,7 +338,7 @@ class Run:
 
     @cached_property
     def milliseconds(self) -> dict[tuple[str, str], float]:
-        """Time per image of (model, method), which shares passes with the others of this run."""
+        """Time per map of (model, method) in this run, beyond the passes shared with others."""
         seconds: dict[tuple[str, str], list[float]] = {}
         images: dict[tuple[str, str], int] = {}
         for task in self.tasks:
