@@ -12,7 +12,9 @@ from typing import Any
 import pandas as pd
 from torch import Tensor, nn
 
+from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import bootstrap_aggregates, summarize
+from heatproof.analysis.ranks import ranked_layers
 from heatproof.bench.orchestrate import open_spec, run_plan
 from heatproof.bench.plan import Plan, make_plan
 from heatproof.bench.runner import Progress
@@ -96,8 +98,9 @@ class Result:
         statuses = self.scores["status"].value_counts()
         counts = ", ".join(f"{count} {status}" for status, count in statuses.items())
         methods = self.scores["method"].nunique()
-        samples = self.scores["sample"].nunique()
-        return f"Result({methods} methods, {samples} samples: {counts})\n{self.summary()}"
+        evaluated = self.scores.loc[self.scores["status"] != "skipped", "sample"]
+        samples = SampleCounts.of(evaluated, self.store.grids())
+        return f"Result({methods} methods, {samples}: {counts})\n{self.summary()}"
 
     def _repr_html_(self) -> str:
         return self.summary().to_html(index=False, float_format="{:.3f}".format)
@@ -123,11 +126,13 @@ class Result:
         Returns:
             One line per model, protocol, setting, baseline and method, with its layer and the
             columns ``mean``, ``low`` and ``high`` (95 % interval), ``rank``, ``rank_low`` and
-            ``rank_high``, ``n`` (samples with a score), and the number of rows that are
-            ``undefined``, ``failed``, ``n/a`` and ``skipped``.
+            ``rank_high``, ``n`` (samples with a score: images, or maps of grids), and the number of
+            rows that are ``undefined``, ``failed``, ``n/a`` and ``skipped``. Where a method was run
+            at several layers, ranks are among the methods of the same layer and the controls.
         """
         draws = bootstrap_aggregates(self.store, self.scores, resamples)
-        return summarize(self.scores, resamples, aggregate_draws=draws)
+        layers = ranked_layers(self.scores, self.store.plan().methods)
+        return summarize(self.scores, resamples, aggregate_draws=draws, layers=layers)
 
     @property
     def failures(self) -> pd.DataFrame:

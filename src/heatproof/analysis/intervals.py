@@ -31,6 +31,7 @@ CHUNK = 2**22  # bootstrap weights in memory at the same time
 # A draw of a few equal samples has a standard error of nearly 0, and t would have no bound.
 LEAST_ERROR = 0.25  # of the standard error of all samples
 AggregateDraws = Mapping[tuple[str, ...], np.ndarray]  # (*GROUP, method) -> (R,)
+RankedLayers = Mapping[tuple[str, str], str]  # (model, method) -> layer that it is ranked within
 
 
 class Estimate(NamedTuple):
@@ -89,6 +90,7 @@ def summarize(
     resamples: int = RESAMPLES,
     seed: int = 0,
     aggregate_draws: AggregateDraws | None = None,
+    layers: RankedLayers | None = None,
 ) -> pd.DataFrame:
     """Summarize scores, one line per model, protocol, setting, baseline and method.
 
@@ -98,6 +100,7 @@ def summarize(
         seed: Seed of the bootstrap.
         aggregate_draws: Draws of protocols that aggregate over all samples (see
             `bootstrap_aggregates`).
+        layers: The layer within which each method is ranked (see `ranks.ranked_layers`).
 
     Returns:
         Mean with its 95 % interval, rank with its interval, the number of scores, and the numbers
@@ -119,8 +122,10 @@ def summarize(
             aggfunc="count",
             fill_value=0,
         )
-        ranks = rank(means, higher)
-        best, worst = rank_bounds(means, draws, higher)
+        own_layers = [(layers or {}).get((key[0], method), "") for method, _ in table.columns]
+        together = ranked_together(own_layers)
+        ranks = rank(means, higher, together)
+        best, worst = rank_bounds(means, draws, higher, together)
         for i, (method, layer) in enumerate(table.columns):
             status = counts.loc[(method, layer)]
             estimate = Estimate.of(means[i], draws[:, i])
@@ -311,16 +316,46 @@ def bootstrap_aggregates(
     return aggregated
 
 
-def rank(means: np.ndarray, higher_is_better: bool) -> np.ndarray:  # (..., M) -> (..., M)
-    """Rank methods from 1 for the best; equal values have the same rank, and nan has none."""
+def rank(
+    means: np.ndarray, higher_is_better: bool, together: np.ndarray | None = None
+) -> np.ndarray:
+    """Rank methods from 1 for the best; equal values have the same rank, and nan has none.
+
+    Args:
+        means: Scores ``(..., M)``.
+        higher_is_better: The direction of the scores.
+        together: Which pairs of methods are ranked against each other, ``(M, M)``; None for all.
+
+    Returns:
+        Ranks ``(..., M)``.
+    """
     others = means[..., None, :]
     each = means[..., :, None]
     better = others > each if higher_is_better else others < each
+    if together is not None:
+        better = better & together
     return np.where(np.isfinite(means), 1.0 + better.sum(-1), np.nan)
 
 
+def ranked_together(layers: Sequence[str]) -> np.ndarray | None:  # (M, M)
+    """Return which methods are ranked against each other; None if all are.
+
+    Args:
+        layers: The layer within which each method is ranked; empty for one that is ranked with
+            those of every layer.
+    """
+    if not any(layers):
+        return None
+    names = np.array(layers)
+    anywhere = names == ""
+    return (names[:, None] == names[None, :]) | anywhere[:, None] | anywhere[None, :]
+
+
 def rank_bounds(
-    means: np.ndarray, draws: np.ndarray, higher_is_better: bool
+    means: np.ndarray,
+    draws: np.ndarray,
+    higher_is_better: bool,
+    together: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute 95 % intervals of ranks from simultaneous intervals of differences.
 
@@ -333,6 +368,7 @@ def rank_bounds(
         means: Mean scores ``(M,)``; nan for a method without a score.
         draws: Draws of the means, ``(R, M)``.
         higher_is_better: Whether the highest mean has rank 1.
+        together: Which methods are ranked against each other, ``(M, M)``; all by default.
 
     Returns:
         Lowest and highest rank, ``(M,)`` each; nan for methods without a score or without draws.
@@ -344,9 +380,11 @@ def rank_bounds(
     sign = 1 if higher_is_better else -1
     for i in ranked[drawn[ranked]]:
         others = ranked[ranked != i]
+        if together is not None:
+            others = others[together[i, others]]
         ahead = sign * (means[others] - means[i])
         best[i] = 1.0
-        worst[i] = float(len(ranked))
+        worst[i] = 1.0 + len(others)
         testable = drawn[others]
         ahead = ahead[testable]
         moved = sign * (draws[:, others[testable]] - draws[:, i : i + 1]) - ahead

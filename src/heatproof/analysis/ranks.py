@@ -1,13 +1,17 @@
 """Ranks over several settings: mean ranks, significant differences, and agreement of rankings.
 
 Everything comes from one bootstrap over samples with the same draws for all methods and settings,
-so comparisons are paired.
+so comparisons are paired. Rankings compare like with like: every protocol has the same weight in a
+mean rank, however many settings it has, and where a method was run at several layers, methods are
+ranked within a layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 
@@ -19,15 +23,59 @@ from heatproof.analysis.intervals import (
     RESAMPLES,
     AggregateDraws,
     Estimate,
+    RankedLayers,
     bootstrap_means,
     clusters_of,
     insert_draws,
     rank,
     rank_bounds,
+    ranked_together,
 )
+from heatproof.bench.layout import MethodFacts
 from heatproof.protocols import PROTOCOLS
 
 Key = tuple[str, str, str]  # protocol, setting, baseline
+CONTROL = "control"  # the family of methods that do not depend on the model
+ALIASES = ("input", "middle", "final", "cam")  # of layers, in the order of preference
+
+
+def ranked_layers(rows: pd.DataFrame, methods: Mapping[str, MethodFacts]) -> RankedLayers:
+    """Return the layer within which each method is ranked.
+
+    Where a run has a method at several layers of a model, a method at one layer is not ranked
+    against another at another layer: the layer would decide, not the method. Otherwise every method
+    is at the layer that it is defined for, and all are ranked together.
+
+    Args:
+        rows: The scores of a run.
+        methods: What is on record about each method.
+
+    Returns:
+        A name of the layer by (model, method), an alias where the run uses one. Methods that are
+        ranked with those of every layer are missing: controls, and all methods of a model without a
+        method at several layers.
+    """
+    ranked: dict[tuple[str, str], str] = {}
+    columns = ["model", "method", "layer"]
+    at_layers = rows.loc[rows["layer"] != "", columns].drop_duplicates()
+    for model, part in at_layers.groupby("model", sort=False):
+        layer_of = {
+            method: layer
+            for method, layer in zip(part["method"], part["layer"], strict=True)
+            if method in methods and methods[method].family != CONTROL
+        }
+        pairs = {(methods[method].layerless, layer) for method, layer in layer_of.items()}
+        if len(pairs) == len({method for method, _ in pairs}):
+            continue
+        used: dict[str, set[str]] = {}
+        for method, layer in layer_of.items():
+            used.setdefault(layer, set()).add(methods[method].layer)
+        names = {
+            layer: next((alias for alias in ALIASES if alias in aliases), layer)
+            for layer, aliases in used.items()
+        }
+        ranked |= {(str(model), method): names[layer] for method, layer in layer_of.items()}
+    return ranked
 
 
 @dataclass(frozen=True)
@@ -42,8 +90,9 @@ class Standings:
         ranks: Ranks ``(S, M)``.
         drawn_means: Mean scores in each draw, ``(S, R, M)``.
         drawn_ranks: Ranks in each draw, ``(S, R, M)``.
-        best_ranks: Lower ends of the 95 % intervals of the ranks, ``(S, M)``.
-        worst_ranks: Upper ends, ``(S, M)``.
+        layers: The layer within which each method is ranked; empty for one that is ranked with
+            those of every layer.
+        layer: The layer that these standings are restricted to, if `at` has returned them.
     """
 
     model: str
@@ -53,26 +102,77 @@ class Standings:
     ranks: np.ndarray
     drawn_means: np.ndarray
     drawn_ranks: np.ndarray
-    best_ranks: np.ndarray
-    worst_ranks: np.ndarray
+    layers: tuple[str, ...]
+    layer: str = ""
+
+    @cached_property
+    def by_layer(self) -> list[Standings]:
+        """The standings at each layer; these alone if all methods are ranked together."""
+        names = [name for name in dict.fromkeys(self.layers) if name]
+        return [self.at(name) for name in names] if names and not self.layer else [self]
+
+    def at(self, layer: str) -> Standings:
+        """Return the standings of the methods at one layer, and of those without a layer."""
+        chosen = [i for i, name in enumerate(self.layers) if name in ("", layer)]
+        higher = [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in self.settings]
+        means = self.means[:, chosen]
+        drawn = self.drawn_means[..., chosen]
+        return replace(
+            self,
+            methods=[self.methods[i] for i in chosen],
+            means=means,
+            ranks=np.stack([rank(m, h) for m, h in zip(means, higher, strict=True)]),
+            drawn_means=drawn,
+            drawn_ranks=np.stack([rank(d, h) for d, h in zip(drawn, higher, strict=True)]),
+            layers=tuple(self.layers[i] for i in chosen),
+            layer=layer,
+        )
+
+    @cached_property
+    def rank_intervals(self) -> np.ndarray:  # (2, S, M)
+        """Lower and upper ends of the 95 % intervals of the ranks."""
+        together = ranked_together(self.layers) if not self.layer else None
+        bounds = [
+            rank_bounds(means, drawn, PROTOCOLS[protocol].cls.higher_is_better, together)
+            for means, drawn, (protocol, _, _) in zip(
+                self.means, self.drawn_means, self.settings, strict=True
+            )
+        ]
+        return np.stack(bounds, 1)
+
+    @cached_property
+    def weights(self) -> np.ndarray:  # (S,)
+        """The weight of each setting: protocols have equal weights, as have settings of one.
+
+        They are whole numbers, so that means of ranks have no rounding errors that untie them.
+        """
+        settings = Counter(protocol for protocol, _, _ in self.settings)
+        multiple = math.lcm(*settings.values())
+        return np.array([multiple // settings[protocol] for protocol, _, _ in self.settings])
 
     @cached_property
     def mean_ranks(self) -> np.ndarray:  # (M,)
-        """Mean ranks over the settings; nan for a method that lacks a score under one of them."""
-        return self.ranks.mean(0)
+        """Mean ranks over settings and protocols; nan for a method that lacks one of the scores."""
+        return self._weighted_mean(self.ranks)
 
     @cached_property
     def drawn_mean_ranks(self) -> np.ndarray:  # (R, M)
-        """Mean ranks over the settings, in each draw."""
-        return self.drawn_ranks.mean(0)
+        """Mean ranks over settings and protocols, in each draw."""
+        return self._weighted_mean(self.drawn_ranks)
+
+    def _weighted_mean(self, values: np.ndarray) -> np.ndarray:  # (S, ...) -> (...)
+        return np.tensordot(self.weights.astype(float), values, 1) / self.weights.sum()
 
     @cached_property
     def order(self) -> list[str]:
-        """The ranked methods, best first; equal mean ranks are ordered by mean score."""
+        """The ranked methods, best first; equal mean ranks are ordered by mean score.
+
+        If methods are ranked within layers, those of several layers alternate.
+        """
         higher = np.array(
             [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in self.settings]
         )
-        scores = (self.means * np.where(higher, 1, -1)[:, None]).mean(0)
+        scores = self._weighted_mean(self.means * np.where(higher, 1, -1)[:, None])
         ranked = [i for i in range(len(self.methods)) if np.isfinite(self.mean_ranks[i])]
         return [
             self.methods[i] for i in sorted(ranked, key=lambda i: (self.mean_ranks[i], -scores[i]))
@@ -102,8 +202,8 @@ class Standings:
         and too wide for several that do not err in the same direction.
         """
         i = self.methods.index(method)
-        ends = (self.best_ranks[:, i].mean(), self.worst_ranks[:, i].mean())
-        return Estimate(float(self.mean_ranks[i]), *map(float, ends))
+        low, high = (self._weighted_mean(ends) for ends in self.rank_intervals)
+        return Estimate(float(self.mean_ranks[i]), float(low[i]), float(high[i]))
 
     def rank_gap(self, better: str, other: str) -> Estimate:
         """Estimate how many ranks ``other`` is behind ``better``, on average over the settings."""
@@ -168,6 +268,7 @@ def standings(
     resamples: int = RESAMPLES,
     seed: int = 0,
     aggregate_draws: AggregateDraws | None = None,
+    layers: RankedLayers | None = None,
 ) -> list[Standings]:
     """Compute ranks and bootstrap draws of all methods under all settings.
 
@@ -176,6 +277,7 @@ def standings(
         resamples: Number of bootstrap draws.
         seed: Seed of the bootstrap.
         aggregate_draws: Draws of protocols that aggregate over all samples (see `summarize`).
+        layers: The layer within which each method is ranked (see `ranked_layers`).
 
     Returns:
         One entry per model, in the order of the rows.
@@ -196,21 +298,20 @@ def standings(
             drawn.append(bootstrap_means(table.to_numpy(), resamples, seed, clusters))
             insert_draws(drawn[-1], methods, (model, *key), aggregate_draws)
         higher = [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in keys]
-        ranks = np.stack([rank(m, h) for m, h in zip(means, higher, strict=True)])
-        drawn_ranks = np.stack([rank(d, h) for d, h in zip(drawn, higher, strict=True)])
-        bounds = [rank_bounds(*parts) for parts in zip(means, drawn, higher, strict=True)]
-        best, worst = (np.stack(ends) for ends in zip(*bounds, strict=True))
+        own_layers = tuple((layers or {}).get((str(model), method), "") for method in methods)
+        together = ranked_together(own_layers)
+        ranks = [rank(m, h, together) for m, h in zip(means, higher, strict=True)]
+        drawn_ranks = [rank(d, h, together) for d, h in zip(drawn, higher, strict=True)]
         all_standings.append(
             Standings(
                 str(model),
                 methods,
                 keys,
                 np.stack(means),
-                ranks,
+                np.stack(ranks),
                 np.stack(drawn),
-                drawn_ranks,
-                best,
-                worst,
+                np.stack(drawn_ranks),
+                own_layers,
             )
         )
     return all_standings

@@ -24,6 +24,7 @@ from torch import Tensor
 from heatproof.bench.layout import (
     COLUMNS,
     ROW_SCHEMA,
+    GridNote,
     PlanFile,
     PreparedKey,
     ProtocolFacts,
@@ -315,6 +316,15 @@ class Store:
             return TaskTensors(tensors, SampleNotes.model_validate_json(notes))
         except (SafetensorError, ValidationError) as error:
             raise self._damaged_task(task, path, error) from None
+
+    def grids(self) -> dict[str, GridNote]:
+        """Return what the samples on grids consist of; other samples are missing."""
+        notes: dict[str, GridNote] = {}
+        for task in self.plan().tasks:
+            if task.view.cell is not None:
+                samples = self.tensors(task.name, only=()).samples
+                notes |= dict(zip(samples.ids, samples.grids or [], strict=False))
+        return notes
 
     def timings(self, task: str) -> Timings | None:
         """Return what a task took; None if it is not finished."""

@@ -48,8 +48,9 @@ class Trace:
         """Return the tooltip: some of the points and their intervals."""
         lines = [self.label]
         for k in self.finite[:: math.ceil(len(self.finite) / TIP_LINES)]:
-            band = f" ({interval(self.low[k], self.high[k], 2)})" if self.low else ""
-            lines.append(f"{100 * self.position(k):.0f} %: {number(self.values[k], 2)}{band}")
+            value = self.values[k]
+            band = f" ({interval(value, self.low[k], self.high[k], 2)})" if self.low else ""
+            lines.append(f"{100 * self.position(k):.0f} %: {number(value, 2)}{band}")
         return "\n".join(lines)
 
 

@@ -295,8 +295,7 @@ def _tradeoff(
 
 
 def _described(name: str, estimate: Estimate) -> str:
-    interval = charts.interval(estimate.low, estimate.high)
-    return f"{name} {charts.number(estimate.value)} ({interval})"
+    return f"{name} {charts.number(estimate.value)} ({charts.interval(*estimate)})"
 
 
 def _strips(

@@ -10,9 +10,10 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
+from heatproof.analysis.ranks import CONTROL
 from heatproof.errors import HeatproofError
 from heatproof.report import charts, pictures
-from heatproof.report.run_data import CONTROL, Kept
+from heatproof.report.run_data import Kept
 from heatproof.report.sections.common import size_of
 from heatproof.report.sections.grid_facts import LayerMethod
 from heatproof.report.site import Site
