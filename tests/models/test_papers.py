@@ -277,7 +277,6 @@ def test_every_layer_of_our_networks_is_an_exact_cut(name, x):
         size=64,
         mean=network.mean,
         std=network.std,
-        aliases=dict(network.layers),
     )
     assert model.landmarks == network.layers
     assert_cuts_and_maps(model, model.normalize(x))
@@ -307,9 +306,7 @@ def test_every_layer_of_library_networks_is_an_exact_cut(name, x, timm, torchvis
             else {}
         )
         module = untrained(torchvision.models.get_model, net, **options)
-    model = Model(
-        module, name=name, size=64, mean=network.mean, std=network.std, aliases=dict(network.layers)
-    )
+    model = Model(module, name=name, size=64, mean=network.mean, std=network.std)
     assert model.landmarks == network.layers
     assert_cuts_and_maps(model, model.normalize(x))
     if network.layers:  # the grid paper's layers: 56 px of 448 in the middle, 28 px of GoogLeNet

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from heatproof.errors import HeatproofError, unknown
 from heatproof.files import content_hash
 from heatproof.models import backends
-from heatproof.models.body import Body, landmarks, make_body
+from heatproof.models.body import Body, landmarks, make_body, wrappers
 from heatproof.models.convert import as_canonical
+from heatproof.models.families import middle_of
 from heatproof.models.guards import eval_mode
 from heatproof.models.layers import LayerTable
 from heatproof.models.passes import Pass, Passes
@@ -91,7 +92,8 @@ class Model:
         with eval_mode(module):
             self.layout, logits = _first_pass(self.name, module, example)
             self.body: Body = make_body(module, layers, example)
-            self.layer_table = LayerTable.from_body(self.body, landmarks(self.body, example))
+            roles = landmarks(self.body, example, middle_of(module, wrappers(module)))
+            self.layer_table = LayerTable.from_body(self.body, roles)
         self.start = 0  # the number of the layer that the model starts at; tails start later
         self.root = self  # the whole network, for a model that is the tail of one
         for alias, layer in (aliases or {}).items():

@@ -31,7 +31,8 @@ class Network:
     """A network of a paper.
 
     Attributes:
-        layers: What ``middle``, ``final`` and ``cam`` stand for; empty for transformers, which are
+        layers: What ``middle``, ``final`` and ``cam`` stand for, as stated in the docs; a model
+            finds them by its structure (``models/families.py``). Empty for transformers, which are
             explained at their input.
         papers: The studies that use the network.
         size: The side of the input, in pixels.

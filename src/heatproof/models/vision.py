@@ -17,7 +17,6 @@ from heatproof.errors import HeatproofError, unknown
 from heatproof.models.download import Source
 from heatproof.models.model import Model
 from heatproof.models.nets import ASSETS
-from heatproof.models.papers import NETWORKS
 from heatproof.tensor.noise import seeded
 
 RANDOM = "random"  # as weights: an untrained network, always the same
@@ -101,12 +100,7 @@ def library_model(name: str, weights: Path | None) -> Model:
     with seeded(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module, preprocessing = _library_network(name, weights).build()
-    return Model(
-        module.eval(),
-        name=name,
-        aliases=dict(NETWORKS[name].layers) if name in NETWORKS else None,
-        **preprocessing._asdict(),
-    )
+    return Model(module.eval(), name=name, **preprocessing._asdict())
 
 
 def library_source(name: str) -> Source:
