@@ -145,7 +145,8 @@ def _panel(run: Run, site: Site, standing: Standings, key: Key, axis: Axis) -> P
 
 
 def _unscored(line: dict[str, Any]) -> str:
-    counts = [f"{line[s]} {s}" for s in ("undefined", "failed", "n/a", "skipped") if line[s]]
+    statuses = ("undefined", "failed", "missing", "n/a", "skipped")
+    counts = [f"{line[s]} {s}" for s in statuses if line[s]]
     return "no score: " + ", ".join(counts) if counts else "no score"
 
 
@@ -155,9 +156,10 @@ def _tip(run: Run, line: dict[str, Any]) -> str:
     if not math.isfinite(line["mean"]):
         return f"{name}\n{_unscored(line)}"
     ranks = f"{number(line['rank_low'], 0)} to {number(line['rank_high'], 0)}"
+    noted = f" · {line['noted']} with a note" if line["noted"] else ""
     return (
         f"{name}\n{describe_mean(line['mean'], line['low'], line['high'])}\n"
-        f"rank {line['rank']:.0f} · interval {ranks} · n = {line['n']}"
+        f"rank {line['rank']:.0f} · interval {ranks} · n = {line['n']}{noted}"
     )
 
 
