@@ -24,7 +24,7 @@ METHODS = {
     "GradCam": "gradcam",
     "Grad": "saliency(reduce=sum_abs)",
     "LayerCam": "layercam",
-    "AblationCam": "ablationcam",
+    "AblationCam": "ablationcam(compat=rao)",
     "ScoreCam": "scorecam(compat=rao)",
     "Occlusion": "occlusion(size=16, stride=8)",
 }

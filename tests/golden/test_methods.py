@@ -15,7 +15,7 @@ from heatproof.methods.gradients import integrated_gradients
 from heatproof.models.batch import ModelBatch
 from heatproof.tensor.noise import Rng
 
-FORWARDS = {"AblationCam": "ablationcam", "ScoreCam": "scorecam(compat=rao)"}
+FORWARDS = {"AblationCam": "ablationcam(compat=rao)", "ScoreCam": "scorecam(compat=rao)"}
 RAO = {
     "Grad": "saliency(reduce=sum_abs)",
     "IxG": "ixg",

@@ -224,9 +224,9 @@ def test_zennit_agrees(zennit, raw, birds, name, rule):
         [SequentialMergeBatchNorm()],
     )
     ours = (
-        raw(model, x, target, "lrp-focus")
+        raw(model, x, target, "lrp-focus", start="one")
         if rule == "plus"
-        else raw(model, x, target, "lrp-composite", gamma=rule)
+        else raw(model, x, target, "lrp-composite", gamma=rule, start="one")
     )
     assert_like(ours, theirs, 1e-4)
 
@@ -254,7 +254,7 @@ def test_zennit_agrees_on_torchvisions_nets(zennit, raw, spread, name):
     )
     plain = [ZPlus(), [canonizer]]
     theirs = by_zennit(exact_norms(net), x, target, model, *plain)
-    assert_like(raw(model, x, target, "lrp-focus"), theirs, 1e-4, 1e-3)
+    assert_like(raw(model, x, target, "lrp-focus", start="one"), theirs, 1e-4, 1e-3)
 
 
 # Properties

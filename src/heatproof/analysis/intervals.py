@@ -24,7 +24,7 @@ from heatproof.protocols import PROTOCOLS
 from heatproof.tensor.noise import generator
 
 GROUP = ["model", "protocol", "setting", "baseline"]
-STATUSES = ["ok", "undefined", "failed", "n/a", "skipped"]
+STATUSES = ["ok", "undefined", "failed", "missing", "n/a", "skipped"]
 RESAMPLES = 2000
 TAILS = (0.025, 0.975)
 CHUNK = 2**22  # bootstrap weights in memory at the same time
@@ -104,7 +104,8 @@ def summarize(
 
     Returns:
         Mean with its 95 % interval, rank with its interval, the number of scores, and the numbers
-        of undefined, failed, not applicable and skipped samples.
+        of undefined, failed, missing, not applicable and skipped samples, and of scores whose map
+        has a note (``noted``).
     """
     lines = []
     for key, group in rows.groupby(GROUP, sort=False):
@@ -122,6 +123,8 @@ def summarize(
             aggfunc="count",
             fill_value=0,
         )
+        noted = group[(group["status"] == "ok") & (group["note"] != "")]
+        noted_of = noted.groupby(["method", "layer"]).size()
         own_layers = [(layers or {}).get((key[0], method), "") for method, _ in table.columns]
         together = ranked_together(own_layers)
         ranks = rank(means, higher, together)
@@ -139,10 +142,11 @@ def summarize(
                     best[i],
                     worst[i],
                     *(int(status.get(name, 0)) for name in STATUSES),
+                    int(noted_of.get((method, layer), 0)),
                 )
             )
     statistics = ["mean", "low", "high", "rank", "rank_low", "rank_high"]
-    columns = [*GROUP, "method", "layer", *statistics, "n", *STATUSES[1:]]
+    columns = [*GROUP, "method", "layer", *statistics, "n", *STATUSES[1:], "noted"]
     return pd.DataFrame(lines, columns=columns)
 
 

@@ -24,6 +24,7 @@ from heatproof.data.grids import Grids
 from heatproof.errors import format_error
 from heatproof.methods import Explainer
 from heatproof.methods.explain import ends, finite
+from heatproof.methods.notes import MapNotes
 from heatproof.models.batch import ModelBatch
 from heatproof.protocols import EvalBatch, Protocol
 from heatproof.protocols.base import Shared
@@ -244,10 +245,14 @@ class TaskRunner:
     ) -> None:
         """Evaluate records of one method, which differ in their transforms and protocols."""
         method = records[0].expression
-        native = self._attempt(TimingKey("maps", method.map_key), explainer.native, method)
+        notes = MapNotes(len(samples.ids))
+        timing = TimingKey("maps", method.map_key)
+        native = self._attempt(timing, explainer.native, method, notes)
         if isinstance(native, Failure):
             self.rows.add_failed(records, samples, native.message)
             return
+        missing = [row for row, reason in enumerate(notes.missing) if reason]
+        native[missing] = torch.nan
         for label in dict.fromkeys(record.expression.label for record in records):
             same = [record for record in records if record.expression.label == label]
             expression = same[0].expression
@@ -260,7 +265,8 @@ class TaskRunner:
             is_finite = low.isfinite() & high.isfinite()
             if maps is not native:
                 is_finite &= finite(native)
-            checks = MapChecks(is_finite.tolist(), (high > low).tolist())
+            varied = high > low
+            checks = MapChecks(is_finite.tolist(), varied.tolist(), notes.missing, notes.texts)
             if not is_finite.all():
                 maps = torch.where(is_finite[:, None, None], maps, 0)
             resized = explainer.resized(maps)

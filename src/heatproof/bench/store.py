@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from pydantic import ValidationError
@@ -290,9 +291,12 @@ class Store:
     def _table(self, task: str) -> pa.Table:
         path = self.paths.rows(task)
         try:
-            return pq.read_table(path, schema=ROW_SCHEMA)
+            table = pq.read_table(path, schema=ROW_SCHEMA)
         except pa.ArrowException as error:
             raise self._damaged_task(task, path, error) from None
+        column = table.schema.get_field_index("note")
+        notes = pc.fill_null(table["note"], "")
+        return table.set_column(column, table.schema.field(column), notes)
 
     def tensors(self, task: str, only: Iterable[TensorKey] | None = None) -> TaskTensors:
         """Return the stored tensors of a task, and its samples; empty if there are none.

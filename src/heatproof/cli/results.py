@@ -60,6 +60,15 @@ def print_failures(result: Result) -> bool:
     return len(result.failures) > 0
 
 
+def print_notes(result: Result) -> None:
+    """Print what methods say about single maps, one line per method and kind of note."""
+    for _, line in result.notes.iterrows():
+        maps = "1 map" if line["samples"] == 1 else f"{line['samples']} maps"
+        console.print("noted", style="yellow", end=" ")
+        console.print(f"{line['method']} on {line['model']}, {maps}:", end=" ", markup=False)
+        console.print(f"for example {line['example']}", markup=False)
+
+
 def _print_scores(
     model: str,
     protocol: str,
@@ -91,7 +100,7 @@ def _print_scores(
         if pd.notna(line["low"]):
             rank += f" ({line['rank_low']:.0f}–{line['rank_high']:.0f})"
             interval = f"{line['low']:.3f} … {line['high']:.3f}"
-        statuses = ("undefined", "failed", "n/a", "skipped")
+        statuses = ("undefined", "failed", "missing", "n/a", "skipped", "noted")
         notes = ", ".join(f"{line[status]} {status}" for status in statuses if line[status])
         table.add_row(rank, escape(line["method"]), mean, interval, str(line["n"]), notes)
     console.print(table)

@@ -41,7 +41,18 @@ Prepare = Callable[[Model, Iterator[Tensor]], dict[str, Tensor]]
 ALL_LAYERS = "all"  # in an expression: each layer of a model from its input to `final`
 # Parameters that the library passes to methods; all others are options.
 _PASSED = frozenset(
-    ("model", "x", "target", "rng", "batch", "image", "silhouette", "prepared", "baseline_prepared")
+    (
+        "model",
+        "x",
+        "target",
+        "rng",
+        "batch",
+        "image",
+        "silhouette",
+        "notes",
+        "prepared",
+        "baseline_prepared",
+    )
 )
 
 
@@ -225,9 +236,10 @@ def method(
     an expression, ``model`` is the network from that layer on and ``x`` the activation there.
     Random numbers come from ``rng``. Keyword arguments of these names are passed to the function:
     ``batch`` (a ``LayerBatch``: gradients that methods share), ``image`` (the images themselves),
-    ``silhouette``, ``prepared`` (what ``prepare`` returned) and ``baseline_prepared`` (what the
-    baseline named by its option ``baseline`` has prepared, or None). All others are the method's
-    own options, with defaults.
+    ``silhouette``, ``notes`` (a ``MapNotes``: what a reader must know about single maps),
+    ``prepared`` (what ``prepare`` returned) and ``baseline_prepared`` (what the baseline named by
+    its option ``baseline`` has prepared, or None). All others are the method's own options, with
+    defaults.
 
     Example::
 
@@ -581,7 +593,7 @@ def _entry_of(function: Any, name: str) -> MethodEntry:
     name = name or getattr(function, "__name__", type(function).__name__)
     try:
         signature = inspect.signature(function)
-        offered = [key for key in ("batch", "image") if key in signature.parameters]
+        offered = [key for key in ("batch", "image", "notes") if key in signature.parameters]
         signature.bind(None, None, None, rng=None, **dict.fromkeys(offered))
     except TypeError as error:
         raise HeatproofError(

@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from heatproof.methods.base import method
+from heatproof.methods.notes import MapNotes, note_sign
 from heatproof.models.batch import LayerBatch
 from heatproof.models.model import Model
 from heatproof.models.passes import Pass
@@ -146,13 +147,28 @@ def _channels(arguments: Mapping[str, Any]) -> tuple[int, int]:
     return arguments["channels"], 0
 
 
-@cam("ablationcam", paper="Desai & Ramaswamy 2020", needs=("channels",), cost=_channels)
+@cam("ablationcam", paper="Desai & Ramaswamy 2020", needs=("channels",), cost=_channels, version=2)
 def ablationcam(
-    model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit"
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    notes: MapNotes | None = None,
+    score: ScoreName = "logit",
+    compat: Literal["rao"] | None = None,
 ) -> Tensor:
-    """Features weighted by the fraction of the score lost without them; a pass per channel."""
+    """Features weighted by how much of the score is lost without them; a pass per channel.
+
+    The paper divides all weights of a map by its score, which turns the map around where the score
+    is negative. A positive divisor changes nothing but the scale, so there is none; ``compat=rao``
+    divides by the score all the same.
+    """
     score_of = score_function(score)
-    clean = score_of(model.logits(x), target)
+    logits = model.logits(x)
+    if score == "logit":
+        note_sign(notes, logits, target, reversed_map=compat == "rao")
+    clean = score_of(logits, target)
     channels_last = x.permute(0, 2, 3, 1).contiguous()  # the layout that passes are computed in
     without = []
     last_sample = torch.empty(0, dtype=torch.long)
@@ -167,7 +183,7 @@ def ablationcam(
         without.append(score_of(model.logits(ablated.permute(0, 3, 1, 2)), target[sample]))
         ablated[row, :, :, channel] = channels_last[sample, :, :, channel]
     drops = clean[:, None] - torch.cat(without).reshape(len(x), -1)
-    return _weighted(x, drops / clean[:, None])
+    return _weighted(x, drops / clean[:, None] if compat == "rao" else drops)
 
 
 @cam("scorecam", paper="Wang et al. 2020", needs=("image", "channels"), cost=_channels)

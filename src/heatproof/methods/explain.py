@@ -6,6 +6,7 @@ resizing to the image. Transforms that need the pixels of the image come after t
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from heatproof.data.catalog import load_data
 from heatproof.data.reference import Reference
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods.base import REDUCTIONS, Expression
+from heatproof.methods.notes import MapNotes, kind_of
 from heatproof.models.batch import LayerBatch, ModelBatch
 from heatproof.models.guards import assert_unchanged
 from heatproof.models.model import Model
@@ -67,18 +69,19 @@ class Explainer:
     silhouette: Tensor | None = None
     prepared: Callable[[Expression], Mapping[str, Tensor]] = no_reference
     prepared_baseline: PreparedBaselines = no_reference_for_baseline
-    _moments: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _moments: dict[str, tuple[Tensor, Tensor, list[MapNotes]]] = field(default_factory=dict)
 
     @property
     def model(self) -> Model:
         """The model of the batch."""
         return self.batch.model
 
-    def native(self, expression: Expression) -> Tensor:
+    def native(self, expression: Expression, notes: MapNotes | None = None) -> Tensor:
         """Compute maps at the layer's resolution, before transforms.
 
         Args:
             expression: The method; its transforms are not applied.
+            notes: Where notes on the maps are added; None: they are not of interest.
 
         Returns:
             Maps of shape ``(B, h, w)`` as float32, which may contain nan (see ``finite``).
@@ -89,16 +92,22 @@ class Explainer:
         """
         check_applicable(expression, self.model, self.silhouette is not None)
         batch = self.batch.at(expression.layer)
+        notes = notes or MapNotes(len(batch.x))
         if expression.noise:
-            raw = self._moment(expression, batch.x)
+            raw = self._moment(expression, batch.x, notes)
         else:
-            raw = self._call(expression, batch)
+            raw = self._call(expression, batch, notes)
         return _checked(raw, batch.x, expression)
 
-    def _call(self, expression: Expression, batch: LayerBatch) -> Tensor:
+    def _call(self, expression: Expression, batch: LayerBatch, notes: MapNotes) -> Tensor:
         """Call the method on a batch at its layer."""
         entry = expression.entry
-        available = {"batch": batch, "image": self.batch.x, "silhouette": self.silhouette}
+        available = {
+            "batch": batch,
+            "image": self.batch.x,
+            "silhouette": self.silhouette,
+            "notes": notes,
+        }
         arguments: dict[str, Any] = {k: v for k, v in available.items() if entry.takes(k)}
         arguments |= {k: v for k, v in expression.arguments.items() if k != "reduce"}
         if entry.prepare:
@@ -121,7 +130,7 @@ class Explainer:
         with self._guarding(batch.x, expression):
             return call()
 
-    def _moment(self, expression: Expression, h: Tensor) -> Tensor:
+    def _moment(self, expression: Expression, h: Tensor, notes: MapNotes) -> Tensor:
         """Compute the mean, the mean square or the variance of maps of noisy inputs.
 
         The first two moments are kept for expressions that differ only in which of them they take.
@@ -134,16 +143,19 @@ class Explainer:
             width = noise.std * scale
             first = torch.zeros(())
             second = torch.zeros(())
-            for i in range(noise.n):
+            copies = [MapNotes(len(h)) for _ in range(noise.n)]
+            for i, copy in enumerate(copies):
                 noisy = h + width * self.rng.normal(f"noise {i}", h.shape[1:]).to(h)
                 tail = self.model.tail(expression.layer)
-                raw = self._call(expression, ModelBatch(tail, noisy, self.batch.target).at("input"))
+                noisy_batch = ModelBatch(tail, noisy, self.batch.target)
+                raw = self._call(expression, noisy_batch.at("input"), copy)
                 _checked(raw, h, expression)
                 raw = raw.detach().float()
                 first = first.to(raw) + raw / noise.n
                 second = second.to(raw) + raw**2 / noise.n
-            self._moments[expression.noise_key] = first, second
-        first, second = self._moments[expression.noise_key]
+            self._moments[expression.noise_key] = first, second, copies
+        first, second, copies = self._moments[expression.noise_key]
+        notes.add_of_copies(copies)
         return {"mean": first, "sq": second, "var": (second - first**2).clamp(min=0)}[noise.kind]
 
     @contextmanager
@@ -274,6 +286,7 @@ def explain(
     seed: int = 0,
     silhouette: Tensor | None = None,
     reference: Data | str | Tensor | None = None,
+    notes: MapNotes | None = None,
 ) -> Tensor:
     """Compute the maps of one method.
 
@@ -287,13 +300,15 @@ def explain(
         silhouette: The object's silhouettes, ``(B, H, W)``, for methods that need them.
         reference: Images in [0, 1] or data, for methods and baselines that need images that are not
             explained (``iba``).
+        notes: Where notes on single maps are added (``hp.MapNotes(len(images))``), such as that an
+            optimisation did not converge; by default they are issued as a warning.
 
     Returns:
         Maps of shape ``(B, H, W)``.
 
     Raises:
         NotApplicable: If the method does not apply to the model.
-        HeatproofError: If an argument does not fit the model, or a map is not finite.
+        HeatproofError: If an argument does not fit the model, or a map is missing or not finite.
     """
     expression = method if isinstance(method, Expression) else Expression.parse(method)
     if not isinstance(images, Tensor):
@@ -321,13 +336,33 @@ def explain(
         prepared_from = _reference(model, reference)
         explainer.prepared = partial(prepare, model=model, reference=prepared_from)
         explainer.prepared_baseline = lambda b: b.prepare(model, prepared_from.batches(model))
-    maps = explainer.resized(explainer.transformed(expression, explainer.native(expression)))
+    own_notes = MapNotes(len(x)) if notes is None else notes
+    native = explainer.native(expression, own_notes)
+    for row, reason in enumerate(own_notes.missing):
+        if reason:
+            raise MapError(f"{expression.label}: there is no map of image {row}: {reason}")
+    if notes is None:
+        _warn(expression, own_notes)
+    maps = explainer.resized(explainer.transformed(expression, native))
     bad = (~finite(maps)).nonzero().flatten().tolist()
     if bad:
         raise MapError(
             f"{expression.label}: the map of image {', '.join(map(str, bad))} is not finite"
         )
     return maps
+
+
+def _warn(expression: Expression, notes: MapNotes) -> None:
+    """Issue one warning per kind of note, with the first note as an example."""
+    by_kind: dict[str, list[str]] = {}
+    for text in filter(None, notes.texts):
+        by_kind.setdefault(kind_of(text), []).append(text)
+    for texts in by_kind.values():
+        warnings.warn(
+            f"{expression.label}: {len(texts)} of {len(notes.texts)} maps have a note, "
+            f"for example: {texts[0]}",
+            stacklevel=4,
+        )
 
 
 def _indices(targets: Tensor | Sequence[int] | int, count: int, model: Model) -> Tensor:  # (count,)

@@ -1,9 +1,10 @@
 """Layer-wise relevance propagation (Bach et al. 2015; Montavon et al. 2019).
 
 It is for networks of convolutions, ReLUs, pools and residual sums. The relevance of the target's
-logit is 1, or the logit itself (``start=logit``). From 1, a negative logit turns the map around:
-what made it negative becomes positive. On a grid of images, where a class's mean logit is
-often negative, use ``start=logit``.
+logit is the logit itself, as in Bach et al., so positive relevance speaks for the class whatever
+the sign of its logit. From 1 (``start=one``, as Zennit's examples have it), a negative logit turns
+the map around: what made it negative becomes positive. Else the two differ in scale only, since
+relevance is linear in what it starts from.
 
 Every operation distributes what arrives at its outputs among its inputs. Convolutions follow one
 rule and fully connected layers another, by what they do: a fully connected layer that slides as a
@@ -25,6 +26,7 @@ from torch.nn.grad import conv2d_input
 
 from heatproof.errors import NotApplicable
 from heatproof.methods.base import cached_per_layer, method
+from heatproof.methods.notes import MapNotes, note_sign
 from heatproof.models.intercept import (
     ACTIVATIONS,
     MOVES,
@@ -405,7 +407,8 @@ def relevance(
     convolution: Rule,
     epsilon: float,
     box: bool = True,
-    start: str = "one",
+    start: str = "logit",
+    notes: MapNotes | None = None,
 ) -> Tensor:
     """Compute the relevance of x for the target's logit.
 
@@ -416,7 +419,8 @@ def relevance(
         convolution: The rule for convolutions.
         epsilon: The ε of the rule for fully connected layers.
         box: Whether convolutions of the image follow z^B.
-        start: The relevance of the logit: ``one``, or the ``logit`` itself.
+        start: The relevance of the logit: the ``logit`` itself, or ``one``.
+        notes: Where the sign of the logit is noted.
 
     Returns:
         Relevance of the shape of x.
@@ -430,15 +434,21 @@ def relevance(
         box_rule(*model.input_range) if box and model.start_layer == "input" else None,
     )
 
+    batches = []
+
     def attribute(leaf: Tensor, goal: Tensor) -> Tensor:
         logits = Propagation(model, rules).logits(leaf)
+        batches.append(logits.detach())
         arriving = F.one_hot(goal, logits.shape[1]).to(logits)
         if start == "logit":
             arriving = arriving * logits.detach()
         return torch.autograd.grad(logits, leaf, arriving)[0]
 
     halved = model.with_batch_size(-(-model.batch_size // 2))  # more is kept than for a gradient
-    return halved.passes.attribute(x, target, attribute)
+    maps = halved.passes.attribute(x, target, attribute)
+    # Only the last batch has padding rows, so they come after the rows of x.
+    note_sign(notes, torch.cat(batches)[: len(x)], target, reversed_map=start == "one")
+    return maps
 
 
 @cached_per_layer
@@ -455,7 +465,7 @@ def _why_no_rule(model: Model) -> str:
 
 Epsilon = Annotated[float, Field(gt=0)]
 Gamma = Annotated[float, Field(ge=0)]
-Start = Literal["one", "logit"]
+Start = Literal["logit", "one"]
 
 
 @method(
@@ -465,6 +475,7 @@ Start = Literal["one", "logit"]
     needs=("rules",),
     cost=(0, 1),
     applies=_why_no_rule,
+    version=2,
 )
 def lrp_focus(
     model: Model,
@@ -472,11 +483,12 @@ def lrp_focus(
     target: Tensor,
     *,
     rng: Rng,
+    notes: MapNotes | None = None,
     epsilon: Epsilon = 0.25,
-    start: Start = "one",
+    start: Start = "logit",
 ) -> Tensor:
     """LRP: z⁺ in convolutions, ε where fully connected, z^B at the image."""
-    return relevance(model, x, target, z_plus, epsilon, start=start)
+    return relevance(model, x, target, z_plus, epsilon, start=start, notes=notes)
 
 
 @method(
@@ -486,6 +498,7 @@ def lrp_focus(
     needs=("rules",),
     cost=(0, 1),
     applies=_why_no_rule,
+    version=2,
 )
 def lrp_composite(
     model: Model,
@@ -493,9 +506,10 @@ def lrp_composite(
     target: Tensor,
     *,
     rng: Rng,
+    notes: MapNotes | None = None,
     gamma: Gamma = 0.25,
     epsilon: Epsilon = 0.25,
-    start: Start = "one",
+    start: Start = "logit",
 ) -> Tensor:
     """LRP: γ in convolutions (gamma=inf: z⁺), ε where fully connected, z^B at the image."""
-    return relevance(model, x, target, gamma_rule(gamma), epsilon, start=start)
+    return relevance(model, x, target, gamma_rule(gamma), epsilon, start=start, notes=notes)

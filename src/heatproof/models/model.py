@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from heatproof.models.convert import as_canonical
 from heatproof.models.families import middle_of
 from heatproof.models.guards import eval_mode
 from heatproof.models.layers import LayerTable
+from heatproof.models.outputs import advice, probabilities
 from heatproof.models.passes import Pass, Passes
 from heatproof.tensor.scores import Score
 from heatproof.userfile import source_of
@@ -94,6 +96,11 @@ class Model:
             self.body: Body = make_body(module, layers, example)
             roles = landmarks(self.body, example, middle_of(module, wrappers(module)))
             self.layer_table = LayerTable.from_body(self.body, roles)
+            kind = probabilities(module, example.contiguous(memory_format=self.layout), logits)
+        self.output_advice = ""  # what to do about outputs that are not logits
+        if kind:
+            self.output_advice = advice(self.name, module, kind)
+            warnings.warn(self.output_advice, stacklevel=2)
         self.start = 0  # the number of the layer that the model starts at; tails start later
         self.root = self  # the whole network, for a model that is the tail of one
         for alias, layer in (aliases or {}).items():
