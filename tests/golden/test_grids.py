@@ -106,7 +106,7 @@ def test_maps_and_localization_agree_with_the_grid_papers_code(
         if (layer, method) in WITH_MAPS[grid] and cell in shown:
             attribution = case[f"{entry}__attr"]
             deviation(
-                METHODS[method].partition("(")[0],
+                METHODS[method],
                 "the grid paper's code, on grids",
                 ours,
                 attribution[:, shown.index(cell)],

@@ -37,7 +37,7 @@ def test_xplique(golden, golden_model, method, stored, deviation, native, assert
         torch.from_numpy(case["targets"]),
     )
     deviation(
-        method,
+        f"{method}(reduce=mean)",
         "Xplique 2.0",
         native(golden_model("vgg"), x, target, f"{method}(reduce=mean)"),
         case[stored][..., 0],
@@ -54,7 +54,7 @@ def test_deeplift_of_captum(golden, golden_model, deviation, inputs, assert_maps
         .function(golden_model("vgg"), *inputs(case), rng=None, compat="captum")
         .numpy()
     )
-    deviation("deepshap", "Captum 0.9, compat=captum", ours, case["vgg__deeplift_zero"])
+    deviation("deepshap(compat=captum)", "Captum 0.9", ours, case["vgg__deeplift_zero"])
     assert_maps(ours, case["vgg__deeplift_zero"])
 
 
@@ -85,7 +85,7 @@ def test_zennit(golden, double_model, name, stored, deviation, native, inputs, a
     maps = case[f"{name}__{stored}__onehot"]
     maps = maps.sum(1) if maps.ndim == 4 else maps
     ours = native(as_zennit_leaves_it(double_model(name)), *inputs(case), LRP[stored])
-    deviation(LRP[stored].partition("(")[0], "Zennit 0.5, its norms", ours, maps)
+    deviation(LRP[stored], "Zennit 0.5, its norms", ours, maps)
     assert_maps(ours, maps)
     exact = native(double_model(name), *inputs(case), LRP[stored])
     assert np.abs(exact - maps).max() < 1e-3 * np.abs(maps).max()

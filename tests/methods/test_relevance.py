@@ -21,7 +21,6 @@ from heatproof.methods.relevance import (
     relevance,
     z_plus,
 )
-from heatproof.models.nets import Scale
 
 NETS = ["resnet", "vgg", "vgg-bn", "resnet-nobn", "vgg-nobias", "resnet-nobias"]
 GAMMAS = [0, 0.001, 0.01, 0.1, 0.25, math.inf]
@@ -553,6 +552,83 @@ def test_factors_and_shifts_behind_a_convolution_are_part_of_it(raw, spread):
     assert_like(ours, expected)
 
 
+class Normalized(nn.Module):
+    """Normalizes the image in one of many notations, or has that merged into its convolution."""
+
+    def __init__(self, normalize):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.fc = nn.Linear(4, 3)
+        self.normalize = normalize
+        if normalize is None:
+            weight = self.conv.weight.data
+            self.conv.bias.data += (weight * SHIFT).sum((1, 2, 3))
+            weight *= FACTOR
+
+    def forward(self, x):
+        x = x if self.normalize is None else self.normalize(x)
+        return self.fc(self.conv(x).relu().mean((2, 3)))
+
+
+FACTOR = torch.tensor([0.458, -0.6, 2.0])[:, None, None]
+SHIFT = torch.tensor([-0.03, 0.5, 0.25])[:, None, None]
+
+
+def by_channel(x):
+    """Normalize as torchvision's GoogLeNet and Inception do."""
+    channels = [torch.unsqueeze(x[:, i], 1) * FACTOR[i].item() + SHIFT[i].item() for i in range(3)]
+    return torch.cat(channels, 1)
+
+
+NORMALIZED = {
+    "by channel": by_channel,
+    "at once": lambda x: FACTOR * x + SHIFT,
+    "mean and std": lambda x: (x - (-SHIFT / FACTOR)) / (1 / FACTOR),
+    "from the constant": lambda x: SHIFT - x * -FACTOR,
+    "in place": lambda x: x.clone().mul_(FACTOR).add_(SHIFT),
+}
+
+
+@pytest.mark.parametrize("how", NORMALIZED)
+@pytest.mark.parametrize("method", ["lrp-focus", "lrp-composite"])
+def test_factors_and_shifts_of_the_image_are_part_of_the_first_convolution(
+    raw, spread, how, method
+):
+    x, target = spread((2, 3, 8, 8)), torch.tensor([0, 2])
+    model, merged = (hp.Model(Normalized(n), size=8) for n in (NORMALIZED[how], None))
+    assert_like(model.logits(x), merged.logits(x))
+    assert_like(raw(model, x, target, method), raw(merged, x, target, method))
+
+
+@pytest.mark.parametrize(("name", "size"), [("googlenet", 64), ("inception_v3", 96)])
+def test_networks_of_torchvision_that_normalize_the_image(torchvision, raw, spread, name, size):
+    """Relevance is conserved without biases; in double precision."""
+    torch.manual_seed(0)
+    net = getattr(torchvision.models, name)(
+        weights=None, num_classes=7, transform_input=True, init_weights=False
+    )
+    net = net.double().eval()
+    nn.init.zeros_(net.fc.bias)
+    norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.train().momentum = None  # after one pass, signals neither vanish nor explode
+    with torch.no_grad():
+        net(spread((4, 3, size, size), 1).double())
+    for norm in norms:
+        norm.running_mean.zero_()
+    net.eval()
+    model = hp.Model(net, size=size, name=name)
+    x, target = spread((2, 3, size, size)).double(), torch.tensor([1, 5])
+    logits = Propagation(model, Rules(z_plus, z_plus, model.input_range)).logits(
+        x.clone().requires_grad_()
+    )
+    assert_like(logits.detach(), model.logits(x), 1e-10)
+    for layer in ("input", "middle", "final"):
+        maps = raw(model, x, target, "lrp-focus", layer, epsilon=1e-12)
+        torch.testing.assert_close(maps.sum((1, 2, 3)), torch.ones(2).double(), rtol=1e-3, atol=0)
+
+
 def test_operations_without_a_rule_are_named(birds, spread):
     model, x, _ = birds("vit")
     with pytest.raises(
@@ -561,14 +637,13 @@ def test_operations_without_a_rule_are_named(birds, spread):
         "it is for convolutions",
     ):
         hp.explain(model, x[:1], [0], "lrp-focus")
-    scaled = nn.Sequential(
-        Scale(), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)
+    cut_off = nn.Sequential(
+        nn.ReLU(), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)
     ).eval()
     with pytest.raises(
-        NotApplicable,
-        match=r'"conv2d of a changed image; normalize it with hp.Model\(mean=…, std=…\)" in 1',
+        NotApplicable, match='"conv2d of an image whose pixels were mixed or cut off" in 1'
     ):
-        hp.explain(hp.Model(scaled, size=8), spread((1, 3, 8, 8)), [0], "lrp-focus")
+        hp.explain(hp.Model(cut_off, size=8), spread((1, 3, 8, 8)), [0], "lrp-focus")
     early = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2)
     ).eval()

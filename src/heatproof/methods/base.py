@@ -18,6 +18,7 @@ from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
 from heatproof.methods.adapters import is_map_file, method_from_maps, method_from_object
+from heatproof.methods.groups import GROUPS
 from heatproof.models.body import Body
 from heatproof.models.model import Model
 from heatproof.registry import Registry
@@ -56,23 +57,29 @@ _PASSED = frozenset(
 )
 
 
+NoiseUnit = Literal["range", "image", "absolute"]
+
+
 class Noise(BaseModel):
     """Runs a method on noisy copies of its input, before channels are reduced.
 
     Attributes:
         n: The number of copies.
-        std: The standard deviation of the noise, in the units of the input.
+        std: The standard deviation of the noise.
         kind: What the map is: the mean of the maps (``mean``), of their squares (``sq``), or their
             variance (``var``).
-        relative: Whether ``std`` is a fraction of each input's range.
+        unit: What ``std`` is a fraction of: the ``range`` from black to white, so that it means
+            the same for every network, or the range of each ``image``, as in the code of Smilkov
+            et al. 2017. ``absolute`` is in the units of the normalized image, as in Captum. At
+            other layers than the input, ``range`` is that of each sample's activation.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    n: int = Field(default=4, ge=1)
-    std: float = Field(default=1.0, ge=0)
+    n: int = Field(default=20, ge=1)
+    std: float = Field(default=0.15, ge=0)
     kind: Literal["mean", "sq", "var"] = "mean"
-    relative: bool = False
+    unit: NoiseUnit = "range"
 
     @classmethod
     def parameters(cls) -> dict[str, inspect.Parameter]:
@@ -86,6 +93,26 @@ class Noise(BaseModel):
             )
             for name, f in cls.model_fields.items()
         }
+
+
+def noise_scale(model: Model, x: Tensor, unit: NoiseUnit) -> Tensor | float:
+    """Return what a standard deviation of 1 in a unit is in the units of a model's input.
+
+    Args:
+        model: The model, or the network from a layer on.
+        x: Its input, ``(B, C, h, w)``.
+        unit: See `Noise`.
+
+    Returns:
+        A number, or a tensor that broadcasts against x.
+    """
+    if unit == "absolute":
+        return 1.0
+    if unit == "range" and model.start_layer == "input":
+        low, high = model.input_range
+        return (high - low).to(x)
+    flat = x.flatten(1)
+    return (flat.amax(1) - flat.amin(1)).reshape(-1, 1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -206,11 +233,6 @@ NEEDS = {
     "B-cos": "a B-cos network",
 }
 KINDS = {"mean": "The mean of", "sq": "The mean square of", "var": "The variance of"}
-GROUPS: dict[str, str] = {
-    "idsds-23": "ixg ixg-sg ig ig-u ig-sg ixg|abs ixg-sg|abs ig|abs ig-u|abs ig-sg|abs ig-sq "
-    "saliency rise rise-u gradcam gradcam++ sg-cam++ xgradcam layercam rollout chefer bcos bagnet",
-    "controls": "random constant edges center object",
-}
 
 
 def method(
@@ -293,13 +315,15 @@ def method(
     return register
 
 
-def noisy(id: str, base: str, *, paper: str, reduce: str | None = None, **settings: Any) -> None:
+def noisy(id: str, base: str, *, paper: str, version: int = 1, **settings: Any) -> None:
     """Register ``base|noise(…)`` as a method, with the noise's fields among its parameters."""
     plain = METHODS[base]
     noise = Noise(**settings)
-    reduce = reduce or plain.reduce
-    signed = noise.kind == "mean" and "abs" not in reduce
-    entry = replace(plain, id=id, paper=paper, reduce=reduce, noise=noise, base=base, signed=signed)
+    signed = plain.signed and noise.kind == "mean"
+    version += plain.version - 1  # it is raised with that of the base, too
+    entry = replace(
+        plain, id=id, paper=paper, version=version, noise=noise, base=base, signed=signed
+    )
     METHODS.add(entry, entry)
 
 
@@ -502,7 +526,7 @@ class Expression:
         for step in tail:
             if step.name == "noise":
                 raise HeatproofError(
-                    f"noise stands directly after the method: {entry.id}|noise(n=4, std=0.3)|…"
+                    f"noise stands directly after the method: {entry.id}|noise(n=20, std=0.15)|…"
                 )
             transform = TRANSFORMS.resolve(step.name)
             bound = step.bind(transform.parameters, "transform")
@@ -515,7 +539,9 @@ class Expression:
         noise_key = ""
         if noise:
             without_reduce = {k: v for k, v in sorted(arguments.items()) if k != "reduce"}
-            noisy_call = f"{Call(entry.base or entry.id, (), without_reduce)}@{layer}{revision}"
+            base = METHODS[entry.base] if entry.base else entry
+            sources = _source_suffix(base.source, _baseline_source(arguments))
+            noisy_call = f"{Call(base.id, (), without_reduce)}@{layer} v{base.version}{sources}"
             noise_key = f"{noisy_call} {noise.model_dump(exclude={'kind'})}"
         return cls(
             entry,
@@ -648,7 +674,8 @@ def parse_methods(texts: list[str | Function]) -> list[Expression]:
     """Parse methods in order, with groups expanded and without repetitions.
 
     Args:
-        texts: Expressions, ``group:…`` names, functions, or objects with an ``attribute`` method.
+        texts: Expressions, ``group:…`` or ``group:…@layer``, functions, or objects with an
+            ``attribute`` method.
 
     Returns:
         The expressions; a label occurs once.
@@ -658,21 +685,23 @@ def parse_methods(texts: list[str | Function]) -> list[Expression]:
     """
     by_label: dict[str, Expression] = {}
     for text in texts:
-        names: list[str | Function] = [text]
-        if isinstance(text, str) and text.startswith("group:"):
-            group = text.removeprefix("group:")
-            if group in GROUPS:
-                members = GROUPS[group].split()
-            elif group == "all":
-                members = [entry.id for entry in METHODS if entry.source is None]
-            else:
-                raise unknown("group of methods", group, [*GROUPS, "all"])
-            names = [m for m in members if split(m, "|")[0] in METHODS]
-        for name in names:
-            expression = Expression.parse(name)
+        for expression in _expanded(text):
             by_label.setdefault(expression.label, expression)
             if by_label[expression.label].entry.function is not expression.entry.function:
                 raise HeatproofError(
                     f"two methods are called {expression.label}; give one another name"
                 )
     return list(by_label.values())
+
+
+def _expanded(text: str | Function) -> list[Expression]:
+    """Return the expressions of a group, at another layer if it names one, or the one of a text."""
+    if not (isinstance(text, str) and text.startswith("group:")):
+        return [Expression.parse(text)]
+    group, at, layer = text.removeprefix("group:").partition("@")
+    everything = tuple(entry.id for entry in METHODS if entry.source is None)
+    groups = {**GROUPS, "all": everything}
+    if group not in groups:
+        raise unknown("group of methods", group, groups)
+    expressions = [Expression.parse(member) for member in groups[group]]
+    return [expression.at(layer) for expression in expressions] if at else expressions

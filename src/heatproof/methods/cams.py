@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from heatproof.methods.base import method
+from heatproof.methods.base import NoiseUnit, method, noise_scale
 from heatproof.methods.notes import MapNotes, note_sign
 from heatproof.models.batch import LayerBatch
 from heatproof.models.model import Model
@@ -93,11 +93,15 @@ def layercam(
     return (x * batch.gradient(score).relu()).sum(1).relu()
 
 
+_STD: dict[NoiseUnit, float] = {"range": 0.15, "absolute": 0.3}
+
+
 @cam(
     "sg-cam++",
     paper="Omeiza et al. 2019",
     needs=("gradient", "image"),
     cost=lambda arguments: (0, arguments["n"]),
+    version=2,
 )
 def smooth_gradcam_plus_plus(
     model: Model,
@@ -107,17 +111,34 @@ def smooth_gradcam_plus_plus(
     rng: Rng,
     image: Tensor,
     n: Annotated[int, Field(ge=1)] = 4,
-    std: Annotated[float, Field(ge=0)] = 0.3,
+    std: Annotated[float, Field(ge=0)] | None = None,
     score: ScoreName = "logit",
     compat: Literal["torchcam"] | None = None,
 ) -> Tensor:
     """Grad-CAM++ from powers of the gradient, averaged over noisy images.
 
-    ``compat=torchcam`` takes the features and the gradient of the last noisy image.
+    The features are those of the image without noise. Where a linear layer on the mean of the
+    features gives the logits, as in a ResNet, their gradient does not depend on the image, and the
+    maps are those of Grad-CAM++.
+
+    Args:
+        model: The network from the layer on.
+        x: The features, ``(B, C, h, w)``.
+        target: Class indices of shape ``(B,)``.
+        rng: The samples' noise.
+        image: The images.
+        n: The number of noisy images.
+        std: The standard deviation of the noise, by default 0.15 of the range from black to white;
+            with ``compat=torchcam`` 0.3 in the units of the normalized image.
+        score: What to explain of the target: ``logit``, ``softmax`` or ``logprob``.
+        compat: ``torchcam`` takes the features and the gradient of the last noisy image.
     """
+    unit: NoiseUnit = "absolute" if compat == "torchcam" else "range"
+    std = _STD[unit] if std is None else std
+    width = std * noise_scale(model.root, image, unit)
     passes = []
     for i in range(n):
-        noisy = image + std * rng.normal(f"noise {i}", image.shape[1:]).to(image)
+        noisy = image + width * rng.normal(f"noise {i}", image.shape[1:]).to(image)
         passes.append(model.root.gradient(noisy, target, model.start_layer, score))
     return smoothed(x, passes, compat)
 

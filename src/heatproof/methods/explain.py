@@ -23,7 +23,7 @@ from heatproof.data.base import Data, TensorData
 from heatproof.data.catalog import load_data
 from heatproof.data.reference import Reference
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.methods.base import REDUCTIONS, Expression
+from heatproof.methods.base import REDUCTIONS, Expression, noise_scale
 from heatproof.methods.notes import MapNotes, kind_of
 from heatproof.models.batch import LayerBatch, ModelBatch
 from heatproof.models.guards import assert_unchanged
@@ -138,15 +138,13 @@ class Explainer:
         noise = expression.noise
         assert noise is not None
         if expression.noise_key not in self._moments:
-            flat = h.flatten(1)
-            scale = (flat.amax(1) - flat.amin(1)).reshape(-1, 1, 1, 1) if noise.relative else 1
-            width = noise.std * scale
+            tail = self.model.tail(expression.layer)
+            width = noise.std * noise_scale(tail, h, noise.unit)
             first = torch.zeros(())
             second = torch.zeros(())
             copies = [MapNotes(len(h)) for _ in range(noise.n)]
             for i, copy in enumerate(copies):
                 noisy = h + width * self.rng.normal(f"noise {i}", h.shape[1:]).to(h)
-                tail = self.model.tail(expression.layer)
                 noisy_batch = ModelBatch(tail, noisy, self.batch.target)
                 raw = self._call(expression, noisy_batch.at("input"), copy)
                 _checked(raw, h, expression)
