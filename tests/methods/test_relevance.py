@@ -313,13 +313,37 @@ def test_relevance_is_conserved_without_biases(monkeypatch, birds, name, rule):
     model, x, target = birds(name)
     model, x = without_biases(model.module), x.double()
     convolution = z_plus if rule == "plus" else gamma_rule(rule)
-    sums = relevance(model, x, target, convolution, 1e-6, box=False).sum((1, 2, 3))
+    ones = relevance(model, x, target, convolution, 1e-6, box=False, start="one")
+    sums = ones.sum((1, 2, 3))
     torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=5e-3)
     monkeypatch.setattr(
         "heatproof.methods.relevance.stable", lambda z, epsilon=0: torch.where(z == 0, 1, z)
     )
-    sums = relevance(model, x, target, convolution, 0, box=False).sum((1, 2, 3))
+    sums = relevance(model, x, target, convolution, 0, box=False, start="one").sum((1, 2, 3))
     torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-9)
+    sums = relevance(model, x, target, convolution, 0, box=False).sum((1, 2, 3))
+    logits = model.logits(x).gather(1, target[:, None])[:, 0]
+    torch.testing.assert_close(sums, logits, rtol=1e-9, atol=1e-9)
+
+
+def test_positive_relevance_speaks_for_the_class_whatever_the_sign_of_its_logit(spread):
+    """From the logit, a map has the signs of the contributions; from one, the logit's sign too."""
+    model = hp.load_model("paperbirds/resnet")
+    x = spread((3, 3, 64, 64))
+    target = model.logits(x).argmin(1)
+    logit = model.logits(x).gather(1, target[:, None])[:, 0]
+    assert (logit < 0).all()
+    notes = hp.MapNotes(len(x))
+    from_logit = hp.explain(model, x, target, "lrp-focus@final", notes=notes)
+    from_one = hp.explain(model, x, target, "lrp-focus(start=one)@final", notes=hp.MapNotes(len(x)))
+    contributions = hp.explain(model, x, target, "ixg@final")
+    flat = torch.stack([from_logit, contributions, -from_one]).flatten(2)
+    for maps in flat[1:]:
+        assert (torch.cosine_similarity(flat[0], maps, dim=1) > 0.99).all()
+    for note, value in zip(notes.texts, logit.tolist(), strict=True):
+        assert note == f"the target's logit is negative: {value:.3g}"
+    with pytest.warns(UserWarning, match="speaks against the class"):
+        hp.explain(model, x, target, "lrp-focus(start=one)@final")
 
 
 def test_gamma_without_end_is_z_plus(raw, birds):
@@ -341,8 +365,8 @@ def test_gamma_zero_is_the_epsilon_rule(birds, name):
 def test_the_rule_of_the_image_is_for_the_image_alone(birds):
     model, x, target = birds("vgg")
     assert not torch.allclose(
-        relevance(model, x, target, z_plus, 0.25),
-        relevance(model, x, target, z_plus, 0.25, box=False),
+        relevance(model, x, target, z_plus, 0.25, start="one"),
+        relevance(model, x, target, z_plus, 0.25, box=False, start="one"),
     )
     tail, h = model.tail("conv1"), model.activation(x, "conv1")
     assert torch.equal(

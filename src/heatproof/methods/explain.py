@@ -299,7 +299,7 @@ def explain(
         reference: Images in [0, 1] or data, for methods and baselines that need images that are not
             explained (``iba``).
         notes: Where notes on single maps are added (``hp.MapNotes(len(images))``), such as that an
-            optimisation did not converge; by default they are issued as a warning.
+            optimisation did not converge; by default a warning is issued where a map is in doubt.
 
     Returns:
         Maps of shape ``(B, H, W)``.
@@ -351,14 +351,13 @@ def explain(
 
 
 def _warn(expression: Expression, notes: MapNotes) -> None:
-    """Issue one warning per kind of note, with the first note as an example."""
+    """Issue one warning per kind of doubt about maps, with the first note as an example."""
     by_kind: dict[str, list[str]] = {}
-    for text in filter(None, notes.texts):
+    for text in notes.doubts.values():
         by_kind.setdefault(kind_of(text), []).append(text)
     for texts in by_kind.values():
         warnings.warn(
-            f"{expression.label}: {len(texts)} of {len(notes.texts)} maps have a note, "
-            f"for example: {texts[0]}",
+            f"{expression.label}, {len(texts)} of {len(notes.texts)} maps: for example, {texts[0]}",
             stacklevel=4,
         )
 

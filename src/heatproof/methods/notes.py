@@ -18,14 +18,24 @@ class MapNotes:
     Attributes:
         texts: The note of each map; empty where there is none.
         missing: Why there is no map; empty where there is one.
+        doubts: The notes that ``explain`` warns of, by row.
     """
 
     def __init__(self, count: int):
         self.texts = [""] * count
         self.missing = [""] * count
+        self.doubts: dict[int, str] = {}
 
-    def add(self, row: int, text: str) -> None:
-        """Add a note on the map of a row, after those that it has."""
+    def add(self, row: int, text: str, *, doubt: bool = True) -> None:
+        """Add a note on the map of a row, after those that it has.
+
+        Args:
+            row: The row.
+            text: The note.
+            doubt: Whether it is a reason to doubt the map, rather than a fact about it.
+        """
+        if doubt:
+            self.doubts.setdefault(row, text)
         if text not in self.texts[row].split("; "):
             self.texts[row] = "; ".join(filter(None, (self.texts[row], text)))
 
@@ -40,7 +50,8 @@ class MapNotes:
             if texts:
                 kind, colon, detail = texts[0].partition(":")
                 counted = f"{len(texts)} of {len(copies)} noisy copies"
-                self.add(row, f"{kind}: {counted}{', the first one:' if colon else ''}{detail}")
+                text = f"{kind}: {counted}{', the first one:' if colon else ''}{detail}"
+                self.add(row, text, doubt=any(row in copy.doubts for copy in copies))
             missing = next((copy.missing[row] for copy in copies if copy.missing[row]), "")
             self.add_missing(row, missing)
 
@@ -65,4 +76,5 @@ def note_sign(notes: MapNotes | None, logits: Tensor, target: Tensor, reversed_m
         if logit <= 0:
             sign = "negative" if logit < 0 else "zero"
             meaning = ", so the map shows what speaks against the class" if reversed_map else ""
-            notes.add(row, f"the target's logit is {sign}: {logit:.3g}{meaning}")
+            text = f"the target's logit is {sign}: {logit:.3g}{meaning}"
+            notes.add(row, text, doubt=reversed_map)
