@@ -159,8 +159,14 @@ def test_maps_of_a_layer_are_changed_at_the_pixels_of_the_image(
     shift = Rng(0, ids).uniform(change, x.shape[2:]).numpy()
     for i, values in enumerate(native.double().numpy()):
         large = np.clip(bilinear(values, model.size), 0, None)
-        expected = table_3(change, scheme, large / large.max(), shift[i])
-        np.testing.assert_allclose(changed[i], expected, atol=1e-5)
+        large /= large.max()
+        expected = table_3(change, scheme, large, shift[i])
+        # Pixels at the border repeat values; which of them a fraction includes is arbitrary.
+        bounds = [int(f * large.size) - d for f in (0.4, 0.6, 0.8) for d in (0, 1)]
+        ends = np.sort(large.flat)[bounds]
+        clear = np.abs(large[..., None] - ends).min(-1) > 1e-6
+        assert clear.mean() > 0.95
+        np.testing.assert_allclose(changed[i][clear], expected[clear], atol=1e-5)
 
 
 def test_a_transform_after_one_at_the_image_acts_on_its_pixels(golden_model, images):
@@ -175,4 +181,4 @@ def test_a_transform_after_one_at_the_image_acts_on_its_pixels(golden_model, ima
 
 def test_the_key_of_a_transform_contains_its_version():
     keys = [Expression.parse(f"ixg|{name}").canonical for name in ("unit", "abs")]
-    assert keys[0].endswith("|unit()+2") and keys[1].endswith("|abs()")
+    assert keys[0].endswith("|unit+2") and keys[1].endswith("|abs")

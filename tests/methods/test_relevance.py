@@ -649,7 +649,7 @@ def test_networks_of_torchvision_that_normalize_the_image(torchvision, raw, spre
     )
     assert_like(logits.detach(), model.logits(x), 1e-10)
     for layer in ("input", "middle", "final"):
-        maps = raw(model, x, target, "lrp-focus", layer, epsilon=1e-12)
+        maps = raw(model, x, target, "lrp-focus", layer, epsilon=1e-12, start="one")
         torch.testing.assert_close(maps.sum((1, 2, 3)), torch.ones(2).double(), rtol=1e-3, atol=0)
 
 
