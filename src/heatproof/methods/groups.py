@@ -8,7 +8,7 @@ Xplique (Picard et al.).
 from __future__ import annotations
 
 # Captum's SmoothGrad as Hesse et al. call it: in the units of the normalized image.
-_HESSE = "n=4, std=1.0, unit=absolute"
+_HESSE = "n=4, std=1, unit=absolute"
 _LI = "n=20, std=0.3, unit=absolute"
 
 GROUPS: dict[str, tuple[str, ...]] = {
