@@ -130,8 +130,8 @@ def optimise_image(
     elif not converged:
         warnings.warn(
             f"featurevis: the embedding of {model.name} is not near zero after {steps} steps: its "
-            f"norm fell from {start:.3g} to {embedding.norm():.3g}, not to a tenth; more steps may "
-            "help, unless the network's last norm keeps it from zero",
+            f"norm was {start:.3g} and is {embedding.norm():.3g}, more than a tenth of it; more "
+            "steps may help, unless a normalization layer keeps the embedding from zero",
             stacklevel=2,
         )
     return {

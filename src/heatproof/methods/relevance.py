@@ -4,7 +4,8 @@ It is for networks of convolutions, ReLUs, pools and residual sums. The relevanc
 logit is the logit itself, as in Bach et al., so positive relevance speaks for the class whatever
 the sign of its logit. From 1 (``start=one``, as Zennit's examples have it), a negative logit turns
 the map around: what made it negative becomes positive. Else the two differ in scale only, since
-relevance is linear in what it starts from.
+relevance is linear in what it starts from. (Where the last layer is a convolution that follows z⁺,
+a negative logit has no positive relevance: only the ε rule and pools keep both signs.)
 
 Every operation distributes what arrives at its outputs among its inputs. Convolutions follow one
 rule and fully connected layers another, by what they do: a fully connected layer that slides as a
