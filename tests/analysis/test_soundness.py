@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 import heatproof.functional as F
 from heatproof.analysis.distance import hausdorff, least_distance
-from heatproof.analysis.distinctness import Trio, distinct, trios
+from heatproof.analysis.distinctness import Trio, distinct, random_halves, trios
 from heatproof.analysis.soundness import at_levels, points, steps_until
 from heatproof.bench.orchestrate import method_facts
 from heatproof.errors import HeatproofError
@@ -73,27 +73,6 @@ def test_levels_against_a_loop_over_draws(curves, settings):
         expected = (min(low, estimate.value), max(high, estimate.value))
         np.testing.assert_allclose(estimate[1:], expected, rtol=1e-9)
     assert np.isnan(estimates[-1]).all()
-
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_draws_of_points_agree_with_those_of_levels(curves, settings):
-    protocol = make_protocol("soundness", {"eps": 0.05, **settings})
-    score, mass = map(torch.from_numpy, curves)
-    weights = torch.from_numpy(np.random.default_rng(1).multinomial(40, np.full(40, 1 / 40), 20))
-    drawn = protocol.draw_points(score, mass, weights, np.random.default_rng(2))
-    levels = protocol.draw_levels((0.3, 0.5), score, mass, weights, np.random.default_rng(2))
-    for (accuracy, q), at in zip(drawn.mT, levels, strict=True):
-        for level, value in zip((0.3, 0.5), at, strict=True):
-            assert q[(accuracy >= level - 1e-6).nonzero()[0, 0]] == pytest.approx(value.item())
-    whole = protocol.draw_points(score, mass, torch.ones(1, 40), _Still())
-    np.testing.assert_allclose(whole[0], points(protocol, *curves).xy, rtol=1e-9)
-
-
-class _Still:
-    """Noise that changes no decision."""
-
-    def standard_normal(self, draws):
-        return np.zeros(draws)
 
 
 def test_a_step_that_gains_just_enough_keeps_the_estimate_in_the_interval():
@@ -191,15 +170,22 @@ def test_trios_of_a_run():
 
 
 def test_distances_of_several_maps():
-    """Two trios of parallel lines; in the draws only the first trio's curve moves, by 0.1."""
+    """Two trios of parallel lines; only the first trio's curve differs between halves, by 0.1."""
     line = np.stack([np.linspace(0, 1, 9), np.zeros(9)], 1)
     apart = {"a": 0, "b": 0.2, "c": 0.5, "d": 0, "e": 1, "f": 2}
     curves = {name: line + np.array([0, up]) for name, up in apart.items()}
     result = distinct(
         [Trio("", "", *"abc"), Trio("", "", *"def")],
         curves,
-        {"a": curves["a"] + np.array([[[0, 0.1]]]), "d": curves["d"][None]},
+        {"a": [(line, line + np.array([0, 0.1]))] * 3, "d": [(line, line)]},
     )
     np.testing.assert_allclose(result.each, [(0.2, 0.1), (1, 0)], atol=1e-12)
     np.testing.assert_allclose(result.mean, (0.6, 0.05))
     assert result.spread == pytest.approx(np.std([0.2, 1], ddof=1))
+
+
+def test_halves_have_no_common_sample():
+    for a, b in random_halves(7):
+        assert sorted([*a, *b]) == list(range(7))
+        assert abs(len(a) - len(b)) == 1
+    assert random_halves(1) == []

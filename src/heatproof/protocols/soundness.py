@@ -33,7 +33,6 @@ from heatproof.protocols.removal import (
 )
 from heatproof.tensor.soundness import (
     Compat,
-    bootstrap_points,
     bootstrap_soundness,
     first_reached,
     included_mass,
@@ -225,13 +224,6 @@ class Soundness(PixelRemoval):
         """
         shift = _shift(len(weights), noise)
         return bootstrap_soundness(score, mass, weights, levels, shift=shift, **self._decisions)
-
-    def draw_points(
-        self, score: Tensor, mass: Tensor, weights: Tensor, noise: np.random.Generator
-    ) -> Tensor:
-        """Draw (accuracy, mean q) after every step, ``(R, S, 2)``, as `draw_levels` does."""
-        shift = _shift(len(weights), noise)
-        return bootstrap_points(score, mass, weights, shift=shift, **self._decisions)
 
     @property
     def _decisions(self) -> dict[str, Any]:

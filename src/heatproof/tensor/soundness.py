@@ -183,35 +183,6 @@ def bootstrap_soundness(
     return values
 
 
-def bootstrap_points(
-    score: Tensor,
-    mass: Tensor,
-    weights: Tensor,
-    eps: float = 0.01,
-    compat: Compat | None = None,
-    gate: float | None = None,
-    *,
-    shift: Tensor | None = None,
-    per_sample: bool = False,
-) -> Tensor:
-    """Compute accuracy and mean q after every step, for bootstrap draws of the samples.
-
-    The arguments are those of `bootstrap_soundness`.
-
-    Returns:
-        Accuracy (or mean score) and mean q, ``(R, S, 2)`` of float64.
-    """
-    score, mass, weights = _in_double(score, mass, weights)
-    accuracy = weights @ score
-    if per_sample:
-        q = weights @ soundness(score, mass, eps, compat, gate=gate)
-        return torch.stack([accuracy, q], 2)
-    false = _drawn_false_steps(score, len(weights), eps, compat, gate, shift)
-    steps = range(mass.shape[1])
-    q = torch.stack([_bootstrap_after(k, mass, weights, false, compat) for k in steps], 1)
-    return torch.stack([accuracy, q], 2)
-
-
 def _drawn_false_steps(
     score: Tensor,
     draws: int,

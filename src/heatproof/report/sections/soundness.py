@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 
 from heatproof.analysis import soundness
-from heatproof.analysis.distinctness import is_changed
-from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means, bootstrap_weights
+from heatproof.analysis.distinctness import Pair, is_changed, random_halves
+from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
 from heatproof.analysis.ranks import Key
 from heatproof.bench.store import PendingCurves
 from heatproof.protocols.soundness import Soundness
@@ -26,7 +25,6 @@ from heatproof.report.sections import distinctness
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import MethodEstimates, estimate_or_none, select
 from heatproof.report.site import Figure, Site
-from heatproof.tensor.noise import generator
 
 VALUE_METRICS = ("soundness", "completeness")
 CURVES = {  # the curve that a metric is drawn by
@@ -52,11 +50,13 @@ class MetricCurves(NamedTuple):
         """Return the mean curve."""
         return np.stack([self.positions, self.values.mean(0)], 1)
 
-    def drawn(self, samples: int, resamples: int) -> np.ndarray:  # (R, S, 2)
-        """Return the mean curves of bootstrap samples."""
-        weights = np.concatenate([w[:, self.rows] for w in bootstrap_weights(samples, resamples)])
-        means = weights @ self.values / weights.sum(1, keepdims=True)
-        return np.stack([np.broadcast_to(self.positions, means.shape), means], 2)
+    def halves(self) -> list[Pair]:
+        """Return pairs of mean curves on random halves of the samples."""
+        means = (
+            [np.stack([self.positions, self.values[rows].mean(0)], 1) for rows in pair]
+            for pair in random_halves(len(self.values))
+        )
+        return [(a, b) for a, b in means]
 
     def trace(self, label: str, family: str, dash: int) -> Trace:
         """Return the mean curve with its band."""
@@ -83,15 +83,14 @@ class SoundnessCurves(NamedTuple):
         """Return the highest accuracy, or mean score, that is reached."""
         return float(np.nanmax(self.xy[:, 0]))
 
-    def drawn(self, samples: int, resamples: int) -> np.ndarray:  # (R, S, 2)
-        """Return the curves of bootstrap samples."""
-        score, mass = map(torch.from_numpy, self._curves)
-        noise = generator(0, "decisions", self.part.method)
-        drawn = [
-            self._protocol.draw_points(score, mass, torch.from_numpy(weights[:, self.rows]), noise)
-            for weights in bootstrap_weights(samples, resamples)
-        ]
-        return torch.cat(drawn).numpy()
+    def halves(self) -> list[Pair]:
+        """Return pairs of curves on random halves of the samples, each with its own decisions."""
+        score, mass = self._curves
+        curves = (
+            [soundness.points(self._protocol, score[rows], mass[rows]).xy for rows in pair]
+            for pair in random_halves(len(score))
+        )
+        return [(a, b) for a, b in curves]
 
     @property
     def _protocol(self) -> Soundness:
