@@ -5,10 +5,13 @@ import torch
 from torch import nn
 
 import heatproof as hp
+from heatproof.methods import Explainer, Expression
+from heatproof.models.batch import ModelBatch
 from heatproof.models.body import wrappers
 from heatproof.models.families import FAMILIES, fingerprint, middle_of
 from heatproof.models.papers import NETWORKS
 from heatproof.models.vision import library_module
+from heatproof.tensor.noise import Rng
 
 # Networks of every family of torchvision, and a small side that all their layers fit into.
 SIDES = {
@@ -39,7 +42,7 @@ SIDES = {
 TRANSFORMING = ("googlenet", "inception_v3")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def cheap_weights(monkeypatch):
     """Fill weights with a constant: drawing them would take longer than all else."""
 
@@ -51,6 +54,7 @@ def cheap_weights(monkeypatch):
         monkeypatch.setattr(nn.init, name, fill)
 
 
+@pytest.mark.usefixtures("cheap_weights")
 @pytest.mark.parametrize("name", SIDES)
 def test_layers_are_the_same_by_name_as_module_and_from_a_file(name, torchvision, tmp_path):
     by_name = hp.load_model(f"torchvision:{name}", "random")
@@ -176,3 +180,57 @@ def test_final_is_the_last_spatial_layer_where_the_head_has_the_last_pooling():
     net.add_module("head", PoolingHead())
     model = hp.Model(net, size=32)
     assert model.landmarks == {"middle": "conv2", "final": "conv3", "cam": "conv3"}
+
+
+@pytest.fixture(scope="module")
+def vgg16_file(tmp_path_factory):
+    """A VGG-16 with few channels in its head: the structure of its features is torchvision's."""
+    path = tmp_path_factory.mktemp("vgg") / "mine.py"
+    path.write_text(
+        "import heatproof as hp\n"
+        "import torch\n"
+        "from torchvision.models import vgg16\n\n\n"
+        "def module():\n"
+        "    torch.manual_seed(0)\n"
+        "    with torch.device('meta'):\n"
+        "        net = vgg16()\n"
+        "    net.classifier = torch.nn.Linear(25088, 5)\n"
+        "    net.features.to_empty(device='cpu')\n"
+        "    for p in net.features.parameters():\n"
+        "        torch.nn.init.kaiming_normal_(p) if p.ndim > 1 else torch.nn.init.zeros_(p)\n"
+        "    return net.eval()\n\n\n"
+        "def build():\n"
+        "    return hp.Model(module(), size=64)\n"
+    )
+    return path
+
+
+def test_a_cam_at_the_last_convolution_before_its_relu(vgg16_file, torchvision):
+    """The soundness paper's Grad-CAM, by hand: weights are mean gradients at ``features.28``."""
+    names = {}
+    exec(vgg16_file.read_text(), names)
+    net = names["module"]()
+    x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    target = torch.tensor([1, 3])
+    h = net.features[:29](x).detach().requires_grad_()
+    logits = net.classifier(net.avgpool(net.features[29:](h.clone())).flatten(1))
+    (gradient,) = torch.autograd.grad(logits.gather(1, target[:, None]).sum(), h)
+    expected = (gradient.mean((2, 3), keepdim=True) * h).sum(1).relu()
+    for model in (hp.Model(net, size=64), hp.load_model(f"file:{vgg16_file}:build")):
+        assert model.layer_name("last-conv") == "features.28"
+        for layer in ("features.28", "last-conv"):
+            maps = Explainer(ModelBatch(model, x, target), Rng(0, ["a", "b"])).native(
+                Expression.parse(f"gradcam@{layer}")
+            )
+            torch.testing.assert_close(
+                maps.relu(), expected, rtol=1e-4, atol=1e-5 * expected.max().item()
+            )
+        assert model.layer_name("cam") == "features"
+
+
+def test_the_last_convolution_of_other_networks(torchvision):
+    resnet = hp.Model(torchvision.models.resnet18().eval(), size=64)
+    assert resnet.layer_name("last-conv") == "layer4"
+    embedded = hp.load_model("paperbirds/vgg")
+    assert embedded.layer_name("last-conv") == "conv6.conv"
+    assert hp.load_model("paperbirds/vgg-bn").layer_name("last-conv") == "conv6.conv"

@@ -387,13 +387,15 @@ class Landmarks(NamedTuple):
     embedding: int
     head: int  # the first layer whose next step belongs to the head
     units: tuple[int, ...] = ()  # the ends of convolutions and blocks up to `final`
+    last_conv: int | None = None  # the output of the last convolution or block, before a ReLU
 
 
 def landmarks(body: Body, example: Tensor, known_middle: str | None = None) -> Landmarks:
     """Find the layers with a special role.
 
     ``cam`` is the last spatial layer, ``final`` the last before the last pooling, and ``middle``
-    comes after half of the convolutions up to ``final``, unless it is known. The embedding is the
+    comes after half of the convolutions up to ``final``, unless it is known. The last convolution
+    counts without the norm and ReLU after it, or as a whole block. The embedding is the
     input of the last layer with weights; the head consists of all layers with weights after
     ``cam``.
 
@@ -435,7 +437,9 @@ def landmarks(body: Body, example: Tensor, known_middle: str | None = None) -> L
             middle -= 1  # before a pool, not after it
     head = next((i for i in range(cam, len(modules)) if has_weights[i]), embedding)
     shapes = [tuple(seen[i].shape[1:]) for i in range(final + 1)]
-    return Landmarks(middle, final, cam, embedding, head, _units(body, modules, weights, shapes))
+    units = _units(body, modules, weights, shapes)
+    last_conv = max((i + 1 for i in range(final) if weights[i]), default=None)
+    return Landmarks(middle, final, cam, embedding, head, units, last_conv)
 
 
 def _layer_number(body: Body, name: str | None) -> int:
