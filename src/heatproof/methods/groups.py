@@ -55,7 +55,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     # Negative values are clamped, as in the paper.
     "li": (
-        "gradcam",
+        "gradcam@last-conv",
         "ig|relu",
         f"ig-sg({_LI})|relu",
         f"ig-sq({_LI})",

@@ -34,7 +34,7 @@ NAMES = (  # (pattern, ours), applied where that gives a name of the network
 # Classes besides tensors and plain values that a checkpoint may contain. PyTorch's ImageNet example
 # saves its arguments, and so does training code that is derived from it. A namespace has nothing
 # but attributes: reading it runs no code, and its values are restricted like everything else.
-PLAIN_CLASSES = [argparse.Namespace]
+PLAIN_CLASSES: list[Any] = [argparse.Namespace]
 ALIKE = 0.9  # weights look like a network's if this fraction of names and shapes agrees
 
 
