@@ -3,6 +3,7 @@
 # make test-isa     the numeric tests as on processors with AVX2 at most, and with SSE4.1 at most
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # make models       docs/models.md: the networks of the papers
+# make weights      the fine-tuned weights that ship, anew: about an hour and a half on two cores
 # make truth        docs/img/known-truth-*.svg: soundness and completeness where the truth is known
 # Each sets up what it needs in .venv, once.
 
@@ -12,7 +13,7 @@ BIN := .venv/bin
 NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: quickstart test test-isa check methods truth models clean
+.PHONY: quickstart test test-isa check methods truth models weights clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
@@ -40,6 +41,9 @@ truth: .venv/installed-dev
 
 models: .venv/installed
 	$(BIN)/python docs/make_models.py docs/models.md
+
+weights: .venv/installed
+	$(BIN)/python -m heatproof.training.embedded
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
