@@ -149,7 +149,9 @@ def test_every_embedded_model_has_fine_tuned_weights():
     for name in SHIPPED:
         model = hp.load_model(f"paperbirds/{name}")
         expected = {"16/zero"} | (
-            {"4/zero", "64/zero", "16/uniform", "16/blur"} if name == "resnet" else set()
+            {"4/zero", "64/zero", "16/uniform(low=-1, high=1)", "16/blur"}
+            if name == "resnet"
+            else set()
         )
         assert set(model.fine_tuned_weights) == expected
         assert model.fine_tuned == ""

@@ -224,7 +224,7 @@ def print_trained(trained: Trained) -> None:
 def print_finetuned(result: FineTuned, model: str, weights: str | None, fine_tuned: str) -> None:
     """Print the metrics of all epochs, what was skipped, and how a spec uses the weights."""
     worst = ("worst patch (all correct)", "worst patch (largest drop)")
-    numbers = ("loss", "clean", *worst, "seconds", "")
+    numbers = ("loss", "clean", *worst, "probe IDSDS", "seconds", "")
     table = make_table({"epoch": "left"} | dict.fromkeys(numbers, "right"))
     for epoch in result.metrics:
         table.add_row(*_epoch_row(epoch, result.best))
@@ -260,6 +260,7 @@ def _epoch_row(epoch: Epoch, best: int) -> list[str]:
         f"{epoch.accuracy:.2%}",
         f"{epoch.worst_all:.2%}",
         f"{epoch.worst_largest:.2%}",
+        NONE if epoch.idsds is None else f"{epoch.idsds:.3f}",
         f"{epoch.seconds:.0f}",
         note,
     ]
