@@ -126,6 +126,18 @@ class Standings:
             layer=layer,
         )
 
+    def under(self, settings: Sequence[int]) -> Standings:
+        """Return the standings under some of the settings, by their indices."""
+        chosen = list(settings)
+        return replace(
+            self,
+            settings=[self.settings[s] for s in chosen],
+            means=self.means[chosen],
+            ranks=self.ranks[chosen],
+            drawn_means=self.drawn_means[chosen],
+            drawn_ranks=self.drawn_ranks[chosen],
+        )
+
     @cached_property
     def weights(self) -> np.ndarray:  # (S,)
         """The weight of each setting: protocols have equal weights, as have settings of one.
