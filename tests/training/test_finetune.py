@@ -21,18 +21,22 @@ from safetensors.torch import load_file
 from torch import nn
 
 import heatproof as hp
+import heatproof.functional as F
 from heatproof.baselines import Baseline
 from heatproof.cli import main
 from heatproof.data.folder import ImageFolder
 from heatproof.errors import HeatproofError
+from heatproof.models.bcos import bcos
+from heatproof.models.nets import SHIPPED, build
+from heatproof.training import finetune as finetuning
 from heatproof.training.checkpoint import RESUME, WEIGHTS
 from heatproof.training.distributed import ProcessGroup
 from heatproof.training.finetune import Epoch, at_least_two, best_epoch
 from heatproof.training.loader import BatchLoader, Deletion, random_crop
-from heatproof.training.losses import loss_function
+from heatproof.training.losses import loss_function, loss_name
 from heatproof.training.schedule import SCHEDULES, Schedule, resolve_schedule
 from heatproof.training.splits import held_out
-from heatproof.training.validate import patch_accuracy, validate
+from heatproof.training.validate import Accuracy, patch_accuracy, validate
 
 CPU = torch.device("cpu")
 
@@ -195,6 +199,41 @@ def test_worst_patch_accuracy_against_a_slow_loop():
     assert limited.accuracy == pytest.approx(result.accuracy)
 
 
+def test_the_probes_are_scored_as_idsds_does(tmp_path):
+    """Each epoch's probe scores against the protocol on the weights of that epoch."""
+    data = colours(24, "v", 1)
+    result = tuned(tmp_path, epochs=1, val=data, patches=4)
+    for epoch, weights in ((0, None), (1, result.weights)):
+        model = hp.load_model(network(), weights)
+        scores = hp.evaluate(
+            model, data, ["ixg", "saliency", "gradcam", "ig(steps=10)"], ["sds(patches=4)"]
+        )
+        expected = scores.scores.groupby("method")["value"].mean().to_dict()
+        measured = result.metrics[epoch]
+        assert measured.probes == pytest.approx(expected, abs=1e-6)
+        per_image = scores.scores.groupby("sample")["value"].mean().dropna()
+        assert measured.idsds == pytest.approx(per_image.mean(), abs=1e-6)
+        assert measured.idsds_error == pytest.approx(per_image.sem(), abs=1e-6)
+        x, labels = model.normalize(data.images), torch.tensor(data.labels)
+        assert measured.drop == pytest.approx(
+            F.patch_drops(model, x, labels, 4).mean().item(), abs=1e-5
+        )
+    with safe_open(result.weights, "pt") as file:
+        history = json.loads(file.metadata()["history"])
+    assert [h["idsds"] for h in history] == [round(e.idsds, 4) for e in result.metrics]
+    assert "seconds" not in history[0]
+
+
+def test_the_history_goes_on_after_the_epoch_that_is_kept(tmp_path, monkeypatch):
+    accuracies = iter([0.5, 0.9, 0.8, 0.7])
+    monkeypatch.setattr(finetuning, "validate", lambda *_: Accuracy(next(accuracies), 0.1, 0.2))
+    result = tuned(tmp_path)
+    with safe_open(result.weights, "pt") as file:
+        metadata = file.metadata()
+    assert result.best == 1 and metadata["epoch"] == "1" and metadata["accuracy"] == "0.9000"
+    assert [h["accuracy"] for h in json.loads(metadata["history"])] == [0.5, 0.9, 0.8, 0.7]
+
+
 def test_the_epoch_with_the_best_clean_accuracy_is_kept_and_the_last_of_equals():
     metrics = [
         Epoch(i, None, accuracy, 0, 0, 0) for i, accuracy in enumerate([0.99, 0.5, 0.9, 0.9, 0.8])
@@ -204,16 +243,37 @@ def test_the_epoch_with_the_best_clean_accuracy_is_kept_and_the_last_of_equals()
 
 def test_the_papers_schedule():
     plan = SCHEDULES["paper"]
-    assert plan == Schedule(30, 256, 1e-3, 0.9, 1e-4, 10, 0.1)
+    assert plan == Schedule(30, 256, 1e-3, 0.9, 1e-4, 10, 0.1, network_lr=True)
     assert [plan.rate(e) for e in (1, 10, 11, 30)] == pytest.approx([1e-3, 1e-3, 1e-4, 1e-5])
 
 
-def test_the_short_schedule_takes_larger_steps_with_batch_norm():
-    plain, normed = (
-        resolve_schedule("short", {}, network(norm=norm).module) for norm in (False, True)
+def test_the_short_schedule_is_the_same_for_every_embedded_network():
+    resolved = {resolve_schedule("short", {}, build(name)) for name in SHIPPED}
+    assert resolved == {SCHEDULES["short"]}
+    assert resolve_schedule("short", {"lr": 0.5}, build("resnet")).lr == 0.5
+
+
+@pytest.mark.parametrize("name", ["bcos-resnet18", "bcos-resnet50", "bagnet9"])
+def test_bcos_networks_have_the_loss_and_the_learning_rate_of_the_paper(name):
+    model = hp.load_model(name, "random")
+    expected = ("binary_cross_entropy", 1e-2) if "bcos" in name else ("cross_entropy", 1e-3)
+    assert (loss_name(model), resolve_schedule("paper", {}, model.module).lr) == expected
+    assert resolve_schedule("paper", {"lr": 0.5}, model.module).lr == 0.5
+    assert resolve_schedule(Schedule(), {}, model.module).lr == 1e-3
+
+
+def test_a_bcos_network_learns_with_the_papers_schedule(tmp_path):
+    torch.manual_seed(0)
+    model = hp.Model(bcos(3, widths=(8, 8, 8, 8)), size=16, mean=(0, 0, 0), std=(1, 1, 1))
+    result = hp.finetune(
+        model, colours(48), val=colours(24, "v", 1), out=tmp_path, epochs=6, batch_size=16
     )
-    assert plain.lr == SCHEDULES["short"].lr < normed.lr
-    assert resolve_schedule("short", {"lr": 0.5}, network(norm=True).module).lr == 0.5
+    losses = [epoch.loss for epoch in result.metrics[1:]]
+    assert losses[0] < np.log(3)  # that of cross entropy
+    assert losses[-1] < 0.98 * losses[0]
+    with safe_open(result.weights, "pt") as file:
+        recipe = json.loads(file.metadata()["recipe"])
+    assert (recipe["loss"], recipe["lr"]) == ("binary_cross_entropy", 1e-2)
 
 
 def test_a_network_can_ask_for_binary_cross_entropy():

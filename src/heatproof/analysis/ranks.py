@@ -4,13 +4,18 @@ Everything comes from one bootstrap over samples with the same draws for all met
 so comparisons are paired. Rankings compare like with like: every protocol has the same weight in a
 mean rank, however many settings it has, and where a method was run at several layers, methods are
 ranked within a layer.
+
+A draw adds noise to every ranking, so drawn rankings agree less than the estimated ones, and these
+less than the true ones. Percentiles of draws therefore miss the truth where rankings agree well.
+Intervals of agreement extend to what the rankings would give if every rank were moved by two of its
+standard errors towards the mean rank of its method, or away from it (docs/statistics.md).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -25,14 +30,18 @@ from heatproof.analysis.intervals import (
     Estimate,
     RankedLayers,
     bootstrap_means,
+    clusters_of,
     insert_draws,
     rank,
+    rank_bounds,
     ranked_together,
 )
 from heatproof.bench.layout import MethodFacts
 from heatproof.protocols import PROTOCOLS
 
 Key = tuple[str, str, str]  # protocol, setting, baseline
+REACH = 2  # standard errors by which ranks are moved
+Measure = Callable[[np.ndarray], np.ndarray]  # rankings (..., K, M) -> (...,)
 CONTROL = "control"  # the family of methods that do not depend on the model
 ALIASES = ("input", "middle", "final", "cam")  # of layers, in the order of preference
 
@@ -139,6 +148,18 @@ class Standings:
         )
 
     @cached_property
+    def rank_intervals(self) -> np.ndarray:  # (2, S, M)
+        """Lower and upper ends of the 95 % intervals of the ranks."""
+        together = ranked_together(self.layers) if not self.layer else None
+        bounds = [
+            rank_bounds(means, drawn, PROTOCOLS[protocol].cls.higher_is_better, together)
+            for means, drawn, (protocol, _, _) in zip(
+                self.means, self.drawn_means, self.settings, strict=True
+            )
+        ]
+        return np.stack(bounds, 1)
+
+    @cached_property
     def weights(self) -> np.ndarray:  # (S,)
         """The weight of each setting: protocols have equal weights, as have settings of one.
 
@@ -194,9 +215,14 @@ class Standings:
         return len({protocol for protocol, _, _ in self.settings}) == 1
 
     def mean_rank(self, method: str) -> Estimate:
-        """Estimate the mean rank of a method over the settings."""
+        """Estimate the mean rank of a method over the settings.
+
+        The interval is the mean of the intervals under the settings, which is exact for one setting
+        and too wide for several that do not err in the same direction.
+        """
         i = self.methods.index(method)
-        return Estimate.of(self.mean_ranks[i], self.drawn_mean_ranks[:, i])
+        low, high = (self._weighted_mean(ends) for ends in self.rank_intervals)
+        return Estimate(float(self.mean_ranks[i]), float(low[i]), float(high[i]))
 
     def rank_gap(self, better: str, other: str) -> Estimate:
         """Estimate how many ranks ``other`` is behind ``better``, on average over the settings."""
@@ -287,7 +313,8 @@ def standings(
             )
             keys.append(key)
             means.append(table.mean().to_numpy())
-            drawn.append(bootstrap_means(table.to_numpy(), resamples, seed))
+            clusters = clusters_of(part, table.index)
+            drawn.append(bootstrap_means(table.to_numpy(), resamples, seed, clusters))
             insert_draws(drawn[-1], methods, (model, *key), aggregate_draws)
         higher = [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in keys]
         own_layers = tuple((layers or {}).get((str(model), method), "") for method in methods)
@@ -356,30 +383,65 @@ def agreement(
     if len(common) < 3:
         return None
     columns = [[list(methods).index(m) for m in common] for methods, _, _ in rankings]
-    point = [_standardized(ranks[c]) for (_, ranks, _), c in zip(rankings, columns, strict=True)]
-    drawn = [_standardized(draws[:, c]) for (_, _, draws), c in zip(rankings, columns, strict=True)]
-    index_pairs = list(combinations(range(len(rankings)), 2))
-    values = np.array([_product(point[a], point[b]) for a, b in index_pairs])
-    draws = np.stack([_product(drawn[a], drawn[b]) for a, b in index_pairs])  # (pairs, R)
-    complete = draws[:, np.isfinite(draws).all(0)]
-    common_ranks = np.stack(  # (rankings, M)
-        [ranks[c] for (_, ranks, _), c in zip(rankings, columns, strict=True)]
-    )
-    common_draws = np.stack(  # (R, rankings, M)
-        [d[:, c] for (_, _, d), c in zip(rankings, columns, strict=True)], 1
-    )
-    least = int(np.argmin(np.where(np.isfinite(values), values, np.inf)))
+    parts = list(zip(rankings, columns, strict=True))
+    ranks = np.stack([ranks[c] for (_, ranks, _), c in parts])  # (K, M)
+    draws = np.stack([drawn[:, c] for (_, _, drawn), c in parts], 1)  # (R, K, M)
+    pairs = {
+        pair: measure_agreement(_mean_correlation, ranks[list(pair)], draws[:, list(pair)])
+        for pair in combinations(range(len(rankings)), 2)
+    }
+    values = {pair: e.value for pair, e in pairs.items() if np.isfinite(e.value)}
     return Agreement(
         common,
-        {pair: Estimate.of(values[i], draws[i]) for i, pair in enumerate(index_pairs)},
-        Estimate.of(values.mean(), complete.mean(0)),
-        Estimate.of(values[least], complete.min(0)),
-        index_pairs[least],
+        pairs,
+        measure_agreement(_mean_correlation, ranks, draws),
+        measure_agreement(_least_correlation, ranks, draws),
+        min(values, key=values.__getitem__, default=(0, 1)),
         *(
-            Estimate.of(float(measure(common_ranks)), measure(common_draws))
+            measure_agreement(measure, ranks, draws)
             for measure in (rank_spread, flipped_pairs, kendall_w)
         ),
     )
+
+
+def measure_agreement(measure: Measure, ranks: np.ndarray, draws: np.ndarray) -> Estimate:
+    """Estimate a measure of agreement between K rankings.
+
+    Args:
+        measure: Computes it from rankings ``(..., K, M)``.
+        ranks: The rankings ``(K, M)``.
+        draws: The rankings in each bootstrap draw, ``(R, K, M)``.
+
+    Returns:
+        The measure with an interval that allows for rankings that agree more, or less.
+    """
+    draws = draws[np.isfinite(draws).all((1, 2))]
+    estimate = Estimate.of(float(measure(ranks)), measure(draws))
+    if not np.isfinite(estimate.low):
+        return estimate
+    reach = REACH * np.sqrt(((draws - ranks) ** 2).mean(0))
+    apart = ranks - ranks.mean(0)
+    towards = ranks - np.clip(apart, -reach, reach)
+    away = ranks + np.sign(apart) * reach
+    ends = [float(measure(moved.round(9))) for moved in (towards, away)]
+    ends = [end for end in ends if np.isfinite(end)]
+    low = min([estimate.low, *ends])
+    high = max([estimate.high, *ends])
+    return Estimate(estimate.value, low, high)
+
+
+def _correlations(ranks: np.ndarray) -> np.ndarray:  # (..., K, M) -> (..., pairs)
+    standardized = _standardized(ranks)
+    first, second = np.triu_indices(ranks.shape[-2], 1)
+    return _product(standardized[..., first, :], standardized[..., second, :])
+
+
+def _mean_correlation(ranks: np.ndarray) -> np.ndarray:
+    return _correlations(ranks).mean(-1)
+
+
+def _least_correlation(ranks: np.ndarray) -> np.ndarray:
+    return np.fmin.reduce(_correlations(ranks), axis=-1)  # of those that are defined
 
 
 def rank_spread(ranks: np.ndarray) -> np.ndarray:  # (..., K rankings, M methods) -> (...,)
@@ -415,9 +477,23 @@ def kendall_w(ranks: np.ndarray) -> np.ndarray:  # (..., K, M) -> (...,)
     return np.divide(12 * apart, most, out=np.full_like(apart, np.nan), where=most > 0)
 
 
-def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:  # (..., M), (..., M) -> (...,)
-    """Compute Spearman's correlation; nan if one argument is constant or has missing values."""
-    return _product(_standardized(a), _standardized(b))
+def rank_correlation(
+    a: np.ndarray, b: np.ndarray, drawn_a: np.ndarray, drawn_b: np.ndarray
+) -> Estimate:
+    """Estimate Spearman's correlation of two columns.
+
+    Args:
+        a: Values ``(M,)``.
+        b: Values ``(M,)``.
+        drawn_a: Draws of the first column, ``(R, M)``.
+        drawn_b: Draws of the second column, ``(R, M)``.
+
+    Returns:
+        The correlation; nan if a column is constant or has missing values.
+    """
+    ranks = rankdata(np.stack([a, b]), axis=-1, nan_policy="propagate")
+    drawn = rankdata(np.stack([drawn_a, drawn_b], 1), axis=-1, nan_policy="propagate")
+    return measure_agreement(_mean_correlation, ranks, drawn)
 
 
 def _standardized(ranks: np.ndarray) -> np.ndarray:  # (..., M) -> same

@@ -80,11 +80,16 @@ def finetune(
 
     Half of the training images lose one patch, as IDSDS requires. The weights
     of the epoch with the best accuracy on the validation images are kept; these
-    images are used neither for training nor for evaluating methods. The same
-    command again resumes a fine-tuning that was interrupted.
+    images are used neither for training nor for evaluating methods. Of equal
+    epochs the last is kept. The same command again resumes a fine-tuning that
+    was interrupted.
 
     The paper's schedule is 30 epochs of SGD with batch size 256 and learning
-    rate 0.001 (B-cos networks: 0.01), divided by 10 every 10 epochs.
+    rate 0.001 (B-cos networks: 0.01), divided by 10 every 10 epochs. The loss
+    is cross entropy, and binary cross entropy for B-cos networks.
+
+    IDSDS depends on how far a network was fine-tuned. Therefore the scores of a
+    few cheap methods are measured after every epoch and stored with the weights.
 
     Examples:
       heatproof finetune paperbirds/vgg paperbirds:train -o fine-tuned/vgg --schedule short

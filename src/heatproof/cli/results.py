@@ -60,6 +60,15 @@ def print_failures(result: Result) -> bool:
     return len(result.failures) > 0
 
 
+def print_notes(result: Result) -> None:
+    """Print what methods say about single maps, one line per method and kind of note."""
+    for _, line in result.notes.iterrows():
+        maps = "1 map" if line["samples"] == 1 else f"{line['samples']} maps"
+        console.print("noted", style="yellow", end=" ")
+        console.print(f"{line['method']} on {line['model']}, {maps}:", end=" ", markup=False)
+        console.print(f"for example {line['example']}", markup=False)
+
+
 def _print_scores(
     model: str,
     protocol: str,
@@ -91,7 +100,7 @@ def _print_scores(
         if pd.notna(line["low"]):
             rank += f" ({line['rank_low']:.0f}–{line['rank_high']:.0f})"
             interval = f"{line['low']:.3f} … {line['high']:.3f}"
-        statuses = ("undefined", "failed", "n/a", "skipped")
+        statuses = ("undefined", "failed", "missing", "n/a", "skipped", "noted")
         notes = ", ".join(f"{line[status]} {status}" for status in statuses if line[status])
         table.add_row(rank, escape(line["method"]), mean, interval, str(line["n"]), notes)
     console.print(table)
@@ -215,7 +224,7 @@ def print_trained(trained: Trained) -> None:
 def print_finetuned(result: FineTuned, model: str, weights: str | None, fine_tuned: str) -> None:
     """Print the metrics of all epochs, what was skipped, and how a spec uses the weights."""
     worst = ("worst patch (all correct)", "worst patch (largest drop)")
-    numbers = ("loss", "clean", *worst, "seconds", "")
+    numbers = ("loss", "clean", *worst, "probe IDSDS", "seconds", "")
     table = make_table({"epoch": "left"} | dict.fromkeys(numbers, "right"))
     for epoch in result.metrics:
         table.add_row(*_epoch_row(epoch, result.best))
@@ -251,6 +260,7 @@ def _epoch_row(epoch: Epoch, best: int) -> list[str]:
         f"{epoch.accuracy:.2%}",
         f"{epoch.worst_all:.2%}",
         f"{epoch.worst_largest:.2%}",
+        NONE if epoch.idsds is None else f"{epoch.idsds:.3f}",
         f"{epoch.seconds:.0f}",
         note,
     ]

@@ -94,8 +94,12 @@ def grid_id(sample: GridSample) -> str:
 
     Nothing is read back from it: images and grid cell are in ``Grids.contents``.
     """
-    images = (name.replace("\\", "\\\\").replace("+", "\\+") for name in sample.images)
-    return "+".join(images) + f"#{sample.cell}"
+    return f"{grid_name(sample.images)}#{sample.cell}"
+
+
+def grid_name(images: Iterable[str]) -> str:
+    """Return a name such as ``a+b+c+d``; two grids that differ have different names."""
+    return "+".join(name.replace("\\", "\\\\").replace("+", "\\+") for name in images)
 
 
 def confident_images(models: ConfidentModels, confidence: float) -> dict[int, list[int]]:

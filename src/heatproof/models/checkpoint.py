@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -30,6 +31,10 @@ NAMES = (  # (pattern, ours), applied where that gives a name of the network
     (r"(^|\.)(bias\d[ab]?)$", r"\1\2.bias"),  # Fixup
     (r"(^|\.)scale$", r"\1scale.scale"),
 )
+# Classes besides tensors and plain values that a checkpoint may contain. PyTorch's ImageNet example
+# saves its arguments, and so does training code that is derived from it. A namespace has nothing
+# but attributes: reading it runs no code, and its values are restricted like everything else.
+PLAIN_CLASSES: list[Any] = [argparse.Namespace]
 ALIKE = 0.9  # weights look like a network's if this fraction of names and shapes agrees
 
 
@@ -71,7 +76,8 @@ def read_state(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             content: Any = load_state(path)
         else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            with torch.serialization.safe_globals(PLAIN_CLASSES):
+                content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken or hostile file can raise anything
         raise HeatproofError(f"cannot read weights from {path}: {error}") from error
     state = _unwrapped(content)

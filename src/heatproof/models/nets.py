@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -300,6 +301,22 @@ ASSETS = Path(__file__).parent.parent / "assets"
 def weights_path(name: str) -> Path:
     """Return the path of the weights that ship for a network of ``NETS``."""
     return ASSETS / f"paperbirds-{name}.safetensors"
+
+
+# Patches and baselines that the shipped networks are fine-tuned for, as protocols write them.
+FINE_TUNED: dict[str, tuple[str, ...]] = dict.fromkeys(SHIPPED, ("16/zero",))
+FINE_TUNED["resnet"] += ("4/zero", "64/zero", "16/blur", "16/uniform(low=-1, high=1)")
+
+
+def fine_tuned_path(name: str, fine_tuned: str) -> Path:
+    """Return the path of the fine-tuned weights that ship for a network of ``FINE_TUNED``.
+
+    Args:
+        name: Name of the network without prefix, such as ``resnet``.
+        fine_tuned: Number of patches and baseline, such as ``16/zero``.
+    """
+    suffix = re.sub(r"[^a-z0-9]+", "-", fine_tuned).strip("-")
+    return ASSETS / f"paperbirds-{name}-{suffix}.safetensors"
 
 
 def load_state(path: Path | str) -> dict[str, Tensor]:

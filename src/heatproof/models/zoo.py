@@ -23,12 +23,13 @@ from heatproof.models.checkpoint import load_weights, metadata
 from heatproof.models.invariance import invariance
 from heatproof.models.model import Model
 from heatproof.models.nets import (
-    ASSETS,
     CIFAR10_NETS,
+    FINE_TUNED,
     NETS,
     ON_DEMAND,
     build,
     build_cifar10,
+    fine_tuned_path,
     weights_path,
 )
 from heatproof.models.papers import NETWORKS, OURS
@@ -342,18 +343,8 @@ def _paperbirds(name: str, weights: Weights) -> Model:
         classes=names,
     )
     if pretrained:
-        model.fine_tuned_weights |= _embedded_fine_tunings(net)
+        model.fine_tuned_weights |= {f: fine_tuned_path(net, f) for f in FINE_TUNED[net]}
     return model
-
-
-def _embedded_fine_tunings(net: str) -> dict[str, Path]:
-    """Return the fine-tuned weights that ship: ``16/zero`` -> file."""
-    weights: dict[str, Path] = {}
-    for path in sorted(ASSETS.glob(f"paperbirds-{net}-*.safetensors")):
-        match = re.fullmatch(rf"paperbirds-{re.escape(net)}-(\d+)-([a-z]+)", path.stem)
-        if match:
-            weights["/".join(match.groups())] = path
-    return weights
 
 
 @loader("cifar10/")
@@ -385,7 +376,7 @@ def _published(name: str, weights: Weights) -> Model:
     preprocessing = Preprocessing(
         network.size, network.resize, network.mean, network.std, imagenet_names()
     )
-    return Model(module.eval(), name=name, aliases=dict(network.layers), **preprocessing._asdict())
+    return Model(module.eval(), name=name, **preprocessing._asdict())
 
 
 def _library(name: str, weights: Weights) -> Model:

@@ -162,6 +162,11 @@ class Run:
         return root.name
 
     @cached_property
+    def clusters(self) -> dict[str, str]:
+        """The cluster of each sample: the grid that it belongs to, or the sample itself."""
+        return dict(zip(self.rows["sample"], self.rows["cluster"], strict=True))
+
+    @cached_property
     def _aggregate_draws(self) -> AggregateDraws:
         return bootstrap_aggregates(self.store, self.rows)
 

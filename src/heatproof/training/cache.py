@@ -28,6 +28,7 @@ from heatproof.training.schedule import SCHEDULES
 from heatproof.training.train import get_recipe, train
 
 FINE_TUNING_MINUTES = 1.5  # approximate, on two cores, with the short schedule
+VALIDATION_IMAGES = 256  # whose patches are deleted after each epoch
 VERSION = 1  # raised when training changes in a way that the recipe does not show
 Progress = Callable[[str, int, int], None]  # what is being trained, amount done, total amount
 
@@ -152,6 +153,7 @@ def write_fine_tuned(
         baseline=baseline,
         schedule="short",
         seed=seed,
+        worst_images=VALIDATION_IMAGES,
         progress=report,
     )
     write_weights(path, stored(load_state(result.weights)), metadata(result.weights))

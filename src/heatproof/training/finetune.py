@@ -10,11 +10,12 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import heatproof
@@ -36,7 +37,8 @@ from heatproof.training.checkpoint import (
 )
 from heatproof.training.distributed import ProcessGroup, init_distributed
 from heatproof.training.loader import BatchLoader, Deletion
-from heatproof.training.losses import loss_function
+from heatproof.training.losses import loss_function, loss_name
+from heatproof.training.probes import Probes
 from heatproof.training.schedule import Schedule, resolve_schedule
 from heatproof.training.splits import open_training_data, split
 from heatproof.training.validate import validate
@@ -72,6 +74,10 @@ class Epoch:
         worst_largest: Fraction of images that stay correct when the patch is deleted whose
             deletion leaves the label the lowest probability.
         seconds: Duration of training and validation.
+        drop: Mean drop of the label's logit when a patch is deleted.
+        probes: Mean IDSDS of each probe method (see `heatproof.training.probes`).
+        idsds: Mean over the images of the mean IDSDS of the probe methods.
+        idsds_error: Standard error of ``idsds``.
     """
 
     epoch: int
@@ -80,6 +86,10 @@ class Epoch:
     worst_all: float
     worst_largest: float
     seconds: float
+    drop: float | None = None
+    probes: dict[str, float] = field(default_factory=dict)
+    idsds: float | None = None
+    idsds_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -136,13 +146,16 @@ def finetune(
             set from ``load_data``, or a pair of images ``(N, C, H, W)`` in [0, 1] and labels
             ``(N,)``.
         out: Directory for ``fine-tuned.safetensors``, the epoch with the best clean accuracy on
-            ``val`` (of equal epochs the last), and for what is needed to resume.
+            ``val``, and for what is needed to resume. Of equal epochs the last is kept: if the
+            accuracy is 100 % throughout, that is the last epoch.
         val: Validation images, like ``data``, or the fraction of ``data`` to hold out. By default
             paperbirds:val for paperbirds:train, and a tenth of the images otherwise.
         patches: Number of patches P of the √P×√P grid.
         baseline: What a deleted patch is replaced by.
-        schedule: ``paper`` (30 epochs of SGD, batch size 256, learning rate 1e-3, divided by 10
-            every 10 epochs), ``short`` (the schedule of the embedded models), or a ``Schedule``.
+        schedule: ``paper`` (30 epochs of SGD, batch size 256, learning rate 1e-3 or, for B-cos
+            networks, 1e-2, divided by 10 every 10 epochs), ``short`` (the schedule of all embedded
+            models), or a ``Schedule``. The loss is cross entropy, and binary cross entropy for
+            B-cos networks.
         epochs: Replaces the number of epochs of the schedule.
         batch_size: Replaces the batch size of the schedule.
         lr: Replaces the learning rate of the schedule.
@@ -155,7 +168,8 @@ def finetune(
         seed: Seed of crops, deletions, dropout and the order of the images.
         workers: Threads that read images.
         worst_images: Number of validation images on which worst-patch accuracy is measured; it
-            costs P forward passes per image.
+            costs P forward passes per image. On the first 256 of them, the IDSDS of some cheap
+            methods is measured too.
         progress: Called after each batch.
 
     Returns:
@@ -318,10 +332,25 @@ class Trainer:
 
     def evaluate(self, net: nn.Module, epoch: int, loss: float | None, start: float) -> Epoch:
         """Measure the network on the validation images."""
-        measured = validate(net, self.val_loader, self.deletion, self.worst_images, self.processes)
+        probed = copy.deepcopy(self.model)
+        probed.module.load_state_dict(net.state_dict())
+        probes = Probes(probed, self.deletion.patches, self.seed)
+        measured = validate(
+            net, self.val_loader, self.deletion, self.worst_images, self.processes, probes
+        )
+        scores = probes.scores(self.processes)
         for loader in (self.train_loader, self.val_loader):
             loader.unreadable.update(self.processes.merge(loader.unreadable))
-        return Epoch(epoch, loss, *measured, seconds=round(time.perf_counter() - start, 3))
+        return Epoch(
+            epoch,
+            loss,
+            *measured,
+            seconds=round(time.perf_counter() - start, 3),
+            drop=scores.drop,
+            probes=scores.methods,
+            idsds=scores.idsds,
+            idsds_error=scores.error,
+        )
 
     def save(
         self,
@@ -337,20 +366,12 @@ class Trainer:
         if not self.processes.is_main:
             return
         last = metrics[-1]
-        if last.epoch and best_epoch(metrics) == last.epoch:
-            recipe = identity | {"epochs": self.schedule.epochs}
-            metadata = {
-                "fine_tuned": identity["fine_tuned"],
-                "model": self.model.name,
-                "base": identity["base"],
-                "recipe": json.dumps(recipe, sort_keys=True),
-                "epoch": str(last.epoch),
-                "accuracy": f"{last.accuracy:.4f}",
-                "heatproof": heatproof.__version__,
-            }
-            if self.model.classes:
-                metadata["classes"] = json.dumps(self.model.classes)
-            write_weights(self.out / WEIGHTS, net.state_dict(), metadata)
+        best = best_epoch(metrics)
+        weights = self.out / WEIGHTS
+        if best == last.epoch > 0:
+            write_weights(weights, net.state_dict(), self.metadata(metrics, identity))
+        elif best and weights.is_file():  # the same weights, with a longer history
+            write_weights(weights, load_file(weights), self.metadata(metrics, identity))
         history = {
             "epochs": [asdict(epoch) for epoch in metrics],
             "unreadable": self._unreadable(),
@@ -364,10 +385,33 @@ class Trainer:
         }
         write_resume(self.out / RESUME, checkpoint)
 
+    def metadata(self, metrics: Sequence[Epoch], identity: dict[str, Any]) -> dict[str, str]:
+        """Return the metadata of the weights file: the settings, and what was measured."""
+        best = best_epoch(metrics)
+        tested = min(self.worst_images, len(self.val_loader.indices))
+        recipe = identity | {
+            "epochs": self.schedule.epochs,
+            "images": len(self.train_loader.indices),
+            "tested": tested,
+        }
+        metadata = {
+            "fine_tuned": identity["fine_tuned"],
+            "model": self.model.name,
+            "base": identity["base"],
+            "recipe": json.dumps(recipe, sort_keys=True),
+            "history": json.dumps([_history(epoch) for epoch in metrics]),
+            "epoch": str(best),
+            "accuracy": f"{metrics[best].accuracy:.4f}",
+            "heatproof": heatproof.__version__,
+        }
+        if self.model.classes:
+            metadata["classes"] = json.dumps(self.model.classes)
+        return metadata
+
     def identity(self) -> dict[str, Any]:
         """Return everything that determines the weights, except for the number of epochs."""
         settings = asdict(self.schedule)
-        for name in ("epochs", "limit", "lr_norm"):
+        for name in ("epochs", "limit", "network_lr"):
             del settings[name]
         return {
             "fine_tuned": f"{self.deletion.patches}/{self.deletion.baseline.label}",
@@ -376,6 +420,7 @@ class Trainer:
             "data": f"{self.train_loader.data.name} {_digest(self.train_loader)}",
             "val": f"{self.val_loader.data.name} {_digest(self.val_loader)}",
             "augment": self.train_loader.augment,
+            "loss": loss_name(self.model),
             "seed": self.seed,
             **settings,
         }
@@ -425,6 +470,15 @@ def best_epoch(metrics: Sequence[Epoch]) -> int:
     Epoch 0, the model before fine-tuning, counts only if there is no other.
     """
     return max(metrics[1:], key=lambda e: (e.accuracy, e.epoch), default=metrics[0]).epoch
+
+
+def _history(epoch: Epoch) -> dict[str, Any]:
+    """Return the metrics of an epoch as they are stored: rounded, without the duration."""
+    values = asdict(epoch)
+    del values["seconds"]
+    probes = values.pop("probes")
+    rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in values.items()}
+    return rounded | {"probes": {method: round(v, 4) for method, v in probes.items()}}
 
 
 def _restore(

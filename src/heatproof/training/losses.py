@@ -10,7 +10,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from heatproof.errors import unknown
 from heatproof.models.model import Model
-from heatproof.training.recipes import RECIPES
 
 
 class Loss(NamedTuple):
@@ -25,7 +24,7 @@ def _cross_entropy_per_sample(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _binary_per_sample(logits: Tensor, labels: Tensor) -> Tensor:
-    """Compute the mean over the classes."""
+    """Compute the mean over the classes, as torch's ``BCEWithLogitsLoss`` and the paper's code."""
     targets = one_hot(labels, logits.shape[1]).to(logits)
     return binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(1)
 
@@ -41,25 +40,29 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-def loss_function(model: Model) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the loss to fine-tune a model with.
+def loss_name(model: Model) -> str:
+    """Return the name of the loss to fine-tune a model with.
 
-    A network can name it (``module.loss = "binary_cross_entropy"``). Otherwise it is the loss of
-    the model's recipe, and cross entropy for a model without a recipe.
+    A network, or a module in it, can name the loss (``module.loss = "binary_cross_entropy"``), as
+    B-cos networks do. For all others it is cross entropy.
 
     Args:
         model: The model to fine-tune.
 
-    Returns:
-        A function from logits ``(B, K)`` and labels ``(B,)`` to losses ``(B,)``.
-
     Raises:
         HeatproofError: If the network names a loss that does not exist.
     """
-    name = getattr(model.module, "loss", None)
-    if not isinstance(name, str):
-        recipe = RECIPES.get(model.name.removeprefix("paperbirds/"))
-        name = "cross_entropy" if recipe is None else recipe.loss
+    named = (getattr(module, "loss", None) for module in model.module.modules())
+    name = next((loss for loss in named if isinstance(loss, str)), "cross_entropy")
     if name not in LOSSES:
         raise unknown("loss", name, LOSSES, f"({model.name})")
-    return LOSSES[name].per_sample
+    return name
+
+
+def loss_function(model: Model) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the loss to fine-tune a model with (see `loss_name`).
+
+    Returns:
+        A function from logits ``(B, K)`` and labels ``(B,)`` to losses ``(B,)``.
+    """
+    return LOSSES[loss_name(model)].per_sample

@@ -15,6 +15,7 @@ from heatproof.protocols.single_deletion import scores_without_patches
 from heatproof.tensor.scores import SCORES
 from heatproof.training.distributed import ProcessGroup
 from heatproof.training.loader import BatchLoader, Deletion, TrainBatch
+from heatproof.training.probes import IMAGES, Probes
 
 BATCH = 64
 
@@ -65,6 +66,7 @@ def validate(
     deletion: Deletion,
     worst_images: int,
     processes: ProcessGroup,
+    probes: Probes | None = None,
 ) -> Accuracy:
     """Measure clean and worst-patch accuracy of a network, which is left in eval mode.
 
@@ -77,6 +79,7 @@ def validate(
         worst_images: Number of images, from the first on, that are also tested with each patch
             deleted.
         processes: The processes that take part.
+        probes: Scored on the first of these images, with the same drops.
 
     Returns:
         Clean and worst-patch accuracy.
@@ -86,22 +89,28 @@ def validate(
     """
     net.eval()
     images = correct = tested = correct_all = correct_largest = 0
-    for indices, delete_patches in (
-        (loader.indices[:worst_images], True),
-        (loader.indices[worst_images:], False),
+    probed = min(IMAGES, worst_images)
+    for indices, delete_patches, probing in (
+        (loader.indices[:probed], True, probes),
+        (loader.indices[probed:worst_images], True, None),
+        (loader.indices[worst_images:], False, None),
     ):
         local = indices[processes.rank :: processes.size]
         groups = [local[start : start + BATCH] for start in range(0, len(local), BATCH)]
         for batch in loader.batches(groups):
             if not batch.ids:
                 continue
+            logits = _logits(net, batch.x)
             images += len(batch.ids)
-            correct += int((_logits(net, batch.x).argmax(1) == batch.labels).sum())
+            correct += int((logits.argmax(1) == batch.labels).sum())
             if delete_patches:
                 tested += len(batch.ids)
-                all_patches, largest = _worst_patch(net, batch, deletion, loader)
-                correct_all += int(all_patches.sum())
-                correct_largest += int(largest.sum())
+                without = _without_patches(net, batch, deletion, loader)
+                correct_all += int(without.correct.all(1).sum())
+                correct_largest += int(without.correct_largest.sum())
+                if probing:
+                    clean = SCORES["logit"](logits, batch.labels)
+                    probing.add(batch, clean[:, None] - without.logit)
     n_images, n_correct, n_tested, n_all, n_largest = processes.all_reduce(
         images, correct, tested, correct_all, correct_largest
     )
@@ -113,15 +122,28 @@ def validate(
     return Accuracy(n_correct / n_images, n_all / n_tested, n_largest / n_tested)
 
 
-def _worst_patch(
+class WithoutPatches(NamedTuple):
+    """What a network returns for images without each patch, ``(B, P)``."""
+
+    correct: Tensor  # bool
+    log_prob: Tensor
+    logit: Tensor
+
+    @property
+    def correct_largest(self) -> Tensor:  # (B,) bool
+        """Which images stay correct without the patch that leaves the lowest probability."""
+        worst = self.log_prob.argmin(1, keepdim=True)
+        return self.correct.gather(1, worst)[:, 0]
+
+
+def _without_patches(
     net: nn.Module, batch: TrainBatch, deletion: Deletion, loader: BatchLoader
-) -> tuple[Tensor, Tensor]:  # (B,) bool each
-    """Return which images stay correct without any one patch, and without the worst one."""
-    correct, log_prob = scores_without_patches(
+) -> WithoutPatches:
+    correct, log_prob, logit = scores_without_patches(
         loader.model,
         batch.x,
         batch.labels,
-        (SCORES["correct"], SCORES["logprob"]),
+        (SCORES["correct"], SCORES["logprob"], SCORES["logit"]),
         deletion.patches,
         deletion.baseline.label,
         batch.ids,
@@ -129,8 +151,7 @@ def _worst_patch(
         4 * BATCH,
         partial(_logits, net),
     )
-    worst = log_prob.argmin(1, keepdim=True)
-    return correct.bool().all(1), correct.bool().gather(1, worst)[:, 0]
+    return WithoutPatches(correct.bool(), log_prob, logit)
 
 
 def _logits(net: nn.Module, x: Tensor) -> Tensor:

@@ -34,14 +34,16 @@ GROUPS = {  # of baselines: a family of methods, whose colour they have, and a d
     "model": ("yours", "optimized for the model"),
     "other": ("other", "other"),
 }
-DISTANCES = {  # what protocols store, and in which position the usual largest distance is
+DISTANCES = {  # in the order in which protocols store the largest usual distances
     "ood": "distance to reference images (normalized embeddings)",
     "ood-raw": "distance to reference images (raw embeddings)",
 }
-LEFT = {  # a measure that is not here is shown under its own name
-    "negentropy": "information left (nats)",
-    "energy": "energy of the logits",
-    "mean-sigmoid": "mean sigmoid of the logits",
+LEFT = {  # of Picard et al. 2024, or heatproof's own; others are shown under their own names
+    "negentropy": "information left (nats; heatproof's)",
+    "logit-variance": "variance of the logits (heatproof's)",
+    "mean-logit": "mean logit (the paper's text, Fig. 4)",
+    "energy": "energy of the logits (the paper's text, Sec. 3.3)",
+    "mean-sigmoid": "mean sigmoid of the logits (the paper's code)",
 }
 STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # fractions of the pixels that are removed
 TOP = 5  # predictions when nothing is left
@@ -83,7 +85,8 @@ class Row:
     baseline: str
     family: str
     reached: float  # fraction of the pixels by which 80 % of the area is reached
-    beyond: dict[str, Estimate]  # by distance: fraction of the area that is out of distribution
+    # by distance: fraction of the area above the minimum that is out of distribution
+    beyond: dict[str, Estimate]
     means: dict[str, Estimate]
 
 
@@ -263,10 +266,9 @@ def _mean(curve: Tensor) -> tuple[float, ...]:
 
 def _row(protocol: str, curves: BaselineCurves) -> Row:
     score = curves.score.double()
-    low = score.amin(1, keepdim=True).clamp(max=0)
     beyond = {}
     for name in curves.far:
-        area = area_beyond(score - low, curves.others[name].double(), curves.far[name])
+        area = area_beyond(score, curves.others[name].double(), curves.far[name])
         beyond[name] = Estimate.mean(area.numpy())
     return Row(
         protocol=protocol,

@@ -157,8 +157,10 @@ def _setting(
         cells=_cells(site, model, key, few, fractions, side) if fractions else None,
         aggregated=aggregated,
         correlation=_correlation(site, model, key, few, scores),
-        depth=grid_facts.over_depth(site, title, methods, layers, scores, protocol.random_score),
-        smoothed=grid_facts.smoothed(methods, scores),
+        depth=grid_facts.over_depth(
+            site, title, methods, layers, scores, run.clusters, protocol.random_score
+        ),
+        smoothed=grid_facts.smoothed(methods, scores, run.clusters),
     )
 
 

@@ -9,6 +9,7 @@ from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import ALIASES, Standings
 from heatproof.bench.layout import ProtocolFacts
+from heatproof.methods.notes import kind_of
 from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.site import Site
@@ -95,6 +96,15 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class NotedMaps:
+    """Maps that methods have noted the same kind of thing about."""
+
+    kind: str
+    count: int
+    methods: list[str]
+
+
+@dataclass(frozen=True)
 class Warnings:
     """What a reader must know before trusting the numbers; what is empty or 0 is not mentioned."""
 
@@ -107,6 +117,10 @@ class Warnings:
     few_samples: SampleCounts | None  # of the smallest setting, if too few for reliable intervals
     inaccurate: list[tuple[str, int, int]]  # model, correct, labelled
     skipped: int  # images
+    missing: int  # scores, for want of a saved map
+    missing_methods: list[str]
+    noted: list[NotedMaps]
+    probabilities: list[str]  # what to do about models whose outputs are not logits
     uneven: list[str]  # methods with fewer scores than others
 
     def __bool__(self) -> bool:
@@ -257,7 +271,9 @@ def warnings(run: Run, verdicts: list[Verdict]) -> Warnings:
     failed = run.rows[run.rows["status"] == "failed"]
     skipped = run.rows[run.rows["status"] == "skipped"]
     summary = run.summary
-    short = summary[(summary["n"] > 0) & (summary["undefined"] + summary["failed"] > 0)]
+    missing = run.rows[run.rows["status"] == "missing"]
+    lost = summary["undefined"] + summary["failed"] + summary["missing"]
+    short = summary[(summary["n"] > 0) & (lost > 0)]
     fewest = _fewest(run) if len(run.rows) else None
     return Warnings(
         unfinished=len(run.unfinished),
@@ -273,8 +289,24 @@ def warnings(run: Run, verdicts: list[Verdict]) -> Warnings:
             if labelled and correct / labelled < LOW_ACCURACY
         ],
         skipped=skipped["sample"].nunique(),
+        missing=len(missing),
+        missing_methods=list(dict.fromkeys(missing["method"])),
+        noted=_noted(run),
+        probabilities=list(
+            dict.fromkeys(m.output_advice for m in run.provenance.models if m.output_advice)
+        ),
         uneven=list(dict.fromkeys(short["method"])),
     )
+
+
+def _noted(run: Run) -> list[NotedMaps]:
+    """Return the notes on scored maps by kind; a map counts once, however many scores it has."""
+    rows = run.rows[(run.rows["status"] == "ok") & (run.rows["note"] != "")]
+    noted = []
+    for kind, part in rows.groupby(rows["note"].map(kind_of), sort=False):
+        count = len(part[["model", "method", "sample", "target"]].drop_duplicates())
+        noted.append(NotedMaps(str(kind), count, list(dict.fromkeys(part["method"]))))
+    return noted
 
 
 def _controls_that_beat_methods(

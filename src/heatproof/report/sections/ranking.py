@@ -163,7 +163,8 @@ def _panel(
 
 
 def _unscored(line: dict[str, Any]) -> str:
-    counts = [f"{line[s]} {s}" for s in ("undefined", "failed", "n/a", "skipped") if line[s]]
+    statuses = ("undefined", "failed", "missing", "n/a", "skipped")
+    counts = [f"{line[s]} {s}" for s in statuses if line[s]]
     return "no score: " + ", ".join(counts) if counts else "no score"
 
 
@@ -173,9 +174,10 @@ def _tip(run: Run, line: dict[str, Any], unit: str) -> str:
     if not math.isfinite(line["mean"]):
         return f"{name}\n{_unscored(line)}"
     ranks = interval(line["rank"], line["rank_low"], line["rank_high"], 0)
+    noted = f" · {line['noted']} with a note" if line["noted"] else ""
     return (
         f"{name}\n{describe_mean(line['mean'], line['low'], line['high'])}\n"
-        f"rank {line['rank']:.0f} · interval {ranks} · {line['n']} {unit}"
+        f"rank {line['rank']:.0f} · interval {ranks} · {line['n']} {unit}{noted}"
     )
 
 
