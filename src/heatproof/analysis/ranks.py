@@ -135,6 +135,18 @@ class Standings:
             layer=layer,
         )
 
+    def under(self, settings: Sequence[int]) -> Standings:
+        """Return the standings under some of the settings, by their indices."""
+        chosen = list(settings)
+        return replace(
+            self,
+            settings=[self.settings[s] for s in chosen],
+            means=self.means[chosen],
+            ranks=self.ranks[chosen],
+            drawn_means=self.drawn_means[chosen],
+            drawn_ranks=self.drawn_ranks[chosen],
+        )
+
     @cached_property
     def rank_intervals(self) -> np.ndarray:  # (2, S, M)
         """Lower and upper ends of the 95 % intervals of the ranks."""
