@@ -15,12 +15,21 @@ from torch import Tensor
 import heatproof as hp
 from heatproof.analysis.compare import gap
 from heatproof.analysis.intervals import Estimate
+from heatproof.bench.layout import EpochFacts, FineTuningFacts, ModelFacts
 from heatproof.models.zoo import load_fine_tuned
 from heatproof.protocols import ViewKey
+from heatproof.report import build
 from heatproof.report.charts import Axis, Panel, Row, Spot, lattice, spread
 from heatproof.report.run_data import Run
 from heatproof.report.sections import example, failures, gallery, models, provenance, stability
-from heatproof.report.sections.models import accuracy, across, best, channels, similarity
+from heatproof.report.sections.models import (
+    accuracy,
+    across,
+    best,
+    channels,
+    fine_tuning,
+    similarity,
+)
 from heatproof.report.site import Site
 
 NAMES = ["paperbirds/vgg", "paperbirds/bcos"]
@@ -221,26 +230,104 @@ def test_channels_show_the_images_that_excite_them_most(run: Run, site: Site):
     for name, section in zip(NAMES, channels.content(run, site), strict=True):
         views = (ViewKey(), ViewKey("fine-tuned", "16/zero"))
         peaks = [run.kept(name, view).channel_peaks() for view in views]
-        assert section.n == 32
+        assert (section.n, section.shown_from) == (N, 32)
         common = []
         for c in range(6):
-            rows = [
-                sorted(range(32), key=lambda i: -float(p[i, c]))[:8] for p in peaks if p is not None
-            ]
-            common.append(len(set(rows[0]) & set(rows[1])))
+            everywhere, shown = (
+                [sorted(range(n), key=lambda i: -float(p[i, c]))[:8] for p in peaks]
+                for n in (N, 32)
+            )
+            common.append(len(set(everywhere[0]) & set(everywhere[1])))
             if c < 3:
-                assert [image.id for image in section.channels[c].before] == [
-                    str(i) for i in rows[0]
-                ]
-                assert [image.id for image in section.channels[c].after] == [
-                    str(i) for i in rows[1]
-                ]
-                assert sum(image.both for image in section.channels[c].after) == common[c]
+                channel = section.channels[c]
+                assert [image.id for image in channel.before] == [str(i) for i in shown[0]]
+                assert [image.id for image in channel.after] == [str(i) for i in shown[1]]
+                both = len(set(shown[0]) & set(shown[1]))
+                assert sum(image.both for image in channel.after) == channel.common == both
         assert (section.mean, section.least, section.most) == (
             pytest.approx(np.mean(common)),
             min(common),
             max(common),
         )
+
+
+def test_channels_have_their_number_in_the_layer(run: Run, site: Site, data: hp.TensorData):
+    for name, section in zip(NAMES, channels.content(run, site), strict=True):
+        model = hp.load_model(name)
+        assert section.layer == model.landmarks["cam"]
+        activation = model.passes.activation(model.normalize(data.images), model.layer_index("cam"))
+        peaks = run.kept(name, ViewKey()).channel_peaks()
+        for c, channel in enumerate(section.channels):
+            expected = activation[:, channel.number].flatten(1).amax(1)
+            assert torch.allclose(peaks[:, c], expected, atol=1e-4)
+
+
+def history(lr: float, base: str, falling: float, worst: float) -> FineTuningFacts:
+    epochs = [
+        EpochFacts(
+            epoch=k,
+            accuracy=1.0,
+            worst_all=worst,
+            worst_largest=worst,
+            idsds=0.8 - falling * k,
+            idsds_error=0.01,
+            probes={"ixg": 0.5},
+        )
+        for k in range(7)
+    ]
+    return FineTuningFacts(
+        fine_tuned="16/zero",
+        base=base,
+        data="paperbirds:train",
+        lr=lr,
+        epochs=6,
+        batch_size=64,
+        step=6,
+        seed=0,
+        loss="cross_entropy",
+        images=6000,
+        tested=512,
+        kept=6,
+        history=epochs,
+    )
+
+
+def test_networks_that_are_not_equally_fine_tuned_get_a_warning(
+    run: Run, site: Site, monkeypatch: pytest.MonkeyPatch
+):
+    facts = {
+        NAMES[0]: history(0.001, "vgg", 0.0, 0.6),
+        NAMES[1]: history(0.01, "bcos", 0.05, 0.3),
+    }
+    original = run.facts
+
+    def with_history(model: str, view: ViewKey | None = None) -> ModelFacts | None:
+        found = original(model, view)
+        return found and found.model_copy(update={"fine_tuning": facts[model]})
+
+    monkeypatch.setattr(run, "facts", with_history)
+    (section,) = fine_tuning.content(run, site)
+    assert [chart.title for chart in section.charts] == ["all networks"]
+    assert section.warnings.settings == {"learning rate": {"vgg": "0.001", "bcos": "0.01"}}
+    assert list(section.warnings.moving) == ["bcos"]
+    assert section.warnings.disjoint == ("bcos", "vgg")
+    before, after = section.rows[1].idsds
+    assert (before.value, after.value) == (0.8, pytest.approx(0.5))
+    build._write(run, site)
+    page = (site.root / "index.html").read_text()
+    assert "The networks are not equally fine-tuned" in page
+    assert "The learning rate differs" in page
+    assert "bcos had not settled" in page
+
+
+def test_one_network_at_several_rates_has_a_chart_of_its_own(site: Site):
+    networks = {
+        "resnet lr 0.001": history(0.001, "a", 0.0, 0.5),
+        "resnet lr 0.01": history(0.01, "a", 0.05, 0.6),
+        "vgg": history(0.001, "b", 0.0, 0.5),
+    }
+    content = fine_tuning._content(site, ViewKey("fine-tuned", "16/zero"), networks)
+    assert [chart.title for chart in content.charts] == ["resnet", "vgg"]
 
 
 def test_the_worked_example_gives_the_score_of_the_row(run: Run, site: Site, result: hp.Result):

@@ -8,9 +8,12 @@ import torch
 
 import heatproof as hp
 from heatproof.bench.cost import plan_cost
+from heatproof.bench.layout import FineTuningFacts
 from heatproof.bench.models import pending_training
 from heatproof.bench.orchestrate import open_spec
 from heatproof.bench.spec import make_spec
+from heatproof.data import paperbirds
+from heatproof.files import content_hash
 from heatproof.models.checkpoint import metadata
 from heatproof.training import cache, recipes, schedule
 from heatproof.training import train as training
@@ -27,6 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setitem(
         schedule.SCHEDULES, "short", replace(schedule.SCHEDULES["short"], epochs=1, limit=64)
     )
+    monkeypatch.setitem(paperbirds.SPLITS, "val", 64)
     monkeypatch.setattr(training, "accuracy", lambda *_, **__: {"accuracy": 0.5, "confident": 0.1})
     monkeypatch.setattr(training, "part_drops", lambda *_, **__: {})
     return tmp_path / "cache"
@@ -83,7 +87,12 @@ def test_everything_that_changes_the_weights_changes_their_path(
     assert len(paths) == 5
     base = cache.weights_path("vgg7")
     assert (
-        len({cache.fine_tuned_path(base, to) for to in ("16/zero", "4/zero", "16/uniform(-1, 1)")})
+        len(
+            {
+                cache.fine_tuned_path(base, cache.FineTuning(to))
+                for to in ("16/zero", "4/zero", "16/uniform(-1, 1)")
+            }
+        )
         == 3
     )
     monkeypatch.setitem(recipes.RECIPES, "vgg7", replace(recipes.RECIPES["vgg7"], minutes=99.0))
@@ -93,7 +102,7 @@ def test_everything_that_changes_the_weights_changes_their_path(
 def test_fine_tuned_weights_are_stored_like_those_that_ship(quick: Path) -> None:
     weights = cache.trained("vgg7")
     model = hp.load_model("paperbirds/vgg7", weights)
-    path = cache.fine_tuned(model, weights, "4/zero")
+    path = cache.fine_tuned(model, weights, cache.FineTuning("4/zero"))
     assert metadata(path)["fine_tuned"] == "4/zero"
     assert (
         hp.load_model(
@@ -103,6 +112,81 @@ def test_fine_tuned_weights_are_stored_like_those_that_ship(quick: Path) -> None
     )
     shipped = metadata(hp.load_model("paperbirds/vgg").fine_tuned_weights["16/zero"])
     assert metadata(path).keys() == shipped.keys()
+
+
+def test_an_embedded_model_is_fine_tuned_with_other_settings(quick: Path, tmp_path: Path) -> None:
+    spec = make_spec(
+        {
+            **SPEC,
+            "models": [
+                "paperbirds/vgg",
+                {"name": "paperbirds/vgg", "fine_tuning": {"lr": [0.001, 0.01], "seed": 1}},
+                {"train": "paperbirds/vgg7", "fine_tuning": {"images": 48}},
+            ],
+            "protocols": ["idsds"],
+        }
+    )
+    names = [
+        "paperbirds/vgg",
+        "paperbirds/vgg fine-tuning seed 1 lr 0.001",
+        "paperbirds/vgg fine-tuning seed 1 lr 0.01",
+        "paperbirds/vgg7 fine-tuning images 48",
+    ]
+    pending = pending_training(spec)
+    assert [text.partition(",")[0] for text in pending] == [
+        *(f"fine-tune {name} for 16/zero" for name in names[1:3]),
+        "train paperbirds/vgg7",
+        f"fine-tune {names[3]} for 16/zero",
+    ]
+    plan = open_spec(spec, "cpu")
+    assert [task.model_name for task in plan.tasks] == names
+    assert pending_training(spec) == []
+    _, *others = (FineTuningFacts.from_metadata(t.model.weights_metadata) for t in plan.tasks)
+    assert [(f.lr, f.seed, f.images) for f in others if f] == [
+        (0.001, 1, 64),
+        (0.01, 1, 64),
+        (schedule.SCHEDULES["short"].lr, 0, 48),
+    ]
+    states = [task.model.module.state_dict() for task in plan.tasks[:3]]
+    assert len({content_hash(repr(state["fc3.bias"].tolist())) for state in states}) == 3
+
+
+def test_a_model_that_is_trained_on_few_images_is_fine_tuned_on_them(quick: Path) -> None:
+    spec = make_spec(
+        {
+            **SPEC,
+            "models": [
+                {
+                    "train": "paperbirds/vgg7",
+                    "trained_on": "plain",
+                    "images": 64,
+                    "epochs": 1,
+                    "fine_tuning": {"epochs": 2},
+                }
+            ],
+            "protocols": ["idsds"],
+        }
+    )
+    assert len(pending_training(spec)) == 2
+    (task,) = open_spec(spec, "cpu").tasks
+    facts = FineTuningFacts.from_metadata(task.model.weights_metadata)
+    assert facts is not None
+    assert (facts.data, facts.images, facts.epochs) == ("paperbirds:train", 64, 2)
+    assert pending_training(spec) == []
+
+
+def test_seeds_of_training_and_of_fine_tuning_are_apart() -> None:
+    models = [
+        {"train": "paperbirds/vgg7", "seed": [0, 1]},
+        {"name": "paperbirds/vgg", "fine_tuning": {"seed": [0, 1]}},
+    ]
+    spec = make_spec({**SPEC, "models": models})
+    assert [(m.seed, m.fine_tuning and m.fine_tuning.seed) for m in spec.models] == [
+        (0, None),
+        (1, None),
+        (None, 0),
+        (None, 1),
+    ]
 
 
 def test_a_trained_model_can_be_loaded_fine_tuned(quick: Path) -> None:
@@ -124,6 +208,13 @@ def test_a_trained_model_can_be_loaded_fine_tuned(quick: Path) -> None:
         ({"weights": "x.pth"}, "a name, or a recipe"),
         ({"name": "paperbirds/vgg", "seed": 1}, "seed goes with train"),
         ({"train": "paperbirds/vgg7", "weights": "x.pth"}, "takes no weights"),
+        ({"name": "bagnet33", "fine_tuning": {"lr": 0.1}}, "heatproof finetune"),
+        (
+            {"name": "paperbirds/vgg", "weights": "x.pth", "fine_tuning": {"lr": 0.1}},
+            "heatproof finetune",
+        ),
+        ({"name": "paperbirds/vgg", "fine_tuning": {"lr": 0}}, "greater than 0"),
+        ({"name": "paperbirds/vgg", "fine_tuning": {"rate": 1}}, "rate"),
     ],
 )
 def test_a_model_of_a_spec_has_one_origin(model: dict[str, object], message: str) -> None:

@@ -120,10 +120,14 @@ def kept_tensors(start: int, keep_maps: int) -> KeptTensors:
 
 
 def channel_peaks(features: Tensor) -> Tensor:  # (B, C, h, w) -> (B, CHANNELS)
-    """Return the largest activation of some channels, the same for all networks of that width."""
-    width = features.shape[1]
+    """Return the largest activation of some channels (see `chosen_channels`)."""
+    return features[:, chosen_channels(features.shape[1])].flatten(2).amax(2)
+
+
+def chosen_channels(width: int) -> list[int]:
+    """Choose channels of a layer at random, the same for all networks of that width."""
     chosen = generator(0, "channels", width).permutation(width)[:CHANNELS]
-    return features[:, sorted(chosen)].flatten(2).amax(2)
+    return sorted(chosen.tolist())
 
 
 class PreparedTensors:

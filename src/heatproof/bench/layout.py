@@ -384,6 +384,64 @@ class PlanFile(_Content):
         return self
 
 
+class EpochFacts(_Content):
+    """What was measured on validation images after an epoch of fine-tuning; 0 is before it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    epoch: int
+    loss: float | None = None
+    accuracy: float
+    worst_all: float  # correct whichever patch is deleted
+    worst_largest: float
+    drop: float | None = None
+    idsds: float | None = None  # mean over the probe methods
+    idsds_error: float | None = None
+    probes: dict[str, float] = {}
+
+
+class FineTuningFacts(_Content):
+    """How weights were fine-tuned, as their file says."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    fine_tuned: str  # patches and baseline
+    base: str  # fingerprint of the weights before
+    data: str
+    lr: float
+    epochs: int
+    batch_size: int
+    step: int
+    seed: int
+    loss: str
+    images: int
+    tested: int  # validation images that worst-patch accuracy was measured on
+    kept: int  # epoch
+    history: list[EpochFacts] = []
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> FineTuningFacts | None:
+        """Read the metadata of a weights file; None if they do not say it."""
+        try:
+            recipe = json.loads(metadata["recipe"])
+            recipe["data"] = recipe["data"].rpartition(" ")[0]  # without the hash of the images
+            history = json.loads(metadata["history"])
+            return cls(**recipe, kept=int(metadata["epoch"]), history=history)
+        except (
+            KeyError,
+            ValueError,
+            TypeError,
+            AttributeError,
+        ):  # pydantic's errors are ValueErrors
+            return None
+
+    @property
+    def kept_epoch(self) -> EpochFacts:
+        """What was measured after the epoch whose weights were kept."""
+        kept = (epoch for epoch in self.history if epoch.epoch == self.kept)
+        return next(kept, self.history[-1])
+
+
 class ModelFacts(_Content):
     """What is recorded about one view of a model."""
 
@@ -391,6 +449,7 @@ class ModelFacts(_Content):
     view: ViewKey
     fingerprint: str
     fine_tuned: str
+    fine_tuning: FineTuningFacts | None = None  # None: not fine-tuned, or not on record
     backend: str
     parameters: int
     size: int
@@ -399,6 +458,7 @@ class ModelFacts(_Content):
     layers: dict[str, str]  # of the aliases middle, final, cam
     all_layers: list[str]
     output_advice: str = ""  # what to do about outputs that are not logits
+    channels: list[int] = []  # of the layer cam: those whose largest activations are stored
 
     @property
     def subject(self) -> ModelView:

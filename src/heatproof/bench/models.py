@@ -10,14 +10,23 @@ from heatproof.data.altered import ALTERATIONS
 from heatproof.data.base import Data
 from heatproof.data.catalog import load_data, training_split
 from heatproof.errors import HeatproofError
+from heatproof.models import nets
 from heatproof.models.model import Model
 from heatproof.models.vision import RANDOM
 from heatproof.models.zoo import load_fine_tuned, load_model
 from heatproof.training import cache
+from heatproof.training.cache import FineTuning
 from heatproof.training.recipes import RECIPES
 from heatproof.training.retrain import RetrainRecipe
 
 TrainingProgress = cache.Progress
+FINE_TUNING_LABELS = {
+    "seed": "fine-tuning seed",
+    "lr": "lr",
+    "epochs": "fine-tuning epochs",
+    "batch_size": "fine-tuning batch size",
+    "images": "fine-tuning images",
+}
 
 
 def open_model(
@@ -41,8 +50,10 @@ def open_model(
             entry.weights,
             device,
             fine_tuned_weights=entry.fine_tuned_weights,
-            fine_tuned=entry.fine_tuned,
+            fine_tuned=None if entry.fine_tuning else entry.fine_tuned,
         )
+        if entry.fine_tuning is not None:
+            model = _with_fine_tuned(model, entry, spec, train, progress)
     elif entry.trained_on is not None:
         model = _retrained_model(entry, spec, device, train, progress)
     else:
@@ -58,7 +69,7 @@ def pending_training(spec: Spec) -> list[str]:
     """Return what has to be trained before a run of the spec can start, one text each."""
     pending: dict[str, None] = {}
     for entry in spec.models:
-        if entry.train is None:
+        if entry.train is None and entry.fine_tuning is None:
             continue
         for path, description in _weight_files(entry, spec):
             if not path.is_file():
@@ -76,13 +87,7 @@ def _trained_model(
     weights = cache.trained(net, seed, progress) if train else cache.weights_path(net, seed)
     model = load_model(entry.train, weights if weights.is_file() else RANDOM, device)
     model.name += _seed_suffix(entry)
-    for fine_tuning in _fine_tunings(entry, spec):
-        if train:
-            path = cache.fine_tuned(model, weights, fine_tuning, seed, progress)
-        else:
-            path = cache.fine_tuned_path(weights, fine_tuning)
-        model.fine_tuned_weights[fine_tuning] = path if path.is_file() else None
-    return load_fine_tuned(model, entry.fine_tuned) if entry.fine_tuned else model
+    return _with_fine_tuned(model, entry, spec, train, progress)
 
 
 def _retrained_model(
@@ -100,7 +105,41 @@ def _retrained_model(
     model.name += f" trained on {entry.trained_on}{_seed_suffix(entry)}"
     if entry.trained_on != PLAIN and ALTERATIONS[entry.trained_on].relabels:
         model.classes = None
-    return model
+    return _with_fine_tuned(model, entry, spec, train, progress)
+
+
+def _with_fine_tuned(
+    model: Model, entry: ModelSpec, spec: Spec, train: bool, progress: TrainingProgress | None
+) -> Model:
+    """Return an embedded model with the fine-tuned weights that the spec asks for."""
+    model.name += _fine_tuning_suffix(entry)
+    weights = _base_weights(entry, spec)
+    model.fine_tuned_weights = {}
+    for fine_tuning in _fine_tunings(entry, spec):
+        if train:
+            data = _fine_tuning_data(entry, spec)
+            path = cache.fine_tuned(model, weights, fine_tuning, data, progress)
+        else:
+            path = cache.fine_tuned_path(weights, fine_tuning)
+        model.fine_tuned_weights[fine_tuning.fine_tuned] = path if path.is_file() else None
+    return load_fine_tuned(model, entry.fine_tuned) if entry.fine_tuned else model
+
+
+def _base_weights(entry: ModelSpec, spec: Spec) -> Path:
+    """Return the file of the weights that are fine-tuned."""
+    if entry.train is None:
+        assert entry.name is not None
+        return nets.weights_path(entry.name.removeprefix("paperbirds/"))
+    seed = entry.seed or 0
+    if entry.trained_on is None:
+        return cache.weights_path(entry.train.removeprefix("paperbirds/"), seed)
+    recipe, data = _retraining(entry, spec)
+    return cache.retrained_path(recipe, data, seed)
+
+
+def _fine_tuning_data(entry: ModelSpec, spec: Spec) -> Data | str:
+    """Return the images that a model is fine-tuned on: those that it was trained on."""
+    return "paperbirds:train" if entry.trained_on is None else _retraining(entry, spec)[1]
 
 
 def _retraining(entry: ModelSpec, spec: Spec) -> tuple[RetrainRecipe, Data]:
@@ -119,31 +158,46 @@ def _retraining(entry: ModelSpec, spec: Spec) -> tuple[RetrainRecipe, Data]:
     return recipe, load_data(name, load_model(entry.train, RANDOM), limit=recipe.images)
 
 
-def _fine_tunings(entry: ModelSpec, spec: Spec) -> list[str]:
-    """Return the fine-tuned weights that protocols or the entry itself ask for."""
+def _fine_tunings(entry: ModelSpec, spec: Spec) -> list[FineTuning]:
+    """Return the fine-tunings that protocols or the entry itself ask for."""
     named = [*(protocol.fine_tuning for protocol in spec.parsed_protocols()), entry.fine_tuned]
-    return list(dict.fromkeys(name for name in named if name))
+    settings = entry.fine_tuning.model_dump(exclude_none=True) if entry.fine_tuning else {}
+    seed = settings.pop("seed", 0)
+    if "images" in settings:
+        settings["limit"] = settings.pop("images")
+    if entry.trained_on is not None:
+        settings.setdefault("limit", _retraining(entry, spec)[0].images)
+    return [FineTuning(name, seed, settings) for name in dict.fromkeys(named) if name]
 
 
 def _seed_suffix(entry: ModelSpec) -> str:
     return "" if entry.seed is None else f" seed {entry.seed}"
 
 
+def _fine_tuning_suffix(entry: ModelSpec) -> str:
+    """Return how the fine-tuning differs from that of the shipped weights, as part of a name."""
+    if entry.fine_tuning is None:
+        return ""
+    settings = entry.fine_tuning.model_dump(exclude_none=True)
+    return "".join(f" {FINE_TUNING_LABELS[key]} {value}" for key, value in settings.items())
+
+
 def _weight_files(entry: ModelSpec, spec: Spec) -> Iterator[tuple[Path, str]]:
     """Yield the files of weights that a model needs, each with what it takes to train it."""
-    assert entry.train is not None
-    seed = entry.seed or 0
+    name = entry.train or entry.name
+    assert name is not None
+    net = name.removeprefix("paperbirds/")
+    weights = _base_weights(entry, spec)
     if entry.trained_on is not None:
         recipe, data = _retraining(entry, spec)
         images = recipe.epochs * len(data.ids)
-        description = f"train {entry.train} on {data.name}, {images:,} images forward and backward"
-        yield cache.retrained_path(recipe, data, seed), description
-        return
-    net = entry.train.removeprefix("paperbirds/")
-    weights = cache.weights_path(net, seed)
-    name = f"{entry.train} seed {seed}" if seed else entry.train
-    yield weights, f"train {name}, about {RECIPES[net].minutes:.0f} min on two cores"
+        name += f" on {len(data.ids):,} images of {data.name}"
+        yield weights, f"train {name}, {images:,} images forward and backward"
+    elif entry.train is not None:
+        name += f" seed {entry.seed}" if entry.seed else ""
+        yield weights, f"train {name}, about {RECIPES[net].minutes:.0f} min on two cores"
     for fine_tuning in _fine_tunings(entry, spec):
-        minutes = f"{cache.FINE_TUNING_MINUTES:.0f}"
         path = cache.fine_tuned_path(weights, fine_tuning)
-        yield path, f"fine-tune {name} for {fine_tuning}, about {minutes} min"
+        minutes = f", about {fine_tuning.minutes(net):.0f} min" if net in RECIPES else ""
+        label = f"{name}{_fine_tuning_suffix(entry)}"
+        yield path, f"fine-tune {label} for {fine_tuning.fine_tuned}{minutes}"

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 import heatproof
-from heatproof.bench.layout import Hardware, ModelFacts, ModelView, Provenance
+from heatproof.bench.artifacts import chosen_channels
+from heatproof.bench.layout import FineTuningFacts, Hardware, ModelFacts, ModelView, Provenance
 from heatproof.models.model import Model
 
 PACKAGES = ("torch", "numpy", "scipy", "pillow", "pandas", "pyarrow")
@@ -51,6 +52,7 @@ def _model_facts(subject: ModelView, model: Model) -> ModelFacts:
         view=subject.view,
         fingerprint=model.fingerprint(),
         fine_tuned=model.fine_tuned,
+        fine_tuning=FineTuningFacts.from_metadata(model.weights_metadata),
         backend=model.backend,
         parameters=sum(p.numel() for p in model.module.parameters()),
         size=model.size,
@@ -59,7 +61,16 @@ def _model_facts(subject: ModelView, model: Model) -> ModelFacts:
         layers=dict(model.landmarks),
         all_layers=list(model.all_layers),
         output_advice=model.output_advice,
+        channels=_channels(subject, model),
     )
+
+
+def _channels(subject: ModelView, model: Model) -> list[int]:
+    """Return the numbers of the channels whose largest activations a run stores."""
+    is_network = subject.view.is_plain or subject.view.is_fine_tuned
+    if not is_network or "cam" not in model.landmarks:
+        return []
+    return chosen_channels(model.tail("cam").passes.zero_activation().shape[1])
 
 
 def _git_revision() -> str | None:

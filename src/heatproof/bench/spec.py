@@ -20,11 +20,12 @@ from heatproof.errors import HeatproofError, format_invalid, unknown
 from heatproof.expressions import parse_call
 from heatproof.methods import Expression, parse_methods
 from heatproof.models.backends import BackendName
-from heatproof.models.nets import net_named
+from heatproof.models.nets import SHIPPED, net_named
 from heatproof.protocols import PROTOCOLS, Protocol, make_protocol
 from heatproof.training.recipes import RECIPES
 
 PLAIN = "plain"  # images as they are
+EXPANDED_KEYS = ("trained_on", "seed")  # of a model: a list stands for one model each
 STUDIES = Path(__file__).parent.parent / "studies"
 RENAMED_KEYS = {
     "taught": "trained_on",
@@ -38,6 +39,16 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class FineTuningSpec(_Strict):
+    """How an embedded model is fine-tuned for idsds; a list stands for one model each."""
+
+    seed: int | None = Field(default=None, ge=0, description="seed of the fine-tuning")
+    lr: float | None = Field(default=None, gt=0, description="learning rate")
+    epochs: int | None = Field(default=None, ge=1)
+    batch_size: int | None = Field(default=None, ge=2)
+    images: int | None = Field(default=None, ge=2, description="number of training images")
+
+
 class ModelSpec(_Strict):
     """A model by its name, or a recipe that is trained once and cached."""
 
@@ -45,7 +56,11 @@ class ModelSpec(_Strict):
 
     name: str | None = None
     train: str | None = Field(default=None, description="a recipe, such as paperbirds/resnet18")
-    seed: int | None = Field(default=None, ge=0, description="seed for the training")
+    seed: int | None = Field(
+        default=None,
+        ge=0,
+        description="seed for the training; a list stands for one model each",
+    )
     weights: str | None = None
     trained_on: str | None = Field(
         default=None,
@@ -65,6 +80,11 @@ class ModelSpec(_Strict):
     fine_tuned: str | None = Field(
         default=None,
         description="use the weights fine-tuned for this number of patches and baseline: 16/zero",
+    )
+    fine_tuning: FineTuningSpec | None = Field(
+        default=None,
+        description="fine-tune an embedded model with other settings than those of the shipped "
+        "weights: {lr: 0.01}, {seed: [1, 2]}",
     )
     alias: str | None = Field(
         default=None, alias="as", description="another name, if a model is listed twice"
@@ -91,6 +111,8 @@ class ModelSpec(_Strict):
                 "images and epochs go with trained_on: "
                 "{train: paperbirds/resnet, trained_on: plain, epochs: 8}"
             )
+        if self.fine_tuning is not None:
+            self._check_fine_tuning()
         alterations = [PLAIN, *ALTERATIONS]
         for alteration in (self.trained_on, self.evaluated_on):
             if alteration is not None and alteration not in alterations:
@@ -103,11 +125,20 @@ class ModelSpec(_Strict):
                 raise ValueError(str(unknown("recipe", self.train, recipes)))
         return self
 
-    def _check_retraining(self) -> None:
-        if self.train is None or self.fine_tuned:
+    def _check_fine_tuning(self) -> None:
+        shipped = [f"paperbirds/{net}" for net in SHIPPED]
+        has_own_weights = self.weights or self.fine_tuned_weights
+        if has_own_weights or (self.train is None and self.name not in shipped):
             raise ValueError(
-                "trained_on goes with train, and without fine_tuned: "
-                "{train: paperbirds/resnet, trained_on: watermark}"
+                "fine_tuning goes with train, or with an embedded model and its own weights: "
+                "{name: paperbirds/resnet, fine_tuning: {lr: 0.01}}. Fine-tune other models with "
+                "heatproof finetune, and name the files in fine_tuned_weights"
+            )
+
+    def _check_retraining(self) -> None:
+        if self.train is None:
+            raise ValueError(
+                "trained_on goes with train: {train: paperbirds/resnet, trained_on: watermark}"
             )
         try:
             net_named(self.train)
@@ -192,11 +223,30 @@ class Spec(_Strict):
 
 
 def _expand_model(entry: Any) -> list[Any]:
-    """Return one model per alteration that it is trained on."""
-    alterations = entry.get("trained_on") if isinstance(entry, dict) else None
-    if not isinstance(alterations, list):
+    """Return one model per combination of settings that are lists."""
+    if not isinstance(entry, dict):
         return [entry]
-    return [{**entry, "trained_on": alteration} for alteration in alterations]
+    models = [entry]
+    for key in EXPANDED_KEYS:
+        models = [m for model in models for m in _each_value(model, key)]
+    expanded = []
+    for model in models:
+        settings = model.get("fine_tuning")
+        if not isinstance(settings, dict):
+            expanded.append(model)
+            continue
+        choices = [v if isinstance(v, list) else [v] for v in settings.values()]
+        for combination in product(*choices):
+            chosen = dict(zip(settings, combination, strict=True))
+            expanded.append({**model, "fine_tuning": chosen})
+    return expanded
+
+
+def _each_value(entry: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    values = entry.get(key)
+    if not isinstance(values, list):
+        return [entry]
+    return [{**entry, key: value} for value in values]
 
 
 ProtocolLike = str | Mapping[str, Any] | Protocol | type[Protocol]

@@ -115,6 +115,7 @@ class Model:
         self.backend = "eager"
         self.pass_counts: Counter[str] = Counter()  # images through the network, by kind of pass
         self.fine_tuned = ""  # what the weights were fine-tuned for, such as 16/zero
+        self.weights_metadata: Mapping[str, str] = {}  # of the file, if it has any
         # Weights fine-tuned from these, by what for; None: yet to be made.
         self.fine_tuned_weights: dict[str, Path | None] = {}
         self.view = ""  # how a grid of images is seen, such as difull 2×2, cell 3

@@ -171,7 +171,8 @@ def load_model(
     model = _open(name, RANDOM if weights == RANDOM else file)
     if file is not None:
         load_weights(model.module, file, model.name)
-        model.fine_tuned = metadata(file).get("fine_tuned", "")
+        model.weights_metadata = metadata(file)
+        model.fine_tuned = model.weights_metadata.get("fine_tuned", "")
         model.fine_tuned_weights = {}
     for fine_tuning, path in (fine_tuned_weights or {}).items():
         _check_fine_tuned(model, fine_tuning, Path(path))
@@ -278,6 +279,7 @@ def load_fine_tuned(model: Model, fine_tuning: str) -> Model:
     path = model.fine_tuned_weights[fine_tuning]
     if path is not None:
         load_weights(view.module, path, model.name)
+        view.weights_metadata = metadata(path)
     view.name = f"{model.name} {fine_tuning}"
     view.fine_tuned = fine_tuning
     view.pass_counts.clear()

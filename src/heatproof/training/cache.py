@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,47 @@ from heatproof.files import content_hash
 from heatproof.models.checkpoint import metadata
 from heatproof.models.download import home
 from heatproof.models.model import Model
-from heatproof.models.nets import NETS, load_state, net_named, stored
+from heatproof.models.nets import ASSETS, NETS, load_state, net_named, stored
 from heatproof.training import loop
 from heatproof.training.checkpoint import write_weights
 from heatproof.training.finetune import Step, finetune
+from heatproof.training.recipes import RECIPES
 from heatproof.training.retrain import RetrainRecipe, digest, retrain
-from heatproof.training.schedule import SCHEDULES
+from heatproof.training.schedule import SCHEDULES, Schedule
 from heatproof.training.train import get_recipe, train
 
-FINE_TUNING_MINUTES = 1.5  # approximate, on two cores, with the short schedule
 VALIDATION_IMAGES = 256  # whose patches are deleted after each epoch
 VERSION = 1  # raised when training changes in a way that the recipe does not show
+VALIDATION = 0.45  # time for validation in an epoch of 6000 images, as a fraction of the training
 Progress = Callable[[str, int, int], None]  # what is being trained, amount done, total amount
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """A fine-tuning on demand.
+
+    Attributes:
+        fine_tuned: Number of patches and baseline, such as ``16/zero``.
+        seed: Seed of the deletions and of the order of the images.
+        changes: Settings of the short schedule to replace, by field name of `Schedule`.
+    """
+
+    fine_tuned: str
+    seed: int = 0
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The short schedule with these changes."""
+        return replace(SCHEDULES["short"], **self.changes)
+
+    def minutes(self, net: str) -> float:
+        """Return the approximate duration for an embedded network on two cores."""
+        recipe = RECIPES[net]
+        schedule = self.schedule
+        trained = schedule.epochs * (schedule.limit or recipe.images)
+        validated = VALIDATION * schedule.epochs * 6000
+        return recipe.minutes * (trained + validated) / (recipe.steps * recipe.batch)
 
 
 def weights_path(net: str, seed: int = 0, steps: int | None = None) -> Path:
@@ -61,15 +90,16 @@ def retrained_path(recipe: RetrainRecipe, data: Data, seed: int = 0) -> Path:
     return home() / f"{recipe.net.replace('/', '-')}-{key}-retrained.safetensors"
 
 
-def fine_tuned_path(weights: Path, fine_tuned: str) -> Path:
+def fine_tuned_path(weights: Path, fine_tuning: FineTuning) -> Path:
     """Return the cache path of fine-tuned weights, whether or not the file exists.
 
     Args:
-        weights: File of the weights that fine-tuning starts from.
-        fine_tuned: Number of patches and baseline, such as ``16/zero``.
+        weights: File of the weights that fine-tuning starts from, in the cache or in the package.
+        fine_tuning: What for, and how.
     """
-    key = _hash(fine_tuned, asdict(SCHEDULES["short"]))
-    return weights.with_name(f"{weights.stem}-{key}-fine-tuned.safetensors")
+    shipped = content_hash(weights.read_bytes()) if weights.parent == ASSETS else ""
+    key = _hash(fine_tuning.fine_tuned, asdict(fine_tuning.schedule), fine_tuning.seed, shipped)
+    return home() / f"{weights.stem}-{key}-fine-tuned.safetensors"
 
 
 def trained(net: str, seed: int = 0, progress: Progress | None = None) -> Path:
@@ -111,48 +141,57 @@ def retrained(
 
 
 def fine_tuned(
-    model: Model, weights: Path, fine_tuned: str, seed: int = 0, progress: Progress | None = None
+    model: Model,
+    weights: Path,
+    fine_tuning: FineTuning,
+    data: Data | str = "paperbirds:train",
+    progress: Progress | None = None,
 ) -> Path:
     """Return the file of fine-tuned weights; fine-tune the model if it does not exist.
 
     Args:
-        model: Model to fine-tune with the short schedule.
-        weights: File of the model's weights; the fine-tuned file is stored beside it.
-        fine_tuned: Number of patches and baseline, such as ``16/zero``.
-        seed: Fine-tuning seed.
+        model: Model to fine-tune.
+        weights: File of the model's weights.
+        fine_tuning: What for, and how.
+        data: Training images.
         progress: Called with what is being trained, the images seen and the images in total.
 
     Returns:
         Path of the fine-tuned weights in the cache.
     """
-    path = fine_tuned_path(weights, fine_tuned)
+    path = fine_tuned_path(weights, fine_tuning)
     if not path.is_file():
-        write_fine_tuned(model, fine_tuned, path, seed, progress)
+        write_fine_tuned(model, fine_tuning, path, data, progress)
     return path
 
 
 def write_fine_tuned(
-    model: Model, fine_tuned: str, path: Path, seed: int = 0, progress: Progress | None = None
+    model: Model,
+    fine_tuning: FineTuning,
+    path: Path,
+    data: Data | str = "paperbirds:train",
+    progress: Progress | None = None,
 ) -> None:
-    """Fine-tune an embedded model on paperbirds and store the result like the shipped weights.
+    """Fine-tune an embedded model and store the result like the shipped weights.
 
     If it is interrupted, the next call resumes from the last finished epoch.
     """
-    patches, _, baseline = fine_tuned.partition("/")
+    patches, _, baseline = fine_tuning.fine_tuned.partition("/")
     unfinished = path.with_suffix("")
 
     def report(step: Step) -> None:
         if progress:
-            progress(f"fine-tuning {model.name} for {fine_tuned}", step.images, step.total)
+            description = f"fine-tuning {model.name} for {fine_tuning.fine_tuned}"
+            progress(description, step.images, step.total)
 
     result = finetune(
         model,
-        "paperbirds:train",
+        data,
         out=unfinished,
         patches=int(patches),
         baseline=baseline,
-        schedule="short",
-        seed=seed,
+        schedule=fine_tuning.schedule,
+        seed=fine_tuning.seed,
         worst_images=VALIDATION_IMAGES,
         progress=report,
     )

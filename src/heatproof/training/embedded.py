@@ -11,7 +11,7 @@ import json
 from heatproof.models.checkpoint import metadata
 from heatproof.models.nets import ASSETS, FINE_TUNED, fine_tuned_path
 from heatproof.models.zoo import load_model
-from heatproof.training.cache import write_fine_tuned
+from heatproof.training.cache import FineTuning, write_fine_tuned
 
 
 def make_fine_tuned(net: str) -> None:
@@ -23,7 +23,7 @@ def make_fine_tuned(net: str) -> None:
     model = load_model(f"paperbirds/{net}")
     for fine_tuned in FINE_TUNED[net]:
         path = fine_tuned_path(net, fine_tuned)
-        write_fine_tuned(model, fine_tuned, path)
+        write_fine_tuned(model, FineTuning(fine_tuned), path)
         for epoch in json.loads(metadata(path)["history"]):
             print(
                 f"{net} {fine_tuned}, epoch {epoch['epoch']}: loss {epoch['loss']}, accuracy "

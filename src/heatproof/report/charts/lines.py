@@ -30,6 +30,7 @@ class Trace:
     low: tuple[float, ...] = ()  # of a band around the curve
     high: tuple[float, ...] = ()
     dash: int = 0  # tells lines of the same colour apart
+    steps: tuple[str, ...] = ()  # what the values are called in the tooltip; percentages if none
 
     @property
     def finite(self) -> list[int]:
@@ -50,7 +51,8 @@ class Trace:
         for k in self.finite[:: math.ceil(len(self.finite) / TIP_LINES)]:
             value = self.values[k]
             band = f" ({interval(value, self.low[k], self.high[k], 2)})" if self.low else ""
-            lines.append(f"{100 * self.position(k):.0f} %: {number(value, 2)}{band}")
+            step = self.steps[k] if self.steps else f"{100 * self.position(k):.0f} %"
+            lines.append(f"{step}: {number(value, 2)}{band}")
         return "\n".join(lines)
 
 
@@ -60,6 +62,8 @@ def traces(
     titles: tuple[str, str],
     title: str,
     level: float | None = None,
+    across: Axis = PERCENT,
+    unit: str = " %",
 ) -> Markup:
     """Draw curves, each labelled at the end where they are furthest apart.
 
@@ -69,14 +73,16 @@ def traces(
         titles: Titles of the horizontal and the vertical axis.
         title: Title for screen readers.
         level: Height of a dashed line across.
+        across: Horizontal axis, over which positions from 0 to 1 are spread.
+        unit: Text behind the numbers of the horizontal axis.
     """
     lines = [line for line in lines if line.finite]
     labels_left = _range_of([line.end(0) for line in lines]) > _range_of(
         [line.end(-1) for line in lines]
     )
     left = 172.0 if labels_left else 52.0
-    plot = Plot(PERCENT, up, left, left + 248, top=22.0, bottom=250.0)
-    parts = plot.axes(titles, " %", labels_right=labels_left)
+    plot = Plot(across, up, left, left + 248, top=22.0, bottom=250.0)
+    parts = plot.axes(titles, unit, labels_right=labels_left)
     if level is not None:
         parts.append(plot.level(level))
     end = 0 if labels_left else -1
@@ -94,7 +100,7 @@ def _range_of(values: Sequence[float]) -> float:
 
 
 def _trace(plot: Plot, line: Trace, label_height: float, label_left: bool) -> Markup:
-    x = [plot.x(100 * line.position(k)) for k in line.finite]
+    x = [_x(plot, line, k) for k in line.finite]
     y = [plot.y(line.values[k]) for k in line.finite]
     path = _path(x, y)
     end = 0 if label_left else -1
@@ -119,6 +125,11 @@ def _trace(plot: Plot, line: Trace, label_height: float, label_left: bool) -> Ma
     return mark(line.family, *inside, method=line.label, tip=line.tip())
 
 
+def _x(plot: Plot, line: Trace, k: int) -> float:
+    across = plot.across
+    return plot.x(across.low + line.position(k) * (across.high - across.low))
+
+
 def _path(x: Sequence[float], y: Sequence[float]) -> str:
     return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x, y, strict=True))
 
@@ -128,7 +139,7 @@ def _band(plot: Plot, line: Trace) -> str:
     inside = [k for k in line.finite if math.isfinite(line.low[k]) and math.isfinite(line.high[k])]
     if not inside:
         return ""
-    x = [plot.x(100 * line.position(k)) for k in inside]
+    x = [_x(plot, line, k) for k in inside]
     low = [plot.y(line.low[k]) for k in inside]
     high = [plot.y(line.high[k]) for k in inside]
     return _path([*x, *reversed(x)], [*low, *reversed(high)]) + "Z"

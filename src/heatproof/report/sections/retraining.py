@@ -89,7 +89,8 @@ def content(run: Run, site: Site) -> Content | None:
         evaluated_on = spec.get("evaluated_on") if isinstance(spec, dict) else None
         if trained_on or evaluated_on:
             changes[model] = (trained_on, evaluated_on or trained_on)
-    if not changes:
+    altered = {alteration for pair in changes.values() for alteration in pair} - {PLAIN, None}
+    if not altered:
         return None
     kept = {model: run.kept(model) for model in changes}
     methods = [m for m in run.methods if any(k.has_maps(m) for k in kept.values())]

@@ -6,11 +6,19 @@ from dataclasses import dataclass
 
 from heatproof.report.run_data import PLAIN_VIEW, Run
 from heatproof.report.sections.base import section
-from heatproof.report.sections.models import accuracy, across, best, channels, similarity
+from heatproof.report.sections.models import (
+    accuracy,
+    across,
+    best,
+    channels,
+    fine_tuning,
+    similarity,
+)
 from heatproof.report.sections.models.accuracy import Table
 from heatproof.report.sections.models.across import Comparison
 from heatproof.report.sections.models.best import BestMethods
 from heatproof.report.sections.models.channels import Copy
+from heatproof.report.sections.models.fine_tuning import FineTuning
 from heatproof.report.sections.models.similarity import Similarity
 from heatproof.report.site import Site
 
@@ -33,6 +41,7 @@ class Content:
     accuracy: list[Table]
     across: list[Comparison]
     copies: list[Comparison]
+    fine_tuning: list[FineTuning]
     best: BestMethods | None
     similarity: Similarity | None
     channels: list[Copy]
@@ -48,18 +57,19 @@ def content(run: Run, site: Site) -> Content | None:
     """Compare the networks of a run; None for a single network, which has no counterpart."""
     views = [run.networks(model) for model in run.models]
     many = len(views) > 1
-    fine_tuned = any(view.is_fine_tuned for of_model in views for view in of_model)
+    has_fine_tuned = any(view.is_fine_tuned for of_model in views for view in of_model)
     pairs = any(PLAIN_VIEW in of_model and len(of_model) > 1 for of_model in views)
-    if not len(run.rows) or not (many or fine_tuned):
+    if not len(run.rows) or not (many or has_fine_tuned):
         return None
     return Content(
         question=QUESTIONS[many, pairs],
         many=many,
-        fine_tuned=fine_tuned,
+        fine_tuned=has_fine_tuned,
         pairs=pairs,
         accuracy=accuracy.content(run),
         across=across.models(run, site),
         copies=across.copies(run, site),
+        fine_tuning=fine_tuning.content(run, site),
         best=best.content(run, site),
         similarity=similarity.content(run, site),
         channels=channels.content(run, site),

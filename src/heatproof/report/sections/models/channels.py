@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heatproof.analysis.similarity import shared, top
+from heatproof.bench.layout import ModelFacts
 from heatproof.report import pictures
 from heatproof.report.run_data import CRISP_BELOW, PLAIN_VIEW, Kept, Run
 from heatproof.report.sections.common import size_of
@@ -27,9 +28,10 @@ class ChannelImage:
 
 @dataclass(frozen=True)
 class Channel:
-    """The top images of a channel."""
+    """The top images of a channel, among those whose images were kept."""
 
-    common: int
+    number: int | None  # None: not on record
+    common: int  # of the images that are shown
     before: list[ChannelImage]
     after: list[ChannelImage]
 
@@ -39,7 +41,9 @@ class Copy:
     """A network and its fine-tuned copy."""
 
     name: str
-    n: int
+    layer: str
+    n: int  # images that were searched
+    shown_from: int  # images that are shown are among so many, those that were kept
     count: int
     channels: list[Channel]
     compared: int  # channels
@@ -61,48 +65,61 @@ def content(run: Run, site: Site) -> list[Copy]:
             if view.is_fine_tuned:
                 suffix = f", {view.description}" if len(views) > 2 else ""
                 name = run.short_names[model] + suffix
-                copy = _copy(site, name, run.kept(model, PLAIN_VIEW), run.kept(model, view))
+                before = run.kept(model, PLAIN_VIEW)
+                facts = run.facts(model, view)
+                copy = _copy(site, name, before, run.kept(model, view), facts)
                 if copy:
                     copies.append(copy)
     return copies
 
 
-def _copy(site: Site, name: str, before: Kept, after: Kept) -> Copy | None:
-    samples = [s for s in before.with_images if s in after.with_images]
+def _copy(
+    site: Site, name: str, before: Kept, after: Kept, facts: ModelFacts | None
+) -> Copy | None:
+    in_both = set(after.ids)
+    samples = [s for s in before.ids if s in in_both]
     peaks_before = _peaks(before, samples)
     peaks_after = _peaks(after, samples)
-    if len(samples) < 2 * COUNT or peaks_before is None or peaks_after is None:
+    if peaks_before is None or peaks_after is None or peaks_before.shape != peaks_after.shape:
         return None
-    if peaks_before.shape != peaks_after.shape:
+    kept = [i for i, s in enumerate(samples) if s in before.with_images and s in after.with_images]
+    if len(kept) < 2 * COUNT:
         return None
-    old = top(peaks_before, COUNT)
-    new = top(peaks_after, COUNT)
-    common = shared(old, new)
+    common = shared(top(peaks_before, COUNT), top(peaks_after, COUNT))
+    shown = [samples[i] for i in kept]
+    old = top(peaks_before[kept], COUNT)
+    new = top(peaks_after[kept], COUNT)
+    shown_common = shared(old, new)
+    numbers = dict(enumerate(facts.channels)) if facts else {}
     channels = [
         Channel(
-            int(common[c]),
-            _images(site, before, samples, old[c], new[c]),
-            _images(site, before, samples, new[c], old[c]),
+            numbers.get(c),
+            int(shown_common[c]),
+            _images(site, before, shown, old[c], new[c]),
+            _images(site, before, shown, new[c], old[c]),
         )
         for c in range(min(CHANNELS, len(old)))
     ]
     return Copy(
         name=name,
+        layer=facts.layers.get("cam", "") if facts else "",
         n=len(samples),
+        shown_from=len(shown),
         count=COUNT,
         channels=channels,
-        compared=len(old),
+        compared=len(common),
         mean=float(common.mean()),
         least=int(common.min()),
         most=int(common.max()),
         chance=COUNT * COUNT / len(samples),
-        crisp=max(size_of(before.image(samples[0]))) < CRISP_BELOW,
+        crisp=max(size_of(before.image(shown[0]))) < CRISP_BELOW,
     )
 
 
 def _peaks(kept: Kept, samples: list[str]) -> np.ndarray | None:  # (samples, C)
     peaks = kept.channel_peaks()
-    return peaks.numpy()[[kept.ids.index(s) for s in samples]] if peaks is not None else None
+    position = {sample: i for i, sample in enumerate(kept.ids)}
+    return peaks.numpy()[[position[s] for s in samples]] if peaks is not None else None
 
 
 def _images(
