@@ -284,6 +284,7 @@ def test_costs_are_the_counted_passes(layered: hp.Result, deep: grids.Model):
     ]
     (pool,) = deep.pools
     assert pool.images == sum(pool.classes.values()) <= 64
+    assert pool.reused == {}  # five grids of four images: each image is used once
 
 
 def test_the_page_contains_the_whole_section(page: str):

@@ -359,6 +359,7 @@ class ViewFacts(_Content):
     view: ViewKey
     cost: Cost
     pool: dict[int, int] | None = None  # class -> number of images that grids are drawn from
+    reused: int = 0  # images that occur in more than one grid
 
     @property
     def subject(self) -> ModelView:

@@ -31,10 +31,6 @@ NAMES = (  # (pattern, ours), applied where that gives a name of the network
     (r"(^|\.)(bias\d[ab]?)$", r"\1\2.bias"),  # Fixup
     (r"(^|\.)scale$", r"\1scale.scale"),
 )
-# Classes besides tensors and plain values that a checkpoint may contain. PyTorch's ImageNet example
-# saves its arguments, and so does training code that is derived from it. A namespace has nothing
-# but attributes: reading it runs no code, and its values are restricted like everything else.
-PLAIN_CLASSES: list[Any] = [argparse.Namespace]
 ALIKE = 0.9  # weights look like a network's if this fraction of names and shapes agrees
 
 
@@ -76,7 +72,10 @@ def read_state(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             content: Any = load_state(path)
         else:
-            with torch.serialization.safe_globals(PLAIN_CLASSES):
+            # PyTorch's ImageNet example saves its arguments, and so does code derived from it. A
+            # namespace has nothing but attributes: reading it runs no code, and its values are
+            # restricted like everything else.
+            with torch.serialization.safe_globals([argparse.Namespace]):
                 content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken or hostile file can raise anything
         raise HeatproofError(f"cannot read weights from {path}: {error}") from error

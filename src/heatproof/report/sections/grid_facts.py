@@ -98,6 +98,7 @@ class Pool:
     images: int
     least: int
     most: int
+    reused: dict[str, int]  # images that occur in several grids of a setting, where there are any
 
 
 @dataclass(frozen=True)
@@ -243,8 +244,10 @@ def pools(run: Run, model: str) -> list[Pool]:
         if view.model == model and view.pool:
             counts = view.pool
             named = {run.class_name(model, label): count for label, count in counts.items()}
-            pool = Pool(named, sum(counts.values()), min(counts.values()), max(counts.values()))
-            different.setdefault(repr(sorted(counts.items())), pool)
+            pool = Pool(named, sum(counts.values()), min(counts.values()), max(counts.values()), {})
+            pool = different.setdefault(repr(sorted(counts.items())), pool)
+            if view.reused:
+                pool.reused[view.view.name] = view.reused
     return list(different.values())
 
 
