@@ -94,7 +94,7 @@ def summarize(
             aggfunc="count",
             fill_value=0,
         )
-        noted = group[(group["status"] == "ok") & (group["note"] != "")]
+        noted = group[(group["status"] == "ok") & (group.get("note", "") != "")]
         noted_of = noted.groupby(["method", "layer"]).size()
         ranks = rank(means, higher)
         drawn_ranks = rank(draws, higher)
