@@ -123,8 +123,7 @@ def summarize(
             aggfunc="count",
             fill_value=0,
         )
-        has_note = group["note"] != "" if "note" in group else False
-        noted = group[(group["status"] == "ok") & has_note]
+        noted = group[(group["status"] == "ok") & (group.get("note", "") != "")]
         noted_of = noted.groupby(["method", "layer"]).size()
         own_layers = [(layers or {}).get((key[0], method), "") for method, _ in table.columns]
         together = ranked_together(own_layers)
