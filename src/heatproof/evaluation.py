@@ -82,6 +82,8 @@ class Result:
               the method is not defined for the model or data; ``skipped``, if the image could not
               be read.
             * ``message``: the reason for any status other than ``ok``.
+            * ``cluster``: the grid that the sample belongs to, otherwise the sample's id. Samples
+              of a cluster are not independent; intervals draw them together.
         store: The run directory.
     """
 
