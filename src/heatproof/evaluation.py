@@ -88,6 +88,8 @@ class Result:
             * ``message``: the reason for any status other than ``ok``.
             * ``note``: what the method says about the map, such as that its optimisation did not
               converge; empty if there is nothing to say.
+            * ``cluster``: the grid that the sample belongs to, otherwise the sample's id. Samples
+              of a cluster are not independent; intervals draw them together.
         store: The run directory.
     """
 

@@ -7,6 +7,7 @@ from heatproof.analysis.intervals import (
     bootstrap_means,
     bootstrap_weights,
     rank,
+    rank_bounds,
     summarize,
 )
 from heatproof.tensor.noise import generator
@@ -151,3 +152,24 @@ def test_an_estimate_of_a_mean_is_that_of_the_summary():
 )
 def test_the_sign_is_zero_if_the_interval_contains_zero(low: float, high: float, sign: int):
     assert Estimate(0.0, low, high).sign == sign
+
+
+def test_a_rank_interval_has_those_that_are_not_significantly_different():
+    """Two equal methods between one that is far better and one that is far worse."""
+    rng = np.random.default_rng(0)
+    means = np.array([0.9, 0.5, 0.49, 0.1])
+    draws = means + rng.normal(0, 0.02, (2000, 4))
+    best, worst = rank_bounds(means, draws, True)
+    assert best.tolist() == [1, 2, 2, 4]
+    assert worst.tolist() == [1, 3, 3, 4]
+    assert [ends.tolist() for ends in rank_bounds(-means, -draws, False)] == [
+        best.tolist(),
+        worst.tolist(),
+    ]
+
+
+def test_nothing_is_ranked_before_the_highest_possible_score():
+    draws = np.stack([np.ones(2000), np.linspace(0.2, 1, 2000), np.ones(2000)], 1)
+    best, worst = rank_bounds(np.array([1.0, 1.0, 1.0]), draws, True)
+    assert best.tolist() == [1, 1, 1]
+    assert worst.tolist() == [1, 3, 1]

@@ -367,3 +367,13 @@ def test_few_maps_have_wide_bins_with_at_least_five_in_each():
 
 def test_a_frame_surrounds_its_grid_cell():
     assert "M2 1h1v1h-1z" in charts.grid_cell_frame(3, 5)
+
+
+def test_the_maps_of_a_grid_are_a_cluster(result: hp.Result):
+    """Four cells of a grid are evaluated in gridpg, two in the others; images are on their own."""
+    scores = result.scores
+    counts = scores.groupby(["protocol", "cluster"])["sample"].nunique()
+    assert set(counts["gridpg"]) == {4}
+    assert set(counts["difull"]) == {2}
+    for sample, cluster in zip(scores["sample"], scores["cluster"], strict=True):
+        assert sample == cluster or sample.startswith(f"{cluster}#")

@@ -366,7 +366,8 @@ def rank_bounds(
     A method is ranked behind those that are significantly better, and before those that are
     significantly worse. The differences to all others are tested at once, so that the rank of the
     true mean is within the bounds with a probability of at least 95 % even among methods that are
-    nearly equal (Mogstad, Romano, Shaikh, Wilhelm 2024).
+    nearly equal (Mogstad, Romano, Shaikh, Wilhelm 2024). A method that is ahead in no draw, as
+    of one with the highest possible score, is not ranked before.
 
     Args:
         means: Mean scores ``(M,)``; nan for a method without a score.
@@ -399,6 +400,9 @@ def rank_bounds(
         rounding = 1e-12 * (1 + np.abs(means[i]))
         largest = np.abs(moved / np.maximum(scale, rounding)).max(1)
         margin = np.quantile(largest, TAILS[1] - TAILS[0]) * scale + rounding
-        best[i] += (ahead > margin).sum()
-        worst[i] -= (ahead < -margin).sum()
+        gap = moved + ahead
+        never_behind = (ahead > 0) & (gap > rounding).all(0)
+        never_ahead = (ahead <= 0) & (gap <= rounding).all(0)
+        best[i] += ((ahead > margin) | never_behind).sum()
+        worst[i] -= ((ahead < -margin) | never_ahead).sum()
     return best, worst
