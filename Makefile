@@ -3,7 +3,8 @@
 # make test-isa     the numeric tests as on processors with AVX2 at most, and with SSE4.1 at most
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # make models       docs/models.md: the networks of the papers
-# make weights      the fine-tuned weights that ship, anew: about an hour and a half on two cores
+# make soak         the coverage of every interval on simulated data (about ten minutes)
+# make weights      the fine-tuned weights that ship, anew: about half an hour on two cores
 # make truth        docs/img/known-truth-*.svg: soundness and completeness where the truth is known
 # Each sets up what it needs in .venv, once.
 
@@ -13,7 +14,7 @@ BIN := .venv/bin
 NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: quickstart test test-isa check methods truth models weights clean
+.PHONY: quickstart test test-isa soak check methods truth models weights clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
@@ -24,6 +25,9 @@ test: .venv/installed-dev check
 test-isa: .venv/installed-dev
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(NUMERIC)
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(PYTEST) $(NUMERIC)
+
+soak: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/coverage.py
 
 check: .venv/installed-dev
 	$(BIN)/ruff check .

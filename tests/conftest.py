@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--deviations",
         type=Path,
-        help="write the largest deviation of every compared method to this JSON file",
+        help="write the largest deviation of every compared expression to this JSON file",
     )
 
 
@@ -42,19 +42,30 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         path.write_text(json.dumps(session.config.stash[DEVIATIONS]))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what heatproof caches out of the user's own cache directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEATPROOF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def deviation(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Record the largest deviation of our maps, as a fraction of the reference's largest value."""
+    """Record the largest deviation of our maps, as a fraction of the reference's largest value.
+
+    The first argument is the whole expression that was compared, or the name of a baseline.
+    """
 
     def record(
-        method: str, against: str, ours: Tensor | np.ndarray, theirs: Tensor | np.ndarray
+        expression: str, against: str, ours: Tensor | np.ndarray, theirs: Tensor | np.ndarray
     ) -> None:
         ours, theirs = (
             np.asarray(torch.as_tensor(v).detach(), dtype=np.float64) for v in (ours, theirs)
         )
         largest = np.nanmax(np.abs(theirs), initial=1e-30)
         fraction = np.nanmax(np.abs(ours - theirs), initial=0) / largest
-        request.config.stash[DEVIATIONS].append((method, against, float(fraction)))
+        request.config.stash[DEVIATIONS].append((expression, against, float(fraction)))
 
     return record
 

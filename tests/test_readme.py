@@ -35,7 +35,7 @@ def test_the_spec_in_the_readme_is_valid():
 def test_the_code_in_the_page_on_extensions_runs(tmp_path):
     """Run it in a separate process, so that its registrations do not affect other tests."""
     page = "docs/extending.md"
-    definitions, evaluation = blocks("python", page)
+    definitions, saved, evaluation = blocks("python", page)
     (template,) = blocks("html", page)
     (spec,) = blocks("yaml", page)
     script = """
@@ -49,11 +49,13 @@ assert '<section id="notes"' in result.report().read_text()
         "notes.html.j2": template,
         "spec.yaml": spec,
         "run.py": script,
+        "saved.py": saved,
         "evaluate.py": evaluation,
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    for name, printed in {"run.py": "", "evaluate.py": "center-mass"}.items():
+    outputs = {"run.py": "", "saved.py": "file:maps.npz", "evaluate.py": "center-mass"}
+    for name, printed in outputs.items():
         process = subprocess.run(
             [sys.executable, name], cwd=tmp_path, capture_output=True, text=True, check=False
         )

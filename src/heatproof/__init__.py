@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from heatproof.api import EvalBatch as EvalBatch
     from heatproof.api import FineTuned as FineTuned
     from heatproof.api import HeatproofError as HeatproofError
+    from heatproof.api import MapNotes as MapNotes
     from heatproof.api import Model as Model
     from heatproof.api import Protocol as Protocol
     from heatproof.api import Result as Result

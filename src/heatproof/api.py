@@ -2,7 +2,7 @@
 
 * ``load_model``, ``Model``: the network under inspection.
 * ``load_data``, ``TensorData``, ``Sample``: images with stable ids.
-* ``explain``: maps of one method.
+* ``explain``: maps of one method; ``MapNotes``: what it says about single maps.
 * ``evaluate``, ``run``, ``Result``: scores of many methods, from Python or from a spec.
 * ``method``, ``transform``, ``baseline``, ``protocol``, ``data``, ``section``: decorators that
   register extensions of your own; ``Protocol``, ``EvalBatch`` and ``Scores`` are for protocols.
@@ -19,6 +19,7 @@ from heatproof.data.catalog import load_data
 from heatproof.errors import HeatproofError
 from heatproof.evaluation import Result, evaluate, explain, run
 from heatproof.methods import method, transform
+from heatproof.methods.notes import MapNotes
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
 from heatproof.protocols import EvalBatch, Protocol, Scores, protocol
@@ -29,6 +30,7 @@ __all__ = [
     "EvalBatch",
     "FineTuned",
     "HeatproofError",
+    "MapNotes",
     "Model",
     "Protocol",
     "Result",

@@ -12,7 +12,9 @@ from typing import Any
 import pandas as pd
 from torch import Tensor, nn
 
+from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import bootstrap_aggregates, summarize
+from heatproof.analysis.ranks import ranked_layers
 from heatproof.bench.orchestrate import open_spec, run_plan
 from heatproof.bench.plan import Plan, make_plan
 from heatproof.bench.runner import Progress
@@ -23,6 +25,7 @@ from heatproof.data.catalog import load_data
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression, parse_methods
 from heatproof.methods import explain as explain_expression
+from heatproof.methods.notes import kind_of
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
 from heatproof.protocols import Protocol
@@ -48,7 +51,8 @@ def explain(
         targets: Class indices ``(B,)``, or one for all; None explains the model's predictions.
         method: An expression such as ``"ig(steps=20)@middle|abs"``, or a function
             ``(model, x, target, *, rng) -> maps``.
-        **options: ``seed``, ``ids`` and others of ``heatproof.methods.explain``.
+        **options: ``seed``, ``ids``, ``notes`` (an ``hp.MapNotes``, to which notes on single maps
+            are added rather than issued as warnings) and others of ``heatproof.methods.explain``.
 
     Returns:
         Maps ``(B, H, W)``, signed and of the size of the images.
@@ -78,10 +82,14 @@ class Result:
             * ``target_is``: ``label``, or ``prediction`` where that is what was explained.
             * ``value``: the score; nan unless the status is ``ok``.
             * ``status``: ``ok``; ``undefined``, if there is a map but it has no score; ``failed``,
-              if the method or the protocol raised an error or the map is not finite; ``n/a``, if
-              the method is not defined for the model or data; ``skipped``, if the image could not
-              be read.
+              if the method or the protocol raised an error or the map is not finite; ``missing``,
+              if saved maps have none for the sample and its target; ``n/a``, if the method is not
+              defined for the model or data; ``skipped``, if the image could not be read.
             * ``message``: the reason for any status other than ``ok``.
+            * ``note``: what the method says about the map, such as that its optimisation did not
+              converge; empty if there is nothing to say.
+            * ``cluster``: the grid that the sample belongs to, otherwise the sample's id. Samples
+              of a cluster are not independent; intervals draw them together.
         store: The run directory.
     """
 
@@ -96,8 +104,9 @@ class Result:
         statuses = self.scores["status"].value_counts()
         counts = ", ".join(f"{count} {status}" for status, count in statuses.items())
         methods = self.scores["method"].nunique()
-        samples = self.scores["sample"].nunique()
-        return f"Result({methods} methods, {samples} samples: {counts})\n{self.summary()}"
+        evaluated = self.scores.loc[self.scores["status"] != "skipped", "sample"]
+        samples = SampleCounts.of(evaluated, self.store.grids())
+        return f"Result({methods} methods, {samples}: {counts})\n{self.summary()}"
 
     def _repr_html_(self) -> str:
         return self.summary().to_html(index=False, float_format="{:.3f}".format)
@@ -123,11 +132,14 @@ class Result:
         Returns:
             One line per model, protocol, setting, baseline and method, with its layer and the
             columns ``mean``, ``low`` and ``high`` (95 % interval), ``rank``, ``rank_low`` and
-            ``rank_high``, ``n`` (samples with a score), and the number of rows that are
-            ``undefined``, ``failed``, ``n/a`` and ``skipped``.
+            ``rank_high``, ``n`` (samples with a score: images, or maps of grids), and the number of
+            rows that are ``undefined``, ``failed``, ``missing``, ``n/a`` and ``skipped``; ``noted``
+            is the number of scores whose map has a note. Where a method was run at several layers,
+            ranks are among the methods of the same layer and the controls.
         """
         draws = bootstrap_aggregates(self.store, self.scores, resamples)
-        return summarize(self.scores, resamples, aggregate_draws=draws)
+        layers = ranked_layers(self.scores, self.store.plan().methods)
+        return summarize(self.scores, resamples, aggregate_draws=draws, layers=layers)
 
     @property
     def failures(self) -> pd.DataFrame:
@@ -140,6 +152,15 @@ class Result:
         lost = self.scores[self.scores["status"] != "ok"]
         reasons = lost.groupby(["model", "protocol", "method", "status", "message"], sort=False)
         return reasons.size().rename("samples").reset_index()
+
+    @property
+    def notes(self) -> pd.DataFrame:
+        """What methods say about their maps: one line per kind of note, with an example."""
+        noted = self.scores[self.scores["note"] != ""]
+        kinds = noted["note"].map(kind_of).rename("kind")
+        groups = noted.groupby(["model", "method", kinds], sort=False)
+        counted = groups.agg(samples=("sample", "nunique"), example=("note", "first"))
+        return counted.reset_index()
 
     def report(self, directory: str | Path | None = None) -> Path:
         """Build the report.

@@ -9,7 +9,15 @@ from heatproof.baselines.linear import linear_impute
 from heatproof.protocols.removal import removal_curve, updated_curve
 from heatproof.protocols.single_deletion import patch_drops
 from heatproof.tensor.curves import auc, removal_order
-from heatproof.tensor.information import area_beyond, area_reached, energy, mean_sigmoid, negentropy
+from heatproof.tensor.information import (
+    area_beyond,
+    area_reached,
+    energy,
+    logit_variance,
+    mean_logit,
+    mean_sigmoid,
+    negentropy,
+)
 from heatproof.tensor.localization import aggregate_maps, localization
 from heatproof.tensor.neighbours import knn_distance
 from heatproof.tensor.patches import patch_sums
@@ -25,6 +33,8 @@ __all__ = [
     "knn_distance",
     "linear_impute",
     "localization",
+    "logit_variance",
+    "mean_logit",
     "mean_sigmoid",
     "negentropy",
     "patch_drops",

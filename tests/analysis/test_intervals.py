@@ -1,9 +1,16 @@
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.stats
 
-from heatproof.analysis.intervals import Estimate, bootstrap_means, rank, summarize
+from heatproof.analysis.intervals import (
+    Estimate,
+    bootstrap_means,
+    bootstrap_weights,
+    rank,
+    rank_bounds,
+    summarize,
+)
+from heatproof.tensor.noise import generator
 
 
 def frame(
@@ -31,25 +38,55 @@ def frame(
     return pd.DataFrame(rows)
 
 
-def test_the_interval_is_the_percentile_bootstrap():
-    values = np.random.default_rng(0).normal(0.3, 0.2, 200)
-    line = summarize(frame({"a": values.tolist()}), resamples=4000).iloc[0]
-    theirs = scipy.stats.bootstrap(
-        (values,), np.mean, n_resamples=4000, method="percentile", rng=np.random.default_rng(1)
-    ).confidence_interval
-    assert line["mean"] == pytest.approx(values.mean())
-    assert line["low"] == pytest.approx(theirs.low, abs=0.004)
-    assert line["high"] == pytest.approx(theirs.high, abs=0.004)
-
-
-def test_the_interval_has_its_nominal_coverage():
+def test_draws_are_studentized_means_of_resampled_clusters():
+    """Against a loop over draws: clusters of different sizes, and values that are missing."""
     rng = np.random.default_rng(0)
-    hits = 0
-    for trial in range(300):
-        draws = bootstrap_means(rng.normal(1.0, 1.0, (60, 1)), 400, seed=trial)
-        low, high = np.quantile(draws, [0.025, 0.975])
-        hits += low <= 1.0 <= high
-    assert 0.90 <= hits / 300 <= 0.98
+    values = rng.normal(0.3, 0.2, (40, 2))
+    values[rng.random((40, 2)) < 0.1] = np.nan
+    clusters = np.sort(rng.integers(0, 9, 40))
+    draws = bootstrap_means(values, 50, 0, clusters)
+    counts = generator(0, "bootstrap", 9).multinomial(9, np.full(9, 1 / 9), size=50)
+    for column, drawn in zip(values.T, draws.T, strict=True):
+        mean = np.nanmean(column)
+        sums, sizes = _by_cluster(column, clusters)
+        error = np.sqrt(((sums - mean * sizes) ** 2).sum()) / sizes.sum()
+        for count, draw in zip(counts, drawn, strict=True):
+            chosen = np.repeat(np.arange(9), count)
+            again = sums[chosen].sum() / sizes[chosen].sum()
+            spread = np.sqrt(((sums[chosen] - again * sizes[chosen]) ** 2).sum())
+            its_error = max(spread / sizes[chosen].sum(), error / 4)
+            t = (again - mean) / its_error
+            assert draw == pytest.approx(mean - np.sqrt(10 / 8) * t * error)
+
+
+def _by_cluster(column: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    members = [column[clusters == c] for c in np.unique(clusters)]
+    return (
+        np.array([np.nansum(m) for m in members]),
+        np.array([np.isfinite(m).sum() for m in members]),
+    )
+
+
+def test_the_samples_of_a_cluster_are_drawn_together():
+    """Four copies of every value say no more than one, and single clusters change nothing."""
+    values = np.random.default_rng(0).normal(size=30)
+    copies = Estimate.mean(np.repeat(values, 4), np.repeat(np.arange(30), 4))
+    assert copies == pytest.approx(Estimate.mean(values))
+    alone = Estimate.mean(np.repeat(values, 4))
+    assert (alone.high - alone.low) < 0.6 * (copies.high - copies.low)
+    (weights,) = bootstrap_weights(6, 10, clusters=list("abcabc"))
+    assert (weights[:, :3] == weights[:, 3:]).all()
+    (apart,) = bootstrap_weights(3, 10)
+    assert (weights[:, :3] == apart).all()
+    assert np.isnan(Estimate.mean(values, np.zeros(30))[1:]).all()
+
+
+def test_the_summary_draws_clusters():
+    values = np.random.default_rng(0).normal(size=30)
+    rows = frame({"a": np.repeat(values, 4).tolist()})
+    clustered = rows.assign(cluster=np.repeat([f"{i:02d}" for i in range(30)], 4))
+    line = summarize(clustered).iloc[0]
+    assert (line["mean"], line["low"], line["high"]) == pytest.approx(Estimate.mean(values))
 
 
 def test_comparisons_are_paired():
@@ -115,3 +152,24 @@ def test_an_estimate_of_a_mean_is_that_of_the_summary():
 )
 def test_the_sign_is_zero_if_the_interval_contains_zero(low: float, high: float, sign: int):
     assert Estimate(0.0, low, high).sign == sign
+
+
+def test_a_rank_interval_has_those_that_are_not_significantly_different():
+    """Two equal methods between one that is far better and one that is far worse."""
+    rng = np.random.default_rng(0)
+    means = np.array([0.9, 0.5, 0.49, 0.1])
+    draws = means + rng.normal(0, 0.02, (2000, 4))
+    best, worst = rank_bounds(means, draws, True)
+    assert best.tolist() == [1, 2, 2, 4]
+    assert worst.tolist() == [1, 3, 3, 4]
+    assert [ends.tolist() for ends in rank_bounds(-means, -draws, False)] == [
+        best.tolist(),
+        worst.tolist(),
+    ]
+
+
+def test_nothing_is_ranked_before_the_highest_possible_score():
+    draws = np.stack([np.ones(2000), np.linspace(0.2, 1, 2000), np.ones(2000)], 1)
+    best, worst = rank_bounds(np.array([1.0, 1.0, 1.0]), draws, True)
+    assert best.tolist() == [1, 1, 1]
+    assert worst.tolist() == [1, 3, 1]

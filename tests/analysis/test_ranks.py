@@ -10,7 +10,16 @@ import pytest
 from scipy.stats import spearmanr
 
 from heatproof.analysis.intervals import summarize
-from heatproof.analysis.ranks import agreement, flipped_pairs, kendall_w, rank_spread, standings
+from heatproof.analysis.ranks import (
+    agreement,
+    flipped_pairs,
+    kendall_w,
+    rank_spread,
+    ranked_layers,
+    standings,
+)
+from heatproof.bench.orchestrate import method_facts
+from heatproof.methods import Expression
 
 
 def scores(values: dict[str, np.ndarray], model: str = "net") -> pd.DataFrame:
@@ -74,6 +83,43 @@ def test_mean_rank_over_settings():
         "c": 2.5,
     }
     assert ranking.order == ["b", "a", "c"]
+
+
+def test_protocols_have_equal_weights_however_many_settings_they_have():
+    baselines = {name: apart(0.3, 0.2, 0.1) for name in ("zero", "blur", "uniform")}
+    deletion = scores({"zero": apart(0.3, 0.2, 0.1)})  # lower is better: the other way around
+    deletion["protocol"] = "deletion"
+    (ranking,) = standings(pd.concat([scores(baselines), deletion]))
+    assert ranking.weights.tolist() == [1, 1, 1, 3]
+    assert ranking.mean_ranks.tolist() == [2, 2, 2]
+    assert ranking.mean_rank("a") == (2, 2, 2)
+
+
+def test_methods_are_ranked_within_a_layer():
+    methods = ["ixg", "ixg@final", "gradcam@final", "random"]
+    facts = {name: method_facts(Expression.parse(name)) for name in methods}
+    rows = scores({"zero": apart(0.2, 0.5, 0.3, 0.4)})
+    rows["method"] = rows["method"].map(dict(zip("abcd", methods, strict=True)))
+    rows["layer"] = rows["method"].map(
+        dict(zip(methods, ["input", "f.8", "f.8", "input"], strict=True))
+    )
+    layers = ranked_layers(rows, facts)
+    assert layers == {
+        ("net", "ixg"): "input",
+        ("net", "ixg@final"): "final",
+        ("net", "gradcam@final"): "final",
+    }
+    (ranking,) = standings(rows, layers=layers)
+    # The control is ranked at every layer: against ixg it is first, at the last layer second.
+    assert ranking.ranks.tolist() == [[2, 1, 3, 2]]
+    at_input, at_final = ranking.by_layer
+    assert dict(zip(at_input.methods, at_input.ranks[0], strict=True)) == {"ixg": 2, "random": 1}
+    assert at_final.order == ["ixg@final", "random", "gradcam@final"]
+    assert at_final.layer == "final"
+    summary = summarize(rows, layers=layers)
+    assert summary["rank"].tolist() == [2, 1, 3, 2]
+    alone = ranked_layers(rows[rows["method"] != "ixg@final"], facts)
+    assert alone == {}  # every method at one layer: all are ranked together
 
 
 def test_differences_are_paired():

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import directed_hausdorff
+from scipy.stats import norm
 
 import heatproof.functional as F
 from heatproof.analysis.distance import hausdorff, least_distance
-from heatproof.analysis.distinctness import Trio, distinct, trios
-from heatproof.analysis.soundness import at_levels, points
+from heatproof.analysis.distinctness import Trio, distinct, random_halves, trios
+from heatproof.analysis.soundness import at_levels, points, steps_until
 from heatproof.bench.orchestrate import method_facts
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression
@@ -29,46 +30,64 @@ SETTINGS = [{}, {"compat": "soco"}, {"gate": 0.3}, {"score": "softmax", "eps": 0
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_decisions_are_repeated_in_every_bootstrap_draw(curves, settings):
+def test_levels_against_a_loop_over_draws(curves, settings):
+    """The accuracy of all samples decides, with a threshold that every draw shifts anew."""
     protocol = make_protocol("soundness", {"eps": 0.05, **settings})
-    score, mass = curves
+    score, mass = (torch.from_numpy(c).double() for c in curves)
     levels, resamples = (0.2, 0.5, 0.7, 0.99), 60
+    change = torch.cat([score[:, :1], score.diff(dim=1)], 1)
+    errors = ((change**2).mean(0).clamp(min=0.05) / 40).sqrt().numpy()
+    accuracy = score.mean(0).numpy()
 
-    def slow_soundness(rows):
-        s, m = torch.from_numpy(score[rows]).double(), torch.from_numpy(mass[rows]).double()
-        q = F.soundness(
-            s.mean(0) if protocol.score == "correct" else s,
-            m,
-            protocol.eps,
-            protocol.compat,
-            gate=protocol.gate,
-        )
-        reached = [next((k for k in range(12) if s.mean(0)[k] >= v - 1e-9), None) for v in levels]
-        return [np.nan if k is None else q[:, k].mean().item() for k in reached]
+    def is_false(k, shift):
+        gain = accuracy[k] - (accuracy[k - 1] if k else 0)
+        threshold = 0.05 + shift * errors[k]
+        if protocol.compat:
+            return gain <= threshold + 1e-6 and accuracy[k] > 0.04
+        return gain < threshold - 1e-6 and accuracy[k] > (protocol.gate or -1)
+
+    def mean_q(rows, shift, k):
+        m = mass[rows]
+        if protocol.score != "correct":
+            return F.soundness(score[rows], m, protocol.eps)[:, k].mean().item()
+        until = k if protocol.compat else k + 1
+        lost = sum(m[:, j] for j in range(until) if is_false(j, shift))
+        included = m[:, : k + 1].sum(1) + (1e-6 if protocol.compat else 0)
+        return ((m[:, : k + 1].sum(1) - lost) / included).mean().item()
 
     counts = generator(0, "bootstrap", 40).multinomial(40, np.full(40, 1 / 40), size=resamples)
-    draws = np.array([slow_soundness(np.repeat(np.arange(40), c)) for c in counts])
-    estimates = at_levels(protocol, score, mass, levels, resamples)
-    np.testing.assert_allclose(
-        [e.value for e in estimates], slow_soundness(np.arange(40)), rtol=1e-9
-    )
-    assert np.isnan(estimates[-1]).all()
+    shifts = generator(0, "decisions", "").standard_normal(resamples) * 2.5 / norm.ppf(0.975)
+    draws = []
+    for count, shift in zip(counts, shifts, strict=True):
+        rows = np.repeat(np.arange(40), count)
+        a_of_draw = score[rows].mean(0)
+        reached = [next((k for k in range(12) if a_of_draw[k] >= v - 1e-9), None) for v in levels]
+        draws.append([np.nan if k is None else mean_q(rows, shift, k) for k in reached])
+    drawn = np.array(draws)
+    estimates = at_levels(protocol, *curves, levels, resamples)
     for i, estimate in enumerate(estimates[:-1]):
-        finite = draws[:, i][np.isfinite(draws[:, i])]
-        np.testing.assert_allclose(estimate[1:], np.quantile(finite, [0.025, 0.975]), rtol=1e-9)
+        step = next(k for k in range(12) if accuracy[k] >= levels[i] - 1e-9)
+        assert estimate.value == pytest.approx(mean_q(np.arange(40), 0, step))
+        finite = drawn[:, i][np.isfinite(drawn[:, i])]
+        low, high = np.quantile(finite, [0.025, 0.975])
+        expected = (min(low, estimate.value), max(high, estimate.value))
+        np.testing.assert_allclose(estimate[1:], expected, rtol=1e-9)
+    assert np.isnan(estimates[-1]).all()
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_points_of_bootstrap_draws(curves, settings):
-    protocol = make_protocol("soundness", {"eps": 0.05, **settings})
-    score, mass = curves
-    counts = np.random.default_rng(1).multinomial(40, np.full(40, 1 / 40), size=5)
-    points_drawn = protocol.bootstrap_points(
-        torch.from_numpy(score), torch.from_numpy(mass), torch.from_numpy(counts)
-    )
-    for draw, weights in zip(points_drawn.numpy(), counts, strict=True):
-        rows = np.repeat(np.arange(40), weights)
-        np.testing.assert_allclose(draw, points(protocol, score[rows], mass[rows]).xy, rtol=1e-9)
+def test_a_step_that_gains_just_enough_keeps_the_estimate_in_the_interval():
+    """Every step gains exactly eps in 100 samples, so a resampled gain is smaller in a third of
+    the draws: their percentiles lie below the estimate of 1."""
+    score = (np.arange(60) >= np.arange(100)[:, None]).astype(np.float32)
+    protocol = make_protocol("soundness", {})
+    mass = np.ones((100, 60), np.float32)
+    (estimate,) = at_levels(protocol, score, mass, (0.5,), 400)
+    assert estimate.value == pytest.approx(1)
+    assert estimate.low < 0.1
+    assert estimate.low <= estimate.value <= estimate.high
+    assert steps_until(protocol, score, (0.5, 0.99)) == [(50, 50), (0, 0)]
+    surely = make_protocol("soundness", {"eps": 0.001})
+    assert steps_until(surely, np.ones((500, 60)), (0.5,)) == [(1, 0)]
 
 
 def test_samples_without_a_curve_or_a_positive_value_are_left_out(curves):
@@ -79,7 +98,11 @@ def test_samples_without_a_curve_or_a_positive_value_are_left_out(curves):
     )
     for ours, without in zip(points(protocol, score, mass), points(protocol, *curves), strict=True):
         np.testing.assert_array_equal(ours, without)
-    assert at_levels(protocol, score, mass, (0.5,), 10) == at_levels(protocol, *curves, (0.5,), 10)
+    with_them, without = (
+        at_levels(protocol, *some, (0.5,), 10)[0] for some in ((score, mass), curves)
+    )
+    assert with_them.value == pytest.approx(without.value)
+    assert np.isfinite(with_them).all()
     one = at_levels(protocol, curves[0][:1], curves[1][:1], (0.5,), 10)[0]
     assert np.isnan(one[1:]).all()
 
@@ -147,15 +170,22 @@ def test_trios_of_a_run():
 
 
 def test_distances_of_several_maps():
-    """Two trios of parallel lines; in the draws only the first trio's curve moves, by 0.1."""
+    """Two trios of parallel lines; only the first trio's curve differs between halves, by 0.1."""
     line = np.stack([np.linspace(0, 1, 9), np.zeros(9)], 1)
     apart = {"a": 0, "b": 0.2, "c": 0.5, "d": 0, "e": 1, "f": 2}
     curves = {name: line + np.array([0, up]) for name, up in apart.items()}
     result = distinct(
         [Trio("", "", *"abc"), Trio("", "", *"def")],
         curves,
-        {"a": curves["a"] + np.array([[[0, 0.1]]]), "d": curves["d"][None]},
+        {"a": [(line, line + np.array([0, 0.1]))] * 3, "d": [(line, line)]},
     )
     np.testing.assert_allclose(result.each, [(0.2, 0.1), (1, 0)], atol=1e-12)
     np.testing.assert_allclose(result.mean, (0.6, 0.05))
     assert result.spread == pytest.approx(np.std([0.2, 1], ddof=1))
+
+
+def test_halves_have_no_common_sample():
+    for a, b in random_halves(7):
+        assert sorted([*a, *b]) == list(range(7))
+        assert abs(len(a) - len(b)) == 1
+    assert random_halves(1) == []

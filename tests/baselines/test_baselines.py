@@ -35,6 +35,7 @@ PAINTED = [e.id for e in BASELINES if not e.imputes and e.id != "featurevis"]
 COMPAT = [
     "random-color",
     "local-mean",
+    "mosaic",
     "permutation",
     "local-permutation",
     "scramble-magnitude",
@@ -103,32 +104,46 @@ def test_uniform_covers_the_models_input_range(model):
     assert -1 <= painted.min() < -0.99 < 0.99 < painted.max() <= 1
 
 
-def test_normal_noise_stays_in_the_models_input_range(model):
-    painted = fill("normal", torch.zeros(40, 3, 32, 32), model)
+def test_normal_noise_is_clipped_only_on_request(model):
+    x = torch.zeros(40, 3, 32, 32)
     plain = Rng(0, [str(i) for i in range(40)]).normal("baseline normal", (3, 32, 32))
-    low, high = model.input_range
-    for channel in range(3):
-        inside = (plain[:, channel] > low[channel]) & (plain[:, channel] < high[channel])
-        assert (
-            painted[:, channel].min() == low[channel] and painted[:, channel].max() == high[channel]
-        )
-        assert torch.equal(painted[:, channel][inside], plain[:, channel][inside])
-        assert (
-            abs(
-                inside.float().mean()
-                - scipy.stats.norm.cdf([*low[channel, 0], *high[channel, 0]]) @ [-1, 1]
-            )
-            < 0.01
-        )
-    assert fill("normal(-1, 1)", torch.zeros(4, 3, 32, 32), None).abs().max() == 1
+    assert torch.equal(fill("normal", x, None), plain)
+    assert scipy.stats.kstest(plain.flatten(), "norm").pvalue > 1e-3
+    assert torch.equal(fill("normal(clip=true)", x, model), plain.clamp(*model.input_range))
+    assert torch.equal(fill("normal(-1, 1)", x, None), plain.clamp(-1, 1))
+    with pytest.raises(HeatproofError, match="both bounds or none"):
+        fill("normal(-1)", x, model)
+
+
+@pytest.mark.parametrize(
+    ("text", "distribution"),
+    [
+        ("additive-uniform", scipy.stats.uniform(0, 1)),
+        ("additive-uniform(-0.25, 0.25)", scipy.stats.uniform(-0.25, 0.5)),
+        ("additive-normal", scipy.stats.norm(0, 1)),
+        ("additive-normal(0.5)", scipy.stats.norm(0, 0.5)),
+    ],
+)
+def test_additive_noise_is_added_to_the_image(text, distribution):
+    x = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0)).double()
+    noise = (fill(text, x, None) - x).flatten()
+    assert scipy.stats.kstest(noise, distribution.cdf).pvalue > 1e-3
+
+
+def test_local_mean_is_the_mean_colour_of_the_image_as_in_the_papers_text():
+    x = torch.randn(2, 3, 9, 7, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(fill("local-mean", x, None), fill("image-mean", x, None))
+    assert torch.equal(
+        fill("local-mean(compat=xplique)", x, None), fill("mosaic(compat=xplique)", x, None)
+    )
 
 
 @pytest.mark.parametrize(
     ("height", "width", "cells"), [(32, 32, 8), (24, 16, 8), (29, 13, 8), (5, 40, 8), (9, 9, 2)]
 )
-def test_local_mean_is_the_mean_of_every_cell(height, width, cells):
+def test_a_mosaic_has_the_mean_of_every_cell(height, width, cells):
     x = torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(0))
-    painted = fill(f"local-mean(cells={cells})", x, None)
+    painted = fill(f"mosaic(cells={cells})", x, None)
     sizes = [set(), set()]
     for i in range(height):
         for j in range(width):
@@ -185,7 +200,7 @@ def test_blur_leaves_a_constant_image_unchanged():
         ("blur(size=4)", "must be odd"),
         ("uniform(1)", "both bounds or none"),
         ("random-color(1)", "both bounds or none"),
-        ("local-mean(cells=0)", "greater than or equal to 1"),
+        ("mosaic(cells=0)", "greater than or equal to 1"),
         ("permutation(compat=idsds)", "input should be 'xplique'"),
         ("zero(1)", "zero takes: no arguments"),
     ],

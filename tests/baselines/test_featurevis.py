@@ -60,6 +60,14 @@ def test_the_norm_of_the_embedding_decreases(name, arguments, reference):
     assert state["trace"].shape == (12,) and state["trace"][-3:].mean() < state["trace"][:3].mean()
 
 
+def test_an_embedding_that_is_not_near_zero_is_warned_of(vgg, reference):
+    with pytest.warns(UserWarning, match="is not near zero after 1 steps: its norm was"):
+        state = prepared("featurevis(steps=1, crops=1, whole=1)", vgg, reference)
+    assert not state["converged"]
+    state = prepared("featurevis(steps=60, crops=2, whole=1)", vgg, reference)
+    assert state["converged"] == (state["norm"] <= 0.1 * state["start"])
+
+
 def test_stored_facts_agree_with_the_image(vgg, reference):
     state = prepared(f"featurevis({QUICK})", vgg, reference)
     assert state["image"].shape == (3, 64, 64)

@@ -9,6 +9,7 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.data.cifar10 import CLASSES
+from heatproof.data.reference import reference_for
 from heatproof.errors import HeatproofError
 
 
@@ -135,3 +136,19 @@ def test_files_of_something_else_are_reported(tmp_path):
     }.items():
         with pytest.raises(HeatproofError, match=message):
             hp.load_data(f"cifar10:{tmp_path / name}.npz")
+
+
+def test_the_training_split_is_the_reference(formats):
+    """Methods and baselines that prepare from reference images apply without one being named."""
+    npz, *_ = formats
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 8, 3), nn.ReLU())
+    net = nn.Sequential(*net, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+    model = hp.Model(net, size=32, name="small")
+    evaluated = hp.load_data(f"cifar10:{npz}:test", model)
+    reference = reference_for(evaluated, model)
+    assert (reference.data.name, len(reference.indices)) == (f"cifar10:{npz}:train", 30)
+    trained_on = hp.load_data(f"cifar10:{npz}:train", model, limit=10)
+    assert list(reference_for(trained_on, model).indices) == list(range(10, 30))
+    summary = hp.evaluate(model, evaluated, ["iba(steps=2)@0"], ["sds"]).summary()
+    assert summary["n/a"].tolist() == [0] and summary["mean"].notna().all()

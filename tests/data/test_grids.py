@@ -1,5 +1,7 @@
 """Grids: which images are combined, and the pool they are drawn from."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from heatproof.data.grids import (
     Grids,
     GridSample,
     confident_images,
+    count_reused,
     draw_grids,
     label_confidence,
     make_grids,
@@ -41,6 +44,29 @@ def test_the_last_cell_repeats_the_class_of_the_first_with_another_image(grid):
         assert len({class_of(i) for i in cells}) == grid**2 - 1
     evaluated = [i for cells in grids for i in (cells[0], cells[-1])]
     assert len(set(evaluated)) == len(evaluated)
+
+
+@pytest.mark.parametrize("grid", [2, 3])
+def test_every_image_is_used_once_where_the_pool_is_large_enough(grid):
+    """As in the paper: 1,000 grids of 2×2 consist of 4,000 different images."""
+    pool = {label: list(range(100 * label, 100 * label + 50)) for label in range(40)}
+    grids = draw_grids(pool, grid, True, 1600 // grid**2)
+    images = [i for cells in grids for i in cells]
+    assert len(grids) == 1600 // grid**2 and len(set(images)) == len(images)
+    assert count_reused(grids) == 0
+
+
+def test_images_beside_the_evaluated_ones_are_reused_where_the_pool_is_too_small():
+    small = {label: images[:8] for label, images in POOL.items()}
+    grids = draw_grids(small, 2, True, 100)
+    assert len(grids) == 24  # every pair of images is evaluated
+    evaluated = [i for cells in grids for i in (cells[0], cells[-1])]
+    assert len(set(evaluated)) == len(evaluated) == 48
+    assert all(len({class_of(i) for i in cells}) == 3 for cells in grids)
+    first_reuse = next(n for n in range(25) if count_reused(grids[:n]))
+    assert 9 <= first_reuse <= 12  # 12 grids would have all 48 images once
+    counts = Counter(i for cells in grids for i in cells)
+    assert count_reused(grids) == sum(n > 1 for n in counts.values()) > 0
 
 
 @pytest.mark.parametrize("repeated", [False, True])
@@ -136,6 +162,62 @@ def test_confidences_are_computed_once(bright):
     before = model.pass_counts.copy()
     confident_images([(model, data)], 0.3)
     assert model.pass_counts == before
+
+
+def again(model):
+    """Return the same model as another process would build it."""
+    return hp.Model(type(model.module)(), size=8, mean=(0, 0, 0), std=(1, 1, 1), name=model.name)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEATPROOF_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_confidences_are_kept_for_the_next_process(bright, cache):
+    _, data = bright
+    first = again(bright[0])
+    expected = label_confidence(first, data)
+    assert sum(first.pass_counts.values()) > 0
+    (file,) = (cache / "confidences").iterdir()
+    second = again(bright[0])
+    assert torch.equal(label_confidence(second, data), expected)
+    assert not second.pass_counts
+
+    content = file.read_bytes()
+    damaged = bytearray(content)
+    damaged[100] ^= 1
+    for bad in (bytes(damaged), content[:-8], b""):
+        file.write_bytes(bad)
+        third = again(bright[0])
+        assert torch.equal(label_confidence(third, data), expected)
+        assert sum(third.pass_counts.values()) > 0  # computed again
+        assert file.read_bytes() == content
+
+
+def test_kept_confidences_belong_to_model_data_and_preprocessing(bright, cache):
+    model, data = bright
+    label_confidence(again(model), data)
+    darker = hp.Model(Brightness(), size=8, mean=(0.1, 0, 0), std=(1, 1, 1), name="bright")
+    other_images = hp.TensorData(data.images.flip(0), data.labels)
+    other_labels = hp.TensorData(data.images, [1, *data.labels[1:]])
+    for changed, its_data in (
+        (darker, data),
+        (again(model), other_images),
+        (again(model), other_labels),
+    ):
+        label_confidence(changed, its_data)
+        assert sum(changed.pass_counts.values()) > 0
+    same = again(model)
+    label_confidence(same, hp.TensorData(data.images.clone(), data.labels))
+    assert not same.pass_counts
+
+
+def test_confidences_are_computed_where_the_cache_cannot_be_written(bright, cache):
+    cache.write_text("not a directory")
+    model, data = bright
+    assert torch.equal(label_confidence(again(model), data), label_confidence(model, data))
 
 
 def test_a_grid_is_its_images_side_by_side(bright):

@@ -33,8 +33,9 @@ def test_image_colours_agree_with_the_notebooks(case, x, text, name):
     torch.testing.assert_close(fill(text, x).double(), theirs, rtol=1e-6, atol=1e-7)
 
 
-def test_local_means_agree_with_the_notebooks(case, x):
-    ours = fill("local-mean(compat=xplique)", x)
+@pytest.mark.parametrize("name", ["local-mean", "mosaic"])
+def test_local_means_agree_with_the_notebooks(case, x, name):
+    ours = fill(f"{name}(compat=xplique)", x)
     torch.testing.assert_close(ours, stored(case, "local_mean"), rtol=1e-6, atol=1e-6)
 
 

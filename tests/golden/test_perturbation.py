@@ -44,7 +44,7 @@ def test_occlusion_of_the_grid_paper(
         golden_model(name), *inputs(case), f"occlusion({size}, {stride})@{layers[name][layer]}"
     )
     deviation(
-        "occlusion",
+        f"occlusion({size}, {stride})",
         "the grid paper's code",
         ours,
         case[f"{name}__{layer}__Occlusion_Occ{size}_{stride}"],
@@ -55,8 +55,9 @@ def test_occlusion_of_the_grid_paper(
 @pytest.mark.parametrize(("size", "stride"), [(7, 7), (4, 2), (3, 3)])
 def test_occlusion_of_xplique(golden, golden_model, size, stride, deviation, native, assert_maps):
     case = golden("case12_xplique_methods")
-    ours = native(golden_model("vgg"), *nhwc(case), f"occlusion({size}, {stride}, compat=xplique)")
-    deviation("occlusion", "Xplique 2.0", ours, case[f"occlusion_{size}_{stride}"][..., 0])
+    method = f"occlusion({size}, {stride}, compat=xplique)"
+    ours = native(golden_model("vgg"), *nhwc(case), method)
+    deviation(method, "Xplique 2.0", ours, case[f"occlusion_{size}_{stride}"][..., 0])
     assert_maps(ours, case[f"occlusion_{size}_{stride}"][..., 0])
 
 
@@ -87,20 +88,11 @@ def test_rise_of_idsds(golden, golden_model, name, fill, deviation, inputs, asse
     ours = rise_maps(
         golden_model(name), x, target, stored_masks(case, "", 32), 0.1, "softmax", noise
     )
-    deviation(
-        "rise" if fill == "zero" else "rise-u",
-        "the IDSDS code",
-        ours,
-        case[f"{name}__idsds__{fill}__map"],
-    )
+    method = "rise(masks=200)" if fill == "zero" else "rise-u(masks=200)"
+    deviation(method, "the IDSDS code", ours, case[f"{name}__idsds__{fill}__map"])
     assert_maps(ours, case[f"{name}__idsds__{fill}__map"])
     if fill == "zero":
-        deviation(
-            "rise" if fill == "zero" else "rise-u",
-            "the IDSDS code",
-            ours,
-            case[f"{name}__rao__Input__map"],
-        )
+        deviation(method, "the grid paper's code", ours, case[f"{name}__rao__Input__map"])
         assert_maps(ours, case[f"{name}__rao__Input__map"])
 
 
@@ -119,7 +111,9 @@ def test_rise_at_a_middle_layer(golden, golden_model, name, deviation, inputs, a
         "softmax",
         None,
     )
-    deviation("rise", "the grid paper's code", ours, case[f"{name}__rao__Middle__map"])
+    deviation(
+        "rise(masks=200, cells=6)", "the grid paper's code", ours, case[f"{name}__rao__Middle__map"]
+    )
     assert_maps(ours, case[f"{name}__rao__Middle__map"])
 
 
@@ -151,30 +145,19 @@ def test_sobol(golden, golden_model, cells, designs, deviation, native, assert_m
         replicated_designs(cells**2, designs), case[f"{prefix}masks"][used].reshape(len(used), -1)
     )
     indices = total_indices(torch.from_numpy(case[f"{prefix}outputs"][:, used]).double(), designs)
-    deviation("sobol", "Xplique 2.0", indices, case[f"{prefix}grid_scores"].reshape(3, -1))
     assert_maps(indices, case[f"{prefix}grid_scores"].reshape(3, -1))
     x, target = nhwc(case)
-    deviation(
-        "sobol",
-        "Xplique 2.0",
-        enlarged(torch.from_numpy(case[f"{prefix}grid_scores"]).reshape(3, -1), x, "xplique"),
-        case[f"{prefix}map"][..., 0],
-    )
     assert_maps(
         enlarged(torch.from_numpy(case[f"{prefix}grid_scores"]).reshape(3, -1), x, "xplique"),
         case[f"{prefix}map"][..., 0],
     )
-    for compat, stored in {
-        "xplique": case[f"{prefix}map"],
-        "None": case[f"{prefix}map"].clip(0),
-    }.items():
-        ours = native(
-            golden_model("vgg"),
-            x,
-            target,
-            f"sobol(designs={designs}, cells={cells}, compat={compat})",
-        )
-        deviation("sobol", "Xplique 2.0", ours, stored[..., 0])
+    for compat, against, stored in (
+        ("xplique", "Xplique 2.0", case[f"{prefix}map"]),
+        ("None", "Xplique 2.0, positive part", case[f"{prefix}map"].clip(0)),
+    ):
+        method = f"sobol(designs={designs}, cells={cells}, compat={compat})"
+        ours = native(golden_model("vgg"), x, target, method)
+        deviation(method, against, ours, stored[..., 0])
         assert_maps(ours, stored[..., 0])
 
 
@@ -184,12 +167,10 @@ def test_hsic(golden, golden_model, cells, masks, deviation, native, assert_maps
     kept = sobol_sequence(masks, cells**2) > 0.5
     np.testing.assert_array_equal(kept, case[f"{prefix}masks"].reshape(masks, -1))
     found = dependence(kept, torch.from_numpy(case[f"{prefix}outputs"]).double(), "xplique")
-    deviation("hsic", "Xplique 2.0", found, case[f"{prefix}grid_scores"].reshape(3, -1))
     assert_maps(found, case[f"{prefix}grid_scores"].reshape(3, -1))
-    ours = native(
-        golden_model("vgg"), *nhwc(case), f"hsic(masks={masks}, cells={cells}, compat=xplique)"
-    )
-    deviation("hsic", "Xplique 2.0", ours, case[f"{prefix}map"][..., 0])
+    method = f"hsic(masks={masks}, cells={cells}, compat=xplique)"
+    ours = native(golden_model("vgg"), *nhwc(case), method)
+    deviation(method, "Xplique 2.0", ours, case[f"{prefix}map"][..., 0])
     assert_maps(ours, case[f"{prefix}map"][..., 0])
 
 
@@ -262,8 +243,9 @@ def test_extremal_perturbations(
     case = golden("case15_bonus_deeplift_extremal")
     x, target = inputs(case)
     model = golden_model(name) if precision == "single" else double_model(name)
-    ours = native(model, x[:2], target[:2], f"extremal(steps={steps}, step=4, sigma=8, blur=20)")
-    deviation("extremal", "TorchRay, up to 10 steps", ours, case[f"{name}__ep_iter{steps}"][:, 0])
+    method = f"extremal(steps={steps}, step=4, sigma=8, blur=20)"
+    ours = native(model, x[:2], target[:2], method)
+    deviation(method, "TorchRay", ours, case[f"{name}__ep_iter{steps}"][:, 0])
     assert_maps(ours, case[f"{name}__ep_iter{steps}"][:, 0])
 
 

@@ -37,7 +37,7 @@ def test_xplique(golden, golden_model, method, stored, deviation, native, assert
         torch.from_numpy(case["targets"]),
     )
     deviation(
-        method,
+        f"{method}(reduce=mean)",
         "Xplique 2.0",
         native(golden_model("vgg"), x, target, f"{method}(reduce=mean)"),
         case[stored][..., 0],
@@ -54,16 +54,16 @@ def test_deeplift_of_captum(golden, golden_model, deviation, inputs, assert_maps
         .function(golden_model("vgg"), *inputs(case), rng=None, compat="captum")
         .numpy()
     )
-    deviation("deepshap", "Captum 0.9, compat=captum", ours, case["vgg__deeplift_zero"])
+    deviation("deepshap(compat=captum)", "Captum 0.9", ours, case["vgg__deeplift_zero"])
     assert_maps(ours, case["vgg__deeplift_zero"])
 
 
 LRP = {
-    "focus_eps0.25": "lrp-focus",
-    "composite_g0.0_eps0.25": "lrp-composite(gamma=0)",
-    "composite_g0.01_eps0.25": "lrp-composite(gamma=0.01)",
-    "composite_g0.25_eps0.25": "lrp-composite",
-    "composite_g0.25_eps1e-6": "lrp-composite(epsilon=1e-6)",
+    "focus_eps0.25": "lrp-focus(start=one)",
+    "composite_g0.0_eps0.25": "lrp-composite(gamma=0, start=one)",
+    "composite_g0.01_eps0.25": "lrp-composite(gamma=0.01, start=one)",
+    "composite_g0.25_eps0.25": "lrp-composite(start=one)",
+    "composite_g0.25_eps1e-6": "lrp-composite(epsilon=1e-6, start=one)",
 }
 
 
@@ -85,7 +85,7 @@ def test_zennit(golden, double_model, name, stored, deviation, native, inputs, a
     maps = case[f"{name}__{stored}__onehot"]
     maps = maps.sum(1) if maps.ndim == 4 else maps
     ours = native(as_zennit_leaves_it(double_model(name)), *inputs(case), LRP[stored])
-    deviation(LRP[stored].partition("(")[0], "Zennit 0.5, its norms", ours, maps)
+    deviation(LRP[stored], "Zennit 0.5, its norms", ours, maps)
     assert_maps(ours, maps)
     exact = native(double_model(name), *inputs(case), LRP[stored])
     assert np.abs(exact - maps).max() < 1e-3 * np.abs(maps).max()
@@ -116,7 +116,7 @@ def test_single_precision_changes_a_small_fraction_of_a_map(
 def test_zennit_channel_by_channel(golden, golden_model, name, inputs, assert_maps):
     case = golden("case13_lrp")
     ours = METHODS["lrp-focus"].function(
-        as_zennit_leaves_it(golden_model(name)), *inputs(case), rng=None
+        as_zennit_leaves_it(golden_model(name)), *inputs(case), rng=None, start="one"
     )
     assert_maps(ours.numpy(), case[f"{name}__focus_eps0.25__onehot"])
 
@@ -127,7 +127,8 @@ def test_zennit_channel_by_channel(golden, golden_model, name, inputs, assert_ma
 )
 def test_zennit_at_a_layer(golden, golden_model, name, layer, native, inputs, assert_maps):
     case = golden("case13_lrp")
-    ours = native(as_zennit_leaves_it(golden_model(name)), *inputs(case), f"lrp-focus@{layer}")
+    method = f"lrp-focus(start=one)@{layer}"
+    ours = native(as_zennit_leaves_it(golden_model(name)), *inputs(case), method)
     assert_maps(ours, case[f"{name}__focus_nozb_eps0.25__at_{layer}__onehot"])
 
 
@@ -142,5 +143,5 @@ def test_zennit_without_a_rule_for_the_image(
     case = golden("case13_lrp")
     x, target = inputs(case)
     model = as_zennit_leaves_it(double_model(name))
-    ours = relevance(model, x.double(), target, rule, epsilon, box=False).sum(1)
+    ours = relevance(model, x.double(), target, rule, epsilon, box=False, start="one").sum(1)
     assert_maps(ours.numpy(), case[f"{name}__{stored}__onehot"])

@@ -50,12 +50,55 @@ def test_maps_are_matched_by_sample_id(model, tmp_path, kind):
         np.savez(path, **maps_by_id) if kind == ".npz" else save_file(maps_by_id, path)
     result = hp.evaluate(model, data, [f"file:{path}", f"file:{path}|abs", "ixg"], ["sds"])
     rows = result.scores[result.scores["method"] == f"file:{path}"].set_index("sample")
-    assert rows.loc[data.ids[2], "status"] == "failed"
+    assert rows.loc[data.ids[2], "status"] == "missing"
+    assert rows.loc[data.ids[2], "message"].startswith("no map was saved for this sample")
+    assert np.isnan(rows.loc[data.ids[2], "value"])
+    assert result.failures.empty
     for i in order:
         expected = result.scores[
             (result.scores["method"] == "ixg") & (result.scores["sample"] == data.ids[i])
         ]["value"].item()
         assert rows.loc[data.ids[i], "value"] == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize("kind", [".npz", ".safetensors", ".npy"])
+def test_maps_are_judged_only_for_the_class_they_explain(model, tmp_path, kind):
+    data = hp.load_data("paperbirds:test", model, limit=3)
+    maps = torch.rand(4, 16, 16, generator=torch.Generator().manual_seed(0)).numpy()
+    right, wrong = data.labels[0], (data.labels[1] + 1) % model.n_classes
+    keys = [
+        f"{data.ids[0]}\t{right}",
+        f"{data.ids[1]}\t{wrong}",
+        data.ids[2],  # names no class
+        f"{data.ids[0]}\t{(right + 1) % model.n_classes}",  # a second map of the first sample
+    ]
+    path = tmp_path / f"mine{kind}"
+    if kind == ".npy":
+        np.save(path, maps)
+        path.with_suffix(".txt").write_text("\n".join(keys))
+    elif kind == ".npz":
+        np.savez(path, **dict(zip(keys, maps, strict=True)))
+    else:
+        save_file(dict(zip(keys, maps, strict=True)), path)
+    plain = tmp_path / "plain.npz"
+    np.savez(plain, **{data.ids[0]: maps[0]})
+    result = hp.evaluate(model, data, [f"file:{path}", f"file:{plain}"], ["sds"])
+    by_sample = result.scores.set_index(["method", "sample"])
+    rows = by_sample.loc[f"file:{path}"].loc[list(data.ids)]
+    assert rows["status"].tolist() == ["ok", "missing", "ok"]
+    assert rows["message"].tolist()[1] == (
+        f"the saved map explains class {wrong}, not the class {data.labels[1]} that is evaluated"
+    )
+    assumed = f"no class named in mine{kind}: assumed to explain class {data.labels[2]}"
+    assert rows["note"].tolist() == ["", "", assumed]
+    expected = by_sample.loc[(f"file:{plain}", data.ids[0]), "value"]
+    assert rows["value"].iloc[0] == expected
+
+
+def test_a_class_that_is_no_number_is_reported(tmp_path):
+    np.savez(tmp_path / "mine.npz", **{"a\tdog": np.zeros((8, 8))})
+    with pytest.raises(HeatproofError, match="after the tab stands the index of a class"):
+        Expression.parse(f"file:{tmp_path}/mine.npz")
 
 
 def test_rewritten_maps_are_read_again(model, tmp_path):
@@ -94,4 +137,5 @@ def test_files_that_do_not_fit_are_reported(model, tmp_path):
         Expression.parse(f"file:{tmp_path}/evil.npy")
     np.savez(tmp_path / "other.npz", elsewhere=np.zeros((8, 8)))
     result = hp.evaluate(model, "paperbirds:test", [f"file:{tmp_path}/other.npz"], ["sds"], limit=2)
-    assert result.scores["message"].str.contains("it has ids like elsewhere").all()
+    assert result.scores["message"].str.contains("other.npz has ids like elsewhere").all()
+    assert (result.scores["status"] == "missing").all()

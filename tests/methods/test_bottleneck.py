@@ -51,7 +51,8 @@ def test_the_slope_is_the_gradient_of_the_loss(model, birds):
         logits = part(keep * h + (1 - keep) * noise[:, copy])
         losses.append(nn.functional.cross_entropy(logits, target, reduction="none"))
     (expected,) = torch.autograd.grad(torch.stack(losses).mean(0).sum(), keep)
-    slope = _slope(part, h, target, keep.detach(), noise, active)
+    slope, entropy = _slope(part, h, target, keep.detach(), noise, active)
+    torch.testing.assert_close(entropy, torch.stack(losses).mean(0).detach(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(slope, expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item())
 
 

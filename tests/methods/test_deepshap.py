@@ -32,6 +32,24 @@ def test_captum_agrees(raw, spread, shipped, name):
     assert_maps_close(raw(model, x, target, "deepshap", compat="captum"), theirs)
 
 
+@pytest.mark.parametrize("name", ["resnet", "vgg"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_captums_deepshap_agrees(raw, spread, shipped, deviation, name):
+    """Captum's DeepLiftShap wants at least two references; both are zero, as in Li et al. 2024."""
+    model = hp.Model(copy.deepcopy(shipped(name).module).double(), size=64)
+    x = spread((2, 3, 64, 64)).double()
+    target = torch.tensor([1, 5])
+    references = torch.zeros(2, 3, 64, 64).double()
+    method = captum.attr.DeepLiftShap(model.module)
+    theirs = method.attribute(x, references, target=target)
+    ours = raw(model, x, target, "deepshap", compat="captum")
+    deviation("deepshap(compat=captum)", "Captum 0.9", ours, theirs)
+    assert_maps_close(ours, theirs)
+    if name == "vgg":  # the default attributes gains and losses of max pools
+        default = raw(model, x, target, "deepshap")
+        assert (default - theirs).abs().max() > 0.1 * theirs.abs().max()
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 @pytest.mark.parametrize("layer", ["input", "middle", "final", "cam"])
 @pytest.mark.parametrize("score", ["logit", "softmax", "logprob"])

@@ -6,7 +6,8 @@ import torch
 
 import heatproof as hp
 from heatproof.errors import HeatproofError
-from heatproof.methods import TRANSFORMS, Expression
+from heatproof.methods import TRANSFORMS, Explainer, Expression
+from heatproof.models.batch import ModelBatch
 from heatproof.tensor.noise import Rng
 
 IDS = ["a", "b", "c"]
@@ -92,7 +93,7 @@ def test_a_map_does_not_depend_on_the_batch_and_stays_in_range(maps, name, schem
 
 
 def test_transforms_work_in_an_expression(golden_model, images):
-    """They apply at the resolution of the layer, with noise keyed by sample and seed."""
+    """Noise is keyed by sample and seed."""
     model, (x, target) = golden_model("vgg"), images
     assert Expression.parse("gradcam|remove(random)").label == "gradcam|remove(random)"
     assert not Expression.parse("ixg|introduce(constant)").signed
@@ -104,3 +105,80 @@ def test_transforms_work_in_an_expression(golden_model, images):
     )
     with pytest.raises(HeatproofError, match="'constant', 'random' or 'partial'"):
         Expression.parse("ixg|remove(some)")
+
+
+def bilinear(values, size):
+    """Resize a map as slowly as can be; pixels are squares, and the border is repeated."""
+    height, width = values.shape
+
+    def between(at, count):
+        position = min(max((at + 0.5) * count / size - 0.5, 0), count - 1)
+        first = int(position)
+        return first, min(first + 1, count - 1), position - first
+
+    large = np.zeros((size, size))
+    for i in range(size):
+        top, bottom, down = between(i, height)
+        for j in range(size):
+            left, right, across = between(j, width)
+            upper = (1 - across) * values[top, left] + across * values[top, right]
+            lower = (1 - across) * values[bottom, left] + across * values[bottom, right]
+            large[i, j] = (1 - down) * upper + down * lower
+    return large
+
+
+def table_3(change, scheme, values, shift):
+    """Change a map in [0, 1] as Table 3 of Li et al. 2024 says, pixel by pixel."""
+    sign = -1 if change == "remove" else 1
+    changed = values.copy()
+    if scheme == "partial":
+        order = sorted(range(values.size), key=lambda pixel: values.flat[pixel])
+        begin, end = (0.6, 0.8) if change == "remove" else (0, 0.4)
+        for pixel in order[int(begin * values.size) : int(end * values.size)]:
+            changed.flat[pixel] = 0 if change == "remove" else np.quantile(values, 0.8)
+        return changed
+    for pixel in range(values.size):
+        by = 0.6 if scheme == "constant" else 0.6 * shift.flat[pixel]
+        changed.flat[pixel] = min(max(values.flat[pixel] + sign * by, 0), 1)
+    return changed
+
+
+@pytest.mark.parametrize("change", ["remove", "introduce"])
+@pytest.mark.parametrize("scheme", ["constant", "random", "partial"])
+def test_maps_of_a_layer_are_changed_at_the_pixels_of_the_image(
+    golden_model, images, change, scheme
+):
+    model, (x, target) = golden_model("vgg"), images
+    ids = [str(i) for i in range(len(x))]
+    # Without the ReLU there are no ties at zero, whose order is random.
+    method = "ixg@cam|smooth(3)|abs"
+    small = Explainer(ModelBatch(model, x, target), Rng(0, ids))
+    native = small.transformed(Expression.parse(method), small.native(Expression.parse(method)))
+    assert native.shape[-1] < model.size
+    changed = hp.explain(model, x, target, f"{method}|{change}({scheme})")
+    shift = Rng(0, ids).uniform(change, x.shape[2:]).numpy()
+    for i, values in enumerate(native.double().numpy()):
+        large = np.clip(bilinear(values, model.size), 0, None)
+        large /= large.max()
+        expected = table_3(change, scheme, large, shift[i])
+        # Pixels at the border repeat values; which of them a fraction includes is arbitrary.
+        bounds = [int(f * large.size) - d for f in (0.4, 0.6, 0.8) for d in (0, 1)]
+        ends = np.sort(large.flat)[bounds]
+        clear = np.abs(large[..., None] - ends).min(-1) > 1e-6
+        assert clear.mean() > 0.95
+        np.testing.assert_allclose(changed[i][clear], expected[clear], atol=1e-5)
+
+
+def test_a_transform_after_one_at_the_image_acts_on_its_pixels(golden_model, images):
+    model, (x, target) = golden_model("vgg"), images
+    unit_maps = hp.explain(model, x, target, "gradcam|unit")
+    smooth = hp.explain(model, x, target, "gradcam|unit|smooth(3)")
+    again = TRANSFORMS["smooth"].apply(unit_maps, {"size": 3}, Rng(0, IDS))
+    torch.testing.assert_close(smooth, again, rtol=1e-4, atol=1e-6)
+    before = hp.explain(model, x, target, "gradcam|smooth(3)|unit")
+    assert not torch.allclose(smooth / smooth.amax((1, 2), keepdim=True), before, atol=1e-2)
+
+
+def test_the_key_of_a_transform_contains_its_version():
+    keys = [Expression.parse(f"ixg|{name}").canonical for name in ("unit", "abs")]
+    assert keys[0].endswith("|unit+2") and keys[1].endswith("|abs")

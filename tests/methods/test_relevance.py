@@ -21,7 +21,6 @@ from heatproof.methods.relevance import (
     relevance,
     z_plus,
 )
-from heatproof.models.nets import Scale
 
 NETS = ["resnet", "vgg", "vgg-bn", "resnet-nobn", "vgg-nobias", "resnet-nobias"]
 GAMMAS = [0, 0.001, 0.01, 0.1, 0.25, math.inf]
@@ -224,9 +223,9 @@ def test_zennit_agrees(zennit, raw, birds, name, rule):
         [SequentialMergeBatchNorm()],
     )
     ours = (
-        raw(model, x, target, "lrp-focus")
+        raw(model, x, target, "lrp-focus", start="one")
         if rule == "plus"
-        else raw(model, x, target, "lrp-composite", gamma=rule)
+        else raw(model, x, target, "lrp-composite", gamma=rule, start="one")
     )
     assert_like(ours, theirs, 1e-4)
 
@@ -254,7 +253,7 @@ def test_zennit_agrees_on_torchvisions_nets(zennit, raw, spread, name):
     )
     plain = [ZPlus(), [canonizer]]
     theirs = by_zennit(exact_norms(net), x, target, model, *plain)
-    assert_like(raw(model, x, target, "lrp-focus"), theirs, 1e-4, 1e-3)
+    assert_like(raw(model, x, target, "lrp-focus", start="one"), theirs, 1e-4, 1e-3)
 
 
 # Properties
@@ -314,13 +313,37 @@ def test_relevance_is_conserved_without_biases(monkeypatch, birds, name, rule):
     model, x, target = birds(name)
     model, x = without_biases(model.module), x.double()
     convolution = z_plus if rule == "plus" else gamma_rule(rule)
-    sums = relevance(model, x, target, convolution, 1e-6, box=False).sum((1, 2, 3))
+    ones = relevance(model, x, target, convolution, 1e-6, box=False, start="one")
+    sums = ones.sum((1, 2, 3))
     torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=5e-3)
     monkeypatch.setattr(
         "heatproof.methods.relevance.stable", lambda z, epsilon=0: torch.where(z == 0, 1, z)
     )
-    sums = relevance(model, x, target, convolution, 0, box=False).sum((1, 2, 3))
+    sums = relevance(model, x, target, convolution, 0, box=False, start="one").sum((1, 2, 3))
     torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-9)
+    sums = relevance(model, x, target, convolution, 0, box=False).sum((1, 2, 3))
+    logits = model.logits(x).gather(1, target[:, None])[:, 0]
+    torch.testing.assert_close(sums, logits, rtol=1e-9, atol=1e-9)
+
+
+def test_positive_relevance_speaks_for_the_class_whatever_the_sign_of_its_logit(spread):
+    """From the logit, a map has the signs of the contributions; from one, the logit's sign too."""
+    model = hp.load_model("paperbirds/resnet")
+    x = spread((3, 3, 64, 64))
+    target = model.logits(x).argmin(1)
+    logit = model.logits(x).gather(1, target[:, None])[:, 0]
+    assert (logit < 0).all()
+    notes = hp.MapNotes(len(x))
+    from_logit = hp.explain(model, x, target, "lrp-focus@final", notes=notes)
+    from_one = hp.explain(model, x, target, "lrp-focus(start=one)@final", notes=hp.MapNotes(len(x)))
+    contributions = hp.explain(model, x, target, "ixg@final")
+    flat = torch.stack([from_logit, contributions, -from_one]).flatten(2)
+    for maps in flat[1:]:
+        assert (torch.cosine_similarity(flat[0], maps, dim=1) > 0.99).all()
+    for note, value in zip(notes.texts, logit.tolist(), strict=True):
+        assert note == f"the target's logit is negative: {value:.3g}"
+    with pytest.warns(UserWarning, match="speaks against the class"):
+        hp.explain(model, x, target, "lrp-focus(start=one)@final")
 
 
 def test_gamma_without_end_is_z_plus(raw, birds):
@@ -342,8 +365,8 @@ def test_gamma_zero_is_the_epsilon_rule(birds, name):
 def test_the_rule_of_the_image_is_for_the_image_alone(birds):
     model, x, target = birds("vgg")
     assert not torch.allclose(
-        relevance(model, x, target, z_plus, 0.25),
-        relevance(model, x, target, z_plus, 0.25, box=False),
+        relevance(model, x, target, z_plus, 0.25, start="one"),
+        relevance(model, x, target, z_plus, 0.25, box=False, start="one"),
     )
     tail, h = model.tail("conv1"), model.activation(x, "conv1")
     assert torch.equal(
@@ -553,6 +576,83 @@ def test_factors_and_shifts_behind_a_convolution_are_part_of_it(raw, spread):
     assert_like(ours, expected)
 
 
+class Normalized(nn.Module):
+    """Normalizes the image in one of many notations, or has that merged into its convolution."""
+
+    def __init__(self, normalize):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.fc = nn.Linear(4, 3)
+        self.normalize = normalize
+        if normalize is None:
+            weight = self.conv.weight.data
+            self.conv.bias.data += (weight * SHIFT).sum((1, 2, 3))
+            weight *= FACTOR
+
+    def forward(self, x):
+        x = x if self.normalize is None else self.normalize(x)
+        return self.fc(self.conv(x).relu().mean((2, 3)))
+
+
+FACTOR = torch.tensor([0.458, -0.6, 2.0])[:, None, None]
+SHIFT = torch.tensor([-0.03, 0.5, 0.25])[:, None, None]
+
+
+def by_channel(x):
+    """Normalize as torchvision's GoogLeNet and Inception do."""
+    channels = [torch.unsqueeze(x[:, i], 1) * FACTOR[i].item() + SHIFT[i].item() for i in range(3)]
+    return torch.cat(channels, 1)
+
+
+NORMALIZED = {
+    "by channel": by_channel,
+    "at once": lambda x: FACTOR * x + SHIFT,
+    "mean and std": lambda x: (x - (-SHIFT / FACTOR)) / (1 / FACTOR),
+    "from the constant": lambda x: SHIFT - x * -FACTOR,
+    "in place": lambda x: x.clone().mul_(FACTOR).add_(SHIFT),
+}
+
+
+@pytest.mark.parametrize("how", NORMALIZED)
+@pytest.mark.parametrize("method", ["lrp-focus", "lrp-composite"])
+def test_factors_and_shifts_of_the_image_are_part_of_the_first_convolution(
+    raw, spread, how, method
+):
+    x, target = spread((2, 3, 8, 8)), torch.tensor([0, 2])
+    model, merged = (hp.Model(Normalized(n), size=8) for n in (NORMALIZED[how], None))
+    assert_like(model.logits(x), merged.logits(x))
+    assert_like(raw(model, x, target, method), raw(merged, x, target, method))
+
+
+@pytest.mark.parametrize(("name", "size"), [("googlenet", 64), ("inception_v3", 96)])
+def test_networks_of_torchvision_that_normalize_the_image(torchvision, raw, spread, name, size):
+    """Relevance is conserved without biases; in double precision."""
+    torch.manual_seed(0)
+    net = getattr(torchvision.models, name)(
+        weights=None, num_classes=7, transform_input=True, init_weights=False
+    )
+    net = net.double().eval()
+    nn.init.zeros_(net.fc.bias)
+    norms = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.train().momentum = None  # after one pass, signals neither vanish nor explode
+    with torch.no_grad():
+        net(spread((4, 3, size, size), 1).double())
+    for norm in norms:
+        norm.running_mean.zero_()
+    net.eval()
+    model = hp.Model(net, size=size, name=name)
+    x, target = spread((2, 3, size, size)).double(), torch.tensor([1, 5])
+    logits = Propagation(model, Rules(z_plus, z_plus, model.input_range)).logits(
+        x.clone().requires_grad_()
+    )
+    assert_like(logits.detach(), model.logits(x), 1e-10)
+    for layer in ("input", "middle", "final"):
+        maps = raw(model, x, target, "lrp-focus", layer, epsilon=1e-12, start="one")
+        torch.testing.assert_close(maps.sum((1, 2, 3)), torch.ones(2).double(), rtol=1e-3, atol=0)
+
+
 def test_operations_without_a_rule_are_named(birds, spread):
     model, x, _ = birds("vit")
     with pytest.raises(
@@ -561,14 +661,13 @@ def test_operations_without_a_rule_are_named(birds, spread):
         "it is for convolutions",
     ):
         hp.explain(model, x[:1], [0], "lrp-focus")
-    scaled = nn.Sequential(
-        Scale(), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)
+    cut_off = nn.Sequential(
+        nn.ReLU(), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)
     ).eval()
     with pytest.raises(
-        NotApplicable,
-        match=r'"conv2d of a changed image; normalize it with hp.Model\(mean=…, std=…\)" in 1',
+        NotApplicable, match='"conv2d of an image whose pixels were mixed or cut off" in 1'
     ):
-        hp.explain(hp.Model(scaled, size=8), spread((1, 3, 8, 8)), [0], "lrp-focus")
+        hp.explain(hp.Model(cut_off, size=8), spread((1, 3, 8, 8)), [0], "lrp-focus")
     early = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2)
     ).eval()

@@ -57,13 +57,18 @@ def hooks(net):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_map_has_one_value_per_patch_and_is_resized_last(small, method):
+def test_a_map_has_one_value_per_patch(small, method):
+    """It is repeated over the pixels of the patch, or resized bilinearly and last."""
     model, x, target = small
-    maps = native(model, x, target, method)
-    assert maps.shape == (4, 3, 3)
-    assert maps.min() >= 0
-    assert (maps.flatten(1).std(1) > 0).any()
-    assert hp.explain(model, x, target, method).shape == (4, 12, 12)
+    call = method.rstrip(")") + (", " if "(" in method else "(")
+    patches = native(model, x, target, f"{call}resize=bilinear)")
+    assert patches.shape == (4, 3, 3)
+    assert patches.min() >= 0
+    assert (patches.flatten(1).std(1) > 0).any()
+    repeated = patches.repeat_interleave(4, 1).repeat_interleave(4, 2)
+    assert torch.equal(hp.explain(model, x, target, method), repeated)
+    smooth = hp.explain(model, x, target, f"{call}resize=bilinear)")
+    assert smooth.shape == (4, 12, 12) and not torch.equal(smooth, repeated)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -109,7 +114,7 @@ def test_uniform_attention_gives_flat_maps(small):
     for start, blocks in ((0, 3), (1, 2), (2, 1)):
         expected = (1 - 2.0**-blocks) / 10
         torch.testing.assert_close(
-            native(even, x, target, f"rollout(start={start})"), torch.full((4, 3, 3), expected)
+            native(even, x, target, f"rollout(start={start})"), torch.full((4, 12, 12), expected)
         )
     assert native(even, x, target, "vit-gradcam").abs().max() < 1e-6
 

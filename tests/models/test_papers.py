@@ -1,5 +1,6 @@
 """Networks of the papers: weight names, arithmetic, layers, preprocessing and downloads."""
 
+import argparse
 import io
 from math import log, prod
 from typing import ClassVar
@@ -17,7 +18,7 @@ from heatproof.models.bagnet import BagNet
 from heatproof.models.checkpoint import load_weights, looks_like
 from heatproof.models.model import Model
 from heatproof.models.papers import NETWORKS, OURS
-from heatproof.models.zoo import load_model
+from heatproof.models.zoo import load_fine_tuned, load_model
 from heatproof.tensor.noise import Rng
 
 DEPTHS = (3, 4, 6, 3)
@@ -277,7 +278,6 @@ def test_every_layer_of_our_networks_is_an_exact_cut(name, x):
         size=64,
         mean=network.mean,
         std=network.std,
-        aliases=dict(network.layers),
     )
     assert model.landmarks == network.layers
     assert_cuts_and_maps(model, model.normalize(x))
@@ -307,9 +307,7 @@ def test_every_layer_of_library_networks_is_an_exact_cut(name, x, timm, torchvis
             else {}
         )
         module = untrained(torchvision.models.get_model, net, **options)
-    model = Model(
-        module, name=name, size=64, mean=network.mean, std=network.std, aliases=dict(network.layers)
-    )
+    model = Model(module, name=name, size=64, mean=network.mean, std=network.std)
     assert model.landmarks == network.layers
     assert_cuts_and_maps(model, model.normalize(x))
     if network.layers:  # the grid paper's layers: 56 px of 448 in the middle, 28 px of GoogLeNet
@@ -327,7 +325,7 @@ def test_the_table_agrees_with_the_libraries(name, timm, torchvision):
         config = timm.get_pretrained_cfg(net)
         published = (
             config.input_size[-1],
-            int(config.input_size[-1] / config.crop_pct),
+            256 if network.papers else int(config.input_size[-1] / config.crop_pct),
             tuple(config.mean),
             tuple(config.std),
             config.num_classes,
@@ -472,6 +470,68 @@ def test_old_files_without_batch_counters_load(tmp_path):
         ),
     )
     assert (net[0].running_var.tolist(), net[0].num_batches_tracked.item()) == ([2.0] * 4, 0)
+
+
+def training_checkpoint(net, path, args=None):
+    """Save what PyTorch's ImageNet example saves after an epoch, with the arguments of the run."""
+    parallel = torch.nn.DataParallel(net)
+    optimizer = torch.optim.SGD(parallel.parameters(), 1e-3, momentum=0.9, weight_decay=1e-4)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.1)
+    sum(p.sum() for p in net.parameters()).backward()
+    optimizer.step()
+    scheduler.step()
+    content = {
+        "epoch": 30,
+        "arch": "resnet50",
+        "state_dict": parallel.state_dict(),
+        "best_acc1": torch.tensor(75.1),
+        "optimizer": optimizer.state_dict(),
+        "scheduler": scheduler.state_dict(),
+        "args": args
+        or argparse.Namespace(data="imagenet", lr=1e-3, gpu=None, seed=0, evaluate=False),
+    }
+    torch.save(content, path)
+    return path
+
+
+def test_a_checkpoint_of_pytorchs_imagenet_example_loads_as_it_is(tmp_path, torchvision):
+    net = torchvision.models.resnet18()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    file = training_checkpoint(net, tmp_path / "resnet18_imagenet1000_checkpoint_best.pth.tar")
+    model = load_model("torchvision:resnet18", file)
+    again = load_model("torchvision:resnet18", "random", fine_tuned_weights={"16/zero": file})
+    fine_tuned = load_fine_tuned(again, "16/zero")
+    for loaded in (model, fine_tuned):
+        state = loaded.module.state_dict()
+        assert all(torch.equal(state[k], v) for k, v in net.state_dict().items())
+        assert not torch.equal(state["fc.weight"], before["fc.weight"])
+
+
+class Hostile:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('code was run')",))
+
+
+class HostileArguments(argparse.Namespace):
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('code was run')",))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        argparse.Namespace(lr=Hostile()),
+        argparse.Namespace(nested=argparse.Namespace(lr=[Hostile()])),
+        argparse.Namespace(lr=exec),
+        HostileArguments(lr=1),
+        [HostileArguments],
+    ],
+)
+def test_arguments_in_a_checkpoint_cannot_run_code(tmp_path, args):
+    file = training_checkpoint(torch.nn.Linear(2, 2), tmp_path / "w.pth.tar", args)
+    with pytest.raises(HeatproofError, match="cannot read weights"):
+        load_weights(torch.nn.Linear(2, 2), file)
+    assert argparse.Namespace not in torch.serialization.get_safe_globals()
 
 
 # Missing weights

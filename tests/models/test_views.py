@@ -401,8 +401,9 @@ def untrained(torchvision, name):
     The first layer of torchvision's head alone has 100 million weights.
     """
     torch.manual_seed(0)
-    # Their initialisation is slow.
+    # Their initialisation is slow. With its weights, torchvision's GoogLeNet normalizes the image.
     options = {"init_weights": False} if name == "googlenet" or "vgg" in name else {}
+    options |= {"transform_input": True} if name == "googlenet" else {}
     with torch.device("meta"):
         net = getattr(torchvision.models, name)(weights=None, num_classes=7, **options).eval()
         if "vgg" in name:

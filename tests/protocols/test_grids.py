@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 import heatproof as hp
+from heatproof.cli import main
+from heatproof.data import grids as data_grids
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.protocols import EvalBatch, ViewKey, make_protocol
 from heatproof.report.run_data import Run
@@ -103,6 +106,46 @@ def test_the_plan_records_the_pool_of_every_view(run):
     pools = [view.pool for view in run.store.plan().views]
     assert len(pools) == 8  # one view per evaluated grid cell
     assert all(1 <= sum(pool.values()) <= 128 for pool in pools)
+
+
+def test_images_that_occur_in_several_grids_are_counted_and_reported(tmp_path):
+    """Twenty grids of four need 80 images; there are fewer than 48."""
+    result = hp.evaluate(
+        "paperbirds/vgg",
+        "paperbirds:test",
+        ["ixg"],
+        ["difull(confidence=0)", "gridpg(confidence=0)"],
+        limit=48,
+        out=tmp_path / "run",
+    )
+    views = {view.view.name.split()[0]: view for view in result.store.plan().views}
+    assert views["gridpg"].reused == 0
+    few = views["difull"].reused
+    assert 0 < few <= sum(views["difull"].pool.values()) <= 48
+    page = result.report(tmp_path / "site").read_text(encoding="utf-8")
+    assert f"needs more images than there are: {few} of them occur in more than one grid" in page
+
+
+def test_planning_running_and_resuming_make_one_pass_over_the_images(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEATPROOF_CACHE", str(tmp_path / "cache"))
+    computed = []
+    compute = data_grids._compute_label_confidence
+    monkeypatch.setattr(
+        data_grids,
+        "_compute_label_confidence",
+        lambda model, data: computed.append(model.name) or compute(model, data),
+    )
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "version: 1\nmodels: [paperbirds/vgg]\ndata: {name: paperbirds, split: test, limit: 64}\n"
+        "methods: [ixg]\nprotocols: [{name: difull, grids: 4}]\n"
+    )
+    runner = CliRunner()
+    commands = (["plan", str(spec)], *[["run", str(spec), "-o", str(tmp_path / "run")]] * 2)
+    for command in commands:
+        assert runner.invoke(main, command, catch_exceptions=False).exit_code == 0
+        data_grids._confidences.clear()  # the memory of a process
+    assert computed == ["paperbirds/vgg"]
 
 
 def test_a_larger_number_of_grids_begins_with_the_same_grids():

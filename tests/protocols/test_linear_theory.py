@@ -216,14 +216,18 @@ def maps_of(orders):  # (n, d) -> (n, H, W): larger values are removed first
     )
 
 
-@pytest.mark.parametrize(("baseline", "fill"), [("zero", 0.0), (f"uniform({MU}, {MU})", MU)])
+@pytest.mark.parametrize(
+    ("baseline", "fill"),
+    [
+        ("zero", torch.zeros(D).double()),
+        (f"uniform({MU}, {MU})", torch.full((D,), MU).double()),
+        (f"additive-uniform({MU}, {MU})", image + MU),
+    ],
+)
 def test_removal_curves_equal_the_theory(baseline, fill):
     x = image.reshape(1, 1, H, W).expand(factorial(D), -1, -1, -1)
-    target, fractions, fill = (
-        torch.zeros(len(x), dtype=torch.long),
-        [i / D for i in range(D + 1)],
-        torch.full((D,), fill).double(),
-    )
+    target = torch.zeros(len(x), dtype=torch.long)
+    fractions = [i / D for i in range(D + 1)]
     arguments = {"baseline": baseline, "batch_size": 1024}
     deleted = F.removal_curve(
         lambda batch: f(batch.flatten(1))[:, None],
@@ -244,6 +248,28 @@ def test_removal_curves_equal_the_theory(baseline, fill):
         **arguments,
     )
     torch.testing.assert_close(kept.flip(1), curves(fill, inserting=True))
+
+
+@pytest.mark.parametrize(
+    "order", [descending(weights), descending(-weights)], ids=["worst", "best"]
+)
+def test_added_noise_gives_the_expected_sum_of_the_theory(order):
+    """Descending weights, the order of saliency, have the largest expected sum, not the least."""
+    draws = 4000
+    sums = F.removal_curve(
+        lambda batch: f(batch.flatten(1))[:, None],
+        image.reshape(1, 1, H, W).expand(draws, -1, -1, -1),
+        torch.zeros(draws, dtype=torch.long),
+        maps_of(torch.tensor([order])).expand(draws, -1, -1),
+        [i / D for i in range(1, D + 1)],
+        baseline="additive-uniform",
+        batch_size=4096,
+    ).sum(1)
+    expected = D * f(image) + 0.5 * (weights[order] @ torch.arange(D, 0, -1).double())
+    assert abs(sums.mean() - expected) < 5 * sums.std() / draws**0.5
+    noise_mean_sums = curves(image + 0.5)[:, 1:].sum(1)
+    end = noise_mean_sums.max() if order == descending(weights) else noise_mean_sums.min()
+    torch.testing.assert_close(expected, end)
 
 
 def test_an_identical_baseline_removes_nothing():

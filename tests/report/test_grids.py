@@ -17,7 +17,8 @@ from heatproof.report.charts import Box, number
 from heatproof.report.run_data import Run
 from heatproof.report.sections import grid_aggregates, grids
 from heatproof.report.site import Site
-from heatproof.tensor.localization import EDGES
+from heatproof.tensor.filters import resize
+from heatproof.tensor.localization import EDGES, aggregate_maps, bin_slices
 
 METHODS = ["ixg@final", "ixg", "gradcam@final", "iba", "random"]
 COUNT = 12
@@ -132,22 +133,22 @@ def test_fractions_add_up_and_that_of_the_target_cell_is_the_mean_score(
 
 
 def test_bins_are_sorted_from_the_best_to_the_worst(result: hp.Result, section: grids.Model):
-    """Eleven maps were kept: 10, 40, 40 and 10 % of them are 1, 4, 4 and 2."""
+    """Eleven maps were kept: too few for the paper's bins, enough for halves of 5 and 6."""
     for setting in section.settings:
         aggregated = setting.aggregated
         assert (aggregated.maps, aggregated.of, aggregated.titles) == (
             11,
             COUNT,
-            ["0–10 %", "10–50 %", "50–90 %", "90–100 %"],
+            ["0–50 %", "50–100 %"],
         )
         rows = result.scores[(result.scores["protocol"] == setting.label)]
-        for row in aggregated.rows:
+        for row in aggregated.tables[0].rows:
             scores = rows[(rows["method"] == row.label) & rows["sample"].str.endswith("#0")][
                 :11
             ].set_index("sample")["value"]
             best = scores.sort_values(ascending=False)
-            parts = [best[:1], best[1:5], best[5:9], best[9:]]
-            assert [b.count for b in row.bins] == [1, 4, 4, 2]
+            parts = [best[:5], best[5:]]
+            assert [b.count for b in row.bins] == [5, 6]
             assert [b.score for b in row.bins] == pytest.approx([p.mean() for p in parts], rel=1e-5)
             assert [b.example_score for b in row.bins] == pytest.approx(
                 [p.iloc[(len(p) - 1) // 2] for p in parts], rel=1e-5
@@ -165,14 +166,14 @@ def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(
         v for v in run.views("paperbirds/vgg") if v.name.startswith("gridpg") and v.cell == 0
     )
     kept = run.kept("paperbirds/vgg", view)
-    row = next(r for r in section.settings[0].aggregated.rows if r.label == "ixg@final")
+    row = next(r for r in section.settings[0].aggregated.tables[0].rows if r.label == "ixg@final")
     scored = {}
     for sample in list(kept.with_images):
         large = pictures.resized(kept.unscaled_map(sample, "ixg@final"), (128, 128)).numpy()
         positive = np.maximum(large, 0)
         scored[sample] = (positive[:64, :64].sum() / positive.sum(), positive)
     order = sorted(scored.values(), key=lambda scored_map: -scored_map[0])
-    means = [np.mean([m for _, m in order[a:b]], 0) for a, b in ((0, 1), (1, 5), (5, 9), (9, 11))]
+    means = [np.mean([m for _, m in order[a:b]], 0) for a, b in ((0, 5), (5, 11))]
     pixels = np.sort(np.concatenate([m.ravel() for m in means]))
     scale = pixels[int(0.995 * len(pixels))]
     for mean, bin_ in zip(means, row.bins, strict=True):
@@ -186,7 +187,8 @@ def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(
 
 def test_signs_are_shown_for_maps_with_negative_values(section: grids.Model):
     signed = {
-        row.label: {bool(b.signed) for b in row.bins} for row in section.settings[0].aggregated.rows
+        row.label: {bool(b.signed) for b in row.bins}
+        for row in section.settings[0].aggregated.tables[0].rows
     }
     assert signed == {
         "ixg": {True},
@@ -282,6 +284,7 @@ def test_costs_are_the_counted_passes(layered: hp.Result, deep: grids.Model):
     ]
     (pool,) = deep.pools
     assert pool.images == sum(pool.classes.values()) <= 64
+    assert pool.reused == {}  # five grids of four images: each image is used once
 
 
 def test_the_page_contains_the_whole_section(page: str):
@@ -297,17 +300,31 @@ def test_the_page_contains_the_whole_section(page: str):
     assert not re.search(r"\b(nan|None)\b", section)
 
 
-def test_too_many_rows_are_reduced_to_the_best_layer_per_method(
+def test_too_many_rows_are_split_into_a_table_for_each_layer(
     run: Run, section: grids.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(grid_aggregates, "MOST_ROWS", 2)
     (model,) = grids.content(run, Site(tmp_path)).models
     aggregated = model.settings[0].aggregated
-    means = run.summary[run.summary["protocol"] == "gridpg"].set_index("method")["mean"]
-    best = max(["ixg", "ixg@final"], key=lambda method: means[method])
-    assert [row.label for row in aggregated.rows] == [best, "gradcam@final"]
-    assert not aggregated.every_layer
-    assert section.settings[0].aggregated.every_layer
+    labels = {t.layer: [row.label for row in t.rows] for t in aggregated.tables}
+    assert labels == {"input": ["ixg"], "final": ["ixg@final", "gradcam@final"]}
+    assert aggregated.every_layer
+    (everything,) = section.settings[0].aggregated.tables
+    assert len(everything.rows) == 3
+
+
+def test_means_of_bins_do_not_need_all_maps_at_once(monkeypatch: pytest.MonkeyPatch):
+    maps = torch.randn(23, 4, 4, generator=torch.Generator().manual_seed(0))
+    scores = torch.linspace(0, 1, 23)
+    edges = (0, 50, 100)
+    monkeypatch.setattr(grid_aggregates, "CHUNK", 5)
+    for signed in (False, True):
+        bins, order, _ = aggregate_maps(resize(maps, 8, 8), scores, scores, edges, signed=signed)
+        means = [
+            grid_aggregates.mean_maps(maps[order[part]], (8, 8), signed)
+            for part in bin_slices(23, edges)
+        ]
+        torch.testing.assert_close(torch.stack(means), bins)
 
 
 def test_a_run_with_nine_grid_cells_and_few_maps_is_reported(tmp_path: Path):
@@ -315,7 +332,7 @@ def test_a_run_with_nine_grid_cells_and_few_maps_is_reported(tmp_path: Path):
         "paperbirds/vgg",
         "paperbirds:test",
         ["ixg@final"],
-        ["difull(grid=3, grids=3)"],
+        ["difull(grid=3, grids=10)"],
         limit=128,
         out=tmp_path / "run",
     )
@@ -333,19 +350,30 @@ def test_a_run_without_grids_has_no_section_on_grids(golden_model, tmp_path: Pat
     assert grids.content(Run(result.store), Site(tmp_path / "site")) is None
 
 
-def test_few_maps_have_wide_bins_and_none_is_empty():
+def test_few_maps_have_wide_bins_with_at_least_five_in_each():
     chosen = {
         n: next(
             (edges for edges in grid_aggregates.COARSER if grid_aggregates.fills_bins(n, edges)),
             None,
         )
-        for n in range(1, 201)
+        for n in range(1, 501)
     }
-    assert chosen[1] is None
-    assert {chosen[n] for n in range(2, 10)} == {(0, 50, 100)}
-    assert {chosen[n] for n in range(10, 50)} == {(0, 10, 50, 90, 100)}
-    assert {chosen[n] for n in range(50, 201)} == {EDGES}
+    assert {chosen[n] for n in range(1, 5)} == {None}
+    assert {chosen[n] for n in range(5, 10)} == {(0, 100)}
+    assert {chosen[n] for n in range(10, 50)} == {(0, 50, 100)}
+    assert {chosen[n] for n in range(50, 250)} == {(0, 10, 50, 90, 100)}
+    assert {chosen[n] for n in range(250, 501)} == {EDGES}
 
 
 def test_a_frame_surrounds_its_grid_cell():
     assert "M2 1h1v1h-1z" in charts.grid_cell_frame(3, 5)
+
+
+def test_the_maps_of_a_grid_are_a_cluster(result: hp.Result):
+    """Four cells of a grid are evaluated in gridpg, two in the others; images are on their own."""
+    scores = result.scores
+    counts = scores.groupby(["protocol", "cluster"])["sample"].nunique()
+    assert set(counts["gridpg"]) == {4}
+    assert set(counts["difull"]) == {2}
+    for sample, cluster in zip(scores["sample"], scores["cluster"], strict=True):
+        assert sample == cluster or sample.startswith(f"{cluster}#")

@@ -503,7 +503,7 @@ def test_an_unfinished_run_without_labels_is_compared_as_far_as_possible(
         keep_maps=8,
     )
     text = result.report().read_text()
-    assert "No sample has a label" in text
+    assert "No image has a label" in text
     assert 'id="example"' in text
     assert "classified as" in text
     for kind in ("rows", "tensors"):

@@ -257,7 +257,7 @@ def test_a_winner_by_mean_rank_that_loses_under_one_setting_is_no_clear_winner(
     (verdict,) = headline.content(Run(result.store), Site(tmp_path)).verdicts
     page = " ".join(result.report().read_text().split())
     assert verdict.winner == "ixg" and [best for _, best in verdict.elsewhere] == ["upside_down"]
-    assert "The settings do not agree." in page and "clear win" not in page
+    assert "The settings do not agree." in page and ">clear win<" not in page
 
 
 def test_warnings_come_first(full: hp.Result, tmp_path: Path):

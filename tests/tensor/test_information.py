@@ -3,6 +3,8 @@ import pytest
 import scipy.special
 import scipy.stats
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import heatproof.functional as F
 from heatproof.tensor.information import INFORMATION
@@ -19,7 +21,9 @@ def test_the_measures_equal_those_of_scipy_and_numpy():
     expected = {
         "mean-sigmoid": scipy.special.expit(values).mean(-1),
         "negentropy": np.log(10) - scipy.stats.entropy(p, axis=-1),
-        "energy": ((values - values.mean(-1, keepdims=True)) ** 2).mean(-1),
+        "mean-logit": values.mean(-1),
+        "energy": (values**2).mean(-1),
+        "logit-variance": ((values - values.mean(-1, keepdims=True)) ** 2).mean(-1),
     }
     assert expected.keys() == INFORMATION.keys()
     for name, measure in INFORMATION.items():
@@ -30,17 +34,20 @@ def test_the_measures_equal_those_of_scipy_and_numpy():
 
 
 @pytest.mark.parametrize("shift", [-7.0, 0.5, 100.0])
-def test_a_constant_added_to_all_logits_changes_nothing(shift):
+def test_a_constant_added_to_all_logits_changes_only_the_papers_measures(shift):
     logits = draw(5, 10).double()
-    for measure in (F.negentropy, F.energy):
+    for measure in (F.negentropy, F.logit_variance):
         torch.testing.assert_close(measure(logits + shift), measure(logits), rtol=1e-10, atol=1e-10)
-    assert ((F.mean_sigmoid(logits + shift) - F.mean_sigmoid(logits)) * np.sign(shift) > 0.05).all()
+    for measure in (F.mean_sigmoid, F.mean_logit):
+        assert ((measure(logits + shift) - measure(logits)) * np.sign(shift) > 0.05).all()
+    energy = F.logit_variance(logits) + (F.mean_logit(logits) + shift) ** 2
+    torch.testing.assert_close(F.energy(logits + shift), energy)
 
 
 def test_uniform_and_certain_predictions_have_extreme_values():
     uniform, certain = torch.full((10,), 3.0), torch.tensor([0.0] + [-torch.inf] * 9)
     assert F.negentropy(uniform) == pytest.approx(0, abs=1e-12) and F.negentropy(uniform) >= 0
-    assert F.energy(uniform) == 0
+    assert F.logit_variance(uniform) == 0
     assert F.mean_sigmoid(torch.zeros(10)) == 0.5
     assert F.negentropy(certain) == pytest.approx(np.log(10))
 
@@ -84,16 +91,30 @@ def test_the_area_reached_by_monotonic_curves(fraction):
 
 def test_the_fraction_of_the_area_that_is_out_of_domain():
     distance = ramp.expand(3, -1)
-    curves = torch.stack([torch.ones(11), ramp, 1 - ramp])
+    curves = torch.stack([(ramp - 0.5).abs(), ramp, 1 - ramp])
     areas = F.area_beyond(curves, distance, 0.45)
-    # Trapezoidal weights 1 … 1 ½ from the point .5 on: 5.5 of 10, .5 + … + .9 + ½ = 4 of 5, and
-    # .5 + … + .1 = 1.5 of 5.
-    assert areas.tolist() == pytest.approx([0.55, 0.8, 0.3])
+    # Trapezoidal weights 1 … 1 ½ from the point .5 on: .1 + … + .4 + ½ · .5 = 1.25 of 2.5,
+    # .5 + … + .9 + ½ = 4 of 5, and .5 + … + .1 = 1.5 of 5.
+    assert areas.tolist() == pytest.approx([0.5, 0.8, 0.3])
     assert F.area_beyond(curves, distance, -1.0).tolist() == pytest.approx([1, 1, 1])
     assert F.area_beyond(curves, distance, 1.0).tolist() == [0, 0, 0]  # beyond, not at
     assert F.area_beyond(
         curves, distance, torch.tensor([[0.45], [2.0], [-1.0]])
-    ).tolist() == pytest.approx([0.55, 0, 1])
-    assert F.area_beyond(7 * curves, distance, 0.45).tolist() == pytest.approx(areas.tolist())
-    assert F.area_beyond(torch.zeros(11), ramp, 0.5).isnan()
-    assert F.area_beyond(torch.tensor([1.0, 0.0, -1.0]), torch.tensor([0.0, 0.5, 1.0]), 0.7).isnan()
+    ).tolist() == pytest.approx([0.5, 0, 1])
+    assert F.area_beyond(torch.full((11,), 2.0), ramp, 0.5).isnan()
+    assert F.area_beyond(ramp.where(ramp != 1, np.nan), ramp, 0.5).isnan()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    shift=st.floats(-100, 100),
+    scale=st.floats(0.01, 100),
+    threshold=st.floats(0, 1),
+)
+def test_the_area_out_of_domain_depends_on_neither_shift_nor_scale(seed, shift, scale, threshold):
+    curve = draw(4, 11, seed=seed).double()
+    distance = torch.rand(4, 11, generator=torch.Generator().manual_seed(seed))
+    area = F.area_beyond(curve, distance, threshold)
+    assert ((area >= 0) & (area <= 1 + 1e-12)).all()
+    torch.testing.assert_close(F.area_beyond(scale * curve + shift, distance, threshold), area)

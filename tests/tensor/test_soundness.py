@@ -10,7 +10,7 @@ from heatproof.tensor.soundness import first_reached, included_mass, relative
 
 
 def by_steps(accuracy, mass, eps, gate, soco):
-    """Compute one sample and one step at a time; `accuracy` is (N, S)."""
+    """Compute one sample and one step at a time; `accuracy` is (N, S), its mean meets the gate."""
     q = np.empty(mass.shape)
     for i in range(len(mass)):
         included = false = before = 0.0
@@ -19,7 +19,7 @@ def by_steps(accuracy, mass, eps, gate, soco):
             if soco:
                 q[i, k] = (included - false) / (included + 1e-6)
             gain, before = accuracy[i, k] - before, accuracy[i, k]
-            if (gain <= eps if soco else gain < eps) and accuracy[i, k] > gate:
+            if (gain <= eps if soco else gain < eps) and accuracy[:, k].mean() > gate:
                 false += new
             if not soco:
                 q[i, k] = (included - false) / included if included else np.nan
@@ -37,8 +37,10 @@ def test_step_by_step(compat, gate):
         q, by_steps(np.tile(accuracy, (7, 1)), mass, 0.1, limit, bool(compat)), atol=1e-12
     )
     scores = draw.standard_normal((7, 12))
-    q = F.soundness(torch.from_numpy(scores), torch.from_numpy(mass), 0.1, compat)
-    np.testing.assert_allclose(q, by_steps(scores, mass, 0.1, -np.inf, bool(compat)), atol=1e-12)
+    assert 2 < (scores.mean(0) > 0.04).sum() < 10  # the gate on the mean matters
+    limit = -np.inf if limit == -1 else limit
+    q = F.soundness(torch.from_numpy(scores), torch.from_numpy(mass), 0.1, compat, gate=gate)
+    np.testing.assert_allclose(q, by_steps(scores, mass, 0.1, limit, bool(compat)), atol=1e-12)
 
 
 def test_a_gain_of_eps_is_a_gain_and_soco_says_it_is_not():

@@ -60,7 +60,9 @@ def wilson(p: float, n: int) -> tuple[float, float]:
         return math.nan, math.nan
     middle = p + Z**2 / (2 * n)
     half = Z * math.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
-    return (middle - half) / (1 + Z**2 / n), (middle + half) / (1 + Z**2 / n)
+    low = (middle - half) / (1 + Z**2 / n)
+    high = (middle + half) / (1 + Z**2 / n)
+    return min(low, p), max(high, p)  # at 0 and 1 they are p but for rounding
 
 
 def newcombe(before: np.ndarray, after: np.ndarray) -> Estimate:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
@@ -28,16 +30,21 @@ def table(rows: pd.DataFrame, model: str, key: Key) -> pd.DataFrame:
     )
 
 
-def gap(first: pd.Series, second: pd.Series) -> tuple[Estimate, int]:
+def gap(
+    first: pd.Series, second: pd.Series, clusters: Mapping[str, str] | None = None
+) -> tuple[Estimate, int]:
     """Estimate the paired difference of two columns of scores.
 
     Args:
         first: Scores by sample.
         second: Scores by sample.
+        clusters: The cluster of each sample; by default samples are independent.
 
     Returns:
         The mean of ``first`` minus ``second`` over the samples that both have, and their number.
     """
-    both = pd.concat([first, second], axis=1, join="inner").to_numpy(float)
-    complete = both[np.isfinite(both).all(1)]
-    return Estimate.mean(complete[:, 0] - complete[:, 1]), len(complete)
+    both = pd.concat([first, second], axis=1, join="inner")
+    both = both[np.isfinite(both.to_numpy(float)).all(1)]
+    labels = [(clusters or {}).get(sample, sample) for sample in both.index]
+    values = both.to_numpy(float)
+    return Estimate.mean(values[:, 0] - values[:, 1], labels), len(both)

@@ -2,7 +2,8 @@
 
 A metric gives three curves for a method: of its map, of the map with attribution removed, and of
 the map with attribution introduced. The distance of the two nearest curves shows how well the
-metric distinguishes the three. It is compared with how far a curve moves with other samples.
+metric distinguishes the three. A distance is never negative, and noise only raises it, so it has no
+interval around it: it is compared with how far apart the curves of one map on other samples are.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ import numpy as np
 
 from heatproof.analysis.distance import hausdorff, least_distance
 from heatproof.bench.layout import MethodFacts
+from heatproof.tensor.noise import generator
 
-RESAMPLES = 200
+SPLITS = 200  # of the samples into halves
 CHANGES = ("remove", "introduce")  # transforms that change the values of a map on purpose
+
+
+Pair = tuple[np.ndarray, np.ndarray]  # two curves, (S, 2) each
 
 
 class Trio(NamedTuple):
@@ -39,7 +44,9 @@ class Distance(NamedTuple):
 
     Attributes:
         value: Distance of the two nearest curves of the trio.
-        chance: Mean distance of the original map's curve to its curves in bootstrap draws.
+        chance: 95 % of random halves of the samples give two curves of the original map that are
+            nearer than this; nan for fewer than two samples. Two maps that differ by less could
+            do so by the choice of samples.
     """
 
     value: float
@@ -88,22 +95,19 @@ def trios(methods: Mapping[str, MethodFacts]) -> list[Trio]:
 
 
 def distinct(
-    trios: Sequence[Trio], curves: Mapping[str, np.ndarray], drawn: Mapping[str, np.ndarray]
+    trios: Sequence[Trio], curves: Mapping[str, np.ndarray], halves: Mapping[str, Sequence[Pair]]
 ) -> Distinct:
     """Measure how well a metric distinguishes the maps of each trio.
 
     Args:
         trios: The trios to compare.
         curves: Curve of every map, ``(S, 2)``, by name.
-        drawn: Curves of the original maps in bootstrap draws, ``(R, S, 2)``, by name.
+        halves: Pairs of curves of the original maps on halves of the samples, by name.
 
     Returns:
         The distances of each trio, their mean and their standard deviation.
     """
-    chance = {
-        name: float(np.mean([hausdorff(curves[name], draw) for draw in drawn[name]]))
-        for name in {t.original for t in trios}
-    }
+    chance = {name: _chance(halves[name]) for name in {t.original for t in trios}}
     each = [
         Distance(least_distance([curves[name] for name in t.names]), chance[t.original])
         for t in trios
@@ -111,3 +115,25 @@ def distinct(
     values = [d.value for d in each]
     mean = Distance(float(np.mean(values)), float(np.mean([d.chance for d in each])))
     return Distinct(each, mean, float(np.std(values, ddof=1)) if len(each) > 1 else np.nan)
+
+
+def random_halves(samples: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Draw random halves of samples: indices of two sets without a common sample.
+
+    Args:
+        samples: Number of samples.
+
+    Returns:
+        ``SPLITS`` pairs; none for fewer than two samples.
+    """
+    if samples < 2:
+        return []
+    rng = generator(0, "halves", samples)
+    orders = (rng.permutation(samples) for _ in range(SPLITS))
+    return [(order[: samples // 2], order[samples // 2 :]) for order in orders]
+
+
+def _chance(pairs: Sequence[Pair]) -> float:
+    if not pairs:
+        return np.nan
+    return float(np.quantile([hausdorff(a, b) for a, b in pairs], 0.95))

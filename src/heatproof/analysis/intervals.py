@@ -1,7 +1,13 @@
-"""Confidence intervals of means and ranks.
+"""Confidence intervals of means and ranks; docs/statistics.md has the reasons and the coverage.
 
-They are bootstrapped over samples with the same draws for all methods, so that comparisons are
-paired.
+Draws come from one bootstrap with the same draws for all methods, so that comparisons are paired.
+Clusters are drawn instead of samples: the samples of one grid share their images. A draw of a mean
+is studentized (`bootstrap_means`): it is not the mean of resampled samples but a value that the
+true mean could have, so that percentiles of draws are bootstrap-t intervals. They reach their
+coverage for few and skewed scores, where percentiles of resampled means are too narrow.
+
+An interval always contains its estimate. For means this follows from the construction; where draws
+of another statistic are all on one side of the estimate, the interval is extended to it.
 """
 
 from __future__ import annotations
@@ -18,10 +24,14 @@ from heatproof.protocols import PROTOCOLS
 from heatproof.tensor.noise import generator
 
 GROUP = ["model", "protocol", "setting", "baseline"]
-STATUSES = ["ok", "undefined", "failed", "n/a", "skipped"]
+STATUSES = ["ok", "undefined", "failed", "missing", "n/a", "skipped"]
 RESAMPLES = 2000
+TAILS = (0.025, 0.975)
 CHUNK = 2**22  # bootstrap weights in memory at the same time
+# A draw of a few equal samples has a standard error of nearly 0, and t would have no bound.
+LEAST_ERROR = 0.25  # of the standard error of all samples
 AggregateDraws = Mapping[tuple[str, ...], np.ndarray]  # (*GROUP, method) -> (R,)
+RankedLayers = Mapping[tuple[str, str], str]  # (model, method) -> layer that it is ranked within
 
 
 class Estimate(NamedTuple):
@@ -33,25 +43,41 @@ class Estimate(NamedTuple):
 
     @classmethod
     def of(cls, value: float, draws: np.ndarray) -> Estimate:  # (R,)
-        """Take the interval from the percentiles of bootstrap draws that are finite."""
+        """Take the interval from the percentiles of the finite draws, and extend it to the value.
+
+        Without a finite value or draw there is no interval.
+        """
         finite = draws[np.isfinite(draws)]
-        if not len(finite):
+        if not len(finite) or not np.isfinite(value):
             return cls(float(value), np.nan, np.nan)
-        low, high = np.quantile(finite, [0.025, 0.975])
-        return cls(float(value), float(low), float(high))
+        low, high = np.quantile(finite, TAILS)
+        return cls(float(value), min(float(low), float(value)), max(float(high), float(value)))
 
     @classmethod
     def mean(
-        cls, values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
-    ) -> Estimate:  # (N,)
-        """Estimate the mean of the finite values; a single value has no interval."""
-        finite = values[np.isfinite(values)]
-        if not len(finite):
+        cls,
+        values: np.ndarray,
+        clusters: Sequence[object] | None = None,
+        resamples: int = RESAMPLES,
+        seed: int = 0,
+    ) -> Estimate:
+        """Estimate the mean of the finite values.
+
+        Args:
+            values: Values ``(N,)``.
+            clusters: What values were drawn together from, ``(N,)``; by default each is its own.
+            resamples: Number of bootstrap draws.
+            seed: Seed of the bootstrap.
+
+        Returns:
+            The mean; a single cluster has no interval.
+        """
+        finite = np.isfinite(values)
+        if not finite.any():
             return cls.of(np.nan, np.empty(0))
-        draws = np.empty(0)
-        if len(finite) > 1:
-            draws = bootstrap_means(finite[:, None], resamples, seed)
-        return cls.of(float(finite.mean()), draws)
+        kept = None if clusters is None else np.asarray(clusters)[finite]
+        draws = bootstrap_means(values[finite][:, None], resamples, seed, kept)
+        return cls.of(float(values[finite].mean()), draws[:, 0])
 
     @property
     def sign(self) -> int:
@@ -64,6 +90,7 @@ def summarize(
     resamples: int = RESAMPLES,
     seed: int = 0,
     aggregate_draws: AggregateDraws | None = None,
+    layers: RankedLayers | None = None,
 ) -> pd.DataFrame:
     """Summarize scores, one line per model, protocol, setting, baseline and method.
 
@@ -73,10 +100,12 @@ def summarize(
         seed: Seed of the bootstrap.
         aggregate_draws: Draws of protocols that aggregate over all samples (see
             `bootstrap_aggregates`).
+        layers: The layer within which each method is ranked (see `ranks.ranked_layers`).
 
     Returns:
         Mean with its 95 % interval, rank with its interval, the number of scores, and the numbers
-        of undefined, failed, not applicable and skipped samples.
+        of undefined, failed, missing, not applicable and skipped samples, and of scores whose map
+        has a note (``noted``).
     """
     lines = []
     for key, group in rows.groupby(GROUP, sort=False):
@@ -84,7 +113,8 @@ def summarize(
         table = group.pivot(index="sample", columns=["method", "layer"], values="value")
         table = table[list(dict.fromkeys(zip(group["method"], group["layer"], strict=True)))]
         means = table.mean().to_numpy()
-        draws = bootstrap_means(table.to_numpy(), resamples, seed)
+        clusters = clusters_of(group, table.index)
+        draws = bootstrap_means(table.to_numpy(), resamples, seed, clusters)
         insert_draws(draws, [method for method, _ in table.columns], key, aggregate_draws)
         counts = group.pivot_table(
             index=["method", "layer"],
@@ -93,30 +123,30 @@ def summarize(
             aggfunc="count",
             fill_value=0,
         )
-        ranks = rank(means, higher)
-        drawn_ranks = rank(draws, higher)
-        samples = table.notna().sum().to_numpy()
-        with np.errstate(invalid="ignore"):
-            low, high = _percentiles(draws, samples)
-            best, worst = _percentiles(drawn_ranks, samples, method="nearest")
+        noted = group[(group["status"] == "ok") & (group.get("note", "") != "")]
+        noted_of = noted.groupby(["method", "layer"]).size()
+        own_layers = [(layers or {}).get((key[0], method), "") for method, _ in table.columns]
+        together = ranked_together(own_layers)
+        ranks = rank(means, higher, together)
+        best, worst = rank_bounds(means, draws, higher, together)
         for i, (method, layer) in enumerate(table.columns):
             status = counts.loc[(method, layer)]
+            estimate = Estimate.of(means[i], draws[:, i])
             lines.append(
                 (
                     *key,
                     method,
                     layer,
-                    means[i],
-                    low[i],
-                    high[i],
+                    *estimate,
                     ranks[i],
                     best[i],
                     worst[i],
                     *(int(status.get(name, 0)) for name in STATUSES),
+                    int(noted_of.get((method, layer), 0)),
                 )
             )
     statistics = ["mean", "low", "high", "rank", "rank_low", "rank_high"]
-    columns = [*GROUP, "method", "layer", *statistics, "n", *STATUSES[1:]]
+    columns = [*GROUP, "method", "layer", *statistics, "n", *STATUSES[1:], "noted"]
     return pd.DataFrame(lines, columns=columns)
 
 
@@ -139,37 +169,125 @@ def insert_draws(
             draws[:, i] = aggregate_draws[*key, method]
 
 
-def bootstrap_weights(n: int, resamples: int, seed: int = 0) -> Iterator[np.ndarray]:
+def clusters_of(rows: pd.DataFrame, samples: Sequence[str] | pd.Index) -> np.ndarray:
+    """Return the cluster of each sample: the grid that it belongs to, else the sample itself.
+
+    Args:
+        rows: The scores of a run; without a column ``cluster``, samples are their own clusters.
+        samples: Ids of the samples, ``(N,)``.
+
+    Returns:
+        Clusters ``(N,)``.
+    """
+    cluster = {}
+    if "cluster" in rows:
+        cluster = dict(zip(rows["sample"], rows["cluster"], strict=True))
+    return np.array([cluster.get(sample, sample) for sample in samples], dtype=object)
+
+
+def bootstrap_weights(
+    n: int, resamples: int, seed: int = 0, clusters: Sequence[object] | np.ndarray | None = None
+) -> Iterator[np.ndarray]:
     """Draw how often each sample occurs in each bootstrap draw.
 
     Args:
         n: Number of samples.
         resamples: Number of draws.
         seed: Seed of the draws.
+        clusters: What samples are drawn together, ``(n,)``; by default each is drawn alone.
 
     Yields:
-        Counts ``(r, n)`` of float64, for some of the draws at a time.
+        Counts ``(r, n)`` of float64, for some of the draws at a time. The samples of a cluster have
+        the same counts.
     """
-    draw = generator(seed, "bootstrap", n)
+    labels = np.arange(n) if clusters is None else np.asarray(clusters)
+    different, members = np.unique(labels, return_inverse=True)
+    count = len(different)
+    draw = generator(seed, "bootstrap", count)
     chunk = max(1, CHUNK // max(1, n))
     for begin in range(0, resamples, chunk):
         size = min(chunk, resamples - begin)
-        yield draw.multinomial(n, np.full(n, 1 / n), size=size).astype(np.float64)
+        drawn = draw.multinomial(count, np.full(count, 1 / count), size=size)
+        yield drawn.astype(np.float64)[:, members]
 
 
 def bootstrap_means(
-    values: np.ndarray, resamples: int, seed: int = 0
-) -> np.ndarray:  # (N, M) -> (R, M)
-    """Compute the means of resampled rows; values that are not finite are left out."""
+    values: np.ndarray,
+    resamples: int,
+    seed: int = 0,
+    clusters: Sequence[object] | np.ndarray | None = None,
+) -> np.ndarray:
+    """Draw values that the mean of each column could have, given its samples.
+
+    With the mean m, its standard error s and the mean and standard error of resampled clusters m*
+    and s*, a draw is m − κ (m* − m) s / s*: its percentiles are the bootstrap-t interval. The
+    factor κ = √((G + 1) / (G − 1)) for G clusters makes up for the few values that a draw of few
+    clusters can have. The draws of different columns belong together.
+
+    Args:
+        values: Values ``(N, M)``; those that are not finite are left out.
+        resamples: Number of draws.
+        seed: Seed of the draws.
+        clusters: What rows are drawn together, ``(N,)``; by default each is drawn alone.
+
+    Returns:
+        Draws ``(R, M)``; nan for columns with values in fewer than two clusters.
+    """
+    labels = np.arange(len(values)) if clusters is None else np.asarray(clusters)
+    different, members = np.unique(labels, return_inverse=True)
     finite = np.isfinite(values)
-    filled = np.where(finite, values, 0)
-    means = []
-    for weights in bootstrap_weights(len(values), resamples, seed):
-        total = weights @ filled
-        count = weights @ finite
+    totals = np.zeros((len(different), values.shape[1]))
+    counts = np.zeros_like(totals)
+    np.add.at(totals, members, np.where(finite, values, 0))
+    np.add.at(counts, members, finite)
+    groups = (counts > 0).sum(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = totals.sum(0) / counts.sum(0)
+        totals -= means * counts  # now of the deviations from the mean
+        errors = np.sqrt((totals**2).sum(0)) / counts.sum(0)
+        widen = np.sqrt((groups + 1) / (groups - 1))
+    drawn = []
+    for weights in bootstrap_weights(len(different), resamples, seed):
+        count = weights @ counts
         with np.errstate(invalid="ignore", divide="ignore"):
-            means.append(np.where(count > 0, total / count, np.nan))
-    return np.concatenate(means)
+            shift = (weights @ totals) / count
+            squares = weights @ totals**2
+            squares += shift * (shift * (weights @ counts**2) - 2 * (weights @ (totals * counts)))
+            error = np.sqrt(np.maximum(squares, 0)) / count
+            t = shift / np.maximum(error, LEAST_ERROR * errors)
+            drawn.append(means - widen * np.where(errors > 0, t, 0) * errors)
+    draws = np.concatenate(drawn)
+    draws[:, groups < 2] = np.nan
+    return draws
+
+
+def weights_of(
+    rows: pd.DataFrame,
+    key: tuple[str, ...],
+    samples: Sequence[str],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Iterator[np.ndarray]:
+    """Draw weights of some samples, paired with those of all methods under the same setting.
+
+    Args:
+        rows: The scores of a run.
+        key: Model, protocol, setting and baseline.
+        samples: Ids of the samples, ``(N,)``.
+        resamples: Number of draws.
+        seed: Seed of the draws.
+
+    Yields:
+        Counts ``(r, N)`` of float64, for some of the draws at a time.
+    """
+    columns = zip(GROUP, key, strict=True)
+    group = np.logical_and.reduce([rows[column] == value for column, value in columns])
+    everyone = sorted(rows.loc[group, "sample"].unique())
+    position = {sample: i for i, sample in enumerate(everyone)}
+    indices = [position[sample] for sample in samples]
+    clusters = clusters_of(rows[group], everyone)
+    for weights in bootstrap_weights(len(everyone), resamples, seed, clusters):
+        yield weights[:, indices]
 
 
 def bootstrap_aggregates(
@@ -184,43 +302,107 @@ def bootstrap_aggregates(
         seed: Seed of the bootstrap.
 
     Returns:
-        Draws ``(R,)`` by model, protocol, setting, baseline and method, aggregated anew in each.
+        Draws ``(R,)`` by model, protocol, setting, baseline and method, aggregated anew in each;
+        nan for a single sample.
     """
     aggregated: dict[tuple[str, ...], np.ndarray] = {}
     for part in store.pending_curves():
         key = (part.model, part.protocol.id, part.protocol.setting, part.protocol.baseline_name)
-        group = np.logical_and.reduce(
-            [rows[column] == value for column, value in zip(GROUP, key, strict=True)]
-        )
-        samples = {sample: i for i, sample in enumerate(sorted(rows.loc[group, "sample"].unique()))}
-        indices = [samples[sample] for sample in part.samples]
-        if indices:
-            draws = (
-                torch.from_numpy(weights[:, indices])
-                for weights in bootstrap_weights(len(samples), resamples, seed)
-            )
-            aggregated[*key, part.method] = torch.cat(
-                [part.protocol.bootstrap(part.curves, weights) for weights in draws]
-            ).numpy()
+        if len(part.samples) < 2:
+            aggregated[*key, part.method] = np.full(resamples, np.nan)
+            continue
+        noise = generator(seed, "decisions", part.method)
+        draws = [
+            part.protocol.bootstrap(part.curves, torch.from_numpy(weights), noise)
+            for weights in weights_of(rows, key, part.samples, resamples, seed)
+        ]
+        aggregated[*key, part.method] = torch.cat(draws).numpy()
     return aggregated
 
 
-def rank(means: np.ndarray, higher_is_better: bool) -> np.ndarray:  # (..., M) -> (..., M)
-    """Rank methods from 1 for the best; equal values have the same rank, and nan has none."""
+def rank(
+    means: np.ndarray, higher_is_better: bool, together: np.ndarray | None = None
+) -> np.ndarray:
+    """Rank methods from 1 for the best; equal values have the same rank, and nan has none.
+
+    Args:
+        means: Scores ``(..., M)``.
+        higher_is_better: The direction of the scores.
+        together: Which pairs of methods are ranked against each other, ``(M, M)``; None for all.
+
+    Returns:
+        Ranks ``(..., M)``.
+    """
     others = means[..., None, :]
     each = means[..., :, None]
     better = others > each if higher_is_better else others < each
+    if together is not None:
+        better = better & together
     return np.where(np.isfinite(means), 1.0 + better.sum(-1), np.nan)
 
 
-def _percentiles(
-    draws: np.ndarray, samples: np.ndarray, method: str = "linear"
+def ranked_together(layers: Sequence[str]) -> np.ndarray | None:  # (M, M)
+    """Return which methods are ranked against each other; None if all are.
+
+    Args:
+        layers: The layer within which each method is ranked; empty for one that is ranked with
+            those of every layer.
+    """
+    if not any(layers):
+        return None
+    names = np.array(layers)
+    anywhere = names == ""
+    return (names[:, None] == names[None, :]) | anywhere[:, None] | anywhere[None, :]
+
+
+def rank_bounds(
+    means: np.ndarray,
+    draws: np.ndarray,
+    higher_is_better: bool,
+    together: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the 2.5 % and 97.5 % percentiles per column; nan for fewer than two samples."""
-    low = np.full(draws.shape[1], np.nan)
-    high = np.full(draws.shape[1], np.nan)
-    for i, column in enumerate(draws.T):
-        finite = column[np.isfinite(column)]
-        if len(finite) and samples[i] > 1:
-            low[i], high[i] = np.quantile(finite, [0.025, 0.975], method=method)  # type: ignore[call-overload]
-    return low, high
+    """Compute 95 % intervals of ranks from simultaneous intervals of differences.
+
+    A method is ranked behind those that are significantly better, and before those that are
+    significantly worse. The differences to all others are tested at once, so that the rank of the
+    true mean is within the bounds with a probability of at least 95 % even among methods that are
+    nearly equal (Mogstad, Romano, Shaikh, Wilhelm 2024). A method that is ahead in no draw, as
+    of one with the highest possible score, is not ranked before.
+
+    Args:
+        means: Mean scores ``(M,)``; nan for a method without a score.
+        draws: Draws of the means, ``(R, M)``.
+        higher_is_better: Whether the highest mean has rank 1.
+        together: Which methods are ranked against each other, ``(M, M)``; all by default.
+
+    Returns:
+        Lowest and highest rank, ``(M,)`` each; nan for methods without a score or without draws.
+    """
+    best = np.full(len(means), np.nan)
+    worst = np.full(len(means), np.nan)
+    drawn = np.isfinite(draws).any(0)
+    ranked = np.flatnonzero(np.isfinite(means))
+    sign = 1 if higher_is_better else -1
+    for i in ranked[drawn[ranked]]:
+        others = ranked[ranked != i]
+        if together is not None:
+            others = others[together[i, others]]
+        ahead = sign * (means[others] - means[i])
+        best[i] = 1.0
+        worst[i] = 1.0 + len(others)
+        testable = drawn[others]
+        ahead = ahead[testable]
+        moved = sign * (draws[:, others[testable]] - draws[:, i : i + 1]) - ahead
+        moved = moved[np.isfinite(moved).all(1)]
+        if not moved.size:
+            continue
+        scale = np.sqrt((moved**2).mean(0))
+        rounding = 1e-12 * (1 + np.abs(means[i]))
+        largest = np.abs(moved / np.maximum(scale, rounding)).max(1)
+        margin = np.quantile(largest, TAILS[1] - TAILS[0]) * scale + rounding
+        gap = moved + ahead
+        never_behind = (ahead > 0) & (gap > rounding).all(0)
+        never_ahead = (ahead <= 0) & (gap <= rounding).all(0)
+        best[i] += ((ahead > margin) | never_behind).sum()
+        worst[i] -= ((ahead < -margin) | never_ahead).sum()
+    return best, worst

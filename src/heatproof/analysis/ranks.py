@@ -1,13 +1,22 @@
 """Ranks over several settings: mean ranks, significant differences, and agreement of rankings.
 
 Everything comes from one bootstrap over samples with the same draws for all methods and settings,
-so comparisons are paired.
+so comparisons are paired. Rankings compare like with like: every protocol has the same weight in a
+mean rank, however many settings it has, and where a method was run at several layers, methods are
+ranked within a layer.
+
+A draw adds noise to every ranking, so drawn rankings agree less than the estimated ones, and these
+less than the true ones. Percentiles of draws therefore miss the truth where rankings agree well.
+Intervals of agreement extend to what the rankings would give if every rank were moved by two of its
+standard errors towards the mean rank of its method, or away from it (docs/statistics.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 
@@ -19,13 +28,61 @@ from heatproof.analysis.intervals import (
     RESAMPLES,
     AggregateDraws,
     Estimate,
+    RankedLayers,
     bootstrap_means,
+    clusters_of,
     insert_draws,
     rank,
+    rank_bounds,
+    ranked_together,
 )
+from heatproof.bench.layout import MethodFacts
 from heatproof.protocols import PROTOCOLS
 
 Key = tuple[str, str, str]  # protocol, setting, baseline
+REACH = 2  # standard errors by which ranks are moved
+Measure = Callable[[np.ndarray], np.ndarray]  # rankings (..., K, M) -> (...,)
+CONTROL = "control"  # the family of methods that do not depend on the model
+ALIASES = ("input", "middle", "final", "cam")  # of layers, in the order of preference
+
+
+def ranked_layers(rows: pd.DataFrame, methods: Mapping[str, MethodFacts]) -> RankedLayers:
+    """Return the layer within which each method is ranked.
+
+    Where a run has a method at several layers of a model, a method at one layer is not ranked
+    against another at another layer: the layer would decide, not the method. Otherwise every method
+    is at the layer that it is defined for, and all are ranked together.
+
+    Args:
+        rows: The scores of a run.
+        methods: What is on record about each method.
+
+    Returns:
+        A name of the layer by (model, method), an alias where the run uses one. Methods that are
+        ranked with those of every layer are missing: controls, and all methods of a model without a
+        method at several layers.
+    """
+    ranked: dict[tuple[str, str], str] = {}
+    columns = ["model", "method", "layer"]
+    at_layers = rows.loc[rows["layer"] != "", columns].drop_duplicates()
+    for model, part in at_layers.groupby("model", sort=False):
+        layer_of = {
+            method: layer
+            for method, layer in zip(part["method"], part["layer"], strict=True)
+            if method in methods and methods[method].family != CONTROL
+        }
+        pairs = {(methods[method].layerless, layer) for method, layer in layer_of.items()}
+        if len(pairs) == len({method for method, _ in pairs}):
+            continue
+        used: dict[str, set[str]] = {}
+        for method, layer in layer_of.items():
+            used.setdefault(layer, set()).add(methods[method].layer)
+        names = {
+            layer: next((alias for alias in ALIASES if alias in aliases), layer)
+            for layer, aliases in used.items()
+        }
+        ranked |= {(str(model), method): names[layer] for method, layer in layer_of.items()}
+    return ranked
 
 
 @dataclass(frozen=True)
@@ -40,6 +97,9 @@ class Standings:
         ranks: Ranks ``(S, M)``.
         drawn_means: Mean scores in each draw, ``(S, R, M)``.
         drawn_ranks: Ranks in each draw, ``(S, R, M)``.
+        layers: The layer within which each method is ranked; empty for one that is ranked with
+            those of every layer.
+        layer: The layer that these standings are restricted to, if `at` has returned them.
     """
 
     model: str
@@ -49,24 +109,89 @@ class Standings:
     ranks: np.ndarray
     drawn_means: np.ndarray
     drawn_ranks: np.ndarray
+    layers: tuple[str, ...]
+    layer: str = ""
+
+    @cached_property
+    def by_layer(self) -> list[Standings]:
+        """The standings at each layer; these alone if all methods are ranked together."""
+        names = [name for name in dict.fromkeys(self.layers) if name]
+        return [self.at(name) for name in names] if names and not self.layer else [self]
+
+    def at(self, layer: str) -> Standings:
+        """Return the standings of the methods at one layer, and of those without a layer."""
+        chosen = [i for i, name in enumerate(self.layers) if name in ("", layer)]
+        higher = [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in self.settings]
+        means = self.means[:, chosen]
+        drawn = self.drawn_means[..., chosen]
+        return replace(
+            self,
+            methods=[self.methods[i] for i in chosen],
+            means=means,
+            ranks=np.stack([rank(m, h) for m, h in zip(means, higher, strict=True)]),
+            drawn_means=drawn,
+            drawn_ranks=np.stack([rank(d, h) for d, h in zip(drawn, higher, strict=True)]),
+            layers=tuple(self.layers[i] for i in chosen),
+            layer=layer,
+        )
+
+    def under(self, settings: Sequence[int]) -> Standings:
+        """Return the standings under some of the settings, by their indices."""
+        chosen = list(settings)
+        return replace(
+            self,
+            settings=[self.settings[s] for s in chosen],
+            means=self.means[chosen],
+            ranks=self.ranks[chosen],
+            drawn_means=self.drawn_means[chosen],
+            drawn_ranks=self.drawn_ranks[chosen],
+        )
+
+    @cached_property
+    def rank_intervals(self) -> np.ndarray:  # (2, S, M)
+        """Lower and upper ends of the 95 % intervals of the ranks."""
+        together = ranked_together(self.layers) if not self.layer else None
+        bounds = [
+            rank_bounds(means, drawn, PROTOCOLS[protocol].cls.higher_is_better, together)
+            for means, drawn, (protocol, _, _) in zip(
+                self.means, self.drawn_means, self.settings, strict=True
+            )
+        ]
+        return np.stack(bounds, 1)
+
+    @cached_property
+    def weights(self) -> np.ndarray:  # (S,)
+        """The weight of each setting: protocols have equal weights, as have settings of one.
+
+        They are whole numbers, so that means of ranks have no rounding errors that untie them.
+        """
+        settings = Counter(protocol for protocol, _, _ in self.settings)
+        multiple = math.lcm(*settings.values())
+        return np.array([multiple // settings[protocol] for protocol, _, _ in self.settings])
 
     @cached_property
     def mean_ranks(self) -> np.ndarray:  # (M,)
-        """Mean ranks over the settings; nan for a method that lacks a score under one of them."""
-        return self.ranks.mean(0)
+        """Mean ranks over settings and protocols; nan for a method that lacks one of the scores."""
+        return self._weighted_mean(self.ranks)
 
     @cached_property
     def drawn_mean_ranks(self) -> np.ndarray:  # (R, M)
-        """Mean ranks over the settings, in each draw."""
-        return self.drawn_ranks.mean(0)
+        """Mean ranks over settings and protocols, in each draw."""
+        return self._weighted_mean(self.drawn_ranks)
+
+    def _weighted_mean(self, values: np.ndarray) -> np.ndarray:  # (S, ...) -> (...)
+        return np.tensordot(self.weights.astype(float), values, 1) / self.weights.sum()
 
     @cached_property
     def order(self) -> list[str]:
-        """The ranked methods, best first; equal mean ranks are ordered by mean score."""
+        """The ranked methods, best first; equal mean ranks are ordered by mean score.
+
+        If methods are ranked within layers, those of several layers alternate.
+        """
         higher = np.array(
             [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in self.settings]
         )
-        scores = (self.means * np.where(higher, 1, -1)[:, None]).mean(0)
+        scores = self._weighted_mean(self.means * np.where(higher, 1, -1)[:, None])
         ranked = [i for i in range(len(self.methods)) if np.isfinite(self.mean_ranks[i])]
         return [
             self.methods[i] for i in sorted(ranked, key=lambda i: (self.mean_ranks[i], -scores[i]))
@@ -90,9 +215,14 @@ class Standings:
         return len({protocol for protocol, _, _ in self.settings}) == 1
 
     def mean_rank(self, method: str) -> Estimate:
-        """Estimate the mean rank of a method over the settings."""
+        """Estimate the mean rank of a method over the settings.
+
+        The interval is the mean of the intervals under the settings, which is exact for one setting
+        and too wide for several that do not err in the same direction.
+        """
         i = self.methods.index(method)
-        return Estimate.of(self.mean_ranks[i], self.drawn_mean_ranks[:, i])
+        low, high = (self._weighted_mean(ends) for ends in self.rank_intervals)
+        return Estimate(float(self.mean_ranks[i]), float(low[i]), float(high[i]))
 
     def rank_gap(self, better: str, other: str) -> Estimate:
         """Estimate how many ranks ``other`` is behind ``better``, on average over the settings."""
@@ -157,6 +287,7 @@ def standings(
     resamples: int = RESAMPLES,
     seed: int = 0,
     aggregate_draws: AggregateDraws | None = None,
+    layers: RankedLayers | None = None,
 ) -> list[Standings]:
     """Compute ranks and bootstrap draws of all methods under all settings.
 
@@ -165,6 +296,7 @@ def standings(
         resamples: Number of bootstrap draws.
         seed: Seed of the bootstrap.
         aggregate_draws: Draws of protocols that aggregate over all samples (see `summarize`).
+        layers: The layer within which each method is ranked (see `ranked_layers`).
 
     Returns:
         One entry per model, in the order of the rows.
@@ -181,14 +313,24 @@ def standings(
             )
             keys.append(key)
             means.append(table.mean().to_numpy())
-            drawn.append(bootstrap_means(table.to_numpy(), resamples, seed))
+            clusters = clusters_of(part, table.index)
+            drawn.append(bootstrap_means(table.to_numpy(), resamples, seed, clusters))
             insert_draws(drawn[-1], methods, (model, *key), aggregate_draws)
         higher = [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in keys]
-        ranks = np.stack([rank(m, h) for m, h in zip(means, higher, strict=True)])
-        drawn_ranks = np.stack([rank(d, h) for d, h in zip(drawn, higher, strict=True)])
+        own_layers = tuple((layers or {}).get((str(model), method), "") for method in methods)
+        together = ranked_together(own_layers)
+        ranks = [rank(m, h, together) for m, h in zip(means, higher, strict=True)]
+        drawn_ranks = [rank(d, h, together) for d, h in zip(drawn, higher, strict=True)]
         all_standings.append(
             Standings(
-                str(model), methods, keys, np.stack(means), ranks, np.stack(drawn), drawn_ranks
+                str(model),
+                methods,
+                keys,
+                np.stack(means),
+                np.stack(ranks),
+                np.stack(drawn),
+                np.stack(drawn_ranks),
+                own_layers,
             )
         )
     return all_standings
@@ -241,30 +383,65 @@ def agreement(
     if len(common) < 3:
         return None
     columns = [[list(methods).index(m) for m in common] for methods, _, _ in rankings]
-    point = [_standardized(ranks[c]) for (_, ranks, _), c in zip(rankings, columns, strict=True)]
-    drawn = [_standardized(draws[:, c]) for (_, _, draws), c in zip(rankings, columns, strict=True)]
-    index_pairs = list(combinations(range(len(rankings)), 2))
-    values = np.array([_product(point[a], point[b]) for a, b in index_pairs])
-    draws = np.stack([_product(drawn[a], drawn[b]) for a, b in index_pairs])  # (pairs, R)
-    complete = draws[:, np.isfinite(draws).all(0)]
-    common_ranks = np.stack(  # (rankings, M)
-        [ranks[c] for (_, ranks, _), c in zip(rankings, columns, strict=True)]
-    )
-    common_draws = np.stack(  # (R, rankings, M)
-        [d[:, c] for (_, _, d), c in zip(rankings, columns, strict=True)], 1
-    )
-    least = int(np.argmin(np.where(np.isfinite(values), values, np.inf)))
+    parts = list(zip(rankings, columns, strict=True))
+    ranks = np.stack([ranks[c] for (_, ranks, _), c in parts])  # (K, M)
+    draws = np.stack([drawn[:, c] for (_, _, drawn), c in parts], 1)  # (R, K, M)
+    pairs = {
+        pair: measure_agreement(_mean_correlation, ranks[list(pair)], draws[:, list(pair)])
+        for pair in combinations(range(len(rankings)), 2)
+    }
+    values = {pair: e.value for pair, e in pairs.items() if np.isfinite(e.value)}
     return Agreement(
         common,
-        {pair: Estimate.of(values[i], draws[i]) for i, pair in enumerate(index_pairs)},
-        Estimate.of(values.mean(), complete.mean(0)),
-        Estimate.of(values[least], complete.min(0)),
-        index_pairs[least],
+        pairs,
+        measure_agreement(_mean_correlation, ranks, draws),
+        measure_agreement(_least_correlation, ranks, draws),
+        min(values, key=values.__getitem__, default=(0, 1)),
         *(
-            Estimate.of(float(measure(common_ranks)), measure(common_draws))
+            measure_agreement(measure, ranks, draws)
             for measure in (rank_spread, flipped_pairs, kendall_w)
         ),
     )
+
+
+def measure_agreement(measure: Measure, ranks: np.ndarray, draws: np.ndarray) -> Estimate:
+    """Estimate a measure of agreement between K rankings.
+
+    Args:
+        measure: Computes it from rankings ``(..., K, M)``.
+        ranks: The rankings ``(K, M)``.
+        draws: The rankings in each bootstrap draw, ``(R, K, M)``.
+
+    Returns:
+        The measure with an interval that allows for rankings that agree more, or less.
+    """
+    draws = draws[np.isfinite(draws).all((1, 2))]
+    estimate = Estimate.of(float(measure(ranks)), measure(draws))
+    if not np.isfinite(estimate.low):
+        return estimate
+    reach = REACH * np.sqrt(((draws - ranks) ** 2).mean(0))
+    apart = ranks - ranks.mean(0)
+    towards = ranks - np.clip(apart, -reach, reach)
+    away = ranks + np.sign(apart) * reach
+    ends = [float(measure(moved.round(9))) for moved in (towards, away)]
+    ends = [end for end in ends if np.isfinite(end)]
+    low = min([estimate.low, *ends])
+    high = max([estimate.high, *ends])
+    return Estimate(estimate.value, low, high)
+
+
+def _correlations(ranks: np.ndarray) -> np.ndarray:  # (..., K, M) -> (..., pairs)
+    standardized = _standardized(ranks)
+    first, second = np.triu_indices(ranks.shape[-2], 1)
+    return _product(standardized[..., first, :], standardized[..., second, :])
+
+
+def _mean_correlation(ranks: np.ndarray) -> np.ndarray:
+    return _correlations(ranks).mean(-1)
+
+
+def _least_correlation(ranks: np.ndarray) -> np.ndarray:
+    return np.fmin.reduce(_correlations(ranks), axis=-1)  # of those that are defined
 
 
 def rank_spread(ranks: np.ndarray) -> np.ndarray:  # (..., K rankings, M methods) -> (...,)
@@ -300,9 +477,23 @@ def kendall_w(ranks: np.ndarray) -> np.ndarray:  # (..., K, M) -> (...,)
     return np.divide(12 * apart, most, out=np.full_like(apart, np.nan), where=most > 0)
 
 
-def rank_correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:  # (..., M), (..., M) -> (...,)
-    """Compute Spearman's correlation; nan if one argument is constant or has missing values."""
-    return _product(_standardized(a), _standardized(b))
+def rank_correlation(
+    a: np.ndarray, b: np.ndarray, drawn_a: np.ndarray, drawn_b: np.ndarray
+) -> Estimate:
+    """Estimate Spearman's correlation of two columns.
+
+    Args:
+        a: Values ``(M,)``.
+        b: Values ``(M,)``.
+        drawn_a: Draws of the first column, ``(R, M)``.
+        drawn_b: Draws of the second column, ``(R, M)``.
+
+    Returns:
+        The correlation; nan if a column is constant or has missing values.
+    """
+    ranks = rankdata(np.stack([a, b]), axis=-1, nan_policy="propagate")
+    drawn = rankdata(np.stack([drawn_a, drawn_b], 1), axis=-1, nan_policy="propagate")
+    return measure_agreement(_mean_correlation, ranks, drawn)
 
 
 def _standardized(ranks: np.ndarray) -> np.ndarray:  # (..., M) -> same

@@ -61,5 +61,5 @@ def tradeoff(
         return None
     slope, intercept = np.polyfit(x, y, 1)
     drawn = (bootstrap_means(values, resamples, seed) for values in (distance, left))
-    correlation = Estimate.of(float(rank_correlation(x, y)), rank_correlation(*drawn))
+    correlation = rank_correlation(x, y, *drawn)
     return Tradeoff(correlation, float(slope), float(intercept), y - (intercept + slope * x))

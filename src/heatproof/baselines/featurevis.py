@@ -48,6 +48,7 @@ LAST_SIDE = 0.05
 SIDE_SPREAD = 0.05
 MIN_SIDE = 0.05
 CENTRE_SPREAD = 0.15
+NEAR_ZERO = 0.1  # the norm of a converged image's embedding, relative to that at the start
 NOISE = 0.04  # standard deviation of normal and width of uniform noise, for images in [0, 1]
 
 OBJECTIVES: dict[str, Callable[[Tensor], Tensor]] = {  # (n, D) -> (n,), to be minimised
@@ -76,7 +77,8 @@ def optimise_image(
     Returns:
         ``image`` in the model's input space, with its ``logits``; ``norm`` of its embedding and
         ``start``, the norm before the first step; ``entropy`` of its prediction in nats; ``trace``,
-        the mean objective of each step; and ``still``, the number of steps without a gradient.
+        the mean objective of each step; ``still``, the number of steps without a gradient; and
+        ``converged``, whether the norm has fallen below a tenth of what it was.
     """
     if len(model.mean) != 3:
         raise HeatproofError(
@@ -118,10 +120,18 @@ def optimise_image(
     image = _whole_image(render(spectrum, leaves), model)
     logits, embedding = model.forward(image)
     log_probs = logits[0].log_softmax(0)
+    converged = embedding.norm() <= NEAR_ZERO * start
     if still == steps:
         warnings.warn(
             f"featurevis: the embedding of {model.name} has no gradient, so the image was not "
             f"optimised; the norm of its embedding is {start:.3g}",
+            stacklevel=2,
+        )
+    elif not converged:
+        warnings.warn(
+            f"featurevis: the embedding of {model.name} is not near zero after {steps} steps: its "
+            f"norm was {start:.3g} and is {embedding.norm():.3g}, more than a tenth of it; more "
+            "steps may help, unless a normalization layer keeps the embedding from zero",
             stacklevel=2,
         )
     return {
@@ -132,6 +142,7 @@ def optimise_image(
         "logits": logits[0],
         "trace": torch.stack(trace),
         "still": torch.tensor(still),
+        "converged": converged,
     }
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from heatproof.baselines.base import baseline
-from heatproof.baselines.colours import value_range
+from heatproof.baselines.colours import image_mean, value_range
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.filters import Odd, gaussian, separable
@@ -32,16 +32,48 @@ def uniform(
     return bottom + (top - bottom) * rng.uniform("baseline uniform", x.shape[1:]).to(x)
 
 
-@baseline("normal", group="noise", blind=True)
+@baseline("normal", group="noise", version=2, blind=True)
 def normal(
-    x: Tensor, *, model: Model | None, rng: Rng, low: float | None = None, high: float | None = None
+    x: Tensor,
+    *,
+    model: Model | None,
+    rng: Rng,
+    low: float | None = None,
+    high: float | None = None,
+    clip: bool = False,
 ) -> Tensor:
-    """Standard normal noise in the input space, clipped to the model's input range.
+    """Standard normal noise in the input space, drawn per pixel and channel.
 
-    Picard et al. (2024) use ``normal(-1, 1)``.
+    ``clip=true`` clips it to the model's input range, ``normal(-1, 1)`` to [-1, 1] as the notebooks
+    of Picard et al. (2024) do.
     """
-    bottom, top = value_range("normal", x, model, low, high)
-    return rng.normal("baseline normal", x.shape[1:]).to(x).clamp(bottom, top)
+    noise = rng.normal("baseline normal", x.shape[1:]).to(x)
+    if not clip and low is None and high is None:
+        return noise
+    return noise.clamp(*value_range("normal", x, model, low, high))
+
+
+@baseline("additive-uniform", group="noise")
+def additive_uniform(
+    x: Tensor, *, model: Model | None, rng: Rng, low: float = 0.0, high: float = 1.0
+) -> Tensor:
+    """The image plus uniform noise, drawn per pixel and channel (Picard et al. 2024, Prop. 3.2).
+
+    The bounds are in the model's input units. The result is not clipped.
+    """
+    noise = rng.uniform("baseline additive-uniform", x.shape[1:]).to(x)
+    return x + low + (high - low) * noise
+
+
+@baseline("additive-normal", group="noise")
+def additive_normal(
+    x: Tensor, *, model: Model | None, rng: Rng, std: Annotated[float, Field(gt=0)] = 1.0
+) -> Tensor:
+    """The image plus normal noise, drawn per pixel and channel.
+
+    ``std`` is in the model's input units. The result is not clipped.
+    """
+    return x + std * rng.normal("baseline additive-normal", x.shape[1:]).to(x)
 
 
 @baseline("blur", group="local")
@@ -71,8 +103,8 @@ def blur(
     return separable(x, gaussian(width, sigma or 41 * scale), "reflect")
 
 
-@baseline("local-mean", group="local")
-def local_mean(
+@baseline("mosaic", group="local")
+def mosaic(
     x: Tensor,
     *,
     model: Model | None,
@@ -86,10 +118,24 @@ def local_mean(
     """
     if compat == "xplique":
         return enlarged(cell_centers(x, cells), *x.shape[2:])
-    return mosaic(x, cells)
+    return cell_means(x, cells)
 
 
-def mosaic(x: Tensor, cells: int) -> Tensor:  # (B, C, H, W) -> same
+@baseline("local-mean", group="colour", version=2)
+def local_mean(
+    x: Tensor, *, model: Model | None, rng: Rng, compat: Literal["xplique"] | None = None
+) -> Tensor:
+    """The mean colour of each image: ``local mean`` in the text of Picard et al. (2024).
+
+    It is the same as ``image-mean``. ``compat=xplique`` is the mosaic that their notebooks call by
+    this name, ``mosaic(compat=xplique)``.
+    """
+    if compat == "xplique":
+        return mosaic(x, model=model, rng=rng, compat=compat)
+    return image_mean(x, model=model, rng=rng)
+
+
+def cell_means(x: Tensor, cells: int) -> Tensor:  # (B, C, H, W) -> same
     """Fill every grid cell with its mean; the sizes of cells that do not fit differ by a pixel."""
     means = x.double()
     for axis in (2, 3):

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from heatproof.baselines.base import baseline
+from heatproof.baselines.colours import value_range
 from heatproof.baselines.fills import Cells, cell_centers, enlarged
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.resample import nearest
 
 Compat = Literal["xplique"] | None
+ROUNDS = 20  # of `clipped_around_mean`: the error shrinks by the fraction of clipped values in each
 
 
 @baseline("permutation", group="local")
@@ -45,26 +47,50 @@ def local_permutation(
     return permuted(x, order_within(cell_of_pixel, draw))
 
 
-@baseline("scramble-magnitude", group="spectral")
+@baseline("scramble-magnitude", group="spectral", version=2)
 def scramble_magnitude(
-    x: Tensor, *, model: Model | None, rng: Rng, compat: Compat = None
+    x: Tensor,
+    *,
+    model: Model | None,
+    rng: Rng,
+    low: float | None = None,
+    high: float | None = None,
+    compat: Compat = None,
 ) -> Tensor:
     """The image with the magnitudes of its spectrum in random order.
 
-    ``compat=xplique`` transforms over width and channels, uses one order for all images and
-    returns absolute values.
+    The mean colour stays the same. Values are clipped to the model's input range, or to ``low``
+    and ``high``. ``compat=xplique`` transforms over width and channels, uses one order for all
+    images and frequencies, and returns absolute values without clipping.
     """
-    return scrambled(x, "magnitude", _spectral_order(x, rng, "scramble-magnitude", compat), compat)
+    order = _spectral_order(x, rng, "scramble-magnitude", compat)
+    image = scrambled(x, "magnitude", order, compat)
+    if compat == "xplique":
+        return image
+    return clipped_around_mean(image, *value_range("scramble-magnitude", x, model, low, high))
 
 
-@baseline("scramble-phase", group="spectral")
-def scramble_phase(x: Tensor, *, model: Model | None, rng: Rng, compat: Compat = None) -> Tensor:
+@baseline("scramble-phase", group="spectral", version=2)
+def scramble_phase(
+    x: Tensor,
+    *,
+    model: Model | None,
+    rng: Rng,
+    low: float | None = None,
+    high: float | None = None,
+    compat: Compat = None,
+) -> Tensor:
     """The image with the phases of its spectrum in random order.
 
-    ``compat=xplique`` transforms over width and channels, uses one order for all images and
-    returns absolute values.
+    The mean colour stays the same. Values are clipped to the model's input range, or to ``low``
+    and ``high``. ``compat=xplique`` transforms over width and channels, uses one order for all
+    images and frequencies, and returns absolute values without clipping.
     """
-    return scrambled(x, "phase", _spectral_order(x, rng, "scramble-phase", compat), compat)
+    order = _spectral_order(x, rng, "scramble-phase", compat)
+    image = scrambled(x, "phase", order, compat)
+    if compat == "xplique":
+        return image
+    return clipped_around_mean(image, *value_range("scramble-phase", x, model, low, high))
 
 
 def permuted(x: Tensor, order: Tensor) -> Tensor:  # (B, C, H, W), (B, H·W) or (H·W,) -> like x
@@ -83,20 +109,21 @@ def order_within(group: Tensor, draw: Tensor) -> Tensor:  # (P,), (B, P) in [0, 
 def mirrored_order(draw: Tensor) -> Tensor:  # (B, H, W) in [0, 1) -> (B, H·W)
     """Return random orders of the frequencies that keep the image real.
 
-    Mirrored frequencies, k and −k, stay mirrored. Frequencies that are their own mirror (the mean
-    and the Nyquist frequencies of even sides) are only exchanged with each other.
+    The mean stays in its place, and mirrored frequencies, k and −k, stay mirrored. The other
+    frequencies that are their own mirror (Nyquist frequencies of even sides) are only exchanged
+    with each other.
     """
     height, width = draw.shape[1:]
     frequency = torch.arange(height * width, device=draw.device)
     mirror = frequency.reshape(height, width).flip(0, 1).roll((1, 1), (0, 1)).flatten()
-    self_mirrored = frequency[frequency == mirror]
+    nyquist = frequency[(frequency == mirror) & (frequency > 0)]
     first = frequency[frequency < mirror]
     second = mirror[first]
     draw = draw.flatten(1)
     source = first[draw[:, first].argsort(stable=True)]
     source = torch.where(draw[:, second] < 0.5, source, mirror[source])
-    order = torch.empty_like(draw, dtype=torch.long)
-    order[:, self_mirrored] = self_mirrored[draw[:, self_mirrored].argsort(stable=True)]
+    order = torch.zeros_like(draw, dtype=torch.long)
+    order[:, nyquist] = nyquist[draw[:, nyquist].argsort(stable=True)]
     order[:, first] = source
     order[:, second] = mirror[source]
     return order
@@ -126,6 +153,24 @@ def scrambled(
         phase = permuted(phase, order)
     image = torch.fft.ifft2(torch.polar(magnitude, phase), dim=axes)
     return (image.abs() if compat == "xplique" else image.real).to(x)
+
+
+def clipped_around_mean(x: Tensor, low: Tensor, high: Tensor) -> Tensor:  # (B, C, H, W) -> same
+    """Clip images to a range without changing the mean of any channel.
+
+    The result is the nearest such image by squared distance: the image plus a constant per channel,
+    clipped. It is unchanged if it is already within the range.
+    """
+    if ((x >= low) & (x <= high)).all():
+        return x
+    image = x.double()
+    mean = image.mean((2, 3), keepdim=True)
+    low, high = low.to(image), high.to(image)
+    shift = torch.zeros_like(mean)
+    for _ in range(ROUNDS):
+        clipped = (image + shift).clamp(low, high)
+        shift = shift + mean - clipped.mean((2, 3), keepdim=True)
+    return clipped.to(x)
 
 
 def _spectral_order(x: Tensor, rng: Rng, name: str, compat: Compat) -> Tensor:

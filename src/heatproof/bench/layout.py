@@ -46,8 +46,9 @@ ROW_SCHEMA = pa.schema(
         ("target", pa.int32()),
         ("target_is", pa.string()),  # label, or prediction
         ("value", pa.float64()),
-        ("status", pa.string()),  # ok, undefined, failed, n/a, skipped
+        ("status", pa.string()),  # ok, undefined, failed, missing, n/a, skipped
         ("message", pa.string()),
+        ("note", pa.string()),  # what the method says about the map; may be absent in older files
     ]
 )
 COLUMNS = [field.name for field in ROW_SCHEMA if field.name != "record"]
@@ -358,6 +359,7 @@ class ViewFacts(_Content):
     view: ViewKey
     cost: Cost
     pool: dict[int, int] | None = None  # class -> number of images that grids are drawn from
+    reused: int = 0  # images that occur in more than one grid
 
     @property
     def subject(self) -> ModelView:
@@ -456,6 +458,7 @@ class ModelFacts(_Content):
     class_names: list[str] | None
     layers: dict[str, str]  # of the aliases middle, final, cam
     all_layers: list[str]
+    output_advice: str = ""  # what to do about outputs that are not logits
     channels: list[int] = []  # of the layer cam: those whose largest activations are stored
 
     @property

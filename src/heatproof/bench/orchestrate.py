@@ -115,7 +115,11 @@ def plan_file(plan: Plan) -> PlanFile:
         protocols=[_protocol_facts(protocol) for protocol in protocols.values()],
         views=[
             ViewFacts(
-                model=subject.model, view=subject.view, cost=cost, pool=_pool_sizes(data[subject])
+                model=subject.model,
+                view=subject.view,
+                cost=cost,
+                pool=_pool_sizes(data[subject]),
+                reused=getattr(data[subject], "reused", 0),
             )
             for subject, cost in plan_cost(plan).items()
         ],

@@ -60,6 +60,7 @@ def _model_facts(subject: ModelView, model: Model) -> ModelFacts:
         class_names=list(model.classes) if model.classes else None,
         layers=dict(model.landmarks),
         all_layers=list(model.all_layers),
+        output_advice=model.output_advice,
         channels=_channels(subject, model),
     )
 

@@ -14,7 +14,7 @@ from heatproof.bench.plan import Record, Task
 from heatproof.protocols.base import Scores
 
 Row = dict[str, Any]  # a value for every column of `layout.ROW_SCHEMA`
-Status = Literal["ok", "undefined", "failed", "n/a", "skipped"]
+Status = Literal["ok", "undefined", "failed", "missing", "n/a", "skipped"]
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,16 @@ class BatchSamples:
 
 @dataclass(frozen=True)
 class MapChecks:
-    """Which maps of a batch can be scored."""
+    """Which maps of a batch can be scored, and what the method says about them."""
 
     finite: list[bool]
     varied: list[bool]  # not the same value everywhere
+    missing: list[str]  # why there is no map; empty where there is one
+    notes: list[str]
 
     @property
     def lost(self) -> Tensor:  # (B, 1) bool
-        """Which maps are not finite."""
+        """Which maps are not finite, as those that are missing."""
         return ~torch.tensor(self.finite)[:, None]
 
 
@@ -45,6 +47,7 @@ class Outcome(NamedTuple):
     status: Status
     message: str = ""
     value: float = math.nan
+    note: str = ""
 
 
 class RowBuilder:
@@ -77,18 +80,26 @@ class RowBuilder:
     ) -> None:
         """Add the scores of a batch, except for maps that cannot be scored."""
         outcomes = []
-        for value, reason, finite, varied in zip(
-            scores.value.tolist(), scores.reasons, checks.finite, checks.varied, strict=True
+        for value, reason, finite, varied, missing, note in zip(
+            scores.value.tolist(),
+            scores.reasons,
+            checks.finite,
+            checks.varied,
+            checks.missing,
+            checks.notes,
+            strict=True,
         ):
-            if not finite:
-                message = f"{record.expression.label}: the map is not finite"
-                outcomes.append(Outcome("failed", message))
+            if missing:
+                outcome = Outcome("missing", missing)
+            elif not finite:
+                outcome = Outcome("failed", f"{record.expression.label}: the map is not finite")
             elif not varied and not record.protocol.constant_maps:
-                outcomes.append(Outcome("undefined", "the map is the same everywhere"))
+                outcome = Outcome("undefined", "the map is the same everywhere")
             elif reason:
-                outcomes.append(Outcome("undefined", reason))
+                outcome = Outcome("undefined", reason)
             else:
-                outcomes.append(Outcome("ok", value=value))
+                outcome = Outcome("ok", value=value)
+            outcomes.append(outcome._replace(note=note))
         self._add(record, samples, outcomes)
 
     def _add(self, record: Record, samples: BatchSamples, outcomes: Sequence[Outcome]) -> None:
@@ -123,4 +134,5 @@ def _sample_columns(sample: str, target: int | None, target_is: str, outcome: Ou
         "value": outcome.value,
         "status": outcome.status,
         "message": outcome.message,
+        "note": outcome.note,
     }

@@ -23,7 +23,8 @@ from heatproof.data.catalog import Batch
 from heatproof.data.grids import Grids
 from heatproof.errors import format_error
 from heatproof.methods import Explainer
-from heatproof.methods.explain import ends, finite, transformed
+from heatproof.methods.explain import ends, finite
+from heatproof.methods.notes import MapNotes
 from heatproof.models.batch import ModelBatch
 from heatproof.protocols import EvalBatch, Protocol
 from heatproof.protocols.base import Shared
@@ -216,7 +217,7 @@ class TaskRunner:
             self.prepared.for_baseline,
         )
         for same_map in by_map.values():  # only one method's maps are in memory at a time
-            self._evaluate_method(same_map, samples, rng, shared, explainer)
+            self._evaluate_method(same_map, samples, shared, explainer)
 
     def _compute_shared(
         self, protocol: Protocol, batch: EvalBatch
@@ -239,20 +240,23 @@ class TaskRunner:
         self,
         records: Sequence[Record],
         samples: BatchSamples,
-        rng: Rng,
         shared: Mapping[str, tuple[EvalBatch, Shared] | Failure],
         explainer: Explainer,
     ) -> None:
         """Evaluate records of one method, which differ in their transforms and protocols."""
         method = records[0].expression
-        native = self._attempt(TimingKey("maps", method.map_key), explainer.native, method)
+        notes = MapNotes(len(samples.ids))
+        timing = TimingKey("maps", method.map_key)
+        native = self._attempt(timing, explainer.native, method, notes)
         if isinstance(native, Failure):
             self.rows.add_failed(records, samples, native.message)
             return
+        missing = [row for row, reason in enumerate(notes.missing) if reason]
+        native[missing] = torch.nan
         for label in dict.fromkeys(record.expression.label for record in records):
             same = [record for record in records if record.expression.label == label]
             expression = same[0].expression
-            maps = self._attempt(None, transformed, expression, native, rng)
+            maps = self._attempt(None, explainer.transformed, expression, native)
             if isinstance(maps, Failure):
                 self.rows.add_failed(same, samples, maps.message)
                 continue
@@ -261,7 +265,8 @@ class TaskRunner:
             is_finite = low.isfinite() & high.isfinite()
             if maps is not native:
                 is_finite &= finite(native)
-            checks = MapChecks(is_finite.tolist(), (high > low).tolist())
+            varied = high > low
+            checks = MapChecks(is_finite.tolist(), varied.tolist(), notes.missing, notes.texts)
             if not is_finite.all():
                 maps = torch.where(is_finite[:, None, None], maps, 0)
             resized = explainer.resized(maps)

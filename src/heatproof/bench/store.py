@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from pydantic import ValidationError
@@ -24,6 +25,7 @@ from torch import Tensor
 from heatproof.bench.layout import (
     COLUMNS,
     ROW_SCHEMA,
+    GridNote,
     PlanFile,
     PreparedKey,
     ProtocolFacts,
@@ -37,6 +39,7 @@ from heatproof.bench.layout import (
     read_spec,
     to_json,
 )
+from heatproof.data.grids import grid_name
 from heatproof.errors import HeatproofError
 from heatproof.files import TEMP_PREFIX, atomic_write
 from heatproof.platform import file_lock
@@ -169,9 +172,13 @@ class Store:
     def rows(self) -> pd.DataFrame:
         """Return the rows of the latest plan that have been written, in its order (``COLUMNS``).
 
-        Values that a protocol computes from the curves of all samples are filled in.
+        Values that a protocol computes from the curves of all samples are filled in. A further
+        column ``cluster`` says which samples are not independent: it is the grid that a sample
+        belongs to, and otherwise the sample itself.
         """
         frame = self._rows_as_written()
+        grids = self._grid_of_samples()
+        frame["cluster"] = [grids.get(sample, sample) for sample in frame["sample"]]
         for facts in self.plan().protocols:
             if facts.aggregates and stored_protocol(facts.id, facts.settings) is None:
                 chosen = (frame["protocol"] == facts.id) & (frame["status"] == "ok")
@@ -193,6 +200,15 @@ class Store:
                 "undefined" if reason else "ok" for reason in scores.reasons
             ]
         return frame
+
+    def _grid_of_samples(self) -> dict[str, str]:
+        """Return the grid of every sample on a grid, by its id."""
+        grids = {}
+        for task in self.plan().tasks:
+            notes = self.tensors(task.name, ()).samples
+            for sample, grid in zip(notes.ids, notes.grids or [], strict=False):
+                grids[sample] = grid_name(grid.images)
+        return grids
 
     def pending_curves(self, frame: pd.DataFrame | None = None) -> Iterator[PendingCurves]:
         """Yield the curves of protocols that compute values from all samples of a model together.
@@ -275,9 +291,12 @@ class Store:
     def _table(self, task: str) -> pa.Table:
         path = self.paths.rows(task)
         try:
-            return pq.read_table(path, schema=ROW_SCHEMA)
+            table = pq.read_table(path, schema=ROW_SCHEMA)
         except pa.ArrowException as error:
             raise self._damaged_task(task, path, error) from None
+        column = table.schema.get_field_index("note")
+        notes = pc.fill_null(table["note"], "")
+        return table.set_column(column, table.schema.field(column), notes)
 
     def tensors(self, task: str, only: Iterable[TensorKey] | None = None) -> TaskTensors:
         """Return the stored tensors of a task, and its samples; empty if there are none.
@@ -301,6 +320,15 @@ class Store:
             return TaskTensors(tensors, SampleNotes.model_validate_json(notes))
         except (SafetensorError, ValidationError) as error:
             raise self._damaged_task(task, path, error) from None
+
+    def grids(self) -> dict[str, GridNote]:
+        """Return what the samples on grids consist of; other samples are missing."""
+        notes: dict[str, GridNote] = {}
+        for task in self.plan().tasks:
+            if task.view.cell is not None:
+                samples = self.tensors(task.name, only=()).samples
+                notes |= dict(zip(samples.ids, samples.grids or [], strict=False))
+        return notes
 
     def timings(self, task: str) -> Timings | None:
         """Return what a task took; None if it is not finished."""

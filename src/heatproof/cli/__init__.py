@@ -162,7 +162,7 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
     from heatproof.bench.orchestrate import open_spec
     from heatproof.bench.spec import load_spec
     from heatproof.cli.progress import preparation_progress, run_progress
-    from heatproof.cli.results import print_failures, print_summary
+    from heatproof.cli.results import print_failures, print_notes, print_summary
     from heatproof.cli.terminal import print_plain
 
     loaded = load_spec(spec, **changes)
@@ -180,6 +180,7 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
         )
         sys.exit(INTERRUPTED)
     print_summary(result)
+    print_notes(result)
     if report:
         print_plain(f"\nreport: {result.report()}")
     print_plain(f"run:    {directory}")

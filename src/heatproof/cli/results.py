@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from rich.markup import escape
 
+from heatproof.analysis.counts import SampleCounts
 from heatproof.api import Result
 from heatproof.bench.cost import Forecast, plan_cost
+from heatproof.bench.layout import GridNote
 from heatproof.bench.plan import Plan
 from heatproof.cli.terminal import console, duration, make_table, print_plain
+from heatproof.data.grids import Grids
 from heatproof.errors import join_limited
 from heatproof.protocols import PROTOCOLS
 from heatproof.report.run_data import Run
@@ -25,10 +28,12 @@ NONE = "–"
 
 
 def print_summary(result: Result) -> None:
-    """Print accuracy of the models and the scores or ranks of all methods."""
-    for model, (correct, labelled) in Run(result.store).accuracy.items():
+    """Print what was evaluated, the models' accuracy and the scores or ranks of all methods."""
+    run = Run(result.store)
+    print_plain(f"evaluated on {run.counts}")
+    for model, (correct, labelled) in run.accuracy.items():
         if labelled:
-            print_plain(f"{model} classifies {correct} of {labelled} correctly")
+            print_plain(f"{model} classifies {correct} of {labelled} images correctly")
         if correct < labelled / 2:
             console.print(
                 "  check its classes and its preprocessing (size, mean, std) before you trust "
@@ -42,7 +47,8 @@ def print_summary(result: Result) -> None:
             _print_ranks(model, protocol, setting, group, baselines)
             continue
         for baseline, part in group.groupby("baseline", sort=False):
-            _print_scores(model, protocol, setting, part, str(baseline))
+            counts = run.counts_of[model, (protocol, setting, str(baseline))]
+            _print_scores(model, protocol, setting, part, str(baseline), counts)
 
 
 def print_failures(result: Result) -> bool:
@@ -54,8 +60,22 @@ def print_failures(result: Result) -> bool:
     return len(result.failures) > 0
 
 
+def print_notes(result: Result) -> None:
+    """Print what methods say about single maps, one line per method and kind of note."""
+    for _, line in result.notes.iterrows():
+        maps = "1 map" if line["samples"] == 1 else f"{line['samples']} maps"
+        console.print("noted", style="yellow", end=" ")
+        console.print(f"{line['method']} on {line['model']}, {maps}:", end=" ", markup=False)
+        console.print(f"for example {line['example']}", markup=False)
+
+
 def _print_scores(
-    model: str, protocol: str, setting: str, lines: pd.DataFrame, baseline: str
+    model: str,
+    protocol: str,
+    setting: str,
+    lines: pd.DataFrame,
+    baseline: str,
+    counts: SampleCounts,
 ) -> None:
     direction = "higher" if PROTOCOLS[protocol].cls.higher_is_better else "lower"
     settings = ", ".join(part for part in (setting, baseline and f"baseline={baseline}") if part)
@@ -65,7 +85,7 @@ def _print_scores(
         "method": "left",
         "mean": "right",
         "95 % interval": "right",
-        "n": "right",
+        counts.unit: "right",
         "note": "left",
     }
     title = f"{escape(model)} · {heading}: {direction} is better"
@@ -80,7 +100,7 @@ def _print_scores(
         if pd.notna(line["low"]):
             rank += f" ({line['rank_low']:.0f}–{line['rank_high']:.0f})"
             interval = f"{line['low']:.3f} … {line['high']:.3f}"
-        statuses = ("undefined", "failed", "n/a", "skipped")
+        statuses = ("undefined", "failed", "missing", "n/a", "skipped", "noted")
         notes = ", ".join(f"{line[status]} {status}" for status in statuses if line[status])
         table.add_row(rank, escape(line["method"]), mean, interval, str(line["n"]), notes)
     console.print(table)
@@ -146,9 +166,10 @@ def print_plan(plan: Plan, expected: Forecast, to_train: Sequence[str] = ()) -> 
 
 def print_validated(spec: str, plan: Plan) -> None:
     """Print that a spec is valid, and how each model preprocesses its images."""
-    samples = sum(len(task.indices) for task in plan.tasks)
     results = sum(len(task.records) for task in plan.tasks)
-    print_plain(f"{spec} is valid: {samples} samples, {results} results in {len(plan.tasks)} tasks")
+    print_plain(
+        f"{spec} is valid: {_planned_counts(plan)}, {results} results in {len(plan.tasks)} tasks"
+    )
     for subject, model in {task.subject: task.model for task in plan.tasks}.items():
         mean = ", ".join(f"{value:.3g}" for value in model.mean.flatten().tolist())
         std = ", ".join(f"{value:.3g}" for value in model.std.flatten().tolist())
@@ -156,6 +177,19 @@ def print_validated(spec: str, plan: Plan) -> None:
             f"{subject.title}: {model.size} px (shorter side resized to {model.resize}, then the "
             f"centre cropped), mean {mean}, std {std}, {model.n_classes} classes"
         )
+
+
+def _planned_counts(plan: Plan) -> SampleCounts:
+    """Count the samples of a plan, each once however many models and views evaluate it."""
+    samples = []
+    grids: dict[str, GridNote] = {}
+    for task in plan.tasks:
+        ids = [task.data.ids[i] for i in task.indices]
+        samples += ids
+        if isinstance(task.data, Grids):
+            contents = task.data.contents
+            grids |= {i: GridNote(images=contents[i].images, cell=contents[i].cell) for i in ids}
+    return SampleCounts.of(samples, grids)
 
 
 def print_trained(trained: Trained) -> None:

@@ -106,7 +106,8 @@ def data(
         training_split: A function from ``rest`` to the name of the split that models are trained
             on when a spec says ``trained_on``.
         reference: A function ``(data, model, seed) -> Data`` that opens the images to use where a
-            method, baseline or protocol needs reference images and none are named.
+            method, baseline or protocol needs reference images and none are named. By default
+            they are the first of the training split, if there is one.
         splits: The names of the splits with a role in fine-tuning: ``train`` is used for a name
             without a split, ``validation`` goes with it, and ``test`` is refused.
 
@@ -220,7 +221,9 @@ def training_split(name: str) -> str:
 
 
 def default_reference(evaluated: Data, model: Model, seed: int) -> Data:
-    """Open the data that a data set names as its reference.
+    """Open the data that serves a data set as its reference.
+
+    It is what the data set's hook ``reference`` opens, or the first images of its training split.
 
     Args:
         evaluated: The data set that maps are evaluated on.
@@ -228,15 +231,22 @@ def default_reference(evaluated: Data, model: Model, seed: int) -> Data:
         seed: Seed for the sample order.
 
     Raises:
-        HeatproofError: If the data set names none.
+        HeatproofError: If the data set has neither.
     """
-    kind = evaluated.name.partition(":")[0]
-    hook = DATA[kind].reference if kind in DATA else None
-    if hook is None:
-        raise HeatproofError(
-            f"{evaluated.name} has no images besides those that are evaluated; name a reference"
-        )
-    return hook(evaluated, model, seed)
+    kind, _, rest = evaluated.name.partition(":")
+    if kind in DATA:
+        entry = DATA[kind]
+        if entry.reference is not None:
+            return entry.reference(evaluated, model, seed)
+        limit = REFERENCE_SIZE + len(evaluated.ids)  # enough where the training split is evaluated
+        if entry.training_split is not None:
+            return load_data(entry.training_split(rest), model, limit=limit, seed=seed)
+        if "train" in entry.splits:
+            split = entry.splits["train"]
+            return entry.open(rest, model=model, split=split, limit=limit, seed=seed)
+    raise HeatproofError(
+        f"{evaluated.name} has no images besides those that are evaluated; name a reference"
+    )
 
 
 @dataclass

@@ -5,23 +5,29 @@ A grid is a tuple of indices; its images are tiled when it is loaded.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from heatproof.data.base import Data, Sample
 from heatproof.data.catalog import load_batch
 from heatproof.errors import HeatproofError
-from heatproof.files import content_hash
+from heatproof.files import atomic_write, content_hash
+from heatproof.models.download import home
 from heatproof.models.model import Model
 from heatproof.tensor.batching import rows
 from heatproof.tensor.noise import generator
 
 Pool = Mapping[int, Sequence[int]]  # class -> indices of images
 BATCH = 64  # fixed, so that the pool of images does not depend on the batch size of a run
+VERSION = 1  # raised when confidences are computed in another way
 SUGGESTED_CONFIDENCES = (0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.0)
 
 # Models that must all be confident, each with its data; indices refer to the first one's data.
@@ -47,6 +53,9 @@ class Grids:
         cell: The grid cell that is evaluated.
         pool: The images that grids may contain, by class.
         load: Loads an image by its index; by default ``images.load``.
+
+    Attributes:
+        reused: The number of images that occur in more than one grid.
     """
 
     def __init__(
@@ -71,6 +80,7 @@ class Grids:
         self.labels = [images.labels[grid[cell]] for grid in grids]
         self.fingerprints = [_digest(images.fingerprints[i] for i in grid) for grid in grids]
         self.has_silhouettes = images.has_silhouettes
+        self.reused = count_reused(grids)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -94,8 +104,12 @@ def grid_id(sample: GridSample) -> str:
 
     Nothing is read back from it: images and grid cell are in ``Grids.contents``.
     """
-    images = (name.replace("\\", "\\\\").replace("+", "\\+") for name in sample.images)
-    return "+".join(images) + f"#{sample.cell}"
+    return f"{grid_name(sample.images)}#{sample.cell}"
+
+
+def grid_name(images: Iterable[str]) -> str:
+    """Return a name such as ``a+b+c+d``; two grids that differ have different names."""
+    return "+".join(name.replace("\\", "\\\\").replace("+", "\\+") for name in images)
 
 
 def confident_images(models: ConfidentModels, confidence: float) -> dict[int, list[int]]:
@@ -127,6 +141,9 @@ _confidences: WeakKeyDictionary[Model, dict[str, Tensor]] = WeakKeyDictionary()
 def label_confidence(model: Model, data: Data) -> Tensor:
     """Return the softmax of each image's label, computed once for a model and its data.
 
+    The values are kept in memory and in the cache directory (`home`), so that planning, running and
+    resuming a run need one pass over the images in all.
+
     Returns:
         Values ``(N,)`` of float64; −1 where the label is not predicted or the image is unreadable.
 
@@ -138,11 +155,38 @@ def label_confidence(model: Model, data: Data) -> Tensor:
             f"{data.name} has images without a label; grids need images of a known class"
         )
     samples = map(repr, zip(data.ids, data.fingerprints, data.labels, strict=True))
-    key = _digest([model.fingerprint(), data.name, *samples])
+    # What computes a pass can change the last digits, and with them which images are in a pool.
+    computed_by = f"{VERSION}, torch {torch.__version__}, {model.device.type}, {model.backend}"
+    key = _digest([model.fingerprint(), computed_by, data.name, *samples])
     by_data = _confidences.setdefault(model, {})
     if key not in by_data:
-        by_data[key] = _compute_label_confidence(model, data)
+        path = home() / "confidences" / key
+        stored = _read_confidences(path, len(data.ids))
+        if stored is None:
+            stored = _compute_label_confidence(model, data)
+            _write_confidences(path, stored)
+        by_data[key] = stored
     return by_data[key]
+
+
+def _write_confidences(path: Path, confidences: Tensor) -> None:
+    """Write confidences after their hash; they are only computed again where this fails."""
+    content = confidences.numpy().astype("<f8").tobytes()
+    with suppress(OSError):
+        atomic_write(path, content_hash(content, 64).encode() + content)
+
+
+def _read_confidences(path: Path, count: int) -> Tensor | None:
+    """Read what `_write_confidences` wrote; None if it is missing or damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest = content[:64]
+    values = content[64:]
+    if digest != content_hash(values, 64).encode() or len(values) != 8 * count:
+        return None
+    return torch.from_numpy(np.frombuffer(values, "<f8").astype(np.float64))
 
 
 def _compute_label_confidence(model: Model, data: Data) -> Tensor:
@@ -169,8 +213,9 @@ def draw_grids(
 
     All grid cells of a grid have different classes, drawn uniformly from those that have images
     left. With ``repeated``, the last grid cell shows another image of the first one's class. No
-    image is evaluated twice and none occurs twice in a grid, but images beside the evaluated grid
-    cells may occur in several grids. The first grids do not depend on ``count``.
+    image is evaluated twice and none occurs twice in a grid. As long as the pool allows, no image
+    occurs in two grids; then, with ``repeated``, images beside the evaluated grid cells do. The
+    first grids do not depend on ``count``.
 
     Args:
         pool: Indices of images by class.
@@ -183,26 +228,66 @@ def draw_grids(
         Indices of the images in each grid, row by row; fewer grids if the pool runs out.
     """
     rng = generator(seed, "grids", side, repeated)
-    cells = side**2
-    left = {label: rng.permutation(members).tolist() for label, members in pool.items()}
-    needed = 2 if repeated else 1
+    unused = {label: rng.permutation(members).tolist() for label, members in pool.items()}
+    if repeated:
+        return _draw_repeating(pool, unused, side**2, count, rng)
     grids: list[tuple[int, ...]] = []
     while len(grids) < count:
-        available = [label for label, images in left.items() if len(images) >= needed]
-        if repeated:
-            if not available or len(pool) < cells - 1:
-                break
-            first = available[rng.integers(len(available))]
-            others = [label for label in pool if label != first]
-            labels = rng.choice(others, cells - 2, replace=False).tolist()
-            between = [pool[label][int(rng.integers(len(pool[label])))] for label in labels]
-            grids.append((left[first].pop(), *between, left[first].pop()))
-        else:
-            if len(available) < cells:
-                break
-            labels = rng.choice(available, cells, replace=False).tolist()
-            grids.append(tuple(left[label].pop() for label in labels))
+        available = [label for label, images in unused.items() if images]
+        if len(available) < side**2:
+            break
+        labels = rng.choice(available, side**2, replace=False).tolist()
+        grids.append(tuple(unused[label].pop() for label in labels))
     return grids
+
+
+def _draw_repeating(
+    pool: Pool, unused: dict[int, list[int]], cells: int, count: int, rng: np.random.Generator
+) -> list[tuple[int, ...]]:
+    """Draw grids whose first and last cells, which are evaluated, have the same class.
+
+    Rao et al. use each image once (Supplement I), or repeat those beside the evaluated grid cells
+    where there are too few (Supplement J).
+
+    Args:
+        pool: Indices of images by class.
+        unused: The same in random order; images are removed as they are drawn.
+        cells: Grid cells of a grid.
+        count: The largest number of grids.
+        rng: Generates random numbers.
+    """
+    beside: dict[int, list[int]] = {label: [] for label in pool}  # shown, but not evaluated
+    grids: list[tuple[int, ...]] = []
+    if len(pool) < cells - 1:
+        return grids
+    while len(grids) < count:
+        pairs = [label for label in pool if len(unused[label]) >= 2]
+        pairs = pairs or [label for label in pool if len(unused[label] + beside[label]) >= 2]
+        if not pairs:
+            break
+        first = pairs[rng.integers(len(pairs))]
+        evaluated = [(unused[first] or beside[first]).pop() for _ in range(2)]
+
+        others = [label for label in pool if label != first]
+        available = rng.permutation([label for label in others if unused[label]]).tolist()
+        labels = available[: cells - 2]
+        rest = [label for label in others if label not in labels]
+        labels += rng.choice(rest, cells - 2 - len(labels), replace=False).tolist()
+        between: list[int] = []
+        for label in labels:
+            if unused[label]:
+                between.append(unused[label].pop())
+                beside[label].append(between[-1])
+            else:
+                between.append(pool[label][int(rng.integers(len(pool[label])))])
+        grids.append((evaluated[0], *between, evaluated[1]))
+    return grids
+
+
+def count_reused(grids: Sequence[tuple[int, ...]]) -> int:
+    """Return the number of images that occur in more than one grid."""
+    occurrences = Counter(image for grid in grids for image in grid)
+    return sum(count > 1 for count in occurrences.values())
 
 
 def make_grids(

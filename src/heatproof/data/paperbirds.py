@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from heatproof.data.base import PartViews, Sample
-from heatproof.data.catalog import REFERENCE_SIZE, data
+from heatproof.data.catalog import data
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.noise import generator_of
@@ -742,15 +742,10 @@ class Paperbirds:
         return torch.from_numpy(self.scene(index, others).image).permute(2, 0, 1)
 
 
-def _reference(evaluated: Paperbirds, model: Model, seed: int) -> Paperbirds:
-    return Paperbirds("train", size=model.size, limit=REFERENCE_SIZE)
-
-
 @data(
     "paperbirds",
     summary=f"paper-cut birds, drawn by code; splits {', '.join(SPLITS)}",
     training_split=lambda rest: "paperbirds:train",
-    reference=_reference,
     splits={"train": "train", "validation": "val", "test": "test"},
 )
 def open_paperbirds(

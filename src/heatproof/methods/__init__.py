@@ -1,6 +1,5 @@
 """Attribution methods, one module per family. Each registers its methods when it is imported."""
 
-from heatproof.methods.base import GROUPS as GROUPS
 from heatproof.methods.base import METHODS as METHODS
 from heatproof.methods.base import TRANSFORMS as TRANSFORMS
 from heatproof.methods.base import Expression as Expression
@@ -10,6 +9,7 @@ from heatproof.methods.base import parse_methods as parse_methods
 from heatproof.methods.base import transform as transform
 from heatproof.methods.explain import Explainer as Explainer
 from heatproof.methods.explain import explain as explain
+from heatproof.methods.groups import GROUPS as GROUPS
 from heatproof.registry import import_modules
 
 import_modules(__name__)

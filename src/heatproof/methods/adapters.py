@@ -14,6 +14,7 @@ from torch import Tensor
 
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
+from heatproof.methods.notes import MapNotes
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
 
@@ -54,7 +55,8 @@ def method_from_maps(path: Path) -> tuple[Callable[..., Tensor], str]:
 
     Args:
         path: An .npz or .safetensors file with a map per sample id, or an .npy file with the ids in
-            a .txt file of the same name, one per line.
+            a .txt file of the same name, one per line. An id may be followed by a tab and the index
+            of the class that the map explains; a sample may have maps for several classes.
 
     Returns:
         The method, and the hash of the files.
@@ -67,25 +69,49 @@ def method_from_maps(path: Path) -> tuple[Callable[..., Tensor], str]:
     ids_path = path.with_suffix(".txt")
     parts = [path, ids_path] if path.suffix == ".npy" and ids_path.is_file() else [path]
     digest = content_hash(part.read_bytes() for part in parts)
-    maps_by_id = _read(path, digest)
+    maps_by_target = _by_target(path, _read(path, digest))
 
-    def stored(model: Any, x: Tensor, target: Tensor, *, rng: Any) -> Tensor:
-        if not any(sample in maps_by_id for sample in rng.ids):
-            raise HeatproofError(
-                f"{path.name} has no map for {rng.ids[0]} or the rest of its batch; "
-                f"it has ids like {next(iter(maps_by_id), '–')}"
-            )
-        shape = next(maps_by_id[sample] for sample in rng.ids if sample in maps_by_id).shape
-        missing = torch.full(shape, torch.nan)
-        maps = [
-            torch.from_numpy(maps_by_id[sample]) if sample in maps_by_id else missing
-            for sample in rng.ids
-        ]
-        return torch.stack([m.float() for m in maps]).to(x.device)
+    def stored(model: Any, x: Tensor, target: Tensor, *, rng: Any, notes: MapNotes) -> Tensor:
+        found: list[np.ndarray | None] = []
+        for row, (sample, wanted) in enumerate(zip(rng.ids, target.tolist(), strict=True)):
+            of_sample = maps_by_target.get(sample, {})
+            found.append(of_sample.get(wanted, of_sample.get(None)))
+            if found[row] is None:
+                notes.add_missing(row, _why_missing(path, maps_by_target, sample, wanted))
+            elif wanted not in of_sample:
+                notes.add(row, f"no class named in {path.name}: assumed to explain class {wanted}")
+        blank = np.zeros_like(next((m for m in found if m is not None), np.zeros((1, 1))))
+        maps = [torch.from_numpy(blank if m is None else m).float() for m in found]
+        return torch.stack(maps).to(x.device)
 
     stored.__name__ = stored.__qualname__ = path.stem
     stored.__doc__ = f"Maps from {path.name}."
     return stored, digest
+
+
+MapsByTarget = dict[str, dict[int | None, np.ndarray]]  # id -> class, or None: not named -> map
+
+
+def _by_target(path: Path, maps: Mapping[str, np.ndarray]) -> MapsByTarget:
+    """Arrange maps by sample id and class; see ``method_from_maps`` for the keys."""
+    arranged: MapsByTarget = {}
+    for key, values in maps.items():
+        sample, tab, target = key.rpartition("\t")
+        if tab and not target.isdecimal():
+            raise HeatproofError(
+                f"{path.name}: after the tab stands the index of a class, such as 3; "
+                f"got {target!r} for {sample}"
+            )
+        of_sample = arranged.setdefault(sample if tab else key, {})
+        of_sample[int(target) if tab else None] = values
+    return arranged
+
+
+def _why_missing(path: Path, maps: MapsByTarget, sample: str, wanted: int) -> str:
+    if sample not in maps:
+        return f"no map was saved for this sample; {path.name} has ids like {next(iter(maps), '–')}"
+    classes = ", ".join(str(target) for target in maps[sample])
+    return f"the saved map explains class {classes}, not the class {wanted} that is evaluated"
 
 
 @cache

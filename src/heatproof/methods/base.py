@@ -18,6 +18,7 @@ from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
 from heatproof.methods.adapters import is_map_file, method_from_maps, method_from_object
+from heatproof.methods.groups import GROUPS
 from heatproof.models.body import Body
 from heatproof.models.model import Model
 from heatproof.registry import Registry
@@ -34,14 +35,29 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {  # (B, C, h, w) -> (B, h, 
 
 Cost = Callable[[Mapping[str, Any]], tuple[int, int]]  # arguments -> forwards, backwards per image
 Function = Callable[..., Tensor]
+Resolution = Literal["layer", "image"]  # at which a transform acts
 Applies = Callable[[Model], str]  # why it does not apply to a model; "" where it does
 # (the network from its layer on, batches of reference images) -> `prepared` of the method
 Prepare = Callable[[Model, Iterator[Tensor]], dict[str, Tensor]]
 ALL_LAYERS = "all"  # in an expression: each layer of a model from its input to `final`
 # Parameters that the library passes to methods; all others are options.
 _PASSED = frozenset(
-    ("model", "x", "target", "rng", "batch", "image", "silhouette", "prepared", "baseline_prepared")
+    (
+        "model",
+        "x",
+        "target",
+        "rng",
+        "batch",
+        "image",
+        "silhouette",
+        "notes",
+        "prepared",
+        "baseline_prepared",
+    )
 )
+
+
+NoiseUnit = Literal["range", "image", "absolute"]
 
 
 class Noise(BaseModel):
@@ -49,18 +65,21 @@ class Noise(BaseModel):
 
     Attributes:
         n: The number of copies.
-        std: The standard deviation of the noise, in the units of the input.
+        std: The standard deviation of the noise.
         kind: What the map is: the mean of the maps (``mean``), of their squares (``sq``), or their
             variance (``var``).
-        relative: Whether ``std`` is a fraction of each input's range.
+        unit: What ``std`` is a fraction of: the ``range`` from black to white, so that it means
+            the same for every network, or the range of each ``image``, as in the code of Smilkov
+            et al. 2017. ``absolute`` is in the units of the normalized image, as in Captum. At
+            other layers than the input, ``range`` is that of each sample's activation.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    n: int = Field(default=4, ge=1)
-    std: float = Field(default=1.0, ge=0)
+    n: int = Field(default=20, ge=1)
+    std: float = Field(default=0.15, ge=0)
     kind: Literal["mean", "sq", "var"] = "mean"
-    relative: bool = False
+    unit: NoiseUnit = "range"
 
     @classmethod
     def parameters(cls) -> dict[str, inspect.Parameter]:
@@ -74,6 +93,26 @@ class Noise(BaseModel):
             )
             for name, f in cls.model_fields.items()
         }
+
+
+def noise_scale(model: Model, x: Tensor, unit: NoiseUnit) -> Tensor | float:
+    """Return what a standard deviation of 1 in a unit is in the units of a model's input.
+
+    Args:
+        model: The model, or the network from a layer on.
+        x: Its input, ``(B, C, h, w)``.
+        unit: See `Noise`.
+
+    Returns:
+        A number, or a tensor that broadcasts against x.
+    """
+    if unit == "absolute":
+        return 1.0
+    if unit == "range" and model.start_layer == "input":
+        low, high = model.input_range
+        return (high - low).to(x)
+    flat = x.flatten(1)
+    return (flat.amax(1) - flat.amin(1)).reshape(-1, 1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -154,11 +193,20 @@ class TransformEntry:
     function: Function  # (maps (B, h, w), …[, rng]) -> (B, h, w)
     removes_sign: bool = False
     source: str | None = None  # hash of a user's code; None for what ships with the package
+    at: Resolution = "layer"
+    version: int = 1
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The parameters that an expression can set."""
         return options(self.function, "maps", "rng")
+
+    @property
+    def revision(self) -> int | str | None:
+        """A suffix for keys: a user's source, or the version if it is not the first."""
+        if self.source is not None:
+            return self.source
+        return self.version if self.version > 1 else None
 
     def apply(self, maps: Tensor, arguments: Mapping[str, Any], rng: Rng) -> Tensor:
         """Transform maps ``(B, h, w)``; the function is passed ``rng`` if it takes it."""
@@ -185,11 +233,6 @@ NEEDS = {
     "B-cos": "a B-cos network",
 }
 KINDS = {"mean": "The mean of", "sq": "The mean square of", "var": "The variance of"}
-GROUPS: dict[str, str] = {
-    "idsds-23": "ixg ixg-sg ig ig-u ig-sg ixg|abs ixg-sg|abs ig|abs ig-u|abs ig-sg|abs ig-sq "
-    "saliency rise rise-u gradcam gradcam++ sg-cam++ xgradcam layercam rollout chefer bcos bagnet",
-    "controls": "random constant edges center object",
-}
 
 
 def method(
@@ -215,9 +258,10 @@ def method(
     an expression, ``model`` is the network from that layer on and ``x`` the activation there.
     Random numbers come from ``rng``. Keyword arguments of these names are passed to the function:
     ``batch`` (a ``LayerBatch``: gradients that methods share), ``image`` (the images themselves),
-    ``silhouette``, ``prepared`` (what ``prepare`` returned) and ``baseline_prepared`` (what the
-    baseline named by its option ``baseline`` has prepared, or None). All others are the method's
-    own options, with defaults.
+    ``silhouette``, ``notes`` (a ``MapNotes``: what a reader must know about single maps),
+    ``prepared`` (what ``prepare`` returned) and ``baseline_prepared`` (what the baseline named by
+    its option ``baseline`` has prepared, or None). All others are the method's own options, with
+    defaults.
 
     Example::
 
@@ -271,13 +315,15 @@ def method(
     return register
 
 
-def noisy(id: str, base: str, *, paper: str, reduce: str | None = None, **settings: Any) -> None:
+def noisy(id: str, base: str, *, paper: str, version: int = 1, **settings: Any) -> None:
     """Register ``base|noise(…)`` as a method, with the noise's fields among its parameters."""
     plain = METHODS[base]
     noise = Noise(**settings)
-    reduce = reduce or plain.reduce
-    signed = noise.kind == "mean" and "abs" not in reduce
-    entry = replace(plain, id=id, paper=paper, reduce=reduce, noise=noise, base=base, signed=signed)
+    signed = plain.signed and noise.kind == "mean"
+    version += plain.version - 1  # it is raised with that of the base, too
+    entry = replace(
+        plain, id=id, paper=paper, version=version, noise=noise, base=base, signed=signed
+    )
     METHODS.add(entry, entry)
 
 
@@ -306,11 +352,13 @@ def cached_per_layer(applies: Applies) -> Applies:
     return reason
 
 
-def transform(id: str, *, removes_sign: bool = False) -> Callable[[Function], Function]:
+def transform(
+    id: str, *, removes_sign: bool = False, at: Resolution = "layer", version: int = 1
+) -> Callable[[Function], Function]:
     """Register a function that changes maps, for use after a method: ``ixg|sharpen(2)``.
 
-    The function is ``(maps, …) -> maps`` on maps of shape ``(B, h, w)`` at the layer's
-    resolution. It is passed ``rng`` if it has such a parameter.
+    The function is ``(maps, …) -> maps`` on maps of shape ``(B, h, w)``. It is passed ``rng`` if it
+    has such a parameter.
 
     Example::
 
@@ -322,6 +370,10 @@ def transform(id: str, *, removes_sign: bool = False) -> Callable[[Function], Fu
     Args:
         id: The name in expressions.
         removes_sign: Whether negative values lose their meaning.
+        at: The resolution that it needs: that of the maps at their ``layer``, or that of the
+            ``image``, to which maps are then resized before it. Transforms after one at ``image``
+            act on maps of that size as well.
+        version: Raise it when the results change, so that stored ones are not reused.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -331,7 +383,7 @@ def transform(id: str, *, removes_sign: bool = False) -> Callable[[Function], Fu
     """
 
     def register(function: Function) -> Function:
-        entry = TransformEntry(id, function, removes_sign, source_hash(function))
+        entry = TransformEntry(id, function, removes_sign, source_hash(function), at, version)
         TRANSFORMS.add(entry, function)
         return function
 
@@ -463,7 +515,7 @@ class Expression:
         )
         full_call = str(Call(entry.id, (), dict(sorted(arguments.items()))))
         noise, labels, tail = _noise(entry, arguments, tail)
-        revision = f" v{entry.version}{_source_suffix(entry.source, _baseline_source(arguments))}"
+        revision = f" v{entry.version}{_source_suffix(entry.source, _baseline_revision(arguments))}"
         arguments = {
             k: v for k, v in arguments.items() if entry.noise is None or k not in Noise.model_fields
         }
@@ -474,7 +526,7 @@ class Expression:
         for step in tail:
             if step.name == "noise":
                 raise HeatproofError(
-                    f"noise stands directly after the method: {entry.id}|noise(n=4, std=0.3)|…"
+                    f"noise stands directly after the method: {entry.id}|noise(n=20, std=0.15)|…"
                 )
             transform = TRANSFORMS.resolve(step.name)
             bound = step.bind(transform.parameters, "transform")
@@ -483,11 +535,13 @@ class Expression:
             transforms.append((transform, bound))
             signed = signed and not transform.removes_sign
             labels.append(str(Call(transform.id, tuple(bound.values()))))
-            canonical.append(f"{Call(transform.id, (), bound)}{_source_suffix(transform.source)}")
+            canonical.append(f"{Call(transform.id, (), bound)}{_source_suffix(transform.revision)}")
         noise_key = ""
         if noise:
             without_reduce = {k: v for k, v in sorted(arguments.items()) if k != "reduce"}
-            noisy_call = f"{Call(entry.base or entry.id, (), without_reduce)}@{layer}{revision}"
+            base = METHODS[entry.base] if entry.base else entry
+            sources = _source_suffix(base.source, _baseline_source(arguments))
+            noisy_call = f"{Call(base.id, (), without_reduce)}@{layer} v{base.version}{sources}"
             noise_key = f"{noisy_call} {noise.model_dump(exclude={'kind'})}"
         return cls(
             entry,
@@ -522,7 +576,7 @@ def _noise(
     return Noise(**bound), [call_label(tail[0], bound, parameters)], tail[1:]
 
 
-def _source_suffix(*sources: str | None) -> str:
+def _source_suffix(*sources: int | str | None) -> str:
     """Return the hashes of a user's code as a suffix of a key; empty for built-in code."""
     return "".join(f"+{source}" for source in sources if source is not None)
 
@@ -530,6 +584,15 @@ def _source_suffix(*sources: str | None) -> str:
 def _baseline_source(arguments: Mapping[str, Any]) -> str | None:
     name = arguments.get("baseline")
     return Baseline.parse(name).entry.source if isinstance(name, str) else None
+
+
+def _baseline_revision(arguments: Mapping[str, Any]) -> int | str | None:
+    """Return the revision of a method's baseline; None if there is none or it is the first."""
+    name = arguments.get("baseline")
+    if not isinstance(name, str):
+        return None
+    revision = Baseline.parse(name).entry.revision
+    return None if revision == 1 else revision
 
 
 def _stored_maps(name: str) -> MethodEntry:
@@ -556,7 +619,7 @@ def _entry_of(function: Any, name: str) -> MethodEntry:
     name = name or getattr(function, "__name__", type(function).__name__)
     try:
         signature = inspect.signature(function)
-        offered = [key for key in ("batch", "image") if key in signature.parameters]
+        offered = [key for key in ("batch", "image", "notes") if key in signature.parameters]
         signature.bind(None, None, None, rng=None, **dict.fromkeys(offered))
     except TypeError as error:
         raise HeatproofError(
@@ -611,7 +674,8 @@ def parse_methods(texts: list[str | Function]) -> list[Expression]:
     """Parse methods in order, with groups expanded and without repetitions.
 
     Args:
-        texts: Expressions, ``group:…`` names, functions, or objects with an ``attribute`` method.
+        texts: Expressions, ``group:…`` or ``group:…@layer``, functions, or objects with an
+            ``attribute`` method.
 
     Returns:
         The expressions; a label occurs once.
@@ -621,21 +685,23 @@ def parse_methods(texts: list[str | Function]) -> list[Expression]:
     """
     by_label: dict[str, Expression] = {}
     for text in texts:
-        names: list[str | Function] = [text]
-        if isinstance(text, str) and text.startswith("group:"):
-            group = text.removeprefix("group:")
-            if group in GROUPS:
-                members = GROUPS[group].split()
-            elif group == "all":
-                members = [entry.id for entry in METHODS if entry.source is None]
-            else:
-                raise unknown("group of methods", group, [*GROUPS, "all"])
-            names = [m for m in members if split(m, "|")[0] in METHODS]
-        for name in names:
-            expression = Expression.parse(name)
+        for expression in _expanded(text):
             by_label.setdefault(expression.label, expression)
             if by_label[expression.label].entry.function is not expression.entry.function:
                 raise HeatproofError(
                     f"two methods are called {expression.label}; give one another name"
                 )
     return list(by_label.values())
+
+
+def _expanded(text: str | Function) -> list[Expression]:
+    """Return the expressions of a group, at another layer if it names one, or the one of a text."""
+    if not (isinstance(text, str) and text.startswith("group:")):
+        return [Expression.parse(text)]
+    group, at, layer = text.removeprefix("group:").partition("@")
+    everything = tuple(entry.id for entry in METHODS if entry.source is None)
+    groups = {**GROUPS, "all": everything}
+    if group not in groups:
+        raise unknown("group of methods", group, groups)
+    expressions = [Expression.parse(member) for member in groups[group]]
+    return [expression.at(layer) for expression in expressions] if at else expressions

@@ -14,11 +14,13 @@ from pydantic import Field
 from torch import Tensor
 
 from heatproof.methods.base import method
+from heatproof.methods.notes import MapNotes
 from heatproof.models.model import Model
 from heatproof.tensor.filters import gaussian, separable
 from heatproof.tensor.noise import Rng
 
 SMALLEST = 0.01  # standard deviation
+LATE_FALL = 0.02  # of the objective in its last tenth, relative to its whole fall, once converged
 ACTIVE = 0.01  # the fraction of reference images in which a feature must be non-zero to count
 Count = Annotated[int, Field(ge=1)]
 
@@ -54,6 +56,7 @@ def statistics(model: Model, images: Iterator[Tensor]) -> dict[str, Tensor]:
     needs=("reference",),
     cost=lambda arguments: (0, arguments["steps"] * arguments["copies"]),
     prepare=statistics,
+    version=2,
 )
 def iba(
     model: Model,
@@ -62,6 +65,7 @@ def iba(
     *,
     rng: Rng,
     prepared: Mapping[str, Tensor],
+    notes: MapNotes | None = None,
     beta: Annotated[float, Field(gt=0)] = 10.0,
     steps: Count = 10,
     copies: Count = 10,
@@ -75,6 +79,8 @@ def iba(
         target: Class indices of shape ``(B,)``.
         rng: The samples' noise.
         prepared: What ``statistics`` returned.
+        notes: Where maps are noted whose objective fell in the last tenth of the steps by more
+            than a fiftieth of its whole fall.
         beta: The weight of the information against the cross entropy.
         steps: Steps of Adam.
         copies: Noisy copies per step.
@@ -87,18 +93,44 @@ def iba(
     alpha = torch.full_like(x, 5.0).requires_grad_()
     optimiser = torch.optim.Adam([alpha], lr=lr)
     capacity = torch.zeros_like(x)
+    objectives = []
     for step in range(steps):
         with torch.enable_grad():
             keep = separable(alpha.sigmoid(), kernel, "reflect")
             capacity = _bits((x - mean) / std, keep) * active
-            cost = beta * capacity.flatten(1).mean(1).sum()
+            cost = beta * capacity.flatten(1).mean(1)
         drawn = rng.normal(f"iba {step}", (copies, *x.shape[1:])).to(x)  # (B, copies, C, h, w)
         noise = mean + std * drawn
-        slope = _slope(model, x, target, keep.detach(), noise, active)
+        slope, entropy = _slope(model, x, target, keep.detach(), noise, active)
+        objectives.append(cost.detach() + entropy)
         optimiser.zero_grad()
-        torch.autograd.backward([cost, keep], [torch.ones_like(cost), slope])
+        torch.autograd.backward([cost.sum(), keep], [torch.ones_like(cost[0]), slope])
         optimiser.step()
+    if notes is not None:
+        note_unconverged(notes, torch.stack(objectives))
     return capacity.detach().sum(1) / log(2)
+
+
+def note_unconverged(notes: MapNotes, objectives: Tensor) -> None:
+    """Note on maps whose objective was still falling at the end.
+
+    Args:
+        notes: Where to add the notes.
+        objectives: The objective of each map at every step, ``(steps, B)``.
+    """
+    steps = len(objectives)
+    last = objectives[-1]
+    late = objectives[max(0, steps - 1 - max(1, steps // 10))]
+    columns = (objectives[0] - last, late - last, last)
+    for row, (fall, late_fall, value) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        if late_fall > LATE_FALL * fall or fall <= 0:
+            notes.add(
+                row,
+                f"not converged: the objective fell by {fall:.3g} to {value:.3g} in {steps} steps, "
+                f"by {late_fall:.3g} in the last tenth",
+            )
 
 
 def _bits(z: Tensor, keep: Tensor) -> Tensor:
@@ -109,14 +141,16 @@ def _bits(z: Tensor, keep: Tensor) -> Tensor:
 
 def _slope(
     model: Model, x: Tensor, target: Tensor, keep: Tensor, noise: Tensor, active: Tensor
-) -> Tensor:
-    """Compute the gradient of the mean cross entropy over noisy copies with respect to ``keep``."""
+) -> tuple[Tensor, Tensor]:  # as x, (B,)
+    """Compute the mean cross entropy over noisy copies, after its gradient by ``keep``."""
     total = torch.zeros_like(x)
+    entropy = x.new_zeros(len(x))
     for sample, copy in model.passes.chunks(*noise.shape[:2]):
         drawn = noise[sample, copy]
         z = (keep[sample] * x[sample] + (1 - keep[sample]) * drawn) * active
-        gradient = model.gradient(z, target[sample], score="logprob").gradient
-        total.index_add_(
-            0, sample.to(x.device), -gradient * active * (x[sample] - drawn) / noise.shape[1]
-        )
-    return total
+        logits, _, gradient = model.gradient(z, target[sample], score="logprob")
+        log_prob = logits.log_softmax(1).gather(1, target[sample][:, None])[:, 0]
+        rows = sample.to(x.device)
+        entropy.index_add_(0, rows, -log_prob / noise.shape[1])
+        total.index_add_(0, rows, -gradient * active * (x[sample] - drawn) / noise.shape[1])
+    return total, entropy

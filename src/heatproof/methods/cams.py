@@ -10,7 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from heatproof.methods.base import method
+from heatproof.methods.base import NoiseUnit, method, noise_scale
+from heatproof.methods.notes import MapNotes, note_sign
 from heatproof.models.batch import LayerBatch
 from heatproof.models.model import Model
 from heatproof.models.passes import Pass
@@ -92,11 +93,15 @@ def layercam(
     return (x * batch.gradient(score).relu()).sum(1).relu()
 
 
+_STD: dict[NoiseUnit, float] = {"range": 0.15, "absolute": 0.3}
+
+
 @cam(
     "sg-cam++",
     paper="Omeiza et al. 2019",
     needs=("gradient", "image"),
     cost=lambda arguments: (0, arguments["n"]),
+    version=2,
 )
 def smooth_gradcam_plus_plus(
     model: Model,
@@ -106,17 +111,34 @@ def smooth_gradcam_plus_plus(
     rng: Rng,
     image: Tensor,
     n: Annotated[int, Field(ge=1)] = 4,
-    std: Annotated[float, Field(ge=0)] = 0.3,
+    std: Annotated[float, Field(ge=0)] | None = None,
     score: ScoreName = "logit",
     compat: Literal["torchcam"] | None = None,
 ) -> Tensor:
     """Grad-CAM++ from powers of the gradient, averaged over noisy images.
 
-    ``compat=torchcam`` takes the features and the gradient of the last noisy image.
+    The features are those of the image without noise. Where a linear layer on the mean of the
+    features gives the logits, as in a ResNet, their gradient does not depend on the image, and the
+    maps are those of Grad-CAM++.
+
+    Args:
+        model: The network from the layer on.
+        x: The features, ``(B, C, h, w)``.
+        target: Class indices of shape ``(B,)``.
+        rng: The samples' noise.
+        image: The images.
+        n: The number of noisy images.
+        std: The standard deviation of the noise, by default 0.15 of the range from black to white;
+            with ``compat=torchcam`` 0.3 in the units of the normalized image.
+        score: What to explain of the target: ``logit``, ``softmax`` or ``logprob``.
+        compat: ``torchcam`` takes the features and the gradient of the last noisy image.
     """
+    unit: NoiseUnit = "absolute" if compat == "torchcam" else "range"
+    std = _STD[unit] if std is None else std
+    width = std * noise_scale(model.root, image, unit)
     passes = []
     for i in range(n):
-        noisy = image + std * rng.normal(f"noise {i}", image.shape[1:]).to(image)
+        noisy = image + width * rng.normal(f"noise {i}", image.shape[1:]).to(image)
         passes.append(model.root.gradient(noisy, target, model.start_layer, score))
     return smoothed(x, passes, compat)
 
@@ -146,13 +168,28 @@ def _channels(arguments: Mapping[str, Any]) -> tuple[int, int]:
     return arguments["channels"], 0
 
 
-@cam("ablationcam", paper="Desai & Ramaswamy 2020", needs=("channels",), cost=_channels)
+@cam("ablationcam", paper="Desai & Ramaswamy 2020", needs=("channels",), cost=_channels, version=2)
 def ablationcam(
-    model: Model, x: Tensor, target: Tensor, *, rng: Rng, score: ScoreName = "logit"
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    notes: MapNotes | None = None,
+    score: ScoreName = "logit",
+    compat: Literal["rao"] | None = None,
 ) -> Tensor:
-    """Features weighted by the fraction of the score lost without them; a pass per channel."""
+    """Features weighted by how much of the score is lost without them; a pass per channel.
+
+    The paper divides all weights of a map by its score, which turns the map around where the score
+    is negative. A positive divisor changes nothing but the scale, so there is none; ``compat=rao``
+    divides by the score all the same.
+    """
     score_of = score_function(score)
-    clean = score_of(model.logits(x), target)
+    logits = model.logits(x)
+    if score == "logit":
+        note_sign(notes, logits, target, reversed_map=compat == "rao")
+    clean = score_of(logits, target)
     channels_last = x.permute(0, 2, 3, 1).contiguous()  # the layout that passes are computed in
     without = []
     last_sample = torch.empty(0, dtype=torch.long)
@@ -167,7 +204,7 @@ def ablationcam(
         without.append(score_of(model.logits(ablated.permute(0, 3, 1, 2)), target[sample]))
         ablated[row, :, :, channel] = channels_last[sample, :, :, channel]
     drops = clean[:, None] - torch.cat(without).reshape(len(x), -1)
-    return _weighted(x, drops / clean[:, None])
+    return _weighted(x, drops / clean[:, None] if compat == "rao" else drops)
 
 
 @cam("scorecam", paper="Wang et al. 2020", needs=("image", "channels"), cost=_channels)

@@ -1,11 +1,12 @@
 """Compute maps from expressions, in the same way for all methods.
 
-The order is: method [→ noise] → channel reduction → *stored* at native resolution → transforms at
-native resolution → bilinear resizing to the image, last.
+The order is: method [→ noise] → channel reduction → transforms at native resolution → bilinear
+resizing to the image. Transforms that need the pixels of the image come after the resizing.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,8 @@ from heatproof.data.base import Data, TensorData
 from heatproof.data.catalog import load_data
 from heatproof.data.reference import Reference
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.methods.base import REDUCTIONS, Expression
+from heatproof.methods.base import REDUCTIONS, Expression, noise_scale
+from heatproof.methods.notes import MapNotes, kind_of
 from heatproof.models.batch import LayerBatch, ModelBatch
 from heatproof.models.guards import assert_unchanged
 from heatproof.models.model import Model
@@ -67,18 +69,19 @@ class Explainer:
     silhouette: Tensor | None = None
     prepared: Callable[[Expression], Mapping[str, Tensor]] = no_reference
     prepared_baseline: PreparedBaselines = no_reference_for_baseline
-    _moments: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _moments: dict[str, tuple[Tensor, Tensor, list[MapNotes]]] = field(default_factory=dict)
 
     @property
     def model(self) -> Model:
         """The model of the batch."""
         return self.batch.model
 
-    def native(self, expression: Expression) -> Tensor:
+    def native(self, expression: Expression, notes: MapNotes | None = None) -> Tensor:
         """Compute maps at the layer's resolution, before transforms.
 
         Args:
             expression: The method; its transforms are not applied.
+            notes: Where notes on the maps are added; None: they are not of interest.
 
         Returns:
             Maps of shape ``(B, h, w)`` as float32, which may contain nan (see ``finite``).
@@ -89,16 +92,22 @@ class Explainer:
         """
         check_applicable(expression, self.model, self.silhouette is not None)
         batch = self.batch.at(expression.layer)
+        notes = notes or MapNotes(len(batch.x))
         if expression.noise:
-            raw = self._moment(expression, batch.x)
+            raw = self._moment(expression, batch.x, notes)
         else:
-            raw = self._call(expression, batch)
+            raw = self._call(expression, batch, notes)
         return _checked(raw, batch.x, expression)
 
-    def _call(self, expression: Expression, batch: LayerBatch) -> Tensor:
+    def _call(self, expression: Expression, batch: LayerBatch, notes: MapNotes) -> Tensor:
         """Call the method on a batch at its layer."""
         entry = expression.entry
-        available = {"batch": batch, "image": self.batch.x, "silhouette": self.silhouette}
+        available = {
+            "batch": batch,
+            "image": self.batch.x,
+            "silhouette": self.silhouette,
+            "notes": notes,
+        }
         arguments: dict[str, Any] = {k: v for k, v in available.items() if entry.takes(k)}
         arguments |= {k: v for k, v in expression.arguments.items() if k != "reduce"}
         if entry.prepare:
@@ -121,7 +130,7 @@ class Explainer:
         with self._guarding(batch.x, expression):
             return call()
 
-    def _moment(self, expression: Expression, h: Tensor) -> Tensor:
+    def _moment(self, expression: Expression, h: Tensor, notes: MapNotes) -> Tensor:
         """Compute the mean, the mean square or the variance of maps of noisy inputs.
 
         The first two moments are kept for expressions that differ only in which of them they take.
@@ -129,21 +138,22 @@ class Explainer:
         noise = expression.noise
         assert noise is not None
         if expression.noise_key not in self._moments:
-            flat = h.flatten(1)
-            scale = (flat.amax(1) - flat.amin(1)).reshape(-1, 1, 1, 1) if noise.relative else 1
-            width = noise.std * scale
+            tail = self.model.tail(expression.layer)
+            width = noise.std * noise_scale(tail, h, noise.unit)
             first = torch.zeros(())
             second = torch.zeros(())
-            for i in range(noise.n):
+            copies = [MapNotes(len(h)) for _ in range(noise.n)]
+            for i, copy in enumerate(copies):
                 noisy = h + width * self.rng.normal(f"noise {i}", h.shape[1:]).to(h)
-                tail = self.model.tail(expression.layer)
-                raw = self._call(expression, ModelBatch(tail, noisy, self.batch.target).at("input"))
+                noisy_batch = ModelBatch(tail, noisy, self.batch.target)
+                raw = self._call(expression, noisy_batch.at("input"), copy)
                 _checked(raw, h, expression)
                 raw = raw.detach().float()
                 first = first.to(raw) + raw / noise.n
                 second = second.to(raw) + raw**2 / noise.n
-            self._moments[expression.noise_key] = first, second
-        first, second = self._moments[expression.noise_key]
+            self._moments[expression.noise_key] = first, second, copies
+        first, second, copies = self._moments[expression.noise_key]
+        notes.add_of_copies(copies)
         return {"mean": first, "sq": second, "var": (second - first**2).clamp(min=0)}[noise.kind]
 
     @contextmanager
@@ -172,18 +182,28 @@ class Explainer:
         """
         batch = ModelBatch(self.model, x, self.batch.target, [expression.layer])
         other = replace(self, batch=batch, _moments={})
-        return other.resized(transformed(expression, other.native(expression), self.rng))
+        return other.resized(other.transformed(expression, other.native(expression)))
+
+    def transformed(self, expression: Expression, maps: Tensor) -> Tensor:
+        """Apply the transforms of an expression to its maps.
+
+        Args:
+            expression: The method with its transforms.
+            maps: Maps at the layer's resolution, ``(B, h, w)``.
+
+        Returns:
+            Maps of the same size, or of the size of the images from the first transform on that
+            needs it.
+        """
+        for transform, arguments in expression.transforms:
+            if transform.at == "image":
+                maps = self.resized(maps)
+            maps = transform.apply(maps, arguments, self.rng)
+        return maps
 
     def resized(self, maps: Tensor) -> Tensor:  # (B, h, w) -> (B, H, W)
         """Resize maps to the images, bilinearly."""
         return resize(maps, *self.batch.x.shape[2:])
-
-
-def transformed(expression: Expression, maps: Tensor, rng: Rng) -> Tensor:  # (B, h, w) -> same
-    """Apply the transforms of an expression to maps."""
-    for transform, arguments in expression.transforms:
-        maps = transform.apply(maps, arguments, rng)
-    return maps
 
 
 def check_applicable(expression: Expression, model: Model, has_silhouettes: bool) -> None:
@@ -264,6 +284,7 @@ def explain(
     seed: int = 0,
     silhouette: Tensor | None = None,
     reference: Data | str | Tensor | None = None,
+    notes: MapNotes | None = None,
 ) -> Tensor:
     """Compute the maps of one method.
 
@@ -277,13 +298,15 @@ def explain(
         silhouette: The object's silhouettes, ``(B, H, W)``, for methods that need them.
         reference: Images in [0, 1] or data, for methods and baselines that need images that are not
             explained (``iba``).
+        notes: Where notes on single maps are added (``hp.MapNotes(len(images))``), such as that an
+            optimisation did not converge; by default a warning is issued where a map is in doubt.
 
     Returns:
         Maps of shape ``(B, H, W)``.
 
     Raises:
         NotApplicable: If the method does not apply to the model.
-        HeatproofError: If an argument does not fit the model, or a map is not finite.
+        HeatproofError: If an argument does not fit the model, or a map is missing or not finite.
     """
     expression = method if isinstance(method, Expression) else Expression.parse(method)
     if not isinstance(images, Tensor):
@@ -311,13 +334,32 @@ def explain(
         prepared_from = _reference(model, reference)
         explainer.prepared = partial(prepare, model=model, reference=prepared_from)
         explainer.prepared_baseline = lambda b: b.prepare(model, prepared_from.batches(model))
-    maps = explainer.resized(transformed(expression, explainer.native(expression), rng))
+    own_notes = MapNotes(len(x)) if notes is None else notes
+    native = explainer.native(expression, own_notes)
+    for row, reason in enumerate(own_notes.missing):
+        if reason:
+            raise MapError(f"{expression.label}: there is no map of image {row}: {reason}")
+    if notes is None:
+        _warn(expression, own_notes)
+    maps = explainer.resized(explainer.transformed(expression, native))
     bad = (~finite(maps)).nonzero().flatten().tolist()
     if bad:
         raise MapError(
             f"{expression.label}: the map of image {', '.join(map(str, bad))} is not finite"
         )
     return maps
+
+
+def _warn(expression: Expression, notes: MapNotes) -> None:
+    """Issue one warning per kind of doubt about maps, with the first note as an example."""
+    by_kind: dict[str, list[str]] = {}
+    for text in notes.doubts.values():
+        by_kind.setdefault(kind_of(text), []).append(text)
+    for texts in by_kind.values():
+        warnings.warn(
+            f"{expression.label}, {len(texts)} of {len(notes.texts)} maps: for example, {texts[0]}",
+            stacklevel=4,
+        )
 
 
 def _indices(targets: Tensor | Sequence[int] | int, count: int, model: Model) -> Tensor:  # (count,)

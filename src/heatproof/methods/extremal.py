@@ -11,13 +11,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from heatproof.methods.notes import MapNotes
 from heatproof.methods.perturbation import Count, Fraction, perturbation
 from heatproof.models.model import Model
 from heatproof.tensor.filters import gaussian, separable
@@ -30,6 +31,9 @@ MOMENTUM = 0.9
 AREA_WEIGHT = 300.0
 AREA_GROWTH = 1.0035  # of the area's weight, per step
 COLDNESS = 20.0  # of the soft maximum
+LATE = 0.9  # the fraction of the steps after which a converged mask hardly changes
+AREA_TOLERANCE = 0.2  # by which the area of a converged mask may differ, relative to its target
+CHANGE_TOLERANCE = 0.1  # how much a converged mask may change late, relative to its target area
 EQUAL = 1e-6  # values of masks, in [0, 1], that differ by no more count as equal
 
 
@@ -37,13 +41,14 @@ def _passes(arguments: Mapping[str, Any]) -> tuple[int, int]:
     return 0, (arguments["steps"] - 1) * len(arguments["areas"])
 
 
-@perturbation("extremal", paper="Fong et al. 2019", signed=False, cost=_passes)
+@perturbation("extremal", paper="Fong et al. 2019", signed=False, cost=_passes, version=2)
 def extremal(
     model: Model,
     x: Tensor,
     target: Tensor,
     *,
     rng: Rng,
+    notes: MapNotes | None = None,
     steps: Count = 800,
     areas: Annotated[tuple[Fraction, ...], Field(min_length=1)] = (0.1,),
     step: Count | None = None,
@@ -59,6 +64,8 @@ def extremal(
         x: Its input, ``(B, C, h, w)``.
         target: Class indices of shape ``(B,)``.
         rng: Not used.
+        notes: Where masks that have not converged are noted: their area is not within a fifth of
+            its target, or they changed by more than a tenth of it in the last tenth of the steps.
         steps: The number of successive masks; the last is the map.
         areas: The fractions of the map that masks take; the map is the mean over the areas.
         step: The spacing of the mask's bumps; by default 7 px at 224 px, in proportion elsewhere.
@@ -75,9 +82,42 @@ def extremal(
     for sample, area in model.passes.chunks(len(x), len(areas)):
         pyramid = blurred(x[sample], blur or 20 * scale)
         fractions = torch.tensor(areas, dtype=torch.float64)[area]
-        masks = optimised(model, pyramid, target[sample], fractions, bumps, steps, jitter, score)
-        total.index_add_(0, sample.to(x.device), masks)
+        found = optimised(model, pyramid, target[sample], fractions, bumps, steps, jitter, score)
+        total.index_add_(0, sample.to(x.device), found.masks)
+        if notes is not None:
+            note_unconverged(notes, sample, fractions, found, steps)
     return total / len(areas)
+
+
+class Optimised(NamedTuple):
+    """Masks, and how far they have converged."""
+
+    masks: Tensor  # (n, H, W)
+    area: Tensor  # (n,): the mean over the mask with its margin, which the target is for
+    change: Tensor  # (n,): mean absolute change of the mask in the last tenth of the steps
+
+
+def note_unconverged(
+    notes: MapNotes, sample: Tensor, areas: Tensor, found: Optimised, steps: int
+) -> None:
+    """Note on masks whose area is not that wanted, or that were still changing.
+
+    Args:
+        notes: Where to add the notes.
+        sample: The row of each mask, ``(n,)``.
+        areas: The area that each mask should have, ``(n,)``.
+        found: The masks.
+        steps: How many steps they were optimised for.
+    """
+    columns = (sample, areas, found.area, found.change)
+    for row, area, reached, change in zip(*(c.tolist() for c in columns), strict=True):
+        if abs(reached - area) > AREA_TOLERANCE * area:
+            outcome = f"the mask covers {reached:.2f} of its area instead of {area:.2f}"
+        elif change > CHANGE_TOLERANCE * area:
+            outcome = f"{change:.3f} of the mask changed in the last tenth of the steps"
+        else:
+            continue
+        notes.add(row, f"not converged: {outcome} after {steps} steps")
 
 
 def optimised(
@@ -89,7 +129,7 @@ def optimised(
     steps: int,
     jitter: bool,
     score: str,
-) -> Tensor:
+) -> Optimised:
     """Optimise masks by gradient descent with momentum, each by itself.
 
     Args:
@@ -103,13 +143,16 @@ def optimised(
         score: The name of the score.
 
     Returns:
-        Masks of shape ``(n, H, W)``.
+        The masks, the areas that they have reached, and how much they still changed.
     """
     pressure = pyramid.new_ones(len(pyramid), *bumps.grid)
     velocity = torch.zeros_like(pressure)
     area_weight = AREA_WEIGHT
+    late = torch.zeros(())
     for turn in range(steps - 1):
         masks, whole = bumps.masks(pressure)
+        if turn == int(LATE * (steps - 1)):
+            late = masks.clone()
         points, slope = at_level(pyramid, bumps.inner(masks))
         mirrored = (3,) if jitter and turn % 2 == 0 else ()
         gradient = model.gradient(points.flip(mirrored), target, score=score).gradient
@@ -120,7 +163,9 @@ def optimised(
         velocity = change if turn == 0 else MOMENTUM * velocity + (1 - MOMENTUM) * change
         pressure = (pressure - LEARNING_RATE * velocity).clamp(0, 1)
         area_weight *= AREA_GROWTH
-    return bumps.inner(bumps.masks(pressure)[0])
+    masks = bumps.masks(pressure)[0]
+    change = (masks - late.to(masks)).abs().mean((1, 2))
+    return Optimised(bumps.inner(masks), masks.mean((1, 2)), change)
 
 
 def blurred(x: Tensor, widest: float) -> Tensor:  # (n, C, H, W) -> (n, levels, C, H, W)

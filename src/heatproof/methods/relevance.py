@@ -1,13 +1,19 @@
 """Layer-wise relevance propagation (Bach et al. 2015; Montavon et al. 2019).
 
 It is for networks of convolutions, ReLUs, pools and residual sums. The relevance of the target's
-logit is 1, or the logit itself (``start=logit``). From 1, a negative logit turns the map around:
-what made it negative becomes positive. On a grid of images, where a class's mean logit is
-often negative, use ``start=logit``.
+logit is the logit itself, as in Bach et al., so positive relevance speaks for the class whatever
+the sign of its logit. From 1 (``start=one``, as Zennit's examples have it), a negative logit turns
+the map around: what made it negative becomes positive. Else the two differ in scale only, since
+relevance is linear in what it starts from. (Where the last layer is a convolution that follows z⁺,
+a negative logit has no positive relevance: only the ε rule and pools keep both signs.)
 
 Every operation distributes what arrives at its outputs among its inputs. Convolutions follow one
 rule and fully connected layers another, by what they do: a fully connected layer that slides as a
 convolution is still fully connected. Biases keep their part, so sums shrink or grow.
+
+A network may normalize the image itself, as ``transform_input`` of torchvision's GoogLeNet does. A
+factor and a shift per pixel are part of its first convolution: z^B is applied to what they make of
+the image, of black and of white, which is the same as if they were merged into the weights.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +31,7 @@ from torch.nn.grad import conv2d_input
 
 from heatproof.errors import NotApplicable
 from heatproof.methods.base import cached_per_layer, method
+from heatproof.methods.notes import MapNotes, note_sign
 from heatproof.models.intercept import (
     ACTIVATIONS,
     MOVES,
@@ -165,12 +172,31 @@ class Rules:
     Attributes:
         convolution: For convolutions.
         connected: For fully connected layers.
-        image: For convolutions of the image itself; None: as other convolutions.
+        bounds: Black and white, ``(C, 1, 1)`` each: convolutions of the image itself follow z^B;
+            None: they follow the rule of other convolutions.
     """
 
     convolution: Rule
     connected: Rule
-    image: Rule | None = None
+    bounds: tuple[Tensor, Tensor] | None = None
+
+
+class Image(NamedTuple):
+    """The image, or what the network makes of it by moving, scaling and shifting its pixels.
+
+    Attributes:
+        pixels: The tensor in the network, ``(B, C, H, W)``.
+        low: What becomes of black, ``(1, C, H, W)``, where it is the smaller value.
+        high: What becomes of white.
+    """
+
+    pixels: Tensor
+    low: Tensor
+    high: Tensor
+
+
+# Of the operations on an image, those that make an image again if their other operand is constant.
+_ARITHMETIC = frozenset(("add", "sub", "__rsub__", "mul", "div", "true_divide"))
 
 
 class Propagation:
@@ -184,18 +210,19 @@ class Propagation:
         self.rules = rules
         self.kind = ""
         self.start: Tensor | None = None
+        self.images: dict[int, Image] = {}  # by the id of their pixels
         self.boxed = False  # whether a convolution has seen the image
         # The last layer, its input and its output.
         self.last: tuple[Affine, Tensor, Tensor] | None = None
         self.operations: dict[str, Operation] = {
-            **dict.fromkeys(MOVES | {"max_pool2d", "adaptive_max_pool2d"}, as_torch),
+            **dict.fromkeys(["max_pool2d", "adaptive_max_pool2d"], as_torch),
+            **dict.fromkeys(MOVES, self.move),
             **dict.fromkeys(ACTIVATIONS, passed),
             **dict.fromkeys(["avg_pool2d", "adaptive_avg_pool2d", "mean", "sum"], in_proportion),
             "conv2d": self.convolution,
             "linear": self.matrix,
             "batch_norm": self.norm,
-            "add": self.sum,
-            "mul": self.product,
+            **dict.fromkeys(_ARITHMETIC, self.arithmetic),
         }
 
     def logits(self, x: Tensor) -> Tensor:
@@ -204,7 +231,7 @@ class Propagation:
         Raises:
             NotApplicable: If an operation of the network has no rule.
         """
-        self.start = x
+        self._begin(x)
         with (
             naming_missing_rules(self.model.module, "lrp", _INSTEAD),
             Intercept(self.operations) as seen,
@@ -212,10 +239,19 @@ class Propagation:
             for kind, run in self.model.passes.steps():
                 self.kind = kind
                 x = seen.current(run(x))
-                self.start = x if kind == "crop" else self.start  # a part of the image is the image
+                if kind == "crop":  # a part of the image is the image
+                    self._begin(x)
             x = seen.result(x)
         self.start = self.last = None
+        self.images = {}
         return x
+
+    def _begin(self, x: Tensor) -> None:
+        """Take a tensor as what is explained."""
+        self.start = x
+        if self.rules.bounds is not None:
+            low, high = (bound.to(x).expand_as(x[:1]) for bound in self.rules.bounds)
+            self.images = {id(x): Image(x, low, high)}
 
     def convolution(self, call: Call) -> Tensor:
         """Follow the rule of convolutions."""
@@ -255,13 +291,43 @@ class Propagation:
 
     def _rule(self, x: Tensor, layer: Affine) -> Rule:
         convolves = layer.options is not None
-        if self.rules.image and convolves:
-            self.boxed |= x is self.start
+        if self.rules.bounds and convolves:
+            image = self.images.get(id(x))
+            self.boxed |= image is not None
             if not self.boxed:
-                raise NoRule("conv2d of a changed image; normalize it with hp.Model(mean=…, std=…)")
-            if x is self.start:
-                return self.rules.image
+                raise NoRule("conv2d of an image whose pixels were mixed or cut off")
+            if image is not None:
+                return box_rule(image.low, image.high)
         return self.rules.convolution if convolves and self.kind != "head" else self.rules.connected
+
+    def move(self, call: Call) -> Any:
+        """Move values as torch does."""
+        out = call.run()
+        self._track(call, out)
+        return out
+
+    def arithmetic(self, call: Call) -> Tensor:
+        """Add or multiply: the image and a constant, two branches, or a layer and a constant."""
+        if len(call.operands) == 1:
+            (operand,) = call.operands
+            if id(operand) in self.images:
+                out = step(call.value(), lambda relevance: (relevance,), (), operand)
+                self._track(call, out)
+                return out
+        name = call.function.__name__
+        if name not in ("add", "mul"):
+            raise NoRule(name)
+        return self.sum(call) if name == "add" else self.product(call)
+
+    def _track(self, call: Call, out: Any) -> None:
+        """Note that the output is an image, where all operands are, and what its bounds are."""
+        if not call.operands or any(id(operand) not in self.images for operand in call.operands):
+            return
+        black = call.with_tensors(lambda t: self.images[id(t)].low if id(t) in self.images else t)
+        white = call.with_tensors(lambda t: self.images[id(t)].high if id(t) in self.images else t)
+        ends = (_as_tuple(values) for values in (out, black.value(), white.value()))
+        for pixels, a, b in zip(*ends, strict=True):
+            self.images[id(pixels)] = Image(pixels, torch.minimum(a, b), torch.maximum(a, b))
 
     def norm(self, call: Call) -> Tensor:
         """Merge a batch norm into the layer before it."""
@@ -367,6 +433,10 @@ def _bias(weight: Tensor, bias: Tensor | None) -> Tensor:
     return weight.new_zeros(len(weight)) if bias is None else bias
 
 
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
 def _pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else tuple(value)
 
@@ -405,7 +475,8 @@ def relevance(
     convolution: Rule,
     epsilon: float,
     box: bool = True,
-    start: str = "one",
+    start: str = "logit",
+    notes: MapNotes | None = None,
 ) -> Tensor:
     """Compute the relevance of x for the target's logit.
 
@@ -416,7 +487,8 @@ def relevance(
         convolution: The rule for convolutions.
         epsilon: The ε of the rule for fully connected layers.
         box: Whether convolutions of the image follow z^B.
-        start: The relevance of the logit: ``one``, or the ``logit`` itself.
+        start: The relevance of the logit: the ``logit`` itself, or ``one``.
+        notes: Where the sign of the logit is noted.
 
     Returns:
         Relevance of the shape of x.
@@ -427,24 +499,30 @@ def relevance(
     rules = Rules(
         convolution,
         epsilon_rule(epsilon),
-        box_rule(*model.input_range) if box and model.start_layer == "input" else None,
+        model.input_range if box and model.start_layer == "input" else None,
     )
+
+    batches = []
 
     def attribute(leaf: Tensor, goal: Tensor) -> Tensor:
         logits = Propagation(model, rules).logits(leaf)
+        batches.append(logits.detach())
         arriving = F.one_hot(goal, logits.shape[1]).to(logits)
         if start == "logit":
             arriving = arriving * logits.detach()
         return torch.autograd.grad(logits, leaf, arriving)[0]
 
     halved = model.with_batch_size(-(-model.batch_size // 2))  # more is kept than for a gradient
-    return halved.passes.attribute(x, target, attribute)
+    maps = halved.passes.attribute(x, target, attribute)
+    # Only the last batch has padding rows, so they come after the rows of x.
+    note_sign(notes, torch.cat(batches)[: len(x)], target, reversed_map=start == "one")
+    return maps
 
 
 @cached_per_layer
 def _why_no_rule(model: Model) -> str:
     """Return why the methods do not apply; empty where every operation has a rule."""
-    rules = Rules(z_plus, z_plus, z_plus if model.start_layer == "input" else None)
+    rules = Rules(z_plus, z_plus, model.input_range if model.start_layer == "input" else None)
     try:
         with model.passes.frozen_eval():
             Propagation(model, rules).logits(model.passes.zero_activation())
@@ -455,7 +533,7 @@ def _why_no_rule(model: Model) -> str:
 
 Epsilon = Annotated[float, Field(gt=0)]
 Gamma = Annotated[float, Field(ge=0)]
-Start = Literal["one", "logit"]
+Start = Literal["logit", "one"]
 
 
 @method(
@@ -465,6 +543,7 @@ Start = Literal["one", "logit"]
     needs=("rules",),
     cost=(0, 1),
     applies=_why_no_rule,
+    version=2,
 )
 def lrp_focus(
     model: Model,
@@ -472,11 +551,12 @@ def lrp_focus(
     target: Tensor,
     *,
     rng: Rng,
+    notes: MapNotes | None = None,
     epsilon: Epsilon = 0.25,
-    start: Start = "one",
+    start: Start = "logit",
 ) -> Tensor:
     """LRP: z⁺ in convolutions, ε where fully connected, z^B at the image."""
-    return relevance(model, x, target, z_plus, epsilon, start=start)
+    return relevance(model, x, target, z_plus, epsilon, start=start, notes=notes)
 
 
 @method(
@@ -486,6 +566,7 @@ def lrp_focus(
     needs=("rules",),
     cost=(0, 1),
     applies=_why_no_rule,
+    version=2,
 )
 def lrp_composite(
     model: Model,
@@ -493,9 +574,10 @@ def lrp_composite(
     target: Tensor,
     *,
     rng: Rng,
+    notes: MapNotes | None = None,
     gamma: Gamma = 0.25,
     epsilon: Epsilon = 0.25,
-    start: Start = "one",
+    start: Start = "logit",
 ) -> Tensor:
     """LRP: γ in convolutions (gamma=inf: z⁺), ε where fully connected, z^B at the image."""
-    return relevance(model, x, target, gamma_rule(gamma), epsilon, start=start)
+    return relevance(model, x, target, gamma_rule(gamma), epsilon, start=start, notes=notes)

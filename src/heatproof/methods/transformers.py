@@ -1,14 +1,14 @@
 """Attention of plain vision transformers: ours, and those that ``models/convert.py`` converts.
 
-A map has one value per patch. Like every map it is resized to the image bilinearly, and last; the
-papers' code repeats each value over its patch.
+A map has one value per patch. It is repeated over the patch's pixels, as in the papers' code; with
+``resize=bilinear`` the map is resized to the image like those of other methods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import torch
 from pydantic import Field
@@ -24,6 +24,7 @@ from heatproof.models.vit import Attention, Block, ClassToken, Tokens, is_vit
 from heatproof.tensor.noise import Rng
 
 Start = Annotated[int, Field(ge=0)]
+Resize = Literal["nearest", "bilinear"]
 
 
 def _why_not_plain_vit(model: Model) -> str:
@@ -43,11 +44,20 @@ attending = partial(
     needs=("ViT",),
     applies=_why_not_plain_vit,
     layers="input",
+    version=2,
 )
 
 
 @attending("rollout", paper="Abnar & Zuidema 2020", cost=(1, 0))
-def rollout(model: Model, x: Tensor, target: Tensor, *, rng: Rng, start: Start = 1) -> Tensor:
+def rollout(
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    start: Start = 1,
+    resize: Resize = "nearest",
+) -> Tensor:
     """Attention followed from the class token to the patches; the same for every class.
 
     It starts at block ``start``, counted from 0.
@@ -62,11 +72,19 @@ def rollout(model: Model, x: Tensor, target: Tensor, *, rng: Rng, start: Start =
             model(images)
         return class_row([mean_attention(mean[softmax]) for softmax in _attentions(blocks)])
 
-    return _patches(model, x, target, "forward", explain)
+    return _enlarged(_patches(model, x, target, "forward", explain), x, resize)
 
 
 @attending("chefer", paper="Chefer et al. 2021", cost=(0, 1))
-def chefer(model: Model, x: Tensor, target: Tensor, *, rng: Rng, start: Start = 1) -> Tensor:
+def chefer(
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    *,
+    rng: Rng,
+    start: Start = 1,
+    resize: Resize = "nearest",
+) -> Tensor:
     """Relevance × gradient of attention, positive part, followed from the class token.
 
     It starts at block ``start``, counted from 0.
@@ -77,11 +95,13 @@ def chefer(model: Model, x: Tensor, target: Tensor, *, rng: Rng, start: Start = 
         layers = ((g * r).relu().mean(1) for g, r in zip(gradients, relevances, strict=True))
         return class_row([layer + torch.eye(layer.shape[-1]).to(layer) for layer in layers])
 
-    return _patches(model, x, target, "backward", explain)
+    return _enlarged(_patches(model, x, target, "backward", explain), x, resize)
 
 
 @attending("vit-gradcam", paper="Chefer et al. 2021", cost=(0, 1))
-def vit_gradcam(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
+def vit_gradcam(
+    model: Model, x: Tensor, target: Tensor, *, rng: Rng, resize: Resize = "nearest"
+) -> Tensor:
     """Attention of the class token in the last block, heads weighted by their mean gradient.
 
     The positive part is scaled to [0, 1].
@@ -98,7 +118,7 @@ def vit_gradcam(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
         weight = gradient[:, :, 0, 1:].mean(-1, keepdim=True)
         return (row * weight).mean(1).relu()
 
-    return _zero_to_one(_patches(model, x, target, "backward", explain))
+    return _enlarged(_zero_to_one(_patches(model, x, target, "backward", explain)), x, resize)
 
 
 def _blocks(model: Model, start: int) -> list[Block]:
@@ -120,7 +140,7 @@ def _attentions(blocks: Sequence[Block]) -> list[nn.Module]:
 def _patches(
     model: Model, x: Tensor, target: Tensor, kind: str, explain: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """ModuleCall a function that gives rows ``(B, 1 + patches)``; maps are ``(B, h, w)``."""
+    """Call a function that gives rows ``(B, 1 + patches)``; maps are ``(B, h, w)``."""
     rows = torch.cat([explain(*piece) for piece in model.passes.grad_batches(x, target, kind)])[
         : len(x)
     ]
@@ -129,6 +149,14 @@ def _patches(
         side // patch for side, patch in zip(x.shape[2:], tokens.proj.kernel_size, strict=True)
     )
     return rows[:, 1:].reshape(-1, height, width)
+
+
+def _enlarged(maps: Tensor, x: Tensor, resize: str) -> Tensor:  # (B, h, w) -> (B, H, W)
+    """Repeat each value over its patch; bilinear maps are left to the resizing of all maps."""
+    if resize == "bilinear":
+        return maps
+    down, along = (side // count for side, count in zip(x.shape[2:], maps.shape[1:], strict=True))
+    return maps.repeat_interleave(down, 1).repeat_interleave(along, 2)
 
 
 def mean_attention(attention: Tensor) -> Tensor:  # (B, tokens, tokens) -> same

@@ -1,4 +1,7 @@
-"""Transforms of maps, applied after a method at the layer's resolution."""
+"""Transforms of maps, applied after a method.
+
+They act at the layer's resolution, or with ``at="image"`` on the map resized to the image.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,13 @@ def smooth(maps: Tensor, size: Odd) -> Tensor:
     return separable(maps[:, None], gaussian(size, size / 4), "constant")[:, 0]
 
 
-@transform("unit", removes_sign=True)
+@transform("unit", removes_sign=True, at="image", version=2)
 def unit(maps: Tensor) -> Tensor:
     """The positive part divided by its maximum."""
     return relative(maps)
 
 
-@transform("rect", removes_sign=True)
+@transform("rect", removes_sign=True, at="image", version=2)
 def rect(maps: Tensor, fraction: Annotated[float, Field(gt=0, le=1)] = 0.268) -> Tensor:
     """A square of ones around the map's centre of mass (Li et al. 2024); zero where it has no mass.
 
@@ -63,7 +66,7 @@ def rect(maps: Tensor, fraction: Annotated[float, Field(gt=0, le=1)] = 0.268) ->
     return (inside & (total > 0)[:, None, None]).to(maps)
 
 
-@transform("pooling")
+@transform("pooling", at="image", version=2)
 def pooling(maps: Tensor, bands: Annotated[int, Field(ge=1)] = 7) -> Tensor:
     """The mean of each band of rows, repeated over the band (Li et al. 2024).
 
@@ -79,7 +82,7 @@ def pooling(maps: Tensor, bands: Annotated[int, Field(ge=1)] = 7) -> Tensor:
     return means[:, band, None].expand(maps.shape).to(maps.dtype)
 
 
-@transform("remove", removes_sign=True)
+@transform("remove", removes_sign=True, at="image", version=2)
 def remove(maps: Tensor, scheme: Scheme, *, rng: Rng) -> Tensor:
     """The map in [0, 1] with attribution removed (Li et al. 2024).
 
@@ -92,7 +95,7 @@ def remove(maps: Tensor, scheme: Scheme, *, rng: Rng) -> Tensor:
     return (values - _shift("remove", scheme, values, rng)).clamp(min=0)
 
 
-@transform("introduce", removes_sign=True)
+@transform("introduce", removes_sign=True, at="image", version=2)
 def introduce(maps: Tensor, scheme: Scheme, *, rng: Rng) -> Tensor:
     """The map in [0, 1] with attribution introduced (Li et al. 2024).
 

@@ -251,27 +251,27 @@ class _Tracer(fx.Tracer):
         return type(m) is not nn.Sequential and m not in self.wrappers
 
 
-def _wrappers(module: nn.Module) -> list[nn.Module]:
+def wrappers(module: nn.Module) -> list[nn.Module]:
     """Return the network and the modules inside it, as long as all weights are in one of them.
 
     Such a module may follow a normalization of the image, for example.
     """
-    wrappers = [module]
-    while not list(wrappers[-1].parameters(recurse=False)):
-        children = list(wrappers[-1].children())
+    found = [module]
+    while not list(found[-1].parameters(recurse=False)):
+        children = list(found[-1].children())
         if len(children) == 1:
-            wrappers.append(children[0])
+            found.append(children[0])
             continue
         heavy = [child for child in children if next(child.parameters(), None) is not None]
         if len(heavy) != 1 or not list(heavy[0].children()):
             break
-        wrappers.append(heavy[0])
-    return wrappers
+        found.append(heavy[0])
+    return found
 
 
 def _trace(module: nn.Module, layers: Sequence[str] | None, example: Tensor) -> Staged:
     root = _OneInput(module)
-    traced = _Tracer(_wrappers(module)).trace(root)
+    traced = _Tracer(wrappers(module)).trace(root)
     image = next(n for n in traced.nodes if n.op == "placeholder")
     steps = [n for n in traced.nodes if n.op.startswith("call")]
     names = _distinct(
@@ -387,18 +387,23 @@ class Landmarks(NamedTuple):
     embedding: int
     head: int  # the first layer whose next step belongs to the head
     units: tuple[int, ...] = ()  # the ends of convolutions and blocks up to `final`
+    last_conv: int | None = None  # the output of the last convolution or block, before a ReLU
 
 
-def landmarks(body: Body, example: Tensor) -> Landmarks:
+def landmarks(body: Body, example: Tensor, known_middle: str | None = None) -> Landmarks:
     """Find the layers with a special role.
 
     ``cam`` is the last spatial layer, ``final`` the last before the last pooling, and ``middle``
-    comes after half of the convolutions up to ``final``. The embedding is the input of the last
-    layer with weights; the head consists of all layers with weights after ``cam``.
+    comes after half of the convolutions up to ``final``, unless it is known. The last convolution
+    counts without the norm and ReLU after it, or as a whole block. The embedding is the
+    input of the last layer with weights; the head consists of all layers with weights after
+    ``cam``.
 
     Args:
         body: The network.
         example: Images that it takes, ``(B, C, H, W)``.
+        known_middle: The layer that is ``middle``; disregarded if it is not a layer of the body,
+            or does not come before ``final``.
 
     Returns:
         The numbers of these layers.
@@ -419,16 +424,29 @@ def landmarks(body: Body, example: Tensor) -> Landmarks:
         and isinstance(modules[cam - 1], (*_POOLS, nn.Dropout, nn.Identity))
     ):
         cam -= 1  # an adaptive pool that changes nothing, or repeats values, does not count
+    weights = [_convolutions(m) for m in modules]
     pools = [i for i in spatial if _pools(body, modules, area, i)]
     final = pools[-1] if pools else cam
-    weights = [_convolutions(m) for m in modules]
+    if any(weights[final:cam]):
+        final = cam  # the last pooling is part of the head
     done = [sum(weights[:i]) for i in range(len(weights))]
-    halfway = min(range(1, final + 1), key=lambda i: (abs(done[i] - done[final] / 2), -i))
-    while halfway > 1 and area[halfway] < area[halfway - 1] and not weights[halfway - 1]:
-        halfway -= 1  # before a pool, not after it
+    middle = _layer_number(body, known_middle)
+    if not 0 < middle < final:
+        middle = min(range(1, final + 1), key=lambda i: (abs(done[i] - done[final] / 2), -i))
+        while middle > 1 and area[middle] < area[middle - 1] and not weights[middle - 1]:
+            middle -= 1  # before a pool, not after it
     head = next((i for i in range(cam, len(modules)) if has_weights[i]), embedding)
     shapes = [tuple(seen[i].shape[1:]) for i in range(final + 1)]
-    return Landmarks(halfway, final, cam, embedding, head, _units(body, modules, weights, shapes))
+    units = _units(body, modules, weights, shapes)
+    last_conv = max((i + 1 for i in range(final) if weights[i]), default=None)
+    return Landmarks(middle, final, cam, embedding, head, units, last_conv)
+
+
+def _layer_number(body: Body, name: str | None) -> int:
+    """Return the number of a layer by its name or alias; 0 if there is none."""
+    if name in body.layers:
+        return body.layers.index(name)
+    return body.aliases.get(name or "", 0)
 
 
 def _area(activation: Tensor) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -71,7 +72,11 @@ def read_state(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             content: Any = load_state(path)
         else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            # PyTorch's ImageNet example saves its arguments, and so does code derived from it. A
+            # namespace has nothing but attributes: reading it runs no code, and its values are
+            # restricted like everything else.
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken or hostile file can raise anything
         raise HeatproofError(f"cannot read weights from {path}: {error}") from error
     state = _unwrapped(content)

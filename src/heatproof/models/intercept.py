@@ -48,6 +48,22 @@ class Call(NamedTuple):
             leaf = x.detach().requires_grad_()
             return torch.autograd.grad(self.on(leaf), leaf, weights)[0]
 
+    @property
+    def operands(self) -> list[Tensor]:
+        """The tensors that depend on the network's input, also those inside lists."""
+        return [t for t in _tensors((*self.args, *self.kwargs.values())) if t.requires_grad]
+
+    def with_tensors(self, change: Callable[[Tensor], Tensor]) -> Call:
+        """Return the operation on other tensors, also inside lists."""
+
+        def changed(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return change(value)
+            return type(value)(map(changed, value)) if type(value) in (list, tuple) else value
+
+        kwargs = {name: changed(value) for name, value in self.kwargs.items()}
+        return Call(self.function, changed(self.args), kwargs)
+
     def argument(self, index: int, name: str, default: Any = None) -> Any:
         """Return an argument that may be given by position or by name."""
         return self.args[index] if len(self.args) > index else self.kwargs.get(name, default)

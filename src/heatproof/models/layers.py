@@ -17,7 +17,8 @@ class LayerTable:
 
     Attributes:
         names: The layers' names, by number.
-        aliases: Further names, among them ``middle``, ``final`` and ``cam`` where they apply.
+        aliases: Further names, among them ``middle``, ``final``, ``cam`` and ``last-conv`` where
+            they apply.
         embedding: The layer that is the input of the last layer with weights.
         head: The first layer whose next step belongs to the head.
         units: The ends of convolutions and blocks, up to ``final``.
@@ -32,7 +33,12 @@ class LayerTable:
     @classmethod
     def from_body(cls, body: Body, roles: Landmarks) -> LayerTable:
         """Build the table of a body, with the layers that have a special role."""
-        landmarks = {"middle": roles.middle, "final": roles.final, "cam": roles.cam}
+        landmarks = {
+            "middle": roles.middle,
+            "final": roles.final,
+            "cam": roles.cam,
+            "last-conv": roles.last_conv,
+        }
         aliases = dict(body.aliases)
         aliases |= {name: index for name, index in landmarks.items() if index is not None}
         return cls(body.layers, aliases, roles.embedding, roles.head, roles.units)

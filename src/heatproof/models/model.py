@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,10 +14,12 @@ from torch import Tensor, nn
 from heatproof.errors import HeatproofError, unknown
 from heatproof.files import content_hash
 from heatproof.models import backends
-from heatproof.models.body import Body, landmarks, make_body
+from heatproof.models.body import Body, landmarks, make_body, wrappers
 from heatproof.models.convert import as_canonical
+from heatproof.models.families import middle_of
 from heatproof.models.guards import eval_mode
 from heatproof.models.layers import LayerTable
+from heatproof.models.outputs import advice, probabilities
 from heatproof.models.passes import Pass, Passes
 from heatproof.tensor.scores import Score
 from heatproof.userfile import source_of
@@ -91,7 +94,13 @@ class Model:
         with eval_mode(module):
             self.layout, logits = _first_pass(self.name, module, example)
             self.body: Body = make_body(module, layers, example)
-            self.layer_table = LayerTable.from_body(self.body, landmarks(self.body, example))
+            roles = landmarks(self.body, example, middle_of(module, wrappers(module)))
+            self.layer_table = LayerTable.from_body(self.body, roles)
+            kind = probabilities(module, example.contiguous(memory_format=self.layout), logits)
+        self.output_advice = ""  # what to do about outputs that are not logits
+        if kind:
+            self.output_advice = advice(self.name, module, kind)
+            warnings.warn(self.output_advice, stacklevel=2)
         self.start = 0  # the number of the layer that the model starts at; tails start later
         self.root = self  # the whole network, for a model that is the tail of one
         for alias, layer in (aliases or {}).items():

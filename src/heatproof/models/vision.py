@@ -89,7 +89,8 @@ class LibraryNetwork(NamedTuple):
 def library_model(name: str, weights: Path | None) -> Model:
     """Build a library's network with random weights, for a file's weights to be loaded into.
 
-    The preprocessing is the library's, except for the interpolation, which is bilinear here.
+    The preprocessing is the library's, except for the interpolation, which is bilinear here, and
+    for the networks of a paper that resizes images to another length.
 
     Args:
         name: Such as ``torchvision:resnet50`` or ``timm:vit_base_patch16_224``.
@@ -101,12 +102,7 @@ def library_model(name: str, weights: Path | None) -> Model:
     with seeded(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module, preprocessing = _library_network(name, weights).build()
-    return Model(
-        module.eval(),
-        name=name,
-        aliases=dict(NETWORKS[name].layers) if name in NETWORKS else None,
-        **preprocessing._asdict(),
-    )
+    return Model(module.eval(), name=name, **preprocessing._asdict())
 
 
 def library_source(name: str) -> Source:
@@ -204,9 +200,10 @@ def _timm(name: str, weights: Path | None) -> LibraryNetwork:
             )
         config = timm.data.resolve_model_data_config(module)
         size = config["input_size"][-1]
+        listed = NETWORKS.get(f"timm:{name}")
         preprocessing = Preprocessing(
             size=size,
-            resize=math.floor(size / config["crop_pct"]),
+            resize=listed.resize if listed else math.floor(size / config["crop_pct"]),
             mean=config["mean"],
             std=config["std"],
             classes=imagenet_names() if module.num_classes == 1000 else None,

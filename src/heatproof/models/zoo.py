@@ -378,7 +378,7 @@ def _published(name: str, weights: Weights) -> Model:
     preprocessing = Preprocessing(
         network.size, network.resize, network.mean, network.std, imagenet_names()
     )
-    return Model(module.eval(), name=name, aliases=dict(network.layers), **preprocessing._asdict())
+    return Model(module.eval(), name=name, **preprocessing._asdict())
 
 
 def _library(name: str, weights: Weights) -> Model:

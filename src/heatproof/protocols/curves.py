@@ -146,7 +146,7 @@ class _AreaUnderCurve(_ExplainsPrediction):
 @protocol
 class Deletion(_AreaUnderCurve):
     id: ClassVar[str] = "deletion"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = (
         "area under the target's score while pixels are removed, most relevant first"
     )
@@ -159,7 +159,7 @@ class Deletion(_AreaUnderCurve):
 @protocol
 class Insertion(_AreaUnderCurve):
     id: ClassVar[str] = "insertion"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = (
         "area under the target's score while pixels are inserted into an empty image, "
         "most relevant first"
@@ -173,7 +173,7 @@ class Insertion(_AreaUnderCurve):
 @protocol
 class RelevanceGain(_AreaUnderCurve):
     id: ClassVar[str] = "srg"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = (
         "symmetric relevance gain: the area of insertion minus that of deletion"
     )

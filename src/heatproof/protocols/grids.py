@@ -117,6 +117,7 @@ class GridPointing(Localization):
 @protocol
 class FullyDisconnected(Localization):
     id: ClassVar[str] = "difull"
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = (
         "the fraction of the positive attribution in the only grid cell that the network can see"
     )
@@ -130,6 +131,7 @@ class FullyDisconnected(Localization):
 @protocol
 class PartlyDisconnected(Localization):
     id: ClassVar[str] = "dipart"
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = (
         "the fraction of the positive attribution in the only grid cell whose features "
         "the network's head can see"

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
@@ -110,7 +111,9 @@ def environment() -> Environment:
         "family_class": family_class,
         "percent": percent,
         "points": points,
-        "interval": lambda e, digits=2: charts.interval(e.low, e.high, digits),
+        "interval": _interval,
+        "percent_interval": lambda e: _interval(e, 1, _hundredfold),
+        "points_interval": lambda e: _interval(e, 1, points),
         "listing": listing,
         "ticks": ticks,
         "described": described,
@@ -147,10 +150,23 @@ def percent(fraction: float) -> str:
     return f"{whole} %"
 
 
-def points(change: float) -> str:
+def points(change: float, digits: int = 1) -> str:
     """Format a difference of fractions in percentage points, with its sign."""
-    text = charts.number(100 * change, 1)
+    text = _hundredfold(change, digits)
     return f"+{text}" if change > 0 and float(text) else text
+
+
+def _interval(
+    estimate: tuple[float, float, float],
+    digits: int = 2,
+    write: Callable[[float, int], str] = charts.number,
+) -> str:
+    value, low, high = estimate
+    return charts.interval(value, low, high, digits, write)
+
+
+def _hundredfold(fraction: float, digits: int) -> str:
+    return charts.number(100 * fraction, digits)
 
 
 def ticks(text: str) -> Markup:

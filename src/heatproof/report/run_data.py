@@ -13,8 +13,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from heatproof.analysis.intervals import AggregateDraws, bootstrap_aggregates, summarize
-from heatproof.analysis.ranks import Key, Standings, standings
+from heatproof.analysis.counts import SampleCounts
+from heatproof.analysis.intervals import (
+    AggregateDraws,
+    RankedLayers,
+    bootstrap_aggregates,
+    summarize,
+)
+from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, standings
 from heatproof.bench.layout import (
     CHANNEL_PEAKS,
     IMAGES,
@@ -29,7 +35,6 @@ from heatproof.bench.layout import (
 from heatproof.bench.store import Store, TaskTensors
 from heatproof.protocols import PROTOCOLS, ViewKey
 
-CONTROL = "control"
 PLAIN_VIEW = ViewKey()
 CRISP_BELOW = 160  # px: smaller images are drawn with square pixels
 
@@ -157,16 +162,41 @@ class Run:
         return root.name
 
     @cached_property
+    def clusters(self) -> dict[str, str]:
+        """The cluster of each sample: the grid that it belongs to, or the sample itself."""
+        return dict(zip(self.rows["sample"], self.rows["cluster"], strict=True))
+
+    @cached_property
     def _aggregate_draws(self) -> AggregateDraws:
         return bootstrap_aggregates(self.store, self.rows)
 
     @cached_property
+    def ranked_layers(self) -> RankedLayers:
+        """The layer within which each (model, method) is ranked, where layers are compared."""
+        return ranked_layers(self.rows, self.methods)
+
+    @cached_property
     def summary(self) -> pd.DataFrame:
-        return summarize(self.rows, aggregate_draws=self._aggregate_draws)
+        return summarize(
+            self.rows, aggregate_draws=self._aggregate_draws, layers=self.ranked_layers
+        )
+
+    def summary_of(self, standing: Standings) -> pd.DataFrame:
+        """Return the summary of the methods of standings, which may be those at one layer."""
+        if not standing.layer:
+            return self.summary
+        rows = self.rows[self.rows["model"] == standing.model]
+        rows = rows[rows["method"].isin(standing.methods)]
+        return summarize(rows, aggregate_draws=self._aggregate_draws)
 
     @cached_property
     def standings(self) -> list[Standings]:
-        return standings(self.rows, aggregate_draws=self._aggregate_draws) if len(self.rows) else []
+        """Standings of each model that has rows."""
+        if not len(self.rows):
+            return []
+        return standings(
+            self.rows, aggregate_draws=self._aggregate_draws, layers=self.ranked_layers
+        )
 
     @cached_property
     def accuracy(self) -> dict[str, tuple[int, int]]:
@@ -178,8 +208,22 @@ class Run:
         return self.kept(model, view).accuracy if view in self.networks(model) else (0, 0)
 
     @cached_property
-    def samples(self) -> list[str]:
-        return list(dict.fromkeys(self.rows.loc[self.rows["status"] != "skipped", "sample"]))
+    def counts(self) -> SampleCounts:
+        """How many images, grids and maps were evaluated."""
+        return self._count(self.rows)
+
+    @cached_property
+    def counts_of(self) -> dict[tuple[str, Key], SampleCounts]:
+        """How many images, grids and maps were evaluated, by model and setting."""
+        groups = self.rows.groupby(["model", "protocol", "setting", "baseline"], sort=False)
+        return {(key[0], key[1:]): self._count(part) for key, part in groups}
+
+    def _count(self, rows: pd.DataFrame) -> SampleCounts:
+        return SampleCounts.of(rows.loc[rows["status"] != "skipped", "sample"], self._grids)
+
+    @cached_property
+    def _grids(self) -> dict[str, GridNote]:
+        return self.store.grids()
 
     @property
     def unfinished(self) -> list[str]:
@@ -299,7 +343,7 @@ class Run:
 
     @cached_property
     def milliseconds(self) -> dict[tuple[str, str], float]:
-        """Time per image of (model, method), which shares passes with the others of this run."""
+        """Time per map of (model, method) in this run, beyond the passes shared with others."""
         seconds: dict[tuple[str, str], list[float]] = {}
         images: dict[tuple[str, str], int] = {}
         for task in self.tasks:

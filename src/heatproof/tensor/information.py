@@ -11,9 +11,42 @@ from torch import Tensor
 from heatproof.tensor.curves import auc
 
 
-def mean_sigmoid(logits: Tensor) -> Tensor:
-    """Compute the paper's measure of information, the mean sigmoid over the classes.
+def mean_logit(logits: Tensor) -> Tensor:
+    """Compute the mean of the logits over the classes.
 
+    The text of Picard et al. (2024) names it as the measure of Fig. 4: "mean logit values across
+    the dataset". A constant added to all logits is added to it, although no prediction changes.
+
+    Args:
+        logits: ``(..., K)``.
+
+    Returns:
+        Values ``(...)`` of float64.
+    """
+    return logits.double().mean(-1)
+
+
+def energy(logits: Tensor) -> Tensor:
+    """Compute the energy of the logits, the mean of their squares over the classes.
+
+    The text of Picard et al. (2024) measures how "the energy of the logits" decreases (Sec. 3.3)
+    and does not define it; a mean of squares is the usual meaning for a signal. The negative
+    log-sum-exp that Liu et al. (2020) call energy increases as information is removed. A constant
+    added to all logits changes the energy, although no prediction changes.
+
+    Args:
+        logits: ``(..., K)``.
+
+    Returns:
+        Values ``(...)`` of float64.
+    """
+    return logits.double().square().mean(-1)
+
+
+def mean_sigmoid(logits: Tensor) -> Tensor:
+    """Compute the mean sigmoid of the logits over the classes.
+
+    This is what the code of Picard et al. (2024) computes in place of the two measures of the text.
     A constant added to all logits changes it, although no prediction changes.
 
     Args:
@@ -38,8 +71,10 @@ def negentropy(logits: Tensor) -> Tensor:
     return (math.log(logits.shape[-1]) - entropy).clamp(min=0)
 
 
-def energy(logits: Tensor) -> Tensor:
+def logit_variance(logits: Tensor) -> Tensor:
     """Compute the variance of the logits over the classes.
+
+    It is the energy that is left if a constant may be added to all logits.
 
     Args:
         logits: ``(..., K)``.
@@ -51,9 +86,11 @@ def energy(logits: Tensor) -> Tensor:
 
 
 INFORMATION: dict[str, Callable[[Tensor], Tensor]] = {
-    "mean-sigmoid": mean_sigmoid,
     "negentropy": negentropy,
+    "logit-variance": logit_variance,
+    "mean-logit": mean_logit,
     "energy": energy,
+    "mean-sigmoid": mean_sigmoid,
 }
 
 
@@ -80,13 +117,19 @@ def area_reached(curve: Tensor, fraction: float = 0.8) -> Tensor:
 def area_beyond(curve: Tensor, distance: Tensor, threshold: float | Tensor) -> Tensor:
     """Compute the fraction of a curve's area at steps whose images are out of domain.
 
+    The area is that between the curve and its own lowest value. The fraction is therefore the same
+    if a constant is added to the curve or the curve is multiplied by a positive number.
+
     Args:
-        curve: Values ``(..., S)``. If they are not negative, the result lies in [0, 1].
+        curve: Values ``(..., S)``.
         distance: Distance of each step's image to the domain, ``(..., S)``.
         threshold: An image is out of domain if its distance is larger.
 
     Returns:
-        Fractions ``(...)`` of float64; nan for curves without area.
+        Fractions ``(...)`` of float64 in [0, 1]; nan for constant curves.
     """
-    area = auc(curve)
-    return (auc(curve.where(distance > threshold, 0)) / area).where(area != 0, torch.nan)
+    curve = curve.double()
+    low, high = curve.aminmax(dim=-1, keepdim=True)
+    above = (curve - low) / (high - low)
+    fraction = auc(above.where(distance > threshold, 0)) / auc(above)
+    return fraction.where((high > low)[..., 0], torch.nan)

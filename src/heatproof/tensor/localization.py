@@ -111,8 +111,7 @@ def aggregate_maps(
             f"{len(maps)} maps need as many scores and sums inside the grid cell; "
             f"got {len(scores)} and {len(inside)}"
         )
-    by_sum = inside.argsort(descending=True, stable=True)
-    order = by_sum[scores[by_sum].argsort(descending=True, stable=True)]
+    order = best_first(scores, inside)
     values = maps if signed else maps.clamp(min=0)
     slices = bin_slices(len(maps), edges)
     means = [values[order[part]].double().mean(0).to(maps.dtype) for part in slices]
@@ -121,8 +120,22 @@ def aggregate_maps(
         fractions = torch.tensor([edge / 100 for edge in edges], dtype=torch.float64).diff()
         counts = torch.tensor([part.stop - part.start for part in slices])
         bins = bins * (counts / (len(maps) * fractions).floor())[:, None, None].to(bins)
-        return Aggregate(bins, order, _quantile(bins))
-    return Aggregate(bins, order, _quantile(bins.abs()))
+        return Aggregate(bins, order, color_scale(bins))
+    return Aggregate(bins, order, color_scale(bins.abs()))
+
+
+def best_first(scores: Tensor, inside: Tensor) -> Tensor:
+    """Order maps from the best localised to the worst.
+
+    Args:
+        scores: Localization of each map, ``(N,)``.
+        inside: Positive sum of each map in its grid cell, ``(N,)``; it orders equal scores.
+
+    Returns:
+        Indices ``(N,)``.
+    """
+    by_sum = inside.argsort(descending=True, stable=True)
+    return by_sum[scores[by_sum].argsort(descending=True, stable=True)]
 
 
 def bin_slices(count: int, edges: Sequence[float] = EDGES) -> list[slice]:
@@ -147,7 +160,7 @@ def bin_slices(count: int, edges: Sequence[float] = EDGES) -> list[slice]:
     return [slice(begin, end) for begin, end in pairwise(ends)]
 
 
-def _quantile(maps: Tensor, fraction: float = 0.995) -> float:
+def color_scale(maps: Tensor, fraction: float = 0.995) -> float:
     """Return the value below which that fraction of all pixels lies."""
     values = maps.flatten().sort().values
     return float(values[min(int(fraction * len(values)), len(values) - 1)])

@@ -39,13 +39,16 @@ def included_mass(values: Tensor, ranks: Tensor, counts: Sequence[int]) -> Tenso
 
 
 def false_steps(
-    score: Tensor, eps: float = 0.01, compat: Compat | None = None, gate: float | None = None
+    score: Tensor,
+    eps: float | Tensor = 0.01,
+    compat: Compat | None = None,
+    gate: float | None = None,
 ) -> Tensor:  # (..., S) -> bool
     """Find the steps that gain less than ``eps``, so that what they include counts as false.
 
     Args:
         score: Accuracies or scores of single samples, ``(..., S)``.
-        eps: Smallest gain of a step that is not false.
+        eps: Smallest gain of a step that is not false, or one for every step.
         compat: With ``soco``, a gain of exactly ``eps`` is false too, and the default gate is 0.04.
         gate: Steps up to this score are never false.
 
@@ -78,16 +81,20 @@ def soundness(
         eps: Smallest gain of a step that is not false.
         compat: With ``soco``, as in the paper's code: decisions take effect from the next step on,
             a gain of exactly ``eps`` is false, and the result is 0 where nothing is included.
-        gate: Steps up to this accuracy are never false. By default there is no gate; with
-            ``compat="soco"`` it is 0.04 for the accuracy of the data set.
+        gate: Steps up to this accuracy, or mean score of all samples, are never false. By default
+            there is no gate; with ``compat="soco"`` it is 0.04.
 
     Returns:
         Fractions q ``(N, S)`` of float64; nan where nothing is included.
     """
-    if accuracy.ndim == 2 and gate is None:
-        gate = -torch.inf
+    if gate is None:
+        gate = GATE if compat == "soco" else -torch.inf
+    level = accuracy.double()
+    if accuracy.ndim == 2:
+        level = level.mean(0)
+    false = false_steps(accuracy, eps, compat, gate=-torch.inf) & (level > gate + ROUNDING)
     mass = mass.double()
-    false = (mass * false_steps(accuracy, eps, compat, gate)).cumsum(1)
+    false = (mass * false).cumsum(1)
     included = mass.cumsum(1)
     if compat == "soco":
         return (included - torch.nn.functional.pad(false, (1, 0))[:, :-1]) / (included + TINY)
@@ -100,6 +107,31 @@ def first_reached(accuracy: Tensor, level: float) -> Tensor:  # (..., S) -> (...
     return torch.where(reached.any(-1), reached.to(torch.uint8).argmax(-1), -1)
 
 
+def gain_errors(score: Tensor, eps: float) -> Tensor:  # (N, S) -> (S,) float64
+    """Compute the standard error of the accuracy that each step gains.
+
+    A step at which no sample changes is given the error that it has if its true gain is ``eps``.
+    """
+    change = score.double().diff(dim=1, prepend=torch.zeros_like(score[:, :1]).double())
+    return ((change**2).mean(0).clamp(min=eps) / len(score)).sqrt()
+
+
+def undecided_steps(score: Tensor, eps: float, errors: float = 1.96) -> Tensor:
+    """Find the steps that may be false or not: their gain is within its errors of ``eps``.
+
+    Args:
+        score: Score of each sample after each step, ``(N, S)``.
+        eps: Smallest gain of a step that is not false.
+        errors: Number of standard errors.
+
+    Returns:
+        ``(S,)`` of bool.
+    """
+    accuracy = score.double().mean(0)
+    gain = accuracy.diff(prepend=torch.zeros_like(accuracy[:1]))
+    return (gain - eps).abs() < errors * gain_errors(score, eps)
+
+
 def bootstrap_soundness(
     score: Tensor,
     mass: Tensor,
@@ -109,11 +141,16 @@ def bootstrap_soundness(
     compat: Compat | None = None,
     gate: float | None = None,
     *,
+    shift: Tensor | None = None,
     per_sample: bool = False,
 ) -> Tensor:
     """Compute soundness at levels of accuracy for bootstrap draws of the samples.
 
-    False steps are decided anew in every draw. The mean of q after step k is
+    The accuracy of all samples decides which steps are false, not that of a draw: a draw adds its
+    own noise to every gain, so that steps which gain a little more than ``eps`` become false in
+    most draws. What is uncertain about the decisions is drawn as ``shift``, in standard errors of
+    each gain. All steps of a draw are shifted alike: the steps that are undecided are false
+    together or not at all, which covers every combination of them. The mean of q after step k is
     1 − Σ_j≤k false_j · mean(mass_j / included_k), a matrix product for each k at which a draw
     reaches a level.
 
@@ -125,6 +162,7 @@ def bootstrap_soundness(
         eps: Smallest gain of a step that is not false.
         compat: See `soundness`.
         gate: See `soundness`.
+        shift: By how many standard errors gains are lowered in each draw, ``(R,)``; 0 by default.
         per_sample: Whether each sample's own score decides, instead of the accuracy.
 
     Returns:
@@ -137,7 +175,7 @@ def bootstrap_soundness(
         q = weights @ soundness(score, mass, eps, compat, gate=gate)
         return torch.where(reached >= 0, q.gather(1, reached.clamp(min=0)), torch.nan)
     values = torch.full(reached.shape, torch.nan, dtype=torch.float64)
-    false = false_steps(accuracy, eps, compat, gate).double()
+    false = _drawn_false_steps(score, len(weights), eps, compat, gate, shift)
     for k in sorted(set(reached[reached >= 0].tolist())):
         draws = (reached == k).any(1).nonzero()[:, 0]
         q = _bootstrap_after(k, mass, weights[draws], false[draws], compat)
@@ -145,32 +183,18 @@ def bootstrap_soundness(
     return values
 
 
-def bootstrap_points(
+def _drawn_false_steps(
     score: Tensor,
-    mass: Tensor,
-    weights: Tensor,
-    eps: float = 0.01,
-    compat: Compat | None = None,
-    gate: float | None = None,
-    *,
-    per_sample: bool = False,
-) -> Tensor:
-    """Compute accuracy and mean q after every step, for bootstrap draws of the samples.
-
-    False steps are decided anew in every draw. The arguments are those of `bootstrap_soundness`.
-
-    Returns:
-        Accuracy (or mean score) and mean q, ``(R, S, 2)`` of float64.
-    """
-    score, mass, weights = _in_double(score, mass, weights)
-    accuracy = weights @ score
-    if per_sample:
-        q = weights @ soundness(score, mass, eps, compat, gate=gate)
-        return torch.stack([accuracy, q], 2)
-    false = false_steps(accuracy, eps, compat, gate).double()
-    steps = range(mass.shape[1])
-    q = torch.stack([_bootstrap_after(k, mass, weights, false, compat) for k in steps], 1)
-    return torch.stack([accuracy, q], 2)
+    draws: int,
+    eps: float,
+    compat: Compat | None,
+    gate: float | None,
+    shift: Tensor | None,
+) -> Tensor:  # (N, S) -> (R, S) float64
+    if shift is None:
+        shift = torch.zeros(draws)
+    threshold = eps + shift.double()[:, None] * gain_errors(score, eps)
+    return false_steps(score.mean(0), threshold, compat, gate).double()
 
 
 def _in_double(score: Tensor, mass: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -191,4 +215,4 @@ def _bootstrap_after(
         until = k + 1
         total = included
     lost = (weights @ (mass[:, :until] / total[:, None]) * false[:, :until]).sum(1)
-    return weights @ (included / total) - lost
+    return (weights @ (included / total) - lost).clamp(0, 1)  # beyond by rounding alone

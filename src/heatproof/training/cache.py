@@ -28,8 +28,9 @@ from heatproof.training.retrain import RetrainRecipe, digest, retrain
 from heatproof.training.schedule import SCHEDULES, Schedule
 from heatproof.training.train import get_recipe, train
 
+VALIDATION_IMAGES = 256  # whose patches are deleted after each epoch
 VERSION = 1  # raised when training changes in a way that the recipe does not show
-VALIDATION = 0.9  # time for validation in an epoch of 6000 images, as a fraction of the training
+VALIDATION = 0.45  # time for validation in an epoch of 6000 images, as a fraction of the training
 Progress = Callable[[str, int, int], None]  # what is being trained, amount done, total amount
 
 
@@ -191,6 +192,7 @@ def write_fine_tuned(
         baseline=baseline,
         schedule=fine_tuning.schedule,
         seed=fine_tuning.seed,
+        worst_images=VALIDATION_IMAGES,
         progress=report,
     )
     write_weights(path, stored(load_state(result.weights)), metadata(result.weights))

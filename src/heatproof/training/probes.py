@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heatproof.errors import NotApplicable
 from heatproof.methods import Expression
-from heatproof.methods.explain import Explainer, check_applicable, transformed
+from heatproof.methods.explain import Explainer, check_applicable
 from heatproof.models.batch import ModelBatch
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
@@ -78,7 +78,7 @@ class Probes:
         explainer = Explainer(ModelBatch(self.model, batch.x, batch.labels, layers), rng)
         scores = []
         for expression in self.expressions:
-            maps = transformed(expression, explainer.native(expression), rng)
+            maps = explainer.transformed(expression, explainer.native(expression))
             sums = patch_sums(explainer.resized(maps), self.patches)
             scores.append(spearman(sums, drops.double()))
         if scores:

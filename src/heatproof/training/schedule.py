@@ -45,7 +45,7 @@ class Schedule:
 SCHEDULES = {
     "paper": Schedule(network_lr=True),
     # One for all embedded networks: those that are compared with each other differ in design alone.
-    "short": Schedule(epochs=8, batch_size=64, lr=3e-3, step=8, limit=6000),
+    "short": Schedule(epochs=5, batch_size=64, lr=1e-2, step=4, limit=6000),
 }
 MINIMUM = {"epochs": 1, "step": 1, "limit": 1, "batch_size": 2}  # 0 for all others
 

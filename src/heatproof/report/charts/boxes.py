@@ -11,7 +11,7 @@ from markupsafe import Markup
 from heatproof.report.charts.axes import Axis
 from heatproof.report.charts.lattice import Panel, panel_headings
 from heatproof.report.charts.marks import mark, row_background
-from heatproof.report.charts.svg import LONG, interval, label_width, number, shortened, svg, tag
+from heatproof.report.charts.svg import LONG, label_width, number, shortened, svg, tag
 
 ROW = 19.0
 TOP = 50.0
@@ -45,7 +45,7 @@ class Box:
             label,
             f"mean {number(mean)}",
             f"median {number(median)}",
-            f"middle half {interval(low, high)}",
+            f"middle half {number(low)} to {number(high)}",
             f"{len(array)} maps",
         ]
         whiskers = (float(inside.min()), float(inside.max()))

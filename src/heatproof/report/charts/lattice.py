@@ -103,7 +103,7 @@ def lattice(
                 *_spot(row.family, value, panel.axis, left, right, y, digits),
             ]
             if with_intervals:
-                text = interval(value.low, value.high, digits)
+                text = interval(value.value, value.low, value.high, digits)
                 spot.append(tag("text", text, class_="span", x=right + 44, y=y + 4))
             inside.append(tag("g", *spot, data_tip=value.tip))
         parts.append(mark(row.family, *inside, method=row.label))

@@ -49,9 +49,10 @@ class Trace:
         """Return the tooltip: some of the points and their intervals."""
         lines = [self.label]
         for k in self.finite[:: math.ceil(len(self.finite) / TIP_LINES)]:
-            band = f" ({interval(self.low[k], self.high[k], 2)})" if self.low else ""
+            value = self.values[k]
+            band = f" ({interval(value, self.low[k], self.high[k], 2)})" if self.low else ""
             step = self.steps[k] if self.steps else f"{100 * self.position(k):.0f} %"
-            lines.append(f"{step}: {number(self.values[k], 2)}{band}")
+            lines.append(f"{step}: {number(value, 2)}{band}")
         return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from markupsafe import Markup, escape
@@ -58,11 +59,28 @@ def number(value: float | None, digits: int = 3) -> str:
     return sign + text[1:]
 
 
-def interval(low: float, high: float, digits: int = 3) -> str:
-    """Format an interval; a single sample has none."""
+def interval(
+    value: float,
+    low: float,
+    high: float,
+    digits: int = 3,
+    write: Callable[[float, int], str] = number,
+) -> str:
+    """Format the interval of an estimate; a single sample has none.
+
+    Every interval of a report is written by this function, together with its estimate, so that a
+    test can check that it contains it.
+
+    Args:
+        value: The estimate.
+        low: Lower bound of its interval.
+        high: Upper bound of its interval.
+        digits: Digits after the decimal point.
+        write: Formats a number with that many digits.
+    """
     if not math.isfinite(low):
         return "no interval"
-    return f"{number(low, digits)} to {number(high, digits)}"
+    return f"{write(low, digits)} to {write(high, digits)}"
 
 
 def shortened(text: str, length: int = LONGEST) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
 from heatproof.report import pictures
-from heatproof.report.charts import number
+from heatproof.report.charts import interval, number
 from heatproof.report.site import Site
 
 
@@ -76,7 +76,7 @@ def map_picture(
 
 def describe_mean(mean: float, low: float, high: float) -> str:
     """Describe a mean and its interval for a tooltip."""
-    return f"mean {number(mean)} · 95 % interval {number(low)} to {number(high)}"
+    return f"mean {number(mean)} · 95 % interval {interval(mean, low, high)}"
 
 
 def estimate_or_none(mean: float, low: float, high: float) -> Estimate | None:

@@ -34,11 +34,16 @@ GROUPS = {  # of baselines: a family of methods, whose colour they have, and a d
     "model": ("yours", "optimized for the model"),
     "other": ("other", "other"),
 }
-DISTANCE = "distance to reference images"
-LEFT = {
-    "negentropy": "information left (nats)",
-    "energy": "energy of the logits",
-    "mean-sigmoid": "mean sigmoid of the logits",
+DISTANCES = {  # in the order in which protocols store the largest usual distances
+    "ood": "distance to reference images (normalized embeddings)",
+    "ood-raw": "distance to reference images (raw embeddings)",
+}
+LEFT = {  # of Picard et al. 2024, or heatproof's own; others are shown under their own names
+    "negentropy": "information left (nats; heatproof's)",
+    "logit-variance": "variance of the logits (heatproof's)",
+    "mean-logit": "mean logit (the paper's text, Fig. 4)",
+    "energy": "energy of the logits (the paper's text, Sec. 3.3)",
+    "mean-sigmoid": "mean sigmoid of the logits (the paper's code)",
 }
 STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # fractions of the pixels that are removed
 TOP = 5  # predictions when nothing is left
@@ -52,13 +57,24 @@ class BaselineCurves(NamedTuple):
     key: Key
     protocol: ProtocolFacts
     score: Tensor  # (N, S)
-    others: dict[str, Tensor]  # (N, S): ood, ood-raw and information left; empty without ood
-    far: float | None  # the distance that 95 % of in-distribution images stay below
+    others: dict[str, Tensor]  # (N, S): distances and information left; empty without ood
+    far: dict[str, float]  # by distance: what 95 % of in-distribution images stay below
 
     @property
     def family(self) -> str:
         """Return the family whose colour the baseline has."""
         return GROUPS.get(_group(self.baseline), GROUPS["other"])[0]
+
+    @property
+    def distances(self) -> list[str]:
+        """Return the names of the distances that were measured."""
+        return [name for name in DISTANCES if name in self.others]
+
+    @property
+    def information(self) -> list[str]:
+        """Return the names of the measures of information that were computed."""
+        names = dict.fromkeys([*LEFT, *self.others])
+        return [name for name in names if name in self.others and name not in DISTANCES]
 
 
 @dataclass(frozen=True)
@@ -69,7 +85,8 @@ class Row:
     baseline: str
     family: str
     reached: float  # fraction of the pixels by which 80 % of the area is reached
-    beyond: Estimate | None  # fraction of the area that is out of distribution
+    # by distance: fraction of the area above the minimum that is out of distribution
+    beyond: dict[str, Estimate]
     means: dict[str, Estimate]
 
 
@@ -77,11 +94,19 @@ class Row:
 class TradeoffFigure:
     """Distance against information left, for each baseline."""
 
-    method: str
-    measure: str
+    distance: str
     figure: Figure
     trade: Tradeoff | None
     below: list[str]  # baselines that remove most for their distance
+
+
+@dataclass(frozen=True)
+class Tradeoffs:
+    """The trade-off for one order of the pixels and one measure, by each distance."""
+
+    method: str
+    measure: str
+    figures: list[TradeoffFigure]
 
 
 @dataclass(frozen=True)
@@ -94,7 +119,7 @@ class Strip:
     top: list[tuple[str, float]]
     norm: float | None
     entropy: float
-    distance: float | None
+    distances: list[float | None]  # in the order of DISTANCES
 
 
 @dataclass(frozen=True)
@@ -117,8 +142,9 @@ class Model:
     samples: int
     figures: dict[str, list[Figure]]  # by protocol
     rows: list[Row]
-    tradeoffs: list[TradeoffFigure]
-    has_distances: bool
+    tradeoffs: list[Tradeoffs]
+    distances: dict[str, str]  # that were measured, and their descriptions
+    information: dict[str, str]
     strips: Strips | None
     crisp: bool
     groups: set[str]
@@ -165,7 +191,8 @@ def _model(run: Run, site: Site, standing: Standings) -> Model | None:
         figures=figures,
         rows=rows,
         tradeoffs=_tradeoffs(run, site, kept, standing, first, method),
-        has_distances=bool(curves[0].others),
+        distances={name: DISTANCES[name] for name in curves[0].distances},
+        information={name: _information_label(name) for name in curves[0].information},
         strips=_strips(run, site, kept, standing.model, method, curves),
         crisp=run.is_crisp(standing.model),
         groups={_group(c.baseline) for c in curves},
@@ -186,23 +213,28 @@ def _curves(
         if score is None:
             continue
         others = {}
-        for name in ("ood", "ood-raw", *INFORMATION):
+        for name in (*DISTANCES, *INFORMATION):
             values = kept.curves(facts, method, name)
             if values is not None:
                 others[name] = values
-        far = kept.shared(facts, "far")
-        distance = float(far[0, 0]) if far is not None else None
-        curves.append(BaselineCurves(key[2], key, facts, score, others, distance))
+        shared = kept.shared(facts, "far")
+        far = dict(zip(DISTANCES, shared[0].tolist(), strict=True)) if shared is not None else {}
+        curves.append(BaselineCurves(key[2], key, facts, score, others, far))
     return curves
 
 
 def _figures(site: Site, protocol: str, method: str, curves: list[BaselineCurves]) -> list[Figure]:
     across = f"of the pixels {PROTOCOLS[protocol]}, most relevant first"
     figures = [_figure(site, across, "score", "score of the target", protocol, method, curves)]
-    if curves[0].others:
-        for name, label in (("ood", DISTANCE), ("negentropy", LEFT["negentropy"])):
-            figures.append(_figure(site, across, name, label, protocol, method, curves))
+    shown = {name: DISTANCES[name] for name in curves[0].distances}
+    shown |= {name: _information_label(name) for name in curves[0].information[:1]}
+    for name, label in shown.items():
+        figures.append(_figure(site, across, name, label, protocol, method, curves))
     return figures
+
+
+def _information_label(name: str) -> str:
+    return LEFT.get(name, name)
 
 
 def _figure(
@@ -219,7 +251,7 @@ def _figure(
         Trace(c.baseline, c.family, _mean(c.score if name == "score" else c.others[name]))
         for c in curves
     ]
-    level = curves[0].far if name == "ood" else None
+    level = curves[0].far.get(name)
     values = [v for line in lines for v in line.values]
     if level is not None:
         values.append(level)
@@ -234,11 +266,10 @@ def _mean(curve: Tensor) -> tuple[float, ...]:
 
 def _row(protocol: str, curves: BaselineCurves) -> Row:
     score = curves.score.double()
-    beyond = None
-    if "ood" in curves.others and curves.far is not None:
-        low = score.amin(1, keepdim=True).clamp(max=0)
-        area = area_beyond(score - low, curves.others["ood"].double(), curves.far)
-        beyond = Estimate.mean(area.numpy())
+    beyond = {}
+    for name in curves.far:
+        area = area_beyond(score, curves.others[name].double(), curves.far[name])
+        beyond[name] = Estimate.mean(area.numpy())
     return Row(
         protocol=protocol,
         baseline=curves.baseline,
@@ -255,23 +286,25 @@ def _per_sample(curves: BaselineCurves, name: str) -> np.ndarray:  # (N,)
 
 def _tradeoffs(
     run: Run, site: Site, kept: Kept, standing: Standings, protocol: str, method: str
-) -> list[TradeoffFigure]:
+) -> list[Tradeoffs]:
     """Compare baselines in the order of a method, and in a random order."""
-    figures = []
+    tradeoffs = []
     orders = [method, *(m for m in standing.methods if m == "random")]
     for order in dict.fromkeys(orders):
         curves = [c for c in _curves(run, kept, standing, protocol, order) if c.others]
         if len(curves) >= 3:
             where = f"{standing.model}, {protocol} in the order of {order}"
-            figures += [_tradeoff(site, where, order, curves, measure) for measure in LEFT]
-    return figures
+            for measure in curves[0].information:
+                figures = [_tradeoff(site, where, curves, d, measure) for d in curves[0].distances]
+                tradeoffs.append(Tradeoffs(order, _information_label(measure), figures))
+    return tradeoffs
 
 
 def _tradeoff(
-    site: Site, where: str, order: str, curves: list[BaselineCurves], measure: str
+    site: Site, where: str, curves: list[BaselineCurves], distance: str, measure: str
 ) -> TradeoffFigure:
-    label = LEFT[measure]
-    distances = np.stack([_per_sample(c, "ood") for c in curves], 1)
+    label = _information_label(measure)
+    distances = np.stack([_per_sample(c, distance) for c in curves], 1)
     left = np.stack([_per_sample(c, measure) for c in curves], 1)
     trade = tradeoff(distances, left)
     points = []
@@ -283,19 +316,18 @@ def _tradeoff(
         points.append(Point(x.value, spot, c.family, c.baseline, c.baseline, large=True))
     across = Axis.around([p.x for p in points])
     up = Axis.around([v for p in points for v in (p.spot.low, p.spot.high, p.spot.value)])
-    title = f"{where}: {DISTANCE} and {label}, for each baseline"
+    title = f"{where}: {DISTANCES[distance]} and {label}, for each baseline"
     fit = trade.line if trade else None
-    figure = charts.scatter(points, across, up, (DISTANCE, label), title, fit=fit)
+    figure = charts.scatter(points, across, up, (DISTANCES[distance], label), title, fit=fit)
     below = []
     if trade:
         lowest = np.argsort(trade.residuals, kind="stable")[:BEST_BASELINES]
         below = [curves[k].baseline for k in lowest]
-    return TradeoffFigure(order, label, site.figure(figure), trade, below)
+    return TradeoffFigure(DISTANCES[distance], site.figure(figure), trade, below)
 
 
 def _described(name: str, estimate: Estimate) -> str:
-    interval = charts.interval(estimate.low, estimate.high)
-    return f"{name} {charts.number(estimate.value)} ({interval})"
+    return f"{name} {charts.number(estimate.value)} ({charts.interval(*estimate)})"
 
 
 def _strips(
@@ -341,9 +373,10 @@ def _strip(
         )
     probabilities = torch.softmax(logits.double(), 0)
     values, classes = probabilities.topk(min(TOP, len(logits)))
-    distance = None
-    if "ood" in curves.others and curves.key[0] == "deletion":
-        distance = float(curves.others["ood"][kept.ids.index(sample), -1])
+    distances: list[float | None] = []
+    for name in curves.distances:
+        at_end = curves.others[name][kept.ids.index(sample), -1]
+        distances.append(float(at_end) if curves.key[0] == "deletion" else None)
     return Strip(
         baseline=curves.baseline,
         family=curves.family,
@@ -353,7 +386,7 @@ def _strip(
         ],
         norm=float(norm) if norm is not None else None,
         entropy=float(torch.special.entr(probabilities).sum()),
-        distance=distance,
+        distances=distances,
     )
 
 

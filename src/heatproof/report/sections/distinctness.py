@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from markupsafe import Markup
 
-from heatproof.analysis.distinctness import RESAMPLES, Distinct, Trio, distinct, trios
+from heatproof.analysis.distinctness import Distinct, Pair, Trio, distinct, trios
 from heatproof.analysis.ranks import Key
 from heatproof.report import pictures
 from heatproof.report.charts import Axis, Trace, traces
@@ -29,7 +29,7 @@ class Curve(Protocol):
     @property
     def xy(self) -> np.ndarray: ...  # (S, 2)
 
-    def drawn(self, samples: int, resamples: int) -> np.ndarray: ...  # (R, S, 2)
+    def halves(self) -> list[Pair]: ...  # on halves of the samples
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def content(
     distances = {}
     for key, metric in metrics.items():
         curves = {name: metric[name].xy for name in names}
-        drawn = {name: metric[name].drawn(len(kept.ids), RESAMPLES) for name in originals}
-        distances[labels[key]] = distinct(compared, curves, drawn)
+        halves = {name: metric[name].halves() for name in originals}
+        distances[labels[key]] = distinct(compared, curves, halves)
     figures = []
     for trio in compared:
         by_setting = {

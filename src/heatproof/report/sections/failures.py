@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from heatproof.methods.notes import kind_of
 from heatproof.report import pictures
 from heatproof.report.run_data import Kept, Run, mean_scores
 from heatproof.report.sections.base import section
@@ -13,6 +14,7 @@ from heatproof.report.site import Site
 
 KINDS = {
     "failed": "The method or the protocol raised an error; the others continued.",
+    "missing": "There is no saved map for the sample and the class that is explained.",
     "undefined": "There is a map, but its score is not defined; it is left out of the mean.",
     "skipped": "The image could not be used.",
     "n/a": "The method does not apply to this model or data; this is not a failure.",
@@ -40,6 +42,19 @@ class Kind:
     status: str
     meaning: str
     groups: list[Group]
+
+
+@dataclass(frozen=True)
+class NoteGroup:
+    """All maps of a method with the same kind of note."""
+
+    kind: str
+    method: str
+    family: str
+    models: list[str]
+    count: int
+    example: str
+    sample: str  # of the example
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,7 @@ class Content:
     """What the template shows."""
 
     kinds: list[Kind]
+    notes: list[NoteGroup]
     worst: list[Worst]
     total: int
     protocol: str
@@ -94,6 +110,7 @@ def content(run: Run, site: Site) -> Content:
             Kind(status, meaning, _groups(run.rows[run.rows["status"] == status]))
             for status, meaning in KINDS.items()
         ],
+        notes=_notes(run),
         worst=[worst for worst in worst_by_model if worst is not None],
         total=len(run.rows),
         protocol=protocol,
@@ -115,6 +132,27 @@ def _groups(rows: pd.DataFrame) -> list[Group]:
             )
         )
     return sorted(groups, key=lambda group: -group.count)
+
+
+def _notes(run: Run) -> list[NoteGroup]:
+    """Group what methods say about their maps, by method and kind of note."""
+    rows = run.rows[run.rows["note"] != ""]
+    maps = rows.drop_duplicates(["model", "method", "sample", "target"])
+    groups = []
+    for (method, kind), part in maps.groupby(["method", maps["note"].map(kind_of)], sort=False):
+        first = part.iloc[0]
+        groups.append(
+            NoteGroup(
+                kind=kind,
+                method=method,
+                family=run.family(method),
+                models=list(dict.fromkeys(part["model"])),
+                count=len(part),
+                example=first["note"],
+                sample=first["sample"],
+            )
+        )
+    return groups
 
 
 def _first_protocol(run: Run) -> str:

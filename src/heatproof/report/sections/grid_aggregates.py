@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
-import pandas as pd
 import torch
 from markupsafe import Markup
 from torch import Tensor
 
+from heatproof.analysis.ranks import CONTROL
 from heatproof.errors import HeatproofError
 from heatproof.report import charts, pictures
-from heatproof.report.run_data import CONTROL, Kept
+from heatproof.report.run_data import Kept
 from heatproof.report.sections.common import size_of
 from heatproof.report.sections.grid_facts import LayerMethod
 from heatproof.report.site import Site
 from heatproof.tensor.filters import resize
-from heatproof.tensor.localization import EDGES, aggregate_maps, bin_slices, cell_fraction
+from heatproof.tensor.localization import EDGES, best_first, bin_slices, cell_fraction, color_scale
 
-COARSER = (EDGES, (0, 10, 50, 90, 100), (0, 50, 100))  # bins, for fewer and fewer maps
-MOST_MAPS = 200  # more would need gigabytes
-MOST_ROWS = 12  # with more, each method is shown at its best layer only
+# Edges of the bins, for fewer and fewer maps: the paper's need 250.
+COARSER = (EDGES, (0, 10, 50, 90, 100), (0, 50, 100), (0, 100))
+FEWEST_IN_BIN = 5  # the mean of fewer maps shows the images rather than the method
+MOST_MAPS = 1000  # of a method; the paper has 500 and 1000
+MOST_ROWS = 12  # with more, there is a table for each layer
+MOST_LAYERS = 4  # with more, there are tables for the first, middle and last layer
+CHUNK = 64  # maps that are resized at the same time
 
 
 @dataclass(frozen=True)
@@ -50,14 +55,23 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Table:
+    """The methods at one layer, or all methods if these are few."""
+
+    layer: str  # empty: all layers
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
 class Aggregated:
     """The aggregated maps of all methods, for one target cell."""
 
-    rows: list[Row]
+    tables: list[Table]
     titles: list[str]
     maps: int
     of: int
     every_layer: bool
+    paper_bins: bool
     frame: Markup
     row: int
     column: int
@@ -67,7 +81,6 @@ def content(
     site: Site,
     kept: Kept,
     sums: dict[LayerMethod, Tensor],
-    scores: pd.DataFrame,
     cell: int,
     side: int,
 ) -> Aggregated | None:
@@ -77,7 +90,6 @@ def content(
         site: The site that the pictures become part of.
         kept: Stored tensors of the view.
         sums: Positive part of each map in each grid cell, ``(N, side²)``, by method.
-        scores: Samples down, methods across.
         cell: The target cell.
         side: Grid cells in a row.
 
@@ -89,38 +101,75 @@ def content(
     if edges is None:
         return None
     real = [m for m in sums if m.family != CONTROL]
-    chosen = _chosen(real, scores)
-    candidates = [_row(site, kept, samples, m, sums[m], cell, edges) for m in chosen]
-    rows = [row for row in candidates if row is not None]
-    if not rows:
+    by_layer = _by_layer(real)
+    tables = []
+    for layer, methods in by_layer.items():
+        candidates = [_row(site, kept, samples, m, sums[m], cell, edges) for m in methods]
+        rows = [row for row in candidates if row is not None]
+        if rows:
+            tables.append(Table(layer, rows))
+    if not tables:
         return None
     return Aggregated(
-        rows=rows,
+        tables=tables,
         titles=[f"{a}–{b} %" for a, b in pairwise(edges)],
         maps=len(samples),
         of=len(kept.ids),
-        every_layer=len(chosen) == len(real),
+        every_layer=sum(map(len, by_layer.values())) == len(real),
+        paper_bins=edges == EDGES,
         frame=charts.grid_cell_frame(side, cell),
         row=cell // side + 1,
         column=cell % side + 1,
     )
 
 
-def _chosen(methods: list[LayerMethod], scores: pd.DataFrame) -> list[LayerMethod]:
-    """Return all methods or, if these are too many, each at the layer where it localizes best."""
+def _by_layer(methods: list[LayerMethod]) -> dict[str, list[LayerMethod]]:
+    """Return all methods or, if these are too many, those of each layer, from first to last."""
     if len(methods) <= MOST_ROWS:
-        return methods
-    worst_first = sorted(methods, key=lambda m: float(scores[m.label].mean()))
-    best = {m.method: m for m in worst_first}
-    return [m for m in methods if best[m.method] == m]
+        return {"": methods}
+    depths = {m.depth: m.layer for m in sorted(methods, key=lambda m: m.depth)}
+    layers = list(dict.fromkeys(depths.values()))
+    if len(layers) > MOST_LAYERS:
+        layers = [layers[0], layers[len(layers) // 2], layers[-1]]
+    return {layer: [m for m in methods if m.layer == layer] for layer in layers}
 
 
 def fills_bins(count: int, edges: tuple[float, ...]) -> bool:
-    """Return whether each bin gets a map."""
+    """Return whether each bin gets enough maps."""
     try:
-        return bool(bin_slices(count, edges))
+        slices = bin_slices(count, edges)
     except HeatproofError:
         return False
+    return all(part.stop - part.start >= FEWEST_IN_BIN for part in slices)
+
+
+def mean_maps(maps: Iterable[Tensor], size: tuple[int, int], signed: bool) -> Tensor:
+    """Compute the mean of maps at the size of the image, with few of them in memory at a time.
+
+    Args:
+        maps: Maps ``(h, w)`` at the resolution of their layer.
+        size: Height and width of the mean.
+        signed: Whether to average the maps as they are instead of their positive part.
+
+    Returns:
+        The mean map, of shape ``size``.
+    """
+    total = torch.zeros(size, dtype=torch.float64)
+    count = 0
+    remaining = iter(maps)
+    while chunk := list(islice(remaining, CHUNK)):
+        large = resize(torch.stack(chunk), *size)
+        total += (large if signed else large.clamp(min=0)).double().sum(0)
+        count += len(chunk)
+    return (total / count).float()
+
+
+def _read(kept: Kept, samples: Iterable[str], method: str) -> Iterator[Tensor]:
+    """Yield the stored maps of a method, in their original scale."""
+    for sample in samples:
+        values = kept.unscaled_map(sample, method)
+        if values is not None:
+            yield values
 
 
 def _row(
@@ -132,35 +181,44 @@ def _row(
     cell: int,
     edges: tuple[float, ...],
 ) -> Row | None:
-    maps_by_sample = {}
+    index_of = {sample: i for i, sample in enumerate(kept.ids)}
+    usable: list[str] = []
+    has_signs = False
     for sample in samples:
         values = kept.unscaled_map(sample, method.label)
-        if values is not None and torch.isfinite(sums[kept.ids.index(sample)]).all():
-            maps_by_sample[sample] = values
-    usable = list(maps_by_sample)
+        if values is not None and torch.isfinite(sums[index_of[sample]]).all():
+            has_signs = has_signs or pictures.is_signed(values)
+            usable.append(sample)
     if not fills_bins(len(usable), edges):
         return None
     size = size_of(kept.image(usable[0]))
-    maps = torch.cat([resize(values[None], *size) for values in maps_by_sample.values()])
-    sums = sums[[kept.ids.index(sample) for sample in usable]]
+    sums = sums[[index_of[sample] for sample in usable]]
     scores = cell_fraction(sums, cell)
-    positive = aggregate_maps(maps, scores, sums[:, cell], edges)
-    signed = None
-    if pictures.is_signed(maps):
-        signed = aggregate_maps(maps, scores, sums[:, cell], edges, signed=True)
+    order = best_first(scores, sums[:, cell]).tolist()
+    slices = bin_slices(len(usable), edges)
+    means: dict[bool, Tensor] = {}  # (bins, H, W), by whether they have signs
+    for signed in (False, True)[: 1 + has_signs]:
+        in_bins = []
+        for part in slices:
+            members = _read(kept, (usable[i] for i in order[part]), method.label)
+            in_bins.append(mean_maps(members, size, signed))
+        means[signed] = torch.stack(in_bins)
+    scales = {signed: color_scale(maps.abs()) for signed, maps in means.items()}
     bins = []
-    for i, part in enumerate(bin_slices(len(usable), edges)):
-        middle = int(positive.order[(part.start + part.stop - 1) // 2])
+    for i, part in enumerate(slices):
+        middle = order[(part.start + part.stop - 1) // 2]
         signed_map = None
-        if signed:
-            picture = pictures.heatmap(signed.bins[i], size, True, signed.scale, small=True)
+        if has_signs:
+            picture = pictures.heatmap(means[True][i], size, True, scales[True], small=True)
             signed_map = site.picture(picture)
-        example = pictures.heatmap(maps[middle], size, signed is not None, small=True)
+        (middle_map,) = _read(kept, [usable[middle]], method.label)
+        large = resize(middle_map[None], *size)[0]
+        example = pictures.heatmap(large, size, has_signs, small=True)
         bins.append(
             Bin(
-                map=site.picture(pictures.heatmap(positive.bins[i], size, False, positive.scale)),
+                map=site.picture(pictures.heatmap(means[False][i], size, False, scales[False])),
                 signed=signed_map,
-                score=float(scores[positive.order[part]].mean()),
+                score=float(scores[order[part]].mean()),
                 count=part.stop - part.start,
                 photo=site.picture(pictures.photo(kept.image(usable[middle]), small=True)),
                 example=site.picture(example),

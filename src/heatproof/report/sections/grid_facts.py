@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,11 +11,11 @@ import pandas as pd
 from markupsafe import Markup
 
 from heatproof.analysis.intervals import Estimate
-from heatproof.analysis.ranks import Key
+from heatproof.analysis.ranks import CONTROL, Key
 from heatproof.bench.layout import TransformFacts
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Trace, traces
-from heatproof.report.run_data import CONTROL, Kept, Run
+from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections.common import map_picture, size_of
 from heatproof.report.site import Figure, Site
 
@@ -98,6 +98,7 @@ class Pool:
     images: int
     least: int
     most: int
+    reused: dict[str, int]  # images that occur in several grids of a setting, where there are any
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ def over_depth(
     methods: Sequence[LayerMethod],
     layers: Sequence[str],
     scores: pd.DataFrame,
+    clusters: Mapping[str, str],
     random_score: float | None,
 ) -> Figure | None:
     """Draw the mean at each layer, for methods that have a score at all of them (Figs 9, 26)."""
@@ -133,7 +135,7 @@ def over_depth(
     for method, family in dict.fromkeys((m.method, m.family) for m in methods):
         labels = {m.layer: m.label for m in methods if m.method == method and m.label in scores}
         if len(layers) > 2 and all(layer in labels for layer in layers):
-            means = [Estimate.mean(scores[labels[layer]].to_numpy(float)) for layer in layers]
+            means = [_mean(scores[labels[layer]], clusters) for layer in layers]
             if all(np.isfinite(mean.value) for mean in means):
                 values, low, high = zip(*means, strict=True)
                 lines.append(Trace(method, family, values, low=low, high=high))
@@ -142,7 +144,9 @@ def over_depth(
     return site.figure(traces(lines, DEPTH_AXIS, DEPTH_TITLES, title, random_score))
 
 
-def smoothed(methods: Sequence[LayerMethod], scores: pd.DataFrame) -> Smoothed | None:
+def smoothed(
+    methods: Sequence[LayerMethod], scores: pd.DataFrame, clusters: Mapping[str, str]
+) -> Smoothed | None:
     """Return the mean for each kernel width, and Spearman's ρ with Grad-CAM (Tables 1, 2)."""
     last_gradcams = [
         m.label for m in methods if m.method == "gradcam" and m.layer in ("final", "cam")
@@ -159,7 +163,7 @@ def smoothed(methods: Sequence[LayerMethod], scores: pd.DataFrame) -> Smoothed |
         rho = np.nan
         if has_reference:
             rho = scores[[m.label, reference]].corr(method="spearman").iloc[0, 1]
-        score = SmoothedScore(Estimate.mean(scores[m.label].to_numpy(float)), float(rho))
+        score = SmoothedScore(_mean(scores[m.label], clusters), float(rho))
         by_width.setdefault((m.base, m.layer, m.family), {})[width] = score
     by_width = {row: widths for row, widths in by_width.items() if len(widths) > 1}
     if not by_width:
@@ -168,7 +172,12 @@ def smoothed(methods: Sequence[LayerMethod], scores: pd.DataFrame) -> Smoothed |
     rows = [SmoothedRow(*key, [row.get(w) for w in widths]) for key, row in by_width.items()]
     if not has_reference:
         return Smoothed(widths, rows, None, None)
-    return Smoothed(widths, rows, reference, Estimate.mean(scores[reference].to_numpy(float)))
+    return Smoothed(widths, rows, reference, _mean(scores[reference], clusters))
+
+
+def _mean(scores: pd.Series, clusters: Mapping[str, str]) -> Estimate:
+    """Estimate the mean of scores by sample."""
+    return Estimate.mean(scores.to_numpy(float), [clusters[sample] for sample in scores.index])
 
 
 def in_every_setting(
@@ -235,8 +244,10 @@ def pools(run: Run, model: str) -> list[Pool]:
         if view.model == model and view.pool:
             counts = view.pool
             named = {run.class_name(model, label): count for label, count in counts.items()}
-            pool = Pool(named, sum(counts.values()), min(counts.values()), max(counts.values()))
-            different.setdefault(repr(sorted(counts.items())), pool)
+            pool = Pool(named, sum(counts.values()), min(counts.values()), max(counts.values()), {})
+            pool = different.setdefault(repr(sorted(counts.items())), pool)
+            if view.reused:
+                pool.reused[view.view.name] = view.reused
     return list(different.values())
 
 

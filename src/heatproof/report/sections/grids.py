@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from heatproof.analysis.compare import table
+from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.ranks import Key
 from heatproof.protocols import PROTOCOLS
 from heatproof.protocols.grids import Localization
@@ -62,7 +63,7 @@ class Model:
 
     model: str
     boxes: Figure
-    maps: dict[str, int]  # by setting
+    counts: dict[str, SampleCounts]  # by setting
     settings: list[Setting]
     images: list[ImageInSettings]
     pools: list[Pool]
@@ -106,7 +107,7 @@ def _model(run: Run, site: Site, model: str, keys: list[Key]) -> Model:
         model=model,
         settings=settings,
         boxes=_boxes(run, site, model, tables, methods),
-        maps={run.setting_labels[key]: len(tables[key]) for key in keys},
+        counts={run.setting_labels[key]: run.counts_of[model, key] for key in keys},
         images=grid_facts.in_every_setting(run, site, model, keys, few),
         pools=grid_facts.pools(run, model),
         costs=grid_facts.costs(run, model, keys),
@@ -145,7 +146,7 @@ def _setting(
                 of_method = fractions.setdefault(method.label, [])
                 of_method.append(GridFractions(tuple(mean.tolist()), view.cell))
         if aggregated is None:
-            aggregated = grid_aggregates.content(site, kept, sums, scores, view.cell, side)
+            aggregated = grid_aggregates.content(site, kept, sums, view.cell, side)
     title = (
         f"{model}, {label}: mean localization of each method over the depth of the layer, "
         "with 95 % intervals"
@@ -156,8 +157,10 @@ def _setting(
         cells=_cells(site, model, key, few, fractions, side) if fractions else None,
         aggregated=aggregated,
         correlation=_correlation(site, model, key, few, scores),
-        depth=grid_facts.over_depth(site, title, methods, layers, scores, protocol.random_score),
-        smoothed=grid_facts.smoothed(methods, scores),
+        depth=grid_facts.over_depth(
+            site, title, methods, layers, scores, run.clusters, protocol.random_score
+        ),
+        smoothed=grid_facts.smoothed(methods, scores, run.clusters),
     )
 
 

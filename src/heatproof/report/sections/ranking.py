@@ -6,11 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pandas as pd
+
+from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts
-from heatproof.report.charts import Axis, Mark, number
+from heatproof.report.charts import Axis, Mark, interval
 from heatproof.report.palette import FAMILIES
 from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
@@ -38,15 +41,24 @@ class Panel:
     figure: Figure
     rows: list[dict[str, Any]]  # lines of the summary, best first
     protocol: ProtocolFacts
+    counts: SampleCounts
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All settings of a model, for the methods at one layer or for all."""
+
+    layer: str  # empty if all methods are ranked together
+    panels: list[Panel]
+    overall: list[OverallRow]
 
 
 @dataclass(frozen=True)
 class Model:
-    """All settings of a model."""
+    """The rankings of a model."""
 
     name: str
-    panels: list[Panel]
-    overall: list[OverallRow]
+    rankings: list[Ranking]
 
 
 @dataclass(frozen=True)
@@ -72,11 +84,7 @@ def content(run: Run, site: Site) -> Content:
     axes = {name: _axis(run, name) for name in dict.fromkeys(key[0] for key in run.protocols)}
     return Content(
         models=[
-            Model(
-                s.model,
-                [_panel(run, site, s, key, axes[key[0]]) for key in s.settings],
-                _overall(run, s),
-            )
+            Model(s.model, [_ranking(run, site, at_layer, axes) for at_layer in s.by_layer])
             for s in run.standings
         ],
         families=_families(run),
@@ -113,15 +121,25 @@ def _axis(run: Run, protocol: str) -> Axis:
     return Axis.around([*part["low"], *part["high"], *random])
 
 
-def _panel(run: Run, site: Site, standing: Standings, key: Key, axis: Axis) -> Panel:
+def _ranking(run: Run, site: Site, standing: Standings, axes: dict[str, Axis]) -> Ranking:
+    summary = run.summary_of(standing)
+    panels = [_panel(run, site, standing, summary, key, axes[key[0]]) for key in standing.settings]
+    return Ranking(standing.layer, panels, _overall(run, standing))
+
+
+def _panel(
+    run: Run, site: Site, standing: Standings, summary: pd.DataFrame, key: Key, axis: Axis
+) -> Panel:
     name, setting, baseline = key
+    where = f"{standing.model} at layer {standing.layer}" if standing.layer else standing.model
     title = (
-        f"{standing.model}, {name} ({setting}), baseline {baseline}: "
+        f"{where}, {name} ({setting}), baseline {baseline}: "
         "mean score and 95 % interval of each method"
     )
     rows = []
     marks = []
-    summary = select(run.summary, standing.model, key)
+    counts = run.counts_of[standing.model, key]
+    summary = select(summary, standing.model, key)
     ordered = summary.sort_values("rank", kind="stable", na_position="last")
     for record in ordered.to_dict("records"):
         line = {str(column): value for column, value in record.items()}
@@ -134,30 +152,32 @@ def _panel(run: Run, site: Site, standing: Standings, key: Key, axis: Axis) -> P
                 line["low"],
                 line["high"],
                 line["rank"],
-                _tip(run, line),
+                _tip(run, line, counts.unit),
                 _unscored(line),
             )
         )
     protocol = run.protocols[key]
     room = ROOM.get(len(standing.settings), 196)
     figure = site.figure(charts.ranking(marks, axis, protocol.random_score, title, room))
-    return Panel(run.setting_labels[key], figure, rows, protocol)
+    return Panel(run.setting_labels[key], figure, rows, protocol, counts)
 
 
 def _unscored(line: dict[str, Any]) -> str:
-    counts = [f"{line[s]} {s}" for s in ("undefined", "failed", "n/a", "skipped") if line[s]]
+    statuses = ("undefined", "failed", "missing", "n/a", "skipped")
+    counts = [f"{line[s]} {s}" for s in statuses if line[s]]
     return "no score: " + ", ".join(counts) if counts else "no score"
 
 
-def _tip(run: Run, line: dict[str, Any]) -> str:
+def _tip(run: Run, line: dict[str, Any], unit: str) -> str:
     paper = run.methods[line["method"]].paper
     name = line["method"] + (f"  ({paper})" if paper else "")
     if not math.isfinite(line["mean"]):
         return f"{name}\n{_unscored(line)}"
-    ranks = f"{number(line['rank_low'], 0)} to {number(line['rank_high'], 0)}"
+    ranks = interval(line["rank"], line["rank_low"], line["rank_high"], 0)
+    noted = f" · {line['noted']} with a note" if line["noted"] else ""
     return (
         f"{name}\n{describe_mean(line['mean'], line['low'], line['high'])}\n"
-        f"rank {line['rank']:.0f} · interval {ranks} · n = {line['n']}"
+        f"rank {line['rank']:.0f} · interval {ranks} · {line['n']} {unit}{noted}"
     )
 
 

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 
 from heatproof.analysis import soundness
-from heatproof.analysis.distinctness import is_changed
-from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means, bootstrap_weights
+from heatproof.analysis.distinctness import Pair, is_changed, random_halves
+from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
 from heatproof.analysis.ranks import Key
 from heatproof.bench.store import PendingCurves
 from heatproof.protocols.soundness import Soundness
@@ -51,23 +50,21 @@ class MetricCurves(NamedTuple):
         """Return the mean curve."""
         return np.stack([self.positions, self.values.mean(0)], 1)
 
-    def drawn(self, samples: int, resamples: int) -> np.ndarray:  # (R, S, 2)
-        """Return the mean curves of bootstrap samples."""
-        weights = np.concatenate([w[:, self.rows] for w in bootstrap_weights(samples, resamples)])
-        means = weights @ self.values / weights.sum(1, keepdims=True)
-        return np.stack([np.broadcast_to(self.positions, means.shape), means], 2)
+    def halves(self) -> list[Pair]:
+        """Return pairs of mean curves on random halves of the samples."""
+        means = (
+            [np.stack([self.positions, self.values[rows].mean(0)], 1) for rows in pair]
+            for pair in random_halves(len(self.values))
+        )
+        return [(a, b) for a, b in means]
 
     def trace(self, label: str, family: str, dash: int) -> Trace:
         """Return the mean curve with its band."""
-        if len(self.values) > 1:
-            draws = bootstrap_means(self.values, RESAMPLES)
-        else:
-            draws = np.full((1, len(self.positions)), np.nan)
-        low, high = np.quantile(draws, [0.025, 0.975], axis=0)
-        mean = self.values.mean(0)
-        return Trace(
-            label, family, tuple(mean), tuple(self.positions), tuple(low), tuple(high), dash
-        )
+        draws = bootstrap_means(self.values, RESAMPLES)
+        means = self.values.mean(0)
+        estimates = [Estimate.of(m, column) for m, column in zip(means, draws.T, strict=True)]
+        mean, low, high = zip(*estimates, strict=True)
+        return Trace(label, family, mean, tuple(self.positions), low, high, dash)
 
 
 class SoundnessCurves(NamedTuple):
@@ -86,14 +83,14 @@ class SoundnessCurves(NamedTuple):
         """Return the highest accuracy, or mean score, that is reached."""
         return float(np.nanmax(self.xy[:, 0]))
 
-    def drawn(self, samples: int, resamples: int) -> np.ndarray:  # (R, S, 2)
-        """Return the curves of bootstrap samples."""
-        score, mass = map(torch.from_numpy, self._curves)
-        drawn = [
-            self._protocol.bootstrap_points(score, mass, torch.from_numpy(weights[:, self.rows]))
-            for weights in bootstrap_weights(samples, resamples)
-        ]
-        return torch.cat(drawn).numpy()
+    def halves(self) -> list[Pair]:
+        """Return pairs of curves on random halves of the samples, each with its own decisions."""
+        score, mass = self._curves
+        curves = (
+            [soundness.points(self._protocol, score[rows], mass[rows]).xy for rows in pair]
+            for pair in random_halves(len(score))
+        )
+        return [(a, b) for a, b in curves]
 
     @property
     def _protocol(self) -> Soundness:
@@ -116,6 +113,7 @@ class LevelRow(NamedTuple):
     estimates: list[Estimate]
     highest: float
     n: int
+    undecided: list[tuple[int, int]]  # undecided steps and all steps up to each level
 
 
 class LevelTable(NamedTuple):
@@ -125,6 +123,12 @@ class LevelTable(NamedTuple):
     rows: list[LevelRow]
     score: str
     eps: float
+
+    @property
+    def most_undecided(self) -> tuple[int, int] | None:
+        """The largest number of undecided steps up to a level, and all steps up to it."""
+        counts = [count for row in self.rows for count in row.undecided if count[0]]
+        return max(counts, default=None)
 
 
 class ThresholdRow(NamedTuple):
@@ -200,7 +204,7 @@ def content(run: Run, site: Site) -> Content | None:
     """Return the metrics of values; None if the run has none."""
     if not any(key[0] in VALUE_METRICS for key in run.protocols):
         return None
-    levels = soundness.table(run.store)
+    levels = soundness.table(run.store, rows=run.rows)
     models = [_model(run, site, model, levels) for model in run.models]
     with_values = [model for model in models if model is not None]
     return Content(with_values, LEVELS) if with_values else None
@@ -374,7 +378,10 @@ def _levels(run: Run, model: str, key: Key, metric: Metric, levels: pd.DataFrame
         columns = of_method[["soundness", "low", "high"]]
         estimates = [Estimate(*map(float, columns.loc[level])) for level in LEVELS]
         n = int(of_method["n"].iloc[0])
-        rows.append(LevelRow(method, run.family(method), estimates, curves.highest, n))
+        counts = of_method.loc[list(LEVELS), ["undecided", "steps"]].to_numpy().tolist()
+        undecided = [(int(some), int(steps)) for some, steps in counts]
+        family = run.family(method)
+        rows.append(LevelRow(method, family, estimates, curves.highest, n, undecided))
     eps = run.protocols[key].settings["eps"]
     return LevelTable(run.setting_labels[key], rows, _score_name(run, key), eps)
 

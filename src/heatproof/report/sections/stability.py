@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 
 from heatproof.analysis.intervals import Estimate
-from heatproof.analysis.ranks import Agreement, Standings, agreement
+from heatproof.analysis.ranks import Agreement, Key, Standings, agreement
 from heatproof.report import charts
 from heatproof.report.charts import Line
 from heatproof.report.run_data import Run
@@ -17,6 +18,30 @@ from heatproof.report.site import Figure, Site
 
 Ranking = tuple[Sequence[str], np.ndarray, np.ndarray]  # methods, ranks (M,), drawn ranks (R, M)
 LARGEST_TABLE = 12  # rankings
+BASELINE = "baseline"
+SAME_BELOW = 0.25  # standard deviations of the scores: of zero, mean and median it is 0.02
+PAPER_BASELINES = (  # Picard et al. 2024
+    "zero",
+    "uniform",
+    "normal",
+    "permutation",
+    "local-mean",
+    "local-permutation",
+    "mean",
+    "median",
+    "random-color",
+    "scramble-phase",
+    "scramble-magnitude",
+)
+
+
+@dataclass(frozen=True)
+class Subset:
+    """The agreement of the rankings under some of the baselines."""
+
+    label: str
+    baselines: tuple[str, ...]
+    agreement: Agreement
 
 
 @dataclass(frozen=True)
@@ -25,13 +50,16 @@ class Comparison:
 
     title: str
     model: str  # empty for a comparison of models
-    over: str = ""  # what the rankings have in common if they differ in the baseline alone
+    over: str = ""  # what the rankings have in common, if they differ in one setting alone
+    factor: str = ""  # that setting
     labels: tuple[str, ...] = ()
     figure: Figure | None = None
     agreement: Agreement | None = None
     leaders: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     table: list[list[Estimate | None]] | None = None
+    subsets: tuple[Subset, ...] = ()
+    alike: tuple[tuple[str, ...], ...] = ()  # groups of baselines with nearly the same scores
 
 
 @dataclass(frozen=True)
@@ -66,59 +94,196 @@ def content(run: Run, site: Site) -> Content:
     """Return all comparisons of rankings that the run allows."""
     comparisons = []
     for standing in run.standings:
-        comparisons += _comparisons_of_model(run, site, standing)
-    if len(run.standings) > 1:
-        models = [(s.methods, _positions(s.mean_ranks), s.drawn_mean_ranks) for s in run.standings]
-        names = [s.model for s in run.standings]
-        comparisons.append(_compare(run, site, "Between models", "", "", names, models))
+        for at_layer in standing.by_layer:
+            real = len(at_layer.methods) - len(run.controls(at_layer.methods))
+            if real > 1 or not at_layer.layer:
+                comparisons += _comparisons_of_model(run, site, at_layer)
+    comparisons += _between_models(run, site)
     return Content(
         comparisons=comparisons,
         by_model={s.model: [c for c in comparisons if c.model == s.model] for s in run.standings},
-        baselines=[c for c in comparisons if c.over and c.agreement],
+        baselines=[c for c in comparisons if c.factor == BASELINE and c.agreement],
         controls=run.controls(list(run.methods)),
         twins=[twins for standing in run.standings for twins in _twins(run, standing)],
     )
 
 
 def _comparisons_of_model(run: Run, site: Site, standing: Standings) -> list[Comparison]:
-    """Compare settings or, where protocols have several baselines, baselines and protocols."""
-    model = standing.model
-    groups: dict[tuple[str, str], list[int]] = {}
-    for s, (protocol, setting, _) in enumerate(standing.settings):
-        groups.setdefault((protocol, setting), []).append(s)
-    if len(standing.settings) < 2:
-        return []
-    if len(groups) in (1, len(standing.settings)):
-        everything = range(len(standing.settings))
-        labels = [run.setting_labels[key] for key in standing.settings]
-        over = _in_common(run, standing, everything) if len(groups) == 1 else ""
-        rankings = [_ranking(standing, [s]) for s in everything]
-        title = f"On {model}, between settings"
-        return [_compare(run, site, title, model, over, labels, rankings)]
+    """Compare settings that differ in one thing alone, then protocols under the same settings."""
     comparisons = []
-    for members in groups.values():
-        if len(members) > 1:
-            over = _in_common(run, standing, members)
-            labels = [standing.settings[s][2] for s in members]
-            rankings = [_ranking(standing, [s]) for s in members]
-            title = f"On {model}, {over}: between baselines"
-            comparisons.append(_compare(run, site, title, model, over, labels, rankings))
-    labels = [_in_common(run, standing, members) for members in groups.values()]
-    rankings = [_ranking(standing, members) for members in groups.values()]
-    title = f"On {model}, between protocols (mean rank over the baselines of each)"
-    return [*comparisons, _compare(run, site, title, model, "", labels, rankings)]
+    by_protocol: dict[str, list[int]] = {}
+    for s, (protocol, _, _) in enumerate(standing.settings):
+        by_protocol.setdefault(protocol, []).append(s)
+    for protocol, members in by_protocol.items():
+        comparisons += _comparisons_of_protocol(run, site, standing, protocol, members)
+    if len(by_protocol) > 1:
+        comparisons.append(_between_protocols(run, site, standing, by_protocol))
+    return comparisons
 
 
-def _in_common(run: Run, standing: Standings, members: Sequence[int]) -> str:
-    """Return the parts of the label that the settings of a group share."""
-    labels = [run.setting_parts(standing.settings[s]) for s in members]
-    shared = [part for part in labels[0] if all(part in other for other in labels)]
-    return " · ".join(shared) or standing.settings[members[0]][0]
+def _comparisons_of_protocol(
+    run: Run, site: Site, standing: Standings, protocol: str, members: list[int]
+) -> list[Comparison]:
+    """Vary one setting of a protocol while all others are equal."""
+    where = _where(standing)
+    settings = {s: _settings(run, standing.settings[s]) for s in members}
+    varied = _varied(list(settings.values()))
+    comparisons = []
+    for name in varied:
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for s in members:
+            held = tuple(_part(other, settings[s]) for other in varied if other != name)
+            groups.setdefault(held, []).append(s)
+        for held, group in groups.items():
+            if len(group) < 2:
+                continue
+            over = " · ".join([protocol, *held])
+            labels = [_part(name, settings[s]) for s in group]
+            between = "baselines" if name == BASELINE else f"values of {name}"
+            title = f"On {where}, {over}: between {between}"
+            rankings = [_ranking(standing, [s]) for s in group]
+            compared = _compare(run, site, title, standing.model, labels, rankings, over, name)
+            if name == BASELINE:
+                compared = _with_distinct_baselines(run, standing, compared, group)
+            comparisons.append(compared)
+    if varied and not comparisons:
+        labels = [run.setting_labels[standing.settings[s]] for s in members]
+        title = f"On {where}, {protocol}: between settings that differ in several things"
+        rankings = [_ranking(standing, [s]) for s in members]
+        comparisons.append(_compare(run, site, title, standing.model, labels, rankings))
+    return comparisons
+
+
+def _between_protocols(
+    run: Run, site: Site, standing: Standings, by_protocol: dict[str, list[int]]
+) -> Comparison:
+    """Compare protocols under the settings that they share; a protocol may lack a setting."""
+    chosen = {protocol: list(members) for protocol, members in by_protocol.items()}
+    settings = [_settings(run, key) for key in standing.settings]
+    shared_parts = []
+    for name in dict.fromkeys(name for values in settings for name in values):
+        having = {p: m for p, m in chosen.items() if all(name in settings[s] for s in m)}
+        values = [{settings[s][name] for s in members} for members in having.values()]
+        if len(values) < 2:
+            continue
+        common = set.intersection(*values)
+        if not common or all(v == common for v in values):
+            continue
+        for protocol, members in having.items():
+            chosen[protocol] = [s for s in members if settings[s][name] in common]
+        shared_parts.append(" and ".join(_part(name, {name: v}) for v in sorted(common)))
+    labels = []
+    for protocol, members in chosen.items():
+        single = run.setting_labels[standing.settings[members[0]]]
+        labels.append(single if len(members) == 1 else protocol)
+    under = f" under {', '.join(shared_parts)}" if shared_parts else ""
+    averaged = any(len(members) > 1 for members in chosen.values())
+    note = " (mean rank over the settings of each)" if averaged else ""
+    title = f"On {_where(standing)}, between protocols{under}{note}"
+    rankings = [_ranking(standing, members) for members in chosen.values()]
+    return _compare(run, site, title, standing.model, labels, rankings)
+
+
+def _between_models(run: Run, site: Site) -> list[Comparison]:
+    """Compare models at the same layer, under the settings that all of them have."""
+    by_layer: dict[str, list[Standings]] = {}
+    for standing in run.standings:
+        for at_layer in standing.by_layer:
+            by_layer.setdefault(at_layer.layer, []).append(at_layer)
+    comparisons = []
+    for layer, group in by_layer.items():
+        shared = [key for key in group[0].settings if all(key in s.settings for s in group)]
+        if len(group) < 2 or not shared:
+            continue
+        same = [s.under([s.settings.index(key) for key in shared]) for s in group]
+        rankings = [(s.methods, _positions(s.mean_ranks), s.drawn_mean_ranks) for s in same]
+        title = f"Between models, at layer {layer}" if layer else "Between models"
+        comparisons.append(_compare(run, site, title, "", [s.model for s in group], rankings))
+    return comparisons
+
+
+def _where(standing: Standings) -> str:
+    return f"{standing.model} at layer {standing.layer}" if standing.layer else standing.model
+
+
+def _settings(run: Run, key: Key) -> dict[str, str]:
+    """Return the settings of a protocol as texts, with the baseline that it uses."""
+    settings = {name: str(v) for name, v in run.protocols[key].settings.items() if v is not None}
+    return settings | ({BASELINE: key[2]} if key[2] else {})
+
+
+def _varied(settings: list[dict[str, str]]) -> list[str]:
+    """Return the settings that have several values."""
+    names = dict.fromkeys(name for values in settings for name in values)
+    return [name for name in names if len({values.get(name) for values in settings}) > 1]
+
+
+def _part(name: str, settings: dict[str, str]) -> str:
+    """Return how a label names the value of a setting."""
+    value = settings.get(name, "default")
+    return value if name == BASELINE else f"{name}={value}"
+
+
+def _with_distinct_baselines(
+    run: Run, standing: Standings, compared: Comparison, members: list[int]
+) -> Comparison:
+    """Add the agreement over baselines that differ, and over those of Picard et al."""
+    names = [standing.settings[s][2] for s in members]
+    rows = run.rows[
+        (run.rows["model"] == standing.model)
+        & run.rows["method"].isin([m for m in standing.methods if not run.is_control(m)])
+    ]
+    key = standing.settings[members[0]]
+    rows = rows[(rows["protocol"] == key[0]) & (rows["setting"] == key[1])]
+    scores = rows.pivot(index=["method", "sample"], columns="baseline", values="value")
+    same = same_baselines(scores.reindex(columns=names))
+    first = [group[0] for group in same]
+    subsets = {}
+    if len(first) < len(names):
+        subsets["distinct baselines"] = first
+    if set(PAPER_BASELINES) < set(names):
+        subsets["the paper's eleven"] = list(PAPER_BASELINES)
+    agreements = []
+    for label, chosen in subsets.items():
+        rankings = [_ranking(standing, [members[names.index(name)]]) for name in chosen]
+        agreed = agreement(rankings, run.controls(standing.methods))
+        if agreed:
+            agreements.append(Subset(label, tuple(chosen), agreed))
+    alike = tuple(tuple(group) for group in same if len(group) > 1)
+    return replace(compared, subsets=tuple(agreements), alike=alike)
+
+
+def same_baselines(scores: pd.DataFrame) -> list[list[str]]:
+    """Group baselines whose scores are nearly the same, as those of equal fills are.
+
+    Two baselines count as the same if the root mean square of the differences of their scores is
+    less than a quarter of the scores' standard deviation. On images with a grey background, the
+    mean colour is such a copy of the middle grey.
+
+    Args:
+        scores: Methods and samples down, baselines across.
+
+    Returns:
+        All baselines in groups, in their order; a baseline is in the group of the first that it is
+        the same as.
+    """
+    groups: list[list[str]] = []
+    for name in scores.columns:
+        for group in groups:
+            pair = scores[[group[0], name]].dropna()
+            difference = float(((pair.iloc[:, 0] - pair.iloc[:, 1]) ** 2).mean() ** 0.5)
+            spread = float(pair.var().mean() ** 0.5)
+            if len(pair) > 1 and difference <= SAME_BELOW * spread:
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return groups
 
 
 def _ranking(standing: Standings, members: Sequence[int]) -> Ranking:
-    means = standing.ranks[members].mean(0)
-    return standing.methods, _positions(means), standing.drawn_ranks[members].mean(0)
+    under = standing.under(members)
+    return under.methods, _positions(under.mean_ranks), under.drawn_mean_ranks
 
 
 def _twins(run: Run, standing: Standings) -> list[Twins]:
@@ -160,14 +325,15 @@ def _compare(
     site: Site,
     title: str,
     model: str,
-    over: str,
     labels: list[str],
     rankings: Sequence[Ranking],
+    over: str = "",
+    factor: str = "",
 ) -> Comparison:
     ranked = [_ranks_by_method(ranking) for ranking in rankings]
     shared = [m for m in ranked[0] if all(m in ranks for ranks in ranked)]
     if len(shared) < 2:
-        return Comparison(title, model, over)
+        return Comparison(title, model, over, factor)
     lines = [Line(m, run.family(m), tuple(ranks[m] for ranks in ranked)) for m in shared]
     agreed = agreement(rankings, run.controls(shared))
     everywhere = dict.fromkeys(m for methods, _, _ in rankings for m in methods)
@@ -175,6 +341,7 @@ def _compare(
         title,
         model,
         over,
+        factor,
         labels=tuple(labels),
         figure=site.figure(charts.bump(labels, lines, f"{title}: the rank of each method")),
         agreement=agreed,

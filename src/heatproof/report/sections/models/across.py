@@ -120,7 +120,7 @@ def _spot(column: Column, line: dict[str, Any] | None) -> Spot | str:
         return "not evaluated"
     mean, low, high = (line[column] for column in ("mean", "low", "high"))
     if not math.isfinite(mean):
-        return next((s for s in ("n/a", "failed", "undefined") if line[s]), "no score")
+        return next((s for s in ("n/a", "failed", "missing", "undefined") if line[s]), "no score")
     numbers = f"{describe_mean(mean, low, high)} · n = {line['n']}"
     return Spot(mean, low, high, f"{line['method']}: {column.title}\n{numbers}")
 
@@ -133,7 +133,8 @@ def _differences(run: Run, columns: list[Column], methods: list[str]) -> list[Me
     for method in methods:
         differences = []
         for other in others:
-            estimate, n = gap(other.get(method, empty), first.get(method, empty))
+            columns_of = (other.get(method, empty), first.get(method, empty))
+            estimate, n = gap(*columns_of, run.clusters)
             differences.append(estimate if n else None)
         rows.append(MethodEstimates(method, run.family(method), differences))
     return rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,9 +10,9 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
 from heatproof.protocols import ViewKey
 from heatproof.report import charts
-from heatproof.report.charts import Axis, Point, Spot, number
+from heatproof.report.charts import Axis, Point, Spot, interval, number
 from heatproof.report.run_data import Run
-from heatproof.report.sections.common import select
+from heatproof.report.sections.common import describe_mean, select
 from heatproof.report.site import Figure, Site
 
 
@@ -105,11 +104,10 @@ def best(run: Run, model: str, key: Key) -> Best | None:
 
 def _spot(run: Run, best: Best) -> Spot:
     value, low, high = best.score
-    interval = f" (95 % interval {number(low)} to {number(high)})" if math.isfinite(low) else ""
-    accuracy, least, most = (number(100 * v, 1) for v in best.accuracy)
+    accuracy = Estimate(*(100 * v for v in best.accuracy))
     lines = [
         f"{run.short_names[best.model]}, {best.view.description}: {best.method}",
-        f"{best.setting}: {number(value)}{interval}",
-        f"accuracy: {accuracy} % ({least} to {most})",
+        f"{best.setting}: {describe_mean(value, low, high)}",
+        f"accuracy: {number(accuracy.value, 1)} % ({interval(*accuracy, 1)})",
     ]
     return Spot(value, low, high, "\n".join(lines))

@@ -17,7 +17,7 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.similarity import map_gaps, softmax_gaps, stretched
 from heatproof.protocols import ViewKey
 from heatproof.report import charts
-from heatproof.report.charts import Axis, Panel, Row, Spot, number
+from heatproof.report.charts import Axis, Panel, Row, Spot, interval, number
 from heatproof.report.run_data import PLAIN_VIEW, Run
 from heatproof.report.site import Figure, Site
 from heatproof.tensor.filters import resize
@@ -189,6 +189,6 @@ def _spot(pair: Pair, measure: str) -> Spot | str:
     if not difference:
         return "n/a"
     (value, low, high), n = difference
-    interval = f"95 % interval {number(low)} to {number(high)}"
-    tip = f"{pair.label}\nmean absolute difference {number(value)} · {interval} · n = {n}"
+    written = f"{number(value)} · 95 % interval {interval(value, low, high)}"
+    tip = f"{pair.label}\nmean absolute difference {written} · n = {n}"
     return Spot(value, low, high, tip)

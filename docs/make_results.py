@@ -1,0 +1,197 @@
+"""Fill the tables of the study pages from runs: `python docs/make_results.py RUNS docs/PAGE.md …`.
+
+RUNS holds one run directory per study, such as RUNS/hesse2024/ranking. A page marks its tables with
+
+    <!-- results: TABLE STUDY option=value … -->
+    <!-- end -->
+
+and what stands between the two lines is replaced. The prose around the tables is edited by hand,
+after reading them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+import heatproof as hp
+from heatproof.analysis import soundness
+from heatproof.analysis.intervals import Estimate, bootstrap_aggregates
+from heatproof.analysis.ranks import Standings, agreement, standings
+from heatproof.methods import METHODS, Expression
+
+BLOCK = re.compile(r"(<!-- results: (\w+) (\S+)((?: \S+=[^ \n]*)*) -->\n).*?(<!-- end -->)", re.S)
+Options = dict[str, str]
+
+
+@cache
+def result(directory: Path) -> hp.Result:
+    return hp.Result.load(directory)
+
+
+@cache
+def summary(directory: Path) -> pd.DataFrame:
+    return result(directory).summary()
+
+
+@cache
+def ranks(directory: Path) -> list[Standings]:
+    run = result(directory)
+    draws = bootstrap_aggregates(run.store, run.scores)
+    return standings(run.scores, aggregate_draws=draws)
+
+
+def number(value: float) -> str:
+    """Write a number with two digits, without the zero before the point."""
+    if not np.isfinite(value):
+        return "–"
+    text = f"{value:.2f}".replace("-", "−")
+    return re.sub(r"^(−?)0\.", r"\1.", text)
+
+
+def interval(value: float, low: float, high: float) -> str:
+    if not np.isfinite(low):
+        return number(value)
+    return f"{number(value)} ({number(low)} to {number(high)})"
+
+
+def estimate(e: Estimate) -> str:
+    return interval(e.value, e.low, e.high)
+
+
+def lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Lay out a Markdown table; a vertical bar within a cell is escaped."""
+    table = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(c.replace('|', chr(92) + '|') for c in r)} |\n" for r in table)
+
+
+def chosen(frame: pd.DataFrame, options: Options) -> pd.DataFrame:
+    """Keep the lines that agree with the options that name a column, such as ``protocol=sds``."""
+    for column, values in options.items():
+        if column in frame:
+            frame = frame[frame[column].astype(str).isin(values.split(","))]
+    return frame
+
+
+def scores(directory: Path, options: Options) -> str:
+    """Mean scores with intervals; ``rows`` and ``columns`` name columns of the summary."""
+    frame = chosen(summary(directory), options)
+    rows = options.get("rows", "method").split(",")
+    columns = [c for c in options.get("columns", "model,protocol").split(",") if c]
+    cells = {}
+    for line in frame.to_dict("records"):
+        place = tuple(str(line[c]) for c in rows), tuple(str(line[c]) for c in columns)
+        cells[place] = interval(line["mean"], line["low"], line["high"])
+    heads = list(dict.fromkeys(column for _, column in cells))
+    body = []
+    for row in dict.fromkeys(row for row, _ in cells):
+        names = [f"`{name}`" if c == "method" else name for name, c in zip(row, rows, strict=True)]
+        body.append([*names, *(cells.get((row, head), "–") for head in heads)])
+    titles = [" ".join(name.removeprefix("paperbirds/") for name in head) for head in heads]
+    return lines([*rows, *titles], body)
+
+
+def is_control(method: str) -> bool:
+    return METHODS[Expression.parse(method).name].family == "control"
+
+
+def correlations(directory: Path, options: Options) -> str:
+    """Rank correlation of every two settings of a model, over its methods without controls."""
+    blocks = []
+    for standing in ranks(directory):
+        if options.get("model", standing.model) != standing.model:
+            continue
+        controls = [method for method in standing.methods if is_control(method)]
+        rankings = [
+            (standing.methods, standing.ranks[s], standing.drawn_ranks[s])
+            for s in range(len(standing.settings))
+        ]
+        agreed = agreement(rankings, controls)
+        if agreed is None:
+            continue
+        names = [" ".join(part for part in key if part) for key in standing.settings]
+        rows = []
+        for (a, b), value in agreed.pairs.items():
+            rows.append([names[a], names[b], estimate(value)])
+        head = [f"{standing.model}, {len(agreed.methods)} methods", "", "rank correlation"]
+        blocks.append(lines(head, rows))
+    return "\n".join(blocks)
+
+
+def stability(directory: Path, options: Options) -> str:
+    """How far the rankings of a protocol agree over its baselines."""
+    rows = []
+    for standing in ranks(directory):
+        for protocol in dict.fromkeys(key[0] for key in standing.settings):
+            wanted = options.get("baseline", "").split(",") if "baseline" in options else None
+            picked = [
+                s
+                for s, key in enumerate(standing.settings)
+                if key[0] == protocol and (wanted is None or key[2] in wanted)
+            ]
+            controls = [m for m in standing.methods if is_control(m)]
+            rankings = [
+                (standing.methods, standing.ranks[s], standing.drawn_ranks[s]) for s in picked
+            ]
+            agreed = agreement(rankings, controls if options.get("controls") == "no" else ())
+            if agreed is None:
+                continue
+            least = " and ".join(f"`{standing.settings[picked[i]][2]}`" for i in agreed.least_pair)
+            rows.append(
+                [
+                    standing.model.removeprefix("paperbirds/"),
+                    protocol,
+                    str(len(picked)),
+                    estimate(agreed.mean),
+                    f"{number(agreed.least.value)} ({least})",
+                    estimate(agreed.flipped),
+                    estimate(agreed.spread),
+                    estimate(agreed.concordance),
+                ]
+            )
+    head = ["model", "protocol", "baselines", "mean correlation", "lowest", "pairs flipped"]
+    return lines([*head, "rank spread", "Kendall's W"], rows)
+
+
+def levels(directory: Path, options: Options) -> str:
+    """Soundness at levels of accuracy."""
+    wanted = [float(level) for level in options.get("levels", "0.3,0.5,0.7,0.9").split(",")]
+    frame = chosen(soundness.table(result(directory).store, wanted), options)
+    rows = []
+    for (model, method), part in frame.groupby(["model", "method"], sort=False):
+        cells = [interval(*line) for line in part[["soundness", "low", "high"]].to_numpy()]
+        rows.append([str(model).removeprefix("paperbirds/"), f"`{method}`", *cells])
+    return lines(["model", "method", *(f"@{level:g}" for level in wanted)], rows)
+
+
+TABLES: dict[str, Callable[[Path, Options], str]] = {
+    "scores": scores,
+    "correlations": correlations,
+    "stability": stability,
+    "levels": levels,
+}
+
+
+def fill(page: Path, runs: Path) -> None:
+    """Replace every marked table whose run exists; name those whose run does not."""
+
+    def replaced(block: re.Match[str]) -> str:
+        start, table, study, options, end = block.groups()
+        if not (runs / study).is_dir():
+            print(f"{page}: {study} has no run in {runs}; its table stays", file=sys.stderr)
+            return block[0]
+        chosen_options = dict(option.split("=", 1) for option in options.split())
+        return f"{start}\n{TABLES[table](runs / study, chosen_options)}\n{end}"
+
+    page.write_text(BLOCK.sub(replaced, page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[2:]:
+        fill(Path(name), Path(sys.argv[1]))

@@ -1,0 +1,60 @@
+"""Counts of what was evaluated: images, grids of images, and maps of grids."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from heatproof.bench.layout import GridNote
+
+
+@dataclass(frozen=True)
+class SampleCounts:
+    """How many images and grids a number of samples are.
+
+    Attributes:
+        images: Samples that are single images.
+        grids: Number of grids, by the number of images in each.
+        maps: Samples that are a cell of a grid; a grid with four evaluated cells has four maps.
+    """
+
+    images: int
+    grids: Mapping[int, int]
+    maps: int
+
+    @classmethod
+    def of(cls, samples: Iterable[str], grids: Mapping[str, GridNote]) -> SampleCounts:
+        """Count samples.
+
+        Args:
+            samples: Ids of samples; those that occur twice are counted once.
+            grids: What samples on grids consist of, from `Store.grids`.
+        """
+        distinct = set(samples)
+        maps = [grids[sample] for sample in distinct if sample in grids]
+        sizes = Counter(len(images) for images in {note.images for note in maps})
+        return cls(len(distinct) - len(maps), dict(sorted(sizes.items())), len(maps))
+
+    @property
+    def independent(self) -> int:
+        """Images and grids: the maps of one grid are not independent of each other."""
+        return self.images + sum(self.grids.values())
+
+    @property
+    def unit(self) -> str:
+        """What a sample is: ``images``, ``maps`` (of grids), or ``samples`` if there are both."""
+        if not self.maps:
+            return "images"
+        return "samples" if self.images else "maps"
+
+    def __str__(self) -> str:
+        parts = [_plural(self.images, "image")] if self.images or not self.maps else []
+        for size, count in self.grids.items():
+            parts.append(f"{_plural(count, 'grid')} of {size} images")
+        text = ", ".join(parts)
+        return f"{text} ({_plural(self.maps, 'map')})" if self.maps else text
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,87 @@
+"""Groups of methods that a spec can name: `group:rao`, or `group:rao@final` at another layer.
+
+A group that is named after a paper has the methods of the paper with its settings, also where they
+are those of the libraries that its authors used: TorchCAM (Hesse et al.), Captum (Li et al.) and
+Xplique (Picard et al.).
+"""
+
+from __future__ import annotations
+
+# Captum's SmoothGrad as Hesse et al. call it: in the units of the normalized image.
+_HESSE = "n=4, std=1, unit=absolute"
+_LI = "n=20, std=0.3, unit=absolute"
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "idsds-23": (
+        "ixg",
+        f"ixg-sg({_HESSE})",
+        "ig",
+        "ig-u",
+        f"ig-sg({_HESSE})",
+        "ixg|abs",
+        f"ixg-sg({_HESSE})|abs",
+        "ig|abs",
+        "ig-u|abs",
+        f"ig-sg({_HESSE})|abs",
+        f"ig-sq({_HESSE})",
+        "saliency",
+        "rise(masks=1000, cells=8, p=0.1, score=softmax)",
+        "rise-u(masks=1000, cells=8, p=0.1, score=softmax)",
+        "gradcam",
+        "gradcam++(compat=torchcam)",
+        "sg-cam++(compat=torchcam)",
+        "xgradcam",
+        "layercam",
+        "rollout",
+        "chefer",
+        "bcos",
+        "bagnet",
+    ),
+    # The layer is part of every comparison of Rao et al.: `group:rao@input`, `@middle`, `@final`.
+    # Windows of occlusion are 16 px at the input and 5 at other layers.
+    "rao": (
+        "saliency(reduce=sum_abs)",
+        "guided-backprop",
+        "ixg",
+        "ig(steps=20)",
+        "lrp-focus(start=logit)",
+        "gradcam",
+        "gradcam++",
+        "ablationcam",
+        "scorecam",
+        "layercam",
+        "occlusion",
+        "rise(masks=1000, cells=6, p=0.1, score=softmax)",
+    ),
+    # Negative values are clamped, as in the paper.
+    "li": (
+        "gradcam@last-conv",
+        "ig|relu",
+        f"ig-sg({_LI})|relu",
+        f"ig-sq({_LI})",
+        f"ig-var({_LI})",
+        "deepshap(compat=captum)|relu",
+        "iba",
+        "extremal",
+    ),
+    # Xplique's defaults, as the text says. Curves depend on the order of pixels alone, so that a
+    # sum of channels stands for their mean. Xplique's noise is 0.2 for images in [-1, 1], a tenth
+    # of their range. Its Grad-CAM++ and bicubic resizing of CAMs have no counterpart here.
+    "picard": (
+        "saliency(reduce=max_abs)",
+        "ixg|abs",
+        "ig(steps=50, rule=trapezoid)|abs",
+        "smoothgrad(n=50, std=0.1)",
+        "squaregrad(n=50, std=0.1)",
+        "vargrad(n=50, std=0.1)",
+        "guided-backprop(reduce=abs_sum)",
+        "deconvnet(reduce=abs_sum)",
+        "gradcam",
+        "gradcam++",
+        "occlusion(size=3, stride=3, compat=xplique)|abs",
+        "rise(masks=4000, cells=7, p=0.5, score=logit, compat=xplique)|abs",
+        "sobol(designs=32, compat=xplique)|abs",
+        "hsic(masks=1000, compat=xplique)|abs",
+    ),
+    "controls": ("random", "constant", "edges", "center", "object"),
+}

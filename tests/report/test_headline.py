@@ -1,0 +1,106 @@
+"""A clear win is claimed only where model, data and controls allow it; counts name their unit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import heatproof as hp
+from heatproof.report.run_data import Run
+from heatproof.report.sections import headline
+from heatproof.report.site import Site
+
+CLASSES = 4
+
+
+def upside_down(model, x, target, *, rng):
+    return -hp.explain(model, x, target, "ixg")
+
+
+class Linear(nn.Module):
+    """A linear network on 32 px: input × gradient is exactly the drop of each patch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(3 * 32 * 32, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.flatten(1))
+
+
+def evaluate(out: Path, samples: int, correct: bool) -> hp.Result:
+    """Evaluate a linear network on images whose labels are its predictions, or cycle."""
+    model = hp.Model(Linear(), size=32, mean=[0.5] * 3, std=[0.5] * 3)
+    images = torch.rand(samples, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    predicted = model.logits(model.normalize(images)).argmax(1)
+    labels = predicted if correct else torch.arange(samples) % CLASSES
+    return hp.evaluate(model, (images, labels), ["ixg", upside_down, "random"], ["sds"], out=out)
+
+
+def verdict(result: hp.Result, tmp_path: Path) -> headline.Verdict:
+    (only,) = headline.content(Run(result.store), Site(tmp_path / "site")).verdicts
+    return only
+
+
+def test_a_method_that_is_right_on_a_model_that_works_wins_clearly(tmp_path: Path):
+    result = evaluate(tmp_path / "run", 16, correct=True)
+    assert verdict(result, tmp_path).clear
+    assert ">clear win<" in result.report().read_text()
+
+
+def test_there_is_no_clear_win_on_a_model_at_chance(tmp_path: Path):
+    result = evaluate(tmp_path / "run", 16, correct=False)
+    at_chance = verdict(result, tmp_path)
+    assert at_chance.leads and not at_chance.clear
+    assert at_chance.doubts.chance == 1 / CLASSES
+    page = " ".join(result.report().read_text().split())
+    assert ">clear win<" not in page and "no better than guessing (25 %)" in page
+
+
+def test_there_is_no_clear_win_on_too_few_images(tmp_path: Path):
+    result = evaluate(tmp_path / "run", 8, correct=True)
+    few = verdict(result, tmp_path)
+    assert few.leads and not few.clear and few.doubts.few.images == 8
+    page = " ".join(result.report().read_text().split())
+    assert "there are only 8 images, too few for a reliable interval" in page
+
+
+def test_there_is_no_clear_win_over_a_random_map_that_is_as_good(tmp_path: Path):
+    model = hp.Model(Linear(), size=32, mean=[0.5] * 3, std=[0.5] * 3)
+    images = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    labels = model.logits(model.normalize(images)).argmax(1)
+    out = tmp_path / "run"
+    result = hp.evaluate(model, (images, labels), [upside_down, "random"], ["sds"], out=out)
+    worse = verdict(result, tmp_path)
+    assert worse.doubts.control == "random" and [r[2] for r in worse.doubts.random] == [0]
+
+
+@pytest.fixture(scope="module")
+def grids(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
+    out = tmp_path_factory.mktemp("grids") / "run"
+    methods = ["ixg", "ixg@final", "gradcam@final", "random"]
+    protocols = ["sds", "gridpg(grids=2, confidence=0)"]
+    return hp.evaluate("paperbirds/vgg", "paperbirds:test", methods, protocols, limit=32, out=out)
+
+
+def test_images_grids_and_maps_are_counted_apart(grids: hp.Result):
+    assert "32 images, 2 grids of 4 images (8 maps)" in repr(grids)
+    run = Run(grids.store)
+    by_protocol = {key[0]: str(counts) for (_, key), counts in run.counts_of.items()}
+    assert by_protocol == {"sds": "32 images", "gridpg": "2 grids of 4 images (8 maps)"}
+    page = grids.report().read_text()
+    assert "<b>32 images, 2 grids of 4 images (8 maps)</b>" in page
+    assert "No sample has a label" not in page
+
+
+def test_a_winner_is_named_at_each_layer(grids: hp.Result, tmp_path: Path):
+    content = headline.content(Run(grids.store), Site(tmp_path))
+    by_layer = {v.layer: v for v in content.verdicts}
+    assert list(by_layer) == ["final"]  # at the input, there is nothing to compare
+    assert by_layer["final"].compared == 2
+    assert by_layer["final"].doubts.few.independent == 2  # two grids, though eight maps
+    assert not by_layer["final"].clear

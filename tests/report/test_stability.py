@@ -1,0 +1,91 @@
+"""Rankings are compared with all settings but one held equal; copies of a baseline are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import spearmanr
+
+import heatproof as hp
+from heatproof.report.run_data import Run
+from heatproof.report.sections import stability
+from heatproof.report.sections.stability import same_baselines
+from heatproof.report.site import Site
+
+METHODS = ["ixg", "ig(steps=3)", "saliency", "gradcam"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    protocols = [
+        {"name": "sds", "patches": 4},
+        {"name": "sds", "patches": 16, "baseline": ["zero", "blur", "uniform"]},
+        {"name": "sds", "patches": 64},
+        {"name": "deletion", "steps": 4, "baseline": ["zero", "black"]},
+    ]
+    out = tmp_path_factory.mktemp("stability") / "run"
+    result = hp.evaluate("paperbirds/vgg", "paperbirds:test", METHODS, protocols, limit=6, out=out)
+    return Run(result.store)
+
+
+@pytest.fixture(scope="module")
+def comparisons(run: Run, tmp_path_factory: pytest.TempPathFactory) -> list[stability.Comparison]:
+    return stability.content(run, Site(tmp_path_factory.mktemp("site"))).comparisons
+
+
+def ranks(run: Run, patches: int, baseline: str) -> np.ndarray:
+    lines = run.summary[run.summary["protocol"] == "sds"]
+    lines = lines[lines["setting"].str.startswith(f"patches={patches},")]
+    return lines[lines["baseline"] == baseline].set_index("method").loc[METHODS, "rank"].to_numpy()
+
+
+def test_patches_are_compared_under_the_same_baseline(
+    run: Run, comparisons: list[stability.Comparison]
+):
+    (compared,) = [c for c in comparisons if c.factor == "patches"]
+    assert compared.labels == ("patches=4", "patches=16", "patches=64")
+    assert compared.over == "sds · zero"
+    for (a, b), estimate in compared.agreement.pairs.items():
+        numbers = [4, 16, 64]
+        expected = spearmanr(ranks(run, numbers[a], "zero"), ranks(run, numbers[b], "zero"))
+        assert estimate.value == pytest.approx(expected.statistic)
+
+
+def test_baselines_are_compared_with_the_same_patches(comparisons: list[stability.Comparison]):
+    by_baseline = {c.over: c.labels for c in comparisons if c.factor == "baseline"}
+    assert by_baseline == {
+        "sds · patches=16": ("zero", "blur", "uniform"),
+        "deletion": ("zero", "black"),
+    }
+
+
+def test_protocols_are_compared_under_the_baselines_that_they_share(
+    comparisons: list[stability.Comparison],
+):
+    (compared,) = [c for c in comparisons if "between protocols" in c.title]
+    assert "under zero" in compared.title
+    assert compared.labels == ("sds", "deletion · zero")
+
+
+def test_baselines_with_nearly_the_same_scores_are_one():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(80, 3))
+    frame = pd.DataFrame(scores, columns=["zero", "blur", "uniform"])
+    frame["mean"] = frame["zero"] + 0.05 * rng.normal(size=80)
+    assert same_baselines(frame) == [["zero", "mean"], ["blur"], ["uniform"]]
+
+
+def test_agreement_is_given_over_distinct_baselines_too(tmp_path: Path):
+    """The background of these images is grey: their mean is nearly zero, black is not."""
+    protocol = {"name": "deletion", "steps": 4, "baseline": ["zero", "mean", "black", "uniform"]}
+    out = tmp_path / "run"
+    result = hp.evaluate("paperbirds/vgg", "paperbirds:test", METHODS, protocol, limit=8, out=out)
+    (compared,) = stability.content(Run(result.store), Site(tmp_path / "site")).comparisons
+    assert compared.alike == (("zero", "mean"),)
+    (distinct,) = compared.subsets
+    assert distinct.baselines == ("zero", "black", "uniform")
+    assert distinct.agreement.mean.value < compared.agreement.mean.value
+    assert "distinct baselines" in result.report(tmp_path / "page").read_text()
