@@ -18,7 +18,7 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.bench.layout import EpochFacts, FineTuningFacts, ModelFacts
 from heatproof.models.zoo import load_fine_tuned
 from heatproof.protocols import ViewKey
-from heatproof.report import build
+from heatproof.report.build import _write as write_report
 from heatproof.report.charts import Axis, Panel, Row, Spot, lattice, spread
 from heatproof.report.run_data import Run
 from heatproof.report.sections import example, failures, gallery, models, provenance, stability
@@ -313,7 +313,7 @@ def test_networks_that_are_not_equally_fine_tuned_get_a_warning(
     assert section.warnings.disjoint == ("bcos", "vgg")
     before, after = section.rows[1].idsds
     assert (before.value, after.value) == (0.8, pytest.approx(0.5))
-    build._write(run, site)
+    write_report(run, site)
     page = (site.root / "index.html").read_text()
     assert "The networks are not equally fine-tuned" in page
     assert "The learning rate differs" in page

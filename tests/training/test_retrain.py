@@ -166,10 +166,6 @@ def test_cifar10_needs_only_another_model_and_data(tmp_path: Path) -> None:
         ({"train": "paperbirds/vgg8", "trained_on": "plain"}, "did you mean paperbirds/vgg"),
         ({"name": "paperbirds/vgg", "trained_on": "plain"}, "trained_on goes with train"),
         ({"name": "paperbirds/vgg", "evaluated_on": "discs"}, "did you mean disc"),
-        (
-            {"train": "paperbirds/vgg7", "trained_on": "plain", "fine_tuned": "16/zero"},
-            "without fine_tuned",
-        ),
         ({"train": "paperbirds/vgg7", "epochs": 3}, "images and epochs go with trained_on"),
         ({"train": "cifar10/resnet20"}, "unknown recipe"),
     ],
