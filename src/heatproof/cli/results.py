@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -48,7 +48,8 @@ def print_summary(result: Result) -> None:
             continue
         for baseline, part in group.groupby("baseline", sort=False):
             counts = run.counts_of[model, (protocol, setting, str(baseline))]
-            _print_scores(model, protocol, setting, part, str(baseline), counts)
+            layers = {method: run.ranked_layers.get((model, method), "") for method in run.methods}
+            _print_scores(model, protocol, setting, part, str(baseline), counts, layers)
 
 
 def print_failures(result: Result) -> bool:
@@ -76,11 +77,15 @@ def _print_scores(
     lines: pd.DataFrame,
     baseline: str,
     counts: SampleCounts,
+    layers: Mapping[str, str],
 ) -> None:
+    """Print a table, with the layers if methods are ranked within them; controls come last."""
     direction = "higher" if PROTOCOLS[protocol].cls.higher_is_better else "lower"
     settings = ", ".join(part for part in (setting, baseline and f"baseline={baseline}") if part)
     heading = f"{protocol} ({settings})" if settings else protocol
+    by_layer = any(layers.values())
     columns = {
+        **({"layer": "left"} if by_layer else {}),
         "rank (95 %)": "right",
         "method": "left",
         "mean": "right",
@@ -90,7 +95,12 @@ def _print_scores(
     }
     title = f"{escape(model)} · {heading}: {direction} is better"
     table = make_table(columns, title=title, title_justify="left", title_style="bold")
-    for _, line in lines.sort_values("rank", na_position="last").iterrows():
+    order = [*dict.fromkeys(layer for layer in layers.values() if layer), ""]
+    ranked = lines.sort_values("rank", na_position="last", kind="stable")
+    if by_layer:
+        depth = ranked["method"].map(lambda method: order.index(layers[method]))
+        ranked = ranked.iloc[depth.argsort(kind="stable")]
+    for _, line in ranked.iterrows():
         rank = NONE
         mean = NONE
         interval = NONE
@@ -102,7 +112,8 @@ def _print_scores(
             interval = f"{line['low']:.3f} … {line['high']:.3f}"
         statuses = ("undefined", "failed", "missing", "n/a", "skipped", "noted")
         notes = ", ".join(f"{line[status]} {status}" for status in statuses if line[status])
-        table.add_row(rank, escape(line["method"]), mean, interval, str(line["n"]), notes)
+        cells = [rank, escape(line["method"]), mean, interval, str(line["n"]), notes]
+        table.add_row(*([layers[line["method"]] or "all"] if by_layer else []), *cells)
     console.print(table)
 
 
