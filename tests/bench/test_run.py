@@ -280,8 +280,9 @@ def test_the_batch_is_halved_when_memory_runs_out(tmp_path):
         hp.evaluate(model, "paperbirds:test", ["ixg"], ["sds"], limit=12, batch_size=12).scores,
         whole,
     )
-    assert sizes[:2] == [12, 6]
-    assert set(sizes[2:]) == {3}
+    batches = [size for size in sizes if size > 1]  # besides a pass for the shapes of layers
+    assert batches[:2] == [12, 6]
+    assert set(batches[2:]) == {3}
 
 
 SCRIPT = """

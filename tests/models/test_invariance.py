@@ -66,7 +66,7 @@ def test_the_z_plus_rule_attributes_relevance_to_disconnected_features(pair, ima
             fraction = n / (n + max(z[r, c], 0))
             attribution = (1 - fraction) * positive / positive.sum() + fraction * disconnected / n
             expected[i, :, r : r + WINDOW, c : c + WINDOW] += relevance * attribution
-    maps = hp.explain(model, x, target, "lrp-focus@3")
+    maps = hp.explain(model, x, target, "lrp-focus(start=one)@3")
     expected_maps = torch.nn.functional.interpolate(
         expected.sum(1)[:, None], size=64, mode="bilinear", align_corners=False
     )[:, 0].float()

@@ -26,7 +26,8 @@ def make_table(columns: Mapping[str, str], **style: Any) -> Table:
     """
     table = Table(box=box.SIMPLE_HEAD, **style)
     for column, justify in columns.items():
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+        no_wrap = column == "method"  # names are identified by their ends as well
+        table.add_column(column, justify=justify, no_wrap=no_wrap)  # type: ignore[arg-type]
     return table
 
 
