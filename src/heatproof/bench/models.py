@@ -25,6 +25,7 @@ FINE_TUNING_LABELS = {
     "lr": "lr",
     "epochs": "fine-tuning epochs",
     "batch_size": "fine-tuning batch size",
+    "step": "fine-tuning step",
     "images": "fine-tuning images",
 }
 

@@ -46,6 +46,9 @@ class FineTuningSpec(_Strict):
     lr: float | None = Field(default=None, gt=0, description="learning rate")
     epochs: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=2)
+    step: int | None = Field(
+        default=None, ge=1, description="epochs between two reductions of the learning rate"
+    )
     images: int | None = Field(default=None, ge=2, description="number of training images")
 
 
