@@ -117,7 +117,7 @@ def test_plan_counts_before_anything_runs(spec, tmp_path):
 
 
 def test_validate_counts_results_and_explains_errors(spec, tmp_path):
-    assert "is valid: 4 samples, 3 results in 1 tasks" in call("validate", spec)
+    assert "is valid: 4 images, 3 results in 1 tasks" in call("validate", spec)
     spec.write_text(yaml.safe_dump({**SPEC, "methods": ["gradcm"]}))
     assert 'unknown method "gradcm"; did you mean gradcam' in call("validate", spec, code=2)
 
@@ -192,7 +192,7 @@ def test_the_spec_in_a_report_runs(spec, tmp_path):
 
 
 def test_the_accuracy_of_the_model_is_printed(tmp_path, spec):
-    assert "paperbirds/resnet classifies 4 of 4 correctly" in call(
+    assert "paperbirds/resnet classifies 4 of 4 images correctly" in call(
         "run", spec, "-o", tmp_path / "run", "--no-report"
     )
     config = {
