@@ -90,10 +90,10 @@ def _print_scores(
         "method": "left",
         "mean": "right",
         "95 % interval": "right",
-        counts.unit: "right",
+        "n": "right",
         "note": "left",
     }
-    title = f"{escape(model)} · {heading}: {direction} is better"
+    title = f"{escape(model)} · {heading}: {direction} is better, {counts}"
     table = make_table(columns, title=title, title_justify="left", title_style="bold")
     order = [*dict.fromkeys(layer for layer in layers.values() if layer), ""]
     ranked = lines.sort_values("rank", na_position="last", kind="stable")

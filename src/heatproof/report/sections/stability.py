@@ -142,6 +142,8 @@ def _comparisons_of_protocol(
             between = "baselines" if name == BASELINE else f"values of {name}"
             title = f"On {where}, {over}: between {between}"
             rankings = [_ranking(standing, [s]) for s in group]
+            if standing.layer:
+                over = f"{over} · layer {standing.layer}"
             compared = _compare(run, site, title, standing.model, labels, rankings, over, name)
             if name == BASELINE:
                 compared = _with_distinct_baselines(run, standing, compared, group)
