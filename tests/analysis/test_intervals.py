@@ -173,3 +173,10 @@ def test_nothing_is_ranked_before_the_highest_possible_score():
     best, worst = rank_bounds(np.array([1.0, 1.0, 1.0]), draws, True)
     assert best.tolist() == [1, 1, 1]
     assert worst.tolist() == [1, 3, 1]
+
+
+def test_an_interval_stays_within_the_range_of_the_protocol():
+    values = [0.999, 0.5, 1.0, 0.98]
+    line = summarize(frame({"a": values})).iloc[0]
+    assert -1 <= line["low"] < line["mean"] < line["high"] <= 1
+    assert Estimate.mean(np.array(values)).high > 1

@@ -150,7 +150,7 @@ def test_a_method_without_a_score_somewhere_is_not_ranked():
 
 
 def test_methods_that_are_better_under_one_setting_though_not_by_mean_rank():
-    one, two, other = apart(3, 2, 1), apart(3, 2, 1), apart(1, 2, 3)
+    one, two, other = apart(0.3, 0.2, 0.1), apart(0.3, 0.2, 0.1), apart(0.1, 0.2, 0.3)
     (ranking,) = standings(scores({"zero": one, "blur": two, "black": other}))
     assert ranking.order[0] == "a"
     assert [ranking.significantly_better(i, "a", ["a", "b", "c"]) for i in range(3)] == [

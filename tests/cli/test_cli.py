@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from heatproof.cli import main
+from heatproof.cli.terminal import console
 
 SPEC = {
     "models": ["paperbirds/resnet"],
@@ -62,6 +63,7 @@ def test_help_does_not_import_torch():
     code = """
 import sys
 from heatproof.cli import main
+from heatproof.cli.terminal import console
 main(["--help"], standalone_mode=False)
 assert "torch" not in sys.modules
 """
@@ -77,7 +79,8 @@ def test_run_ends_with_the_report(spec, tmp_path):
     assert str(report) in call("report", tmp_path / "run").replace("\n", "")
 
 
-def test_a_failed_method_ends_with_code_3_and_other_results_are_kept(tmp_path):
+def test_a_failed_method_ends_with_code_3_and_other_results_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(console, "_width", 240)  # so that the name of a method is on one line
     (tmp_path / "net.py").write_text(NET)
     for name in ("cat", "dog"):
         (tmp_path / "images" / name).mkdir(parents=True)

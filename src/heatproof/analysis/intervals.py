@@ -114,7 +114,7 @@ def summarize(
         table = table[list(dict.fromkeys(zip(group["method"], group["layer"], strict=True)))]
         means = table.mean().to_numpy()
         clusters = clusters_of(group, table.index)
-        draws = bootstrap_means(table.to_numpy(), resamples, seed, clusters)
+        draws = bootstrap_means(table.to_numpy(), resamples, seed, clusters, range_of(key[1]))
         insert_draws(draws, [method for method, _ in table.columns], key, aggregate_draws)
         counts = group.pivot_table(
             index=["method", "layer"],
@@ -216,6 +216,7 @@ def bootstrap_means(
     resamples: int,
     seed: int = 0,
     clusters: Sequence[object] | np.ndarray | None = None,
+    limits: tuple[float, float] | None = None,
 ) -> np.ndarray:
     """Draw values that the mean of each column could have, given its samples.
 
@@ -229,6 +230,7 @@ def bootstrap_means(
         resamples: Number of draws.
         seed: Seed of the draws.
         clusters: What rows are drawn together, ``(N,)``; by default each is drawn alone.
+        limits: Lowest and highest possible value, which no draw exceeds; None if there are none.
 
     Returns:
         Draws ``(R, M)``; nan for columns with values in fewer than two clusters.
@@ -258,7 +260,12 @@ def bootstrap_means(
             drawn.append(means - widen * np.where(errors > 0, t, 0) * errors)
     draws = np.concatenate(drawn)
     draws[:, groups < 2] = np.nan
-    return draws
+    return draws if limits is None else draws.clip(*limits)
+
+
+def range_of(protocol: str) -> tuple[float, float] | None:
+    """Return the lowest and highest possible score of a protocol; None if there are none."""
+    return getattr(PROTOCOLS[protocol].cls, "range", None)
 
 
 def weights_of(

@@ -32,6 +32,7 @@ from heatproof.analysis.intervals import (
     bootstrap_means,
     clusters_of,
     insert_draws,
+    range_of,
     rank,
     rank_bounds,
     ranked_together,
@@ -314,7 +315,8 @@ def standings(
             keys.append(key)
             means.append(table.mean().to_numpy())
             clusters = clusters_of(part, table.index)
-            drawn.append(bootstrap_means(table.to_numpy(), resamples, seed, clusters))
+            values = table.to_numpy()
+            drawn.append(bootstrap_means(values, resamples, seed, clusters, range_of(key[0])))
             insert_draws(drawn[-1], methods, (model, *key), aggregate_draws)
         higher = [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in keys]
         own_layers = tuple((layers or {}).get((str(model), method), "") for method in methods)
