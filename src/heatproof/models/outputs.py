@@ -31,7 +31,9 @@ def probabilities(module: nn.Module, images: Tensor, outputs: Tensor) -> Kind:
     if not outputs.numel() or outputs.min() < 0 or outputs.max() > 1:
         return ""
     sums = outputs.double().sum(1)
-    if outputs.shape[1] > 1 and (sums - 1).abs().max() <= ROUNDING.get(outputs.dtype, 1e-2):
+    varied = (outputs != outputs[:, :1]).any()  # equal weights can give 1 / K for every class
+    sums_to_one = (sums - 1).abs().max() <= ROUNDING.get(outputs.dtype, 1e-2)
+    if outputs.shape[1] > 1 and varied and sums_to_one:
         return "softmax"
     return "sigmoid" if "Sigmoid" in _last_operation(module, images) else ""
 
