@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import directed_hausdorff
-from scipy.stats import norm
 
 import heatproof.functional as F
 from heatproof.analysis.distance import hausdorff, least_distance
 from heatproof.analysis.distinctness import Trio, distinct, random_halves, trios
+from heatproof.analysis.intervals import half_samples
 from heatproof.analysis.soundness import at_levels, points, steps_until
 from heatproof.bench.orchestrate import method_facts
 from heatproof.errors import HeatproofError
@@ -31,45 +31,30 @@ SETTINGS = [{}, {"compat": "soco"}, {"gate": 0.3}, {"score": "softmax", "eps": 0
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_levels_against_a_loop_over_draws(curves, settings):
-    """The accuracy of all samples decides, with a threshold that every draw shifts anew."""
+    """The accuracy of a half decides its steps; its deviation from other halves is what counts."""
     protocol = make_protocol("soundness", {"eps": 0.05, **settings})
     score, mass = (torch.from_numpy(c).double() for c in curves)
     levels, resamples = (0.2, 0.5, 0.7, 0.99), 60
-    change = torch.cat([score[:, :1], score.diff(dim=1)], 1)
-    errors = ((change**2).mean(0).clamp(min=0.05) / 40).sqrt().numpy()
-    accuracy = score.mean(0).numpy()
 
-    def is_false(k, shift):
-        gain = accuracy[k] - (accuracy[k - 1] if k else 0)
-        threshold = 0.05 + shift * errors[k]
-        if protocol.compat:
-            return gain <= threshold + 1e-6 and accuracy[k] > 0.04
-        return gain < threshold - 1e-6 and accuracy[k] > (protocol.gate or -1)
+    def mean_q(rows, level):
+        accuracy = score[rows].mean(0)
+        step = next((k for k in range(12) if accuracy[k] >= level - 1e-9), None)
+        if step is None:
+            return np.nan
+        decides = accuracy if protocol.score == "correct" else score[rows]
+        q = F.soundness(decides, mass[rows], protocol.eps, protocol.compat, gate=protocol.gate)
+        return q[:, step].mean().item()
 
-    def mean_q(rows, shift, k):
-        m = mass[rows]
-        if protocol.score != "correct":
-            return F.soundness(score[rows], m, protocol.eps)[:, k].mean().item()
-        until = k if protocol.compat else k + 1
-        lost = sum(m[:, j] for j in range(until) if is_false(j, shift))
-        included = m[:, : k + 1].sum(1) + (1e-6 if protocol.compat else 0)
-        return ((m[:, : k + 1].sum(1) - lost) / included).mean().item()
-
-    counts = generator(0, "bootstrap", 40).multinomial(40, np.full(40, 1 / 40), size=resamples)
-    shifts = generator(0, "decisions", "").standard_normal(resamples) * 2.5 / norm.ppf(0.975)
-    draws = []
-    for count, shift in zip(counts, shifts, strict=True):
-        rows = np.repeat(np.arange(40), count)
-        a_of_draw = score[rows].mean(0)
-        reached = [next((k for k in range(12) if a_of_draw[k] >= v - 1e-9), None) for v in levels]
-        draws.append([np.nan if k is None else mean_q(rows, shift, k) for k in reached])
-    drawn = np.array(draws)
+    draw = generator(0, "halves", 40)
+    halves = []
+    for order in draw.random((resamples // 2, 40)).argsort(1):
+        halves += [np.sort(order[:20]), np.sort(order[20:])]
     estimates = at_levels(protocol, *curves, levels, resamples)
-    for i, estimate in enumerate(estimates[:-1]):
-        step = next(k for k in range(12) if accuracy[k] >= levels[i] - 1e-9)
-        assert estimate.value == pytest.approx(mean_q(np.arange(40), 0, step))
-        finite = drawn[:, i][np.isfinite(drawn[:, i])]
-        low, high = np.quantile(finite, [0.025, 0.975])
+    for level, estimate in zip(levels[:-1], estimates, strict=False):
+        assert estimate.value == pytest.approx(mean_q(np.arange(40), level))
+        of_halves = np.array([mean_q(rows, level) for rows in halves])
+        draws = estimate.value + np.sqrt(1.5) * (of_halves - np.nanmean(of_halves))
+        low, high = np.nanquantile(draws.clip(0, 1), [0.025, 0.975])
         expected = (min(low, estimate.value), max(high, estimate.value))
         np.testing.assert_allclose(estimate[1:], expected, rtol=1e-9)
     assert np.isnan(estimates[-1]).all()
@@ -83,11 +68,18 @@ def test_a_step_that_gains_just_enough_keeps_the_estimate_in_the_interval():
     mass = np.ones((100, 60), np.float32)
     (estimate,) = at_levels(protocol, score, mass, (0.5,), 400)
     assert estimate.value == pytest.approx(1)
-    assert estimate.low < 0.1
-    assert estimate.low <= estimate.value <= estimate.high
+    assert 0.8 < estimate.low < estimate.value <= estimate.high
     assert steps_until(protocol, score, (0.5, 0.99)) == [(50, 50), (0, 0)]
     surely = make_protocol("soundness", {"eps": 0.001})
     assert steps_until(surely, np.ones((500, 60)), (0.5,)) == [(1, 0)]
+
+
+def test_halves_are_drawn_in_pairs_by_cluster():
+    (weights,) = half_samples(9, 10, clusters=list("aabbccdde"))
+    assert weights.shape == (10, 9)
+    np.testing.assert_array_equal(weights[::2] + weights[1::2], 1)
+    np.testing.assert_array_equal(weights[:, :8:2], weights[:, 1:8:2])
+    assert set(weights[::2, ::2].sum(1)) == {3}
 
 
 def test_samples_without_a_curve_or_a_positive_value_are_left_out(curves):

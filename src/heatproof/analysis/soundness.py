@@ -3,12 +3,10 @@
 q is never averaged over steps: once the accuracy has reached its maximum, every further step counts
 as false, for any map.
 
-The truth that an interval is about is the result for all images that the evaluated ones were drawn
-from: a step is false if it raises the accuracy over all of them by less than eps. With few images
-the gain of many steps is not known well enough to decide this, and the estimate, which decides
-every step by the images at hand, is biased. An interval therefore leaves these steps open: it
-reaches from the value with nearly all of them false to the value with nearly none. It covers the
-truth in 94 % to 100 % of simulated cases, and is wide where `undecided` is large. More images help.
+An interval is about the mean result of data sets with as many images as were evaluated. With few
+images the gain of many steps is not known well enough to say whether it is less than eps, and the
+result of more images can differ from that of few by more than the interval: `undecided` counts
+these steps, and more images decide them.
 """
 
 from __future__ import annotations
@@ -20,10 +18,15 @@ import numpy as np
 import pandas as pd
 import torch
 
-from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_weights, weights_of
+from heatproof.analysis.intervals import (
+    RESAMPLES,
+    Estimate,
+    around_estimate,
+    half_samples,
+    halves_of,
+)
 from heatproof.bench.store import Store
-from heatproof.protocols.soundness import UNDECIDED, Soundness
-from heatproof.tensor.noise import generator
+from heatproof.protocols.soundness import Soundness
 from heatproof.tensor.soundness import first_reached, undecided_steps
 
 LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
@@ -83,9 +86,8 @@ def table(
             score, mass = (part.curves[name].numpy() for name in protocol.aggregates)
             key = (part.model, protocol.setting, protocol.baseline_name, part.method)
             group = (part.model, protocol.id, protocol.setting, protocol.baseline_name)
-            weights = weights_of(rows, group, part.samples, resamples, seed)
-            noise = generator(seed, "decisions", part.method)
-            estimates = at_levels(protocol, score, mass, levels, weights=weights, noise=noise)
+            halves = halves_of(rows, group, part.samples, resamples, seed)
+            estimates = at_levels(protocol, score, mass, levels, halves=halves)
             steps = steps_until(protocol, score, levels)
             for level, estimate, counts in zip(levels, estimates, steps, strict=True):
                 lines.append((*key, level, *estimate, *counts, len(score)))
@@ -109,12 +111,11 @@ def at_levels(
     resamples: int = RESAMPLES,
     seed: int = 0,
     *,
-    weights: Iterable[np.ndarray] | None = None,
-    noise: np.random.Generator | None = None,
+    halves: Iterable[np.ndarray] | None = None,
 ) -> list[Estimate]:
     """Estimate mean q at the first step whose accuracy reaches each level.
 
-    An interval is over the draws that reach the level.
+    An interval is from the halves that reach the level.
 
     Args:
         protocol: The protocol with its settings.
@@ -123,27 +124,29 @@ def at_levels(
         levels: Levels of accuracy.
         resamples: Number of bootstrap draws.
         seed: Seed of the bootstrap.
-        weights: How often each sample is drawn, ``(r, N)`` for some draws at a time; by default
+        halves: Which samples are in each half, ``(r, N)`` for some draws at a time; by default
             samples are drawn one by one.
-        noise: Draws which undecided steps are false.
 
     Returns:
         One estimate per level; nan for levels that are not reached.
     """
     usable = _usable(protocol, score, mass)
     values, amounts = (torch.from_numpy(part[usable].astype(float)) for part in (score, mass))
-    values_at = protocol.at_levels(levels, values, amounts).tolist()
+    everyone = torch.ones(1, len(values))
+    values_at = protocol.at_levels(levels, values, amounts, everyone)[0].tolist()
     if len(values) < 2:
         return [Estimate.of(value, np.empty(0)) for value in values_at]
-    if weights is None:
-        weights = bootstrap_weights(len(score), resamples, seed)
-    noise = noise or generator(seed, "decisions", "")
+    if halves is None:
+        halves = half_samples(len(score), resamples, seed)
     drawn = [
-        protocol.draw_levels(levels, values, amounts, torch.from_numpy(some[:, usable]), noise)
-        for some in weights
+        protocol.at_levels(levels, values, amounts, torch.from_numpy(some[:, usable]))
+        for some in halves
     ]
-    draws = torch.cat(drawn).numpy()
-    return [Estimate.of(value, column) for value, column in zip(values_at, draws.T, strict=True)]
+    of_halves = torch.cat(drawn).numpy()
+    return [
+        Estimate.of(value, around_estimate(value, column, len(values), protocol.range))
+        for value, column in zip(values_at, of_halves.T, strict=True)
+    ]
 
 
 def steps_until(
@@ -162,7 +165,7 @@ def steps_until(
     finite = torch.from_numpy(score[np.isfinite(score).all(1)].astype(float))
     if protocol.score != "correct" or not len(finite):
         return [(0, 0)] * len(levels)
-    undecided = undecided_steps(finite, protocol.eps, UNDECIDED)
+    undecided = undecided_steps(finite, protocol.eps)
     accuracy = finite.mean(0)
     ends = [int(first_reached(accuracy, level)) + 1 for level in levels]
     return [(end, int(undecided[:end].sum())) for end in ends]

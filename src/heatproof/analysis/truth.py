@@ -102,4 +102,4 @@ def _soundness(
     sums = empty.sum(1, keepdim=True) + gain.cumsum(1)[:, [n - 1 for n in counts]]
     score = (sums.sign() == side[:, None]).double()
     mass = included_mass(maps[:, None], ranks, counts)
-    return protocol.at_levels(LEVELS, score, mass)
+    return protocol.at_levels(LEVELS, score, mass, torch.ones(1, len(x)))[0]

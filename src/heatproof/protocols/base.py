@@ -11,7 +11,6 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
@@ -280,15 +279,12 @@ class Protocol(BaseModel):
         """
         raise NotImplementedError
 
-    def bootstrap(
-        self, curves: Mapping[str, Tensor], weights: Tensor, noise: np.random.Generator
-    ) -> Tensor:
-        """Aggregate bootstrap draws of the samples.
+    def bootstrap(self, curves: Mapping[str, Tensor], weights: Tensor) -> Tensor:
+        """Aggregate draws of the samples.
 
         Args:
             curves: The curves named in ``aggregates``, ``(N, S)`` each.
             weights: How often each sample is drawn, ``(R, N)``; the same for all methods.
-            noise: What else a draw decides at random; independent for every method.
 
         Returns:
             Mean scores ``(R,)``; NaN where a draw has none.

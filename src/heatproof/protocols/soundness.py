@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -33,7 +32,7 @@ from heatproof.protocols.removal import (
 )
 from heatproof.tensor.soundness import (
     Compat,
-    bootstrap_soundness,
+    drawn_soundness,
     first_reached,
     included_mass,
     relative,
@@ -45,10 +44,6 @@ CITATION = (
     "A Dual-Perspective Approach to Evaluating Feature Attribution Methods. TMLR 2024"
 )
 NOTHING_POSITIVE = "nothing in the map is positive"
-NORMAL = 1.959963984540054  # 97.5 % of the normal distribution
-# A step is undecided if its gain is within this many standard errors of eps. 1.96 would hold for
-# one step alone; there are several (docs/statistics.md has the coverage).
-UNDECIDED = 2.5
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -182,67 +177,40 @@ class Soundness(PixelRemoval):
             return Scores(undefined, [reason] * len(score))
         return scores_with_reasons(self.quality(score, mass)[:, step], {})
 
-    def bootstrap(
-        self, curves: Mapping[str, Tensor], weights: Tensor, noise: np.random.Generator
+    def bootstrap(self, curves: Mapping[str, Tensor], weights: Tensor) -> Tensor:
+        return self.at_levels((self.level,), curves["score"], curves["mass"], weights)[:, 0]
+
+    def at_levels(
+        self, levels: Sequence[float], score: Tensor, mass: Tensor, weights: Tensor
     ) -> Tensor:
-        levels = (self.level,)
-        return self.draw_levels(levels, curves["score"], curves["mass"], weights, noise)[:, 0]
+        """Compute the mean q at the first step that reaches each level, for draws of the samples.
 
-    def at_levels(self, levels: Sequence[float], score: Tensor, mass: Tensor) -> Tensor:
-        """Compute the mean q at the first step that reaches each level.
-
-        Args:
-            levels: Accuracies (or mean scores) of length ``L``.
-            score: Scores per sample and step ``(N, S)``.
-            mass: Inserted fractions of each map's mass ``(N, S)``.
-
-        Returns:
-            Soundness at each level ``(L,)``; nan for levels that are not reached.
-        """
-        weights = torch.ones(1, len(score))
-        return bootstrap_soundness(score, mass, weights, levels, **self._decisions)[0]
-
-    def draw_levels(
-        self,
-        levels: Sequence[float],
-        score: Tensor,
-        mass: Tensor,
-        weights: Tensor,
-        noise: np.random.Generator,
-    ) -> Tensor:
-        """Draw what `at_levels` could be for all images, given those that were evaluated.
+        The accuracy of a draw decides which of its steps are false.
 
         Args:
             levels: Accuracies (or mean scores) of length ``L``.
             score: Scores per sample and step ``(N, S)``.
             mass: Inserted fractions of each map's mass ``(N, S)``.
             weights: How often each sample is drawn ``(R, N)``.
-            noise: Draws which of the undecided steps are false.
 
         Returns:
-            Soundness at each level ``(R, L)``.
+            Soundness at each level ``(R, L)``; nan for levels that are not reached.
         """
-        shift = _shift(len(weights), noise)
-        return bootstrap_soundness(score, mass, weights, levels, shift=shift, **self._decisions)
-
-    @property
-    def _decisions(self) -> dict[str, Any]:
-        return {
-            "eps": self.eps,
-            "compat": self.compat,
-            "gate": self.gate,
-            "per_sample": self.score != "correct",
-        }
+        return drawn_soundness(
+            score,
+            mass,
+            weights,
+            levels,
+            self.eps,
+            self.compat,
+            self.gate,
+            per_sample=self.score != "correct",
+        )
 
     def quality(self, score: Tensor, mass: Tensor) -> Tensor:  # (N, S), (N, S) -> (N, S) float64
         """Compute q after every step."""
         decides = score.double().mean(0) if self.score == "correct" else score
         return soundness(decides, mass, self.eps, self.compat, gate=self.gate)
-
-
-def _shift(draws: int, noise: np.random.Generator) -> Tensor:  # (R,)
-    """Draw by how many standard errors the gains of all steps are lowered."""
-    return torch.from_numpy(noise.standard_normal(draws)) * (UNDECIDED / NORMAL)
 
 
 def _undefined_without_mass(scores: Scores, maps: Tensor) -> Scores:

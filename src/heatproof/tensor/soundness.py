@@ -40,7 +40,7 @@ def included_mass(values: Tensor, ranks: Tensor, counts: Sequence[int]) -> Tenso
 
 def false_steps(
     score: Tensor,
-    eps: float | Tensor = 0.01,
+    eps: float = 0.01,
     compat: Compat | None = None,
     gate: float | None = None,
 ) -> Tensor:  # (..., S) -> bool
@@ -48,7 +48,7 @@ def false_steps(
 
     Args:
         score: Accuracies or scores of single samples, ``(..., S)``.
-        eps: Smallest gain of a step that is not false, or one for every step.
+        eps: Smallest gain of a step that is not false.
         compat: With ``soco``, a gain of exactly ``eps`` is false too, and the default gate is 0.04.
         gate: Steps up to this score are never false.
 
@@ -116,7 +116,7 @@ def gain_errors(score: Tensor, eps: float) -> Tensor:  # (N, S) -> (S,) float64
     return ((change**2).mean(0).clamp(min=eps) / len(score)).sqrt()
 
 
-def undecided_steps(score: Tensor, eps: float, errors: float = 1.96) -> Tensor:
+def undecided_steps(score: Tensor, eps: float, errors: float = 2.0) -> Tensor:
     """Find the steps that may be false or not: their gain is within its errors of ``eps``.
 
     Args:
@@ -132,7 +132,7 @@ def undecided_steps(score: Tensor, eps: float, errors: float = 1.96) -> Tensor:
     return (gain - eps).abs() < errors * gain_errors(score, eps)
 
 
-def bootstrap_soundness(
+def drawn_soundness(
     score: Tensor,
     mass: Tensor,
     weights: Tensor,
@@ -141,18 +141,12 @@ def bootstrap_soundness(
     compat: Compat | None = None,
     gate: float | None = None,
     *,
-    shift: Tensor | None = None,
     per_sample: bool = False,
 ) -> Tensor:
-    """Compute soundness at levels of accuracy for bootstrap draws of the samples.
+    """Compute soundness at levels of accuracy for draws of the samples.
 
-    The accuracy of all samples decides which steps are false, not that of a draw: a draw adds its
-    own noise to every gain, so that steps which gain a little more than ``eps`` become false in
-    most draws. What is uncertain about the decisions is drawn as ``shift``, in standard errors of
-    each gain. All steps of a draw are shifted alike: the steps that are undecided are false
-    together or not at all, which covers every combination of them. The mean of q after step k is
-    1 − Σ_j≤k false_j · mean(mass_j / included_k), a matrix product for each k at which a draw
-    reaches a level.
+    The mean of q after step k is 1 − Σ_j≤k false_j · mean(mass_j / included_k), a matrix product
+    for each k at which a draw reaches a level.
 
     Args:
         score: Score of each sample after each step, ``(N, S)``.
@@ -162,8 +156,7 @@ def bootstrap_soundness(
         eps: Smallest gain of a step that is not false.
         compat: See `soundness`.
         gate: See `soundness`.
-        shift: By how many standard errors gains are lowered in each draw, ``(R,)``; 0 by default.
-        per_sample: Whether each sample's own score decides, instead of the accuracy.
+        per_sample: Whether each sample's own score decides, instead of the accuracy of the draw.
 
     Returns:
         Soundness ``(R, L)`` of float64; nan where a draw does not reach a level.
@@ -175,26 +168,12 @@ def bootstrap_soundness(
         q = weights @ soundness(score, mass, eps, compat, gate=gate)
         return torch.where(reached >= 0, q.gather(1, reached.clamp(min=0)), torch.nan)
     values = torch.full(reached.shape, torch.nan, dtype=torch.float64)
-    false = _drawn_false_steps(score, len(weights), eps, compat, gate, shift)
+    false = false_steps(accuracy, eps, compat, gate).double()
     for k in sorted(set(reached[reached >= 0].tolist())):
         draws = (reached == k).any(1).nonzero()[:, 0]
-        q = _bootstrap_after(k, mass, weights[draws], false[draws], compat)
+        q = _drawn_after(k, mass, weights[draws], false[draws], compat)
         values[draws] = torch.where(reached[draws] == k, q[:, None], values[draws])
     return values
-
-
-def _drawn_false_steps(
-    score: Tensor,
-    draws: int,
-    eps: float,
-    compat: Compat | None,
-    gate: float | None,
-    shift: Tensor | None,
-) -> Tensor:  # (N, S) -> (R, S) float64
-    if shift is None:
-        shift = torch.zeros(draws)
-    threshold = eps + shift.double()[:, None] * gain_errors(score, eps)
-    return false_steps(score.mean(0), threshold, compat, gate).double()
 
 
 def _in_double(score: Tensor, mass: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -203,7 +182,7 @@ def _in_double(score: Tensor, mass: Tensor, weights: Tensor) -> tuple[Tensor, Te
     return score.double(), mass.double(), weights / weights.sum(1, keepdim=True)
 
 
-def _bootstrap_after(
+def _drawn_after(
     k: int, mass: Tensor, weights: Tensor, false: Tensor, compat: Compat | None
 ) -> Tensor:  # (N, S), (R, N), (R, S) -> (R,)
     """Return the mean q after step k; the weights of a draw sum to 1."""
