@@ -23,8 +23,7 @@ import pandas as pd
 import heatproof as hp
 from heatproof.analysis import soundness
 from heatproof.analysis.intervals import Estimate, bootstrap_aggregates
-from heatproof.analysis.ranks import Standings, agreement, standings
-from heatproof.methods import METHODS, Expression
+from heatproof.analysis.ranks import CONTROL, Standings, agreement, ranked_layers, standings
 
 BLOCK = re.compile(r"(<!-- results: (\w+) (\S+)((?: \S+=[^ \n]*)*) -->\n).*?(<!-- end -->)", re.S)
 Options = dict[str, str]
@@ -44,7 +43,8 @@ def summary(directory: Path) -> pd.DataFrame:
 def ranks(directory: Path) -> list[Standings]:
     run = result(directory)
     draws = bootstrap_aggregates(run.store, run.scores)
-    return standings(run.scores, aggregate_draws=draws)
+    layers = ranked_layers(run.scores, run.store.plan().methods)
+    return standings(run.scores, aggregate_draws=draws, layers=layers)
 
 
 def number(value: float) -> str:
@@ -97,8 +97,9 @@ def scores(directory: Path, options: Options) -> str:
     return lines([*rows, *titles], body)
 
 
-def is_control(method: str) -> bool:
-    return METHODS[Expression.parse(method).name].family == "control"
+def controls(directory: Path) -> list[str]:
+    methods = result(directory).store.plan().methods
+    return [label for label, facts in methods.items() if facts.family == CONTROL]
 
 
 def correlations(directory: Path, options: Options) -> str:
@@ -107,12 +108,11 @@ def correlations(directory: Path, options: Options) -> str:
     for standing in ranks(directory):
         if options.get("model", standing.model) != standing.model:
             continue
-        controls = [method for method in standing.methods if is_control(method)]
         rankings = [
             (standing.methods, standing.ranks[s], standing.drawn_ranks[s])
             for s in range(len(standing.settings))
         ]
-        agreed = agreement(rankings, controls)
+        agreed = agreement(rankings, controls(directory))
         if agreed is None:
             continue
         names = [" ".join(part for part in key if part) for key in standing.settings]
@@ -135,11 +135,11 @@ def stability(directory: Path, options: Options) -> str:
                 for s, key in enumerate(standing.settings)
                 if key[0] == protocol and (wanted is None or key[2] in wanted)
             ]
-            controls = [m for m in standing.methods if is_control(m)]
             rankings = [
                 (standing.methods, standing.ranks[s], standing.drawn_ranks[s]) for s in picked
             ]
-            agreed = agreement(rankings, controls if options.get("controls") == "no" else ())
+            left_out = controls(directory) if options.get("controls") == "no" else []
+            agreed = agreement(rankings, left_out)
             if agreed is None:
                 continue
             least = " and ".join(f"`{standing.settings[picked[i]][2]}`" for i in agreed.least_pair)
