@@ -63,11 +63,7 @@ def scramble_magnitude(
     and ``high``. ``compat=xplique`` transforms over width and channels, uses one order for all
     images and frequencies, and returns absolute values without clipping.
     """
-    order = _spectral_order(x, rng, "scramble-magnitude", compat)
-    image = scrambled(x, "magnitude", order, compat)
-    if compat == "xplique":
-        return image
-    return clipped_around_mean(image, *value_range("scramble-magnitude", x, model, low, high))
+    return _scrambled_in_range(x, "magnitude", model, rng, low, high, compat)
 
 
 @baseline("scramble-phase", group="spectral", version=2)
@@ -86,11 +82,23 @@ def scramble_phase(
     and ``high``. ``compat=xplique`` transforms over width and channels, uses one order for all
     images and frequencies, and returns absolute values without clipping.
     """
-    order = _spectral_order(x, rng, "scramble-phase", compat)
-    image = scrambled(x, "phase", order, compat)
+    return _scrambled_in_range(x, "phase", model, rng, low, high, compat)
+
+
+def _scrambled_in_range(
+    x: Tensor,
+    part: Literal["magnitude", "phase"],
+    model: Model | None,
+    rng: Rng,
+    low: float | None,
+    high: float | None,
+    compat: Compat,
+) -> Tensor:
+    name = f"scramble-{part}"
+    image = scrambled(x, part, _spectral_order(x, rng, name, compat), compat)
     if compat == "xplique":
         return image
-    return clipped_around_mean(image, *value_range("scramble-phase", x, model, low, high))
+    return clipped_around_mean(image, *value_range(name, x, model, low, high))
 
 
 def permuted(x: Tensor, order: Tensor) -> Tensor:  # (B, C, H, W), (B, H·W) or (H·W,) -> like x
