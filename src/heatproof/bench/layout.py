@@ -428,12 +428,8 @@ class FineTuningFacts(_Content):
             recipe["data"] = recipe["data"].rpartition(" ")[0]  # without the hash of the images
             history = json.loads(metadata["history"])
             return cls(**recipe, kept=int(metadata["epoch"]), history=history)
-        except (
-            KeyError,
-            ValueError,
-            TypeError,
-            AttributeError,
-        ):  # pydantic's errors are ValueErrors
+        # An error of pydantic is a ValueError.
+        except (KeyError, ValueError, TypeError, AttributeError):
             return None
 
     @property

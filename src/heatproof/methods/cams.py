@@ -194,9 +194,8 @@ def ablationcam(
     without = []
     last_sample = torch.empty(0, dtype=torch.long)
     for sample, channel in model.passes.chunks(len(x), x.shape[1]):
-        if not torch.equal(
-            sample, last_sample
-        ):  # else the rows of the last chunk, restored, are reused
+        # The rows of the last chunk, restored, are reused if the samples are the same.
+        if not torch.equal(sample, last_sample):
             last_sample = sample
             ablated = channels_last[sample]
             row = torch.arange(len(sample))

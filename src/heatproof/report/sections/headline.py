@@ -15,7 +15,7 @@ from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 
 FEW_SAMPLES = 50  # images and grids
-TOO_FEW_SAMPLES = 10  # a bootstrap interval over fewer covers the mean in less than 90 % of cases
+TOO_FEW_SAMPLES = 10  # below about this number the coverage of intervals was not measured
 LOW_ACCURACY = 0.5
 MOST_LAYERS = 4  # whose winners are named; the ranking has all
 RANDOM = "random"  # the control whose maps are noise
