@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from heatproof.analysis.distance import hausdorff, least_distance
+from heatproof.analysis.intervals import half_samples
 from heatproof.bench.layout import MethodFacts
-from heatproof.tensor.noise import generator
 
 SPLITS = 200  # of the samples into halves
 CHANGES = ("remove", "introduce")  # transforms that change the values of a map on purpose
@@ -128,9 +128,9 @@ def random_halves(samples: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """
     if samples < 2:
         return []
-    rng = generator(0, "halves", samples)
-    orders = (rng.permutation(samples) for _ in range(SPLITS))
-    return [(order[: samples // 2], order[samples // 2 :]) for order in orders]
+    halves = np.concatenate(list(half_samples(samples, 2 * SPLITS)))
+    pairs = zip(halves[::2], halves[1::2], strict=True)
+    return [(np.flatnonzero(first), np.flatnonzero(second)) for first, second in pairs]
 
 
 def _chance(pairs: Sequence[Pair]) -> float:

@@ -200,15 +200,21 @@ def bootstrap_weights(
         Counts ``(r, n)`` of float64, for some of the draws at a time. The samples of a cluster have
         the same counts.
     """
-    labels = np.arange(n) if clusters is None else np.asarray(clusters)
-    different, members = np.unique(labels, return_inverse=True)
-    count = len(different)
+    count, members = _numbered(n, clusters)
     draw = generator(seed, "bootstrap", count)
     chunk = max(1, CHUNK // max(1, n))
     for begin in range(0, resamples, chunk):
         size = min(chunk, resamples - begin)
         drawn = draw.multinomial(count, np.full(count, 1 / count), size=size)
         yield drawn.astype(np.float64)[:, members]
+
+
+def _numbered(n: int, clusters: Sequence[object] | np.ndarray | None) -> tuple[int, np.ndarray]:
+    """Return the number of clusters, and the index of each sample's cluster, ``(n,)``."""
+    if clusters is None:
+        return n, np.arange(n)
+    different, members = np.unique(np.asarray(clusters), return_inverse=True)
+    return len(different), members
 
 
 def bootstrap_means(
@@ -235,10 +241,9 @@ def bootstrap_means(
     Returns:
         Draws ``(R, M)``; nan for columns with values in fewer than two clusters.
     """
-    labels = np.arange(len(values)) if clusters is None else np.asarray(clusters)
-    different, members = np.unique(labels, return_inverse=True)
+    number, members = _numbered(len(values), clusters)
     finite = np.isfinite(values)
-    totals = np.zeros((len(different), values.shape[1]))
+    totals = np.zeros((number, values.shape[1]))
     counts = np.zeros_like(totals)
     np.add.at(totals, members, np.where(finite, values, 0))
     np.add.at(counts, members, finite)
@@ -249,7 +254,7 @@ def bootstrap_means(
         errors = np.sqrt((totals**2).sum(0)) / counts.sum(0)
         widen = np.sqrt((groups + 1) / (groups - 1))
     drawn = []
-    for weights in bootstrap_weights(len(different), resamples, seed):
+    for weights in bootstrap_weights(number, resamples, seed):
         count = weights @ counts
         with np.errstate(invalid="ignore", divide="ignore"):
             shift = (weights @ totals) / count
@@ -283,9 +288,7 @@ def half_samples(
         Weights ``(r, n)`` of float64 for some of the draws at a time: 1 for samples in the half,
         0 for the others. Halves come in pairs that have no cluster in common.
     """
-    labels = np.arange(n) if clusters is None else np.asarray(clusters)
-    different, members = np.unique(labels, return_inverse=True)
-    count = len(different)
+    count, members = _numbered(n, clusters)
     draw = generator(seed, "halves", count)
     pairs = -(-resamples // 2)
     chunk = max(1, CHUNK // max(1, 2 * n))
