@@ -80,43 +80,10 @@ def test_an_invalid_expression_is_reported_with_the_reason(text, message):
         Expression.parse(text)
 
 
-def test_the_groups_of_papers_have_their_methods():
-    labels = {
-        group: [e.label for e in parse_methods([f"group:{group}"])]
-        for group in ("idsds-23", "rao", "li", "picard")
-    }
-    counts = {group: len(of_group) for group, of_group in labels.items()}
-    assert counts == {"idsds-23": 23, "rao": 12, "li": 8, "picard": 14}
-    assert {"ixg", "ig-u|abs", "layercam", "bagnet"} <= set(labels["idsds-23"])
+def test_the_group_of_controls_has_all_controls():
     assert [e.label for e in parse_methods(["group:controls"])] == [
         e.id for e in METHODS if e.family == "control"
     ]
-
-
-def test_the_group_of_a_paper_has_its_settings():
-    """IDSDS calls TorchCAM, and Captum with four copies and σ = 1 in the units of its images."""
-    group = {e.label: e for e in parse_methods(["group:idsds-23"])}
-    noise = {label: e.noise for label, e in group.items() if e.noise}
-    assert len(noise) == 5
-    assert {(n.n, n.std, n.unit) for n in noise.values()} == {(4, 1.0, "absolute")}
-    assert {"gradcam++(compat=torchcam)", "sg-cam++(compat=torchcam)"} <= set(group)
-    for name in ("rise", "rise-u"):
-        arguments = group[name].arguments
-        assert (arguments["masks"], arguments["cells"], arguments["p"]) == (1000, 8, 0.1)
-        assert arguments["score"] == "softmax"
-    assert (group["ig"].arguments["steps"], group["ig"].arguments["baseline"]) == (50, "zero")
-    ensembles = [e.noise for e in parse_methods(["group:li"]) if e.noise]
-    assert {(n.n, n.std, n.unit) for n in ensembles} == {(20, 0.3, "absolute")}
-    assert {n.kind for n in ensembles} == {"mean", "sq", "var"}
-    for e in parse_methods(["group:picard"]):  # curves rank absolute values
-        assert not e.signed, e.label
-
-
-def test_a_group_at_a_layer():
-    expressions = parse_methods(["group:rao@middle", "group:rao@final"])
-    assert len(expressions) == 24
-    assert {e.layer for e in expressions} == {"middle", "final"}
-    assert "ig(steps=20)@middle" in [e.label for e in expressions]
 
 
 def test_groups_are_expanded_and_duplicates_removed():

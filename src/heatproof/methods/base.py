@@ -18,7 +18,7 @@ from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
 from heatproof.methods.adapters import is_map_file, method_from_maps, method_from_object
-from heatproof.methods.groups import GROUPS
+from heatproof.methods.groups import GROUPS, RENAMED
 from heatproof.models.body import Body
 from heatproof.models.model import Model
 from heatproof.registry import Registry
@@ -701,6 +701,8 @@ def _expanded(text: str | Function) -> list[Expression]:
     group, at, layer = text.removeprefix("group:").partition("@")
     everything = tuple(entry.id for entry in METHODS if entry.source is None)
     groups = {**GROUPS, "all": everything}
+    if group in RENAMED:
+        raise HeatproofError(f"group:{group} is now called group:{RENAMED[group]}")
     if group not in groups:
         raise unknown("group of methods", group, groups)
     expressions = [Expression.parse(member) for member in groups[group]]

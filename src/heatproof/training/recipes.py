@@ -38,20 +38,22 @@ class Recipe:
     minutes: float = field(default=3.0, compare=False)
 
 
+# Networks that are compared with each other, such as ResNets with and without batch norm, take the
+# same number of steps.
 RECIPES: dict[str, Recipe] = {
     "resnet": Recipe("resnet", minutes=4.3),
     "vgg": Recipe("vgg", steps=3000, mosaic=0.5, minutes=3.9),
-    "vgg-bn": Recipe("vgg-bn", steps=2000, mosaic=0.5, minutes=2.4),
-    "resnet-nobn": Recipe("resnet-nobn", steps=1800, minutes=2.7),
+    "vgg-bn": Recipe("vgg-bn", steps=3000, mosaic=0.5, minutes=3.6),
+    "resnet-nobn": Recipe("resnet-nobn", minutes=3.6),
     "vgg-nobias": Recipe("vgg-nobias", steps=3000, mosaic=0.5, minutes=2.9),
-    "resnet-nobias": Recipe("resnet-nobias", steps=1800, minutes=2.5),
+    "resnet-nobias": Recipe("resnet-nobias", minutes=3.3),
     "bagnet": Recipe("bagnet", steps=750, batch=32, rate=0.004, minutes=1.9),
     "bcos": Recipe(
         "bcos", steps=1600, batch=32, decay=0.0, loss="binary_cross_entropy", minutes=2.5
     ),
     "vit": Recipe("vit", steps=6000, images=48_000, rate=1e-3, minutes=7),
-    "resnet18": Recipe("resnet18", steps=1800, minutes=4.9),
-    "resnet26": Recipe("resnet26", steps=1800, minutes=7.6),
+    "resnet18": Recipe("resnet18", minutes=6.5),
+    "resnet26": Recipe("resnet26", minutes=10.1),
     "resnet-narrow": Recipe("resnet-narrow", minutes=1.6),
     "vgg7": Recipe("vgg7", steps=3000, mosaic=0.5, minutes=2.4),
     "vgg11": Recipe("vgg11", steps=3000, mosaic=0.5, minutes=5.5),
