@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from heatproof.baselines import BASELINES
-from heatproof.bench.spec import read_yaml, study_names
+from heatproof.bench.spec import read_yaml
+from heatproof.bench.studies import figures, study_names
 from heatproof.data.catalog import DATA
 from heatproof.methods import METHODS, TRANSFORMS, Expression
 from heatproof.models.nets import NETS, ON_DEMAND
@@ -142,7 +143,12 @@ def _sections() -> Entries:
 def _studies() -> Entries:
     for name in study_names():
         study = read_yaml(name)
-        yield {"id": name, **{key: study[key] for key in STUDY_KEYS}}
+        made = [
+            figure.name
+            for figure in figures().values()
+            if name in (f"{figure.paper}/{figure.study}", f"{figure.paper}/{figure.full}")
+        ]
+        yield {"id": name, **{key: study[key] for key in STUDY_KEYS}, "figures": made}
 
 
 KINDS: dict[str, Callable[[], Entries]] = {

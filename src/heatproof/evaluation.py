@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import bootstrap_aggregates, summarize
 from heatproof.analysis.ranks import ranked_layers
+from heatproof.bench.layout import TensorKey
 from heatproof.bench.orchestrate import open_spec, run_plan
 from heatproof.bench.plan import Plan, make_plan
 from heatproof.bench.runner import Progress
@@ -22,7 +23,7 @@ from heatproof.bench.spec import ProtocolLike, Spec, load_spec, make_spec, parse
 from heatproof.bench.store import Store
 from heatproof.data.base import Data, TensorData
 from heatproof.data.catalog import load_data
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, unknown
 from heatproof.methods import Expression, parse_methods
 from heatproof.methods import explain as explain_expression
 from heatproof.methods.notes import kind_of
@@ -161,6 +162,41 @@ class Result:
         groups = noted.groupby(["model", "method", kinds], sort=False)
         counted = groups.agg(samples=("sample", "nunique"), example=("note", "first"))
         return counted.reset_index()
+
+    def maps(self, method: str, model: str | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Read the stored maps of a method one after another, however many there are.
+
+        A run stores the maps of the first ``keep_maps`` samples, or of all with ``keep_maps: all``,
+        in half precision.
+
+        Args:
+            method: The method as it is called in ``scores``.
+            model: The model, if the run has several.
+
+        Yields:
+            The sample and its map ``(h, w)`` at the resolution of the method's layer. On grids, a
+            sample is a grid and the class of one of its cells.
+
+        Raises:
+            HeatproofError: If there is no such method or model, or the model is not named.
+        """
+        plan = self.store.plan()
+        models = list(dict.fromkeys(task.model for task in plan.tasks))
+        if method not in plan.methods:
+            raise unknown("method", method, plan.methods)
+        if model is None and len(models) > 1:
+            raise HeatproofError(f"the run has several models; name one: {', '.join(models)}")
+        if model is not None and model not in models:
+            raise unknown("model", model, models)
+        keys = (TensorKey.map(method), TensorKey.map_scale(method))
+        for task in plan.tasks:
+            if task.model != (model or models[0]):
+                continue
+            stored = self.store.tensors(task.name, keys)
+            if keys[0] in stored.tensors:
+                scaled, scales = (stored.tensors[key] for key in keys)
+                for sample, values, scale in zip(stored.samples.ids, scaled, scales, strict=False):
+                    yield sample, values.float() * scale
 
     def report(self, directory: str | Path | None = None) -> Path:
         """Build the report.

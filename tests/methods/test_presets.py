@@ -47,7 +47,7 @@ SETTINGS = [
     ("picard2024", "saliency(", {"reduce": "max_abs"}, "Xplique's default reducer"),
     ("picard2024", "ixg|abs", NOT_SIGNED, "notebooks: absolute values are ranked"),
     ("picard2024", "ig(", {"steps": 128, "rule": "trapezoid"} | NOT_SIGNED, "notebooks"),
-    ("picard2024", "smoothgrad(", {"n": 128, "std": 0.15 / 2, "unit": "range"}, "notebooks: [-1, 1]"),
+    ("picard2024", "smoothgrad(", {"n": 128, "std": 0.15 / 2, "unit": "range"}, "notebooks"),
     ("picard2024", "squaregrad(", {"n": 128, "std": 0.2 / 2, "unit": "range"}, "notebooks"),
     ("picard2024", "vargrad(", {"n": 128, "std": 0.2 / 2, "unit": "range"}, "notebooks"),
     ("picard2024", "occlusion(", {"size": 7, "stride": 7} | NOT_SIGNED, "notebooks"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from heatproof.bench.spec import PLAIN, ModelSpec, Spec
+from heatproof.bench.spec import PLAIN, RETRAINING_KEYS, ModelSpec, Spec
 from heatproof.data.altered import ALTERATIONS
 from heatproof.data.base import Data
 from heatproof.data.catalog import load_data, training_split
@@ -146,7 +146,7 @@ def _fine_tuning_data(entry: ModelSpec, spec: Spec) -> Data | str:
 def _retraining(entry: ModelSpec, spec: Spec) -> tuple[RetrainRecipe, Data]:
     """Return the recipe and its data: the training split of the data that is evaluated."""
     assert entry.train is not None and entry.trained_on is not None
-    settings = {"images": entry.images, "epochs": entry.epochs}
+    settings = {key: getattr(entry, key) for key in RETRAINING_KEYS}
     changes = {name: value for name, value in settings.items() if value is not None}
     recipe = RetrainRecipe(entry.train, **changes)
     evaluated = spec.data.altered(entry.trained_on).name

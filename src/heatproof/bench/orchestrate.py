@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,7 +55,14 @@ def open_spec(
     models = [open_model(entry, spec, device, train, progress) for entry in spec.models]
 
     def load(data: DataSpec, model: Model) -> Data:
-        return load_data(data.name, model, split=data.split, limit=data.limit, seed=spec.seed)
+        return load_data(
+            data.name,
+            model,
+            split=data.split,
+            limit=data.limit,
+            per_class=data.per_class,
+            seed=spec.seed,
+        )
 
     data = [
         load(spec.data.altered(entry.alteration), model)
@@ -70,7 +78,7 @@ def open_spec(
         protocols,
         seed=spec.seed,
         batch_size=spec.batch_size,
-        keep_maps=spec.keep_maps,
+        keep_maps=sys.maxsize if spec.keep_maps == "all" else spec.keep_maps,
         references=references,
     )
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from heatproof.bench.changes import Changes, find_weights
 from heatproof.bench.layout import is_run
+from heatproof.bench.studies import study_file
 from heatproof.data.altered import ALTERATIONS
 from heatproof.errors import HeatproofError, format_invalid, unknown
 from heatproof.expressions import parse_call
@@ -22,11 +24,21 @@ from heatproof.methods import Expression, parse_methods
 from heatproof.models.backends import BackendName
 from heatproof.models.nets import SHIPPED, net_named
 from heatproof.protocols import PROTOCOLS, Protocol, make_protocol
+from heatproof.training.loop import OptimizerName
 from heatproof.training.recipes import RECIPES
 
 PLAIN = "plain"  # images as they are
+RETRAINING_KEYS = (  # how a model is trained that has trained_on
+    "images",
+    "epochs",
+    "batch",
+    "rate",
+    "warmup",
+    "decay",
+    "clip",
+    "optimizer",
+)
 EXPANDED_KEYS = ("trained_on", "seed")  # of a model: a list stands for one model each
-STUDIES = Path(__file__).parent.parent / "studies"
 RENAMED_KEYS = {
     "taught": "trained_on",
     "shown": "evaluated_on",
@@ -75,7 +87,21 @@ class ModelSpec(_Strict):
         description="how the evaluated images are altered; by default like the training images",
     )
     images: int | None = Field(default=None, ge=1, description="number of training images")
-    epochs: int | None = Field(default=None, ge=1)
+    epochs: int | None = Field(default=None, ge=1, description="passes over the training images")
+    batch: int | None = Field(default=None, ge=1, description="training images per step")
+    rate: float | None = Field(default=None, gt=0, description="learning rate of the training")
+    warmup: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        description="fraction of the training over which the learning rate rises, before it "
+        "falls; 0 for a constant rate",
+    )
+    decay: float | None = Field(default=None, ge=0, description="weight decay of the training")
+    clip: float | None = Field(
+        default=None, gt=0, description="maximum norm of the gradient; .inf for no limit"
+    )
+    optimizer: OptimizerName | None = Field(default=None, description="adamw, adam or sgd")
     fine_tuned_weights: dict[str, str] | None = Field(
         default=None,
         description="files fine-tuned from these weights: {16/zero: fine-tuned.safetensors}",
@@ -109,9 +135,10 @@ class ModelSpec(_Strict):
             raise ValueError("seed goes with train: {train: paperbirds/resnet, seed: 1}")
         if self.train is not None and (self.weights or self.fine_tuned_weights):
             raise ValueError("a model that is trained takes no weights or fine_tuned_weights")
-        if self.trained_on is None and (self.images or self.epochs):
+        given = [key for key in RETRAINING_KEYS if getattr(self, key) is not None]
+        if self.trained_on is None and given:
             raise ValueError(
-                "images and epochs go with trained_on: "
+                f"{' and '.join(given)} {'goes' if len(given) == 1 else 'go'} with trained_on: "
                 "{train: paperbirds/resnet, trained_on: plain, epochs: 8}"
             )
         if self.fine_tuning is not None:
@@ -155,6 +182,9 @@ class DataSpec(_Strict):
     name: str
     split: str | None = None
     limit: int | None = Field(default=None, ge=1, description="number of samples")
+    per_class: int | None = Field(
+        default=None, ge=1, description="number of samples of every class; by default all"
+    )
 
     def altered(self, alteration: str) -> DataSpec:
         """Return the same data with its images altered."""
@@ -180,10 +210,9 @@ class Spec(_Strict):
     backend: BackendName = Field(
         default="eager", description="what computes whole passes without gradients"
     )
-    keep_maps: int = Field(
+    keep_maps: Annotated[int, Field(ge=0)] | Literal["all"] = Field(
         default=64,
-        ge=0,
-        description="for how many samples of each model the maps are stored for the report",
+        description="for how many samples of each model the maps are stored for the report; or all",
     )
 
     @field_validator("models", mode="before")
@@ -217,7 +246,8 @@ class Spec(_Strict):
         identity = self.as_dict()
         del identity["batch_size"]
         identity.pop("about", None)
-        identity["data"].pop("limit", None)
+        for key in ("limit", "per_class"):
+            identity["data"].pop(key, None)
         return identity
 
     def as_dict(self) -> dict[str, Any]:
@@ -308,22 +338,41 @@ def _protocol_call(entry: str | Mapping[str, Any] | type[Protocol]) -> tuple[str
     return name, settings
 
 
-def load_spec(source: str | Path, **changes: Any) -> Spec:
+def load_spec(source: str | Path, changes: Changes | None = None, **keys: Any) -> Spec:
     """Load a spec.
 
     Args:
-        source: A YAML file, or the name of a study that ships with the package.
-        **changes: As in ``make_spec``.
+        source: A YAML file, the name of a study that ships with the package, or a figure or table
+            of a paper, such as ``hesse2024/table6``.
+        changes: What replaces parts of it.
+        **keys: As in ``make_spec``.
 
     Raises:
         HeatproofError: If there is no such file or study, or it is not valid.
     """
-    return make_spec(read_yaml(source), str(source), **changes)
+    content = read_yaml(source)
+    if changes is None:
+        return make_spec(content, str(source), **keys)
+    spec = make_spec(changes.apply(content), str(source), **keys)
+    if changes.weights_dir is None:
+        return spec
+    without = [m.name for m in spec.models if m.name is not None and m.weights is None]
+    fine_tunings = [p.fine_tuning for p in spec.parsed_protocols() if p.fine_tuning]
+    found = find_weights(without, list(dict.fromkeys(fine_tunings)), changes.weights_dir)
+    models = []
+    for model in spec.models:
+        given = found.get(model.name or "", {})
+        if model.weights is None and given:
+            fine_tuned = {**given.get("fine_tuned_weights", {}), **(model.fine_tuned_weights or {})}
+            given = {**given, "fine_tuned_weights": fine_tuned or None}
+            model = model.model_copy(update=given)
+        models.append(model)
+    return spec.model_copy(update={"models": tuple(models)})
 
 
 def read_yaml(source: str | Path) -> dict[str, Any]:
     """Return the content of a YAML file or of a study, not validated; raises HeatproofError."""
-    path = _spec_path(source)
+    path = spec_path(source)
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -335,7 +384,8 @@ def read_yaml(source: str | Path) -> dict[str, Any]:
     return content
 
 
-def _spec_path(source: str | Path) -> Path:
+def spec_path(source: str | Path) -> Path:
+    """Return the file of a spec: a YAML file, or the spec of a study; raises HeatproofError."""
     path = Path(source)
     if path.is_file():
         return path
@@ -343,14 +393,9 @@ def _spec_path(source: str | Path) -> Path:
         raise HeatproofError(
             f"{source} is a run, not a spec; build its report with: heatproof report {source}"
         )
-    study = STUDIES / f"{source}.yaml"
-    if not study.resolve().is_relative_to(STUDIES.resolve()):
-        raise HeatproofError(f'there is no spec "{source}"')
-    if study.is_file():
-        return study
     if path.suffix in (".yaml", ".yml"):
         raise HeatproofError(f"there is no file {path.absolute()}")
-    raise unknown("study or spec file", source, study_names())
+    return study_file(str(source))
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -365,13 +410,6 @@ class _UniqueKeyLoader(yaml.SafeLoader):
                 )
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
-
-
-def study_names() -> list[str]:
-    """Return the names of the studies that ship with the package."""
-    return sorted(
-        path.relative_to(STUDIES).with_suffix("").as_posix() for path in STUDIES.rglob("*.yaml")
-    )
 
 
 def make_spec(content: Mapping[str, Any], source: str = "spec", **changes: Any) -> Spec:

@@ -13,13 +13,17 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from heatproof import __version__
 from heatproof.errors import HeatproofError, unknown
+
+if TYPE_CHECKING:
+    from heatproof.bench.spec import Spec
 
 USAGE_ERROR = 2  # exit codes
 METHOD_FAILED = 3
@@ -100,6 +104,28 @@ def keep_memory() -> None:
                 ctypes.CDLL("libc.so.6").mallopt(option, 2**31 - 1)
 
 
+CHANGE_OPTIONS = [
+    click.option("--model", "models", multiple=True, help="Model in place of those of the spec."),
+    click.option("--data", help="Data set in place of that of the spec, such as folder:/images."),
+    click.option(
+        "--methods",
+        multiple=True,
+        help="Method, or group of methods, in place of those of the spec.",
+    ),
+    click.option("--protocols", multiple=True, help="Protocol in place of those of the spec."),
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Another value for a key: data.limit=100, protocols.0.grids=50.",
+    ),
+    click.option(
+        "--weights-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Directory with the weights of models: resnet50.pth, resnet50-16-zero.pth.",
+    ),
+]
 device_option = click.option(
     "--device", default="auto", show_default=True, help="Device: cpu, cuda, cuda:1, mps or auto."
 )
@@ -122,9 +148,19 @@ SPEC_OPTIONS = [
 
 
 def _spec_options(function: Any) -> Any:
-    for option in reversed(SPEC_OPTIONS):
+    for option in reversed([*CHANGE_OPTIONS, *SPEC_OPTIONS]):
         function = option(function)
     return function
+
+
+def _load_spec(spec: str, options: dict[str, Any]) -> Spec:
+    """Load a spec with what the options of a command change in it."""
+    from heatproof.bench.changes import Changes
+    from heatproof.bench.spec import load_spec
+
+    names = [field.name for field in fields(Changes)]
+    changes = Changes(**{name: options.pop(name) for name in names})
+    return load_spec(spec, changes, **options)
 
 
 @main.command(**command)
@@ -139,7 +175,7 @@ def _spec_options(function: Any) -> Any:
     "--report/--no-report", default=True, show_default=True, help="Build a report at the end."
 )
 @_spec_options
-def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) -> None:
+def run(spec: str, out: Path | None, report: bool, device: str, **options: Any) -> None:
     """Run a spec or an included study and build its report.
 
     The same command again computes only what is missing, so it resumes a run
@@ -151,6 +187,8 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
       heatproof run quickstart
       heatproof run spec.yaml -o runs/mine
       heatproof run spec.yaml -o runs/mine --limit 64 --batch-size 16
+      heatproof run hesse2024/table6 --model file:net.py:build --data folder:/data/images
+      heatproof run rao2024/fig4 --methods ixg@final --set protocols.0.grids=50
 
     A spec:
       models: [paperbirds/resnet, "file:net.py:build", {name: bagnet33, weights: bagnet33.pth.tar}]
@@ -160,12 +198,11 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
     """
     from heatproof.api import run as run_spec
     from heatproof.bench.orchestrate import open_spec
-    from heatproof.bench.spec import load_spec
     from heatproof.cli.progress import preparation_progress, run_progress
     from heatproof.cli.results import print_failures, print_notes, print_summary
     from heatproof.cli.terminal import print_plain
 
-    loaded = load_spec(spec, **changes)
+    loaded = _load_spec(spec, options)
     directory = out or Path("runs") / (Path(spec).stem if Path(spec).is_file() else spec)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -191,7 +228,7 @@ def run(spec: str, out: Path | None, report: bool, device: str, **changes: Any) 
 @main.command(**command)
 @click.argument("spec")
 @_spec_options
-def plan(spec: str, device: str, **changes: Any) -> None:
+def plan(spec: str, device: str, **options: Any) -> None:
     """Estimate what a spec would cost, without running it.
 
     Counts the passes through the network (passes that methods share count
@@ -204,10 +241,9 @@ def plan(spec: str, device: str, **changes: Any) -> None:
     from heatproof.bench.cost import forecast
     from heatproof.bench.models import pending_training
     from heatproof.bench.orchestrate import open_spec
-    from heatproof.bench.spec import load_spec
     from heatproof.cli.results import print_plan
 
-    loaded = load_spec(spec, **changes)
+    loaded = _load_spec(spec, options)
     opened = open_spec(loaded, device, train=False)
     print_plan(opened, forecast(opened), pending_training(loaded))
 
@@ -233,17 +269,72 @@ def report(directory: Path, out: Path | None) -> None:
 
 @main.command(**command)
 @click.argument("spec")
-def validate(spec: str) -> None:
+@_spec_options
+def validate(spec: str, device: str, **options: Any) -> None:
     """Check the keys, methods, protocols, models and data of a spec.
 
-    Example:
+    Examples:
       heatproof validate spec.yaml
+      heatproof validate hesse2024/imagenet/sds --data folder:/imagenet/val --weights-dir weights
     """
     from heatproof.bench.orchestrate import open_spec
-    from heatproof.bench.spec import load_spec
     from heatproof.cli.results import print_validated
 
-    print_validated(spec, open_spec(load_spec(spec), train=False))
+    print_validated(spec, open_spec(_load_spec(spec, options), device, train=False))
+
+
+@main.command(**command)
+@click.argument("name")
+@click.option(
+    "--copy",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the spec to this file, to be edited.",
+)
+def study(name: str, copy: Path | None) -> None:
+    """Print the spec of an included study, or of a figure or table of a paper.
+
+    Examples:
+      heatproof study quickstart
+      heatproof study hesse2024/table6 --copy mine.yaml
+    """
+    from heatproof.bench.spec import spec_path
+
+    text = spec_path(name).read_text(encoding="utf-8")
+    if copy is None:
+        click.echo(text, nl=False)
+        return
+    if copy.exists():
+        raise HeatproofError(f"{copy} exists; choose another file, or remove it first")
+    copy.write_text(text, encoding="utf-8")
+    click.echo(f"{copy}: run it with heatproof run {copy}")
+
+
+@main.command("compare", **command)
+@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("other")
+def compare_(run: Path, other: str) -> None:
+    """Set a run beside the published numbers of a paper.
+
+    A number is reproduced if the published value lies in the run's 95 %
+    interval, and differs if it does not. Where the model or the protocol's
+    settings are not the paper's, there is no verdict.
+
+    Examples:
+      heatproof compare runs/hesse2024/ranking published:hesse2024/table6
+      heatproof compare runs/mine published:hesse2024/table4
+    """
+    from heatproof.analysis.published import PREFIX, compare_published, published_table
+    from heatproof.bench.store import Store
+    from heatproof.cli.results import print_comparison
+
+    if not other.startswith(PREFIX):
+        raise HeatproofError(
+            f"a run is compared with a published table, named like {PREFIX}hesse2024/table6; "
+            f'got "{other}"'
+        )
+    table = published_table(other)
+    store = Store(run)
+    print_comparison(compare_published(store, table), store)
 
 
 @main.command("list", **command)

@@ -20,6 +20,8 @@ from heatproof.protocols import PROTOCOLS
 from heatproof.report.run_data import Run
 
 if TYPE_CHECKING:
+    from heatproof.analysis.published import Comparison
+    from heatproof.bench.store import Store
     from heatproof.training.by_name import Trained
     from heatproof.training.finetune import Epoch, FineTuned
 
@@ -201,6 +203,46 @@ def _planned_counts(plan: Plan) -> SampleCounts:
             contents = task.data.contents
             grids |= {i: GridNote(images=contents[i].images, cell=contents[i].cell) for i in ids}
     return SampleCounts.of(samples, grids)
+
+
+def print_comparison(comparison: Comparison, store: Store) -> None:
+    """Print a run beside the published numbers of a table."""
+    table = comparison.table
+    run = Run(store)
+    print_plain(f"{table.name}: {table.title}")
+    print_plain(f"published: {table.data}")
+    print_plain(f"run:       {run.counts}, {store.provenance().spec.get('data', {})}")
+    columns = {
+        "row": "left",
+        "published": "right",
+        "run": "right",
+        "95 % interval": "right",
+        "difference": "right",
+        "verdict": "left",
+    }
+    shown = make_table(columns)
+    for line in comparison.lines:
+        digits = line.entry.digits
+        interval = f"{line.found.low:.{digits}f} … {line.found.high:.{digits}f}"
+        shown.add_row(
+            escape(line.entry.row),
+            f"{line.entry.value:.{digits}f}",
+            f"{line.found.value:.{digits}f}",
+            NONE if pd.isna(line.found.low) else interval,
+            f"{line.difference.value:+.{digits}f}",
+            line.verdict,
+        )
+    console.print(shown)
+    for (model, protocol), (correlation, methods) in comparison.correlations.items():
+        print_plain(
+            f"rank correlation over {methods} methods, {model}, {protocol}: "
+            f"{correlation.value:.2f} ({correlation.low:.2f} … {correlation.high:.2f})"
+        )
+    for reason in dict.fromkeys(line.reason for line in comparison.lines if line.reason):
+        print_plain(f"not comparable: {reason}")
+    missing = len(table.entries) - len(comparison.lines)
+    if missing:
+        print_plain(f"{missing} of the {len(table.entries)} published numbers are not in the run")
 
 
 def print_trained(trained: Trained) -> None:

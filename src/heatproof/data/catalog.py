@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from heatproof.data.base import Data, PartData, PartViews, Sample, UnreadableImage
+from heatproof.data.subset import balanced
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models.model import Model
 from heatproof.registry import Registry
@@ -176,6 +177,7 @@ def load_data(
     *,
     split: str | None = None,
     limit: int | None = None,
+    per_class: int | None = None,
     seed: int = 0,
 ) -> Data:
     """Open a data set by name.
@@ -187,6 +189,7 @@ def load_data(
         model: The model whose image size and classes the data is fitted to.
         split: The split, if the name does not include it.
         limit: The number of samples to use; all by default.
+        per_class: The number of samples of each class to use; all by default.
         seed: Seed for the sample order of folders, and for changed images.
 
     Raises:
@@ -199,10 +202,14 @@ def load_data(
                 f"got {name!r}"
             )
         return name
-    if limit is not None and limit < 1:
-        raise HeatproofError(f"limit must be at least 1; got {limit}")
+    for number, value in (("limit", limit), ("per_class", per_class)):
+        if value is not None and value < 1:
+            raise HeatproofError(f"{number} must be at least 1; got {value}")
     entry, rest = find_entry(name)
-    return entry.open(rest, model=model, split=split, limit=limit, seed=seed)
+    if per_class is None:
+        return entry.open(rest, model=model, split=split, limit=limit, seed=seed)
+    everything = entry.open(rest, model=model, split=split, limit=None, seed=seed)
+    return balanced(everything, per_class, limit)
 
 
 def training_split(name: str) -> str:

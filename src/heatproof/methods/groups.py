@@ -38,7 +38,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "bcos",
         "bagnet",
     ),
-    # The layer is part of every comparison of Rao et al.: `group:rao2024@input`, `@middle`, `@final`.
+    # The layer is part of every comparison of Rao et al.: `@input`, `@middle` and `@final`.
     # Windows of occlusion are 16 px at the input and 5 at other layers.
     "rao2024": (
         "saliency(reduce=sum_abs)",
@@ -65,8 +65,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "iba",
         "extremal",
     ),
-    # As the notebooks ran them that made the published numbers. Curves depend on the order of pixels
-    # alone, so that a sum of channels stands for their mean. Xplique's noise is in the units of
+    # As the notebooks ran them that made the published numbers. Curves depend on the order of the
+    # pixels alone, so that a sum of channels stands for their mean. Xplique's noise is in units of
     # images in [-1, 1]: 0.15 is 7.5 % of their range. Its Grad-CAM++ and bicubic resizing of CAMs
     # have no counterpart here.
     "picard2024": (

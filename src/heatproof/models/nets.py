@@ -273,6 +273,30 @@ CIFAR10_NETS = {  # on request: no weights ship
         build=resnet,
         options={"widths": (16, 32, 64), "blocks": (3, 3, 3), "strides": (1, 2, 2), "stem": 1},
     ),
+    "resnet18": replace(  # eight residual blocks, as Li et al. train on CIFAR-10
+        CIFAR10,
+        build=resnet,
+        options={
+            "widths": (16, 32, 64, 128),
+            "blocks": (2, 2, 2, 2),
+            "strides": (1, 2, 2, 2),
+            "stem": 1,
+        },
+    ),
+}
+CIFAR100_NETS = {
+    "vgg16": Net(  # of the semi-natural data of Li et al., whose images are enlarged
+        vgg,
+        {
+            "widths": ((64,) * 2, (128,) * 2, (256,) * 3, (512,) * 3, (512,) * 3),
+            "hidden": (4096, 4096),
+            "size": 224,
+        },
+        classes=100,
+        size=224,
+        mean=(0.5071, 0.4865, 0.4409),
+        std=(0.2673, 0.2564, 0.2762),
+    ),
 }
 
 
@@ -290,6 +314,7 @@ def net_named(name: str) -> Net:
     """
     nets = {f"paperbirds/{key}": net for key, net in NETS.items()}
     nets |= {f"cifar10/{key}": net for key, net in CIFAR10_NETS.items()}
+    nets |= {f"cifar100/{key}": net for key, net in CIFAR100_NETS.items()}
     if name not in nets:
         raise unknown("network", name, nets)
     return nets[name]
@@ -315,8 +340,12 @@ def fine_tuned_path(name: str, fine_tuned: str) -> Path:
         name: Name of the network without prefix, such as ``resnet``.
         fine_tuned: Number of patches and baseline, such as ``16/zero``.
     """
-    suffix = re.sub(r"[^a-z0-9]+", "-", fine_tuned).strip("-")
-    return ASSETS / f"paperbirds-{name}-{suffix}.safetensors"
+    return ASSETS / f"paperbirds-{name}-{slug(fine_tuned)}.safetensors"
+
+
+def slug(fine_tuned: str) -> str:
+    """Return what weights are fine-tuned for as part of a file name: ``16/zero`` is 16-zero."""
+    return re.sub(r"[^a-z0-9]+", "-", fine_tuned).strip("-")
 
 
 def load_state(path: Path | str) -> dict[str, Tensor]:

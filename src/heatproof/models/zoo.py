@@ -24,11 +24,12 @@ from heatproof.models.invariance import invariance
 from heatproof.models.model import Model
 from heatproof.models.nets import (
     CIFAR10_NETS,
+    CIFAR100_NETS,
     FINE_TUNED,
     NETS,
     ON_DEMAND,
+    Net,
     build,
-    build_cifar10,
     fine_tuned_path,
     weights_path,
 )
@@ -351,18 +352,36 @@ def _paperbirds(name: str, weights: Weights) -> Model:
 
 @loader("cifar10/")
 def _cifar10(name: str, weights: Weights) -> Model:
-    net = name.removeprefix("cifar10/")
-    if net not in CIFAR10_NETS:
-        raise unknown("model", name, [f"cifar10/{n}" for n in CIFAR10_NETS])
+    return _cifar(name, CIFAR10_NETS, weights)
+
+
+@loader("cifar100/")
+def _cifar100(name: str, weights: Weights) -> Model:
+    return _cifar(name, CIFAR100_NETS, weights)
+
+
+def _cifar(name: str, nets: Mapping[str, Net], weights: Weights) -> Model:
+    data, _, net = name.partition("/")
+    if net not in nets:
+        raise unknown("model", name, [f"{data}/{n}" for n in nets])
+    config = nets[net]
     if weights is None:
+        recipe = f"{{train: {name}, trained_on: plain}}"
+        if data == "cifar10":
+            recipe = f"heatproof train {name} --data cifar10:/path -o {net}.safetensors"
         raise HeatproofError(
-            f"the weights of {name} do not ship; train them with: heatproof train {name} "
-            f"--data cifar10:/path -o {net}.safetensors, and give them as weights"
+            f"the weights of {name} do not ship; train them with {recipe}, and give them as weights"
         )
     with seeded():
-        module = build_cifar10(net)
-    config = CIFAR10_NETS[net]
-    return Model(module.eval(), name=name, size=config.size, mean=config.mean, std=config.std)
+        module = config.build(config.classes, **config.options)
+    return Model(
+        module.eval(),
+        name=name,
+        size=config.size,
+        resize=config.size,
+        mean=config.mean,
+        std=config.std,
+    )
 
 
 @loader("rao2024/")

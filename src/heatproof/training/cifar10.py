@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
 import heatproof
-from heatproof.data.cifar10 import CLASSES, Cifar10, path_and_split
+from heatproof.data.cifar import CLASSES, Cifar, path_and_split
 from heatproof.errors import HeatproofError
 from heatproof.models.nets import CIFAR10, build_cifar10, stored
 from heatproof.training.checkpoint import write_weights
@@ -84,8 +84,8 @@ def train_cifar10(
         )
     path, _ = path_and_split(data.removeprefix("cifar10:"), "train")
     recipe = Cifar10Recipe() if steps is None else Cifar10Recipe(steps=steps)
-    images, labels = _tensors(Cifar10(path, "train", limit=limit))
-    test_images, test_labels = _tensors(Cifar10(path, "test", limit=limit))
+    images, labels = _tensors(Cifar("cifar10", path, "train", limit=limit))
+    test_images, test_labels = _tensors(Cifar("cifar10", path, "test", limit=limit))
     trained = _fit(net, recipe, images, labels, seed, progress)
     round_weights(trained)
     logits = predict(trained, test_images, normalize_images=_normalize)
@@ -102,7 +102,7 @@ def train_cifar10(
     return metrics
 
 
-def _tensors(data: Cifar10) -> tuple[Tensor, Tensor]:  # (N, 3, 32, 32) uint8, (N,)
+def _tensors(data: Cifar) -> tuple[Tensor, Tensor]:  # (N, 3, 32, 32) uint8, (N,)
     return torch.from_numpy(data.pixels).permute(0, 3, 1, 2).contiguous(), torch.tensor(data.labels)
 
 

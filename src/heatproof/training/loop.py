@@ -1,13 +1,14 @@
 """The training loop of all networks that are trained from scratch.
 
-AdamW with a linear warm-up, half a cosine of decay, and clipped gradients.
+By default AdamW with a linear warm-up, half a cosine of decay, and clipped gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import cos, pi
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,14 @@ class TrainingSettings(Protocol):
     def clip(self) -> float: ...  # maximum norm of the gradient
 
 
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": partial(torch.optim.SGD, momentum=0.9),
+}
+OptimizerName = Literal["adamw", "adam", "sgd"]
+
+
 def init_network(build: Callable[[], nn.Sequential], seed: int) -> nn.Sequential:
     """Build a network with weights drawn with ``seed``, without touching the global generator."""
     with seeded(seed):
@@ -43,19 +52,24 @@ def train_loop(
     settings: TrainingSettings,
     next_loss: Callable[[], Tensor],
     progress: Progress | None = None,
+    optimizer: OptimizerName = "adamw",
 ) -> nn.Sequential:
     """Train a network in place.
 
     Args:
         net: The network to train.
-        settings: Number of steps, learning rate, weight decay and gradient clipping.
+        settings: Number of steps, learning rate, weight decay and gradient clipping. Without
+            warm-up the learning rate is constant.
         next_loss: Computes the scalar loss of the next batch; called once per step.
         progress: Called after each step with step, steps and loss.
+        optimizer: The name of the optimizer.
 
     Returns:
         The same network, in eval mode.
     """
-    optimiser = torch.optim.AdamW(net.parameters(), lr=settings.rate, weight_decay=settings.decay)
+    optimiser = OPTIMIZERS[optimizer](
+        net.parameters(), lr=settings.rate, weight_decay=settings.decay
+    )
     net.train()
     for step in range(settings.steps):
         for group in optimiser.param_groups:
@@ -75,6 +89,8 @@ def lr_factor(done: float, warmup: float) -> float:
 
     Args:
         done: Fraction of the steps that are done.
-        warmup: Fraction of the steps that the warm-up takes.
+        warmup: Fraction of the steps that the warm-up takes; 0 for a constant rate.
     """
+    if not warmup:
+        return 1.0
     return min(done / warmup, 1.0) * (1 + cos(pi * max(0.0, done - warmup) / (1 - warmup))) / 2

@@ -20,7 +20,7 @@ from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
 from heatproof.models.nets import net_named, stored
 from heatproof.training.checkpoint import write_weights
-from heatproof.training.loop import Progress, init_network, train_loop
+from heatproof.training.loop import OptimizerName, Progress, init_network, train_loop
 from heatproof.training.train import normalize
 
 
@@ -34,9 +34,11 @@ class RetrainRecipe:
         epochs: Passes over the images.
         batch: Images per step.
         rate: Peak learning rate.
-        warmup: Fraction of the steps over which the learning rate rises.
+        warmup: Fraction of the steps over which the learning rate rises, before it falls; 0 for
+            a constant rate.
         decay: Weight decay.
         clip: Maximum norm of the gradient.
+        optimizer: ``adamw``, ``adam`` or ``sgd``.
     """
 
     net: str
@@ -47,6 +49,7 @@ class RetrainRecipe:
     warmup: float = 0.15
     decay: float = 1e-2
     clip: float = 1.0
+    optimizer: OptimizerName = "adamw"
 
     @property
     def steps(self) -> int:
@@ -94,7 +97,7 @@ def retrain(
         picks = next(batches)
         return cross_entropy(net(normalize(images[picks], kind.mean, kind.std)), labels[picks])
 
-    train_loop(net, recipe, next_loss, progress)
+    train_loop(net, recipe, next_loss, progress, recipe.optimizer)
     metadata = {
         "net": recipe.net,
         "recipe": json.dumps(asdict(recipe)),

@@ -23,7 +23,6 @@ from heatproof.tensor.localization import EDGES, best_first, bin_slices, cell_fr
 # Edges of the bins, for fewer and fewer maps: the paper's need 250.
 COARSER = (EDGES, (0, 10, 50, 90, 100), (0, 50, 100), (0, 100))
 FEWEST_IN_BIN = 5  # the mean of fewer maps shows the images rather than the method
-MOST_MAPS = 1000  # of a method; the paper has 500 and 1000
 MOST_ROWS = 12  # with more, there is a table for each layer
 MOST_LAYERS = 4  # with more, there are tables for the first, middle and last layer
 CHUNK = 64  # maps that are resized at the same time
@@ -96,7 +95,7 @@ def content(
     Returns:
         The aggregated maps; None if too few maps are stored.
     """
-    samples = list(kept.with_images)[:MOST_MAPS]
+    samples = list(kept.with_images)
     edges = next((edges for edges in COARSER if fills_bins(len(samples), edges)), None)
     if edges is None:
         return None

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import heatproof as hp
-from heatproof.data.cifar10 import CLASSES
+from heatproof.data.cifar import CLASSES
 from heatproof.data.reference import reference_for
 from heatproof.errors import HeatproofError
 

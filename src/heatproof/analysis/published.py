@@ -1,0 +1,394 @@
+"""A run beside the published numbers of a paper.
+
+A number is *reproduced* if the published value lies in the run's 95 % interval, widened by half of
+the last printed digit, and *differs* if it does not. Where the model's name or the protocol's
+settings are not the paper's, the two are *not comparable*: they are shown side by side, with the
+rank correlation over the methods, and no verdict. A method with other settings than the paper's is
+not shown. Whether weights and images are those of the paper, a run cannot know; the data of both
+are named.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from heatproof.analysis import compare
+from heatproof.analysis.accuracy import proportion, readings
+from heatproof.analysis.intervals import (
+    RESAMPLES,
+    Estimate,
+    bootstrap_aggregates,
+    bootstrap_weights,
+    rank,
+)
+from heatproof.analysis.ranks import (
+    CONTROL,
+    Key,
+    Standings,
+    agreement,
+    ranked_layers,
+    standings,
+)
+from heatproof.bench.layout import LOGITS, ProtocolFacts, TaskFacts, TensorKey
+from heatproof.bench.spec import parse_protocols
+from heatproof.bench.store import Store
+from heatproof.bench.studies import PUBLISHED, STUDIES
+from heatproof.errors import HeatproofError, unknown
+from heatproof.methods import Expression
+from heatproof.protocols import PROTOCOLS
+
+PREFIX = "published:"
+REPRODUCED = "reproduced"
+DIFFERS = "differs"
+NOT_COMPARABLE = "not comparable"
+CORRELATION = "correlation with "
+FEWEST_FOR_RANKS = 4  # methods
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A published number."""
+
+    row: str
+    quantity: str
+    model: str
+    protocol: str
+    method: str
+    value: float
+    digits: int
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table of a paper.
+
+    Attributes:
+        name: Such as ``hesse2024/table6``.
+        title: What it shows.
+        data: What it was measured on.
+        entries: Its numbers.
+    """
+
+    name: str
+    title: str
+    data: str
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A published number beside that of a run.
+
+    Attributes:
+        entry: The published number.
+        model: The model of the run.
+        found: The run's number; nan if it has none.
+        verdict: ``reproduced``, ``differs`` or ``not comparable``.
+        reason: Why it is not comparable; empty if it is.
+    """
+
+    entry: Entry
+    model: str
+    found: Estimate
+    verdict: str
+    reason: str
+
+    @property
+    def difference(self) -> Estimate:
+        """The run's number minus the published one."""
+        return Estimate(*(end - self.entry.value for end in self.found))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run beside a published table.
+
+    Attributes:
+        table: The published table.
+        lines: The numbers that the run has too.
+        correlations: By model and protocol, the rank correlation of the run's methods with the
+            published ones, and the number of methods.
+    """
+
+    table: PublishedTable
+    lines: list[Line]
+    correlations: dict[tuple[str, str], tuple[Estimate, int]]
+
+
+@cache
+def published_tables() -> dict[str, PublishedTable]:
+    """Return the tables whose numbers ship with the package, by name."""
+    facts = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
+    entries: dict[str, list[Entry]] = {name: [] for name in facts}
+    for path in sorted(STUDIES.glob("*/published.csv")):
+        with path.open(encoding="utf-8", newline="") as file:
+            for line in csv.DictReader(file):
+                entry = Entry(
+                    row=line["row"],
+                    quantity=line["quantity"],
+                    model=line["model"],
+                    protocol=line["protocol"],
+                    method=line["method"],
+                    value=float(line["value"]),
+                    digits=int(line["digits"]),
+                )
+                entries[f"{path.parent.name}/{line['table']}"].append(entry)
+    return {
+        name: PublishedTable(name, **facts[name], entries=tuple(entries[name])) for name in facts
+    }
+
+
+def published_table(name: str) -> PublishedTable:
+    """Return a published table by name, with or without ``published:``; raises HeatproofError."""
+    name = name.removeprefix(PREFIX)
+    tables = published_tables()
+    if name not in tables:
+        raise unknown("published table", name, tables)
+    return tables[name]
+
+
+def compare_published(store: Store, table: PublishedTable) -> Comparison:
+    """Set a run beside a published table.
+
+    Args:
+        store: The run.
+        table: The published table.
+
+    Raises:
+        HeatproofError: If the run has none of its numbers.
+    """
+    run = _Run(store)
+    lines = [line for entry in table.entries if (line := run.line(entry)) is not None]
+    if not lines:
+        protocols = ", ".join(dict.fromkeys(entry.protocol for entry in table.entries))
+        raise HeatproofError(
+            f"{store.root} has no number of {table.name}, which is about {protocols} with the "
+            f"methods of the paper; run heatproof run {table.name}"
+        )
+    return Comparison(table, lines, run.correlations(lines))
+
+
+class _Run:
+    """What is compared of a run; everything is computed once."""
+
+    def __init__(self, store: Store):
+        self.store = store
+        self.plan = store.plan()
+        self.rows = store.rows()
+        self.models = list(dict.fromkeys(task.model for task in self.plan.tasks))
+
+    @cached_property
+    def standings(self) -> dict[str, Standings]:
+        """The standings of each model."""
+        draws = bootstrap_aggregates(self.store, self.rows)
+        layers = ranked_layers(self.rows, self.plan.methods)
+        found = standings(self.rows, aggregate_draws=draws, layers=layers)
+        return {standing.model: standing for standing in found}
+
+    @cached_property
+    def controls(self) -> list[str]:
+        return [m for m, facts in self.plan.methods.items() if facts.family == CONTROL]
+
+    def line(self, entry: Entry) -> Line | None:
+        """Return a published number beside the run's; None if the run has no such number."""
+        model = self._model(entry.model)
+        (wanted,) = parse_protocols([entry.protocol])
+        candidates = [p for p in self.plan.protocols if p.id == wanted.id]
+        if model is None or not candidates:
+            return None
+        exact = [p for p in candidates if p.canonical == wanted.canonical]
+        protocol = (exact or candidates)[0]
+        method = self._method(entry.method) if entry.method else ""
+        if method is None:
+            return None
+        quantity = next(f for name, f in QUANTITIES.items() if entry.quantity.startswith(name))
+        found = quantity(self, model, protocol, method, entry)
+        if found is None:
+            return None
+        reasons = []
+        if model != entry.model:
+            reasons.append(f"the model is {model}, not {entry.model}")
+        if not exact:
+            reasons.append(f"the protocol is {protocol.canonical}, not {wanted.canonical}")
+        if reasons:
+            return Line(entry, model, found, NOT_COMPARABLE, "; ".join(reasons))
+        margin = 0.5 * 10**-entry.digits
+        inside = found.low - margin <= entry.value <= found.high + margin
+        return Line(entry, model, found, REPRODUCED if inside else DIFFERS, "")
+
+    def _model(self, name: str) -> str | None:
+        """Return the model of the run with a name, or else one of the same family."""
+        if name in self.models:
+            return name
+        family = _family(name)
+        alike = [m for m in self.models if _family(m) == family]
+        return alike[0] if alike else None
+
+    def _method(self, text: str) -> str | None:
+        """Return the label of a method with exactly these settings."""
+        wanted = Expression.parse(text).canonical
+        labels = (m for m, facts in self.plan.methods.items() if facts.canonical == wanted)
+        return next(labels, None)
+
+    def score(self, model: str, key: Key, method: str) -> Estimate | None:
+        """Return the mean score of a method."""
+        standing = self.standings.get(model)
+        if standing is None or key not in standing.settings or method not in standing.methods:
+            return None
+        found = standing.score(standing.settings.index(key), method)
+        return found if np.isfinite(found.value) else None
+
+    def scores(self, model: str, key: Key) -> pd.DataFrame:
+        """Return the scores of a model: samples down, methods across."""
+        return compare.table(self.rows, model, key)
+
+    def tasks(self, model: str, protocol: ProtocolFacts) -> list[TaskFacts]:
+        """Return the tasks in which a protocol evaluates a model."""
+        return [
+            t for t in self.plan.tasks if t.model == model and protocol.canonical in t.protocols
+        ]
+
+    def correlations(self, lines: Sequence[Line]) -> dict[tuple[str, str], tuple[Estimate, int]]:
+        """Return the rank correlation with the published scores, by model and protocol."""
+        groups: dict[tuple[str, str], list[Line]] = {}
+        for line in lines:
+            if line.entry.method and not line.entry.quantity.startswith(CORRELATION):
+                groups.setdefault((line.model, line.entry.protocol), []).append(line)
+        found = {}
+        for (model, protocol), members in groups.items():
+            if len(members) >= FEWEST_FOR_RANKS:
+                found[model, protocol] = self._correlation(model, protocol, members), len(members)
+        return found
+
+    def _correlation(self, model: str, protocol: str, lines: Sequence[Line]) -> Estimate:
+        (wanted,) = parse_protocols([protocol])
+        higher = PROTOCOLS[wanted.id].cls.higher_is_better
+        candidates = [p for p in self.plan.protocols if p.id == wanted.id]
+        exact = [p for p in candidates if p.canonical == wanted.canonical]
+        key = (exact or candidates)[0].key
+        standing = self.standings[model]
+        setting = standing.settings.index(key)
+        methods = [self._method(line.entry.method) or "" for line in lines]
+        columns = [standing.methods.index(method) for method in methods]
+        means = standing.means[setting][columns]
+        drawn = standing.drawn_means[setting][:, columns]
+        print_ranks = rank(np.array([line.entry.value for line in lines]), higher)
+        rankings = [
+            (methods, rank(means, higher), rank(drawn, higher)),
+            (methods, print_ranks, np.repeat(print_ranks[None], len(drawn), 0)),
+        ]
+        agreed = agreement(rankings, ())
+        assert agreed is not None
+        return agreed.mean
+
+
+def _family(model: str) -> str:
+    """Return the kind of network in a model's name: ``torchvision:resnet50`` is a resnet."""
+    last = re.split(r"[:/]", model.split(" ")[0])[-1]
+    found = re.match(r"[a-z]+", last.lower())
+    return found[0] if found else last
+
+
+def _score(
+    run: _Run, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+) -> Estimate | None:
+    return run.score(model, protocol.key, method)
+
+
+def _half_scale(
+    run: _Run, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+) -> Estimate | None:
+    found = run.score(model, protocol.key, method)
+    return None if found is None else Estimate(*((end + 1) / 2 for end in found))
+
+
+def _correlation_with(
+    run: _Run, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+) -> Estimate | None:
+    """Return the rank correlation of a method's scores with another's, over the samples."""
+    other = run._method(entry.quantity.removeprefix(CORRELATION))
+    table = run.scores(model, protocol.key)
+    if other not in table or method not in table:
+        return None
+    pair = table[[method, other]].dropna()
+    if len(pair) < FEWEST_FOR_RANKS:
+        return None
+    clusters = dict(zip(run.rows["sample"], run.rows["cluster"], strict=True))
+    together = [clusters[sample] for sample in pair.index]
+    ranks = pair.rank().to_numpy()
+    drawn = np.array(
+        [
+            _weighted_correlation(ranks, weights)
+            for chunk in bootstrap_weights(len(pair), RESAMPLES, clusters=together)
+            for weights in chunk
+        ]
+    )
+    return Estimate.of(_weighted_correlation(ranks, np.ones(len(pair))), drawn)
+
+
+def _weighted_correlation(values: np.ndarray, weights: np.ndarray) -> float:  # (N, 2), (N,)
+    centred = values - np.average(values, axis=0, weights=weights)
+    covariance = (weights[:, None] * centred).T @ centred
+    spread = np.sqrt(covariance[0, 0] * covariance[1, 1])
+    return float(covariance[0, 1] / spread) if spread > 0 else np.nan
+
+
+def _agreement_over_baselines(
+    run: _Run, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+) -> Estimate | None:
+    standing = run.standings.get(model)
+    if standing is None:
+        return None
+    chosen = [s for s, key in enumerate(standing.settings) if key[:2] == protocol.key[:2]]
+    rankings = [(standing.methods, standing.ranks[s], standing.drawn_ranks[s]) for s in chosen]
+    agreed = agreement(rankings, run.controls)
+    return None if agreed is None else agreed.mean
+
+
+def _accuracy(
+    run: _Run, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+) -> Estimate | None:
+    correct: list[bool] = []
+    for task in run.tasks(model, protocol):
+        stored = run.store.tensors(task.name, (LOGITS,))
+        if LOGITS in stored.tensors and task.view.cell is None:
+            predictions = stored.tensors[LOGITS].argmax(1).tolist()
+            labels = stored.samples.labels
+            pairs = zip(predictions, labels, strict=True)
+            correct += [p == label for p, label in pairs if label is not None]
+    return proportion(np.array(correct, dtype=float)) if correct else None
+
+
+def _worst_patch_accuracy(
+    run: _Run, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+) -> Estimate | None:
+    """Return the accuracy without the patch whose deletion leaves the lowest probability."""
+    keys = [TensorKey.shared(protocol.canonical, name) for name in ("correct", "log_prob")]
+    values: list[np.ndarray] = []
+    for task in run.tasks(model, protocol):
+        stored = run.store.tensors(task.name, keys)
+        labelled = [label is not None for label in stored.samples.labels]
+        if all(key in stored.tensors for key in keys) and any(labelled):
+            correct, log_prob = (stored.tensors[key].numpy()[labelled] for key in keys)
+            read = readings(np.ones(len(correct)), correct, log_prob)
+            values.append(read["worst"])
+    return proportion(np.concatenate(values)) if values else None
+
+
+Quantity = Callable[[_Run, str, ProtocolFacts, str, Entry], Estimate | None]
+QUANTITIES: dict[str, Quantity] = {  # by how the name of a quantity begins
+    "score": _score,
+    "half-scale score": _half_scale,
+    CORRELATION: _correlation_with,
+    "agreement over baselines": _agreement_over_baselines,
+    "accuracy": _accuracy,
+    "worst-patch accuracy": _worst_patch_accuracy,
+}

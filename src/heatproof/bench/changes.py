@@ -1,0 +1,162 @@
+"""Changes to a spec without an editor: other models, data, methods, or any single key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from heatproof.errors import HeatproofError
+from heatproof.models import download
+from heatproof.models.nets import slug
+from heatproof.models.zoo import find_loader
+
+WEIGHT_SUFFIXES = (".safetensors", ".pth", ".pt", ".pth.tar")
+FINE_TUNED_SOURCE = "https://github.com/visinf/idsds"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What replaces parts of a spec.
+
+    Attributes:
+        models: Names of models, in place of all models of the spec.
+        data: The name of a data set, in place of the spec's; its limit and its number of samples
+            per class stay, while a split and a reference, which belong to the other data, do not.
+        methods: Method expressions, in place of all.
+        protocols: Protocols, in place of all.
+        settings: Single keys, such as ``data.limit=100`` or ``protocols.0.grids=50``.
+        weights_dir: The directory with the weights of models that have none in the spec.
+    """
+
+    models: Sequence[str] = ()
+    data: str | None = None
+    methods: Sequence[str] = ()
+    protocols: Sequence[str] = ()
+    settings: Sequence[str] = ()
+    weights_dir: Path | None = None
+
+    def apply(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the changed content of a spec, as it would be written in YAML.
+
+        Raises:
+            HeatproofError: If a setting cannot be read, or there is nothing at its place.
+        """
+        changed = dict(content)
+        for key in ("models", "methods", "protocols"):
+            if named := list(getattr(self, key)):
+                changed[key] = named
+        if self.data is not None:
+            data = changed.get("data", {})
+            kept = {k: v for k, v in data.items() if k in ("limit", "per_class")}
+            changed["data"] = {**(kept if isinstance(data, dict) else {}), "name": self.data}
+            changed.pop("reference", None)
+        for setting in self.settings:
+            changed = _changed(changed, setting)
+        return changed
+
+
+def _changed(content: dict[str, Any], setting: str) -> dict[str, Any]:
+    """Return the content with one key replaced, such as ``data.limit=100``."""
+    path, equals, text = setting.partition("=")
+    keys = [key for key in path.split(".") if key]
+    if not equals or not keys:
+        raise HeatproofError(f'--set takes key=value, such as data.limit=100; got "{setting}"')
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise HeatproofError(f'--set {path}: "{text}" is not readable as YAML: {error}') from None
+    changed: dict[str, Any] = _replaced(content, keys, value, setting)
+    return changed
+
+
+def _replaced(content: Any, keys: Sequence[str], value: Any, setting: str) -> Any:
+    if not keys:
+        return value
+    key, *rest = keys
+    if isinstance(content, list):
+        if not key.isdigit() or int(key) >= len(content):
+            raise HeatproofError(
+                f'--set {setting}: "{key}" is not the number of an entry; there are '
+                f"{len(content)}, from 0"
+            )
+        index = int(key)
+        entry = _replaced(content[index], rest, value, setting)
+        return [*content[:index], entry, *content[index + 1 :]]
+    if isinstance(content, str) and rest == []:  # an entry that is only a name: sds
+        content = {"name": content}
+    content = {} if content is None else content
+    if not isinstance(content, dict):
+        raise HeatproofError(f'--set {setting}: "{key}" is not a key of {content!r}')
+    return {**content, key: _replaced(content.get(key), rest, value, setting)}
+
+
+def find_weights(
+    names: Sequence[str], fine_tunings: Sequence[str], directory: Path
+) -> dict[str, dict[str, Any]]:
+    """Find the files with the weights of models, by their names.
+
+    The weights of ``torchvision:resnet50`` are in ``resnet50.pth`` (or ``.safetensors``, ``.pt``,
+    ``.pth.tar``) or in the file as it is published, and those that were fine-tuned for 16 patches
+    and the baseline ``zero`` in ``resnet50-16-zero.pth``.
+
+    Args:
+        names: Names of models.
+        fine_tunings: What ``idsds`` needs weights for, such as ``16/zero``.
+        directory: Where the files are.
+
+    Returns:
+        For each model the keys ``weights`` and ``fine_tuned_weights`` of its entry in a spec.
+
+    Raises:
+        HeatproofError: If there is no such directory or files are missing; the message names every
+            missing file and where it can be had.
+    """
+    if not directory.is_dir():
+        raise HeatproofError(f"there is no directory {directory.absolute()} with weights")
+    entries: dict[str, dict[str, Any]] = {}
+    missing: list[str] = []
+    for name in names:
+        published = find_loader(name).published
+        if published is None:
+            continue  # it comes with its weights
+        short = name.rpartition(":")[2]
+        source = published(name)
+        file = _first_file(directory, short, source.file)
+        if file is None:
+            missing.append(_missing_weights(name, short, source))
+        entry: dict[str, Any] = {"weights": str(file)}
+        for fine_tuning in fine_tunings:
+            stem = f"{short}-{slug(fine_tuning)}"
+            fine_tuned = _first_file(directory, stem)
+            if fine_tuned is None:
+                missing.append(_missing_fine_tuned(name, stem, fine_tuning))
+            entry.setdefault("fine_tuned_weights", {})[fine_tuning] = str(fine_tuned)
+        entries[name] = entry
+    if missing:
+        raise HeatproofError(f"{directory} does not have all weights:\n  " + "\n  ".join(missing))
+    return entries
+
+
+def _first_file(directory: Path, stem: str, published: str = "") -> Path | None:
+    names = [published] if published else []
+    names += [f"{stem}{suffix}" for suffix in WEIGHT_SUFFIXES]
+    return next((directory / name for name in names if (directory / name).is_file()), None)
+
+
+def _missing_weights(name: str, short: str, source: download.Source) -> str:
+    if not source.url:
+        return f"{name}: {short}.pth or {short}.safetensors"
+    return f"{name}: {source.file}, from {source.url}, or {short}.pth with other weights"
+
+
+def _missing_fine_tuned(name: str, stem: str, fine_tuning: str) -> str:
+    patches, _, baseline = fine_tuning.partition("/")
+    return (
+        f"{name} fine-tuned for {fine_tuning}: {stem}.pth, from {FINE_TUNED_SOURCE}, or made by "
+        f"heatproof finetune {name} folder:… -o fine-tuned --patches {patches} "
+        f"--baseline '{baseline}'"
+    )
