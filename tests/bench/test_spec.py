@@ -8,7 +8,8 @@ import yaml
 import heatproof as hp
 from heatproof.bench.cost import plan_cost
 from heatproof.bench.orchestrate import open_spec
-from heatproof.bench.spec import RENAMED_KEYS, load_spec, make_spec, parse_protocols, study_names
+from heatproof.bench.spec import RENAMED_KEYS, load_spec, make_spec, parse_protocols
+from heatproof.bench.studies import study_names
 from heatproof.errors import HeatproofError
 
 GOOD = {
@@ -123,8 +124,8 @@ def test_every_study_is_a_valid_spec(name):
     assert parse_protocols(spec.protocols)
 
 
-@pytest.mark.parametrize("name", study_names())
-def test_every_study_states_its_cost_in_passes(name):
+@pytest.mark.parametrize("name", [n for n in study_names() if n.count("/") < 2])
+def test_every_study_on_embedded_data_states_its_cost_in_passes(name):
     spec = load_spec(name)
     stated = re.search(r"([\d,]+) forward and ([\d,]+) backward passes", spec.about)
     assert stated, "say what it costs"

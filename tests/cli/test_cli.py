@@ -10,6 +10,7 @@ import yaml
 from click.testing import CliRunner
 from PIL import Image
 
+import heatproof as hp
 from heatproof.cli import main
 from heatproof.cli.terminal import console
 
@@ -52,7 +53,7 @@ def spec(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "plan", "report", "validate", "list", "explain", "train"]
+    "command", ["run", "plan", "report", "validate", "study", "compare", "list", "explain", "train"]
 )
 def test_help_has_examples(command):
     assert f"heatproof {command} " in call(command, "--help")
@@ -62,6 +63,7 @@ def test_help_has_examples(command):
 def test_help_does_not_import_torch():
     code = """
 import sys
+import heatproof as hp
 from heatproof.cli import main
 from heatproof.cli.terminal import console
 main(["--help"], standalone_mode=False)
@@ -178,10 +180,43 @@ def test_train_writes_weights_that_load(tmp_path):
         (["report", "nowhere"], "does not exist"),
         (["run", "quickstart", "-o", "/proc/nowhere"], "/proc/nowhere"),
         (["run", "quickstart", "--device", "gpu"], 'device "gpu" cannot be used here'),
+        (["plan", "quickstart", "--set", "dta.limit=3"], "did you mean data"),
+        (["run", "quickstart", "--data", "folder:/nowhere"], "/nowhere"),
+        (["validate", "hesse2024/imagenet/table6"], "--weights-dir"),
+        (["study", "hesse2024/tabel6"], "did you mean"),
     ],
 )
 def test_mistakes_are_explained(args, message):
     assert message in call(*args, code=2)
+
+
+def test_a_study_is_printed_and_copied(tmp_path):
+    text = call("study", "hesse2024/table6")
+    assert text == call("study", "hesse2024/ranking")
+    copy = tmp_path / "mine.yaml"
+    assert "heatproof run" in call("study", "hesse2024/table6", "--copy", copy)
+    assert copy.read_text(encoding="utf-8") == text
+    assert "exists; choose another file" in call("study", "quickstart", "--copy", copy, code=2)
+
+
+def test_a_run_takes_another_model_data_and_settings(spec, tmp_path):
+    options = ["--model", "paperbirds/vgg", "--methods", "ixg", "--protocols", "sds"]
+    settings = ["--set", "protocols.0.patches=4", "--set", "data.limit=2"]
+    call("run", spec, "-o", tmp_path / "run", "--no-report", *options, *settings)
+    scores = hp.Result.load(tmp_path / "run").scores
+    assert set(scores["model"]) == {"paperbirds/vgg"} and set(scores["method"]) == {"ixg"}
+    assert len(scores) == 2 and scores["setting"].str.contains("patches=4").all()
+
+
+def test_a_run_is_set_beside_published_numbers(tmp_path):
+    methods = ["ixg", "saliency", "gradcam", "layercam", "random"]
+    options = [f"--methods={method}" for method in methods]
+    call("run", "quickstart", "-o", tmp_path / "run", "--limit", 8, "--no-report", *options)
+    text = call("compare", tmp_path / "run", "published:hesse2024/table6")
+    assert "rank correlation over 4 methods, paperbirds/resnet" in text
+    assert "15 of the 19 published numbers are not in the run" in text
+    assert "not comparable: the model is paperbirds/resnet" in text
+    assert "named like published:" in call("compare", tmp_path / "run", "mine", code=2)
 
 
 def test_a_directory_that_is_not_a_run_is_refused(tmp_path):

@@ -152,3 +152,51 @@ def test_the_training_split_is_the_reference(formats):
     assert list(reference_for(trained_on, model).indices) == list(range(10, 30))
     summary = hp.evaluate(model, evaluated, ["iba(steps=2)@0"], ["sds"]).summary()
     assert summary["n/a"].tolist() == [0] and summary["mean"].notna().all()
+
+
+@pytest.fixture(scope="module")
+def hundred(tmp_path_factory):
+    """The published folder of CIFAR-100: one file per split, with fine and coarse labels."""
+    folder = tmp_path_factory.mktemp("cifar100") / "cifar-100-python"
+    folder.mkdir()
+    for split, seed in (("train", 1), ("test", 2)):
+        x, _ = arrays(6, seed)
+        batch = {
+            b"data": x.transpose(0, 3, 1, 2).reshape(len(x), -1),
+            b"fine_labels": [99, 0, 41, 7, 99, 63],
+            b"coarse_labels": [0] * 6,
+        }
+        (folder / split).write_bytes(pickle.dumps(batch, protocol=2))
+    return folder
+
+
+def test_cifar100_has_its_fine_labels(hundred):
+    data = hp.load_data(f"cifar100:{hundred.parent}:test")
+    assert len(data.classes) == 100
+    assert (data.classes[0], data.classes[99]) == ("apple", "worm")
+    assert data.labels == [99, 0, 41, 7, 99, 63]
+    assert torch.equal(
+        data.load(2).image, torch.from_numpy(arrays(6, 2)[0][2]).permute(2, 0, 1) / 255
+    )
+    assert hp.load_data(f"stripes:cifar100:{hundred}:test").load(0).silhouette is not None
+
+
+def test_the_two_data_sets_are_not_mistaken_for_each_other(hundred, formats):
+    with pytest.raises(HeatproofError, match="the folder cifar-10-batches-py has"):
+        hp.load_data(f"cifar10:{hundred}")
+    np.savez(hundred / "mixed.npz", test_x=arrays(1, 0)[0], test_y=np.array([41]))
+    with pytest.raises(HeatproofError, match="as many labels from 0 to 9"):
+        hp.load_data(f"cifar10:{hundred / 'mixed.npz'}")
+
+
+def test_a_mark_for_a_hundred_classes_has_seven_bands(hundred):
+    """Class 41 is 0101001 in binary: the first, the fourth and the sixth of seven bands."""
+    data = hp.load_data(f"stripes:cifar100:{hundred}:train", seed=0)
+    model = hp.load_model("cifar100/vgg16", "random")
+    assert (model.size, model.n_classes) == (224, 100)
+    large = hp.load_data(f"stripes:cifar100:{hundred}:train", model=model)
+    for index in range(6):
+        label = data.labels[index]
+        rows = large.load(index).silhouette.any(1)
+        bands = [bool(rows[32 * band + 16]) for band in range(7)]
+        assert bands == [bool(label >> band & 1) for band in range(7)]

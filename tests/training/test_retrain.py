@@ -12,9 +12,11 @@ from heatproof.bench.models import pending_training
 from heatproof.bench.orchestrate import open_spec
 from heatproof.bench.spec import DataSpec, make_spec
 from heatproof.data.altered import ALTERATIONS
-from heatproof.models.nets import net_named
+from heatproof.models.nets import load_state, net_named
 from heatproof.training import cache
+from heatproof.training.loop import init_network
 from heatproof.training.retrain import RetrainRecipe, retrain
+from heatproof.training.train import normalize
 
 SMALL = {"train": "paperbirds/resnet-narrow", "images": 128, "epochs": 1}
 
@@ -124,6 +126,41 @@ def test_the_loss_is_that_of_the_images_in_the_seeds_order(tmp_path: Path) -> No
     assert losses[0] == pytest.approx(expected.item(), rel=1e-4)
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_the_first_step_is_that_of_the_optimizer(optimizer: str, tmp_path: Path) -> None:
+    """With a constant rate and without clipping, as Li et al. train on CIFAR-10."""
+    data = hp.load_data("paperbirds:train", limit=64)
+    recipe = RetrainRecipe(
+        "paperbirds/resnet-narrow",
+        images=64,
+        epochs=1,
+        batch=64,
+        rate=0.01,
+        warmup=0,
+        decay=0.1,
+        clip=float("inf"),
+        optimizer=optimizer,
+    )
+    retrain(recipe, data, tmp_path / "net.safetensors", seed=3)
+    net = init_network(lambda: net_named(recipe.net).build(32, widths=(12, 16, 28, 44)), 3)
+    kind = net_named(recipe.net)
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(3)).tolist()
+    images = torch.stack([(data.load(i).image * 255).round().byte() for i in order])
+    labels = torch.tensor([data.labels[i] for i in order])
+    classes = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    more = {"momentum": 0.9} if optimizer == "sgd" else {}
+    stepper = classes[optimizer](net.parameters(), lr=0.01, weight_decay=0.1, **more)
+    loss = torch.nn.functional.cross_entropy(
+        net.train()(normalize(images, kind.mean, kind.std)), labels
+    )
+    loss.backward()
+    stepper.step()
+    trained = load_state(tmp_path / "net.safetensors")
+    for name, value in net.state_dict().items():
+        if value.is_floating_point():
+            torch.testing.assert_close(trained[name], value.half().float(), atol=2e-3, rtol=2e-3)
+
+
 def test_stripes_are_learned(tmp_path: Path) -> None:
     """A few steps are enough to learn stripes on a blank canvas."""
     spec = spec_of({**SMALL, "images": 512, "epochs": 6, "trained_on": "stripes-blank"})
@@ -166,7 +203,7 @@ def test_cifar10_needs_only_another_model_and_data(tmp_path: Path) -> None:
         ({"train": "paperbirds/vgg8", "trained_on": "plain"}, "did you mean paperbirds/vgg"),
         ({"name": "paperbirds/vgg", "trained_on": "plain"}, "trained_on goes with train"),
         ({"name": "paperbirds/vgg", "evaluated_on": "discs"}, "did you mean disc"),
-        ({"train": "paperbirds/vgg7", "epochs": 3}, "images and epochs go with trained_on"),
+        ({"train": "paperbirds/vgg7", "epochs": 3}, "epochs goes with trained_on"),
         ({"train": "cifar10/resnet20"}, "unknown recipe"),
     ],
 )

@@ -165,15 +165,30 @@ def compare_published(store: Store, table: PublishedTable) -> Comparison:
     Raises:
         HeatproofError: If the run has none of its numbers.
     """
-    run = _Run(store)
-    lines = [line for entry in table.entries if (line := run.line(entry)) is not None]
-    if not lines:
+    found = _Run(store).compare(table)
+    if found is None:
         protocols = ", ".join(dict.fromkeys(entry.protocol for entry in table.entries))
         raise HeatproofError(
             f"{store.root} has no number of {table.name}, which is about {protocols} with the "
             f"methods of the paper; run heatproof run {table.name}"
         )
-    return Comparison(table, lines, run.correlations(lines))
+    return found
+
+
+def all_comparisons(store: Store) -> list[Comparison]:
+    """Set a run beside every published table that it has numbers of.
+
+    A single method under a protocol of another paper says nothing about its table: where the models
+    are not the paper's, a table needs enough methods for a rank correlation.
+    """
+    run = _Run(store)
+    found = (run.compare(table) for table in published_tables().values())
+    return [
+        comparison
+        for comparison in found
+        if comparison is not None
+        and (comparison.correlations or any(not line.reason for line in comparison.lines))
+    ]
 
 
 class _Run:
@@ -184,6 +199,11 @@ class _Run:
         self.plan = store.plan()
         self.rows = store.rows()
         self.models = list(dict.fromkeys(task.model for task in self.plan.tasks))
+
+    def compare(self, table: PublishedTable) -> Comparison | None:
+        """Set the run beside a published table; None if it has none of its numbers."""
+        lines = [line for entry in table.entries if (line := self.line(entry)) is not None]
+        return Comparison(table, lines, self._correlations(lines)) if lines else None
 
     @cached_property
     def standings(self) -> dict[str, Standings]:
@@ -202,7 +222,7 @@ class _Run:
         model = self._model(entry.model)
         (wanted,) = parse_protocols([entry.protocol])
         candidates = [p for p in self.plan.protocols if p.id == wanted.id]
-        if model is None or not candidates:
+        if model is None or not candidates or (not entry.method and model != entry.model):
             return None
         exact = [p for p in candidates if p.canonical == wanted.canonical]
         protocol = (exact or candidates)[0]
@@ -256,7 +276,7 @@ class _Run:
             t for t in self.plan.tasks if t.model == model and protocol.canonical in t.protocols
         ]
 
-    def correlations(self, lines: Sequence[Line]) -> dict[tuple[str, str], tuple[Estimate, int]]:
+    def _correlations(self, lines: Sequence[Line]) -> dict[tuple[str, str], tuple[Estimate, int]]:
         """Return the rank correlation with the published scores, by model and protocol."""
         groups: dict[tuple[str, str], list[Line]] = {}
         for line in lines:

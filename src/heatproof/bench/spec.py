@@ -210,6 +210,9 @@ class Spec(_Strict):
     backend: BackendName = Field(
         default="eager", description="what computes whole passes without gradients"
     )
+    lead: str | None = Field(
+        default=None, description="the section that the report begins with, such as grids"
+    )
     keep_maps: Annotated[int, Field(ge=0)] | Literal["all"] = Field(
         default=64,
         description="for how many samples of each model the maps are stored for the report; or all",
@@ -245,7 +248,8 @@ class Spec(_Strict):
         """
         identity = self.as_dict()
         del identity["batch_size"]
-        identity.pop("about", None)
+        for key in ("about", "lead"):
+            identity.pop(key, None)
         for key in ("limit", "per_class"):
             identity["data"].pop(key, None)
         return identity

@@ -68,7 +68,8 @@ def study_file(name: str) -> Path:
     """
     if name in study_names():
         return STUDIES / f"{name}.yaml"
-    paper, *scale, figure = name.split("/")
+    paper, _, rest = name.partition("/")
+    *scale, figure = rest.split("/")
     entry = figures().get((paper, figure))
     if entry is None or len(scale) > 1:
         raise unknown("study or spec file", name, study_names())

@@ -211,8 +211,9 @@ def _weights_file(name: str | nn.Module | Model, weights: Weights) -> Path | Non
     searched = " and ".join(str(p) for p in download.cache_paths(source.file))
     raise HeatproofError(
         f"{name} needs weights, and nothing is downloaded unless asked (looked for {searched}): "
-        f"give a local .safetensors or .pth file, weights={DOWNLOAD} to get {source.url}, or "
-        f"weights={RANDOM} for an untrained network"
+        f"give a local .safetensors or .pth file, or in a command --weights-dir with its "
+        f"directory; weights={DOWNLOAD} to get {source.url}; or weights={RANDOM} for an untrained "
+        "network"
     )
 
 

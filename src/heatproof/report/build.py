@@ -79,7 +79,9 @@ def _check_destination(out: Path) -> None:
 
 def _write(run: Run, site: Site) -> None:
     pages = environment()
-    contents = ((section, section.content(run, site)) for section in ordered_sections())
+    lead = run.provenance.spec.get("lead")
+    ordered = sorted(ordered_sections(), key=lambda section: section.id != lead)
+    contents = ((section, section.content(run, site)) for section in ordered)
     sections = [(section, content) for section, content in contents if content is not None]
     style = Markup(_style())
     script = Markup((ASSETS / "script.js").read_text(encoding="utf-8"))

@@ -1,0 +1,41 @@
+"""A run beside the published numbers of the papers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heatproof.analysis.published import NOT_COMPARABLE, Comparison, all_comparisons
+from heatproof.report.run_data import Run
+from heatproof.report.sections.base import section
+from heatproof.report.site import Site
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template shows."""
+
+    comparisons: list[Comparison]
+    reasons: dict[str, list[str]]  # by table, why numbers are not comparable
+    counts: dict[str, dict[str, int]]  # by table, how often each verdict occurs
+
+
+@section(
+    "papers",
+    short="Papers",
+    question="How far is this from the published numbers?",
+    order=105,
+)
+def content(run: Run, site: Site) -> Content | None:
+    """Return the published tables that the run has numbers of; None if there are none."""
+    comparisons = all_comparisons(run.store)
+    if not comparisons:
+        return None
+    reasons = {}
+    counts = {}
+    for comparison in comparisons:
+        name = comparison.table.name
+        found = dict.fromkeys(line.reason for line in comparison.lines if line.reason)
+        reasons[name] = list(found)
+        verdicts = [line.verdict for line in comparison.lines]
+        counts[name] = {v: verdicts.count(v) for v in verdicts if v != NOT_COMPARABLE}
+    return Content(comparisons, reasons, counts)

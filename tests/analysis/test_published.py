@@ -1,0 +1,138 @@
+"""Runs beside published numbers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import heatproof as hp
+from heatproof.analysis.published import (
+    Entry,
+    PublishedTable,
+    all_comparisons,
+    compare_published,
+    published_table,
+    published_tables,
+)
+from heatproof.errors import HeatproofError
+from heatproof.methods import Expression, parse_methods
+
+METHODS = [
+    "ixg",
+    "saliency",
+    "gradcam",
+    "layercam",
+    "ixg|abs",
+    "gradcam++(compat=torchcam)",
+    "random",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    spec = {
+        "models": ["paperbirds/resnet"],
+        "data": {"name": "paperbirds", "split": "test", "limit": 24},
+        "methods": METHODS,
+        "protocols": ["sds", {"name": "gridpg", "grids": 3}],
+    }
+    return hp.run(spec, tmp_path_factory.mktemp("published") / "run")
+
+
+def entry(value, method="gradcam", model="paperbirds/resnet", protocol="sds", quantity="score"):
+    return Entry(method, quantity, model, protocol, method, value, 3)
+
+
+def compared(run, *entries):
+    return compare_published(run.store, PublishedTable("a/table1", "", "", entries))
+
+
+@pytest.mark.parametrize("table", published_tables().values(), ids=lambda table: table.name)
+def test_published_methods_are_those_of_the_group_of_the_paper(table):
+    paper = table.name.partition("/")[0]
+    group = {e.canonical for e in parse_methods([f"group:{paper}", f"group:{paper}@final"])}
+    assert table.entries
+    for line in table.entries:
+        if line.method and "smooth" not in line.method:
+            assert Expression.parse(line.method).canonical in group, line.method
+
+
+def test_the_print_has_the_correlation_that_it_is_known_for():
+    """Spearman's correlation of Tables 4 and 6 of Hesse et al. is .90."""
+    values = {}
+    for name in ("table4", "table6"):
+        entries = published_table(f"published:hesse2024/{name}").entries
+        values[name] = {e.row: e.value for e in entries}
+    rows = list(values["table6"])
+    pair = [[values[name][row] for row in rows] for name in values]
+    assert scipy.stats.spearmanr(*pair).statistic == pytest.approx(0.90, abs=0.01)
+
+
+def test_a_value_in_the_interval_is_reproduced_and_another_differs(run):
+    summary = run.summary().query("protocol == 'sds'").set_index("method")
+    mean = summary.loc["gradcam", "mean"]
+    inside, outside = compared(run, entry(mean), entry(mean - 0.5)).lines
+    assert (inside.verdict, outside.verdict) == ("reproduced", "differs")
+    assert inside.found.value == pytest.approx(mean)
+    assert outside.difference.value == pytest.approx(0.5)
+    low, value, high = outside.difference.low, outside.difference.value, outside.difference.high
+    assert low < value < high
+    (edge,) = compared(run, entry(inside.found.high + 0.0004)).lines
+    assert edge.verdict == "reproduced", "by the rounding of the print"
+
+
+def test_other_models_and_settings_are_not_comparable(run):
+    other_model, other_setting = compared(
+        run, entry(0.3, model="torchvision:resnet50"), entry(0.3, protocol="sds(patches=64)")
+    ).lines
+    assert {other_model.verdict, other_setting.verdict} == {"not comparable"}
+    assert "the model is paperbirds/resnet, not torchvision:resnet50" in other_model.reason
+    assert "patches=16" in other_setting.reason and "not sds@1(" in other_setting.reason
+
+
+def test_the_rank_correlation_is_that_of_the_means(run):
+    entries = [entry(i / 10, method) for i, method in enumerate(METHODS[:-1])]
+    comparison = compared(run, *entries)
+    ((correlation, methods),) = comparison.correlations.values()
+    found = [line.found.value for line in comparison.lines]
+    expected = scipy.stats.spearmanr(found, np.arange(6)).statistic
+    assert (correlation.value, methods) == (pytest.approx(expected), 6)
+    assert correlation.low <= correlation.value <= correlation.high
+
+
+def test_the_correlation_over_samples_agrees_with_scipy(run):
+    quantity = "correlation with gradcam"
+    lines = compared(run, entry(0.5, "ixg", protocol="gridpg(grids=3)", quantity=quantity)).lines
+    scores = run.scores.query("protocol == 'gridpg'").pivot(
+        index="sample", columns="method", values="value"
+    )
+    expected = scipy.stats.spearmanr(scores["ixg"], scores["gradcam"]).statistic
+    found = lines[0].found
+    assert found.value == pytest.approx(expected)
+    assert found.low <= found.value <= found.high
+
+
+def test_accuracies_are_those_of_the_run(run):
+    quantities = ("accuracy", "worst-patch accuracy")
+    entries = [replace(entry(1.0, quantity=q), method="") for q in quantities]
+    intact, worst = compared(run, *entries).lines
+    assert intact.found.value == 1.0
+    assert 0 < worst.found.value < 1
+    assert worst.found.low < worst.found.value < worst.found.high
+
+
+def test_the_half_scale_of_funnybirds(run):
+    plain, half = compared(run, entry(0), entry(0, quantity="half-scale score")).lines
+    assert half.found.value == pytest.approx((plain.found.value + 1) / 2)
+
+
+def test_a_run_without_any_published_number_is_refused(run):
+    with pytest.raises(HeatproofError, match="run heatproof run li2024/fig1"):
+        compare_published(run.store, published_table("li2024/fig1"))
+    with pytest.raises(HeatproofError, match="did you mean hesse2024/table"):
+        published_table("hesse2024/tabel4")
+
+
+def test_a_report_shows_tables_with_enough_methods(run):
+    assert [c.table.name for c in all_comparisons(run.store)] == ["hesse2024/table6"]
