@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from captum.attr import InputXGradient, LayerGradCam, Saliency
+from PIL import Image
 from safetensors.numpy import save_file
 
 import heatproof as hp
@@ -139,3 +140,50 @@ def test_files_that_do_not_fit_are_reported(model, tmp_path):
     result = hp.evaluate(model, "paperbirds:test", [f"file:{tmp_path}/other.npz"], ["sds"], limit=2)
     assert result.scores["message"].str.contains("other.npz has ids like elsewhere").all()
     assert (result.scores["status"] == "missing").all()
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder of images, and one of grey pictures of their maps at the size of the images."""
+    rng = np.random.default_rng(0)
+    for name, (width, height) in {"a": (90, 120), "b": (64, 64), "c": (70, 70)}.items():
+        (tmp_path / "images" / "0").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "maps" / "0").mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "images" / "0" / f"{name}.bmp")
+        grey = rng.integers(0, 256, (height, width), dtype=np.uint8)
+        if name != "c":
+            Image.fromarray(grey).save(tmp_path / "maps" / "0" / f"{name}.png")
+    return tmp_path
+
+
+def test_a_folder_of_pictures_is_a_method(pictures):
+    """Pictures of the images' size are resized and cropped with them, by the nearest pixel."""
+    model = hp.load_model("paperbirds/resnet")
+    data = hp.load_data(f"folder:{pictures / 'images'}", model)
+    name = f"file:{pictures / 'maps'}"
+    result = hp.evaluate(model, data, [name], ["deletion"], keep_maps=3)
+    statuses = result.scores.set_index("sample")["status"].to_dict()
+    assert statuses == {"0/a.bmp": "ok", "0/b.bmp": "ok", "0/c.bmp": "missing"}
+    assert result.scores["note"].str.contains("no class named in maps").sum() == 2
+    (label,) = set(result.scores["method"])
+    maps = dict(result.maps(label))
+    whole = np.asarray(Image.open(pictures / "maps/0/b.png")) / 255
+    np.testing.assert_allclose(maps["0/b.bmp"].numpy(), whole, atol=1e-3)
+    grey = Image.open(pictures / "maps/0/a.png")
+    large = grey.resize((model.resize, int(model.resize * 120 / 90)), Image.Resampling.NEAREST)
+    left, top = round((large.width - 64) / 2), round((large.height - 64) / 2)
+    cropped = np.asarray(large.crop((left, top, left + 64, top + 64))) / 255
+    np.testing.assert_allclose(maps["0/a.bmp"].numpy(), cropped, atol=1e-3)
+
+
+def test_a_folder_without_pictures_is_explained(tmp_path):
+    with pytest.raises(HeatproofError, match="there is no .png file in"):
+        hp.evaluate("paperbirds/resnet", "paperbirds:test", [f"file:{tmp_path}"], limit=1)
+
+
+def test_a_picture_that_cannot_be_read_is_explained(pictures):
+    (pictures / "maps/0/a.png").write_bytes(b"not a picture")
+    data = f"folder:{pictures / 'images'}"
+    result = hp.evaluate("paperbirds/resnet", data, [f"file:{pictures / 'maps'}"], ["deletion"])
+    assert "cannot read a map from" in result.failures["message"].iloc[0]

@@ -210,8 +210,12 @@ def _warn_about_labels(root: Path, images: Sequence[str]) -> None:
         )
 
 
-def read_image(path: Path) -> Image.Image:
-    """Read an image as RGB. Transparent images are put on white.
+def read_image(path: Path, transparency: bool = True) -> Image.Image:
+    """Read an image as RGB.
+
+    Args:
+        path: The file.
+        transparency: Whether transparent pixels become white; if not, their colours are used.
 
     Raises:
         UnreadableImage: If it is broken, animated, or its values have no known range.
@@ -229,7 +233,7 @@ def read_image(path: Path) -> Image.Image:
                 raise UnreadableImage(
                     f"{path.name}: 32-bit pixels have no known range; save it as 8 or 16 bit"
                 )
-            if image.has_transparency_data:
+            if transparency and image.has_transparency_data:
                 page = Image.new("RGBA", image.size, "white")
                 return Image.alpha_composite(page, image.convert("RGBA")).convert("RGB")
             return image.convert("RGB")
@@ -252,12 +256,19 @@ def fit(image: Image.Image, size: int, resize: int) -> torch.Tensor:
     Returns:
         Pixels ``(3, size, size)`` in [0, 1].
     """
+    pixels = np.asarray(crop_middle(image, size, resize, Image.Resampling.BILINEAR))
+    return torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255
+
+
+def crop_middle(
+    image: Image.Image, size: int, resize: int, resample: Image.Resampling
+) -> Image.Image:
+    """Resize the shorter side of a picture and crop the middle; see `fit`."""
     if image.size == (size, size):
-        return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).float() / 255
+        return image
     shorter = min(image.size)
     width, height = (max(resize, int(resize * side / shorter)) for side in image.size)
     left = round((width - size) / 2)
     top = round((height - size) / 2)
-    resized = image.resize((width, height), Image.Resampling.BILINEAR)
-    pixels = np.asarray(resized.crop((left, top, left + size, top + size)))
-    return torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255
+    resized = image.resize((width, height), resample)
+    return resized.crop((left, top, left + size, top + size))

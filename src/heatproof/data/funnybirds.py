@@ -6,6 +6,8 @@ The folder has images, part maps, and every image without each part::
     root/test/<class>/<number>.png
     root/test_part_map/<class>/<number>.png
     root/test_interventions/<class>/<number>/body_<parts kept>.png
+
+As in the authors' code, a fourth channel of an image is ignored.
 """
 
 from __future__ import annotations
@@ -107,11 +109,12 @@ class FunnyBirds:
         return self.root / f"{self.split}{kind}" / f"{sample}.png"
 
     def _pixels(self, path: Path) -> Tensor:  # (3, H, W) uint8
-        image = read_image(path).resize((self.size, self.size), Image.Resampling.BILINEAR)
+        image = read_image(path, transparency=False)
+        image = image.resize((self.size, self.size), Image.Resampling.BILINEAR)
         return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
 
     def _part_map(self, index: int) -> np.ndarray:  # (H, W, 3)
-        image = read_image(self._path("_part_map", self.ids[index]))
+        image = read_image(self._path("_part_map", self.ids[index]), transparency=False)
         return np.asarray(image.resize((self.size, self.size), Image.Resampling.NEAREST))
 
 

@@ -9,14 +9,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from safetensors.numpy import load_file
 from torch import Tensor
 
+from heatproof.data.folder import crop_middle
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
 from heatproof.methods.notes import MapNotes
+from heatproof.userfile import PREFIX
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
+PICTURES = (".png", ".PNG")
 
 
 def method_from_object(explainer: Any) -> Callable[..., Tensor]:
@@ -46,8 +50,63 @@ def method_from_object(explainer: Any) -> Callable[..., Tensor]:
 
 
 def is_map_file(name: str) -> bool:
-    """Return whether a name is that of a file of maps."""
-    return name.endswith(SUFFIXES)
+    """Return whether a name is that of a file of maps, or of a folder of them."""
+    is_folder = name.startswith(PREFIX) and Path(name.removeprefix(PREFIX)).is_dir()
+    return is_folder or name.endswith(SUFFIXES)
+
+
+def method_from_folder(folder: Path) -> tuple[Callable[..., Tensor], str]:
+    """Make a method that reads maps from 8-bit or 16-bit grey pictures, one per sample.
+
+    The map of the sample ``n01440764/photo.JPEG`` is ``n01440764/photo.png`` in the folder. As a
+    picture has no sign, its maps are positive. A picture of the size of the original image is
+    resized and cropped like the image, by the nearest pixel; one of the model's size is taken as it
+    is.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The method, and a hash of names, sizes and times of the files.
+
+    Raises:
+        HeatproofError: If there is no picture in the folder.
+    """
+    files = sorted(p for p in folder.rglob("*") if p.suffix in PICTURES)
+    if not files:
+        raise HeatproofError(f"there is no .png file in {folder.absolute()}")
+    stats = ((p.relative_to(folder).as_posix(), p.stat()) for p in files)
+    digest = content_hash(repr([(name, s.st_size, s.st_mtime_ns) for name, s in stats]))
+    by_stem = {p.relative_to(folder).with_suffix("").as_posix(): p for p in files}
+
+    def pictured(model: Any, x: Tensor, target: Tensor, *, rng: Any, notes: MapNotes) -> Tensor:
+        maps = torch.zeros(len(x), *x.shape[2:])
+        for row, sample in enumerate(rng.ids):
+            path = by_stem.get(sample) or by_stem.get(sample.rpartition(".")[0])
+            if path is None:
+                notes.add_missing(row, f"{folder.name} has no {sample.rpartition('.')[0]}.png")
+                continue
+            maps[row] = _picture(path, model.root.size, model.root.resize)
+            text = f"no class named in {folder.name}: assumed to explain class {int(target[row])}"
+            notes.add(row, text)
+        return maps.to(x.device)
+
+    pictured.__name__ = pictured.__qualname__ = folder.name
+    pictured.__doc__ = f"Maps from the pictures in {folder.name}."
+    return pictured, digest
+
+
+def _picture(path: Path, size: int, resize: int) -> Tensor:  # (size, size)
+    """Read a grey picture as a map in [0, 1], fitted to the model like an image."""
+    try:
+        with Image.open(path, formats=("PNG",)) as image:
+            image.load()
+            largest = 65535.0 if image.mode.startswith("I") else 255.0
+            grey = image if image.mode.startswith("I") else image.convert("L")
+            fitted = crop_middle(grey, size, resize, Image.Resampling.NEAREST)
+            return torch.from_numpy(np.asarray(fitted).astype(np.float32)) / largest
+    except (OSError, ValueError, SyntaxError) as error:
+        raise HeatproofError(f"cannot read a map from {path}: {error}") from None
 
 
 def method_from_maps(path: Path) -> tuple[Callable[..., Tensor], str]:

@@ -17,7 +17,12 @@ from torch import Tensor
 from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
-from heatproof.methods.adapters import is_map_file, method_from_maps, method_from_object
+from heatproof.methods.adapters import (
+    is_map_file,
+    method_from_folder,
+    method_from_maps,
+    method_from_object,
+)
 from heatproof.methods.groups import GROUPS, RENAMED
 from heatproof.models.body import Body
 from heatproof.models.model import Model
@@ -596,8 +601,9 @@ def _baseline_revision(arguments: Mapping[str, Any]) -> int | str | None:
 
 
 def _stored_maps(name: str) -> MethodEntry:
-    """Return the method that reads ``file:maps.npz``, maps by sample id."""
-    function, content_hash = method_from_maps(Path(name.removeprefix("file:")))
+    """Return the method that reads ``file:maps.npz`` or ``file:folder``, maps by sample id."""
+    path = Path(name.removeprefix("file:"))
+    function, content_hash = method_from_folder(path) if path.is_dir() else method_from_maps(path)
     return MethodEntry(name, function, "yours", cost=lambda arguments: (0, 0), source=content_hash)
 
 
