@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -121,16 +121,13 @@ class _Occurrence(NamedTuple):
     side: int
 
 
-def over_depth(
-    site: Site,
-    title: str,
+def depth_lines(
     methods: Sequence[LayerMethod],
     layers: Sequence[str],
     scores: pd.DataFrame,
     clusters: Mapping[str, str],
-    random_score: float | None,
-) -> Figure | None:
-    """Draw the mean at each layer, for methods that have a score at all of them (Figs 9, 26)."""
+) -> list[Trace]:
+    """Return the mean at each layer, for methods that have a score at all of them."""
     lines = []
     for method, family in dict.fromkeys((m.method, m.family) for m in methods):
         labels = {m.layer: m.label for m in methods if m.method == method and m.label in scores}
@@ -139,9 +136,44 @@ def over_depth(
             if all(np.isfinite(mean.value) for mean in means):
                 values, low, high = zip(*means, strict=True)
                 lines.append(Trace(method, family, values, low=low, high=high))
+    return lines
+
+
+def over_depth(
+    site: Site, title: str, lines: Sequence[Trace], random_score: float | None
+) -> Figure | None:
+    """Draw means over the depth of layers (Figs 9, 26); None if there are none."""
     if not lines:
         return None
     return site.figure(traces(lines, DEPTH_AXIS, DEPTH_TITLES, title, random_score))
+
+
+def depth_by_method(
+    site: Site, setting: str, models: Mapping[str, Sequence[Trace]], random_score: float | None
+) -> dict[str, Figure]:
+    """Draw a figure per method with a line per model (Figs 9, 26).
+
+    Args:
+        site: The site that the figures become part of.
+        setting: The label of the setting.
+        models: The lines of each model, by its name.
+        random_score: What a constant map scores.
+
+    Returns:
+        The figures of methods that several models have, by method.
+    """
+    by_method: dict[str, list[Trace]] = {}
+    for number, (model, lines) in enumerate(models.items()):
+        for line in lines:
+            of_model = replace(line, label=model, dash=number)
+            by_method.setdefault(line.label, []).append(of_model)
+    figures = {}
+    for method, lines in by_method.items():
+        title = f"{method}, {setting}: mean localization on each model over the depth of the layer"
+        figure = over_depth(site, title, lines, random_score) if len(lines) > 1 else None
+        if figure is not None:
+            figures[method] = figure
+    return figures
 
 
 def smoothed(

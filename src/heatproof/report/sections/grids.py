@@ -15,7 +15,7 @@ from heatproof.analysis.ranks import Key
 from heatproof.protocols import PROTOCOLS
 from heatproof.protocols.grids import Localization
 from heatproof.report import charts, pictures
-from heatproof.report.charts import Axis, Box, BoxRow, GridFractions, Panel
+from heatproof.report.charts import Axis, Box, BoxRow, GridFractions, Panel, Trace
 from heatproof.report.run_data import Run
 from heatproof.report.sections import grid_aggregates, grid_facts
 from heatproof.report.sections.base import section
@@ -54,6 +54,7 @@ class Setting:
     aggregated: Aggregated | None
     correlation: Correlation | None
     depth: Figure | None
+    depth_lines: list[Trace]
     smoothed: Smoothed | None
 
 
@@ -78,6 +79,7 @@ class Content:
 
     models: list[Model]
     bar: str
+    depth: dict[str, dict[str, Figure]]  # by setting and method, with a line per model
 
 
 @section("grids", short="Grids", question="Do maps point at the correct grid cell?", order=90)
@@ -92,7 +94,26 @@ def content(run: Run, site: Site) -> Content | None:
         ]
         if keys:
             models.append(_model(run, site, standing.model, keys))
-    return Content(models, site.picture(pictures.scale_bar(False))) if models else None
+    if not models:
+        return None
+    return Content(models, site.picture(pictures.scale_bar(False)), _depth(run, site, models))
+
+
+def _depth(run: Run, site: Site, models: list[Model]) -> dict[str, dict[str, Figure]]:
+    """Draw the depth of several models in one figure per method, for each setting."""
+    figures = {}
+    labels = {setting.label for model in models for setting in model.settings}
+    for key, label in run.setting_labels.items():
+        if label in labels:
+            lines = {
+                run.short_names[model.model]: setting.depth_lines
+                for model in models
+                for setting in model.settings
+                if setting.label == label
+            }
+            random_score = run.protocols[key].random_score
+            figures[label] = grid_facts.depth_by_method(site, label, lines, random_score)
+    return {label: of_setting for label, of_setting in figures.items() if of_setting}
 
 
 def _model(run: Run, site: Site, model: str, keys: list[Key]) -> Model:
@@ -151,15 +172,15 @@ def _setting(
         f"{model}, {label}: mean localization of each method over the depth of the layer, "
         "with 95 % intervals"
     )
+    lines = grid_facts.depth_lines(methods, layers, scores, run.clusters)
     return Setting(
         label=label,
         fractions=fractions,
         cells=_cells(site, model, key, few, fractions, side) if fractions else None,
         aggregated=aggregated,
         correlation=_correlation(site, model, key, few, scores),
-        depth=grid_facts.over_depth(
-            site, title, methods, layers, scores, run.clusters, protocol.random_score
-        ),
+        depth=grid_facts.over_depth(site, title, lines, protocol.random_score),
+        depth_lines=lines,
         smoothed=grid_facts.smoothed(methods, scores, run.clusters),
     )
 
