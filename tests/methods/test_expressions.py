@@ -158,3 +158,13 @@ def test_transforms_apply_left_to_right_at_the_resolution_of_the_layer(golden_mo
     native = (model.activation(x, "layer2") * model.gradient(x, target, "layer2").gradient).sum(1)
     expected = resize(smooth(native.abs(), 3), 32, 32)
     torch.testing.assert_close(hp.explain(model, x, target, "ixg@layer2|abs|smooth(3)"), expected)
+
+
+@pytest.mark.parametrize(("side", "size"), [(448, 129), (128, 37), (56, 17), (28, 9)])
+def test_a_smoothing_kernel_scales_with_the_map(side, size):
+    """The kernels of 129, 17 and 9 px of Rao et al. have the same relative size."""
+    maps = torch.rand(2, side, side)
+    scaled = Expression.parse("ixg|smooth(129, of=448)").transforms[0]
+    direct = Expression.parse(f"ixg|smooth({size})").transforms[0]
+    (entry, arguments), (_, plain) = scaled, direct
+    assert torch.equal(entry.function(maps, **arguments), entry.function(maps, **plain))

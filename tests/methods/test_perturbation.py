@@ -555,3 +555,15 @@ def test_double_precision_agrees(additive):
             hp.explain(double, x.double(), target, method),
             2e-4,
         )
+
+
+def test_windows_scale_with_the_input():
+    """A window of 16 px of 448 is one of 2 px on an image of 64, and its stride 1."""
+    model = hp.load_model("paperbirds/vgg")
+    data = hp.load_data("paperbirds:test", model, limit=2)
+    x = model.normalize(torch.stack([data.load(i).image for i in range(2)]))
+    target = torch.tensor(data.labels)
+    scaled = hp.explain(model, x, target, "occlusion(size=64, stride=64, of=448)")
+    direct = hp.explain(model, x, target, "occlusion(size=9, stride=9)")
+    assert torch.equal(scaled, direct)
+    assert Expression.parse("occlusion(size=64, stride=64, of=448)").cost is not None

@@ -539,7 +539,8 @@ class Expression:
             transform.apply(torch.zeros(1, 2, 2), bound, Rng(0, [""]))
             transforms.append((transform, bound))
             signed = signed and not transform.removes_sign
-            labels.append(str(Call(transform.id, tuple(bound.values()))))
+            given = tuple(value for value in bound.values() if value is not None)
+            labels.append(str(Call(transform.id, given)))
             canonical.append(f"{Call(transform.id, (), bound)}{_source_suffix(transform.revision)}")
         noise_key = ""
         if noise:

@@ -106,13 +106,20 @@ def baseline_fill(
 # Occlusion
 
 
-def _window(size: int | None, stride: int | None, at_input: bool = True) -> tuple[int, int]:
+def _window(
+    size: int | None, stride: int | None, of: int | None, side: int, at_input: bool = True
+) -> tuple[int, int]:
+    """Return the side of windows and their distance, both scaled if they are meant for ``of``."""
     size = size or (16 if at_input else 5)
-    return size, stride or max(1, size // 2)
+    stride = stride or max(1, size // 2)
+    if of is None:
+        return size, stride
+    return max(1, round(size * side / of)), max(1, round(stride * side / of))
 
 
 def _occlusions(arguments: Mapping[str, Any]) -> tuple[int, int]:
-    size, stride = _window(arguments["size"], arguments["stride"])
+    given = (arguments["size"], arguments["stride"], arguments["of"])
+    size, stride = _window(*given, arguments["side"])
     along_a_side = len(windows(arguments["side"], size, stride, arguments["compat"]))
     return along_a_side**2 + 1, 0
 
@@ -126,6 +133,7 @@ def occlusion(
     rng: Rng,
     size: Count | None = None,
     stride: Count | None = None,
+    of: Count | None = None,
     baseline: BaselineName = "zero",
     baseline_prepared: Mapping[str, Tensor] | None = None,
     score: ScoreName = "logit",
@@ -143,13 +151,15 @@ def occlusion(
         rng: The samples' noise, for the baseline.
         size: The side of the window; by default 16 px at the input and 5 at other layers.
         stride: The distance between windows; by default half the size.
+        of: The height of the input that size and stride are meant for; at other heights they are
+            scaled. By default they are in pixels.
         baseline: What removed pixels become.
         baseline_prepared: What the baseline has prepared, if it prepares.
         score: What to explain of the target: ``logit``, ``softmax`` or ``logprob``.
         compat: ``xplique`` takes whole windows only, and does not divide.
     """
-    size, stride = _window(size, stride, model.start_layer == "input")
     height, width = x.shape[2:]
+    size, stride = _window(size, stride, of, height, model.start_layer == "input")
     if stride > size:
         raise HeatproofError(f"occlusion: stride={stride} leaves gaps between windows of {size} px")
     down, along = (windows(side, size, stride, compat).to(x) for side in (height, width))

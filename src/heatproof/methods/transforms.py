@@ -13,7 +13,7 @@ from torch import Tensor
 
 from heatproof.methods.base import transform
 from heatproof.tensor.curves import removal_order
-from heatproof.tensor.filters import Odd, gaussian, separable
+from heatproof.tensor.filters import Odd, gaussian, scaled_odd, separable
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.patches import bands_of
 from heatproof.tensor.soundness import relative
@@ -35,8 +35,17 @@ def positive_part(maps: Tensor) -> Tensor:
 
 
 @transform("smooth")
-def smooth(maps: Tensor, size: Odd) -> Tensor:
-    """Gaussian of K×K px, σ = K/4, zeros beyond the border (Rao et al. 2024)."""
+def smooth(maps: Tensor, size: Odd, of: Annotated[int, Field(ge=1)] | None = None) -> Tensor:
+    """Gaussian of K×K px, σ = K/4, zeros beyond the border (Rao et al. 2024).
+
+    Args:
+        maps: Maps of shape ``(B, h, w)``.
+        size: The side K of the kernel.
+        of: The side of the maps that ``size`` is meant for; on other maps the kernel has the same
+            relative size, rounded to an odd number. By default ``size`` is in pixels of the map.
+    """
+    if of is not None:
+        size = scaled_odd(size, maps.shape[1] / of)
     return separable(maps[:, None], gaussian(size, size / 4), "constant")[:, 0]
 
 

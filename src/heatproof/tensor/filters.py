@@ -19,6 +19,11 @@ def _odd(size: int) -> int:
 Odd = Annotated[int, Field(ge=1), AfterValidator(_odd)]
 
 
+def scaled_odd(size: int, factor: float) -> int:
+    """Return the odd number that is nearest to a size times a factor, at least 1."""
+    return max(1, 2 * round((size * factor - 1) / 2) + 1)
+
+
 def gaussian(size: int, sigma: float) -> Tensor:  # (size,)
     """Return a Gaussian kernel that sums to 1."""
     offsets = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
