@@ -116,10 +116,11 @@ class Forecast:
 
 def forecast(plan: Plan) -> Forecast:
     """Forecast time, memory and disk from one timed batch in each direction."""
-    models = {task.subject: task.model for task in plan.tasks}
+    tasks = {task.subject: task for task in plan.tasks}
     seconds = {}
     for subject, cost in plan_cost(plan).items():
-        forward, backward = _seconds_per_image(models[subject], plan.batch_size)
+        task = tasks[subject]
+        forward, backward = _seconds_per_image(task.model, plan.rows_per_pass(task))
         seconds[subject] = cost.forwards * forward + cost.backwards * backward
     memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else peak_memory()
     return Forecast(seconds, memory, sum(_disk(task, plan.keep_maps) for task in plan.tasks))

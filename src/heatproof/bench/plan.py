@@ -12,6 +12,7 @@ from heatproof.baselines import Baseline
 from heatproof.bench.layout import ModelView
 from heatproof.data.base import Data, PartData, code_of
 from heatproof.data.catalog import Batch, load_batch
+from heatproof.data.grids import Grids
 from heatproof.data.reference import Reference, reference_for
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.files import content_hash
@@ -101,6 +102,14 @@ class Plan:
     seed: int
     batch_size: int
     keep_maps: int
+
+    def rows_per_pass(self, task: Task) -> int:
+        """Return the samples in one pass of a task: a grid of 2×2 images counts as four images.
+
+        The memory of a pass then depends on ``batch_size`` alone, not on the size of grids.
+        """
+        images = task.data.side**2 if isinstance(task.data, Grids) else 1
+        return max(1, self.batch_size // images)
 
 
 def make_plan(

@@ -94,7 +94,7 @@ def _finished_rows(rows: list[Row], task: Task) -> list[Row]:
 def _run_task(plan: Plan, store: Store, open_task: _OpenTask, batch: Batch) -> None:
     """Compute the missing records of a task and store them with those that were there."""
     task, done, missing = open_task
-    size = plan.batch_size
+    size = plan.rows_per_pass(task)
     counts_before = task.model.pass_counts.copy()
     while True:
         try:
