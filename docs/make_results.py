@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,13 @@ import heatproof as hp
 from heatproof.analysis import soundness
 from heatproof.analysis.intervals import Estimate, bootstrap_aggregates
 from heatproof.analysis.ranks import CONTROL, Standings, agreement, ranked_layers, standings
+from heatproof.report.run_data import Run
+from heatproof.report.sections import grids as grids_section
+from heatproof.report.sections import retraining as retraining_section
+from heatproof.report.sections import soundness as soundness_section
+from heatproof.report.sections.models import accuracy as model_accuracy
+from heatproof.report.sections.models import similarity as similarity_section
+from heatproof.report.site import Site
 
 BLOCK = re.compile(r"(<!-- results: (\w+) (\S+)((?: \S+=[^ \n]*)*) -->\n).*?(<!-- end -->)", re.S)
 Options = dict[str, str]
@@ -170,7 +178,102 @@ def levels(directory: Path, options: Options) -> str:
     return lines(["model", "method", *(f"@{level:g}" for level in wanted)], rows)
 
 
+def percent(e: Estimate) -> str:
+    return f"{100 * e.value:.1f} % ({100 * e.low:.1f}–{100 * e.high:.1f})"
+
+
+def points(e: Estimate) -> str:
+    ends = (f"{100 * end:+.1f}".replace("-", "−") for end in e)
+    return "{} ({} to {})".format(*ends)
+
+
+def accuracy(directory: Path, options: Options) -> str:
+    """Accuracy before and after fine-tuning, and its paired change, in percent."""
+    run = Run(result(directory).store)
+    (table,) = model_accuracy.content(run)
+    wanted = ("intact", "worst", "whichever")
+    columns = [list(table.columns).index(name) for name in wanted]
+    rows = []
+    for model, lines_of in table.models.items():
+        by_label = {row.label: row for row in lines_of}
+        cells = [model.removeprefix("paperbirds/")]
+        for c in columns:
+            before, after = (by_label[label].estimates[c].value for label in BEFORE_AFTER)
+            cells.append(f"{100 * before:.1f} → {100 * after:.1f}")
+            if c != columns[0]:
+                cells.append(points(by_label["change"].estimates[c]))
+        rows.append(cells)
+    head = ["model", "intact images", "without the worst patch", "change"]
+    return lines([*head, "whichever patch is deleted", "change"], rows)
+
+
+BEFORE_AFTER = ("original", "fine-tuned")
+
+
+def similarity(directory: Path, options: Options) -> str:
+    """How far networks are from their fine-tuned copies and from each other."""
+    rows = []
+    for pair in similarity_section._pairs(Run(result(directory).store)):
+        cells = [pair.label, "itself, fine-tuned" if pair.same else "another network"]
+        for measure in ("softmax", "cam"):
+            found = pair.difference(measure)
+            cells.append("–" if found is None else estimate3(found[0]))
+        rows.append(cells)
+    return lines(["pair", "compared with", "probability of the label", "Grad-CAM"], rows)
+
+
+def estimate3(e: Estimate) -> str:
+    return "{:.3f} ({:.3f}–{:.3f})".format(*e)
+
+
+def retraining(directory: Path, options: Options) -> str:
+    """Accuracy of networks that were trained on altered images."""
+    with TemporaryDirectory() as folder:
+        content = retraining_section.content(Run(result(directory).store), Site(Path(folder)))
+    rows = [[r.trained_on, r.evaluated_on, percent(r.accuracy)] for r in content.rows]
+    return lines(["trained on", "evaluated on", "accuracy"], rows)
+
+
+def distances(directory: Path, options: Options) -> str:
+    """The least distance between the curves of changed maps, and what chance would give."""
+    with TemporaryDirectory() as folder:
+        content = soundness_section.content(Run(result(directory).store), Site(Path(folder)))
+    (compared,) = [m.distinct for m in content.models if m.distinct is not None]
+    labels = list(compared.distances)
+    rows = []
+    for i, (trio, _) in enumerate(compared.trios):
+        each = [compared.distances[label].each[i] for label in labels]
+        cells = [f"{number(d.value)} ({number(d.chance)})" for d in each]
+        rows.append([f"`{trio.base}`", trio.scheme, *cells])
+    means = [compared.distances[label] for label in labels]
+    rows.append(
+        ["mean ± deviation", "", *(f"{number(d.mean.value)} ± {number(d.spread)}" for d in means)]
+    )
+    return lines(["method", "scheme", *labels], rows)
+
+
+def smoothed(directory: Path, options: Options) -> str:
+    """Mean localization under each kernel, and the correlation with Grad-CAM."""
+    with TemporaryDirectory() as folder:
+        content = grids_section.content(Run(result(directory).store), Site(Path(folder)))
+    rows = []
+    for model in content.models:
+        for setting in model.settings:
+            if setting.label != options.get("protocol", setting.label) or not setting.smoothed:
+                continue
+            widths = setting.smoothed.widths
+            for row in setting.smoothed.rows:
+                cells = [f"{estimate(s.mean)}, ρ {number(s.rho)}" if s else "–" for s in row.scores]
+                rows.append([model.model.removeprefix("paperbirds/"), f"`{row.method}`", *cells])
+    return lines(["model", "method", *(f"K = {w}" for w in widths)], rows)
+
+
 TABLES: dict[str, Callable[[Path, Options], str]] = {
+    "accuracy": accuracy,
+    "similarity": similarity,
+    "retraining": retraining,
+    "distances": distances,
+    "smoothed": smoothed,
     "scores": scores,
     "correlations": correlations,
     "stability": stability,

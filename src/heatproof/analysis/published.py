@@ -229,8 +229,9 @@ class _Run:
         method = self._method(entry.method) if entry.method else ""
         if method is None:
             return None
-        quantity = next(f for name, f in QUANTITIES.items() if entry.quantity.startswith(name))
-        found = quantity(self, model, protocol, method, entry)
+        quantities = (f for name, f in QUANTITIES.items() if entry.quantity.startswith(name))
+        quantity = next(quantities, None)  # None: only the report computes it
+        found = quantity and quantity(self, model, protocol, method, entry)
         if found is None:
             return None
         reasons = []

@@ -11,6 +11,7 @@ import torch
 from markupsafe import Markup
 
 from heatproof.analysis.distinctness import Distinct, Pair, Trio, distinct, trios
+from heatproof.analysis.published import published_table
 from heatproof.analysis.ranks import Key
 from heatproof.report import pictures
 from heatproof.report.charts import Axis, Trace, traces
@@ -50,6 +51,7 @@ class Content:
     panels: list[Panel]
     schemes: list[str]
     kinds: list[tuple[str, str]]
+    published: str  # what the paper reports
 
 
 def content(
@@ -101,7 +103,15 @@ def content(
         panels=_panels(site, kept, compared),
         schemes=list(dict.fromkeys(trio.scheme for trio in compared)),
         kinds=list(KINDS.items()),
+        published=_published(),
     )
+
+
+def _published() -> str:
+    """Return the means that Li et al. report, with what they were measured on."""
+    table = published_table("li2024/table1")
+    values = ", ".join(f"{entry.row} {entry.value:.3f}" for entry in table.entries)
+    return f"Li et al., Table 1 ({table.data}), report the means {values}."
 
 
 def _figure(label: str, metric: Mapping[str, Curve], titles: tuple[str, str], trio: Trio) -> Markup:
