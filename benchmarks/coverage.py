@@ -21,6 +21,7 @@ from typing import cast
 import numpy as np
 import pandas as pd
 import torch
+from scipy.stats import spearmanr
 
 from heatproof.analysis import accuracy, ranks
 from heatproof.analysis.compare import gap
@@ -28,6 +29,7 @@ from heatproof.analysis.distinctness import Trio, distinct, random_halves
 from heatproof.analysis.intervals import Estimate, bootstrap_means, rank_bounds
 from heatproof.analysis.intervals import rank as rank_of
 from heatproof.analysis.soundness import at_levels, points
+from heatproof.analysis.tradeoff import tradeoff
 from heatproof.protocols import make_protocol
 from heatproof.protocols.soundness import Soundness
 
@@ -151,6 +153,45 @@ def rank_interval(step: float, samples: int) -> Scenario:
     return Scenario(f"10 methods, {step} apart, n = {samples}", simulate)
 
 
+def mean_rank(step: float, apart: float, count: int, samples: int) -> Scenario:
+    """The mean rank of ten methods over several settings; its interval is the mean of theirs."""
+    deviations = np.random.default_rng(3).standard_normal((count, 10))
+    truth = step * np.arange(10) + apart * deviations
+    true = rank_of(truth, True).mean(0)
+
+    def simulate(rng: np.random.Generator) -> list[Outcome]:
+        means, draws = draw_tables(truth, samples, rng)
+        pairs = zip(means, draws, strict=True)
+        bounds = np.mean([rank_bounds(m, d, True) for m, d in pairs], axis=0)
+        found = zip(rank_of(means, True).mean(0), *bounds, strict=True)
+        return [(Estimate(*ends), t) for ends, t in zip(found, true, strict=True)]
+
+    return Scenario(f"10 methods, {count} settings, {step} ± {apart}, n = {samples}", simulate)
+
+
+def trade_off(spread: float, noise: float, samples: int) -> Scenario:
+    """The rank correlation of two measures over eleven baselines.
+
+    Args:
+        spread: How far the baselines' true means are apart.
+        noise: How far the second measure is from minus the first, over the baselines.
+        samples: The number of images.
+    """
+    first = spread * np.random.default_rng(4).standard_normal(11)
+    second = -first + noise * np.random.default_rng(5).standard_normal(11)
+    truth = np.stack([first, second])
+    true = float(spearmanr(first, second).statistic)
+
+    def simulate(rng: np.random.Generator) -> list[Outcome]:
+        shared = 0.3 * rng.standard_normal((2, samples, 1))
+        tables = truth[:, None] + shared + 0.2 * rng.standard_normal((2, samples, 11))
+        found = tradeoff(*tables, resamples=RESAMPLES, seed=int(rng.integers(2**31)))
+        assert found is not None
+        return [(found.correlation, true)]
+
+    return Scenario(f"baselines {spread} ± {noise}, n = {samples}", simulate)
+
+
 def rankings(step: float, apart: float, count: int, methods: int, samples: int) -> Scenario:
     """Rankings under several settings; methods differ by ``step``, settings by ``apart``."""
     deviations = np.random.default_rng(3).standard_normal((count, methods))
@@ -267,6 +308,12 @@ KINDS = [
     Kind("proportion", True, [proportion(p, n) for p in (0.5, 0.9) for n in (40, 128)], 2000),
     Kind("change of a proportion", True, [change(0.8, 0.6, 64), change(0.95, 0.9, 128)], 2000),
     Kind("rank", False, [rank_interval(s, n) for s in (0.01, 0.05, 0.2) for n in (32, 128)]),
+    Kind("mean rank", False, [mean_rank(s, 0.03, 4, n) for s in (0.02, 0.1) for n in (32, 128)]),
+    Kind(
+        "trade-off",
+        False,
+        [trade_off(s, e, n) for s, e in ((0.1, 0.03), (0.1, 0.1), (0.02, 0.02)) for n in (32, 128)],
+    ),
     Kind(
         "agreement of rankings",
         False,

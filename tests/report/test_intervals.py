@@ -21,6 +21,14 @@ RUNS = {
     "baselines": (["paperbirds/vgg"], [{"name": "sds", "baseline": ["zero", "mean", "uniform"]}]),
     "grids": (["paperbirds/vgg"], ["gridpg(grids=6, confidence=0)", "difull(grids=6)"]),
     "fine-tuned": (["paperbirds/vgg"], ["sds", "idsds"]),
+    "values": (
+        ["paperbirds/vgg"],
+        [
+            "soundness(first=0.9, last=0.1, step=0.1, eps=0.05)",
+            "completeness",
+            "deletion(score=correct, of=label)",
+        ],
+    ),
 }
 COLUMNS = (("mean", "low", "high"), ("rank", "rank_low", "rank_high"))
 

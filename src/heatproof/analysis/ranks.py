@@ -7,8 +7,9 @@ ranked within a layer.
 
 A draw adds noise to every ranking, so drawn rankings agree less than the estimated ones, and these
 less than the true ones. Percentiles of draws therefore miss the truth where rankings agree well.
-Intervals of agreement extend to what the rankings would give if every rank were moved by two of its
-standard errors towards the mean rank of its method, or away from it (docs/statistics.md).
+Intervals of agreement extend to what the rankings would give if every rank were moved towards the
+mean rank of its method, by `REACH` of its standard errors; or away from it where rankings disagree
+(docs/statistics.md).
 """
 
 from __future__ import annotations
@@ -415,7 +416,8 @@ def measure_agreement(measure: Measure, ranks: np.ndarray, draws: np.ndarray) ->
         draws: The rankings in each bootstrap draw, ``(R, K, M)``.
 
     Returns:
-        The measure with an interval that allows for rankings that agree more, or less.
+        The measure with an interval: from draws, which agree less than the true rankings, to
+        rankings without the noise that made them agree less.
     """
     draws = draws[np.isfinite(draws).all((1, 2))]
     estimate = Estimate.of(float(measure(ranks)), measure(draws))
@@ -423,9 +425,13 @@ def measure_agreement(measure: Measure, ranks: np.ndarray, draws: np.ndarray) ->
         return estimate
     reach = REACH * np.sqrt(((draws - ranks) ** 2).mean(0))
     apart = ranks - ranks.mean(0)
-    towards = ranks - np.clip(apart, -reach, reach)
-    away = ranks + np.sign(apart) * reach
-    ends = [float(measure(moved.round(9))) for moved in (towards, away)]
+    moved = []
+    correlations = _mean_correlation(draws)
+    if np.quantile(correlations, 0.975) > 0:  # they may agree: without noise they agree more
+        moved.append(ranks - np.clip(apart, -reach, reach))
+    if np.quantile(correlations, 0.025) < 0:  # they may disagree
+        moved.append(ranks + np.sign(apart) * reach)
+    ends = [float(measure(rankings.round(9))) for rankings in moved]
     ends = [end for end in ends if np.isfinite(end)]
     low = min([estimate.low, *ends])
     high = max([estimate.high, *ends])
