@@ -93,7 +93,7 @@ def scores(directory: Path, options: Options) -> str:
     rows = options.get("rows", "method").split(",")
     columns = [c for c in options.get("columns", "model,protocol").split(",") if c]
     cells = {}
-    for line in frame.to_dict("records"):
+    for line in frame[frame["n"] > 0].to_dict("records"):
         place = tuple(str(line[c]) for c in rows), tuple(str(line[c]) for c in columns)
         cells[place] = interval(line["mean"], line["low"], line["high"])
     heads = list(dict.fromkeys(column for _, column in cells))
@@ -111,7 +111,11 @@ def controls(directory: Path) -> list[str]:
 
 
 def correlations(directory: Path, options: Options) -> str:
-    """Rank correlation of every two settings of a model, over its methods without controls."""
+    """Rank correlation of every two settings of a model, over its methods without controls.
+
+    ``reference`` names a setting that one of the two must be, such as ``idsds,16,zero``.
+    """
+    labels = Run(result(directory).store).setting_labels
     blocks = []
     for standing in ranks(directory):
         if options.get("model", standing.model) != standing.model:
@@ -123,10 +127,12 @@ def correlations(directory: Path, options: Options) -> str:
         agreed = agreement(rankings, controls(directory))
         if agreed is None:
             continue
-        names = [" ".join(part for part in key if part) for key in standing.settings]
+        names = [labels[key] for key in standing.settings]
+        wanted = options.get("reference", "").replace(",", " · ")
         rows = []
         for (a, b), value in agreed.pairs.items():
-            rows.append([names[a], names[b], estimate(value)])
+            if not wanted or wanted in (names[a], names[b]):
+                rows.append([names[a], names[b], estimate(value)])
         head = [f"{standing.model}, {len(agreed.methods)} methods", "", "rank correlation"]
         blocks.append(lines(head, rows))
     return "\n".join(blocks)
