@@ -84,6 +84,9 @@ def chosen(frame: pd.DataFrame, options: Options) -> pd.DataFrame:
     for column, values in options.items():
         if column in frame:
             frame = frame[frame[column].astype(str).isin(values.split(","))]
+    if part := options.get("setting_has"):  # a part of the settings, where a protocol has several
+        other = ~frame["setting"].str.contains(part.partition("=")[0], regex=False)
+        frame = frame[other | frame["setting"].str.contains(part, regex=False)]
     return frame
 
 
@@ -95,6 +98,8 @@ def scores(directory: Path, options: Options) -> str:
     cells = {}
     for line in frame[frame["n"] > 0].to_dict("records"):
         place = tuple(str(line[c]) for c in rows), tuple(str(line[c]) for c in columns)
+        if place in cells:
+            sys.exit(f"{directory}: two numbers for {place}; add a column or choose a setting")
         cells[place] = interval(line["mean"], line["low"], line["high"])
     heads = list(dict.fromkeys(column for _, column in cells))
     body = []
