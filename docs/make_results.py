@@ -26,6 +26,7 @@ from heatproof.analysis import soundness
 from heatproof.analysis.intervals import Estimate, bootstrap_aggregates
 from heatproof.analysis.ranks import CONTROL, Standings, agreement, ranked_layers, standings
 from heatproof.report.run_data import Run
+from heatproof.report.sections import curves as curves_section
 from heatproof.report.sections import grids as grids_section
 from heatproof.report.sections import retraining as retraining_section
 from heatproof.report.sections import soundness as soundness_section
@@ -279,7 +280,52 @@ def smoothed(directory: Path, options: Options) -> str:
     return lines(["model", "method", *(f"K = {w}" for w in widths)], rows)
 
 
+@cache
+def curves(directory: Path) -> curves_section.Content:
+    with TemporaryDirectory() as folder:
+        return curves_section.content(Run(result(directory).store), Site(Path(folder)))
+
+
+def tradeoff(directory: Path, options: Options) -> str:
+    """Rank correlation of distance and remaining information over the baselines."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    distances: dict[str, None] = {}
+    for model in curves(directory).models:
+        for found in model.tradeoffs:
+            for figure in found.figures:
+                distances[figure.distance] = None
+                key = (model.model.removeprefix("paperbirds/"), found.method, found.measure)
+                cell = "–" if figure.trade is None else estimate(figure.trade.correlation)
+                rows.setdefault(key, []).append(cell)
+    head = ["model", "order of removal", "measure of the information left", *distances]
+    return lines(
+        head,
+        [[model, f"`{order}`", *rest, *cells] for (model, order, *rest), cells in rows.items()],
+    )
+
+
+def baselines(directory: Path, options: Options) -> str:
+    """Distance and information left under each baseline, and what the model makes of it alone."""
+    wanted = options.get("protocol", "deletion")
+    rows = []
+    for model in curves(directory).models:
+        strips = {strip.baseline: strip for strip in model.strips.rows} if model.strips else {}
+        for row in model.rows:
+            if row.protocol != wanted:
+                continue
+            strip = strips.get(row.baseline)
+            alone = ["–", "–"] if strip is None else [f"{strip.entropy:.2f}", f"{strip.norm:.3g}"]
+            means = [number(row.means[name].value) for name in ("ood", "ood-raw", "negentropy")]
+            name = model.model.removeprefix("paperbirds/")
+            rows.append([name, f"`{row.baseline}`", *alone, *means, estimate(row.beyond["ood"])])
+    head = ["model", "baseline", "entropy of the bare baseline", "length of its embedding"]
+    head += ["distance, normalised", "distance, raw", "information left", "fraction out of domain"]
+    return lines(head, rows)
+
+
 TABLES: dict[str, Callable[[Path, Options], str]] = {
+    "tradeoff": tradeoff,
+    "baselines": baselines,
     "accuracy": accuracy,
     "similarity": similarity,
     "retraining": retraining,
