@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -248,27 +248,30 @@ def _tasks(
             or method_reasons[expression.canonical]
         )
 
+    # What is the same in every shard is computed once.
+    evaluated: list[tuple[list[Any], Protocol, Expression, str]] = []
+    for protocol in protocols:
+        of_protocol = [protocol.canonical, protocol.target_policy, _baseline_version(protocol)]
+        protocol_needs_reference = protocol.needs_reference
+        for expression in expressions:
+            needs_reference = protocol_needs_reference or expression.needs_reference
+            content = [
+                *of_protocol,
+                expression.canonical,
+                layers[expression.canonical],
+                reference_key if needs_reference else "",
+            ]
+            evaluated.append((content, protocol, expression, reason(protocol, expression)))
     weights = model.fingerprint()
     code = _data_code(data)
     for start in range(0, len(data.ids), SHARD_SIZE):
         indices = range(start, min(start + SHARD_SIZE, len(data.ids)))
         shard = [(data.ids[i], data.fingerprints[i], data.labels[i]) for i in indices]
-        block = [data.name, shard, weights, model.backend, seed, *code]
-        records = []
-        for protocol in protocols:
-            for expression in expressions:
-                needs_reference = protocol.needs_reference or expression.needs_reference
-                content = [
-                    *block,
-                    protocol.canonical,
-                    protocol.target_policy,
-                    _baseline_version(protocol),
-                    expression.canonical,
-                    layers[expression.canonical],
-                    reference_key if needs_reference else "",
-                ]
-                not_applicable = reason(protocol, expression)
-                records.append(Record(_hash(content), protocol, expression, not_applicable))
+        key_of = _keys([data.name, shard, weights, model.backend, seed, *code])
+        records = [
+            Record(key_of(content), protocol, expression, not_applicable)
+            for content, protocol, expression, not_applicable in evaluated
+        ]
         name = _task_name(model_name, view.key, start, [data.ids[i] for i in indices])
         yield Task(name, model_name, view.key, model, data, indices, tuple(records), images)
 
@@ -343,6 +346,12 @@ def _data_code(data: Data) -> list[str]:
 
 def _baseline_version(protocol: Protocol) -> int | str:
     return Baseline.parse(protocol.baseline_name).entry.revision if protocol.baseline_name else 0
+
+
+def _keys(beginning: list[Any]) -> Callable[[list[Any]], str]:
+    """Return a function that hashes lists with the same beginning, which is written once."""
+    written = json.dumps(beginning)[:-1]
+    return lambda rest: content_hash(f"{written}, {json.dumps(rest)[1:]}", length=24)
 
 
 def _hash(content: Any) -> str:
