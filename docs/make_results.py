@@ -323,7 +323,25 @@ def baselines(directory: Path, options: Options) -> str:
     return lines(head, rows)
 
 
+def layers(directory: Path, options: Options) -> str:
+    """Mean scores of each method, from layer to layer."""
+    frame = chosen(summary(directory), options)
+    facts = result(directory).store.plan().methods
+    cells = {}
+    for line in frame[frame["n"] > 0].to_dict("records"):
+        known = facts[line["method"]]
+        text = interval(line["mean"], line["low"], line["high"])
+        cells[f"`{known.layerless}`", known.layer] = text
+    names = list(dict.fromkeys(layer for _, layer in cells))
+    body = [
+        [method, *(cells.get((method, layer), "–") for layer in names)]
+        for method in dict.fromkeys(method for method, _ in cells)
+    ]
+    return lines(["method", *names], body)
+
+
 TABLES: dict[str, Callable[[Path, Options], str]] = {
+    "layers": layers,
     "tradeoff": tradeoff,
     "baselines": baselines,
     "accuracy": accuracy,
