@@ -1,5 +1,7 @@
 """The studies that ship, the index of figures, and changes from the command line."""
 
+from pathlib import Path
+
 import pytest
 
 from heatproof.bench.changes import Changes, find_weights
@@ -140,3 +142,12 @@ def test_a_spec_takes_the_weights_of_a_directory(tmp_path):
     spec = load_spec("hesse2024/imagenet/table6", Changes(weights_dir=tmp_path))
     assert spec.models[0].weights == str(tmp_path / "resnet50.pth")
     assert spec.models[0].fine_tuned_weights is None
+
+
+def test_the_page_of_figures_has_every_figure_and_its_studies():
+    page = (Path(__file__).parents[2] / "docs" / "figures.md").read_text(encoding="utf-8")
+    for figure in figures().values():
+        for study in (figure.study, figure.full):
+            assert not study or f"`{figure.paper}/{study}`" in page
+        title = figure.name.replace("fig", "Fig. ").replace("table", "Table ")
+        assert f"| {title} |" in page
