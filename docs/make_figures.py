@@ -94,7 +94,9 @@ def rounded(n: int) -> str:
 
 
 def row(figure: Figure, costs: dict[str, list[int]]) -> str:
-    title = figure.name.replace("fig", "Fig. ").replace("table", "Table ")
+    title = figure.name
+    for short, long in (("fig", "Fig. "), ("table", "Table "), ("prop", "Prop. ")):
+        title = title.replace(short, long)
     if figure.without:
         return f"| {title} | – | | | {figure.without} |"
     embedded = f"{figure.paper}/{figure.study}"

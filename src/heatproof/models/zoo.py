@@ -21,6 +21,7 @@ from heatproof.errors import HeatproofError, unknown
 from heatproof.models import download
 from heatproof.models.checkpoint import load_weights, metadata
 from heatproof.models.invariance import invariance
+from heatproof.models.linear import linear
 from heatproof.models.model import Model
 from heatproof.models.nets import (
     CIFAR10_NETS,
@@ -388,6 +389,11 @@ def _cifar(name: str, nets: Mapping[str, Net], weights: Weights) -> Model:
 @loader("rao2024/")
 def _rao2024(name: str, weights: Weights) -> Model:
     return invariance(name)
+
+
+@loader("picard2024/")
+def _picard2024(name: str, weights: Weights) -> Model:
+    return linear(name)
 
 
 def _published(name: str, weights: Weights) -> Model:
