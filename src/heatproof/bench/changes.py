@@ -131,7 +131,7 @@ def find_weights(
         entry: dict[str, Any] = {"weights": str(file)}
         for fine_tuning in fine_tunings:
             stem = f"{short}-{slug(fine_tuning)}"
-            fine_tuned = _first_file(directory, stem)
+            fine_tuned = _first_file(directory, stem, _authors_file(short, fine_tuning))
             if fine_tuned is None:
                 missing.append(_missing_fine_tuned(name, stem, fine_tuning))
             entry.setdefault("fine_tuned_weights", {})[fine_tuning] = str(fine_tuned)
@@ -145,6 +145,12 @@ def _first_file(directory: Path, stem: str, published: str = "") -> Path | None:
     names = [published] if published else []
     names += [f"{stem}{suffix}" for suffix in WEIGHT_SUFFIXES]
     return next((directory / name for name in names if (directory / name).is_file()), None)
+
+
+def _authors_file(short: str, fine_tuning: str) -> str:
+    """Return how Hesse et al. call weights that they fine-tuned with their default settings."""
+    name = short.replace("-", "_")
+    return f"{name}_imagenet1000_checkpoint_best.pth.tar" if fine_tuning == "16/zero" else ""
 
 
 def _missing_weights(name: str, short: str, source: download.Source) -> str:

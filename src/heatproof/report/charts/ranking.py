@@ -19,7 +19,7 @@ BOTTOM = 30.0
 
 @dataclass(frozen=True)
 class Mark:
-    """One method in a ranking; ``note`` stands where there is no score."""
+    """One method in a ranking; ``note`` stands where there is no score, a rank of nan for none."""
 
     label: str
     family: str
@@ -32,7 +32,12 @@ class Mark:
 
 
 def ranking(
-    marks: Sequence[Mark], axis: Axis, random_score: float | None, title: str, room: float = 196
+    marks: Sequence[Mark],
+    axis: Axis,
+    random_score: float | None,
+    title: str,
+    room: float = 196,
+    line: str = "random map",
 ) -> Markup:
     """Draw means and intervals of all methods, one row each.
 
@@ -42,6 +47,7 @@ def ranking(
         random_score: Score of a random map, drawn as a dashed line, or None if it is unknown.
         title: Title for screen readers.
         room: Width of the axis in px.
+        line: What the dashed line is.
     """
     left = 36 + label_width([m.label for m in marks], shortest=11)
     right = left + room
@@ -49,23 +55,25 @@ def ranking(
     bottom = TOP + ROW * len(marks)
     parts = top_axis(axis, left, right, TOP, bottom)
     if random_score is not None:
-        parts += _random_line(axis.position(random_score, left, right), left, right, bottom)
+        parts += _line(axis.position(random_score, left, right), left, right, bottom, line)
     for i, method in enumerate(marks):
         parts.append(_row(method, axis, left, right, width, TOP + ROW * (i + 0.5)))
     return svg(width, bottom + BOTTOM, title, *parts, kind="ranking")
 
 
-def _random_line(x: float, left: float, right: float, bottom: float) -> list[Markup]:
+def _line(x: float, left: float, right: float, bottom: float, label: str) -> list[Markup]:
     label_x = min(max(x, left + 20), right - 30)
     return [
         tag("line", class_="random", x1=x, x2=x, y1=TOP, y2=bottom + 6),
-        tag("text", "random map", class_="tick", x=label_x, y=bottom + 20, text_anchor="middle"),
+        tag("text", label, class_="tick", x=label_x, y=bottom + 20, text_anchor="middle"),
     ]
 
 
 def _row(method: Mark, axis: Axis, left: float, right: float, width: float, y: float) -> Markup:
     scored = math.isfinite(method.mean)
     rank = f"{method.rank:.0f}" if scored else "–"
+    if scored and math.isnan(method.rank):
+        rank = ""
     parts = [
         row_background(0, y - ROW / 2, width, ROW),
         tag("text", rank, class_="rank", x=20, y=y + 4, text_anchor="end"),

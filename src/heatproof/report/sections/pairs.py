@@ -1,0 +1,113 @@
+"""Pairs of methods that differ in one respect: signed or absolute values, logit or softmax.
+
+Hesse et al. 2024, Figs 2b, 4b and 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from heatproof.analysis.compare import gap, table
+from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.ranks import Key
+from heatproof.report import charts
+from heatproof.report.charts import Axis, Mark
+from heatproof.report.run_data import Run
+from heatproof.report.sections.base import section
+from heatproof.report.sections.common import describe_mean
+from heatproof.report.site import Figure, Site
+
+KINDS = {
+    "absolute": "Absolute in place of signed values",
+    "softmax": "The softmax explained in place of the logit",
+}
+FEWEST = 3  # pairs of a kind, below which there is no pattern to see
+ROOM = 420.0  # px for the marks
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All pairs of one kind, on one model under one setting."""
+
+    model: str
+    setting: str
+    figure: Figure
+    higher: int  # pairs whose changed method scores significantly higher
+    lower: int
+    of: int
+    better: str  # higher or lower
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template shows: comparisons by the title of their kind."""
+
+    kinds: dict[str, list[Comparison]]
+
+
+@section(
+    "pairs",
+    short="Pairs",
+    question="What do absolute values, or the softmax, change?",
+    order=35,
+)
+def content(run: Run, site: Site) -> Content | None:
+    """Compare methods with their counterparts; None if there are too few pairs."""
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    for kind, original, changed in _pairs(run):
+        pairs.setdefault(kind, []).append((original, changed))
+    kinds = {}
+    for kind, of_kind in pairs.items():
+        compared = [
+            _compare(run, site, standing.model, key, KINDS[kind], of_kind)
+            for standing in run.standings
+            for key in standing.settings
+        ]
+        found = [comparison for comparison in compared if comparison is not None]
+        if found:
+            kinds[KINDS[kind]] = found
+    return Content(kinds) if kinds else None
+
+
+def _pairs(run: Run) -> Iterator[tuple[str, str, str]]:
+    """Yield the kind, the original and the changed method of every pair."""
+    by_canonical = {facts.canonical: label for label, facts in run.methods.items()}
+    for label, facts in run.methods.items():
+        last = facts.transforms[-1].name if facts.transforms else ""
+        if last == "abs" and facts.before_last in run.methods:
+            yield "absolute", facts.before_last, label
+        of_logit = facts.canonical.replace("score=softmax", "score=logit")
+        if of_logit != facts.canonical and of_logit in by_canonical:
+            yield "softmax", by_canonical[of_logit], label
+
+
+def _compare(
+    run: Run, site: Site, model: str, key: Key, title: str, pairs: list[tuple[str, str]]
+) -> Comparison | None:
+    scores = table(run.rows, model, key)
+    marks = []
+    differences: list[Estimate] = []
+    for original, changed in pairs:
+        if original not in scores or changed not in scores:
+            continue
+        difference, samples = gap(scores[changed], scores[original], run.clusters)
+        if samples < 2:
+            continue
+        differences.append(difference)
+        tip = f"{changed} − {original}\n{describe_mean(*difference)}"
+        marks.append(Mark(original, run.family(original), *difference, float("nan"), tip, ""))
+    if len(differences) < FEWEST:
+        return None
+    marks.sort(key=lambda mark: -mark.mean)
+    axis = Axis.around([end for d in differences for end in (d.low, d.high)] + [0.0])
+    caption = f"{model}, {run.setting_labels[key]}: {title.lower()}, difference of each method"
+    return Comparison(
+        model=run.short_names[model],
+        setting=run.setting_labels[key],
+        figure=site.figure(charts.ranking(marks, axis, 0.0, caption, ROOM, "no change")),
+        higher=sum(d.low > 0 for d in differences),
+        lower=sum(d.high < 0 for d in differences),
+        of=len(differences),
+        better="higher" if run.protocols[key].higher_is_better else "lower",
+    )
