@@ -28,6 +28,14 @@ class Column(NamedTuple):
     key: Key
 
 
+class Counts(NamedTuple):
+    """How many methods, controls aside, score significantly higher or lower."""
+
+    higher: int
+    lower: int
+    of: int
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Networks side by side."""
@@ -38,6 +46,7 @@ class Comparison:
     against: str
     others: list[str]
     rows: list[MethodEstimates]  # the other columns minus the first, on the samples of both
+    counts: list[Counts]  # of each other column
 
 
 def models(run: Run, site: Site) -> list[Comparison]:
@@ -82,13 +91,25 @@ def _compare(run: Run, site: Site, label: str, columns: list[Column]) -> Compari
         ]
         rows.append(Row(method, run.family(method), tuple(spots)))
     title = f"{label}: mean score and 95 % interval of each method"
+    differences = _differences(run, columns, methods)
     return Comparison(
         label=label,
         protocol=protocol,
         figure=site.figure(charts.lattice(panels, rows, title)),
         against=columns[0].title,
         others=[column.title for column in columns[1:]],
-        rows=_differences(run, columns, methods),
+        rows=differences,
+        counts=[_count(run, differences, i) for i in range(len(columns) - 1)],
+    )
+
+
+def _count(run: Run, rows: list[MethodEstimates], column: int) -> Counts:
+    found = [r.estimates[column] for r in rows if not run.is_control(r.method)]
+    differences = [d for d in found if d is not None]
+    return Counts(
+        sum(d.low > 0 for d in differences),
+        sum(d.high < 0 for d in differences),
+        len(differences),
     )
 
 
