@@ -92,9 +92,21 @@ def test_other_data_keep_the_number_of_samples_and_drop_the_reference():
     assert "reference" not in changed
 
 
-def test_an_entry_that_is_only_a_name_takes_settings():
-    changed = Changes(settings=["protocols.0.patches=4"]).apply({"protocols": ["sds"]})
-    assert changed["protocols"] == [{"name": "sds", "patches": 4}]
+@pytest.mark.parametrize(
+    ("content", "setting", "changed"),
+    [
+        (["sds"], "patches=4", {"name": "sds", "patches": 4}),
+        ("sds", "patches=4", {"name": "sds", "patches": 4}),
+        (["sds(baseline=blur)"], "patches=4", {"name": "sds", "baseline": "blur", "patches": 4}),
+    ],
+)
+def test_an_entry_in_short_form_takes_settings(content, setting, changed):
+    settings = [f"protocols.0.{setting}"]
+    assert Changes(settings=settings).apply({"protocols": content})["protocols"] == [changed]
+
+
+def test_data_in_short_form_are_replaced():
+    assert Changes(data="folder:/x").apply({"data": "paperbirds"})["data"] == {"name": "folder:/x"}
 
 
 @pytest.mark.parametrize(
@@ -118,24 +130,28 @@ def test_a_setting_that_does_not_exist_is_explained(setting, message):
 def test_weights_are_found_by_the_name_of_the_model(tmp_path):
     for name in ("resnet50.pth", "resnet50-16-zero.safetensors", "bagnet32-2ddd53ed.pth.tar"):
         (tmp_path / name).touch()
-    found = find_weights(["torchvision:resnet50", "paperbirds/vgg"], ["16/zero"], tmp_path)
+    wanted = {"torchvision:resnet50": ["16/zero"], "paperbirds/vgg": ["16/zero"]}
+    found = find_weights(wanted, tmp_path)
     assert found == {
         "torchvision:resnet50": {
             "weights": str(tmp_path / "resnet50.pth"),
             "fine_tuned_weights": {"16/zero": str(tmp_path / "resnet50-16-zero.safetensors")},
         }
     }
-    assert "weights" in find_weights(["bagnet33"], [], tmp_path)["bagnet33"]  # as it is published
+    assert "weights" in find_weights({"bagnet33": []}, tmp_path)["bagnet33"]  # as it is published
+    (tmp_path / "vgg11.pth").touch()
+    found = find_weights({"cifar10/vgg11": []}, tmp_path)
+    assert found == {"cifar10/vgg11": {"weights": str(tmp_path / "vgg11.pth")}}
 
 
 def test_missing_weights_are_named_with_their_source(tmp_path):
     with pytest.raises(HeatproofError) as error:
-        find_weights(["bagnet33", "torchvision:vgg16"], ["16/zero"], tmp_path)
+        find_weights({"bagnet33": ["16/zero"], "torchvision:vgg16": ["16/zero"]}, tmp_path)
     message = str(error.value)
     for part in ("bagnet32-2ddd53ed.pth.tar, from https://", "vgg16-16-zero.pth", "finetune"):
         assert part in message
     with pytest.raises(HeatproofError, match="there is no directory"):
-        find_weights(["bagnet33"], [], tmp_path / "nowhere")
+        find_weights({"bagnet33": []}, tmp_path / "nowhere")
 
 
 def test_a_spec_takes_the_weights_of_a_directory(tmp_path):

@@ -427,6 +427,9 @@ def measure_agreement(measure: Measure, ranks: np.ndarray, draws: np.ndarray) ->
     apart = ranks - ranks.mean(0)
     moved = []
     correlations = _mean_correlation(draws)
+    correlations = correlations[np.isfinite(correlations)]
+    if not len(correlations):
+        return estimate
     if np.quantile(correlations, 0.975) > 0:  # they may agree: without noise they agree more
         moved.append(ranks - np.clip(apart, -reach, reach))
     if np.quantile(correlations, 0.025) < 0:  # they may disagree

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 import yaml
 
 from heatproof.errors import HeatproofError
+from heatproof.expressions import parse_call
 from heatproof.models import download
 from heatproof.models.nets import slug
 from heatproof.models.zoo import find_loader
 
 WEIGHT_SUFFIXES = (".safetensors", ".pth", ".pt", ".pth.tar")
+CIFAR = ("cifar10/", "cifar100/")  # networks whose weights neither ship nor are published
 FINE_TUNED_SOURCE = "https://github.com/visinf/idsds"
 
 
@@ -50,9 +53,10 @@ class Changes:
             if named := list(getattr(self, key)):
                 changed[key] = named
         if self.data is not None:
-            data = changed.get("data", {})
+            data = changed.get("data")
+            data = data if isinstance(data, dict) else {}
             kept = {k: v for k, v in data.items() if k in ("limit", "per_class")}
-            changed["data"] = {**(kept if isinstance(data, dict) else {}), "name": self.data}
+            changed["data"] = {**kept, "name": self.data}
             changed.pop("reference", None)
         for setting in self.settings:
             changed = _changed(changed, setting)
@@ -77,6 +81,8 @@ def _replaced(content: Any, keys: Sequence[str], value: Any, setting: str) -> An
     if not keys:
         return value
     key, *rest = keys
+    if key.isdigit() and isinstance(content, str | dict):  # one entry stands for a list of it
+        content = [content]
     if isinstance(content, list):
         if not key.isdigit() or int(key) >= len(content):
             raise HeatproofError(
@@ -86,17 +92,16 @@ def _replaced(content: Any, keys: Sequence[str], value: Any, setting: str) -> An
         index = int(key)
         entry = _replaced(content[index], rest, value, setting)
         return [*content[:index], entry, *content[index + 1 :]]
-    if isinstance(content, str) and rest == []:  # an entry that is only a name: sds
-        content = {"name": content}
+    if isinstance(content, str):  # an entry that is a name, or a call such as sds(patches=64)
+        call = parse_call(content) if "(" in content else None
+        content = {"name": call.name, **call.kwargs} if call else {"name": content}
     content = {} if content is None else content
     if not isinstance(content, dict):
         raise HeatproofError(f'--set {setting}: "{key}" is not a key of {content!r}')
     return {**content, key: _replaced(content.get(key), rest, value, setting)}
 
 
-def find_weights(
-    names: Sequence[str], fine_tunings: Sequence[str], directory: Path
-) -> dict[str, dict[str, Any]]:
+def find_weights(names: Mapping[str, Sequence[str]], directory: Path) -> dict[str, dict[str, Any]]:
     """Find the files with the weights of models, by their names.
 
     The weights of ``torchvision:resnet50`` are in ``resnet50.pth`` (or ``.safetensors``, ``.pt``,
@@ -104,8 +109,7 @@ def find_weights(
     and the baseline ``zero`` in ``resnet50-16-zero.pth``.
 
     Args:
-        names: Names of models.
-        fine_tunings: What ``idsds`` needs weights for, such as ``16/zero``.
+        names: Names of models, and what they need fine-tuned weights for, such as ``16/zero``.
         directory: Where the files are.
 
     Returns:
@@ -119,12 +123,12 @@ def find_weights(
         raise HeatproofError(f"there is no directory {directory.absolute()} with weights")
     entries: dict[str, dict[str, Any]] = {}
     missing: list[str] = []
-    for name in names:
+    for name, fine_tunings in names.items():
         published = find_loader(name).published
-        if published is None:
+        if published is None and not name.startswith(CIFAR):
             continue  # it comes with its weights
-        short = name.rpartition(":")[2]
-        source = published(name)
+        short = re.split("[:/]", name)[-1]
+        source = published(name) if published else download.Source("", "")
         file = _first_file(directory, short, source.file)
         if file is None:
             missing.append(_missing_weights(name, short, source))

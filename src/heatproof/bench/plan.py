@@ -109,7 +109,7 @@ class Plan:
         The memory of a pass then depends on ``batch_size`` alone, not on the size of grids.
         """
         images = task.data.side**2 if isinstance(task.data, Grids) else 1
-        return max(1, self.batch_size // images)
+        return max(1, min(self.batch_size // images, len(task.data.ids)))
 
 
 def make_plan(
@@ -169,8 +169,7 @@ def make_plan(
             model_tasks += _tasks(model.name, view, evaluating, at_layers, reference, refused, seed)
         # Views of the same images run after each other.
         tasks += sorted(model_tasks, key=lambda task: task.indices.start)
-    smallest = min(batch_size, *(len(task.data.ids) for task in tasks))
-    return Plan(tuple(tasks), seed, smallest, keep_maps)
+    return Plan(tuple(tasks), seed, batch_size, keep_maps)
 
 
 def _refusal(protocol: Protocol, model: Model) -> str:

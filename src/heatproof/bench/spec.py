@@ -360,9 +360,13 @@ def load_spec(source: str | Path, changes: Changes | None = None, **keys: Any) -
     spec = make_spec(changes.apply(content), str(source), **keys)
     if changes.weights_dir is None:
         return spec
-    without = [m.name for m in spec.models if m.name is not None and m.weights is None]
-    fine_tunings = [p.fine_tuning for p in spec.parsed_protocols() if p.fine_tuning]
-    found = find_weights(without, list(dict.fromkeys(fine_tunings)), changes.weights_dir)
+    fine_tunings = dict.fromkeys(p.fine_tuning for p in spec.parsed_protocols() if p.fine_tuning)
+    wanted = {
+        m.name: [f for f in fine_tunings if f not in (m.fine_tuned_weights or {})]
+        for m in spec.models
+        if m.name is not None and m.weights is None
+    }
+    found = find_weights(wanted, changes.weights_dir)
     models = []
     for model in spec.models:
         given = found.get(model.name or "", {})

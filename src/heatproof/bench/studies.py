@@ -78,6 +78,6 @@ def study_file(name: str) -> Path:
     if not scale:
         return STUDIES / paper / f"{entry.study}.yaml"
     if entry.full.partition("/")[0] != scale[0]:
-        full = f"{paper}/{entry.full}" if entry.full else f"not there: {entry.note}"
+        full = f"{paper}/{entry.full}" if entry.full else f"missing: {entry.note}"
         raise HeatproofError(f"the study of {paper} {figure} at the paper's scale is {full}")
     return STUDIES / paper / f"{entry.full}.yaml"

@@ -82,9 +82,10 @@ def method_from_folder(folder: Path) -> tuple[Callable[..., Tensor], str]:
     def pictured(model: Any, x: Tensor, target: Tensor, *, rng: Any, notes: MapNotes) -> Tensor:
         maps = torch.zeros(len(x), *x.shape[2:])
         for row, sample in enumerate(rng.ids):
-            path = by_stem.get(sample) or by_stem.get(sample.rpartition(".")[0])
+            stem = sample.rpartition(".")[0] or sample
+            path = by_stem.get(sample) or by_stem.get(stem)
             if path is None:
-                notes.add_missing(row, f"{folder.name} has no {sample.rpartition('.')[0]}.png")
+                notes.add_missing(row, f"{folder.name} has no {stem}.png")
                 continue
             maps[row] = _picture(path, model.root.size, model.root.resize)
             text = f"no class named in {folder.name}: assumed to explain class {int(target[row])}"
