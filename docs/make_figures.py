@@ -22,6 +22,7 @@ from heatproof.bench.plan import make_plan
 from heatproof.bench.spec import Spec, load_spec, parse_protocols
 from heatproof.bench.studies import Figure, figures
 from heatproof.models.model import Model
+from heatproof.protocols import Protocol
 from heatproof.protocols.grids import Localization
 from heatproof.report.sections import SECTIONS
 
@@ -59,22 +60,24 @@ def full_cost(name: str) -> tuple[int, int]:
     backwards = 0
     for entry in spec.models:
         model = untrained(entry.name or entry.train or "")
-        images = torch.rand(FEW, 3, model.size, model.size)
-        data = hp.TensorData(images, list(range(FEW)))
+        on_grids: list[Protocol] = []
+        on_images: list[Protocol] = []
         for protocol in spec.parsed_protocols():
-            per = FEW
-            count = sample_count(spec)
             if isinstance(protocol, Localization):
-                side = protocol.grid
-                data = hp.TensorData(
-                    torch.rand(side**2, 3, model.size, model.size), list(range(side**2))
-                )
-                count = protocol.grids or protocol.most
-                protocol = protocol.model_copy(update={"grids": 1, "confidence": 0.0})
-                per = 1
-            if protocol.fine_tuning:  # the passes are those of sds
-                (protocol,) = parse_protocols(["sds"])
-            plan = make_plan([model], [data], spec.expressions(), [protocol], batch_size=1)
+                on_grids.append(protocol)
+            elif protocol.fine_tuning:  # the passes are those of sds, with other weights
+                settings = {"name": "sds", **protocol.model_dump(exclude_none=True)}
+                on_images += parse_protocols([settings])
+            else:
+                on_images.append(protocol)
+        jobs = [(on_images, sample_count(spec), FEW, FEW)] if on_images else []
+        for protocol in on_grids:
+            one = protocol.model_copy(update={"grids": 1, "confidence": 0.0})
+            jobs.append(([one], protocol.grids or protocol.most, 1, protocol.grid**2))
+        for protocols, count, per, images in jobs:
+            pixels = torch.rand(images, 3, model.size, model.size)
+            data = hp.TensorData(pixels, list(range(images)))
+            plan = make_plan([model], [data], spec.expressions(), protocols, batch_size=1)
             for cost in plan_cost(plan).values():
                 forwards += cost.forwards * count // per
                 backwards += cost.backwards * count // per

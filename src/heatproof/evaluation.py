@@ -31,6 +31,7 @@ from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
 from heatproof.protocols import Protocol
 from heatproof.report import build
+from heatproof.report.sections import SECTIONS
 
 Method = str | Callable[..., Tensor]
 AnyModel = Model | nn.Module | str
@@ -163,7 +164,9 @@ class Result:
         counted = groups.agg(samples=("sample", "nunique"), example=("note", "first"))
         return counted.reset_index()
 
-    def maps(self, method: str, model: str | None = None) -> Iterator[tuple[str, Tensor]]:
+    def maps(
+        self, method: str, model: str | None = None, protocol: str | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
         """Read the stored maps of a method one after another, however many there are.
 
         A run stores the maps of the first ``keep_maps`` samples, or of all with ``keep_maps: all``,
@@ -172,13 +175,16 @@ class Result:
         Args:
             method: The method as it is called in ``scores``.
             model: The model, if the run has several.
+            protocol: A protocol, such as ``idsds`` or ``gridpg``, whose view of model and data the
+                maps are of; by default the first of the run.
 
         Yields:
             The sample and its map ``(h, w)`` at the resolution of the method's layer. On grids, a
             sample is a grid and the class of one of its cells.
 
         Raises:
-            HeatproofError: If there is no such method or model, or the model is not named.
+            HeatproofError: If there is no such method, model or protocol, or the model is not
+                named.
         """
         plan = self.store.plan()
         models = list(dict.fromkeys(task.model for task in plan.tasks))
@@ -188,9 +194,13 @@ class Result:
             raise HeatproofError(f"the run has several models; name one: {', '.join(models)}")
         if model is not None and model not in models:
             raise unknown("model", model, models)
+        ids = [facts.id for facts in plan.protocols]
+        if protocol is not None and protocol not in ids:
+            raise unknown("protocol", protocol, ids)
+        wanted = next(p.canonical for p in plan.protocols if p.id == (protocol or ids[0]))
         keys = (TensorKey.map(method), TensorKey.map_scale(method))
         for task in plan.tasks:
-            if task.model != (model or models[0]):
+            if task.model != (model or models[0]) or wanted not in task.protocols:
                 continue
             stored = self.store.tensors(task.name, keys)
             if keys[0] in stored.tensors:
@@ -368,6 +378,8 @@ def run(
         spec = make_spec(spec)
     elif not isinstance(spec, Spec):
         spec = load_spec(spec)
+    if spec.lead is not None and spec.lead not in SECTIONS:
+        raise unknown("section of the report", spec.lead, [entry.id for entry in SECTIONS])
     store = Store(Path(out))
     run_plan(plan or open_spec(spec, device), store, spec.identity(), spec.as_dict(), progress)
     return Result(store)

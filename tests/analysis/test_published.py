@@ -128,7 +128,7 @@ def test_the_half_scale_of_funnybirds(run):
 
 
 def test_a_run_without_any_published_number_is_refused(run):
-    with pytest.raises(HeatproofError, match="run heatproof run li2024/fig1"):
+    with pytest.raises(HeatproofError, match="has no number of li2024/fig1"):
         compare_published(run.store, published_table("li2024/fig1"))
     with pytest.raises(HeatproofError, match="did you mean hesse2024/table"):
         published_table("hesse2024/tabel4")

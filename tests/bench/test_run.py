@@ -15,9 +15,10 @@ from torch import Tensor
 import heatproof as hp
 from heatproof.bench.cost import plan_cost
 from heatproof.bench.layout import Cost, ModelView, TensorKey
+from heatproof.bench.orchestrate import open_spec
 from heatproof.bench.plan import make_plan
 from heatproof.bench.runner import execute
-from heatproof.bench.spec import parse_protocols
+from heatproof.bench.spec import make_spec, parse_protocols
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
 from heatproof.methods import parse_methods
@@ -550,3 +551,62 @@ def test_bad_input_is_refused_before_anything_runs(model, tmp_path, data, option
     with pytest.raises(HeatproofError, match=message):
         hp.evaluate(model, data, out=tmp_path / "run", **arguments)
     assert not list(tmp_path.glob("run/rows/*"))
+
+
+def test_all_maps_are_kept_and_read_one_by_one(tmp_path):
+    spec = {
+        "models": ["paperbirds/vgg"],
+        "data": {"name": "paperbirds", "split": "test", "limit": 70},
+        "methods": ["ixg", "gradcam"],
+        "protocols": ["sds", "idsds"],
+        "keep_maps": "all",
+    }
+    result = hp.run(spec, tmp_path / "run")
+    maps = list(result.maps("ixg"))
+    assert len({sample for sample, _ in maps}) == len(maps) == 70
+    model = hp.load_model("paperbirds/vgg")
+    data = hp.load_data("paperbirds:test", model, limit=70)
+    x = model.normalize(torch.stack([data.load(i).image for i in (0, 69)]))
+    expected = hp.explain(model, x, torch.tensor([data.labels[0], data.labels[69]]), "ixg")
+    for (sample, found), index, values in zip((maps[0], maps[69]), (0, 69), expected, strict=True):
+        assert sample == data.ids[index]
+        torch.testing.assert_close(found, values, rtol=1e-3, atol=1e-3 * float(values.abs().max()))
+    fine_tuned = dict(result.maps("ixg", protocol="idsds"))
+    assert not torch.allclose(fine_tuned[data.ids[0]], maps[0][1])
+    for arguments, message in [
+        ({"method": "ixgg"}, "did you mean ixg"),
+        ({"method": "ixg", "model": "resnet"}, "unknown model"),
+        ({"method": "ixg", "protocol": "ids"}, "unknown protocol"),
+    ]:
+        with pytest.raises(HeatproofError, match=message):
+            list(result.maps(**arguments))
+
+
+def test_a_report_begins_with_the_section_that_a_spec_names(tmp_path):
+    spec = {
+        "models": ["paperbirds/vgg"],
+        "data": {"name": "paperbirds", "limit": 4},
+        "methods": ["ixg", "random"],
+        "protocols": ["sds"],
+        "lead": "gallery",
+    }
+    page = hp.run(spec, tmp_path / "run").report().read_text(encoding="utf-8")
+    assert page.index('id="gallery"') < page.index('id="headline"')
+    with pytest.raises(HeatproofError, match="did you mean gallery"):
+        hp.run({**spec, "lead": "galery"}, tmp_path / "other")
+
+
+def test_grids_take_as_many_rows_per_pass_as_their_images_allow(tmp_path):
+    spec = make_spec(
+        {
+            "models": ["paperbirds/vgg"],
+            "data": {"name": "paperbirds", "split": "test", "limit": 64},
+            "methods": ["ixg"],
+            "protocols": ["sds", {"name": "gridpg", "grids": 6}],
+        }
+    )
+    plan = open_spec(spec, "cpu")
+    rows = {task.view.kind: plan.rows_per_pass(task) for task in plan.tasks}
+    assert rows == {"": 64, "grid": 6}
+    few = make_spec({**spec.as_dict(), "batch_size": 8})
+    assert {open_spec(few, "cpu").rows_per_pass(t) for t in open_spec(few, "cpu").tasks} == {8, 2}

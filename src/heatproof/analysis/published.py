@@ -38,19 +38,21 @@ from heatproof.analysis.ranks import (
     standings,
 )
 from heatproof.bench.layout import LOGITS, ProtocolFacts, TaskFacts, TensorKey
-from heatproof.bench.spec import parse_protocols
+from heatproof.bench.spec import load_spec, parse_protocols
 from heatproof.bench.store import Store
 from heatproof.bench.studies import PUBLISHED, STUDIES
 from heatproof.errors import HeatproofError, unknown
-from heatproof.methods import Expression
-from heatproof.protocols import PROTOCOLS
+from heatproof.methods import Expression, parse_methods
+from heatproof.protocols import PROTOCOLS, Protocol
 
 PREFIX = "published:"
 REPRODUCED = "reproduced"
 DIFFERS = "differs"
 NOT_COMPARABLE = "not comparable"
 CORRELATION = "correlation with "
+AGREEMENT = "agreement over baselines"
 FEWEST_FOR_RANKS = 4  # methods
+FAMILIES = re.compile("bcos|bagnet|resnext|resnet|vgg|vit|googlenet")  # in names of models
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Entry:
     method: str
     value: float
     digits: int
+    paper: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,7 @@ def published_tables() -> dict[str, PublishedTable]:
                     method=line["method"],
                     value=float(line["value"]),
                     digits=int(line["digits"]),
+                    paper=path.parent.name,
                 )
                 entries[f"{path.parent.name}/{line['table']}"].append(entry)
     return {
@@ -170,7 +174,7 @@ def compare_published(store: Store, table: PublishedTable) -> Comparison:
         protocols = ", ".join(dict.fromkeys(entry.protocol for entry in table.entries))
         raise HeatproofError(
             f"{store.root} has no number of {table.name}, which is about {protocols} with the "
-            f"methods of the paper; run heatproof run {table.name}"
+            "methods of the paper; docs/figures.md lists the studies that have them"
         )
     return found
 
@@ -225,7 +229,7 @@ class _Run:
         if model is None or not candidates or (not entry.method and model != entry.model):
             return None
         exact = [p for p in candidates if p.canonical == wanted.canonical]
-        protocol = (exact or candidates)[0]
+        protocol = (exact or [_closest(candidates, wanted)])[0]
         method = self._method(entry.method) if entry.method else ""
         if method is None:
             return None
@@ -239,11 +243,27 @@ class _Run:
             reasons.append(f"the model is {model}, not {entry.model}")
         if not exact:
             reasons.append(f"the protocol is {protocol.canonical}, not {wanted.canonical}")
+        if entry.quantity == AGREEMENT:
+            reasons += self._other_settings(protocol, entry.paper)
         if reasons:
             return Line(entry, model, found, NOT_COMPARABLE, "; ".join(reasons))
         margin = 0.5 * 10**-entry.digits
         inside = found.low - margin <= entry.value <= found.high + margin
         return Line(entry, model, found, REPRODUCED if inside else DIFFERS, "")
+
+    def _other_settings(self, protocol: ProtocolFacts, paper: str) -> list[str]:
+        """Return how baselines and methods differ from those of a paper's study."""
+        spec = load_spec(f"{paper}/imagenet/stability")
+        wanted = {p.baseline_name for p in spec.parsed_protocols() if p.id == protocol.id}
+        found = {p.baseline for p in self.plan.protocols if p.key[:2] == protocol.key[:2]}
+        reasons = []
+        if found != wanted:
+            reasons.append(f"there are {len(found)} baselines, not the {len(wanted)} of the paper")
+        methods = {e.canonical for e in parse_methods([f"group:{paper}"])}
+        own = {f.canonical for m, f in self.plan.methods.items() if m not in self.controls}
+        if own != methods:
+            reasons.append("the methods are not those of the paper")
+        return reasons
 
     def _model(self, name: str) -> str | None:
         """Return the model of the run with a name, or else one of the same family."""
@@ -293,8 +313,7 @@ class _Run:
         (wanted,) = parse_protocols([protocol])
         higher = PROTOCOLS[wanted.id].cls.higher_is_better
         candidates = [p for p in self.plan.protocols if p.id == wanted.id]
-        exact = [p for p in candidates if p.canonical == wanted.canonical]
-        key = (exact or candidates)[0].key
+        key = _closest(candidates, wanted).key
         standing = self.standings[model]
         setting = standing.settings.index(key)
         methods = [self._method(line.entry.method) or "" for line in lines]
@@ -313,9 +332,19 @@ class _Run:
 
 def _family(model: str) -> str:
     """Return the kind of network in a model's name: ``torchvision:resnet50`` is a resnet."""
-    last = re.split(r"[:/]", model.split(" ")[0])[-1]
-    found = re.match(r"[a-z]+", last.lower())
-    return found[0] if found else last
+    found = FAMILIES.search(model.lower())
+    return found[0] if found else model
+
+
+def _closest(candidates: Sequence[ProtocolFacts], wanted: Protocol) -> ProtocolFacts:
+    """Return the protocol that shares most settings with another; the first of several."""
+    settings = wanted.model_dump()
+
+    def shared(protocol: ProtocolFacts) -> int:
+        equal = (protocol.settings.get(name) == value for name, value in settings.items())
+        return sum(equal) + 2 * (protocol.baseline == wanted.baseline_name)
+
+    return max(candidates, key=shared)
 
 
 def _score(
@@ -409,7 +438,7 @@ QUANTITIES: dict[str, Quantity] = {  # by how the name of a quantity begins
     "score": _score,
     "half-scale score": _half_scale,
     CORRELATION: _correlation_with,
-    "agreement over baselines": _agreement_over_baselines,
+    AGREEMENT: _agreement_over_baselines,
     "accuracy": _accuracy,
     "worst-patch accuracy": _worst_patch_accuracy,
 }
