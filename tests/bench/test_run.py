@@ -607,6 +607,6 @@ def test_grids_take_as_many_rows_per_pass_as_their_images_allow(tmp_path):
     )
     plan = open_spec(spec, "cpu")
     rows = {task.view.kind: plan.rows_per_pass(task) for task in plan.tasks}
-    assert rows == {"": 64, "grid": 6}
+    assert rows == {"plain": 64, "grid": 6}
     few = make_spec({**spec.as_dict(), "batch_size": 8})
     assert {open_spec(few, "cpu").rows_per_pass(t) for t in open_spec(few, "cpu").tasks} == {8, 2}
