@@ -211,7 +211,8 @@ def print_comparison(comparison: Comparison, store: Store) -> None:
     run = Run(store)
     print_plain(f"{table.name}: {table.title}")
     print_plain(f"published: {table.data}")
-    print_plain(f"run:       {run.counts}, {store.provenance().spec.get('data', {})}")
+    data = store.provenance().spec.get("data", {}).get("name", "")
+    print_plain(f"run:       {run.counts}{f' of {data}' if data else ''}")
     columns = {
         "row": "left",
         "published": "right",
