@@ -43,6 +43,7 @@ from heatproof.protocols import PROTOCOLS
 
 Key = tuple[str, str, str]  # protocol, setting, baseline
 REACH = 2  # standard errors by which ranks are moved
+WEAK = 0.2  # correlation that errors that settings share may cause among unrelated rankings
 Measure = Callable[[np.ndarray], np.ndarray]  # rankings (..., K, M) -> (...,)
 CONTROL = "control"  # the family of methods that do not depend on the model
 ALIASES = ("input", "middle", "final", "cam")  # of layers, in the order of preference
@@ -432,7 +433,7 @@ def measure_agreement(measure: Measure, ranks: np.ndarray, draws: np.ndarray) ->
         return estimate
     if np.quantile(correlations, 0.975) > 0:  # they may agree: without noise they agree more
         moved.append(ranks - np.clip(apart, -reach, reach))
-    if np.quantile(correlations, 0.025) < 0:  # they may disagree
+    if np.quantile(correlations, 0.025) < WEAK:  # they may be unrelated, or disagree
         moved.append(ranks + np.sign(apart) * reach)
     ends = [float(measure(rankings.round(9))) for rankings in moved]
     ends = [end for end in ends if np.isfinite(end)]
@@ -503,6 +504,9 @@ def rank_correlation(
         The correlation; nan if a column is constant or has missing values.
     """
     ranks = rankdata(np.stack([a, b]), axis=-1, nan_policy="propagate")
+    if _mean_correlation(ranks) < 0:  # columns that disagree are one column and another reversed
+        value, low, high = rank_correlation(a, -b, drawn_a, -drawn_b)
+        return Estimate(-value, -high, -low)
     drawn = rankdata(np.stack([drawn_a, drawn_b], 1), axis=-1, nan_policy="propagate")
     return measure_agreement(_mean_correlation, ranks, drawn)
 
