@@ -24,6 +24,7 @@ import pandas as pd
 import heatproof as hp
 from heatproof.analysis import soundness
 from heatproof.analysis.intervals import Estimate, bootstrap_aggregates
+from heatproof.analysis.published import compare_published, published_table
 from heatproof.analysis.ranks import CONTROL, Standings, agreement, ranked_layers, standings
 from heatproof.report.run_data import Run
 from heatproof.report.sections import curves as curves_section
@@ -340,7 +341,25 @@ def layers(directory: Path, options: Options) -> str:
     return lines(["method", *names], body)
 
 
+def published(directory: Path, options: Options) -> str:
+    """Numbers of a run beside those of a published table."""
+    found = compare_published(result(directory).store, published_table(options["table"]))
+    rows = []
+    for line in found.lines:
+        digits = line.entry.digits
+        value, low, high = (f"{end:.{digits}f}".replace("-", "−") for end in line.found)
+        print_value = f"{line.entry.value:.{digits}f}".replace("-", "−")
+        rows.append(
+            [line.entry.row, f"`{line.entry.method}`", print_value, f"{value} ({low} to {high})"]
+        )
+    text = lines(["in the paper", "here", "published", "this run"], rows)
+    for correlation, methods in found.correlations.values():
+        text += f"\nRank correlation over {methods} methods: {estimate(correlation)}.\n"
+    return text
+
+
 TABLES: dict[str, Callable[[Path, Options], str]] = {
+    "published": published,
     "layers": layers,
     "tradeoff": tradeoff,
     "baselines": baselines,
