@@ -27,13 +27,13 @@ from heatproof.analysis.intervals import (
     Estimate,
     bootstrap_aggregates,
     bootstrap_weights,
-    rank,
 )
 from heatproof.analysis.ranks import (
     CONTROL,
     Key,
     Standings,
     agreement,
+    rank_correlation,
     ranked_layers,
     standings,
 )
@@ -43,7 +43,7 @@ from heatproof.bench.store import Store
 from heatproof.bench.studies import PUBLISHED, STUDIES
 from heatproof.errors import HeatproofError, unknown
 from heatproof.methods import Expression, parse_methods
-from heatproof.protocols import PROTOCOLS, Protocol
+from heatproof.protocols import Protocol
 
 PREFIX = "published:"
 REPRODUCED = "reproduced"
@@ -311,23 +311,18 @@ class _Run:
 
     def _correlation(self, model: str, protocol: str, lines: Sequence[Line]) -> Estimate:
         (wanted,) = parse_protocols([protocol])
-        higher = PROTOCOLS[wanted.id].cls.higher_is_better
-        candidates = [p for p in self.plan.protocols if p.id == wanted.id]
-        key = _closest(candidates, wanted).key
+        key = _closest([p for p in self.plan.protocols if p.id == wanted.id], wanted).key
         standing = self.standings[model]
         setting = standing.settings.index(key)
-        methods = [self._method(line.entry.method) or "" for line in lines]
-        columns = [standing.methods.index(method) for method in methods]
-        means = standing.means[setting][columns]
+        columns = [standing.methods.index(self._method(line.entry.method) or "") for line in lines]
         drawn = standing.drawn_means[setting][:, columns]
-        print_ranks = rank(np.array([line.entry.value for line in lines]), higher)
-        rankings = [
-            (methods, rank(means, higher), rank(drawn, higher)),
-            (methods, print_ranks, np.repeat(print_ranks[None], len(drawn), 0)),
-        ]
-        agreed = agreement(rankings, ())
-        assert agreed is not None
-        return agreed.mean
+        published = np.array([line.entry.value for line in lines])
+        return rank_correlation(
+            standing.means[setting][columns],
+            published,
+            drawn,
+            np.broadcast_to(published, drawn.shape),
+        )
 
 
 def _family(model: str) -> str:
