@@ -17,6 +17,7 @@ from heatproof.analysis.published import (
 )
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression, parse_methods
+from heatproof.report.run_data import Run
 
 METHODS = [
     "ixg",
@@ -135,4 +136,8 @@ def test_a_run_without_any_published_number_is_refused(run):
 
 
 def test_a_report_shows_tables_with_enough_methods(run):
-    assert [c.table.name for c in all_comparisons(run.store)] == ["hesse2024/table6"]
+    read = Run(run.store)
+    found = all_comparisons(run.store, read.rows, read.standings)
+    assert [c.table.name for c in found] == ["hesse2024/table6"]
+    alone = compare_published(run.store, published_table("hesse2024/table6"))
+    assert found == [alone], "standings that were computed before give the same numbers"

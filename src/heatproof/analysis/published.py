@@ -179,13 +179,21 @@ def compare_published(store: Store, table: PublishedTable) -> Comparison:
     return found
 
 
-def all_comparisons(store: Store) -> list[Comparison]:
+def all_comparisons(
+    store: Store, rows: pd.DataFrame, found_standings: Sequence[Standings]
+) -> list[Comparison]:
     """Set a run beside every published table that it has numbers of.
 
     A single method under a protocol of another paper says nothing about its table: where the models
     are not the paper's, a table needs enough methods for a rank correlation.
+
+    Args:
+        store: The run.
+        rows: Its scores.
+        found_standings: Its standings.
     """
-    run = _Run(store)
+    run = _Run(store, rows)
+    run.standings = {standing.model: standing for standing in found_standings}
     found = (run.compare(table) for table in published_tables().values())
     return [
         comparison
@@ -198,10 +206,10 @@ def all_comparisons(store: Store) -> list[Comparison]:
 class _Run:
     """What is compared of a run; everything is computed once."""
 
-    def __init__(self, store: Store):
+    def __init__(self, store: Store, rows: pd.DataFrame | None = None):
         self.store = store
         self.plan = store.plan()
-        self.rows = store.rows()
+        self.rows = store.rows() if rows is None else rows
         self.models = list(dict.fromkeys(task.model for task in self.plan.tasks))
 
     def compare(self, table: PublishedTable) -> Comparison | None:

@@ -27,7 +27,7 @@ class Content:
 )
 def content(run: Run, site: Site) -> Content | None:
     """Return the published tables that the run has numbers of; None if there are none."""
-    comparisons = all_comparisons(run.store)
+    comparisons = all_comparisons(run.store, run.rows, run.standings)
     if not comparisons:
         return None
     reasons = {}
