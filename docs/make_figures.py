@@ -1,6 +1,6 @@
 """Write docs/figures.md: every figure of the papers, and the studies that make it.
 
-    python docs/make_figures.py docs/figures.md
+python docs/make_figures.py docs/figures.md
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Pairs of methods that differ in one respect."""
 
-import numpy as np
 import pytest
 
 import heatproof as hp
+from heatproof.analysis.intervals import Estimate
 from heatproof.report.run_data import Run
 from heatproof.report.sections.pairs import content
 from heatproof.report.site import Site
@@ -40,8 +40,14 @@ def test_the_counts_are_those_of_significant_differences(tmp_path):
     result, found = compared(tmp_path, [*METHODS[:3], *(f"{m}|abs" for m in METHODS[:3])])
     (comparison,) = found.kinds["Absolute in place of signed values"]
     scores = result.scores.pivot(index="sample", columns="method", values="value")
-    mean = np.array([(scores[f"{m}|abs"] - scores[m]).mean() for m in METHODS[:3]])
-    assert comparison.higher <= (mean > 0).sum() and comparison.lower <= (mean < 0).sum()
+    higher = lower = 0
+    for method in METHODS[:3]:
+        difference = scores[f"{method}|abs"] - scores[method]
+        interval = Estimate.mean(difference.to_numpy())
+        higher += interval.low > 0
+        lower += interval.high < 0
+    assert (comparison.higher, comparison.lower) == (higher, lower)
+    assert comparison.of == 3
 
 
 @pytest.mark.parametrize("methods", [METHODS, ["ixg", "ixg|abs", "gradcam"]])
