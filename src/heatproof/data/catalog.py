@@ -324,15 +324,14 @@ def check_size(data: Data, image: Tensor, model: Model) -> None:
     Raises:
         HeatproofError: If it has another one.
     """
-    expected = (len(model.mean), model.size, model.size)
-    if image.shape != expected:
-        shape, takes = ("×".join(map(str, s)) for s in (image.shape, expected))
+    if image.shape != model.image_shape:
+        shape, takes = ("×".join(map(str, s)) for s in (image.shape, model.image_shape))
         raise HeatproofError(f"{data.name} gives images of {shape}, but {model.name} takes {takes}")
 
 
 def _normalize(samples: Sequence[Sample], model: Model) -> Tensor:  # (B, 3, H, W)
     if not samples:
-        return torch.empty(0, 3, model.size, model.size)
+        return torch.empty(0, *model.image_shape)
     return model.normalize(torch.stack([s.image for s in samples]))
 
 

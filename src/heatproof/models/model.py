@@ -284,6 +284,11 @@ class Model:
         return x * self.std + self.mean
 
     @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """The shape of one image that the network takes: (channels, height, width)."""
+        return (len(self.mean), self.size, self.size)
+
+    @property
     def input_range(self) -> tuple[Tensor, Tensor]:
         """Black and white in the model's input space, each of shape ``(C, 1, 1)``."""
         return (0 - self.mean) / self.std, (1 - self.mean) / self.std
