@@ -6,6 +6,9 @@ settings are not the paper's, the two are *not comparable*: they are shown side 
 rank correlation over the methods, and no verdict. A method with other settings than the paper's is
 not shown. Whether weights and images are those of the paper, a run cannot know; the data of both
 are named.
+
+A number without an interval, such as a distance of curves, is reproduced if it has the published
+digits, and otherwise not comparable.
 """
 
 from __future__ import annotations
@@ -22,12 +25,14 @@ import yaml
 
 from heatproof.analysis import compare
 from heatproof.analysis.accuracy import proportion, readings
+from heatproof.analysis.distinctness import Trio, distinct, trios
 from heatproof.analysis.intervals import (
     RESAMPLES,
     Estimate,
     bootstrap_aggregates,
     bootstrap_weights,
 )
+from heatproof.analysis.metric_curves import metric_curves
 from heatproof.analysis.ranks import (
     CONTROL,
     Key,
@@ -51,6 +56,7 @@ DIFFERS = "differs"
 NOT_COMPARABLE = "not comparable"
 CORRELATION = "correlation with "
 AGREEMENT = "agreement over baselines"
+LEAST_DISTANCE = "least distance"
 FEWEST_FOR_RANKS = 4  # methods
 FAMILIES = re.compile("bcos|bagnet|resnext|resnet|vgg|vit|googlenet")  # in names of models
 
@@ -234,7 +240,10 @@ class _Run:
         model = self._model(entry.model)
         (wanted,) = parse_protocols([entry.protocol])
         candidates = [p for p in self.plan.protocols if p.id == wanted.id]
-        if model is None or not candidates or (not entry.method and model != entry.model):
+        if model is None or not candidates:
+            return None
+        of_the_model = not entry.method and entry.quantity != LEAST_DISTANCE
+        if of_the_model and model != entry.model:
             return None
         exact = [p for p in candidates if p.canonical == wanted.canonical]
         protocol = (exact or [_closest(candidates, wanted)])[0]
@@ -242,8 +251,7 @@ class _Run:
         if method is None:
             return None
         quantities = (f for name, f in QUANTITIES.items() if entry.quantity.startswith(name))
-        quantity = next(quantities, None)  # None: only the report computes it
-        found = quantity and quantity(self, model, protocol, method, entry)
+        found = next(quantities)(self, model, protocol, method, entry)
         if found is None:
             return None
         reasons = []
@@ -253,10 +261,15 @@ class _Run:
             reasons.append(f"the protocol is {protocol.canonical}, not {wanted.canonical}")
         if entry.quantity == AGREEMENT:
             reasons += self._other_settings(protocol, entry.paper)
+        if entry.quantity == LEAST_DISTANCE:
+            reasons += self._other_trios(entry.paper)
+        margin = 0.5 * 10**-entry.digits
+        if not reasons and np.isnan(found.low) and abs(found.value - entry.value) > margin:
+            reasons.append(f"the run's {entry.quantity} has no interval")
         if reasons:
             return Line(entry, model, found, NOT_COMPARABLE, "; ".join(reasons))
-        margin = 0.5 * 10**-entry.digits
-        inside = found.low - margin <= entry.value <= found.high + margin
+        low, high = np.nan_to_num(found[1:], nan=found.value)
+        inside = low - margin <= entry.value <= high + margin
         return Line(entry, model, found, REPRODUCED if inside else DIFFERS, "")
 
     def _other_settings(self, protocol: ProtocolFacts, paper: str) -> list[str]:
@@ -272,6 +285,18 @@ class _Run:
         if own != methods:
             reasons.append("the methods are not those of the paper")
         return reasons
+
+    def _other_trios(self, paper: str) -> list[str]:
+        """Return how the changed maps differ from those of a paper's study."""
+        spec = load_spec(f"{paper}/imagenet/distinctness")
+        wanted = {e.canonical for e in spec.expressions()}
+        found = {self.plan.methods[m].canonical for trio in self.trios for m in trio.names}
+        return [] if found == wanted else ["the changed maps are not those of the paper"]
+
+    @cached_property
+    def trios(self) -> list[Trio]:
+        """The maps that exist unchanged, with attribution removed and introduced."""
+        return trios(self.plan.methods)
 
     def _model(self, name: str) -> str | None:
         """Return the model of the run with a name, or else one of the same family."""
@@ -436,6 +461,19 @@ def _worst_patch_accuracy(
     return proportion(np.concatenate(values)) if values else None
 
 
+def _least_distance(
+    run: _Run, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+) -> Estimate | None:
+    """Return the mean distance of the two nearest curves of changed maps; it has no interval."""
+    curves = metric_curves(run.store, run.rows, model, protocol)
+    compared = [trio for trio in run.trios if all(name in curves for name in trio.names)]
+    if not compared:
+        return None
+    points = {name: curve.xy for name, curve in curves.items()}
+    found = distinct(compared, points, {trio.original: [] for trio in compared})
+    return Estimate(found.mean.value, np.nan, np.nan)
+
+
 Quantity = Callable[[_Run, str, ProtocolFacts, str, Entry], Estimate | None]
 QUANTITIES: dict[str, Quantity] = {  # by how the name of a quantity begins
     "score": _score,
@@ -444,4 +482,5 @@ QUANTITIES: dict[str, Quantity] = {  # by how the name of a quantity begins
     AGREEMENT: _agreement_over_baselines,
     "accuracy": _accuracy,
     "worst-patch accuracy": _worst_patch_accuracy,
+    LEAST_DISTANCE: _least_distance,
 }

@@ -10,99 +10,23 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from heatproof.analysis import soundness
-from heatproof.analysis.distinctness import Pair, is_changed, random_halves
+from heatproof.analysis.distinctness import is_changed
 from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
+from heatproof.analysis.metric_curves import Metric, MetricCurves, SoundnessCurves, metric_curves
 from heatproof.analysis.ranks import Key
-from heatproof.bench.store import PendingCurves
-from heatproof.protocols.soundness import Soundness
 from heatproof.report.charts import Axis, Trace, traces
-from heatproof.report.run_data import Kept, Run
+from heatproof.report.run_data import Run
 from heatproof.report.sections import distinctness
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import MethodEstimates, estimate_or_none, select
 from heatproof.report.site import Figure, Site
 
 VALUE_METRICS = ("soundness", "completeness")
-CURVES = {  # the curve that a metric is drawn by
-    "completeness": "drop",
-    "road": "score",
-    "deletion": "score",
-    "insertion": "score",
-    "ids": "score",
-}
 LEVELS = soundness.LEVELS[1::2]  # of the table
 UNIT_AXIS = Axis(-0.02, 1.04, (0.0, 0.25, 0.5, 0.75, 1.0))
-
-
-class MetricCurves(NamedTuple):
-    """What a metric measured on the maps of one method along its steps."""
-
-    positions: np.ndarray  # (S,)
-    values: np.ndarray  # (N, S)
-    rows: list[int]  # (N,) indices of the samples that have a score
-
-    @property
-    def xy(self) -> np.ndarray:  # (S, 2)
-        """Return the mean curve."""
-        return np.stack([self.positions, self.values.mean(0)], 1)
-
-    def halves(self) -> list[Pair]:
-        """Return pairs of mean curves on random halves of the samples."""
-        means = (
-            [np.stack([self.positions, self.values[rows].mean(0)], 1) for rows in pair]
-            for pair in random_halves(len(self.values))
-        )
-        return [(a, b) for a, b in means]
-
-    def trace(self, label: str, family: str, dash: int) -> Trace:
-        """Return the mean curve with its band."""
-        draws = bootstrap_means(self.values, RESAMPLES)
-        means = self.values.mean(0)
-        estimates = [Estimate.of(m, column) for m, column in zip(means, draws.T, strict=True)]
-        mean, low, high = zip(*estimates, strict=True)
-        return Trace(label, family, mean, tuple(self.positions), low, high, dash)
-
-
-class SoundnessCurves(NamedTuple):
-    """What soundness measured on the maps of one method."""
-
-    part: PendingCurves
-    rows: list[int]
-
-    @property
-    def xy(self) -> np.ndarray:  # (S, 2)
-        """Return soundness over accuracy, or over the mean score."""
-        return soundness.points(self._protocol, *self._curves).xy
-
-    @property
-    def highest(self) -> float:
-        """Return the highest accuracy, or mean score, that is reached."""
-        return float(np.nanmax(self.xy[:, 0]))
-
-    def halves(self) -> list[Pair]:
-        """Return pairs of curves on random halves of the samples, each with its own decisions."""
-        score, mass = self._curves
-        curves = (
-            [soundness.points(self._protocol, score[rows], mass[rows]).xy for rows in pair]
-            for pair in random_halves(len(score))
-        )
-        return [(a, b) for a, b in curves]
-
-    @property
-    def _protocol(self) -> Soundness:
-        assert isinstance(self.part.protocol, Soundness)
-        return self.part.protocol
-
-    @property
-    def _curves(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.part.curves["score"].numpy(), self.part.curves["mass"].numpy()
-
-
-Metric = dict[str, MetricCurves] | dict[str, SoundnessCurves]  # by method
 
 
 class LevelRow(NamedTuple):
@@ -212,7 +136,7 @@ def content(run: Run, site: Site) -> Content | None:
 
 def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> Model | None:
     kept = run.kept(model)
-    measured = {key: _metric(run, kept, model, key) for key in run.protocols}
+    measured = {key: _metric(run, model, key) for key in run.protocols}
     metrics = {key: metric for key, metric in measured.items() if metric}
     values = [key for key in metrics if key[0] in VALUE_METRICS]
     if not values:
@@ -240,53 +164,18 @@ def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> Model | No
         thresholds=[
             _thresholds(run, key, metrics[key]) for key in values if key[0] == "completeness"
         ],
-        left_out=[w for key in values for w in _left_out(run, model, key, metrics[key], kept)],
+        left_out=[w for key in values for w in _left_out(run, model, key, metrics[key])],
         too_few=[w for key in values for w in _too_few(run, key, metrics[key])],
         crisp=run.is_crisp(model),
     )
 
 
-def _metric(run: Run, kept: Kept, model: str, key: Key) -> Metric:
+def _metric(run: Run, model: str, key: Key) -> Metric:
     """Return the curves of each method, if a setting has curves of accuracy or of values."""
-    indices = {sample: i for i, sample in enumerate(kept.ids)}
-    name = key[0]
-    if name == "soundness":
-        return {
-            part.method: SoundnessCurves(part, [indices[s] for s in part.samples])
-            for part in run.store.pending_curves()
-            if _is_of(part, model, key) and part.samples and _has_mass(part)
-        }
     protocol = run.protocols[key]
-    if name not in CURVES or (protocol.settings["score"] != "correct" and name != "completeness"):
+    if key[0] not in VALUE_METRICS and protocol.settings.get("score") != "correct":
         return {}
-    curves: dict[str, MetricCurves] = {}
-    scored = select(run.rows, model, key).query("status == 'ok'")
-    for method, part in scored.groupby("method", sort=False):
-        curve = kept.curves(protocol, str(method), CURVES[name])
-        rows = [indices[s] for s in part["sample"] if s in indices]
-        if curve is not None and rows:
-            values = curve[rows].double().numpy()
-            if name == "completeness":  # it begins with the highest threshold
-                values = values[:, ::-1]
-            positions = _positions(protocol.settings["steps"], curve.shape[1])
-            curves[str(method)] = MetricCurves(positions, values, rows)
-    return curves
-
-
-def _is_of(part: PendingCurves, model: str, key: Key) -> bool:
-    protocol = part.protocol
-    setting = (protocol.id, protocol.setting, protocol.baseline_name)
-    return part.model == model and setting == key
-
-
-def _has_mass(part: PendingCurves) -> bool:
-    return bool((part.curves["mass"].sum(1) > 0).any())
-
-
-def _positions(steps: int, count: int) -> np.ndarray:
-    """Return positions from 0 to 1, with the ends if a curve has them."""
-    begin = {steps - 1: 1, steps: 0, steps + 1: 0}[count]
-    return np.arange(begin, begin + count) / steps
+    return metric_curves(run.store, run.rows, model, protocol)
 
 
 def _figure(
@@ -307,7 +196,7 @@ def _figure(
             of_method = _levels_of(levels, model, key, method)
             lines.append(_trace_of_levels(of_method, method, family, seen[family]))
         else:
-            lines.append(curves.trace(method, family, seen[family]))
+            lines.append(_trace(curves, method, family, seen[family]))
         seen[family] += 1
     if not any(line.finite for line in lines):
         return None
@@ -336,6 +225,15 @@ def axes(run: Run, key: Key) -> tuple[str, str]:
 def _score_name(run: Run, key: Key) -> str:
     score = run.protocols[key].settings["score"]
     return "accuracy" if score == "correct" else f"mean {score}"
+
+
+def _trace(curves: MetricCurves, label: str, family: str, dash: int) -> Trace:
+    """Return the mean curve with its band."""
+    draws = bootstrap_means(curves.values, RESAMPLES)
+    means = curves.values.mean(0)
+    estimates = [Estimate.of(m, column) for m, column in zip(means, draws.T, strict=True)]
+    mean, low, high = zip(*estimates, strict=True)
+    return Trace(label, family, mean, tuple(curves.positions), low, high, dash)
 
 
 def _levels_of(levels: pd.DataFrame, model: str, key: Key, method: str) -> pd.DataFrame:
@@ -405,10 +303,10 @@ def _thresholds(run: Run, key: Key, metric: Metric) -> ThresholdTable:
     return ThresholdTable(run.setting_labels[key], rows, thresholds, absolute)
 
 
-def _left_out(run: Run, model: str, key: Key, metric: Metric, kept: Kept) -> list[LeftOut]:
+def _left_out(run: Run, model: str, key: Key, metric: Metric) -> list[LeftOut]:
     """Return the samples without a curve; one that never reaches the level has a curve."""
     rows = select(run.rows, model, key).query("status != 'ok'")
-    drawn = {(method, kept.ids[i]) for method, curves in metric.items() for i in curves.rows}
+    drawn = {(method, sample) for method, curves in metric.items() for sample in curves.samples}
     counts = Counter(
         (method, message)
         for method, sample, message in zip(
@@ -423,7 +321,7 @@ def _left_out(run: Run, model: str, key: Key, metric: Metric, kept: Kept) -> lis
 def _too_few(run: Run, key: Key, metric: Metric) -> list[TooFewSamples]:
     """Return a warning if a setting has too few samples to resolve its threshold."""
     settings = run.protocols[key].settings
-    most = max(len(curves.rows) for curves in metric.values())
+    most = max(len(curves.samples) for curves in metric.values())
     if key[0] != "soundness" or settings["score"] != "correct" or most * settings["eps"] >= 1:
         return []
     needed = math.ceil(1 / settings["eps"])
