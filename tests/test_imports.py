@@ -25,6 +25,7 @@ ORDER = [
     "report",
     "catalogue",
     "functional",
+    "results",
     "evaluation",
     "api",
     "cli",

@@ -1,21 +1,15 @@
-"""Evaluate methods and read the results: explain, evaluate, run and Result."""
+"""Evaluate methods: explain, evaluate and run."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from torch import Tensor, nn
 
-from heatproof.analysis.counts import SampleCounts
-from heatproof.analysis.intervals import bootstrap_aggregates, summarize
-from heatproof.analysis.ranks import ranked_layers
-from heatproof.bench.layout import TensorKey
 from heatproof.bench.orchestrate import open_spec, run_plan
 from heatproof.bench.plan import Plan, make_plan
 from heatproof.bench.runner import Progress
@@ -26,12 +20,11 @@ from heatproof.data.catalog import load_data
 from heatproof.errors import HeatproofError, unknown
 from heatproof.methods import Expression, parse_methods
 from heatproof.methods import explain as explain_expression
-from heatproof.methods.notes import kind_of
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
 from heatproof.protocols import Protocol
-from heatproof.report import build
 from heatproof.report.sections import SECTIONS
+from heatproof.results import Result
 
 Method = str | Callable[..., Tensor]
 AnyModel = Model | nn.Module | str
@@ -65,186 +58,6 @@ def explain(
     return explain_expression(
         load_model(model), images, targets, Expression.parse(method), **options
     )
-
-
-class Result:
-    """The results of a run.
-
-    Attributes:
-        scores: A frame with one row per model, protocol setting, method and sample. Its columns:
-
-            * ``model``: the model's name.
-            * ``method``: the method as it was given, such as ``ig(steps=20)|abs``.
-            * ``layer``: the layer it explains; ``input`` for the image.
-            * ``protocol``: the protocol's name, such as ``sds``.
-            * ``setting``: its settings except the baseline, such as ``patches=16, score=logit``.
-            * ``baseline``: its baseline; empty if it has none.
-            * ``sample``: the sample's id.
-            * ``target``: the index of the class that is explained; empty for skipped samples.
-            * ``target_is``: ``label``, or ``prediction`` where that is what was explained.
-            * ``value``: the score; nan unless the status is ``ok``.
-            * ``status``: ``ok``; ``undefined``, if there is a map but it has no score; ``failed``,
-              if the method or the protocol raised an error or the map is not finite; ``missing``,
-              if saved maps have none for the sample and its target; ``n/a``, if the method is not
-              defined for the model or data; ``skipped``, if the image could not be read.
-            * ``message``: the reason for any status other than ``ok``.
-            * ``note``: what the method says about the map, such as that its optimisation did not
-              converge; empty if there is nothing to say.
-            * ``cluster``: the grid that the sample belongs to, otherwise the sample's id. Samples
-              of a cluster are not independent; intervals draw them together.
-        store: The run directory.
-    """
-
-    def __init__(self, store: Store, temporary: bool = False):
-        self.store = store
-        self.scores: pd.DataFrame = store.rows()
-        self._temporary = temporary
-        if temporary:
-            weakref.finalize(self, shutil.rmtree, store.root, ignore_errors=True)
-
-    def __repr__(self) -> str:
-        statuses = self.scores["status"].value_counts()
-        counts = ", ".join(f"{count} {status}" for status, count in statuses.items())
-        methods = self.scores["method"].nunique()
-        evaluated = self.scores.loc[self.scores["status"] != "skipped", "sample"]
-        samples = SampleCounts.of(evaluated, self.store.grids())
-        return f"Result({methods} methods, {samples}: {counts})\n{self.summary()}"
-
-    def _repr_html_(self) -> str:
-        return self.summary().to_html(index=False, float_format="{:.3f}".format)
-
-    @classmethod
-    def load(cls, directory: str | Path) -> Result:
-        """Load the results of a run directory.
-
-        Args:
-            directory: Written by ``heatproof run``, ``run`` or ``evaluate(…, out=…)``.
-
-        Raises:
-            HeatproofError: If the directory is not a run, or damaged.
-        """
-        return cls(Store(Path(directory)))
-
-    def summary(self, resamples: int = 2000) -> pd.DataFrame:
-        """Summarize the scores over the samples.
-
-        Args:
-            resamples: Number of bootstrap draws for the intervals.
-
-        Returns:
-            One line per model, protocol, setting, baseline and method, with its layer and the
-            columns ``mean``, ``low`` and ``high`` (95 % interval), ``rank``, ``rank_low`` and
-            ``rank_high``, ``n`` (samples with a score: images, or maps of grids), and the number of
-            rows that are ``undefined``, ``failed``, ``missing``, ``n/a`` and ``skipped``; ``noted``
-            is the number of scores whose map has a note. Where a method was run at several layers,
-            ranks are among the methods of the same layer and the controls.
-        """
-        draws = bootstrap_aggregates(self.store, self.scores, resamples)
-        layers = ranked_layers(self.scores, self.store.plan().methods)
-        return summarize(self.scores, resamples, aggregate_draws=draws, layers=layers)
-
-    @property
-    def failures(self) -> pd.DataFrame:
-        """The rows whose status is ``failed``."""
-        return self.scores[self.scores["status"] == "failed"]
-
-    @property
-    def left_out(self) -> pd.DataFrame:
-        """Why rows have no score: one line per reason, with the number of its samples."""
-        lost = self.scores[self.scores["status"] != "ok"]
-        reasons = lost.groupby(["model", "protocol", "method", "status", "message"], sort=False)
-        return reasons.size().rename("samples").reset_index()
-
-    @property
-    def notes(self) -> pd.DataFrame:
-        """What methods say about their maps: one line per kind of note, with an example."""
-        noted = self.scores[self.scores["note"] != ""]
-        kinds = noted["note"].map(kind_of).rename("kind")
-        groups = noted.groupby(["model", "method", kinds], sort=False)
-        counted = groups.agg(samples=("sample", "nunique"), example=("note", "first"))
-        return counted.reset_index()
-
-    def maps(
-        self, method: str, model: str | None = None, protocol: str | None = None
-    ) -> Iterator[tuple[str, Tensor]]:
-        """Read the stored maps of a method one after another, however many there are.
-
-        A run stores the maps of the first ``keep_maps`` samples, or of all with ``keep_maps: all``,
-        in half precision.
-
-        Args:
-            method: The method as it is called in ``scores``.
-            model: The model, if the run has several.
-            protocol: A protocol, such as ``idsds`` or ``gridpg``, whose view of model and data the
-                maps are of; by default the first of the run.
-
-        Yields:
-            The sample and its map ``(h, w)`` at the resolution of the method's layer. On grids, a
-            sample is a grid and the class of one of its cells.
-
-        Raises:
-            HeatproofError: If there is no such method, model or protocol, or the model is not
-                named.
-        """
-        plan = self.store.plan()
-        models = list(dict.fromkeys(task.model for task in plan.tasks))
-        if method not in plan.methods:
-            raise unknown("method", method, plan.methods)
-        if model is None and len(models) > 1:
-            raise HeatproofError(f"the run has several models; name one: {', '.join(models)}")
-        if model is not None and model not in models:
-            raise unknown("model", model, models)
-        ids = [facts.id for facts in plan.protocols]
-        if protocol is not None and protocol not in ids:
-            raise unknown("protocol", protocol, ids)
-        wanted = next(p.canonical for p in plan.protocols if p.id == (protocol or ids[0]))
-        keys = (TensorKey.map(method), TensorKey.map_scale(method))
-        for task in plan.tasks:
-            if task.model != (model or models[0]) or wanted not in task.protocols:
-                continue
-            stored = self.store.tensors(task.name, keys)
-            if keys[0] in stored.tensors:
-                scaled, scales = (stored.tensors[key] for key in keys)
-                for sample, values, scale in zip(stored.samples.ids, scaled, scales, strict=False):
-                    yield sample, values.float() * scale
-
-    def report(self, directory: str | Path | None = None) -> Path:
-        """Build the report.
-
-        Args:
-            directory: Where the site is written; inside the run directory by default.
-
-        Returns:
-            The path of its first page.
-
-        Raises:
-            HeatproofError: If the result has no directory and none is given, or if the directory
-                holds anything other than a report.
-        """
-        if directory is None and self._temporary:
-            raise HeatproofError(
-                'this result was not given a directory; name one: result.report("out/")'
-            )
-        return build(self.store, Path(directory) if directory else self.store.paths.report)
-
-    def save(self, directory: str | Path) -> Path:
-        """Copy the run directory of a result, such as one that was not given a directory.
-
-        Args:
-            directory: The new directory; it must be empty or not exist.
-
-        Returns:
-            Its path.
-
-        Raises:
-            HeatproofError: If the directory is not empty.
-        """
-        target = Path(directory)
-        if target.exists() and any(target.iterdir()):
-            raise HeatproofError(f"{target} is not empty; choose another directory")
-        lock = shutil.ignore_patterns(self.store.paths.lock.name)
-        shutil.copytree(self.store.root, target, dirs_exist_ok=True, ignore=lock)
-        return target
 
 
 def evaluate(

@@ -1,4 +1,4 @@
-"""Comparing models under one setting: scores of each method, and paired differences."""
+"""Paired differences: of models under one setting, of two methods, and of two runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.intervals import GROUP, AggregateDraws, Estimate, clusters_of
 from heatproof.analysis.ranks import Key
 
 
@@ -48,3 +48,86 @@ def gap(
     labels = [(clusters or {}).get(sample, sample) for sample in both.index]
     values = both.to_numpy(float)
     return Estimate.mean(values[:, 0] - values[:, 1], labels), len(both)
+
+
+def method_differences(
+    rows: pd.DataFrame, a: str, b: str, aggregate_draws: AggregateDraws | None = None
+) -> pd.DataFrame:
+    """Estimate the paired difference of two methods under every setting.
+
+    Args:
+        rows: The scores of a run, one row per sample, protocol and method.
+        a: A method.
+        b: The method that is subtracted.
+        aggregate_draws: Draws of protocols that aggregate over all samples (see
+            `intervals.bootstrap_aggregates`).
+
+    Returns:
+        One line per model, protocol, setting and baseline: ``difference``, ``low`` and ``high``
+        (95 % interval), and ``n``, the samples that both methods have a score for.
+    """
+    lines = []
+    for key, group in rows.groupby(GROUP, sort=False):
+        scores = table(group, key[0], key[1:]).reindex(columns=[a, b])
+        clusters = dict(zip(scores.index, clusters_of(group, scores.index), strict=True))
+        drawn = [(aggregate_draws or {}).get((*key, method)) for method in (a, b)]
+        found, n = _difference(scores[a], scores[b], clusters, drawn[0], drawn[1])
+        lines.append((*key, *found, n))
+    return pd.DataFrame(lines, columns=[*GROUP, "difference", "low", "high", "n"])
+
+
+def run_differences(
+    a: pd.DataFrame,
+    b: pd.DataFrame,
+    a_draws: AggregateDraws,
+    b_draws: AggregateDraws,
+) -> pd.DataFrame:
+    """Estimate the paired differences of two runs over the samples that both have.
+
+    Where scores are aggregated over all samples, they depend on which samples there are: without
+    the same samples in both runs, there is no difference, and ``n`` is 0.
+
+    Args:
+        a: The scores of a run.
+        b: The scores of the run that the first is subtracted from.
+        a_draws: Draws of protocols that aggregate over all samples, of the first run.
+        b_draws: The same of the second run.
+
+    Returns:
+        One line per model, protocol, setting, baseline and method that both runs have: the means of
+        both over the common samples, ``difference`` (the second minus the first), ``low`` and
+        ``high`` (95 % interval), and ``n``.
+    """
+    keys = [*GROUP, "method"]
+    groups_b = dict(iter(b.groupby(keys, sort=False)))
+    lines = []
+    for key, of_a in a.groupby(keys, sort=False):
+        if key not in groups_b:
+            continue
+        of_b = groups_b[key]
+        first, second = (part.set_index("sample")["value"] for part in (of_a, of_b))
+        clusters = dict(zip(of_a["sample"], clusters_of(of_a, of_a["sample"]), strict=True))
+        drawn = b_draws.get(key), a_draws.get(key)
+        aggregated = drawn[0] is not None or drawn[1] is not None
+        if aggregated and set(first.dropna().index) != set(second.dropna().index):
+            lines.append((*key, *[np.nan] * 5, 0))
+            continue
+        found, n = _difference(second, first, clusters, drawn[0], drawn[1])
+        common = pd.concat([first, second], axis=1, join="inner").dropna()
+        lines.append((*key, *common.mean(), *found, n))
+    return pd.DataFrame(lines, columns=[*keys, "a", "b", "difference", "low", "high", "n"])
+
+
+def _difference(
+    first: pd.Series,
+    second: pd.Series,
+    clusters: Mapping[str, str],
+    first_draws: np.ndarray | None,
+    second_draws: np.ndarray | None,
+) -> tuple[Estimate, int]:
+    """Return the paired difference, from the draws of aggregated scores where there are any."""
+    found, n = gap(first, second, clusters)
+    if first_draws is None or second_draws is None:
+        return found, n
+    value = float(first.mean() - second.mean())
+    return Estimate.of(value, first_draws - second_draws), n

@@ -1,0 +1,431 @@
+"""The results of a run: scores, summaries, maps, and how they get out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import weakref
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from torch import Tensor
+
+import heatproof
+from heatproof.analysis.compare import method_differences
+from heatproof.analysis.counts import SampleCounts
+from heatproof.analysis.intervals import (
+    RESAMPLES,
+    AggregateDraws,
+    bootstrap_aggregates,
+    summarize,
+)
+from heatproof.analysis.ranks import ranked_layers
+from heatproof.bench.layout import IMAGES, TaskFacts, TensorKey
+from heatproof.bench.store import Store
+from heatproof.errors import HeatproofError, join_limited, unknown
+from heatproof.methods.notes import kind_of
+from heatproof.report import build
+from heatproof.report.run_data import Run
+from heatproof.results import tables
+
+if TYPE_CHECKING:
+    from heatproof.results.plots import Plots
+
+JSON_SCHEMA = 1  # raised when a key of ``to_json`` changes its name or meaning
+
+
+class Result:
+    """The results of a run.
+
+    Attributes:
+        scores: A frame with one row per model, protocol setting, method and sample. Its columns:
+
+            * ``model``: the model's name.
+            * ``method``: the method as it was given, such as ``ig(steps=20)|abs``.
+            * ``layer``: the layer it explains; ``input`` for the image.
+            * ``protocol``: the protocol's name, such as ``sds``.
+            * ``setting``: its settings except the baseline, such as ``patches=16, score=logit``.
+            * ``baseline``: its baseline; empty if it has none.
+            * ``sample``: the sample's id.
+            * ``target``: the index of the class that is explained; empty for skipped samples.
+            * ``target_is``: ``label``, or ``prediction`` where that is what was explained.
+            * ``value``: the score; nan unless the status is ``ok``.
+            * ``status``: ``ok``; ``undefined``, if there is a map but it has no score; ``failed``,
+              if the method or the protocol raised an error or the map is not finite; ``missing``,
+              if saved maps have none for the sample and its target; ``n/a``, if the method is not
+              defined for the model or data; ``skipped``, if the image could not be read.
+            * ``message``: the reason for any status other than ``ok``.
+            * ``note``: what the method says about the map, such as that its optimisation did not
+              converge; empty if there is nothing to say.
+            * ``cluster``: the grid that the sample belongs to, otherwise the sample's id. Samples
+              of a cluster are not independent; intervals draw them together.
+        store: The run directory.
+    """
+
+    def __init__(self, store: Store, temporary: bool = False):
+        self.store = store
+        self.scores: pd.DataFrame = store.rows()
+        self._temporary = temporary
+        self._summaries: dict[int, pd.DataFrame] = {}
+        if temporary:
+            weakref.finalize(self, shutil.rmtree, store.root, ignore_errors=True)
+
+    def __repr__(self) -> str:
+        return tables.to_text(self._heading, self.summary())
+
+    def _repr_html_(self) -> str:
+        return tables.to_html(self._heading, self.summary())
+
+    @property
+    def _heading(self) -> str:
+        statuses = self.scores["status"].value_counts()
+        counts = ", ".join(f"{count} {status}" for status, count in statuses.items())
+        models = self.scores["model"].nunique()
+        methods = self.scores["method"].nunique()
+        evaluated = self.scores.loc[self.scores["status"] != "skipped", "sample"]
+        samples = SampleCounts.of(evaluated, self.store.grids())
+        of_models = f" on {models} models" if models > 1 else ""
+        return f"Result({methods} methods{of_models}, {samples}: {counts})"
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Result:
+        """Load the results of a run directory.
+
+        Args:
+            directory: Written by ``heatproof run``, ``run`` or ``evaluate(…, out=…)``.
+
+        Raises:
+            HeatproofError: If the directory is not a run, or damaged.
+        """
+        return cls(Store(Path(directory)))
+
+    def summary(self, resamples: int = RESAMPLES) -> pd.DataFrame:
+        """Summarize the scores over the samples.
+
+        Args:
+            resamples: Number of bootstrap draws for the intervals.
+
+        Returns:
+            One line per model, protocol, setting, baseline and method, with its layer and the
+            columns ``mean``, ``low`` and ``high`` (95 % interval), ``rank``, ``rank_low`` and
+            ``rank_high``, ``n`` (samples with a score: images, or maps of grids), and the number of
+            rows that are ``undefined``, ``failed``, ``missing``, ``n/a`` and ``skipped``; ``noted``
+            is the number of scores whose map has a note. Where a method was run at several layers,
+            ranks are among the methods of the same layer and the controls.
+        """
+        if resamples not in self._summaries:
+            draws = self._draws
+            if resamples != RESAMPLES:
+                draws = bootstrap_aggregates(self.store, self.scores, resamples)
+            layers = ranked_layers(self.scores, self.store.plan().methods)
+            self._summaries[resamples] = summarize(
+                self.scores, resamples, aggregate_draws=draws, layers=layers
+            )
+        return self._summaries[resamples].copy()
+
+    @cached_property
+    def _draws(self) -> AggregateDraws:
+        return bootstrap_aggregates(self.store, self.scores)
+
+    @cached_property
+    def _run(self) -> Run:
+        return Run(self.store)
+
+    def difference(
+        self,
+        a: str,
+        b: str,
+        *,
+        model: str | None = None,
+        protocol: str | None = None,
+    ) -> pd.DataFrame:
+        """Estimate by how much the scores of a method exceed those of another, sample by sample.
+
+        Args:
+            a: A method, as it is called in ``scores``.
+            b: The method whose scores are subtracted.
+            model: A model; by default all.
+            protocol: A protocol; by default all.
+
+        Returns:
+            One line per model, protocol, setting and baseline: the mean ``difference`` (a minus b),
+            ``low`` and ``high`` (95 % interval), and ``n``, the samples that both have a score for.
+            The interval is of paired differences, so it can be narrow where those of the two means
+            overlap; samples of one grid are drawn together.
+
+        Raises:
+            HeatproofError: If there is no such method, model or protocol.
+        """
+        plan = self.store.plan()
+        for method in (a, b):
+            if method not in plan.methods:
+                raise unknown("method", method, plan.methods)
+        rows = self.scores[self.scores["method"].isin([a, b])]
+        for column, name in (("model", model), ("protocol", protocol)):
+            if name is not None and name not in set(rows[column]):
+                raise unknown(column, name, rows[column])
+            rows = rows if name is None else rows[rows[column] == name]
+        return method_differences(rows, a, b, self._draws)
+
+    @property
+    def plot(self) -> Plots:
+        """Figures of the results, such as ``result.plot.ranking()``; see ``Plots``.
+
+        Raises:
+            HeatproofError: If matplotlib is not installed.
+        """
+        from heatproof.results.plots import Plots
+
+        return Plots(self)
+
+    @property
+    def failures(self) -> pd.DataFrame:
+        """The rows whose status is ``failed``."""
+        return self.scores[self.scores["status"] == "failed"]
+
+    @property
+    def left_out(self) -> pd.DataFrame:
+        """Why rows have no score: one line per reason, with the number of its samples."""
+        lost = self.scores[self.scores["status"] != "ok"]
+        reasons = lost.groupby(["model", "protocol", "method", "status", "message"], sort=False)
+        return reasons.size().rename("samples").reset_index()
+
+    @property
+    def notes(self) -> pd.DataFrame:
+        """What methods say about their maps: one line per kind of note, with an example."""
+        noted = self.scores[self.scores["note"] != ""]
+        kinds = noted["note"].map(kind_of).rename("kind")
+        groups = noted.groupby(["model", "method", kinds], sort=False)
+        counted = groups.agg(samples=("sample", "nunique"), example=("note", "first"))
+        return counted.reset_index()
+
+    def maps(
+        self, method: str, *, model: str | None = None, protocol: str | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Read the stored maps of a method one after another, however many there are.
+
+        A run stores the maps of the first ``keep_maps`` samples, or of all with ``keep_maps: all``,
+        in half precision.
+
+        Args:
+            method: The method as it is called in ``scores``.
+            model: The model, if the run has several.
+            protocol: A protocol, such as ``idsds`` or ``gridpg``, whose view of model and data the
+                maps are of; by default the first of the run.
+
+        Yields:
+            The sample and its map ``(h, w)`` at the resolution of the method's layer. On grids, a
+            sample is a grid and the class of one of its cells.
+
+        Raises:
+            HeatproofError: If there is no such method, model or protocol, or the model is not
+                named.
+        """
+        self._check_method(method)
+        keys = (TensorKey.map(method), TensorKey.map_scale(method))
+        for task in self._tasks(model, protocol):
+            stored = self.store.tensors(task.name, keys)
+            if keys[0] in stored.tensors:
+                scaled, scales = (stored.tensors[key] for key in keys)
+                for sample, values, scale in zip(stored.samples.ids, scaled, scales, strict=False):
+                    yield sample, values.float() * scale
+
+    def map(
+        self,
+        method: str,
+        sample: str,
+        *,
+        model: str | None = None,
+        protocol: str | None = None,
+    ) -> Tensor:
+        """Read the stored map of one sample.
+
+        Args:
+            method: The method as it is called in ``scores``.
+            sample: The id of the sample, as in ``scores``.
+            model: The model, if the run has several.
+            protocol: A protocol whose view of model and data the map is of; see ``maps``.
+
+        Returns:
+            The map ``(h, w)`` at the resolution of the method's layer.
+
+        Raises:
+            HeatproofError: If there is no such map.
+        """
+        self._check_method(method)
+        keys = (TensorKey.map(method), TensorKey.map_scale(method))
+        values, scale = self._stored(sample, keys, f"map of {method}", model, protocol)
+        return values.float() * scale
+
+    def image(
+        self, sample: str, *, model: str | None = None, protocol: str | None = None
+    ) -> Tensor:
+        """Read the stored image of one sample.
+
+        Args:
+            sample: The id of the sample, as in ``scores``.
+            model: The model, if the run has several.
+            protocol: A protocol whose view of model and data the image is of; see ``maps``.
+
+        Returns:
+            The image ``(C, H, W)`` of 8 bits, as the model sees it.
+
+        Raises:
+            HeatproofError: If the image is not stored.
+        """
+        return self._stored(sample, (IMAGES,), "image", model, protocol)[0]
+
+    def _stored(
+        self,
+        sample: str,
+        keys: Sequence[TensorKey],
+        what: str,
+        model: str | None,
+        protocol: str | None,
+    ) -> list[Tensor]:
+        """Return the rows of one sample in stored tensors."""
+        kept: list[str] = []
+        for task in self._tasks(model, protocol):
+            stored = self.store.tensors(task.name, keys)
+            if keys[0] not in stored.tensors:
+                continue
+            ids = stored.samples.ids[: len(stored.tensors[keys[0]])]
+            if sample in ids:
+                return [stored.tensors[key][ids.index(sample)] for key in keys]
+            kept += ids
+        if sample in set(self.scores["sample"]):
+            raise HeatproofError(
+                f"the {what} of {sample} is not stored; a run keeps those of the first samples, "
+                f"here {join_limited(kept) or 'none'}. Evaluate again with a larger keep_maps"
+            )
+        raise unknown("sample", sample, kept)
+
+    def _check_method(self, method: str) -> None:
+        methods = self.store.plan().methods
+        if method not in methods:
+            raise unknown("method", method, methods)
+
+    def _tasks(self, model: str | None, protocol: str | None) -> list[TaskFacts]:
+        """Return the tasks of a model in which a protocol evaluates it."""
+        plan = self.store.plan()
+        models = list(dict.fromkeys(task.model for task in plan.tasks))
+        if model is None and len(models) > 1:
+            raise HeatproofError(f"the run has several models; name one: {', '.join(models)}")
+        if model is not None and model not in models:
+            raise unknown("model", model, models)
+        ids = [facts.id for facts in plan.protocols]
+        if protocol is not None and protocol not in ids:
+            raise unknown("protocol", protocol, ids)
+        wanted = next(p.canonical for p in plan.protocols if p.id == (protocol or ids[0]))
+        chosen = model or models[0]
+        return [task for task in plan.tasks if task.model == chosen and wanted in task.protocols]
+
+    def to_frame(self, *, samples: bool = False) -> pd.DataFrame:
+        """Return the summary as a tidy frame, or the scores of all samples.
+
+        Args:
+            samples: True for the rows of ``scores``, False for the lines of ``summary``.
+        """
+        return self.scores.copy() if samples else self.summary()
+
+    def to_csv(self, path: str | Path, *, samples: bool = False) -> Path:
+        """Write what ``to_frame`` returns to a CSV file.
+
+        Args:
+            path: The file.
+            samples: True for the scores of all samples, False for the summary.
+
+        Returns:
+            Its path.
+        """
+        self.to_frame(samples=samples).to_csv(path, index=False)
+        return Path(path)
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Return the summary as JSON, and write it to a file if one is named.
+
+        The keys are ``schema`` (1; raised when a key changes), ``heatproof`` (the version),
+        ``data`` (the name of the data), ``samples`` (how many were evaluated, as text) and
+        ``summary``: a list of objects with the columns of ``summary``. What is not a number is
+        null.
+
+        Args:
+            path: A file; None writes none.
+        """
+        lines = self.summary().astype(object)
+        content = {
+            "schema": JSON_SCHEMA,
+            "heatproof": heatproof.__version__,
+            "data": self._run.provenance.spec.get("data", {}).get("name"),
+            "samples": str(self._run.counts),
+            "summary": lines.where(lines.notna(), None).to_dict("records"),
+        }
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+        if path is not None:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        return text
+
+    def to_markdown(self, *, digits: int = 3, intervals: bool = True) -> str:
+        """Return a table in Markdown: methods down, settings across, the best in bold.
+
+        Args:
+            digits: Digits after the point.
+            intervals: Whether 95 % intervals follow the means.
+        """
+        return tables.to_markdown(self._grid(), digits, intervals)
+
+    def to_latex(self, *, digits: int = 3, intervals: bool = False) -> str:
+        r"""Return a table in LaTeX, for ``\usepackage{booktabs}``.
+
+        Methods stand in rows and settings in columns; the best of each column is bold, and names
+        are escaped.
+
+        Args:
+            digits: Digits after the point.
+            intervals: Whether 95 % intervals follow the means.
+        """
+        return tables.to_latex(self._grid(), digits, intervals)
+
+    def _grid(self) -> tables.Grid:
+        return tables.grid(self.summary(), self._run.setting_labels)
+
+    def report(self, directory: str | Path | None = None) -> Path:
+        """Build the report.
+
+        Args:
+            directory: Where the site is written; inside the run directory by default.
+
+        Returns:
+            The path of its first page.
+
+        Raises:
+            HeatproofError: If the result has no directory and none is given, or if the directory
+                holds anything other than a report.
+        """
+        if directory is None and self._temporary:
+            raise HeatproofError(
+                'this result was not given a directory; name one: result.report("out/")'
+            )
+        return build(self.store, Path(directory) if directory else self.store.paths.report)
+
+    def save(self, directory: str | Path) -> Path:
+        """Copy the run directory of a result, such as one that was not given a directory.
+
+        Args:
+            directory: The new directory; it must be empty or not exist.
+
+        Returns:
+            Its path.
+
+        Raises:
+            HeatproofError: If the directory is not empty.
+        """
+        target = Path(directory)
+        if target.exists() and any(target.iterdir()):
+            raise HeatproofError(f"{target} is not empty; choose another directory")
+        lock = shutil.ignore_patterns(self.store.paths.lock.name)
+        shutil.copytree(self.store.root, target, dirs_exist_ok=True, ignore=lock)
+        return target
