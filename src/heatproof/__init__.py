@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from heatproof import metrics as metrics
+    from heatproof import quantus as quantus
     from heatproof.api import EvalBatch as EvalBatch
     from heatproof.api import FineTuned as FineTuned
     from heatproof.api import HeatproofError as HeatproofError
@@ -19,11 +21,13 @@ if TYPE_CHECKING:
     from heatproof.api import Scores as Scores
     from heatproof.api import TensorData as TensorData
     from heatproof.api import baseline as baseline
+    from heatproof.api import compare as compare
     from heatproof.api import evaluate as evaluate
     from heatproof.api import explain as explain
     from heatproof.api import finetune as finetune
     from heatproof.api import load_data as load_data
     from heatproof.api import load_model as load_model
+    from heatproof.api import merge as merge
     from heatproof.api import method as method
     from heatproof.api import protocol as protocol
     from heatproof.api import run as run
@@ -31,13 +35,17 @@ if TYPE_CHECKING:
     from heatproof.api import transform as transform
     from heatproof.data.catalog import data as data
 
+MODULES = ("metrics", "quantus")  # imported when they are used
+
 
 def __dir__() -> list[str]:
-    return [*import_module("heatproof.api").__all__, "__version__"]
+    return [*import_module("heatproof.api").__all__, *MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> object:
     """Import the API on first use, so that ``heatproof --help`` need not wait for torch."""
+    if name in MODULES:
+        return import_module(f"heatproof.{name}")
     api = import_module("heatproof.api")
     if name in api.__all__:
         return getattr(api, name)

@@ -4,6 +4,7 @@
 * ``load_data``, ``TensorData``, ``Sample``: images with stable ids.
 * ``explain``: maps of one method; ``MapNotes``: what it says about single maps.
 * ``evaluate``, ``run``, ``Result``: scores of many methods, from Python or from a spec.
+* ``compare``, ``merge``: two results beside each other, and one result of several.
 * ``method``, ``transform``, ``baseline``, ``protocol``, ``data``, ``section``: decorators that
   register extensions of your own; ``Protocol``, ``EvalBatch`` and ``Scores`` are for protocols.
 * ``finetune``, ``FineTuned``: fine-tune a model on images with deleted patches.
@@ -17,13 +18,16 @@ from heatproof.baselines import baseline
 from heatproof.data.base import Sample, TensorData
 from heatproof.data.catalog import load_data
 from heatproof.errors import HeatproofError
-from heatproof.evaluation import Result, evaluate, explain, run
+from heatproof.evaluation import evaluate, explain, run
 from heatproof.methods import method, transform
 from heatproof.methods.notes import MapNotes
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
 from heatproof.protocols import EvalBatch, Protocol, Scores, protocol
 from heatproof.report.sections import section
+from heatproof.results import Result
+from heatproof.results.compare import compare
+from heatproof.results.merge import merge
 from heatproof.training.finetune import FineTuned, finetune
 
 __all__ = [
@@ -38,12 +42,14 @@ __all__ = [
     "Scores",
     "TensorData",
     "baseline",
+    "compare",
     "data",
     "evaluate",
     "explain",
     "finetune",
     "load_data",
     "load_model",
+    "merge",
     "method",
     "protocol",
     "run",

@@ -313,28 +313,36 @@ def study(name: str, copy: Path | None) -> None:
 @click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("other")
 def compare_(run: Path, other: str) -> None:
-    """Set a run beside the published numbers of a paper.
+    """Set a run beside another run, or beside the published numbers of a paper.
 
-    A number is reproduced if the published value lies in the run's 95 %
-    interval, and differs if it does not. Where the model or the protocol's
-    settings are not the paper's, there is no verdict.
+    Two runs are compared over the samples that both have, in pairs: the second
+    minus the first, with 95 % intervals, and what changed in spec, versions and
+    weights.
+
+    A published number is reproduced if it lies in the run's 95 % interval, and
+    differs if it does not. Where the model or the protocol's settings are not
+    the paper's, there is no verdict.
 
     Examples:
+      heatproof compare runs/before runs/after
       heatproof compare runs/hesse2024/ranking published:hesse2024/table6
-      heatproof compare runs/mine published:hesse2024/table4
+      heatproof compare runs/li2024/distinctness published:li2024/table1
     """
     from heatproof.analysis.published import PREFIX, compare_published, published_table
+    from heatproof.api import compare
     from heatproof.bench.store import Store
-    from heatproof.cli.results import print_comparison
+    from heatproof.cli.results import print_comparison, print_run_comparison
 
-    if not other.startswith(PREFIX):
+    if other.startswith(PREFIX):
+        store = Store(run)
+        print_comparison(compare_published(store, published_table(other)), store)
+    elif Path(other).is_dir():
+        print_run_comparison(compare(run, other))
+    else:
         raise HeatproofError(
-            f"a run is compared with a published table, named like {PREFIX}hesse2024/table6; "
-            f'got "{other}"'
+            f'"{other}" is neither a run directory nor a published table, which is named like '
+            f"{PREFIX}hesse2024/table6"
         )
-    table = published_table(other)
-    store = Store(run)
-    print_comparison(compare_published(store, table), store)
 
 
 @main.command("list", **command)

@@ -22,6 +22,7 @@ from heatproof.report.run_data import Run
 if TYPE_CHECKING:
     from heatproof.analysis.published import Comparison
     from heatproof.bench.store import Store
+    from heatproof.results.compare import RunComparison
     from heatproof.training.by_name import Trained
     from heatproof.training.finetune import Epoch, FineTuned
 
@@ -244,6 +245,39 @@ def print_comparison(comparison: Comparison, store: Store) -> None:
     missing = len(table.entries) - len(comparison.lines)
     if missing:
         print_plain(f"{missing} of the {len(table.entries)} published numbers are not in the run")
+
+
+def print_run_comparison(comparison: RunComparison) -> None:
+    """Print the paired differences of two runs, and what changed between them."""
+    print_plain(comparison.summary)
+    columns = {
+        "method": "left",
+        "a": "right",
+        "b": "right",
+        "difference": "right",
+        "95 % interval": "right",
+        "n": "right",
+    }
+    for title, lines in comparison.groups():
+        table = make_table(columns, title=escape(title), title_justify="left", title_style="bold")
+        for line in lines:
+            interval = f"{line['low']:+.3f} … {line['high']:+.3f}"
+            significant = line["low"] > 0 or line["high"] < 0
+            table.add_row(
+                escape(line["method"]),
+                *(NONE if pd.isna(line[k]) else f"{line[k]:.3f}" for k in ("a", "b")),
+                NONE if pd.isna(line["difference"]) else f"{line['difference']:+.3f}",
+                NONE if pd.isna(line["low"]) else interval,
+                str(line["n"]),
+                style="bold" if significant else None,
+            )
+        console.print(table)
+    for change in comparison.changes.to_dict("records"):
+        print_plain(f"changed: {change['what']}: {change['a']} → {change['b']}")
+    for name, lines in (("a", comparison.only_in_a), ("b", comparison.only_in_b)):
+        methods = dict.fromkeys(lines["method"])
+        if methods:
+            print_plain(f"only in {name}: {len(lines)} scores, of {join_limited(methods)}")
 
 
 def print_trained(trained: Trained) -> None:

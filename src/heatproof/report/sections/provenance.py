@@ -95,6 +95,8 @@ def content(run: Run, site: Site) -> Content:
 
 def _call(run: Run, spec: dict[str, Any]) -> str:
     """Return the Python call that made the run; user-defined functions appear by name."""
+    if "merged" in spec:
+        return f"hp.merge(runs)  # {len(spec['merged'])} runs, which are recorded below"
     models = spec.get("models", [])
     data = spec.get("data", {})
     methods = [m if run.family(m) == "yours" else repr(m) for m in spec.get("methods", [])]

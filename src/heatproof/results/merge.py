@@ -1,0 +1,429 @@
+"""One result of several runs: other methods, models, protocols or samples.
+
+A run directory is made of tasks, each with the rows and tensors of some samples of a model's view.
+Merging groups the samples of a view by the tasks that have them: every group becomes one task, with
+the rows of all its sources. What several runs have in common is kept once, and must be equal.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heatproof.bench.layout import (
+    LOGITS,
+    Cost,
+    GridNote,
+    MethodFacts,
+    ModelFacts,
+    ModelView,
+    PassCount,
+    PlanFile,
+    ProtocolFacts,
+    Provenance,
+    SampleNotes,
+    TaskFacts,
+    TensorKey,
+    Timing,
+    Timings,
+    ViewFacts,
+)
+from heatproof.bench.store import Store, TaskTensors
+from heatproof.errors import HeatproofError, join_limited
+from heatproof.files import content_hash
+from heatproof.results.result import Result
+
+ROUNDING = 1e-6  # by which scores of other machines may differ
+LOGIT_ROUNDING = 1e-3  # of the largest logit
+Row = dict[str, Any]
+
+
+def merge(results: Sequence[Result | str | Path], out: str | Path | None = None) -> Result:
+    """Make one result of several: of other methods, models, protocols or samples.
+
+    What several results have in common is kept once. The merged result can be summarized, compared,
+    reported and merged again, but not continued with ``run``.
+
+    Args:
+        results: Results or run directories.
+        out: The directory of the merged run, empty or new; by default it is temporary.
+
+    Returns:
+        The merged result.
+
+    Raises:
+        HeatproofError: If results cannot be told apart or do not fit together: other weights under
+            the same name of a model, another image under the same id of a sample, other settings
+            under the same name of a method, another version of a protocol, or two different scores
+            of the same model, setting, method and sample. The message names them.
+    """
+    stores = [r.store if isinstance(r, Result) else Store(Path(r)) for r in results]
+    if not stores:
+        raise HeatproofError("there is nothing to merge; name results or run directories")
+    if out is not None and Path(out).exists() and any(Path(out).iterdir()):
+        raise HeatproofError(f"{out} is not empty; choose another directory")
+    parts = [_Part(store) for store in stores]
+    _check_models(parts)
+    methods = _methods(parts)
+    protocols = _protocols(parts)
+    groups = [group for subject in _subjects(parts) for group in _groups(subject, parts)]
+    root = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="heatproof-"))
+    store = Store(root)
+    try:
+        store.claim({"merged": [part.provenance.spec for part in parts]})
+        tasks = [_write(store, group) for group in groups]
+        views = _views(parts, groups)
+        plan = PlanFile(tasks=tasks, methods=methods, protocols=protocols, views=views)
+        store.write_plan(plan, _provenance(parts))
+        return Result(store, temporary=out is None)
+    except BaseException:
+        if out is None:
+            shutil.rmtree(root, ignore_errors=True)
+        raise
+
+
+class _Part:
+    """A run that is merged with others."""
+
+    def __init__(self, store: Store):
+        self.store = store
+        self.plan = store.plan()
+        self.provenance = store.provenance()
+
+    @property
+    def name(self) -> str:
+        return str(self.store.root)
+
+    @cached_property
+    def models(self) -> dict[ModelView, ModelFacts]:
+        return {facts.subject: facts for facts in self.provenance.models}
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A task of a run, with its content."""
+
+    part: _Part
+    task: TaskFacts
+    notes: SampleNotes
+    rows: Sequence[Row]
+
+    @classmethod
+    def read(cls, part: _Part, task: TaskFacts) -> _Source:
+        planned = set(task.records)
+        rows = [row for row in part.store.task_rows(task.name) if row["record"] in planned]
+        return cls(part, task, part.store.tensors(task.name, ()).samples, rows)
+
+    @cached_property
+    def samples(self) -> list[str]:
+        """The samples in the order of the tensors, and those that could not be read."""
+        return list(dict.fromkeys([*self.notes.ids, *(row["sample"] for row in self.rows)]))
+
+    def tensors(self, only: Sequence[TensorKey] | None = None) -> dict[TensorKey, Tensor]:
+        """Read tensors from disk; they are too large to be kept for all tasks."""
+        return self.part.store.tensors(self.task.name, only).tensors
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Samples that the same tasks have."""
+
+    sources: tuple[_Source, ...]
+    samples: list[str]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a single task as it was."""
+        return len(self.sources) == 1 and len(self.samples) == len(self.sources[0].samples)
+
+
+def _check_models(parts: Sequence[_Part]) -> None:
+    """Refuse models of the same name with other weights, structure or preprocessing."""
+    known: dict[ModelView, tuple[str, _Part]] = {}
+    for part in parts:
+        for subject, facts in part.models.items():
+            fingerprint, other = known.setdefault(subject, (facts.fingerprint, part))
+            if fingerprint != facts.fingerprint:
+                raise HeatproofError(
+                    f"{subject.title} is not the same model in {other.name} ({fingerprint[:12]}) "
+                    f"and in {part.name} ({facts.fingerprint[:12]}); give one another name: "
+                    'hp.Model(network, name="…")'
+                )
+
+
+def _methods(parts: Sequence[_Part]) -> dict[str, MethodFacts]:
+    """Return all methods by label; refuse a label with two meanings."""
+    methods: dict[str, MethodFacts] = {}
+    for part in parts:
+        for label, facts in part.plan.methods.items():
+            known = methods.setdefault(label, facts)
+            if known.canonical != facts.canonical:
+                raise HeatproofError(
+                    f"the method {label} is {known.canonical} in one run and {facts.canonical} in "
+                    f"{part.name}; results of both cannot have the same name"
+                )
+    return methods
+
+
+def _protocols(parts: Sequence[_Part]) -> list[ProtocolFacts]:
+    """Return all protocols with their settings; refuse two versions of one."""
+    protocols: dict[tuple[str, str, str], ProtocolFacts] = {}
+    for part in parts:
+        for facts in part.plan.protocols:
+            known = protocols.setdefault(facts.key, facts)
+            if known.canonical != facts.canonical:
+                raise HeatproofError(
+                    f"the protocol {facts.id} has another version or code in {part.name} "
+                    f"({facts.canonical}) than before ({known.canonical}); evaluate one of them "
+                    "again with this version of heatproof"
+                )
+    return list(protocols.values())
+
+
+def _subjects(parts: Sequence[_Part]) -> list[ModelView]:
+    """Return all views of models, in the order in which the runs have them."""
+    names = dict.fromkeys(task.model for part in parts for task in part.plan.tasks)
+    found = dict.fromkeys(task.subject for part in parts for task in part.plan.tasks)
+    order = list(names)
+    return sorted(found, key=lambda subject: order.index(subject.model))
+
+
+def _groups(subject: ModelView, parts: Sequence[_Part]) -> list[_Group]:
+    """Group the samples of a view by the tasks that have them, and check what is there twice."""
+    sources = [
+        _Source.read(part, task)
+        for part in parts
+        for task in part.plan.tasks
+        if task.subject == subject and part.store.is_finished(task.name)
+    ]
+    tasks_of: dict[str, list[int]] = {}
+    for i, source in enumerate(sources):
+        for sample in source.samples:
+            tasks_of.setdefault(sample, []).append(i)
+    members: dict[tuple[int, ...], list[str]] = {}
+    for sample, indices in tasks_of.items():
+        members.setdefault(tuple(indices), []).append(sample)
+    groups = [_Group(tuple(sources[i] for i in key), ids) for key, ids in members.items()]
+    for group in groups:
+        if len(group.sources) > 1:
+            _check_images(subject, group)
+    return groups
+
+
+def _check_images(subject: ModelView, group: _Group) -> None:
+    """Refuse samples that have another label, or another image by the model's outputs."""
+    first = group.sources[0]
+    logits = _by_sample(first, LOGITS)
+    labels = dict(zip(first.notes.ids, first.notes.labels, strict=True))
+    for source in group.sources[1:]:
+        other_logits = _by_sample(source, LOGITS)
+        other_labels = dict(zip(source.notes.ids, source.notes.labels, strict=True))
+        for sample in group.samples:
+            if sample not in logits or sample not in other_logits:
+                continue
+            a, b = logits[sample].float(), other_logits[sample].float()
+            apart = float((a - b).abs().max()) if a.shape == b.shape else np.inf
+            same = apart <= LOGIT_ROUNDING * float(a.abs().max().clamp(min=1))
+            if not same or labels[sample] != other_labels[sample]:
+                raise HeatproofError(
+                    f'sample "{sample}" of {subject.title} is another image or has another label '
+                    f"in {first.part.name} than in {source.part.name}; give samples ids of their "
+                    "own: hp.TensorData(images, labels, ids=[…])"
+                )
+
+
+def _by_sample(source: _Source, key: TensorKey) -> dict[str, Tensor]:
+    return dict(zip(source.notes.ids, source.tensors((key,)).get(key, ()), strict=False))
+
+
+def _write(store: Store, group: _Group) -> TaskFacts:
+    """Write a group as one task of the merged run."""
+    first = group.sources[0]
+    name = first.task.name
+    if not group.is_whole or store.is_finished(name):
+        members = "\n".join(group.samples)
+        name = f"{name[:8]}-merged-{content_hash(members + name, length=12)}"
+    rows = _rows(group)
+    store.commit(name, rows, _tensors(group), _timings(group))
+    return TaskFacts(
+        name=name,
+        model=first.task.model,
+        view=first.task.view,
+        protocols=list(dict.fromkeys(p for s in group.sources for p in s.task.protocols)),
+        records=list(dict.fromkeys(row["record"] for row in rows)),
+    )
+
+
+def _rows(group: _Group) -> list[Row]:
+    """Return the rows of all sources; those that are there twice must be equal."""
+    chosen = set(group.samples)
+    rows: dict[tuple[str, ...], Row] = {}
+    origin: dict[tuple[str, ...], _Part] = {}
+    records: dict[tuple[str, ...], str] = {}  # one record per setting and method of the group
+    for source in group.sources:
+        for row in source.rows:
+            if row["sample"] not in chosen:
+                continue
+            of = tuple(row[c] for c in ("protocol", "setting", "baseline", "method"))
+            key = (*of, row["sample"])
+            if key not in rows:
+                record = records.setdefault(of, row["record"])
+                rows[key] = {**row, "record": record}
+                origin[key] = source.part
+            elif not _equal(rows[key], row):
+                raise HeatproofError(
+                    f"{row['method']} has two scores for sample {row['sample']} of {row['model']} "
+                    f"under {row['protocol']}({row['setting']}, baseline={row['baseline']}): "
+                    f"{_shown(rows[key])} in {origin[key].name} and {_shown(row)} in "
+                    f"{source.part.name}"
+                )
+    order = {record: i for i, record in enumerate(records.values())}
+    return sorted(rows.values(), key=lambda row: order[row["record"]])
+
+
+def _equal(a: Row, b: Row) -> bool:
+    same = all(a[column] == b[column] for column in ("status", "target", "layer"))
+    return same and bool(
+        np.isclose(a["value"], b["value"], rtol=ROUNDING, atol=ROUNDING, equal_nan=True)
+    )
+
+
+def _shown(row: Row) -> str:
+    return f"{row['value']:.6g}" if row["status"] == "ok" else str(row["status"])
+
+
+def _tensors(group: _Group) -> TaskTensors:
+    """Return the tensors of a group; those of the first samples alone may become fewer."""
+    if group.is_whole:
+        source = group.sources[0]
+        return TaskTensors(source.tensors(), source.notes)
+    notes: dict[str, tuple[int | None, GridNote | None]] = {}
+    for source in group.sources:
+        none: list[GridNote | None] = [None] * len(source.notes.ids)
+        grids = source.notes.grids or none
+        for sample, label, grid in zip(source.notes.ids, source.notes.labels, grids, strict=True):
+            notes.setdefault(sample, (label, grid))
+    ids = [sample for sample in group.samples if sample in notes]
+    tensors: dict[TensorKey, Tensor] = {}
+    for source in group.sources:
+        position = {sample: i for i, sample in enumerate(source.notes.ids)}
+        for key, values in source.tensors().items():
+            rows = _first_rows(ids, position, len(values))
+            of_all = len(values) == len(position)
+            if key not in tensors and (len(rows) == len(ids) or not of_all):
+                tensors[key] = values[torch.tensor(rows, dtype=torch.long)]
+    grid_notes = [notes[sample][1] for sample in ids]
+    grids_or_none = [note for note in grid_notes if note is not None]
+    labels = [notes[sample][0] for sample in ids]
+    return TaskTensors(tensors, SampleNotes(ids=ids, labels=labels, grids=grids_or_none or None))
+
+
+def _first_rows(ids: Sequence[str], position: Mapping[str, int], count: int) -> list[int]:
+    """Return the rows of the first samples that a tensor has, up to one that it does not have."""
+    rows: list[int] = []
+    for sample in ids:
+        if sample not in position or position[sample] >= count:
+            break
+        rows.append(position[sample])
+    return rows
+
+
+def _timings(group: _Group) -> Timings:
+    """Return what the sources took, in proportion to the samples of the group."""
+    seconds: dict[Any, float] = {}
+    passes: dict[tuple[str, str], float] = {}
+    batch_size = 0
+    for source in group.sources:
+        timings = source.part.store.timings(source.task.name) or Timings()
+        fraction = len(group.samples) / max(1, len(source.samples))
+        batch_size = batch_size or timings.batch_size
+        for timing in timings.seconds:
+            seconds.setdefault(timing.key, timing.seconds * fraction)
+        for count in timings.passes:
+            key = (count.kind, count.start)
+            passes[key] = passes.get(key, 0) + count.images * fraction
+    return Timings(
+        seconds=[Timing(key=key, seconds=value) for key, value in seconds.items()],
+        passes=[
+            PassCount(kind=kind, start=start, images=round(images))
+            for (kind, start), images in passes.items()
+        ],
+        batch_size=batch_size,
+        images=len(group.samples),
+    )
+
+
+def _views(parts: Sequence[_Part], groups: Sequence[_Group]) -> list[ViewFacts]:
+    """Return each view once, with the passes that were planned for it in all runs."""
+    samples: dict[ModelView, int] = {}
+    for group in groups:
+        subject = group.sources[0].task.subject
+        samples[subject] = samples.get(subject, 0) + len(group.samples)
+    views: dict[ModelView, ViewFacts] = {}
+    for part in parts:
+        for view in part.plan.views:
+            known = views.get(view.subject)
+            forwards = view.cost.forwards + (known.cost.forwards if known else 0)
+            backwards = view.cost.backwards + (known.cost.backwards if known else 0)
+            images = samples.get(view.subject, 0)
+            cost = Cost(images=images, forwards=forwards, backwards=backwards)
+            views[view.subject] = (known or view).model_copy(update={"cost": cost})
+    return list(views.values())
+
+
+def _provenance(parts: Sequence[_Part]) -> Provenance:
+    """Return what is on record about all runs; what differs is joined, and kept in the spec."""
+    records = [part.provenance for part in parts]
+    first = records[0]
+    models = {subject: facts for part in parts for subject, facts in part.models.items()}
+    data = dict.fromkeys(str(_data(r).get("name", "")) for r in records)
+    names = dict.fromkeys(name for record in records for name in record.packages)
+    packages = {name: _joined(r.packages.get(name) for r in records) for name in names}
+    return first.model_copy(
+        update={
+            "heatproof": _joined(record.heatproof for record in records),
+            "git": _joined(record.git for record in records) or None,
+            "python": _joined(record.python for record in records),
+            "packages": packages,
+            "devices": sorted({device for record in records for device in record.devices}),
+            "models": list(models.values()),
+            "spec": {
+                "data": {"name": join_limited(filter(None, data))},
+                "merged": [_summary(record) for record in _flat(records)],
+            },
+        }
+    )
+
+
+def _data(record: Provenance) -> dict[str, Any]:
+    data = record.spec.get("data", {})
+    return data if isinstance(data, dict) else {"name": data}
+
+
+def _flat(records: Sequence[Provenance]) -> list[Provenance | dict[str, Any]]:
+    """Return the runs that merged ones consist of."""
+    flat: list[Provenance | dict[str, Any]] = []
+    for record in records:
+        flat += record.spec.get("merged", [record])
+    return flat
+
+
+def _summary(record: Provenance | dict[str, Any]) -> dict[str, Any]:
+    if isinstance(record, dict):
+        return record
+    return record.model_dump(
+        mode="json", include={"heatproof", "started", "packages", "hardware", "spec"}
+    )
+
+
+def _joined(values: Any) -> str:
+    return ", ".join(dict.fromkeys(str(value) for value in values if value))
