@@ -115,7 +115,7 @@ class Metric:
         Raises:
             HeatproofError: If images do not fit the model, or the method fails for all of them.
         """
-        named = ids or self._numbers(len(images))
+        named = list(ids or self._numbers(len(images)))
         self._values += self.score(images, targets, named).tolist()
         self._ids += named
 
@@ -203,6 +203,16 @@ def _wrapper(torchmetrics: Any, metric: Metric) -> Any:
             ids = [str(self.seen + i) for i in range(len(images))]
             getattr(self, state).append(self.metric.score(images, targets, ids))
             self.seen += len(images)
+
+        def forward(self, images: Tensor, targets: Tensor | None = None) -> Tensor:
+            """Return the mean score of this batch; torchmetrics would restart the numbering."""
+            self.update(images, targets)
+            self._forward_cache = getattr(self, state)[-1].nanmean()
+            return self._forward_cache
+
+        def reset(self) -> None:
+            super().reset()
+            self.seen = 0
 
         def compute(self) -> Tensor:
             scores = getattr(self, state)

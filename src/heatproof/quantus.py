@@ -112,8 +112,7 @@ class Metric:
         images = np.asarray(x_batch)
         if channel_first is False:
             images = np.moveaxis(images, -1, 1)
-        if device is not None:
-            model.to(device)
+        network = model if device is None else model.to(device)
         x = torch.from_numpy(np.ascontiguousarray(images)).float()
         targets = np.asarray(y_batch).reshape(-1)
         arguments = dict(explain_func_kwargs or {})
@@ -124,7 +123,7 @@ class Metric:
                     f"{self.protocol.id} has to explain images; pass explain_func, or a_batch if "
                     "it explains no altered images"
                 )
-            return explain_func(model=model, inputs=inputs, targets=classes, **arguments)
+            return explain_func(model=network, inputs=inputs, targets=classes, **arguments)
 
         recomputes = self.protocol.explanations() > 0
         if a_batch is None and not recomputes:
@@ -132,14 +131,14 @@ class Metric:
         given = None if a_batch is None or recomputes else _maps(a_batch, x)
         positions = {str(i): i for i in range(len(x))}
 
-        def attributions(network: Model, h: Tensor, target: Tensor, *, rng: Any) -> Tensor:
+        def attributions(model: Model, x: Tensor, target: Tensor, *, rng: Any) -> Tensor:
             if given is not None:
                 rows = [positions[sample] for sample in rng.ids]
-                return given[rows].to(h.device)
-            maps = explained(h.detach().cpu().numpy(), target.cpu().numpy())
-            return _maps(maps, h).to(h.device)
+                return given[rows].to(x.device)
+            maps = explained(x.detach().cpu().numpy(), target.cpu().numpy())
+            return _maps(maps, x).to(x.device)
 
-        scorer = self._scorer(model, x, batch_size or self._batch_size)
+        scorer = self._scorer(network, x, batch_size or self._batch_size)
         method = Expression.parse(attributions)
         ids = list(positions)
         found = scorer.score(method, x, [int(target) for target in targets], ids)

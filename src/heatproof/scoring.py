@@ -91,10 +91,12 @@ class Scorer:
                 f"{protocol.id} needs the {' and '.join(sorted(protocol.needs))} of images; use "
                 "hp.evaluate with data that has them"
             )
+        if type(protocol).views is not Protocol.views and not protocol.fine_tuning:
+            raise HeatproofError(
+                f"{protocol.id} makes images of its own, such as grids of images; use hp.evaluate"
+            )
         protocol.check(model)
-        view = protocol.views(model, _Batch(["0"], [None]))[0]
-        if view.key.kind == "grid":
-            raise HeatproofError(f"{protocol.id} evaluates grids of images; use hp.evaluate")
+        (view,) = protocol.views(model, _Batch(["0"], [None]))
         self.model = view.model
         self.protocol = protocol
         self._view = view.key

@@ -1,0 +1,133 @@
+"""Figures: what is drawn equals the summary, and matplotlib is left as it was."""
+
+import io
+import sys
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from PIL import Image
+
+from heatproof.analysis.metric_curves import metric_curves
+from heatproof.errors import HeatproofError
+from heatproof.report.run_data import Run
+
+from .conftest import METHODS
+
+SETTINGS = ["model", "protocol", "setting", "baseline"]
+
+
+def groups(result):
+    return result.summary().groupby(SETTINGS, sort=False)
+
+
+def test_a_ranking_draws_means_and_intervals_best_on_top(result):
+    figure = result.plot.ranking()
+    assert len(figure.axes) == len(groups(result)) == 8
+    for ax, (key, lines) in zip(figure.axes, groups(result), strict=True):
+        ranked = lines.sort_values("rank", kind="stable")
+        dots = [line for line in ax.lines if line.get_marker() == "o"]
+        bars = [line for line in ax.lines if len(line.get_xdata()) == 2 and line.get_alpha()]
+        assert [d.get_xdata()[0] for d in dots] == ranked["mean"].tolist()
+        assert [list(b.get_xdata()) for b in bars] == ranked[["low", "high"]].to_numpy().tolist()
+        assert [d.get_ydata()[0] for d in dots] == list(range(len(METHODS)))
+        assert [t.get_text() for t in ax.get_yticklabels()] == ranked["method"].tolist()
+        assert ax.yaxis_inverted()
+        assert ("lower" if key[1] == "deletion" else "higher") in ax.get_xlabel()
+
+
+def test_a_ranking_can_be_of_one_model_and_protocol(result):
+    assert len(result.plot.ranking(model="net/first", protocol="sds").axes) == 3
+    with pytest.raises(HeatproofError, match="did you mean sds"):
+        result.plot.ranking(protocol="sdss")
+    with pytest.raises(HeatproofError, match="unknown model"):
+        result.plot.cost(model="third")
+
+
+def test_curves_are_the_mean_of_the_stored_ones(result):
+    figure = result.plot.curves(model="net/first")
+    (ax,) = figure.axes
+    run = Run(result.store)
+    facts = next(p for p in run.plan.protocols if p.id == "deletion")
+    stored = metric_curves(run.store, run.rows, "net/first", facts)
+    assert [line.get_label() for line in ax.lines] == list(stored) == METHODS
+    for line, curves in zip(ax.lines, stored.values(), strict=True):
+        assert line.get_ydata() == pytest.approx(curves.values.mean(0))
+        assert line.get_xdata() == pytest.approx(np.linspace(0, 1, 5))
+    score = {m: c.values for m, c in stored.items()}["ixg"]  # its area is the score
+    area = np.trapezoid(score, dx=0.25, axis=1).mean()
+    summary = result.summary().query("model == 'net/first' and protocol == 'deletion'")
+    assert area == pytest.approx(summary.set_index("method").loc["ixg", "mean"], abs=1e-6)
+    assert len(result.plot.curves(methods=["ixg"], model="net/first").axes[0].lines) == 1
+    with pytest.raises(HeatproofError, match="no curves"):
+        result.plot.curves(protocol="sds")
+
+
+def test_stability_draws_the_rank_under_every_baseline(result):
+    figure = result.plot.stability()
+    assert len(figure.axes) == 2
+    for ax, model in zip(figure.axes, ["net/first", "net/second"], strict=True):
+        lines = result.summary().query("model == @model and protocol == 'sds'")
+        ranks = lines.pivot(index="method", columns="baseline", values="rank")
+        baselines = [t.get_text() for t in ax.get_xticklabels()]
+        assert baselines == ["zero", "uniform", "blur"]
+        drawn = sorted(tuple(line.get_ydata()) for line in ax.lines)
+        assert drawn == sorted(map(tuple, ranks[baselines].to_numpy()))
+        assert sorted(t.get_text() for t in ax.texts) == sorted(METHODS)
+    with pytest.raises(HeatproofError, match="several baselines"):
+        result.plot.stability(protocol="deletion")
+
+
+def test_maps_stand_beside_the_image(result):
+    figure = result.plot.maps("photo_01", ["ixg", "ixg|abs"], model="net/first")
+    image, signed, unsigned = [ax.images[0] for ax in figure.axes]
+    pixels = result.image("photo_01", model="net/first").permute(1, 2, 0).numpy()
+    assert (image.get_array() == pixels).all()
+    values = result.map("ixg", "photo_01", model="net/first").numpy()
+    assert np.asarray(signed.get_array()) == pytest.approx(values, abs=1e-6)
+    assert signed.norm.vmin == -signed.norm.vmax and unsigned.norm.vmin == 0
+    scores = result.scores.query(
+        "model == 'net/first' and sample == 'photo_01' and protocol == 'sds'"
+    )
+    value = scores.query("method == 'ixg' and baseline == 'zero'")["value"].item()
+    assert figure.axes[1].get_xlabel() == f"sds {value:.2f}"
+    with pytest.raises(HeatproofError, match="image of photo_07 is not stored"):
+        result.plot.maps("photo_07", model="net/first")
+
+
+def test_cost_draws_the_time_per_map(result):
+    figure = result.plot.cost(model="net/first")
+    (ax,) = figure.axes
+    names = [t.get_text() for t in ax.get_yticklabels()]
+    times = Run(result.store).milliseconds
+    assert [bar.get_width() for bar in ax.patches] == [times["net/first", m] for m in names]
+    assert [bar.get_width() for bar in ax.patches] == sorted(times["net/first", m] for m in names)
+
+
+@pytest.mark.parametrize("name", ["ranking", "curves", "stability", "cost", "maps"])
+def test_figures_are_drawn_completely_and_matplotlib_is_left_as_it_was(result, name):
+    settings = dict(mpl.rcParams)
+    before = "matplotlib.pyplot" in sys.modules
+    arguments = {"sample": "photo_00", "model": "net/first"} if name == "maps" else {}
+    figure = getattr(result.plot, name)(**arguments)
+    picture = Image.open(io.BytesIO(figure._repr_png_()))
+    assert dict(mpl.rcParams) == settings
+    assert ("matplotlib.pyplot" in sys.modules) == before
+    width, height = figure.get_size_inches() * 110
+    assert picture.size == (int(width), int(height))
+    edges = np.asarray(picture.convert("L"))
+    border = np.concatenate([edges[0], edges[-1], edges[:, 0], edges[:, -1]])
+    assert (border == 255).all()  # nothing is cut off
+    box = figure.get_tightbbox()
+    assert box.x0 >= 0 and box.y0 >= 0
+    assert box.x1 <= figure.get_size_inches()[0] and box.y1 <= figure.get_size_inches()[1]
+
+
+def test_a_missing_matplotlib_is_named(result, monkeypatch):
+    from heatproof.results import plots
+
+    plots._figure_class.cache_clear()
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(HeatproofError, match=r'pip install "heatproof\[plot\]"'):
+        result.plot.ranking()
+    plots._figure_class.cache_clear()

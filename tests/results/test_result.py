@@ -1,0 +1,201 @@
+"""What a result gives out: tables, JSON, maps and paired differences."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import heatproof as hp
+from heatproof.errors import HeatproofError
+from heatproof.results.tables import latex_text
+
+from .conftest import METHODS, photos
+
+
+def plain_interval(values: np.ndarray, clusters: list[str]) -> tuple[float, float]:
+    """Compute the bootstrap-t interval of a mean again, draw by draw and cluster by cluster."""
+    from heatproof.tensor.noise import generator
+
+    names = sorted(set(clusters))
+    members = [[v for v, c in zip(values, clusters, strict=True) if c == name] for name in names]
+    mean = values.mean()
+    count = len(names)
+    sums = np.array([sum(v - mean for v in of_cluster) for of_cluster in members])
+    sizes = np.array([len(of_cluster) for of_cluster in members])
+    error = np.sqrt((sums**2).sum()) / sizes.sum()
+    widen = np.sqrt((count + 1) / (count - 1))
+    drawn = []
+    for times in generator(0, "bootstrap", count).multinomial(count, [1 / count] * count, 2000):
+        total = (times * sizes).sum()
+        shift = (times * sums).sum() / total
+        apart = sums - shift * sizes
+        own = np.sqrt((times * apart**2).sum()) / total
+        drawn.append(mean - widen * shift / max(own, 0.25 * error) * error)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return min(low, mean), max(high, mean)
+
+
+def test_a_difference_is_that_of_the_stored_rows(result):
+    lines = result.difference("ixg", "random", protocol="sds")
+    assert len(lines) == 2 * 3
+    for line in lines.to_dict("records"):
+        rows = result.scores[(result.scores[list(line)[:4]] == list(line.values())[:4]).all(axis=1)]
+        scores = rows.pivot(index="sample", columns="method", values="value")
+        values = (scores["ixg"] - scores["random"]).dropna()
+        assert line["n"] == len(values) == 12
+        assert line["difference"] == pytest.approx(values.mean(), abs=1e-12)
+        expected = plain_interval(values.to_numpy(), list(values.index))
+        assert (line["low"], line["high"]) == pytest.approx(expected, abs=1e-9)
+        assert line["low"] <= line["difference"] <= line["high"]
+
+
+def test_differences_draw_the_maps_of_a_grid_together(tmp_path):
+    model = hp.load_model("paperbirds/resnet")
+    protocols = [{"name": "gridpg", "grids": 3}]
+    result = hp.evaluate(model, "paperbirds:test", ["ixg", "random"], protocols, limit=60)
+    (line,) = result.difference("ixg", "random").to_dict("records")
+    scores = result.scores.pivot(index="sample", columns="method", values="value")
+    clusters = result.scores.drop_duplicates("sample").set_index("sample")["cluster"]
+    values = (scores["ixg"] - scores["random"]).dropna()
+    assert len(set(clusters)) == 3 < line["n"] == len(values)
+    expected = plain_interval(values.to_numpy(), [clusters[s] for s in values.index])
+    assert (line["low"], line["high"]) == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_difference_of_a_method_and_itself_is_zero(result):
+    lines = result.difference("ixg", "ixg", model="net/first")
+    assert (lines[["difference", "low", "high"]] == 0).all(axis=None)
+    with pytest.raises(HeatproofError, match="did you mean ixg"):
+        result.difference("ixgg", "random")
+    with pytest.raises(HeatproofError, match="unknown model"):
+        result.difference("ixg", "random", model="third")
+
+
+def test_frames_and_csv_hold_the_summary_or_all_scores(result, tmp_path):
+    pd.testing.assert_frame_equal(result.to_frame(), result.summary())
+    assert len(result.to_frame(samples=True)) == len(result.scores)
+    read = pd.read_csv(result.to_csv(tmp_path / "summary.csv"), keep_default_na=False)
+    assert read["mean"].tolist() == result.summary()["mean"].tolist()
+    read = pd.read_csv(result.to_csv(tmp_path / "scores.csv", samples=True))
+    assert len(read) == len(result.scores)
+
+
+def test_json_has_the_summary_and_null_for_what_is_not_a_number(result, tmp_path):
+    text = result.to_json(tmp_path / "result.json")
+    assert "NaN" not in text
+    content = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
+    assert content == json.loads(text)
+    assert list(content) == ["schema", "heatproof", "data", "samples", "summary"]
+    assert content["samples"] == "12 images"
+    summary = result.summary()
+    for line, (_, row) in zip(content["summary"], summary.iterrows(), strict=True):
+        for column, value in row.items():
+            assert line[column] == (None if pd.isna(value) else value)
+
+
+def test_json_writes_null_for_a_method_without_a_score(models):
+    result = hp.evaluate(models[0], photos(4), ["constant", "ixg"], ["sds"])
+    lines = {line["method"]: line for line in json.loads(result.to_json())["summary"]}
+    assert lines["constant"]["mean"] is None
+    assert lines["constant"]["undefined"] == 4
+    assert lines["ixg"]["mean"] is not None
+
+
+def best(result) -> dict[tuple[str, str, str], str]:
+    """Return the best method of each (model, protocol, baseline), computed anew."""
+    means = result.scores.groupby(["model", "protocol", "baseline", "method"])["value"].mean()
+    return {
+        key: (of_key.idxmin() if key[1] == "deletion" else of_key.idxmax())[-1]
+        for key, of_key in means.groupby(level=[0, 1, 2])
+    }
+
+
+def test_markdown_has_the_best_of_each_column_in_bold(result):
+    head, rule, *lines = result.to_markdown(intervals=False, digits=4).splitlines()
+    assert head.count("|") == rule.count("|") == 7
+    assert "deletion · zero ↓" in head and "sds · blur ↑" in head
+    assert len(lines) == 2 * len(METHODS)
+    columns = [cell.strip(" ↑↓").split(" · ") for cell in head.split("|")[3:-1]]
+    bold = {}
+    for line in lines:
+        model, method, *cells = re.split(r" (?<!\\)\| ", line.strip("| "))
+        for (protocol, baseline), cell in zip(columns, cells, strict=True):
+            if cell.startswith("**"):
+                bold[model, protocol, baseline] = method.replace("\\", "")
+    assert bold == best(result)
+
+
+def test_latex_is_balanced_and_escaped(result, models):
+    for intervals in (False, True):
+        text = result.to_latex(intervals=intervals)
+        assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+        for rule in (r"\toprule", r"\bottomrule"):
+            assert text.count(rule) == 1
+        bare = re.sub(r"\\[\\{}%&_#$]", "", text)
+        assert bare.count("{") == bare.count("}")
+        assert bare.count("$") % 2 == 0
+        rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+        assert len(rows) == 1 + 2 * len(METHODS)
+        assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {5}
+        assert len(re.findall(r"\\textbf\{", text)) == len(best(result))
+        assert r"ixg\textbar{}abs" in text
+    assert latex_text(r"a_b 5% c&d {x} \y ~^#$") == (
+        r"a\_b 5\% c\&d \{x\} \textbackslash{}y \textasciitilde{}\textasciicircum{}\#\$"
+    )
+
+
+def test_the_repr_fits_a_terminal_and_shows_means_and_intervals(result):
+    text = repr(result)
+    assert max(map(len, text.splitlines())) <= 100
+    assert "5 methods on 2 models, 12 images" in text
+    row = result.summary().query("model == 'net/first' and baseline == 'blur'").iloc[0]
+    assert f"{row['mean']:.3f}  {row['low']:.3f} … {row['high']:.3f}" in text
+    assert "and 2 more rankings" in text
+
+
+def test_long_names_and_many_methods_are_cut_in_the_repr_and_escaped_in_html(models):
+    def named(i):
+        def method(model, x, target, *, rng):
+            return x[:, 0] * (i + 1)
+
+        method.__name__ = method.__qualname__ = f"{'long_' * 20}<b>{i}"
+        return method
+
+    result = hp.evaluate(models[0], photos(3), [named(i) for i in range(14)], ["sds"])
+    text = repr(result)
+    assert max(map(len, text.splitlines())) <= 100
+    assert "and 2 more methods" in text
+    page = result._repr_html_()
+    assert "<b>" not in page and "&lt;b&gt;" in page
+    assert page.count("<tr>") == 1 + 12 + 1
+
+
+def test_maps_are_read_all_or_one_by_one(result, models):
+    maps = dict(result.maps("ixg", model="net/first"))
+    assert list(maps) == photos().ids[:4]
+    one = result.map("ixg", "photo_02", model="net/first")
+    torch.testing.assert_close(one, maps["photo_02"])
+    data = photos()
+    x = models[0].normalize(data.images[2:3])
+    expected = hp.explain(models[0], x, data.labels[2], "ixg")[0]
+    torch.testing.assert_close(one, expected, rtol=2e-3, atol=2e-3 * float(expected.abs().max()))
+    image = result.image("photo_02", model="net/first")
+    torch.testing.assert_close(image, (data.images[2] * 255).round().byte(), atol=1, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("ixg", "photo_09"), "not stored; a run keeps those of the first samples, here photo_00"),
+        (("ixg", "photo_99"), "unknown sample"),
+        (("ixgg", "photo_00"), "did you mean ixg"),
+    ],
+)
+def test_a_map_that_is_not_there_is_named(result, arguments, message):
+    with pytest.raises(HeatproofError, match=message):
+        result.map(*arguments, model="net/first")
+    with pytest.raises(HeatproofError, match="several models"):
+        result.map("ixg", "photo_00")
