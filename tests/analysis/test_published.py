@@ -141,3 +141,63 @@ def test_a_report_shows_tables_with_enough_methods(run):
     assert [c.table.name for c in found] == ["hesse2024/table6"]
     alone = compare_published(run.store, published_table("hesse2024/table6"))
     assert found == [alone], "standings that were computed before give the same numbers"
+
+
+CHANGED = [f"ixg|{last}" for last in ("unit", "remove(constant)", "introduce(constant)")]
+
+
+def test_li_et_al_table_1_is_compared_in_the_terminal(tmp_path):
+    """The distances are those that the report shows, and of nearest curves by definition."""
+    from click.testing import CliRunner
+    from scipy.spatial.distance import directed_hausdorff
+
+    from heatproof.analysis.metric_curves import metric_curves
+    from heatproof.cli import main
+
+    protocols = [
+        {"name": "completeness", "absolute": True},
+        {"name": "deletion", "score": "correct", "of": "label"},
+    ]
+    spec = {
+        "models": ["paperbirds/vgg"],
+        "data": {"name": "paperbirds", "split": "test", "limit": 6},
+        "methods": CHANGED,
+        "protocols": protocols,
+    }
+    run = hp.run(spec, tmp_path / "run")
+    comparison = compare_published(run.store, published_table("published:li2024/table1"))
+    found = {line.entry.row: line for line in comparison.lines}
+    assert set(found) == {"Completeness", "Deletion"}
+    facts = {p.id: p for p in run.store.plan().protocols}
+    for row, line in found.items():
+        curves = metric_curves(run.store, run.scores, "paperbirds/vgg", facts[row.lower()])
+        a, b, c = (curves[name].xy for name in CHANGED)
+        distances = [
+            max(directed_hausdorff(x, y)[0], directed_hausdorff(y, x)[0])
+            for x, y in ((a, b), (a, c), (b, c))
+        ]
+        assert line.found.value == pytest.approx(min(distances), abs=1e-9)
+        assert line.verdict == "not comparable"
+        assert "the model is paperbirds/vgg, not torchvision:vgg16" in line.reason
+        assert "the changed maps are not those of the paper" in line.reason
+    command = ["compare", str(run.store.root), "published:li2024/table1"]
+    shown = CliRunner().invoke(main, command, catch_exceptions=False)
+    assert shown.exit_code == 0
+    assert "0.503" in shown.output and f"{found['Completeness'].found.value:.3f}" in shown.output
+
+
+def test_a_number_without_an_interval_is_reproduced_by_its_digits_alone(run):
+    mean = run.summary().query("protocol == 'sds'").set_index("method").loc["gradcam", "mean"]
+    from heatproof.analysis import published
+    from heatproof.analysis.intervals import Estimate
+
+    def distance(run, model, protocol, method, entry):
+        return Estimate(mean, np.nan, np.nan)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(published.QUANTITIES, "distance", distance)
+        same, other = compared(
+            run, entry(round(mean, 3), quantity="distance"), entry(mean + 1, quantity="distance")
+        ).lines
+    assert same.verdict == "reproduced"
+    assert other.verdict == "not comparable" and "no interval" in other.reason

@@ -67,7 +67,7 @@ def test_stability_draws_the_rank_under_every_baseline(result):
     figure = result.plot.stability()
     assert len(figure.axes) == 2
     for ax, model in zip(figure.axes, ["net/first", "net/second"], strict=True):
-        lines = result.summary().query("model == @model and protocol == 'sds'")
+        lines = result.summary().query(f"model == {model!r} and protocol == 'sds'")
         ranks = lines.pivot(index="method", columns="baseline", values="rank")
         baselines = [t.get_text() for t in ax.get_xticklabels()]
         assert baselines == ["zero", "uniform", "blur"]
@@ -114,7 +114,7 @@ def test_figures_are_drawn_completely_and_matplotlib_is_left_as_it_was(result, n
     assert dict(mpl.rcParams) == settings
     assert ("matplotlib.pyplot" in sys.modules) == before
     width, height = figure.get_size_inches() * 110
-    assert picture.size == (int(width), int(height))
+    assert picture.size == pytest.approx((width, height), abs=1)
     edges = np.asarray(picture.convert("L"))
     border = np.concatenate([edges[0], edges[-1], edges[:, 0], edges[:, -1]])
     assert (border == 255).all()  # nothing is cut off
