@@ -6,14 +6,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from heatproof.baselines import Baseline
-from heatproof.bench.layout import Cost, ModelView
+from heatproof.bench.calibration import (
+    BACKWARD,
+    Calibration,
+    Speed,
+    read_speed,
+    record_speed,
+)
+from heatproof.bench.layout import Cost, ModelView, TimingKey
 from heatproof.bench.plan import Plan, Task
 from heatproof.models.model import Model
-from heatproof.platform import peak_memory
 
 BYTES_PER_ROW = 4  # once compressed
 BYTES_PER_PIXEL = 3  # of a stored image
@@ -99,6 +106,16 @@ def task_cost(task: Task) -> tuple[int, int]:
     return forwards + len(reached), backwards
 
 
+Basis = Literal["runs", "measured", "estimated"]
+SAMPLE = 2  # images in one pass of an estimate
+BASES: dict[Basis, str] = {
+    "runs": "from earlier runs on this machine, usually within 30 %",
+    "measured": "from full batches that were timed now, usually within 50 %",
+    "estimated": f"from {SAMPLE} images that were timed now, perhaps off by a factor of two; "
+    "--measure times full batches",
+}
+
+
 @dataclass(frozen=True)
 class Forecast:
     """What a plan is expected to take.
@@ -107,29 +124,107 @@ class Forecast:
         seconds: Time of each model view.
         memory: Peak of this process, or of the GPU, in bytes; None if it is unknown.
         disk: Size of the run directory in bytes.
+        basis: What the least certain of these times is based on.
     """
 
     seconds: dict[ModelView, float]
     memory: int | None
     disk: int
+    basis: Basis
 
 
-def forecast(plan: Plan) -> Forecast:
-    """Forecast time, memory and disk from one timed batch in each direction."""
+def forecast(plan: Plan, measure: bool = False) -> Forecast:
+    """Forecast time, memory and disk.
+
+    Times are those of earlier runs on this machine, if there were any with the same network. Else
+    they follow from the number of passes and a few images that are timed.
+
+    Args:
+        plan: The plan.
+        measure: Whether a full batch in each direction is timed and kept for later plans.
+    """
     tasks = {task.subject: task for task in plan.tasks}
     seconds = {}
+    bases: set[Basis] = set()
+    peaks = []
+    timed: dict[str, tuple[float, float]] = {}
     for subject, cost in plan_cost(plan).items():
         task = tasks[subject]
-        forward, backward = _seconds_per_image(task.model, plan.rows_per_pass(task))
+        known = read_speed(task.model)
+        peaks.append(known.memory)
+        if measure:
+            known = _measure(task.model, plan.rows_per_pass(task))
+            peaks.append(known.memory)
+        if known.forward is not None:
+            forward = known.forward
+            backward = known.backward or BACKWARD * forward
+            bases.add("measured" if measure else "runs")
+        else:
+            network = f"{task.model.module}{task.model.size}"
+            if network not in timed:
+                timed[network] = _seconds_per_image(task.model, SAMPLE)
+            forward, backward = timed[network]
+            bases.add("estimated")
         seconds[subject] = cost.forwards * forward + cost.backwards * backward
-    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else peak_memory()
-    return Forecast(seconds, memory, sum(_disk(task, plan.keep_maps) for task in plan.tasks))
+        seconds[subject] += cost.images * _beyond_passes(task, known, forward, backward)
+    disk = sum(_disk(task, plan.keep_maps) for task in plan.tasks)
+    memory = max((peak for peak in peaks if peak is not None), default=None)
+    basis = next(basis for basis in ("estimated", "measured", "runs") if basis in bases)
+    return Forecast(seconds, memory, disk, basis)
+
+
+def _measure(model: Model, batch_size: int) -> Calibration:
+    """Time a batch in each direction, and keep the result for later plans."""
+    speed = Speed()
+    for kind, seconds in zip(("forward", "backward"), _seconds_per_image(model, batch_size)):
+        speed.add(seconds, {kind: 1})
+    record_speed(model, speed, {}, 0)
+    return read_speed(model)
+
+
+def _beyond_passes(task: Task, known: Calibration, forward: float, backward: float) -> float:
+    """Return the seconds per image that earlier runs took beyond the passes that are counted.
+
+    Methods at later layers, imputations and sorting take time as well. It can be less than nothing
+    where a method needs fewer passes than it states.
+    """
+    extra = 0.0
+    expressions = {record.expression.map_key: record.expression for record in task.applicable}
+    for map_key, expression in expressions.items():
+        spent = known.seconds_of(TimingKey("maps", map_key))
+        if spent is None or expression.shares_gradient or expression.noise_key:
+            continue
+        counted = (0, 0)
+        from_image = task.model.layer_name(expression.layer) == "input"
+        if from_image or "image" in expression.entry.needs:
+            counted = expression.cost_on(task.model) or (0, 0)
+        extra += spent - counted[0] * forward - counted[1] * backward
+    # Scores that share images with another protocol take less than their passes would.
+    shared: dict[Hashable, int] = {}
+    per_method: dict[Hashable, int] = {}
+    for record in task.applicable:
+        protocol = record.protocol
+        spent = known.seconds_of(TimingKey("scores", protocol=protocol.canonical))
+        passes = {
+            (record.expression.label, images): count for images, count in protocol.passes().items()
+        }
+        if spent is not None and not protocol.explanations():
+            new = sum(count for images, count in passes.items() if images not in per_method)
+            extra += spent - new * forward
+        per_method |= passes
+        spent = known.seconds_of(TimingKey("shared", protocol=protocol.canonical))
+        passes = dict(protocol.shared_passes())
+        if spent is not None and protocol.canonical not in shared:
+            new = sum(count for images, count in passes.items() if images not in shared)
+            extra += spent - new * forward
+            shared[protocol.canonical] = 0
+        shared |= passes
+    return extra
 
 
 def _seconds_per_image(model: Model, batch_size: int) -> tuple[float, float]:
     """Time a forward and a backward pass."""
-    shape = (batch_size, len(model.mean), model.size, model.size)
-    x = torch.zeros(shape, device=model.device, dtype=model.dtype)
+    x = torch.zeros((batch_size, *model.image_shape), device=model.device, dtype=model.dtype)
     target = torch.zeros(batch_size, dtype=torch.long, device=model.device)
     with model.passes.batches_of(batch_size):
         forward = _timed(model.logits, x)

@@ -32,6 +32,7 @@ from heatproof.bench.layout import (
     Provenance,
     RunPaths,
     SampleNotes,
+    TaskContent,
     TensorKey,
     Timings,
     damaged,
@@ -46,7 +47,8 @@ from heatproof.platform import file_lock
 from heatproof.protocols import Protocol
 from heatproof.protocols.base import register_stored, stored_protocol
 
-SAMPLES = "samples"  # the metadata entry of a tensor file that holds its notes
+SAMPLES = "samples"  # the metadata entries of a tensor file: its notes,
+CONTENT = "content"  # and what it belongs to
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class TaskTensors:
 
     tensors: dict[TensorKey, Tensor] = field(default_factory=dict)
     samples: SampleNotes = SampleNotes()  # noqa: RUF009 (frozen)
+    content: TaskContent = TaskContent()  # noqa: RUF009 (frozen)
 
 
 class PendingCurves(NamedTuple):
@@ -154,7 +157,10 @@ class Store:
     ) -> None:
         """Write the results of a task; the rows last, since a task with rows is finished."""
         encoded = {key.encode(): tensor.contiguous() for key, tensor in kept.tensors.items()}
-        notes = {SAMPLES: kept.samples.model_dump_json()}
+        notes = {
+            SAMPLES: kept.samples.model_dump_json(),
+            CONTENT: kept.content.model_dump_json(),
+        }
         atomic_write(self.paths.tensors(task), save(encoded, notes))
         atomic_write(self.paths.timings(task), to_json(timings))
         sink = pa.BufferOutputStream()
@@ -316,8 +322,10 @@ class Store:
                 else:
                     keys = {key.encode(): key for key in only}
                 tensors = {keys[name]: file.get_tensor(name) for name in names & set(keys)}
-                notes = (file.metadata() or {}).get(SAMPLES, "")
-            return TaskTensors(tensors, SampleNotes.model_validate_json(notes))
+                metadata = file.metadata() or {}
+            samples = SampleNotes.model_validate_json(metadata.get(SAMPLES, ""))
+            content = TaskContent.model_validate_json(metadata.get(CONTENT, "{}"))
+            return TaskTensors(tensors, samples, content)
         except (SafetensorError, ValidationError) as error:
             raise self._damaged_task(task, path, error) from None
 
