@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -26,7 +27,19 @@ from heatproof.models.model import Model
 from heatproof.platform import cpu_name, peak_memory
 
 BACKWARD = 3.0  # cost of a backward pass with its forward pass, in forward passes
+_costs: WeakKeyDictionary[Model, dict[str, tuple[int, int] | None]] = WeakKeyDictionary()
 ITERATIVE = frozenset({"extremal", "iba"})  # each of their steps has few images per sample
+
+
+def method_cost(expression: Expression, model: Model) -> tuple[int, int] | None:
+    """Return forward and backward passes per image of a method, by itself; None if unknown.
+
+    The cost depends on the size of the layer, which takes a pass to find out; it is kept.
+    """
+    costs = _costs.setdefault(model, {})
+    if expression.map_key not in costs:
+        costs[expression.map_key] = expression.cost_on(model)
+    return costs[expression.map_key]
 
 
 @dataclass
@@ -71,11 +84,11 @@ class Pace:
 
     def of_maps(self, task: Task, expression: Expression) -> float | None:
         """Return the expected seconds of a map; None if unknown."""
-        return self._seconds(task, expression.cost_on(task.model))
+        return self._seconds(task, method_cost(expression, task.model))
 
     def variants(self, task: Task, expression: Expression) -> float:
         """Return how many images of one sample a method passes at a time; 0 if unknown."""
-        cost = expression.cost_on(task.model)
+        cost = method_cost(expression, task.model)
         if cost is None or expression.entry.id in ITERATIVE or expression.entry.source is not None:
             return 0.0
         return sum(cost) / (expression.noise.n if expression.noise else 1)
@@ -84,7 +97,7 @@ class Pace:
         """Return the expected seconds of a score; None if unknown."""
         forwards = sum(record.protocol.passes().values())
         explanations = record.protocol.explanations()
-        cost = record.expression.cost_on(task.model) if explanations else (0, 0)
+        cost = method_cost(record.expression, task.model) if explanations else (0, 0)
         if cost is None:
             return None
         return self._seconds(task, (forwards + explanations * cost[0], explanations * cost[1]))
@@ -135,7 +148,11 @@ def read_speed(model: Model) -> Calibration:
 
 
 def record_speed(
-    model: Model, speed: Speed, seconds: Mapping[TimingKey, float], samples: int
+    model: Model,
+    speed: Speed,
+    seconds: Mapping[TimingKey, float],
+    samples: int,
+    full: bool = True,
 ) -> None:
     """Keep what a run has measured, for plans to come.
 
@@ -144,15 +161,17 @@ def record_speed(
         speed: Seconds per pass.
         seconds: Time by what it was spent on.
         samples: Number of samples that it was spent on.
+        full: Whether passes were full. Those of the last few samples are filled up and take longer
+            per sample, so they count only for what is not known yet.
     """
     before = read_speed(model)
-    items = dict(before.items)
-    if samples:
-        items |= {name: value / samples for name, value in _items(seconds)}
+    measured = {name: value / samples for name, value in _items(seconds)} if samples else {}
+    now = Calibration(forward=speed.of("forward"), backward=speed.of("backward"), items=measured)
+    first, second = (now, before) if full else (before, now)
     after = Calibration(
-        forward=speed.of("forward") or before.forward,
-        backward=speed.of("backward") or before.backward,
-        items=items,
+        forward=first.forward or second.forward,
+        backward=first.backward or second.backward,
+        items=second.items | first.items,
         memory=used_memory(),
     )
     with suppress(OSError):  # a cache that cannot be written is no reason to stop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +15,7 @@ from heatproof.bench.calibration import (
     BACKWARD,
     Calibration,
     Speed,
+    method_cost,
     read_speed,
     record_speed,
 )
@@ -36,8 +37,13 @@ def plan_cost(plan: Plan) -> dict[ModelView, Cost]:
     images: Counter[ModelView] = Counter()
     forwards: Counter[ModelView] = Counter()
     backwards: Counter[ModelView] = Counter()
+    per_image: dict[tuple[ModelView, tuple[tuple[str, str], ...]], tuple[int, int]] = {}
     for task in plan.tasks:
-        forward, backward = task_cost(task)
+        # Shards of a view have the same records.
+        names = tuple((r.protocol.canonical, r.expression.canonical) for r in task.applicable)
+        if (task.subject, names) not in per_image:
+            per_image[task.subject, names] = task_cost(task)
+        forward, backward = per_image[task.subject, names]
         images[task.subject] += len(task.indices)
         forwards[task.subject] += forward * len(task.indices)
         backwards[task.subject] += backward * len(task.indices)
@@ -94,7 +100,7 @@ def task_cost(task: Task) -> tuple[int, int]:
             noise_counted.add(expression.noise_key)
             repeats += 1
         if repeats:
-            forward, backward = expression.cost_on(task.model) or (0, 0)
+            forward, backward = method_cost(expression, task.model) or (0, 0)
             forwards += repeats * forward
             backwards += repeats * backward
     gradients = [e for e in expressions if e.shares_gradient]
@@ -176,8 +182,9 @@ def forecast(plan: Plan, measure: bool = False) -> Forecast:
 def _measure(model: Model, batch_size: int) -> Calibration:
     """Time a batch in each direction, and keep the result for later plans."""
     speed = Speed()
-    for kind, seconds in zip(("forward", "backward"), _seconds_per_image(model, batch_size)):
-        speed.add(seconds, {kind: 1})
+    forward, backward = _seconds_per_image(model, batch_size)
+    speed.add(forward, {"forward": 1})
+    speed.add(backward, {"backward": 1})
     record_speed(model, speed, {}, 0)
     return read_speed(model)
 
@@ -197,28 +204,32 @@ def _beyond_passes(task: Task, known: Calibration, forward: float, backward: flo
         counted = (0, 0)
         from_image = task.model.layer_name(expression.layer) == "input"
         if from_image or "image" in expression.entry.needs:
-            counted = expression.cost_on(task.model) or (0, 0)
+            counted = method_cost(expression, task.model) or (0, 0)
         extra += spent - counted[0] * forward - counted[1] * backward
-    # Scores that share images with another protocol take less than their passes would.
-    shared: dict[Hashable, int] = {}
-    per_method: dict[Hashable, int] = {}
+    return extra + _beyond_score_passes(task, known, forward)
+
+
+def _beyond_score_passes(task: Task, known: Calibration, forward: float) -> float:
+    """Return the same for protocols, whose passes are counted once if they share them."""
+    extra = 0.0
+    counted = set[Hashable]()
+
+    def uncounted(passes: Mapping[Hashable, int], label: str) -> int:
+        new = {(label, images): count for images, count in passes.items()}
+        number = sum(count for images, count in new.items() if images not in counted)
+        counted.update(new)
+        return number
+
+    protocols = {record.protocol.canonical: record.protocol for record in task.applicable}
+    for name, protocol in protocols.items():
+        passes = uncounted(protocol.shared_passes(), "")
+        spent = known.seconds_of(TimingKey("shared", protocol=name))
+        extra += 0.0 if spent is None else spent - passes * forward
     for record in task.applicable:
-        protocol = record.protocol
-        spent = known.seconds_of(TimingKey("scores", protocol=protocol.canonical))
-        passes = {
-            (record.expression.label, images): count for images, count in protocol.passes().items()
-        }
-        if spent is not None and not protocol.explanations():
-            new = sum(count for images, count in passes.items() if images not in per_method)
-            extra += spent - new * forward
-        per_method |= passes
-        spent = known.seconds_of(TimingKey("shared", protocol=protocol.canonical))
-        passes = dict(protocol.shared_passes())
-        if spent is not None and protocol.canonical not in shared:
-            new = sum(count for images, count in passes.items() if images not in shared)
-            extra += spent - new * forward
-            shared[protocol.canonical] = 0
-        shared |= passes
+        passes = uncounted(record.protocol.passes(), record.expression.label)
+        spent = known.seconds_of(TimingKey("scores", protocol=record.protocol.canonical))
+        if spent is not None and not record.protocol.explanations():
+            extra += spent - passes * forward
     return extra
 
 

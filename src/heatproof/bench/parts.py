@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +51,7 @@ class TaskProgress:
     tensors: dict[BlockKey, Tensor] = field(default_factory=dict)
     maps: dict[BlockKey, Tensor] = field(default_factory=dict)
     map_notes: dict[BlockKey, MapNotes] = field(default_factory=dict)
-    seconds: Counter[TimingKey] = field(default_factory=Counter)
+    seconds: defaultdict[TimingKey, float] = field(default_factory=lambda: defaultdict(float))
     passes: Counter[str] = field(default_factory=Counter)
 
 
@@ -76,7 +76,7 @@ class Journal:
         self._ids = batch.ids
         self._written = 0  # rows
         self._written_tensors = set[BlockKey]()
-        self._written_seconds: Counter[TimingKey] = Counter()
+        self._written_seconds: dict[TimingKey, float] = {}
         self._written_passes: Counter[str] = Counter()
         self._last = time.monotonic()
         found = [part for part in map(_read, self._files()) if part and self._fits(part[0])]
@@ -148,7 +148,9 @@ class Journal:
         restored = self.restored
         planned = {record.key for record in self._task.records}
         methods = self._task.content.methods
-        edited = {label for label, key in notes.content.methods.items() if methods.get(label) != key}
+        edited = {
+            label for label, key in notes.content.methods.items() if methods.get(label) != key
+        }
         restored.rows += [row for row in notes.rows if row["record"] in planned]
         for key, values in tensors.items():
             if key.tensor.kind == "native":
@@ -170,7 +172,7 @@ class Journal:
         """Note what has been written."""
         self._written = len(progress.rows)
         self._written_tensors = {*progress.tensors, *progress.maps}
-        self._written_seconds = progress.seconds.copy()
+        self._written_seconds = dict(progress.seconds)
         self._written_passes = progress.passes.copy()
 
 
@@ -217,5 +219,3 @@ def blocks(
         else:
             found.append(slice(row, row + 1))
     return found
-
-

@@ -281,9 +281,9 @@ def _tasks(
             for content, protocol, expression, not_applicable in evaluated
         ]
         name = _task_name(model_name, view.key, start, [data.ids[i] for i in indices])
-        content = TaskContent(samples=_hash(beginning), methods=methods)
+        identity = TaskContent(samples=_hash(beginning), methods=methods)
         yield Task(
-            name, model_name, view.key, model, data, indices, tuple(records), images, content
+            name, model_name, view.key, model, data, indices, tuple(records), images, identity
         )
 
 

@@ -49,6 +49,7 @@ from heatproof.protocols.base import register_stored, stored_protocol
 
 SAMPLES = "samples"  # the metadata entries of a tensor file: its notes,
 CONTENT = "content"  # and what it belongs to
+SAME_KEYS = ("data", "seed", "backend")  # of specs whose results can be in the same directory
 
 
 @dataclass(frozen=True)
@@ -83,20 +84,25 @@ class Store:
         self.root = root
         self.paths = RunPaths(root)
 
-    def claim(self, identity: Mapping[str, Any]) -> None:
+    def claim(self, identity: Mapping[str, Any], add: bool = False) -> None:
         """Take the directory for a spec; raises as ``check`` does."""
-        self.check(identity)
+        self.check(identity, add)
         content = json.dumps(identity, indent=1, ensure_ascii=False)
         atomic_write(self.paths.spec, content.encode())
 
-    def check(self, identity: Mapping[str, Any]) -> None:
-        """Check that the directory is free, or belongs to this spec. Nothing is written.
+    def check(self, identity: Mapping[str, Any], add: bool = False) -> None:
+        """Check that the directory is free, or that a spec goes with what it holds.
+
+        A run can grow: another spec is accepted if it has the same data, seed and backend, and a
+        model in common. With anything else nothing could be reused, so the directory is probably
+        not the one that was meant. Nothing is written.
 
         Args:
             identity: What a run directory belongs to, as ``Spec.identity`` returns it.
+            add: Whether any spec is accepted.
 
         Raises:
-            HeatproofError: If the directory belongs to another spec, or holds something else.
+            HeatproofError: If the spec does not go with the directory, or it holds something else.
         """
         if self.root.exists() and not self.root.is_dir():
             raise HeatproofError(f"{self.root} is a file, not a directory")
@@ -109,12 +115,14 @@ class Store:
             return
         stored = read_spec(self.paths.spec)
         requested = json.loads(json.dumps(identity))
-        keys = {*stored, *requested}
-        differing = sorted(key for key in keys if stored.get(key) != requested.get(key))
-        if differing:
+        differing = [key for key in SAME_KEYS if stored.get(key) != requested.get(key)]
+        if not any(model in stored.get("models", []) for model in requested.get("models", [])):
+            differing.append("models")
+        if differing and not add:
             raise HeatproofError(
-                f"{self.root} belongs to another spec (it differs in: {', '.join(differing)}); "
-                "choose another directory with -o"
+                f"{self.root} holds a run of another spec, of which nothing could be reused (it "
+                f"differs in: {', '.join(differing)}); choose another directory with -o, or add to "
+                "this one with --add (in Python: add=True)"
             )
 
     def _is_foreign(self, path: Path) -> bool:
