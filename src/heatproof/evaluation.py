@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from heatproof.bench.orchestrate import open_spec, run_plan
 from heatproof.bench.plan import Plan, make_plan
-from heatproof.bench.runner import Progress
+from heatproof.bench.progress import ProgressLike
 from heatproof.bench.spec import ProtocolLike, Spec, load_spec, make_spec, parse_protocols
 from heatproof.bench.store import Store
 from heatproof.data.base import Data, TensorData
@@ -72,7 +72,8 @@ def evaluate(
     batch_size: int = 64,
     keep_maps: int = 64,
     out: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: ProgressLike = None,
+    add: bool = False,
 ) -> Result:
     """Evaluate methods on one or more models.
 
@@ -90,8 +91,11 @@ def evaluate(
         seed: Seed for all noise and for the sample order.
         batch_size: Images in one pass.
         keep_maps: For how many samples of each model images and maps are stored for the report.
-        out: A run directory. The same call with the same directory computes only what is missing.
-        progress: Called after every task, with the task and whether it was finished before.
+        out: A run directory. What it already holds is not computed again, so a call with more
+            methods, protocols, models or samples computes only these.
+        progress: True shows a bar, or lines where there is no terminal. A function is called after
+            every task, with the task and whether it was finished before.
+        add: Whether ``out`` may hold a run with other data or another seed, or of other models.
 
     Returns:
         The results.
@@ -146,11 +150,11 @@ def evaluate(
     spec = {**identity, "data": {"name": data_sets[0].name, "limit": limit}}
     if out is not None:
         store = Store(Path(out))
-        run_plan(plan, store, identity, spec, progress)
+        run_plan(plan, store, identity, spec, progress, add)
         return Result(store)
     store = Store(Path(tempfile.mkdtemp(prefix="heatproof-")))
     try:
-        run_plan(plan, store, identity, spec, progress)
+        run_plan(plan, store, identity, spec, progress, add)
         return Result(store, temporary=True)
     except BaseException:
         shutil.rmtree(store.root, ignore_errors=True)
@@ -169,8 +173,9 @@ def run(
     spec: Spec | str | Path | Mapping[str, Any],
     out: str | Path,
     device: str = "auto",
-    progress: Progress | None = None,
+    progress: ProgressLike = None,
     plan: Plan | None = None,
+    add: bool = False,
 ) -> Result:
     """Run a spec. What its directory already holds is not computed again.
 
@@ -178,14 +183,16 @@ def run(
         spec: A YAML file, the name of a study, or the same content as a mapping.
         out: The run directory.
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``.
-        progress: Called after every task, with the task and whether it was finished before.
+        progress: True shows a bar, or lines where there is no terminal. A function is called after
+            every task, with the task and whether it was finished before.
         plan: The plan of the spec, if ``open_spec`` has made it before.
+        add: Whether ``out`` may hold a run with other data or another seed, or of other models.
 
     Returns:
         The results.
 
     Raises:
-        HeatproofError: If the spec is not valid, or the directory belongs to another one.
+        HeatproofError: If the spec is not valid, or does not go with what the directory holds.
     """
     if isinstance(spec, Mapping):
         spec = make_spec(spec)
@@ -194,5 +201,6 @@ def run(
     if spec.lead is not None and spec.lead not in SECTIONS:
         raise unknown("section of the report", spec.lead, [entry.id for entry in SECTIONS])
     store = Store(Path(out))
-    run_plan(plan or open_spec(spec, device), store, spec.identity(), spec.as_dict(), progress)
+    plan = plan or open_spec(spec, device)
+    run_plan(plan, store, spec.identity(), spec.as_dict(), progress, add)
     return Result(store)

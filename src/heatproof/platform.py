@@ -1,4 +1,4 @@
-"""What differs between operating systems: file locks and the peak memory of a process.
+"""What differs between operating systems: file locks, peak memory, the name of the processor.
 
 ``fcntl`` and ``resource`` exist on POSIX systems only and are imported nowhere else.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,6 +77,16 @@ def peak_memory() -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak  # macOS counts bytes, others KiB
+
+
+def cpu_name() -> str:
+    """Return the name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
 
 
 class _MemoryCounters(ctypes.Structure):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 
 import torch
@@ -12,6 +13,7 @@ from heatproof.bench.layout import (
     CHANNEL_PEAKS,
     IMAGES,
     LOGITS,
+    BlockKey,
     PreparedKey,
     PreparedKind,
     TensorKey,
@@ -25,98 +27,114 @@ from heatproof.protocols import Protocol
 from heatproof.protocols.base import PICTURES, Shared
 from heatproof.tensor.noise import generator
 
+PICTURE = "picture"  # what a protocol calls a shared tensor that is kept for few samples
 CHANNELS = 6  # channels of the last spatial layer whose peaks are kept
 
 
 class KeptTensors:
-    """Collects the tensors of a task, batch by batch.
+    """Collects the tensors of a task, block by block of its samples.
 
-    Small tensors are kept for all samples, images and maps for the first ones.
+    Small tensors are kept for all samples, images and maps for the first ones. Positions of samples
+    are counted among those of the task that can be read.
 
     Args:
         keep_maps: For how many samples of the task images and maps are kept.
         keep_pictures: For how many samples protocols' pictures are kept.
+        done: What an earlier, interrupted attempt has computed.
     """
 
-    def __init__(self, keep_maps: int, keep_pictures: int):
+    def __init__(
+        self,
+        keep_maps: int,
+        keep_pictures: int,
+        done: Mapping[BlockKey, Tensor] | None = None,
+    ):
         self.keep_maps = keep_maps
         self.keep_pictures = keep_pictures
-        self._parts: dict[TensorKey, list[Tensor]] = {}
-        self._limits: dict[TensorKey, int | None] = {}
-        self._samples = 0  # of the batches before this one
-        self._methods_in_batch = set[str]()
+        self.blocks: dict[BlockKey, Tensor] = dict(done or {})
 
-    def add_clean(self, logits: Tensor, images: Tensor, features: Tensor | None) -> None:
+    def has_clean(self, start: int) -> bool:
+        """Return whether the batch that starts at a position is there."""
+        return BlockKey(start, LOGITS) in self.blocks
+
+    def add_clean(
+        self, start: int, logits: Tensor, images: Tensor, features: Tensor | None
+    ) -> None:
         """Add what the network makes of the images of a batch.
 
         Args:
+            start: Position of the first image.
             logits: Logits ``(B, K)``.
             images: Pixels in [0, 1], ``(B, C, H, W)``.
             features: Activations ``(B, C, h, w)`` of the last spatial layer; None if there is none.
         """
-        self._add(LOGITS, logits)
         if features is not None:
-            self._add(CHANNEL_PEAKS, channel_peaks(features))
-        self._add(IMAGES, (images * 255).round().clamp(0, 255).byte(), self.keep_maps)
+            self._add(start, CHANNEL_PEAKS, channel_peaks(features))
+        self._add(start, IMAGES, (images * 255).round().clamp(0, 255).byte())
+        self._add(start, LOGITS, logits)
 
-    def add_map(self, method: str, maps: Tensor) -> None:
+    def add_map(self, start: int, method: str, maps: Tensor) -> None:
         """Add maps ``(B, h, w)`` in half precision, scaled so that small values do not vanish.
 
         If protocols explain different classes, the maps of the first one in the spec are kept.
         """
-        if method in self._methods_in_batch:
+        if BlockKey(start, TensorKey.map(method)) in self.blocks:
             return
-        self._methods_in_batch.add(method)
-        maps = maps[: max(0, self.keep_maps - self._samples)]
+        maps = maps[: max(0, self.keep_maps - start)]
         scale = maps.abs().flatten(1).amax(1).nan_to_num(1.0, 1.0)
         scale = torch.where(scale > 0, scale, 1.0)
         scaled = (maps / scale[:, None, None]).half()
-        self._add(TensorKey.map(method), scaled, self.keep_maps)
-        self._add(TensorKey.map_scale(method), scale, self.keep_maps)
+        self._add(start, TensorKey.map_scale(method), scale)
+        self._add(start, TensorKey.map(method), scaled)
 
-    def add_shared(self, protocol: str, shared: Shared) -> None:
+    def add_shared(self, start: int, protocol: str, shared: Shared) -> None:
         """Add what a protocol has computed for all methods."""
         for name, values in shared.items():
-            key = TensorKey.shared(protocol, name)
-            if name == "picture":
-                self._add(key, values, self.keep_pictures)
-            else:
-                self._add(key, values.float())
+            values = values if name == PICTURE else values.float()
+            self._add(start, TensorKey.shared(protocol, name), values)
 
     def add_curves(
-        self, protocol: str, method: str, curves: Mapping[str, Tensor], lost: Tensor
+        self, start: int, protocol: str, method: str, curves: Mapping[str, Tensor], lost: Tensor
     ) -> None:
         """Add curves ``(B, S)`` of a method; ``lost`` ``(B, 1)`` marks maps that are not finite."""
         for name, curve in curves.items():
             values = curve.float().cpu().masked_fill(lost, torch.nan)
-            self._add(TensorKey.curve(protocol, method, name), values)
+            self._add(start, TensorKey.curve(protocol, method, name), values)
 
-    def end_batch(self, samples: int) -> None:
-        """End a batch of ``samples`` samples."""
-        self._samples += samples
-        self._methods_in_batch.clear()
+    def finished(self, samples: int) -> dict[TensorKey, Tensor]:
+        """Return the tensors that all blocks have; others are missing some samples.
 
-    def finished(self) -> dict[TensorKey, Tensor]:
-        """Return the tensors that every batch has; others are missing some samples."""
-        tensors = {key: torch.cat(parts) for key, parts in self._parts.items()}
-        return {key: values for key, values in tensors.items() if self._is_complete(key, values)}
+        Args:
+            samples: Number of samples of the task that can be read.
+        """
+        by_key: dict[TensorKey, list[Tensor]] = {}
+        for block in sorted(self.blocks, key=lambda block: block.start):
+            by_key.setdefault(block.tensor, []).append(self.blocks[block])
+        tensors = {key: torch.cat(parts) for key, parts in by_key.items()}
+        return {
+            key: values
+            for key, values in tensors.items()
+            if len(values) == min(samples, self._limit(key))
+        }
 
-    def _is_complete(self, key: TensorKey, values: Tensor) -> bool:
-        limit = self._limits[key]
-        return len(values) == (self._samples if limit is None else min(self._samples, limit))
+    def _limit(self, key: TensorKey) -> int:
+        """Return for how many samples of the task a tensor is kept."""
+        if key.kind in ("images", "map", "map_scale"):
+            return self.keep_maps
+        return self.keep_pictures if key.name == PICTURE else sys.maxsize
 
-    def _add(self, key: TensorKey, values: Tensor, limit: int | None = None) -> None:
-        """Add the values of a batch, as long as there are fewer samples than the limit."""
-        self._limits[key] = limit
-        if limit is not None:
-            values = values[: max(0, limit - self._samples)]
-        self._parts.setdefault(key, []).append(values.cpu())
+    def _add(self, start: int, key: TensorKey, values: Tensor) -> None:
+        """Add the values of a block, as long as there are fewer samples than the limit."""
+        values = values[: max(0, self._limit(key) - start)]
+        self.blocks[BlockKey(start, key)] = values.cpu()
 
 
-def kept_tensors(start: int, keep_maps: int) -> KeptTensors:
+def kept_tensors(
+    start: int, keep_maps: int, done: Mapping[BlockKey, Tensor] | None = None
+) -> KeptTensors:
     """Return the collector of a task whose first sample has the index ``start``."""
     maps = max(0, keep_maps - start)
-    return KeptTensors(maps, max(0, min(PICTURES - start, maps)))
+    return KeptTensors(maps, max(0, min(PICTURES - start, maps)), done)
 
 
 def channel_peaks(features: Tensor) -> Tensor:  # (B, C, h, w) -> (B, CHANNELS)

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from heatproof.baselines import Baseline
-from heatproof.bench.layout import Cost, ModelView
+from heatproof.bench.calibration import (
+    BACKWARD,
+    Calibration,
+    Speed,
+    method_cost,
+    read_speed,
+    record_speed,
+)
+from heatproof.bench.layout import Cost, ModelView, TimingKey
 from heatproof.bench.plan import Plan, Task
 from heatproof.models.model import Model
-from heatproof.platform import peak_memory
 
 BYTES_PER_ROW = 4  # once compressed
 BYTES_PER_PIXEL = 3  # of a stored image
@@ -29,8 +37,13 @@ def plan_cost(plan: Plan) -> dict[ModelView, Cost]:
     images: Counter[ModelView] = Counter()
     forwards: Counter[ModelView] = Counter()
     backwards: Counter[ModelView] = Counter()
+    per_image: dict[tuple[ModelView, tuple[tuple[str, str], ...]], tuple[int, int]] = {}
     for task in plan.tasks:
-        forward, backward = task_cost(task)
+        # Shards of a view have the same records.
+        names = tuple((r.protocol.canonical, r.expression.canonical) for r in task.applicable)
+        if (task.subject, names) not in per_image:
+            per_image[task.subject, names] = task_cost(task)
+        forward, backward = per_image[task.subject, names]
         images[task.subject] += len(task.indices)
         forwards[task.subject] += forward * len(task.indices)
         backwards[task.subject] += backward * len(task.indices)
@@ -87,7 +100,7 @@ def task_cost(task: Task) -> tuple[int, int]:
             noise_counted.add(expression.noise_key)
             repeats += 1
         if repeats:
-            forward, backward = expression.cost_on(task.model) or (0, 0)
+            forward, backward = method_cost(expression, task.model) or (0, 0)
             forwards += repeats * forward
             backwards += repeats * backward
     gradients = [e for e in expressions if e.shares_gradient]
@@ -99,6 +112,16 @@ def task_cost(task: Task) -> tuple[int, int]:
     return forwards + len(reached), backwards
 
 
+Basis = Literal["runs", "measured", "estimated"]
+SAMPLE = 2  # images in one pass of an estimate
+BASES: dict[Basis, str] = {
+    "runs": "from earlier runs on this machine, usually within 30 %",
+    "measured": "from full batches that were timed now, usually within 50 %",
+    "estimated": f"from {SAMPLE} images that were timed now, perhaps off by a factor of two; "
+    "--measure times full batches",
+}
+
+
 @dataclass(frozen=True)
 class Forecast:
     """What a plan is expected to take.
@@ -107,29 +130,112 @@ class Forecast:
         seconds: Time of each model view.
         memory: Peak of this process, or of the GPU, in bytes; None if it is unknown.
         disk: Size of the run directory in bytes.
+        basis: What the least certain of these times is based on.
     """
 
     seconds: dict[ModelView, float]
     memory: int | None
     disk: int
+    basis: Basis
 
 
-def forecast(plan: Plan) -> Forecast:
-    """Forecast time, memory and disk from one timed batch in each direction."""
+def forecast(plan: Plan, measure: bool = False) -> Forecast:
+    """Forecast time, memory and disk.
+
+    Times are those of earlier runs on this machine, if there were any with the same network. Else
+    they follow from the number of passes and a few images that are timed.
+
+    Args:
+        plan: The plan.
+        measure: Whether a full batch in each direction is timed and kept for later plans.
+    """
     tasks = {task.subject: task for task in plan.tasks}
     seconds = {}
+    bases: set[Basis] = set()
+    peaks = []
+    timed: dict[str, tuple[float, float]] = {}
     for subject, cost in plan_cost(plan).items():
         task = tasks[subject]
-        forward, backward = _seconds_per_image(task.model, plan.rows_per_pass(task))
+        known = read_speed(task.model)
+        peaks.append(known.memory)
+        if measure:
+            known = _measure(task.model, plan.rows_per_pass(task))
+            peaks.append(known.memory)
+        if known.forward is not None:
+            forward = known.forward
+            backward = known.backward or BACKWARD * forward
+            bases.add("measured" if measure else "runs")
+        else:
+            network = f"{task.model.module}{task.model.size}"
+            if network not in timed:
+                timed[network] = _seconds_per_image(task.model, SAMPLE)
+            forward, backward = timed[network]
+            bases.add("estimated")
         seconds[subject] = cost.forwards * forward + cost.backwards * backward
-    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else peak_memory()
-    return Forecast(seconds, memory, sum(_disk(task, plan.keep_maps) for task in plan.tasks))
+        seconds[subject] += cost.images * _beyond_passes(task, known, forward, backward)
+    disk = sum(_disk(task, plan.keep_maps) for task in plan.tasks)
+    memory = max((peak for peak in peaks if peak is not None), default=None)
+    basis = next(basis for basis in ("estimated", "measured", "runs") if basis in bases)
+    return Forecast(seconds, memory, disk, basis)
+
+
+def _measure(model: Model, batch_size: int) -> Calibration:
+    """Time a batch in each direction, and keep the result for later plans."""
+    speed = Speed()
+    forward, backward = _seconds_per_image(model, batch_size)
+    speed.add(forward, {"forward": 1})
+    speed.add(backward, {"backward": 1})
+    record_speed(model, speed, {}, 0)
+    return read_speed(model)
+
+
+def _beyond_passes(task: Task, known: Calibration, forward: float, backward: float) -> float:
+    """Return the seconds per image that earlier runs took beyond the passes that are counted.
+
+    Methods at later layers, imputations and sorting take time as well. It can be less than nothing
+    where a method needs fewer passes than it states.
+    """
+    extra = 0.0
+    expressions = {record.expression.map_key: record.expression for record in task.applicable}
+    for map_key, expression in expressions.items():
+        spent = known.seconds_of(TimingKey("maps", map_key))
+        if spent is None or expression.shares_gradient or expression.noise_key:
+            continue
+        counted = (0, 0)
+        from_image = task.model.layer_name(expression.layer) == "input"
+        if from_image or "image" in expression.entry.needs:
+            counted = method_cost(expression, task.model) or (0, 0)
+        extra += spent - counted[0] * forward - counted[1] * backward
+    return extra + _beyond_score_passes(task, known, forward)
+
+
+def _beyond_score_passes(task: Task, known: Calibration, forward: float) -> float:
+    """Return the same for protocols, whose passes are counted once if they share them."""
+    extra = 0.0
+    counted = set[Hashable]()
+
+    def uncounted(passes: Mapping[Hashable, int], label: str) -> int:
+        new = {(label, images): count for images, count in passes.items()}
+        number = sum(count for images, count in new.items() if images not in counted)
+        counted.update(new)
+        return number
+
+    protocols = {record.protocol.canonical: record.protocol for record in task.applicable}
+    for name, protocol in protocols.items():
+        passes = uncounted(protocol.shared_passes(), "")
+        spent = known.seconds_of(TimingKey("shared", protocol=name))
+        extra += 0.0 if spent is None else spent - passes * forward
+    for record in task.applicable:
+        passes = uncounted(record.protocol.passes(), record.expression.label)
+        spent = known.seconds_of(TimingKey("scores", protocol=record.protocol.canonical))
+        if spent is not None and not record.protocol.explanations():
+            extra += spent - passes * forward
+    return extra
 
 
 def _seconds_per_image(model: Model, batch_size: int) -> tuple[float, float]:
     """Time a forward and a backward pass."""
-    shape = (batch_size, len(model.mean), model.size, model.size)
-    x = torch.zeros(shape, device=model.device, dtype=model.dtype)
+    x = torch.zeros((batch_size, *model.image_shape), device=model.device, dtype=model.dtype)
     target = torch.zeros(batch_size, dtype=torch.long, device=model.device)
     with model.passes.batches_of(batch_size):
         forward = _timed(model.logits, x)

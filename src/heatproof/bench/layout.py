@@ -8,6 +8,7 @@
 ``tensors/<task>.safetensors``          tensors by ``TensorKey``, with ``SampleNotes``
 ``timings/<task>.json``                 seconds and passes (``Timings``)
 ``prepared/<digest>.safetensors``       tensors that are computed once per run (``PreparedKey``)
+``parts/<task>/<n>.safetensors``        what an unfinished task has computed (``PartNotes``)
 ======================================  ==========================================================
 
 Nothing outside this module builds or parses a file name or a key. Texts for people, such as
@@ -92,6 +93,9 @@ class RunPaths:
     def timings(self, task: str) -> Path:
         return self.root / "timings" / f"{task}.json"
 
+    def parts(self, task: str) -> Path:
+        return self.root / "parts" / task
+
     def prepared(self, key: PreparedKey) -> Path:
         return self.root / "prepared" / f"{key.digest}.safetensors"
 
@@ -125,13 +129,16 @@ class TensorKey:
             activation of some channels; ``images`` ``(n, C, H, W)`` of the first samples, 8 bit;
             ``map`` ``(n, h, w)`` of the first samples, half precision, scaled to a largest absolute
             value of 1, and ``map_scale`` ``(n,)``, by which it was divided; ``shared``, what a
-            protocol computes for all methods; ``curve`` ``(N, S)``, what it keeps of one method.
+            protocol computes for all methods; ``curve`` ``(N, S)``, what it keeps of one method;
+            ``native`` ``(n, h, w)``, maps as they were computed, in parts of unfinished tasks only.
         protocol: The protocol's canonical name, for ``shared`` and ``curve``.
         method: The method's label, for ``map``, ``map_scale`` and ``curve``.
         name: What the protocol calls it, for ``shared`` and ``curve``.
     """
 
-    kind: Literal["logits", "channel_peaks", "images", "map", "map_scale", "shared", "curve"]
+    kind: Literal[
+        "logits", "channel_peaks", "images", "map", "map_scale", "shared", "curve", "native"
+    ]
     protocol: str = ""
     method: str = ""
     name: str = ""
@@ -149,6 +156,10 @@ class TensorKey:
         return cls("shared", protocol=protocol, name=name)
 
     @classmethod
+    def native(cls, map_key: str, targets: str) -> TensorKey:
+        return cls("native", method=map_key, name=targets)
+
+    @classmethod
     def curve(cls, protocol: str, method: str, name: str) -> TensorKey:
         return cls("curve", protocol=protocol, method=method, name=name)
 
@@ -163,6 +174,23 @@ class TensorKey:
 
 
 _TENSOR_KEY = TypeAdapter(TensorKey)
+
+
+class BlockKey(NamedTuple):
+    """The key of a tensor that belongs to a block of samples of a task."""
+
+    start: int  # position of the first sample in the task
+    tensor: TensorKey
+
+    def encode(self) -> str:
+        return f"{self.start} {self.tensor.encode()}"
+
+    @classmethod
+    def decode(cls, text: str) -> BlockKey:
+        start, _, tensor = text.partition(" ")
+        return cls(int(start), TensorKey.decode(tensor))
+
+
 LOGITS = TensorKey("logits")
 CHANNEL_PEAKS = TensorKey("channel_peaks")
 IMAGES = TensorKey("images")
@@ -224,6 +252,22 @@ class SampleNotes(_Content):
     grids: list[GridNote] | None = None  # None: the samples are not grids
 
 
+class TaskContent(_Content):
+    """What the tensors of a task belong to; a file without it was written by an older version.
+
+    Tensors are stored under the labels of methods. Two methods may have the same label, for example
+    before and after an edit of their code, and so may two models or seeds.
+    """
+
+    samples: str = ""  # hash of samples, weights, backend, seed and code of the data
+    methods: dict[str, str] = {}  # by label, what identifies a method at its layer
+
+    def merged(self, later: TaskContent) -> TaskContent:
+        """Return the content of a file to which another part was added."""
+        methods = {**self.methods, **later.methods}
+        return TaskContent(samples=later.samples, methods=methods)
+
+
 class Timing(_Content):
     """The seconds that one thing took in all batches of a task."""
 
@@ -281,6 +325,17 @@ class Timings(_Content):
         )
 
 
+class PartNotes(_Content):
+    """What a part of an unfinished task consists of, besides its tensors."""
+
+    content: TaskContent
+    ids: list[str]  # readable samples of the task, in order
+    batch_size: int
+    rows: list[dict[str, Any]]
+    map_notes: dict[str, tuple[list[str], list[str]]]  # by key of native maps: notes, missing
+    timings: Timings
+
+
 class Cost(_Content):
     """Images, and passes through the whole network; a backward pass includes its forward pass."""
 
@@ -311,6 +366,7 @@ class MethodFacts(_Content):
     transforms: tuple[TransformFacts, ...]
     cost: tuple[int, int] | None  # forward and backward passes per image; None: unknown
     map_key: str  # methods with the same map key share their maps
+    shares: bool = False  # whether it shared passes with other methods, so it was not timed alone
 
 
 class ProtocolFacts(_Content):

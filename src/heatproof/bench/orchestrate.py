@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from heatproof.bench.cost import plan_cost
@@ -17,8 +17,9 @@ from heatproof.bench.layout import (
 )
 from heatproof.bench.models import TrainingProgress, open_model
 from heatproof.bench.plan import Plan, Task, make_plan
+from heatproof.bench.progress import ProgressLike, shown
 from heatproof.bench.provenance import provenance
-from heatproof.bench.runner import Progress, execute
+from heatproof.bench.runner import execute
 from heatproof.bench.spec import DataSpec, Spec
 from heatproof.bench.store import Store
 from heatproof.data.base import Data
@@ -88,7 +89,8 @@ def run_plan(
     store: Store,
     identity: Mapping[str, Any],
     spec: Mapping[str, Any],
-    progress: Progress | None = None,
+    progress: ProgressLike = None,
+    add: bool = False,
 ) -> None:
     """Execute a plan in a run directory, which no other process may write to meanwhile.
 
@@ -97,18 +99,20 @@ def run_plan(
         store: The run directory.
         identity: What the directory belongs to: the spec without the number of samples.
         spec: The spec as it is recorded.
-        progress: Called after every task, with the task and whether it was finished before.
+        progress: True shows a bar, or lines where there is no terminal; a function is called after
+            every task, with the task and whether it was finished before.
+        add: Whether the directory may hold the run of any other spec.
 
     Raises:
-        HeatproofError: If the directory belongs to another spec, holds something else, or another
-            process is writing to it.
+        HeatproofError: If the spec does not go with the directory, it holds something else, or
+            another process is writing to it.
     """
-    store.check(identity)
-    with store.locked():
-        store.claim(identity)
+    store.check(identity, add)
+    with store.locked(), shown(progress) as watcher:
+        store.claim(identity, add)
         models = {task.subject: task.model for task in plan.tasks}
         store.write_plan(plan_file(plan), provenance(spec, models))
-        execute(plan, store, progress or (lambda task, reused: None))
+        execute(plan, store, watcher)
 
 
 def plan_file(plan: Plan) -> PlanFile:
@@ -117,9 +121,12 @@ def plan_file(plan: Plan) -> PlanFile:
     expressions = {record.expression.label: record.expression for record in records}
     protocols = {record.protocol.canonical: record.protocol for record in records}
     data = {task.subject: task.data for task in plan.tasks}
+    sharing = _sharing(expressions.values())
     return PlanFile(
         tasks=[_task_facts(task) for task in plan.tasks],
-        methods={label: method_facts(e) for label, e in expressions.items()},
+        methods={
+            label: method_facts(e, shares=e.map_key in sharing) for label, e in expressions.items()
+        },
         protocols=[_protocol_facts(protocol) for protocol in protocols.values()],
         views=[
             ViewFacts(
@@ -144,8 +151,32 @@ def _task_facts(task: Task) -> TaskFacts:
     )
 
 
-def method_facts(expression: Expression) -> MethodFacts:
-    """Return what a run stores about a method."""
+def _sharing(expressions: Iterable[Expression]) -> set[str]:
+    """Return the map keys of methods that share passes with others, so they are not timed alone.
+
+    Methods share gradients, the activations of their layer, and noisy copies.
+    """
+    maps = {expression.map_key: expression for expression in expressions}
+    groups: dict[str, set[str]] = {}
+    for map_key, expression in maps.items():
+        names = [f"noise {expression.noise_key}"] if expression.noise_key else []
+        if expression.shares_gradient:
+            names.append("gradient")
+        if expression.layer != "input":
+            names += ["gradient", f"activation {expression.layer}"]
+        for name in names:
+            groups.setdefault(name, set()).add(map_key)
+    shared = {name: keys for name, keys in groups.items() if len(keys) > 1}
+    return set().union(*shared.values())
+
+
+def method_facts(expression: Expression, shares: bool = False) -> MethodFacts:
+    """Return what a run stores about a method.
+
+    Args:
+        expression: The method.
+        shares: Whether it shares passes with other methods of the run.
+    """
     transforms = [
         TransformFacts(name=entry.id, arguments=tuple(arguments.values()))
         for entry, arguments in expression.transforms
@@ -164,6 +195,7 @@ def method_facts(expression: Expression) -> MethodFacts:
         transforms=tuple(transforms),
         cost=expression.cost,
         map_key=expression.map_key,
+        shares=shares,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heatproof.baselines import Baseline
-from heatproof.bench.layout import ModelView
+from heatproof.bench.layout import ModelView, TaskContent
 from heatproof.data.base import Data, PartData, code_of
 from heatproof.data.catalog import Batch, load_batch
 from heatproof.data.grids import Grids
@@ -60,6 +60,7 @@ class Task:
         records: What is evaluated.
         reference: Images that are not evaluated, for what is prepared beforehand; None if nothing
             needs them.
+        content: What identifies the samples, the model and the methods.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Task:
     indices: range
     records: tuple[Record, ...]
     reference: Reference | None = None
+    content: TaskContent = TaskContent()  # noqa: RUF009 (frozen)
 
     @property
     def subject(self) -> ModelView:
@@ -261,18 +263,28 @@ def _tasks(
                 reference_key if needs_reference else "",
             ]
             evaluated.append((content, protocol, expression, reason(protocol, expression)))
+    methods = {
+        e.label: _hash(
+            [e.canonical, layers[e.canonical], reference_key if e.needs_reference else ""]
+        )
+        for e in expressions
+    }
     weights = model.fingerprint()
     code = _data_code(data)
     for start in range(0, len(data.ids), SHARD_SIZE):
         indices = range(start, min(start + SHARD_SIZE, len(data.ids)))
         shard = [(data.ids[i], data.fingerprints[i], data.labels[i]) for i in indices]
-        key_of = _keys([data.name, shard, weights, model.backend, seed, *code])
+        beginning = [data.name, shard, weights, model.backend, seed, *code]
+        key_of = _keys(beginning)
         records = [
             Record(key_of(content), protocol, expression, not_applicable)
             for content, protocol, expression, not_applicable in evaluated
         ]
         name = _task_name(model_name, view.key, start, [data.ids[i] for i in indices])
-        yield Task(name, model_name, view.key, model, data, indices, tuple(records), images)
+        identity = TaskContent(samples=_hash(beginning), methods=methods)
+        yield Task(
+            name, model_name, view.key, model, data, indices, tuple(records), images, identity
+        )
 
 
 def _task_name(model_name: str, view: ViewKey, start: int, ids: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ import heatproof
 from heatproof.bench.artifacts import chosen_channels
 from heatproof.bench.layout import FineTuningFacts, Hardware, ModelFacts, ModelView, Provenance
 from heatproof.models.model import Model
+from heatproof.platform import cpu_name
 
 PACKAGES = ("torch", "numpy", "scipy", "pillow", "pandas", "pyarrow")
 
@@ -35,7 +36,7 @@ def provenance(spec: Mapping[str, Any], models: Mapping[ModelView, Model]) -> Pr
         packages={name: importlib.metadata.version(name) for name in PACKAGES},
         hardware=Hardware(
             machine=platform.machine(),
-            cpu=_cpu_name(),
+            cpu=cpu_name(),
             cores=os.cpu_count(),
             threads=torch.get_num_threads(),
         ),
@@ -85,12 +86,3 @@ def _git_revision() -> str | None:
 
 def _in_checkout(path: Path) -> bool:
     return any((p / ".git").exists() and (p / "pyproject.toml").exists() for p in path.parents)
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())

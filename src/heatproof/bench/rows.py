@@ -35,6 +35,10 @@ class MapChecks:
     missing: list[str]  # why there is no map; empty where there is one
     notes: list[str]
 
+    def of(self, rows: slice) -> MapChecks:
+        """Return the checks of a block of the batch."""
+        return MapChecks(self.finite[rows], self.varied[rows], self.missing[rows], self.notes[rows])
+
     @property
     def lost(self) -> Tensor:  # (B, 1) bool
         """Which maps are not finite, as those that are missing."""
@@ -51,18 +55,28 @@ class Outcome(NamedTuple):
 
 
 class RowBuilder:
-    """Collects the rows of a task."""
+    """Collects the rows of a task, each once.
 
-    def __init__(self, task: Task):
+    Args:
+        task: The task.
+        done: Rows that an earlier, interrupted attempt has computed.
+    """
+
+    def __init__(self, task: Task, done: Sequence[Row] = ()):
         self._task = task
-        self.rows: list[Row] = []
+        self.rows: list[Row] = list(done)
+        self._present = {(row["record"], row["sample"]) for row in done}
+
+    def missing(self, record: Record, ids: Sequence[str]) -> list[int]:
+        """Return the positions of the samples that have no row of a record yet."""
+        return [i for i, sample in enumerate(ids) if (record.key, sample) not in self._present]
 
     def add_skipped(self, records: Sequence[Record], unreadable: Mapping[str, str]) -> None:
         """Add rows for samples that could not be read, which have no target."""
         for record in records:
             for sample, message in unreadable.items():
                 row = _sample_columns(sample, None, "", Outcome("skipped", message))
-                self.rows.append(self._record_columns(record) | row)
+                self._append(self._record_columns(record) | row)
 
     def add_not_applicable(self, records: Sequence[Record], samples: BatchSamples) -> None:
         """Add the reason why each record has no scores, for every sample of a batch."""
@@ -109,7 +123,13 @@ class RowBuilder:
             samples.ids, samples.targets, samples.labelled, outcomes, strict=True
         ):
             target_is = "label" if explains_labels and labelled else "prediction"
-            self.rows.append(common | _sample_columns(sample, target, target_is, outcome))
+            self._append(common | _sample_columns(sample, target, target_is, outcome))
+
+    def _append(self, row: Row) -> None:
+        key = (row["record"], row["sample"])
+        if key not in self._present:
+            self.rows.append(row)
+            self._present.add(key)
 
     def _record_columns(self, record: Record) -> Row:
         layer = record.expression.layer

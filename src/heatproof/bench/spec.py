@@ -242,7 +242,7 @@ class Spec(_Strict):
         return parse_protocols(self.protocols)
 
     def identity(self) -> dict[str, Any]:
-        """Return what a run directory belongs to.
+        """Return what a run directory belongs to, as `Store.check` compares it.
 
         The number of samples, the batch size and the description may change between two runs.
         """

@@ -32,6 +32,7 @@ from heatproof.bench.layout import (
     Provenance,
     RunPaths,
     SampleNotes,
+    TaskContent,
     TensorKey,
     Timings,
     damaged,
@@ -46,7 +47,9 @@ from heatproof.platform import file_lock
 from heatproof.protocols import Protocol
 from heatproof.protocols.base import register_stored, stored_protocol
 
-SAMPLES = "samples"  # the metadata entry of a tensor file that holds its notes
+SAMPLES = "samples"  # the metadata entries of a tensor file: its notes,
+CONTENT = "content"  # and what it belongs to
+SAME_KEYS = ("data", "seed", "backend")  # of specs whose results can be in the same directory
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class TaskTensors:
 
     tensors: dict[TensorKey, Tensor] = field(default_factory=dict)
     samples: SampleNotes = SampleNotes()  # noqa: RUF009 (frozen)
+    content: TaskContent = TaskContent()  # noqa: RUF009 (frozen)
 
 
 class PendingCurves(NamedTuple):
@@ -80,20 +84,25 @@ class Store:
         self.root = root
         self.paths = RunPaths(root)
 
-    def claim(self, identity: Mapping[str, Any]) -> None:
+    def claim(self, identity: Mapping[str, Any], add: bool = False) -> None:
         """Take the directory for a spec; raises as ``check`` does."""
-        self.check(identity)
+        self.check(identity, add)
         content = json.dumps(identity, indent=1, ensure_ascii=False)
         atomic_write(self.paths.spec, content.encode())
 
-    def check(self, identity: Mapping[str, Any]) -> None:
-        """Check that the directory is free, or belongs to this spec. Nothing is written.
+    def check(self, identity: Mapping[str, Any], add: bool = False) -> None:
+        """Check that the directory is free, or that a spec goes with what it holds.
+
+        A run can grow: another spec is accepted if it has the same data, seed and backend, and a
+        model in common. With anything else nothing could be reused, so the directory is probably
+        not the one that was meant. Nothing is written.
 
         Args:
             identity: What a run directory belongs to, as ``Spec.identity`` returns it.
+            add: Whether any spec is accepted.
 
         Raises:
-            HeatproofError: If the directory belongs to another spec, or holds something else.
+            HeatproofError: If the spec does not go with the directory, or it holds something else.
         """
         if self.root.exists() and not self.root.is_dir():
             raise HeatproofError(f"{self.root} is a file, not a directory")
@@ -106,12 +115,14 @@ class Store:
             return
         stored = read_spec(self.paths.spec)
         requested = json.loads(json.dumps(identity))
-        keys = {*stored, *requested}
-        differing = sorted(key for key in keys if stored.get(key) != requested.get(key))
-        if differing:
+        differing = [key for key in SAME_KEYS if stored.get(key) != requested.get(key)]
+        if not any(model in stored.get("models", []) for model in requested.get("models", [])):
+            differing.append("models")
+        if differing and not add:
             raise HeatproofError(
-                f"{self.root} belongs to another spec (it differs in: {', '.join(differing)}); "
-                "choose another directory with -o"
+                f"{self.root} holds a run of another spec, of which nothing could be reused (it "
+                f"differs in: {', '.join(differing)}); choose another directory with -o, or add to "
+                "this one with --add (in Python: add=True)"
             )
 
     def _is_foreign(self, path: Path) -> bool:
@@ -154,7 +165,10 @@ class Store:
     ) -> None:
         """Write the results of a task; the rows last, since a task with rows is finished."""
         encoded = {key.encode(): tensor.contiguous() for key, tensor in kept.tensors.items()}
-        notes = {SAMPLES: kept.samples.model_dump_json()}
+        notes = {
+            SAMPLES: kept.samples.model_dump_json(),
+            CONTENT: kept.content.model_dump_json(),
+        }
         atomic_write(self.paths.tensors(task), save(encoded, notes))
         atomic_write(self.paths.timings(task), to_json(timings))
         sink = pa.BufferOutputStream()
@@ -316,8 +330,10 @@ class Store:
                 else:
                     keys = {key.encode(): key for key in only}
                 tensors = {keys[name]: file.get_tensor(name) for name in names & set(keys)}
-                notes = (file.metadata() or {}).get(SAMPLES, "")
-            return TaskTensors(tensors, SampleNotes.model_validate_json(notes))
+                metadata = file.metadata() or {}
+            samples = SampleNotes.model_validate_json(metadata.get(SAMPLES, ""))
+            content = TaskContent.model_validate_json(metadata.get(CONTENT, "{}"))
+            return TaskTensors(tensors, samples, content)
         except (SafetensorError, ValidationError) as error:
             raise self._damaged_task(task, path, error) from None
 

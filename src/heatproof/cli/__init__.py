@@ -6,14 +6,16 @@ it.
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import inspect
 import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -92,6 +94,31 @@ def main() -> None:
     warnings.showwarning = show_once
 
 
+class Terminated(KeyboardInterrupt):
+    """The process was told to end, by SIGTERM or after its time."""
+
+
+@contextmanager
+def stopped_by_sigterm(minutes: float | None) -> Iterator[None]:
+    """Raise ``Terminated`` at SIGTERM, or after some minutes."""
+
+    def stop(*_: object) -> NoReturn:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    timer = None
+    if minutes is not None:
+        timer = threading.Timer(60 * minutes, _thread.interrupt_main, [signal.SIGTERM])
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
+        signal.signal(signal.SIGTERM, before)
+
+
 def keep_memory() -> None:
     """Tell glibc to keep freed memory instead of returning it to the system.
 
@@ -153,13 +180,21 @@ def _spec_options(function: Any) -> Any:
     return function
 
 
-def _load_spec(spec: str, options: dict[str, Any]) -> Spec:
-    """Load a spec with what the options of a command change in it."""
+def _load_spec(spec: str, options: dict[str, Any], weights: bool = True) -> Spec:
+    """Load a spec with what the options of a command change in it.
+
+    Args:
+        spec: A file, or the name of a study.
+        options: The options; those that change a spec are removed.
+        weights: Whether files of weights are looked up.
+    """
     from heatproof.bench.changes import Changes
     from heatproof.bench.spec import load_spec
 
     names = [field.name for field in fields(Changes)]
     changes = Changes(**{name: options.pop(name) for name in names})
+    if not weights:
+        changes = replace(changes, weights_dir=None)
     return load_spec(spec, changes, **options)
 
 
@@ -174,12 +209,35 @@ def _load_spec(spec: str, options: dict[str, Any]) -> Spec:
 @click.option(
     "--report/--no-report", default=True, show_default=True, help="Build a report at the end."
 )
+@click.option(
+    "--add",
+    is_flag=True,
+    help="Use a directory that holds a run with other data, another seed or other models.",
+)
+@click.option(
+    "--walltime",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MINUTES",
+    help="Stop after this time, as at SIGTERM.",
+)
 @_spec_options
-def run(spec: str, out: Path | None, report: bool, device: str, **options: Any) -> None:
+def run(
+    spec: str,
+    out: Path | None,
+    report: bool,
+    add: bool,
+    walltime: float | None,
+    device: str,
+    **options: Any,
+) -> None:
     """Run a spec or an included study and build its report.
 
     The same command again computes only what is missing, so it resumes a run
-    that was interrupted. The exit code is 3 if a method failed.
+    that was interrupted. A run can grow: with more methods, protocols, models or
+    samples, only these are computed. The exit code is 3 if a method failed.
+
+    At SIGTERM, or after --walltime, what is computed is written, and the command
+    ends with code 0 and a line that begins with "unfinished".
 
     A spec that names file:… runs that file: use only files you would import.
 
@@ -198,23 +256,23 @@ def run(spec: str, out: Path | None, report: bool, device: str, **options: Any) 
     """
     from heatproof.api import run as run_spec
     from heatproof.bench.orchestrate import open_spec
-    from heatproof.cli.progress import preparation_progress, run_progress
+    from heatproof.cli.progress import preparation_progress
     from heatproof.cli.results import print_failures, print_notes, print_summary
     from heatproof.cli.terminal import print_plain
 
     loaded = _load_spec(spec, options)
     directory = out or Path("runs") / (Path(spec).stem if Path(spec).is_file() else spec)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    resume = "what is computed is kept, and the same command continues the run"
     try:
-        with preparation_progress() as trained:
-            plan = open_spec(loaded, device, progress=trained)
-        with run_progress(plan) as advance:
-            result = run_spec(loaded, directory, device, advance, plan)
+        with stopped_by_sigterm(walltime):
+            with preparation_progress() as trained:
+                plan = open_spec(loaded, device, progress=trained)
+            result = run_spec(loaded, directory, device, True, plan, add)
+    except Terminated:
+        click.echo(f"unfinished; {resume}", err=True)
+        return
     except KeyboardInterrupt:
-        click.echo(
-            "interrupted; finished tasks are kept, and the same command resumes the run",
-            err=True,
-        )
+        click.echo(f"interrupted; {resume}", err=True)
         sys.exit(INTERRUPTED)
     print_summary(result)
     print_notes(result)
@@ -227,25 +285,42 @@ def run(spec: str, out: Path | None, report: bool, device: str, **options: Any) 
 
 @main.command(**command)
 @click.argument("spec")
+@click.option("--measure", is_flag=True, help="Time full batches, for a better estimate.")
+@click.option(
+    "--assume",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Count passes as if there were N images; needs neither data nor weights.",
+)
 @_spec_options
-def plan(spec: str, device: str, **options: Any) -> None:
+def plan(spec: str, measure: bool, assume: int | None, device: str, **options: Any) -> None:
     """Estimate what a spec would cost, without running it.
 
     Counts the passes through the network (passes that methods share count
-    once) and estimates the time from one timed batch.
+    once) and estimates the time from earlier runs of the same network on this
+    machine, or else from two images that are timed.
 
     Examples:
       heatproof plan quickstart
       heatproof plan spec.yaml --limit 1000 --device cuda
+      heatproof plan spec.yaml --measure
+      heatproof plan hesse2024/imagenet/table6 --assume 50000
     """
+    from heatproof.bench.assumed import assumed_cost
     from heatproof.bench.cost import forecast
     from heatproof.bench.models import pending_training
     from heatproof.bench.orchestrate import open_spec
-    from heatproof.cli.results import print_plan
+    from heatproof.cli.results import print_assumed, print_cost, print_plan
+    from heatproof.data.grids import assumed_confidence
 
-    loaded = _load_spec(spec, options)
-    opened = open_spec(loaded, device, train=False)
-    print_plan(opened, forecast(opened), pending_training(loaded))
+    loaded = _load_spec(spec, options, weights=assume is None)
+    if assume is not None:
+        print_cost(assumed_cost(loaded, assume))
+        return
+    with assumed_confidence() as assumed:
+        opened = open_spec(loaded, device, train=False)
+    print_plan(opened, forecast(opened, measure), pending_training(loaded))
+    print_assumed(assumed)
 
 
 @main.command(**command)
@@ -278,9 +353,13 @@ def validate(spec: str, device: str, **options: Any) -> None:
       heatproof validate hesse2024/imagenet/sds --data folder:/imagenet/val --weights-dir weights
     """
     from heatproof.bench.orchestrate import open_spec
-    from heatproof.cli.results import print_validated
+    from heatproof.cli.results import print_assumed, print_validated
+    from heatproof.data.grids import assumed_confidence
 
-    print_validated(spec, open_spec(_load_spec(spec, options), device, train=False))
+    with assumed_confidence() as assumed:
+        opened = open_spec(_load_spec(spec, options), device, train=False)
+    print_validated(spec, opened)
+    print_assumed(assumed)
 
 
 @main.command(**command)

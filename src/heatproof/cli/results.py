@@ -10,8 +10,8 @@ from rich.markup import escape
 
 from heatproof.analysis.counts import SampleCounts
 from heatproof.api import Result
-from heatproof.bench.cost import Forecast, plan_cost
-from heatproof.bench.layout import GridNote
+from heatproof.bench.cost import BASES, Forecast, plan_cost
+from heatproof.bench.layout import Cost, GridNote, ModelView
 from heatproof.bench.plan import Plan
 from heatproof.cli.terminal import console, duration, make_table, print_plain
 from heatproof.data.grids import Grids
@@ -154,12 +154,7 @@ def print_plan(plan: Plan, expected: Forecast, to_train: Sequence[str] = ()) -> 
     """Print what a run would cost, and what has to be trained before it."""
     for description in to_train:
         print_plain(f"first: {description}")
-    numbers = ("images", "forwards", "backwards", "time")
-    table = make_table({"model": "left"} | dict.fromkeys(numbers, "right"))
-    for subject, cost in plan_cost(plan).items():
-        counts = (f"{count:,}" for count in (cost.images, cost.forwards, cost.backwards))
-        table.add_row(escape(subject.title), *counts, duration(expected.seconds[subject]))
-    console.print(table)
+    print_cost(plan_cost(plan), expected.seconds)
     results = sum(len(task.records) for task in plan.tasks)
     not_applicable = sum(
         bool(record.not_applicable) for task in plan.tasks for record in task.records
@@ -176,6 +171,33 @@ def print_plan(plan: Plan, expected: Forecast, to_train: Sequence[str] = ()) -> 
         parts.append(f"{expected.memory / 2**30:.1f} GB of memory")
     parts.append(f"{expected.disk / 2**20:.0f} MB on disk")
     console.print(", ".join(parts))
+    print_plain(f"The time is {BASES[expected.basis]}.")
+
+
+def print_cost(
+    cost: Mapping[ModelView, Cost], seconds: Mapping[ModelView, float] | None = None
+) -> None:
+    """Print the passes of each model view, and how long they take if that is known."""
+    numbers = ["images", "forwards", "backwards", *(["time"] if seconds else [])]
+    table = make_table({"model": "left"} | dict.fromkeys(numbers, "right"))
+    for subject, passes in cost.items():
+        counts = [f"{count:,}" for count in (passes.images, passes.forwards, passes.backwards)]
+        time = [duration(seconds[subject])] if seconds else []
+        table.add_row(escape(subject.title), *counts, *time)
+    console.print(table)
+    if len(cost) > 1:
+        forwards = sum(passes.forwards for passes in cost.values())
+        backwards = sum(passes.backwards for passes in cost.values())
+        print_plain(f"in all {forwards:,} forward and {backwards:,} backward passes")
+
+
+def print_assumed(models: Sequence[str]) -> None:
+    """Print for which models the images of grids are not known yet."""
+    if models:
+        print_plain(
+            "Grids: the number asked for is assumed. Whether there are enough images that "
+            f"{join_limited(models)} classifies with confidence is known when the run starts."
+        )
 
 
 def print_validated(spec: str, plan: Plan) -> None:

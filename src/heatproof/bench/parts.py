@@ -1,0 +1,221 @@
+"""Parts of unfinished tasks, which are written at least every minute and read when a run resumes.
+
+A task shares passes between all its methods, so it can take hours. What it has computed is written
+as it goes: rows and tensors of finished records, and the maps of slow methods block by block. When
+the task is finished, its results are written as one, and its parts are deleted. A resumed task
+gives the same bytes as one that was not interrupted, since the results of a sample do not depend on
+which others are computed with it.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from heatproof.bench.layout import BlockKey, PartNotes, TimingKey, Timings
+from heatproof.bench.plan import Task
+from heatproof.bench.rows import Row
+from heatproof.bench.store import Store
+from heatproof.data.catalog import Batch
+from heatproof.files import atomic_write
+from heatproof.methods.notes import MapNotes
+
+COMMIT_SECONDS = 60.0  # a part is written when the last one is older than this
+NOTES = "notes"  # the metadata entry of a part that holds its notes
+
+
+@dataclass
+class TaskProgress:
+    """What has been computed of a task.
+
+    Attributes:
+        rows: Rows, each once.
+        tensors: Tensors by block of samples.
+        maps: Maps of slow methods by block of samples, as long as they are not all there.
+        map_notes: What methods say about these maps.
+        seconds: Time by what it was spent on.
+        passes: Images through the network by kind of pass.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    tensors: dict[BlockKey, Tensor] = field(default_factory=dict)
+    maps: dict[BlockKey, Tensor] = field(default_factory=dict)
+    map_notes: dict[BlockKey, MapNotes] = field(default_factory=dict)
+    seconds: defaultdict[TimingKey, float] = field(default_factory=lambda: defaultdict(float))
+    passes: Counter[str] = field(default_factory=Counter)
+
+
+class Journal:
+    """The parts of one task.
+
+    Args:
+        store: The run directory.
+        task: The task.
+        batch: Its samples.
+        batch_size: Images in one pass. If parts were written with a smaller one, because memory ran
+            out, it is used again.
+
+    Attributes:
+        batch_size: Images in one pass.
+        restored: What the parts hold.
+    """
+
+    def __init__(self, store: Store, task: Task, batch: Batch, batch_size: int):
+        self._directory = store.paths.parts(task.name)
+        self._task = task
+        self._ids = batch.ids
+        self._written = 0  # rows
+        self._written_tensors = set[BlockKey]()
+        self._written_seconds: dict[TimingKey, float] = {}
+        self._written_passes: Counter[str] = Counter()
+        self._last = time.monotonic()
+        found = [part for part in map(_read, self._files()) if part and self._fits(part[0])]
+        self.batch_size = min([batch_size, *(notes.batch_size for notes, _ in found)])
+        self.restored = TaskProgress()
+        for notes, tensors in found:
+            if notes.batch_size == self.batch_size:
+                self._restore(notes, tensors)
+        self._remember(self.restored)
+
+    def restart(self, batch_size: int) -> None:
+        """Forget what was computed, to repeat it with fewer images in one pass."""
+        self.clear()
+        self.batch_size = batch_size
+        self.restored = TaskProgress()
+        self._remember(self.restored)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last part is old enough for another one."""
+        return time.monotonic() - self._last >= COMMIT_SECONDS
+
+    def write(self, progress: TaskProgress) -> None:
+        """Write what has been computed since the last part; nothing if there is nothing new."""
+        rows = progress.rows[self._written :]
+        tensors = {
+            key: values
+            for key, values in {**progress.tensors, **progress.maps}.items()
+            if key not in self._written_tensors
+        }
+        self._last = time.monotonic()
+        if not rows and not tensors:
+            return
+        notes = PartNotes(
+            content=self._task.content,
+            ids=list(self._ids),
+            batch_size=self.batch_size,
+            rows=rows,
+            map_notes={
+                key.encode(): (found.texts, found.missing)
+                for key, found in progress.map_notes.items()
+                if key in tensors
+            },
+            timings=Timings().updated(
+                _increase(progress.seconds, self._written_seconds),
+                progress.passes - self._written_passes,
+                self.batch_size,
+                len(self._ids),
+            ),
+        )
+        encoded = {key.encode(): values.cpu().contiguous() for key, values in tensors.items()}
+        number = max((int(path.stem) for path in self._files()), default=-1) + 1
+        path = self._directory / f"{number:05d}.safetensors"
+        atomic_write(path, save(encoded, {NOTES: notes.model_dump_json()}))
+        self._remember(progress)
+
+    def clear(self) -> None:
+        """Delete the parts."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _files(self) -> list[Path]:
+        return sorted(self._directory.glob("[0-9]*.safetensors"))
+
+    def _fits(self, notes: PartNotes) -> bool:
+        return notes.content.samples == self._task.content.samples and notes.ids == self._ids
+
+    def _restore(self, notes: PartNotes, tensors: Mapping[BlockKey, Tensor]) -> None:
+        """Add a part, except for what the task does not compute (any more)."""
+        restored = self.restored
+        planned = {record.key for record in self._task.records}
+        methods = self._task.content.methods
+        edited = {
+            label for label, key in notes.content.methods.items() if methods.get(label) != key
+        }
+        restored.rows += [row for row in notes.rows if row["record"] in planned]
+        for key, values in tensors.items():
+            if key.tensor.kind == "native":
+                restored.maps[key] = values
+            elif key.tensor.method not in edited:
+                restored.tensors[key] = values
+        for name, (texts, missing) in notes.map_notes.items():
+            found = MapNotes(len(texts))
+            found.texts = texts
+            found.missing = missing
+            restored.map_notes[BlockKey.decode(name)] = found
+        for timing in notes.timings.seconds:
+            restored.seconds[timing.key] += timing.seconds
+        for count in notes.timings.passes:
+            name = f"{count.kind} from {count.start}" if count.start else count.kind
+            restored.passes[name] += count.images
+
+    def _remember(self, progress: TaskProgress) -> None:
+        """Note what has been written."""
+        self._written = len(progress.rows)
+        self._written_tensors = {*progress.tensors, *progress.maps}
+        self._written_seconds = dict(progress.seconds)
+        self._written_passes = progress.passes.copy()
+
+
+def _increase(
+    now: Mapping[TimingKey, float], before: Mapping[TimingKey, float]
+) -> dict[TimingKey, float]:
+    return {key: value - before.get(key, 0.0) for key, value in now.items()}
+
+
+def _read(path: Path) -> tuple[PartNotes, dict[BlockKey, Tensor]] | None:
+    """Read a part; None if it is damaged, so that it is computed again."""
+    try:
+        with safe_open(path, "pt") as file:
+            notes = PartNotes.model_validate_json((file.metadata() or {}).get(NOTES, ""))
+            tensors = {BlockKey.decode(name): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, ValidationError, ValueError, OSError):
+        return None
+    return notes, tensors
+
+
+def blocks(
+    rows: Sequence[int], seconds: float | None, variants: float, batch_size: int
+) -> list[slice]:
+    """Divide samples into blocks that take no longer than a part may.
+
+    Args:
+        rows: Positions of the samples, ascending.
+        seconds: Expected time per sample; None if it is unknown.
+        variants: Images per sample in one series of passes. Blocks are not smaller than what fills
+            one pass with them, since passes have a fixed number of rows.
+        batch_size: Images in one pass.
+
+    Returns:
+        Contiguous blocks; a single one if the samples are fast or their time is unknown.
+    """
+    size = len(rows)
+    if seconds is not None and seconds * size > COMMIT_SECONDS and variants >= 1:
+        least = math.ceil(batch_size / variants)
+        size = min(size, max(least, int(COMMIT_SECONDS / seconds)))
+    found: list[slice] = []
+    for row in rows:
+        if found and found[-1].stop == row and row - found[-1].start < size:
+            found[-1] = slice(found[-1].start, row + 1)
+        else:
+            found.append(slice(row, row + 1))
+    return found
