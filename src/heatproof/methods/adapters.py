@@ -70,7 +70,9 @@ class Adapted:
         source = source_hash(self.thing) if inspect.isfunction(self.thing) else ""
         if not source or _is_installed(self.thing) or not is_plain(self.options):
             return ""
-        return content_hash(repr([source, sorted(self.options.items())])) if self.options else source
+        return (
+            content_hash(repr([source, sorted(self.options.items())])) if self.options else source
+        )
 
     def __call__(self, model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
         """Compute maps of images ``(B, C, H, W)``."""

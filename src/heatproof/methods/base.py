@@ -15,12 +15,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from heatproof.baselines import Baseline
-from heatproof.errors import HeatproofError, unknown
+from heatproof.errors import HeatproofError, format_error, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
 from heatproof.methods.adapters import Adapted, adapt, is_plain
 from heatproof.methods.conventions import name_of, signature_of
 from heatproof.methods.groups import GROUPS, RENAMED
-from heatproof.methods.saved_maps import is_map_file, method_from_folder, method_from_maps
+from heatproof.methods.saved_maps import (
+    is_folder,
+    is_map_file,
+    method_from_folder,
+    method_from_maps,
+)
 from heatproof.models.body import Body
 from heatproof.models.model import Model
 from heatproof.registry import Registry
@@ -590,7 +595,7 @@ class Expression:
         call = Call(entry.id, call.args, call.kwargs)
         calls = (call, *tail)
         arguments = call.bind(entry.parameters, "method")
-        if arguments["reduce"] not in REDUCTIONS:
+        if not isinstance(arguments["reduce"], str) or arguments["reduce"] not in REDUCTIONS:
             raise unknown("reduction", arguments["reduce"], REDUCTIONS)
         label = call_label(call, arguments, entry.parameters) + (
             "" if layer == entry.layer else f"@{layer}"
@@ -612,8 +617,7 @@ class Expression:
                 )
             transform = TRANSFORMS.resolve(step.name)
             bound = step.bind(transform.parameters, "transform")
-            # A bad argument raises now, not after the first batch.
-            transform.apply(torch.zeros(1, 2, 2), bound, Rng(0, [""]))
+            _try(transform, bound, step)
             transforms.append((transform, bound))
             signed = signed and not transform.removes_sign
             given = tuple(value for value in bound.values() if value is not None)
@@ -639,6 +643,20 @@ class Expression:
             noise_key,
             calls,
         )
+
+
+def _try(transform: TransformEntry, arguments: Mapping[str, Any], call: Call) -> None:
+    """Apply a transform to a small map: a bad argument raises now, not after the first batch.
+
+    Raises:
+        HeatproofError: If it does not take the arguments.
+    """
+    try:
+        transform.apply(torch.zeros(1, 2, 2), arguments, Rng(0, [""]))
+    except HeatproofError:
+        raise
+    except Exception as error:
+        raise HeatproofError(f"transform {call}: {format_error(error)}") from error
 
 
 def _noise(
@@ -680,8 +698,9 @@ def _baseline_revision(arguments: Mapping[str, Any]) -> int | str | None:
 
 def _stored_maps(name: str) -> MethodEntry:
     """Return the method that reads ``file:maps.npz`` or ``file:folder``, maps by sample id."""
-    path = Path(name.removeprefix("file:"))
-    function, content_hash = method_from_folder(path) if path.is_dir() else method_from_maps(path)
+    path = Path(name.removeprefix(PREFIX))
+    read = method_from_folder if is_folder(name) else method_from_maps
+    function, content_hash = read(path)
     return MethodEntry(name, function, "yours", cost=lambda arguments: (0, 0), source=content_hash)
 
 
@@ -719,7 +738,7 @@ def _entry_of(function: Any, name: str, options: Mapping[str, Any] | None = None
     name = name or name_of(function)
     if name in METHODS:
         raise HeatproofError(
-            f'your method is called "{name}" like one of the library; give it another name: '
+            f'your method is called "{name}" like a method of the library; give it another: '
             'hp.named("another name", method)'
         )
     adapted = adapt(function, options or {}, name)

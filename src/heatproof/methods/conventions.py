@@ -265,7 +265,7 @@ def _check_options(
     if lacking:
         cure = ", ".join(f"{n}=…" for n in lacking)
         raise HeatproofError(
-            f"{name} needs {', '.join(lacking)}; give it as hp.named(\"{name}\", method, {cure})"
+            f'{name} needs {", ".join(lacking)}; give it as hp.named("{name}", method, {cure})'
         )
     extra = [n for n in options if n not in own]
     if extra and not _is_open_ended(parameters):
