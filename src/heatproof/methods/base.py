@@ -411,8 +411,8 @@ def named(name: str, method: Any, /, **options: Any) -> Named:
 
     Example::
 
-        occlusion = hp.named("occlusion", Occlusion(net), sliding_window_shapes=(3, 8, 8))
-        hp.evaluate(net, data, ["ixg", occlusion, hp.named("my ig", "ig", steps=20)])
+        occ = hp.named("occ", Occlusion(net), sliding_window_shapes=(3, 8, 8))
+        hp.evaluate(net, data, ["ixg", occ, hp.named("my ig", "ig", steps=20)])
 
     Args:
         name: The name, which may be any text that no method of the library has.

@@ -250,13 +250,13 @@ def _content(path: Path) -> np.ndarray | dict[str, np.ndarray]:
             tensors = load_file(path)
             exotic = (torch.bfloat16,)  # what NumPy does not have
             return {k: (t.float() if t.dtype in exotic else t).numpy() for k, t in tensors.items()}
-        content = np.load(path, allow_pickle=False)
-        if path.suffix == ".npy":
-            return content
-        with content:
-            return dict(content)
+        with path.open("rb") as file:
+            content = np.load(file, allow_pickle=False)
+            return content if isinstance(content, np.ndarray) else dict(content)
     except Exception as error:  # a damaged file can raise anything
-        raise HeatproofError(f"cannot read maps from {path}: {error or type(error)}") from error
+        raise HeatproofError(
+            f"cannot read maps from {path}: {error or type(error).__name__}"
+        ) from error
 
 
 def _checked(path: Path, name: str, values: Any) -> np.ndarray:
