@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from heatproof.api import load_model as load_model
     from heatproof.api import merge as merge
     from heatproof.api import method as method
+    from heatproof.api import named as named
     from heatproof.api import protocol as protocol
     from heatproof.api import run as run
     from heatproof.api import section as section

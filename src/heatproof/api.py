@@ -3,6 +3,7 @@
 * ``load_model``, ``Model``: the network under inspection.
 * ``load_data``, ``TensorData``, ``Sample``: images with stable ids.
 * ``explain``: maps of one method; ``MapNotes``: what it says about single maps.
+* ``named``: a method with a name and arguments of your own.
 * ``evaluate``, ``run``, ``Result``: scores of many methods, from Python or from a spec.
 * ``compare``, ``merge``: two results beside each other, and one result of several.
 * ``method``, ``transform``, ``baseline``, ``protocol``, ``data``, ``section``: decorators that
@@ -19,7 +20,7 @@ from heatproof.data.base import Sample, TensorData
 from heatproof.data.catalog import load_data
 from heatproof.errors import HeatproofError
 from heatproof.evaluation import evaluate, explain, run
-from heatproof.methods import method, transform
+from heatproof.methods import method, named, transform
 from heatproof.methods.notes import MapNotes
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
@@ -51,6 +52,7 @@ __all__ = [
     "load_model",
     "merge",
     "method",
+    "named",
     "protocol",
     "run",
     "section",

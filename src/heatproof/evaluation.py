@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ from heatproof.protocols import Protocol
 from heatproof.report.sections import SECTIONS
 from heatproof.results import Result
 
-Method = str | Callable[..., Tensor]
+# An expression, a function, an object of another library, or one of these with a name.
+Method = Any
 AnyModel = Model | nn.Module | str
 
 
@@ -44,8 +45,9 @@ def explain(
         images: Images ``(B, C, H, W)`` in the model's input space, as ``model.normalize`` returns
             them.
         targets: Class indices ``(B,)``, or one for all; None explains the model's predictions.
-        method: An expression such as ``"ig(steps=20)@middle|abs"``, or a function
-            ``(model, x, target, *, rng) -> maps``.
+        method: An expression such as ``"ig(steps=20)@middle|abs"``, a function such as
+            ``(model, x, target) -> maps``, an object of Captum, pytorch-grad-cam, TorchCAM or
+            Zennit, or one of these with a name (see ``hp.named``).
         **options: ``seed``, ``ids``, ``notes`` (an ``hp.MapNotes``, to which notes on single maps
             are added rather than issued as warnings) and others of ``heatproof.methods.explain``.
 
@@ -63,7 +65,7 @@ def explain(
 def evaluate(
     model: AnyModel | Sequence[AnyModel],
     data: Data | str | tuple[Tensor, Sequence[int] | Tensor | None],
-    methods: Method | Sequence[Method],
+    methods: Method | Iterable[Method],
     protocols: ProtocolLike | Sequence[ProtocolLike] = ("sds",),
     *,
     limit: int | None = None,
@@ -81,7 +83,9 @@ def evaluate(
         model: A ``Model``, a module or a name, or several of them.
         data: A name such as ``paperbirds:test`` or ``folder:/images``, what ``load_data`` returns,
             or (images ``(N, 3, H, W)`` in [0, 1], labels ``(N,)`` or None).
-        methods: Expressions, or functions ``(model, x, target, *, rng) -> maps``.
+        methods: Expressions, functions such as ``(model, x, target) -> maps``, objects of Captum,
+            pytorch-grad-cam, TorchCAM or Zennit, or any of these with a name: ``hp.named("name",
+            method)`` or ``("name", method)``.
         protocols: Names such as ``sds``, ``sds(patches=64)`` or ``file:mine.py:MyProtocol``,
             mappings with a name and settings, or objects and subclasses of ``Protocol``; a list as
             a setting stands for one protocol each.
@@ -103,7 +107,9 @@ def evaluate(
     Raises:
         HeatproofError: If an argument is not valid; nothing has been computed then.
     """
-    methods = [methods] if isinstance(methods, str) or callable(methods) else list(methods)
+    if isinstance(methods, str) or callable(methods) or not isinstance(methods, Iterable):
+        methods = [methods]
+    methods = list(methods)
     if isinstance(protocols, str | Mapping | Protocol | type):
         protocols = [protocols]
     if not methods or not protocols:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
@@ -17,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from heatproof.errors import HeatproofError, format_invalid
 
+LONGEST = 4096  # letters of an expression
 _CALL = re.compile(
     r"\s*(?P<name>file:[^()|@]*[^()|@\s]|[A-Za-z0-9_][A-Za-z0-9_.:/+\-]*)"
     r"\s*(?:\((?P<args>.*)\))?\s*",
@@ -78,6 +80,7 @@ def parse_call(text: str) -> Call:
     Raises:
         HeatproofError: If the text is not a name with optional arguments.
     """
+    check_length(text)
     match = _CALL.fullmatch(text)
     if not match:
         raise HeatproofError(
@@ -101,12 +104,26 @@ def parse_call(text: str) -> Call:
     return Call(match["name"], tuple(args), kwargs)
 
 
+def check_length(text: str) -> None:
+    """Check that a text is not too long for an expression.
+
+    Raises:
+        HeatproofError: If it is.
+    """
+    if len(text) > LONGEST:
+        raise HeatproofError(
+            f'cannot read "{text[:40]}…": it has {len(text)} letters; an expression has at most '
+            f"{LONGEST}"
+        )
+
+
 def split(text: str, separator: str) -> list[str]:
     """Split a text at the separators outside brackets.
 
     Raises:
-        HeatproofError: If brackets do not match, or a piece is empty.
+        HeatproofError: If brackets do not match, or a piece is empty, or the text is too long.
     """
+    check_length(text)
     pieces: list[str] = []
     depth = 0
     start = 0
@@ -163,11 +180,16 @@ def options(function: Callable[..., Any], *supplied: str) -> dict[str, inspect.P
 
 
 def _parse_value(text: str) -> Any:
+    """Return a number, list or other literal, or the text itself if it is none."""
     text = text.strip()
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's, on code such as 1if
+            value = ast.literal_eval(text)
+        repr(value)  # an integer may be too long to be written
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
+    return value
 
 
 def _show_parameter(parameter: inspect.Parameter) -> str:

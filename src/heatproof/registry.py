@@ -92,11 +92,15 @@ class Registry(Generic[E]):
             return self[name_or_object]
         return self._entry_of(name_or_object)
 
-    def _entry_of(self, thing: object, name: str = "") -> E:
+    def registered(self, thing: object) -> E | None:
+        """Return the entry that was registered for an object; None if there is none."""
         for entry_id, registered in self._objects.items():
             if registered is thing:
                 return self._entries[entry_id]
-        return self._convert(thing, name)
+        return None
+
+    def _entry_of(self, thing: object, name: str = "") -> E:
+        return self.registered(thing) or self._convert(thing, name)
 
     def __getitem__(self, name: str) -> E:
         """Return the entry of that name. Files are not looked into: this never runs user code."""

@@ -32,8 +32,12 @@ def test_a_captum_object_is_a_method(model):
 
 def test_a_captum_object_of_another_network_is_refused(model):
     other = hp.load_model("paperbirds/resnet")
-    result = hp.evaluate(model, "paperbirds:test", [Saliency(other.module)], ["sds"], limit=2)
-    assert result.scores["message"].str.contains("made with another network").all()
+    explainer = Saliency(other.module)
+    with pytest.raises(HeatproofError, match="another network than .*make it with model.module"):
+        hp.evaluate(model, "paperbirds:test", [explainer], ["sds"], limit=2)
+    result = hp.evaluate([model, other], "paperbirds:test", [explainer], ["sds"], limit=2)
+    statuses = result.scores.groupby("model")["status"].unique().map(list).to_dict()
+    assert statuses == {model.name: ["n/a"], other.name: ["ok"]}
 
 
 @pytest.mark.parametrize("kind", [".npz", ".safetensors", ".npy"])

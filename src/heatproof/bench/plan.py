@@ -17,6 +17,7 @@ from heatproof.data.reference import Reference, reference_for
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.files import content_hash
 from heatproof.methods import Expression, expand_layers
+from heatproof.methods.adapters import Adapted
 from heatproof.methods.explain import check_applicable
 from heatproof.models.model import Model
 from heatproof.protocols import Protocol, View, ViewKey
@@ -160,6 +161,8 @@ def make_plan(
         p.canonical: [pair for pair in pairs if not refusals[pair[0].name, p.canonical]]
         for p in protocols
     }
+    for expression in expressions:
+        _check_objects(expression, models)
     tasks: list[Task] = []
     references = references or [None] * len(models)
     for (model, samples), reference_data in zip(pairs, references, strict=True):
@@ -181,6 +184,19 @@ def _refusal(protocol: Protocol, model: Model) -> str:
     except NotApplicable as error:
         return str(error)
     return ""
+
+
+def _check_objects(expression: Expression, models: Sequence[Model]) -> None:
+    """Check that an object of another library was made with one of the networks.
+
+    Raises:
+        NotApplicable: If it explains none of them.
+    """
+    if not isinstance(expression.entry.function, Adapted):
+        return
+    reasons = [expression.entry.function.applies(model) for model in models]
+    if all(reasons):
+        raise NotApplicable(f"{expression.label} does not apply: {reasons[0]}")
 
 
 def _views(

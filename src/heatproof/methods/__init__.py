@@ -5,6 +5,7 @@ from heatproof.methods.base import TRANSFORMS as TRANSFORMS
 from heatproof.methods.base import Expression as Expression
 from heatproof.methods.base import expand_layers as expand_layers
 from heatproof.methods.base import method as method
+from heatproof.methods.base import named as named
 from heatproof.methods.base import parse_methods as parse_methods
 from heatproof.methods.base import transform as transform
 from heatproof.methods.explain import Explainer as Explainer

@@ -1,200 +1,234 @@
-"""Adapters for methods that are not functions: objects such as Captum's, and maps on disk."""
+"""Methods of other libraries, used as they are: see ``conventions`` for the kinds.
+
+Each is called as its own documentation says, on a copy of the images and with its own random
+numbers, and the network is left as it was found.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
-from pathlib import Path
+import hashlib
+import inspect
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
-from safetensors.numpy import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from heatproof.data.folder import crop_middle
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
-from heatproof.methods.notes import MapNotes
-from heatproof.userfile import PREFIX
+from heatproof.methods.conventions import (
+    FUNCTIONS,
+    OBJECTS,
+    Convention,
+    Inputs,
+    is_native,
+    name_of,
+    signature_of,
+)
+from heatproof.models.guards import eval_mode, paused_observers, restored
+from heatproof.models.model import Model
+from heatproof.tensor.noise import Rng
+from heatproof.userfile import source_hash
 
-SUFFIXES = (".npy", ".npz", ".safetensors")
-PICTURES = (".png", ".PNG")
+# Largest deviation of the logits of a network that is the same, as a fraction of the largest.
+TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4}
+HALF_TOLERANCE = 2e-2
 
 
-def method_from_object(explainer: Any) -> Callable[..., Tensor]:
-    """Make a method of an object with an ``attribute`` method, such as one of Captum's.
+@dataclass(frozen=True)
+class Adapted:
+    """A method of another library as one of ours.
 
-    Args:
-        explainer: The object; it explains the network that it was made with.
-
-    Returns:
-        A function that can be registered as a method. It raises a HeatproofError when it is called
-        for another network.
+    Attributes:
+        thing: The object or function.
+        convention: How it is called.
+        options: Keyword arguments for each call.
+        name: What it is called in messages.
     """
 
-    def attribute(model: Any, x: Tensor, target: Tensor, *, rng: Any) -> Tensor:
-        network = getattr(explainer, "forward_func", None)
-        if isinstance(network, torch.nn.Module) and network is not model.root.module:
-            raise HeatproofError(
-                f"{attribute.__name__} was made with another network than {model.root.name}; "
-                "make it with model.module"
+    thing: Any
+    convention: Convention
+    options: Mapping[str, Any] = field(hash=False)
+    name: str
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        kind = self.thing if inspect.isroutine(self.thing) else type(self.thing)
+        return f"{kind.__module__}.{kind.__qualname__}"
+
+    @property
+    def source(self) -> str:
+        """A hash of the code and the options; empty where they cannot be known for certain.
+
+        The settings of an object and the versions of all code that it calls cannot be read from
+        it, so that its results are computed again in every run.
+        """
+        source = source_hash(self.thing) if inspect.isfunction(self.thing) else ""
+        if not source or _is_installed(self.thing) or not is_plain(self.options):
+            return ""
+        return (
+            content_hash(repr([source, sorted(self.options.items())])) if self.options else source
+        )
+
+    def __call__(self, model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
+        """Compute maps of images ``(B, C, H, W)``."""
+        if reason := self._difference(model, x[:1]):
+            raise HeatproofError(f"{self.name}: {reason}")
+        network = self._network(model)
+        copy = x.detach().clone().requires_grad_(self.convention.needs_gradient)
+        with (
+            torch.enable_grad(),
+            restored(model.root.module),
+            restored(network),
+            paused_observers(network, keep=self.thing),
+            seeded_by(rng),
+        ):
+            inputs = Inputs(network, copy, target, self.options)
+            return self.convention.call(self.thing, inputs)
+
+    def applies(self, model: Model) -> str:
+        """Return why it cannot explain a model; empty if it can."""
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.rand(1, *model.image_shape, generator=generator)
+        return self._difference(model, model.normalize(noise))
+
+    def _network(self, model: Model) -> nn.Module:
+        own = self.convention.network(self.thing)
+        return own if isinstance(own, nn.Module) else model.root.module
+
+    def _difference(self, model: Model, x: Tensor) -> str:
+        """Return in what the network that is called differs from the one that is evaluated."""
+        network = self._network(model)
+        if network is model.root.module and not model.view:
+            return ""
+        with torch.no_grad():
+            expected = model(x)
+            try:
+                with eval_mode(network):
+                    outputs = network(x)
+            except Exception:  # another network may not even run on these images
+                outputs = None
+        if _agree(outputs, expected):
+            return ""
+        if model.view:
+            return f"it explains the network itself, not the view {model.view} of it"
+        if model.fine_tuned:
+            return (
+                f"it was made with other weights than those fine-tuned for {model.fine_tuned}; "
+                "give a function (model, x, target) -> maps instead, which is given the network"
             )
-        maps = explainer.attribute(x.clone().requires_grad_(), target=target)
-        return maps[0] if isinstance(maps, tuple) else maps
-
-    attribute.__name__ = attribute.__qualname__ = type(explainer).__name__
-    attribute.__doc__ = f"{type(explainer).__module__}.{type(explainer).__qualname__}"
-    return attribute
+        return f"it was made with another network than {model.name}; make it with model.module"
 
 
-def is_map_file(name: str) -> bool:
-    """Return whether a name is that of a file of maps, or of a folder of them."""
-    is_folder = name.startswith(PREFIX) and Path(name.removeprefix(PREFIX)).is_dir()
-    return is_folder or name.endswith(SUFFIXES)
+def _agree(outputs: object, expected: Tensor) -> bool:
+    """Return whether outputs are the expected logits, up to rounding."""
+    if not isinstance(outputs, Tensor) or outputs.shape != expected.shape:
+        return False
+    scale = expected.double().abs().max().clamp(min=1e-12)
+    deviation = (outputs.to(expected.device).double() - expected.double()).abs().max() / scale
+    return bool(deviation <= TOLERANCE.get(expected.dtype, HALF_TOLERANCE))
 
 
-def method_from_folder(folder: Path) -> tuple[Callable[..., Tensor], str]:
-    """Make a method that reads maps from 8-bit or 16-bit grey pictures, one per sample.
-
-    The map of the sample ``n01440764/photo.JPEG`` is ``n01440764/photo.png`` in the folder. As a
-    picture has no sign, its maps are positive. A picture of the size of the original image is
-    resized and cropped like the image, by the nearest pixel; one of the model's size is taken as it
-    is.
+def adapt(thing: Any, options: Mapping[str, Any], name: str = "") -> Adapted | None:
+    """Make a method of an object or a function of another library.
 
     Args:
-        folder: The folder.
+        thing: The object or function.
+        options: Keyword arguments for each call.
+        name: Its name; by default that of the function or class.
 
     Returns:
-        The method, and a hash of names, sizes and times of the files.
+        The method; None for functions ``(model, x, target, *, rng)``, which need no adapter.
 
     Raises:
-        HeatproofError: If there is no picture in the folder.
+        HeatproofError: If it is of no known kind, or the keyword arguments do not fit.
     """
-    files = sorted(p for p in folder.rglob("*") if p.suffix in PICTURES)
-    if not files:
-        raise HeatproofError(f"there is no .png file in {folder.absolute()}")
-    stats = ((p.relative_to(folder).as_posix(), p.stat()) for p in files)
-    digest = content_hash(repr([(name, s.st_size, s.st_mtime_ns) for name, s in stats]))
-    by_stem = {p.relative_to(folder).with_suffix("").as_posix(): p for p in files}
-
-    def pictured(model: Any, x: Tensor, target: Tensor, *, rng: Any, notes: MapNotes) -> Tensor:
-        maps = torch.zeros(len(x), *x.shape[2:])
-        for row, sample in enumerate(rng.ids):
-            stem = sample.rpartition(".")[0] or sample
-            path = by_stem.get(sample) or by_stem.get(stem)
-            if path is None:
-                notes.add_missing(row, f"{folder.name} has no {stem}.png")
-                continue
-            maps[row] = _picture(path, model.root.size, model.root.resize)
-            text = f"no class named in {folder.name}: assumed to explain class {int(target[row])}"
-            notes.add(row, text)
-        return maps.to(x.device)
-
-    pictured.__name__ = pictured.__qualname__ = folder.name
-    pictured.__doc__ = f"Maps from the pictures in {folder.name}."
-    return pictured, digest
+    known = [c for c in OBJECTS if c.matches(thing)]
+    name = name or name_of(thing)
+    if not known:
+        if not callable(thing):
+            raise HeatproofError(
+                "a method is an expression, a function such as (model, x, target) -> maps, or an "
+                "object of Captum, pytorch-grad-cam, TorchCAM or Zennit; "
+                f"got {type(thing).__name__}"
+            )
+        if is_native(thing):
+            return None
+        known = [c for c in FUNCTIONS if c.matches(thing)]
+    if not known:
+        raise HeatproofError(
+            f"{name}{signature_of(thing)} must be callable as {name}(model, x, target, rng=…), "
+            f"{name}(model, x, target) or {name}(x, target)"
+        )
+    known[0].check(thing, options)
+    return Adapted(thing, known[0], dict(options), name)
 
 
-def _picture(path: Path, size: int, resize: int) -> Tensor:  # (size, size)
-    """Read a grey picture as a map in [0, 1], fitted to the model like an image."""
-    try:
-        with Image.open(path, formats=("PNG",)) as image:
-            image.load()
-            largest = 65535.0 if image.mode.startswith("I") else 255.0
-            grey = image if image.mode.startswith("I") else image.convert("L")
-            fitted = crop_middle(grey, size, resize, Image.Resampling.NEAREST)
-            return torch.from_numpy(np.asarray(fitted).astype(np.float32)) / largest
-    except (OSError, ValueError, SyntaxError) as error:
-        raise HeatproofError(f"cannot read a map from {path}: {error}") from None
+def is_plain(value: Any) -> bool:
+    """Return whether the ``repr`` of a value identifies it: numbers, texts, and lists of them."""
+    if isinstance(value, Mapping):
+        return all(map(is_plain, (*value.keys(), *value.values())))
+    if type(value) in (list, tuple):
+        return all(map(is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
 
 
-def method_from_maps(path: Path) -> tuple[Callable[..., Tensor], str]:
-    """Make a method that looks up maps on disk by sample id.
+def _is_installed(function: Any) -> bool:
+    """Return whether a function belongs to an installed library, whose version is not known."""
+    return "site-packages" in function.__code__.co_filename
+
+
+def as_maps(raw: Any, x: Tensor) -> Any:
+    """Convert what a user's method returned to a tensor, with channels first.
 
     Args:
-        path: An .npz or .safetensors file with a map per sample id, or an .npy file with the ids in
-            a .txt file of the same name, one per line. An id may be followed by a tab and the index
-            of the class that the map explains; a sample may have maps for several classes.
+        raw: A tensor or array ``(B, h, w)``, ``(B, C, h, w)`` or ``(B, H, W, C)``.
+        x: The images that are explained, ``(B, C, H, W)``.
 
     Returns:
-        The method, and the hash of the files.
+        A tensor ``(B, h, w)`` or ``(B, C, h, w)``; other things unchanged.
 
     Raises:
-        HeatproofError: If there is no such file, or it cannot be read.
+        HeatproofError: If the array has no numbers, or the position of its channels is ambiguous.
     """
-    if not path.is_file():
-        raise HeatproofError(f"there is no file {path.absolute()}")
-    ids_path = path.with_suffix(".txt")
-    parts = [path, ids_path] if path.suffix == ".npy" and ids_path.is_file() else [path]
-    digest = content_hash(part.read_bytes() for part in parts)
-    maps_by_target = _by_target(path, _read(path, digest))
-
-    def stored(model: Any, x: Tensor, target: Tensor, *, rng: Any, notes: MapNotes) -> Tensor:
-        found: list[np.ndarray | None] = []
-        for row, (sample, wanted) in enumerate(zip(rng.ids, target.tolist(), strict=True)):
-            of_sample = maps_by_target.get(sample, {})
-            found.append(of_sample.get(wanted, of_sample.get(None)))
-            if found[row] is None:
-                notes.add_missing(row, _why_missing(path, maps_by_target, sample, wanted))
-            elif wanted not in of_sample:
-                notes.add(row, f"no class named in {path.name}: assumed to explain class {wanted}")
-        blank = np.zeros_like(next((m for m in found if m is not None), np.zeros((1, 1))))
-        maps = [torch.from_numpy(blank if m is None else m).float() for m in found]
-        return torch.stack(maps).to(x.device)
-
-    stored.__name__ = stored.__qualname__ = path.stem
-    stored.__doc__ = f"Maps from {path.name}."
-    return stored, digest
-
-
-MapsByTarget = dict[str, dict[int | None, np.ndarray]]  # id -> class, or None: not named -> map
-
-
-def _by_target(path: Path, maps: Mapping[str, np.ndarray]) -> MapsByTarget:
-    """Arrange maps by sample id and class; see ``method_from_maps`` for the keys."""
-    arranged: MapsByTarget = {}
-    for key, values in maps.items():
-        sample, tab, target = key.rpartition("\t")
-        if tab and not target.isdecimal():
-            raise HeatproofError(
-                f"{path.name}: after the tab stands the index of a class, such as 3; "
-                f"got {target!r} for {sample}"
-            )
-        of_sample = arranged.setdefault(sample if tab else key, {})
-        of_sample[int(target) if tab else None] = values
-    return arranged
-
-
-def _why_missing(path: Path, maps: MapsByTarget, sample: str, wanted: int) -> str:
-    if sample not in maps:
-        return f"no map was saved for this sample; {path.name} has ids like {next(iter(maps), '–')}"
-    classes = ", ".join(str(target) for target in maps[sample])
-    return f"the saved map explains class {classes}, not the class {wanted} that is evaluated"
-
-
-@cache
-def _read(path: Path, digest: str) -> Mapping[str, np.ndarray]:
-    """Read maps ``(h, w)`` or ``(C, h, w)`` by sample id, once per hash of the file."""
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        maps = np.load(path, allow_pickle=False)
-        if path.suffix == ".npz":
-            return dict(maps)
-    except (ValueError, OSError, EOFError) as error:
-        raise HeatproofError(f"cannot read maps from {path}: {error}") from error
-    ids_path = path.with_suffix(".txt")
-    if not ids_path.is_file():
+    if isinstance(raw, np.ndarray | np.generic):
+        if raw.dtype.kind not in "fiub":
+            raise HeatproofError(f"a map has real numbers; got an array of {raw.dtype}")
+        raw = torch.from_numpy(np.ascontiguousarray(raw))
+    if not isinstance(raw, Tensor):
+        return raw
+    raw = raw.detach().to(x.device)
+    if raw.ndim != 4 or raw.shape[2:] == x.shape[2:]:
+        return raw
+    channels, height, width = x.shape[1:]
+    has_last = raw.shape[3] in (1, channels) and raw.shape[1] not in (1, channels)
+    if has_last and raw.shape[1:3] == x.shape[2:]:
+        return raw.permute(0, 3, 1, 2)
+    if has_last and raw.shape[1] * width == raw.shape[2] * height:
         raise HeatproofError(
-            f"{path.name} does not say which samples its maps belong to; "
-            f"write the sample ids, one per line, to {ids_path.name}"
+            f"it is not clear which dimension of a map of shape {tuple(raw.shape)} has the "
+            "channels; return (B, C, h, w): maps.permute(0, 3, 1, 2)"
         )
-    ids = ids_path.read_text(encoding="utf-8").split("\n")
-    ids = ids[:-1] if ids and not ids[-1] else ids
-    if len(ids) != len(maps):
-        raise HeatproofError(
-            f"{path.name} has {len(maps)} maps, but {ids_path.name} {len(ids)} ids"
-        )
-    return dict(zip(ids, maps, strict=True))
+    return raw
+
+
+@contextmanager
+def seeded_by(rng: Rng) -> Iterator[None]:
+    """Seed the global generators of torch, NumPy and Python by the samples, and restore them."""
+    digest = hashlib.sha256(repr((rng.seed, list(rng.ids))).encode()).digest()
+    seed = int.from_bytes(digest[:4], "little")
+    numpy_state = np.random.get_state()
+    python_state = random.getstate()
+    with torch.random.fork_rng(enabled=True):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)
+            random.setstate(python_state)

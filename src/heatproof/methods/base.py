@@ -15,20 +15,22 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from heatproof.baselines import Baseline
-from heatproof.errors import HeatproofError, unknown
+from heatproof.errors import HeatproofError, format_error, unknown
 from heatproof.expressions import Call, call_label, options, parse_call, split
-from heatproof.methods.adapters import (
+from heatproof.methods.adapters import Adapted, adapt, is_plain
+from heatproof.methods.conventions import name_of, signature_of
+from heatproof.methods.groups import GROUPS, RENAMED
+from heatproof.methods.saved_maps import (
+    is_folder,
     is_map_file,
     method_from_folder,
     method_from_maps,
-    method_from_object,
 )
-from heatproof.methods.groups import GROUPS, RENAMED
 from heatproof.models.body import Body
 from heatproof.models.model import Model
 from heatproof.registry import Registry
 from heatproof.tensor.noise import Rng
-from heatproof.userfile import is_builtin, source_hash
+from heatproof.userfile import PREFIX, from_file, is_builtin, source_hash
 
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {  # (B, C, h, w) -> (B, h, w)
     "sum": lambda a: a.sum(1),
@@ -396,6 +398,58 @@ def transform(
 
 
 @dataclass(frozen=True)
+class Named:
+    """A method with a name and keyword arguments; see `named`."""
+
+    name: str
+    method: Any
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+def named(name: str, method: Any, /, **options: Any) -> Named:
+    """Give a method a name in results, and keyword arguments for each call.
+
+    Example::
+
+        occ = hp.named("occ", Occlusion(net), sliding_window_shapes=(3, 8, 8))
+        hp.evaluate(net, data, ["ixg", occ, hp.named("my ig", "ig", steps=20)])
+
+    Args:
+        name: The name, which may be any text that no method of the library has.
+        method: An expression, a function, or an object of another library.
+        **options: Arguments of the method, such as those of Captum's ``attribute``.
+
+    Returns:
+        A method for ``evaluate`` and ``explain``. The pair ``(name, method)`` does the same.
+
+    Raises:
+        HeatproofError: If the name is not a text, is empty, or is that of another method.
+    """
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        raise HeatproofError(
+            f'the name of a method is a line of text: hp.named("my method", method); got {name!r}'
+        )
+    if isinstance(method, Named):
+        return Named(name, method.method, {**method.options, **options})
+    if name in METHODS and METHODS.registered(method) is not METHODS[name]:
+        raise HeatproofError(
+            f'the name "{name}" is that of a method of the library; choose another one'
+        )
+    return Named(name, method, options)
+
+
+def as_named(pair: tuple[Any, ...]) -> Named:
+    """Return a pair (name, method) as a named method.
+
+    Raises:
+        HeatproofError: If it is not such a pair.
+    """
+    if len(pair) != 2 or not isinstance(pair[0], str):
+        raise HeatproofError(f"a method in brackets is a pair (name, method); got {pair!r}")
+    return named(*pair)
+
+
+@dataclass(frozen=True)
 class Expression:
     """A method with its arguments, layer and transforms.
 
@@ -412,6 +466,7 @@ class Expression:
         noise_key: The key of the noisy maps that it is computed from; expressions that differ only
             in kind or reduction share them.
         calls: Method and transforms as they were written.
+        name: The label that the user gave it; empty if there is none.
     """
 
     entry: MethodEntry
@@ -425,6 +480,7 @@ class Expression:
     noise: Noise | None = None
     noise_key: str = ""
     calls: tuple[Call, ...] = field(default=(), hash=False)
+    name: str = ""
 
     @property
     def cost(self) -> tuple[int, int] | None:
@@ -468,9 +524,21 @@ class Expression:
         return self.entry.takes("batch") and self.cost == (0, 1) and self.noise is None
 
     def at(self, layer: str) -> Expression:
-        """Return the expression at another layer."""
+        """Return the expression at another layer; a name is followed by the layer."""
         head, *tail = self.calls
-        return self._build(self.entry, head, layer, tail)
+        expression = self._build(self.entry, head, layer, tail)
+        if not self.name or layer == self.layer:
+            return expression.called(self.name)
+        return expression.called(f"{self.name}@{layer}")
+
+    def called(self, name: str) -> Expression:
+        """Return the expression with another label; an empty name leaves it as it is.
+
+        Scores are stored with their label, so that the name is a part of what identifies them.
+        """
+        if not name:
+            return self
+        return replace(self, name=name, label=name, canonical=f"{self.canonical} as {name}")
 
     def with_transforms(self, count: int) -> Expression:
         """Return the expression with only the first of its transforms."""
@@ -479,31 +547,45 @@ class Expression:
         return self._build(self.entry, head, self.layer, tail[: noise + count])
 
     @classmethod
-    def parse(cls, text: str | Function) -> Expression:
-        """Parse an expression such as ``ig(steps=20)@middle|abs``, or wrap a function.
+    def parse(cls, text: Any) -> Expression:
+        """Parse an expression such as ``ig(steps=20)@middle|abs``, or wrap a function or object.
+
+        Args:
+            text: An expression; a function or an object of another library; what ``named``
+                returns, or a pair (name, method), which is the same.
 
         Raises:
             HeatproofError: If the text is not an expression, or names something unknown.
         """
-        if callable(text) or hasattr(text, "attribute"):
-            entry = METHODS.resolve(text)
-            return cls._build(entry, Call(entry.id), entry.layer, [])
-        if not isinstance(text, str):
-            raise HeatproofError(
-                "a method is an expression such as ixg|abs, or a function; "
-                f"got {type(text).__name__}"
-            )
+        method = as_named(text) if isinstance(text, tuple) else text
+        if isinstance(method, Expression):
+            return method
+        if isinstance(method, str):
+            return cls._parse_text(method, {})
+        if isinstance(method, Named) and isinstance(method.method, str):
+            return cls._parse_text(method.method, method.options).called(method.name)
+        entry, options = _resolve(method)
+        return cls._build(entry, Call(entry.id, (), options), entry.layer, [])
+
+    @classmethod
+    def _parse_text(cls, text: str, options: Mapping[str, Any]) -> Expression:
+        """Parse an expression, with further arguments of its method."""
         if not text.strip():
             raise HeatproofError("the method expression is empty; write for example ixg|abs")
         head, *tail = split(text, "|")
         call_text, at, layer = _partition_layer(head)
         call = parse_call(call_text)
+        call = Call(call.name, call.args, {**call.kwargs, **options})
         if call.name in TRANSFORMS and call.name not in METHODS:
             raise HeatproofError(
                 f'"{text}": {call.name} is a transform, not a method; '
                 f"write for example ixg|{call.name}"
             )
-        entry = _stored_maps(call.name) if is_map_file(call.name) else METHODS.resolve(call.name)
+        if is_map_file(call.name):
+            entry = _stored_maps(call.name)
+        else:
+            entry, own = _resolve(call.name)
+            call = Call(call.name, call.args, {**own, **call.kwargs})
         return cls._build(
             entry, call, layer.strip() if at else entry.layer, [parse_call(t) for t in tail]
         )
@@ -513,7 +595,7 @@ class Expression:
         call = Call(entry.id, call.args, call.kwargs)
         calls = (call, *tail)
         arguments = call.bind(entry.parameters, "method")
-        if arguments["reduce"] not in REDUCTIONS:
+        if not isinstance(arguments["reduce"], str) or arguments["reduce"] not in REDUCTIONS:
             raise unknown("reduction", arguments["reduce"], REDUCTIONS)
         label = call_label(call, arguments, entry.parameters) + (
             "" if layer == entry.layer else f"@{layer}"
@@ -535,8 +617,7 @@ class Expression:
                 )
             transform = TRANSFORMS.resolve(step.name)
             bound = step.bind(transform.parameters, "transform")
-            # A bad argument raises now, not after the first batch.
-            transform.apply(torch.zeros(1, 2, 2), bound, Rng(0, [""]))
+            _try(transform, bound, step)
             transforms.append((transform, bound))
             signed = signed and not transform.removes_sign
             given = tuple(value for value in bound.values() if value is not None)
@@ -562,6 +643,20 @@ class Expression:
             noise_key,
             calls,
         )
+
+
+def _try(transform: TransformEntry, arguments: Mapping[str, Any], call: Call) -> None:
+    """Apply a transform to a small map: a bad argument raises now, not after the first batch.
+
+    Raises:
+        HeatproofError: If it does not take the arguments.
+    """
+    try:
+        transform.apply(torch.zeros(1, 2, 2), arguments, Rng(0, [""]))
+    except HeatproofError:
+        raise
+    except Exception as error:
+        raise HeatproofError(f"transform {call}: {format_error(error)}") from error
 
 
 def _noise(
@@ -603,39 +698,67 @@ def _baseline_revision(arguments: Mapping[str, Any]) -> int | str | None:
 
 def _stored_maps(name: str) -> MethodEntry:
     """Return the method that reads ``file:maps.npz`` or ``file:folder``, maps by sample id."""
-    path = Path(name.removeprefix("file:"))
-    function, content_hash = method_from_folder(path) if path.is_dir() else method_from_maps(path)
+    path = Path(name.removeprefix(PREFIX))
+    read = method_from_folder if is_folder(name) else method_from_maps
+    function, content_hash = read(path)
     return MethodEntry(name, function, "yours", cost=lambda arguments: (0, 0), source=content_hash)
 
 
-def _entry_of(function: Any, name: str) -> MethodEntry:
-    """Return the entry for a plain function, or for an object such as Captum's."""
+def _resolve(method: Any) -> tuple[MethodEntry, Mapping[str, Any]]:
+    """Return the entry for a name, a function or an object, and its options, if it is `Named`."""
+    if isinstance(method, str) and method.startswith(PREFIX):
+        name = method.rpartition(":")[2]
+        thing = from_file(method)
+        method = as_named(thing) if isinstance(thing, tuple) else thing
+        if isinstance(method, str) or isinstance(getattr(method, "method", None), str):
+            raise HeatproofError(f"{name} is an expression; write it into the spec itself")
+        known = isinstance(method, Named) or METHODS.registered(method) is not None
+        if not known and not hasattr(method, "__name__"):
+            method = Named(name, method)  # an object: its class says less than its name
+    if not isinstance(method, Named):
+        return METHODS.resolve(method), {}
+    entry = METHODS.registered(method.method)
+    if entry is not None:
+        return replace(entry, id=method.name), method.options
+    entry = _entry_of(method.method, method.name, method.options)
+    if isinstance(entry.function, Adapted):
+        return entry, {}  # it has its options
+    if not is_plain(method.options):
+        entry = replace(entry, source="")  # they cannot be recognised in another run
+    return entry, method.options
+
+
+def _entry_of(function: Any, name: str, options: Mapping[str, Any] | None = None) -> MethodEntry:
+    """Return the entry for a plain function, or for an object of another library."""
     if isinstance(function, type):
         raise HeatproofError(
             f"{function.__name__} is a class; "
             f"a method is an object of it, such as {function.__name__}(network)"
         )
-    if hasattr(function, "attribute"):
-        wrapped = method_from_object(function)
-        return MethodEntry(wrapped.__name__, wrapped, "yours", source="")
-    if not callable(function):
+    name = name or name_of(function)
+    if name in METHODS:
         raise HeatproofError(
-            "a method is a function (model, x, target, *, rng) -> maps; "
-            f"got {type(function).__name__}"
+            f'your method is called "{name}" like a method of the library; give it another: '
+            'hp.named("another name", method)'
         )
-    name = name or getattr(function, "__name__", type(function).__name__)
+    adapted = adapt(function, options or {}, name)
+    if adapted is not None:
+        return MethodEntry(
+            name,
+            adapted,
+            "yours",
+            source=adapted.source,
+            applies=adapted.applies,
+            layers="input",
+        )
     try:
-        signature = inspect.signature(function)
+        signature = signature_of(function)
         offered = [key for key in ("batch", "image", "notes") if key in signature.parameters]
-        signature.bind(None, None, None, rng=None, **dict.fromkeys(offered))
+        signature.bind(None, None, None, rng=None, **dict.fromkeys(offered), **(options or {}))
     except TypeError as error:
         raise HeatproofError(
             f"{name} must be callable as {name}(model, x, target, rng=…): {error}"
         ) from None
-    if name in METHODS:
-        raise HeatproofError(
-            f'your function is called "{name}" like a method of the library; give it another name'
-        )
     return MethodEntry(name, function, "yours", source=source_hash(function))
 
 
@@ -677,12 +800,12 @@ def expand_layers(expressions: Sequence[Expression], model: Model) -> list[Expre
     return list(by_label.values())
 
 
-def parse_methods(texts: list[str | Function]) -> list[Expression]:
+def parse_methods(texts: Sequence[Any]) -> list[Expression]:
     """Parse methods in order, with groups expanded and without repetitions.
 
     Args:
-        texts: Expressions, ``group:…`` or ``group:…@layer``, functions, or objects with an
-            ``attribute`` method.
+        texts: Expressions, ``group:…`` or ``group:…@layer``, functions, objects of other
+            libraries, and what ``named`` returns.
 
     Returns:
         The expressions; a label occurs once.
@@ -696,12 +819,13 @@ def parse_methods(texts: list[str | Function]) -> list[Expression]:
             by_label.setdefault(expression.label, expression)
             if by_label[expression.label].entry.function is not expression.entry.function:
                 raise HeatproofError(
-                    f"two methods are called {expression.label}; give one another name"
+                    f"two methods are called {expression.label}; give one another name: "
+                    'hp.named("another name", method)'
                 )
     return list(by_label.values())
 
 
-def _expanded(text: str | Function) -> list[Expression]:
+def _expanded(text: Any) -> list[Expression]:
     """Return the expressions of a group, at another layer if it names one, or the one of a text."""
     if not (isinstance(text, str) and text.startswith("group:")):
         return [Expression.parse(text)]

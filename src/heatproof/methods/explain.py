@@ -23,6 +23,7 @@ from heatproof.data.base import Data, TensorData
 from heatproof.data.catalog import load_data
 from heatproof.data.reference import Reference
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.methods.adapters import as_maps
 from heatproof.methods.base import REDUCTIONS, Expression, noise_scale
 from heatproof.methods.notes import MapNotes, kind_of
 from heatproof.models.batch import LayerBatch, ModelBatch
@@ -128,7 +129,7 @@ class Explainer:
         if entry.source is None:
             return call()
         with self._guarding(batch.x, expression):
-            return call()
+            return as_maps(call(), batch.x)
 
     def _moment(self, expression: Expression, h: Tensor, notes: MapNotes) -> Tensor:
         """Compute the mean, the mean square or the variance of maps of noisy inputs.
@@ -278,7 +279,7 @@ def explain(
     model: Model,
     images: Tensor,
     targets: Tensor | Sequence[int] | int | None,
-    method: str | Expression,
+    method: Any,
     *,
     ids: Sequence[str] | None = None,
     seed: int = 0,
@@ -292,7 +293,8 @@ def explain(
         model: The model.
         images: Images in the model's input space (see ``model.normalize``), ``(B, C, H, W)``.
         targets: Class indices, one for all or one per image; None explains the model's prediction.
-        method: An expression such as ``ig(steps=20)@middle|abs``.
+        method: An expression such as ``ig(steps=20)@middle|abs``, a function, or an object of
+            another library.
         ids: Sample ids, which key the noise; by default row numbers.
         seed: The seed of all noise.
         silhouette: The object's silhouettes, ``(B, H, W)``, for methods that need them.
@@ -308,7 +310,7 @@ def explain(
         NotApplicable: If the method does not apply to the model.
         HeatproofError: If an argument does not fit the model, or a map is missing or not finite.
     """
-    expression = method if isinstance(method, Expression) else Expression.parse(method)
+    expression = Expression.parse(method)
     if not isinstance(images, Tensor):
         raise HeatproofError(
             "images must be a tensor in the model's input space; "

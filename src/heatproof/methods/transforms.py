@@ -76,7 +76,7 @@ def rect(maps: Tensor, fraction: Annotated[float, Field(gt=0, le=1)] = 0.268) ->
 
 
 @transform("pooling", at="image", version=2)
-def pooling(maps: Tensor, bands: Annotated[int, Field(ge=1)] = 7) -> Tensor:
+def pooling(maps: Tensor, bands: Annotated[int, Field(ge=1, le=65535)] = 7) -> Tensor:
     """The mean of each band of rows, repeated over the band (Li et al. 2024).
 
     Args:

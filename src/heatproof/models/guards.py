@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,6 +13,8 @@ from torch import nn
 from heatproof.errors import HeatproofError
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# Libraries whose objects keep hooks in a network that only record what passes through it.
+OBSERVERS = frozenset(("pytorch_grad_cam", "torchcam"))
 
 
 @contextmanager
@@ -55,11 +59,107 @@ def assert_unchanged(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def restored(module: nn.Module) -> Iterator[None]:
+    """Set evaluation mode, and restore everything but the weights at the end.
+
+    Gradients, modes, hooks, what requires gradients, and submodules are as before then. Libraries
+    are used as their documentation says, and many leave gradients behind.
+    """
+    parameters = [(p, p.grad, p.requires_grad) for p in module.parameters()]
+    modules = list(module.modules())
+    modes = [(m, m.training) for m in modules]
+    children = [(m._modules, dict(m._modules)) for m in modules]
+    hooks = [(getattr(m, kind), dict(getattr(m, kind))) for m in modules for kind in HOOKS]
+    for p, _, _ in parameters:
+        p.grad = None  # what accumulates must not change the gradients that are there
+    for m in modules:
+        m.training = False
+    try:
+        yield
+    finally:
+        for p, grad, requires_grad in parameters:
+            p.requires_grad_(requires_grad)
+            p.grad = grad
+        for m, training in modes:
+            m.training = training
+        for table, before in (*children, *hooks):
+            if dict(table) != before:
+                table.clear()
+                table.update(before)
+
+
+def packages_of(thing: object) -> set[str]:
+    """Return the top-level packages of an object's class and its base classes."""
+    return {kind.__module__.partition(".")[0] for kind in type(thing).__mro__}
+
+
+@contextmanager
+def paused_observers(module: nn.Module, keep: object = None) -> Iterator[None]:
+    """Take the hooks of other libraries' CAM objects out of a network, and put them back.
+
+    The objects add them when they are made. They do not change what the network computes, but
+    record every pass, which takes memory without limit, and they cannot be traced.
+
+    Args:
+        module: The network.
+        keep: The object whose hooks stay, as it is about to be called.
+    """
+    kept = observers_in(keep)
+    paused: list[tuple[dict[int, Any], dict[int, Any], set[int]]] = []
+    for m in module.modules():
+        for kind in HOOKS:
+            registered = getattr(m, kind)
+            keys = {key for key, hook in registered.items() if _is_observer(hook, kept)}
+            if keys:
+                paused.append((registered, dict(registered), keys))
+                for key in keys:
+                    del registered[key]
+    try:
+        yield
+    finally:
+        for registered, before, keys in paused:
+            now = dict(registered)
+            order = {key: hook for key, hook in before.items() if key in keys or key in now} | now
+            registered.clear()
+            registered.update(order)
+
+
+def _is_observer(hook: Callable[..., Any], kept: list[object]) -> bool:
+    while isinstance(hook, partial):
+        hook = hook.func
+    owner = getattr(hook, "__self__", None)
+    is_kept = any(owner is part for part in kept)
+    return owner is not None and not is_kept and bool(packages_of(owner) & OBSERVERS)
+
+
+def observers_in(thing: object) -> list[Any]:
+    """Return an observer and the observers that it is made of."""
+    parts: list[Any] = []
+    waiting = [thing]
+    while waiting:
+        part = waiting.pop()
+        is_known = any(part is known for known in parts)
+        if is_known or isinstance(part, nn.Module) or not packages_of(part) & OBSERVERS:
+            continue
+        parts.append(part)
+        for value in getattr(part, "__dict__", {}).values():
+            waiting += value if isinstance(value, list | tuple) else [value]
+    return parts
+
+
+@contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
     """Set evaluation mode and disable in-place operations, for the duration of the context.
 
     An in-place operation would overwrite the activation of the layer that the network is cut at.
+    Hooks with which other libraries record passes are paused.
     """
+    with paused_observers(module), _eval_flags(module):
+        yield
+
+
+@contextmanager
+def _eval_flags(module: nn.Module) -> Iterator[None]:
     flags = [
         (m, flag)
         for m in module.modules()

@@ -16,7 +16,8 @@ def _odd(size: int) -> int:
     return size
 
 
-Odd = Annotated[int, Field(ge=1), AfterValidator(_odd)]
+# The bound is far above any image, and below what exhausts memory.
+Odd = Annotated[int, Field(ge=1, le=65535), AfterValidator(_odd)]
 
 
 def scaled_odd(size: int, factor: float) -> int:
