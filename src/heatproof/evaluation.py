@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +98,17 @@ class Result:
 
     def __init__(self, store: Store, temporary: bool = False):
         self.store = store
-        self.scores: pd.DataFrame = store.rows()
+        self._rows = store.rows()
         self._temporary = temporary
         if temporary:
             weakref.finalize(self, shutil.rmtree, store.root, ignore_errors=True)
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """The rows, with texts instead of categories (see the attributes of the class)."""
+        return self._rows.astype(
+            dict.fromkeys(self._rows.columns[self._rows.dtypes == "category"], "str")
+        )
 
     def __repr__(self) -> str:
         statuses = self.scores["status"].value_counts()
@@ -139,9 +147,9 @@ class Result:
             is the number of scores whose map has a note. Where a method was run at several layers,
             ranks are among the methods of the same layer and the controls.
         """
-        draws = bootstrap_aggregates(self.store, self.scores, resamples)
-        layers = ranked_layers(self.scores, self.store.plan().methods)
-        return summarize(self.scores, resamples, aggregate_draws=draws, layers=layers)
+        draws = bootstrap_aggregates(self.store, self._rows, resamples)
+        layers = ranked_layers(self._rows, self.store.plan().methods)
+        return summarize(self._rows, resamples, aggregate_draws=draws, layers=layers)
 
     @property
     def failures(self) -> pd.DataFrame:
