@@ -31,13 +31,13 @@ from heatproof.analysis.intervals import (
     Estimate,
     RankedLayers,
     bootstrap_means,
-    clusters_of,
     insert_draws,
     range_of,
     rank,
     rank_bounds,
     ranked_together,
 )
+from heatproof.analysis.tables import score_table
 from heatproof.bench.layout import MethodFacts
 from heatproof.protocols import PROTOCOLS
 
@@ -305,20 +305,18 @@ def standings(
         One entry per model, in the order of the rows.
     """
     all_standings = []
-    for model, group in rows.groupby("model", sort=False):
-        methods = list(dict.fromkeys(group["method"]))
+    for model, group in rows.groupby("model", sort=False, observed=True):
+        methods = [str(method) for method in group["method"].unique()]
         keys = []
         means = []
         drawn = []
-        for key, part in group.groupby(["protocol", "setting", "baseline"], sort=False):
-            table = part.pivot(index="sample", columns="method", values="value").reindex(
-                columns=methods
-            )
+        columns = ["protocol", "setting", "baseline"]
+        for key, part in group.groupby(columns, sort=False, observed=True):
+            table = score_table(part, methods)
+            limits = range_of(key[0])
             keys.append(key)
-            means.append(table.mean().to_numpy())
-            clusters = clusters_of(part, table.index)
-            values = table.to_numpy()
-            drawn.append(bootstrap_means(values, resamples, seed, clusters, range_of(key[0])))
+            means.append(table.means)
+            drawn.append(bootstrap_means(table.values, resamples, seed, table.clusters, limits))
             insert_draws(drawn[-1], methods, (model, *key), aggregate_draws)
         higher = [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in keys]
         own_layers = tuple((layers or {}).get((str(model), method), "") for method in methods)

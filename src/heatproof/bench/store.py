@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +34,7 @@ from heatproof.bench.layout import (
     RunPaths,
     SampleNotes,
     TaskContent,
+    TaskFacts,
     TensorKey,
     Timings,
     damaged,
@@ -186,43 +188,43 @@ class Store:
     def rows(self) -> pd.DataFrame:
         """Return the rows of the latest plan that have been written, in its order (``COLUMNS``).
 
-        Values that a protocol computes from the curves of all samples are filled in. A further
-        column ``cluster`` says which samples are not independent: it is the grid that a sample
-        belongs to, and otherwise the sample itself.
+        Texts are categories, so that millions of rows fit into memory. Values that a protocol
+        computes from the curves of all samples are filled in. A further column ``cluster`` says
+        which samples are not independent: it is the grid that a sample belongs to, and otherwise
+        the sample itself.
         """
         frame = self._rows_as_written()
-        grids = self._grid_of_samples()
-        frame["cluster"] = [grids.get(sample, sample) for sample in frame["sample"]]
+        frame["cluster"] = self._clusters(frame["sample"])
         for facts in self.plan().protocols:
             if facts.aggregates and stored_protocol(facts.id, facts.settings) is None:
                 chosen = (frame["protocol"] == facts.id) & (frame["status"] == "ok")
-                frame.loc[chosen, ["status", "message"]] = (
-                    "undefined",
-                    f"the code of protocol {facts.id} is not loaded; import it first",
-                )
+                reason = f"the code of protocol {facts.id} is not loaded; import it first"
+                _set_undefined(frame, frame.index[chosen], reason)
         for pending in self.pending_curves(frame):
-            frame.loc[pending.lost, ["status", "message"]] = (
-                "undefined",
-                "its curves are not kept, since others of its task failed",
-            )
+            reason = "its curves are not kept, since others of its task failed"
+            _set_undefined(frame, pending.lost, reason)
             if not pending.samples:
                 continue
             scores = pending.protocol.aggregate(pending.curves)
             frame.loc[pending.rows, "value"] = scores.value.numpy()
-            frame.loc[pending.rows, "message"] = scores.reasons
-            frame.loc[pending.rows, "status"] = [
-                "undefined" if reason else "ok" for reason in scores.reasons
-            ]
+            for reason in dict.fromkeys(filter(None, scores.reasons)):
+                rows = [
+                    row
+                    for row, its_reason in zip(pending.rows, scores.reasons, strict=True)
+                    if its_reason == reason
+                ]
+                _set_undefined(frame, pd.Index(rows), reason)
         return frame
 
-    def _grid_of_samples(self) -> dict[str, str]:
-        """Return the grid of every sample on a grid, by its id."""
-        grids = {}
-        for task in self.plan().tasks:
-            notes = self.tensors(task.name, ()).samples
-            for sample, grid in zip(notes.ids, notes.grids or [], strict=False):
-                grids[sample] = grid_name(grid.images)
-        return grids
+    def _clusters(self, samples: pd.Series) -> pd.Series:
+        """Return the grid of every sample on a grid, else the sample itself, as categories."""
+        grids = {sample: grid_name(note.images) for sample, note in self.grids().items()}
+        if not grids:
+            return samples.copy()
+        ids = samples.cat.categories
+        names = pd.Categorical([grids.get(sample, sample) for sample in ids])
+        codes = names.codes[samples.cat.codes]
+        return pd.Series(pd.Categorical.from_codes(codes, names.categories), samples.index)
 
     def pending_curves(self, frame: pd.DataFrame | None = None) -> Iterator[PendingCurves]:
         """Yield the curves of protocols that compute values from all samples of a model together.
@@ -239,7 +241,8 @@ class Store:
             chosen = frame["status"] == "ok"
             for column, value in zip(("protocol", "setting", "baseline"), facts.key, strict=True):
                 chosen &= frame[column] == value
-            for (model, method), rows in frame[chosen].groupby(["model", "method"], sort=False):
+            groups = frame[chosen].groupby(["model", "method"], sort=False, observed=True)
+            for (model, method), rows in groups:
                 tasks = [
                     task.name
                     for task in plan.tasks
@@ -292,15 +295,26 @@ class Store:
         plan = self.plan()
         for facts in plan.protocols:
             register_stored(facts.model_dump())
-        order: dict[str, int] = {}
-        for task in plan.tasks:
-            for record in task.records:
-                order[record] = len(order)
-        tables = [self._table(task.name) for task in plan.tasks if self.is_finished(task.name)]
-        frame = pa.concat_tables(tables or [ROW_SCHEMA.empty_table()]).to_pandas()
-        frame = frame[frame["record"].isin(order)]
-        frame = frame.sort_values("record", key=lambda keys: keys.map(order), kind="stable")
-        return frame.reset_index(drop=True)[COLUMNS]
+        tables = [self._planned_rows(task) for task in plan.tasks if self.is_finished(task.name)]
+        empty = _as_categories(ROW_SCHEMA.empty_table())
+        table = pa.concat_tables(tables or [empty]).unify_dictionaries()
+        frame = table.select(COLUMNS).to_pandas()
+        for column in frame.columns[frame.dtypes == "category"]:  # so that texts sort as texts
+            texts = frame[column].cat
+            frame[column] = texts.reorder_categories(sorted(texts.categories))
+        return frame
+
+    def _planned_rows(self, task: TaskFacts) -> pa.Table:
+        """Return the rows of a task that the plan has, in its order; texts are categories."""
+        table = _as_categories(self._table(task.name))
+        records = table["record"].combine_chunks()
+        order = {record: i for i, record in enumerate(task.records)}
+        positions = np.array([order.get(r, -1) for r in records.dictionary.to_pylist()], int)
+        of_row = positions[records.indices.to_numpy()]
+        if (of_row >= 0).all() and (np.diff(of_row) >= 0).all():
+            return table
+        chosen = np.flatnonzero(of_row >= 0)
+        return table.take(chosen[np.argsort(of_row[chosen], kind="stable")])
 
     def _table(self, task: str) -> pa.Table:
         path = self.paths.rows(task)
@@ -366,3 +380,20 @@ class Store:
             tensors = {name: tensor.cpu().contiguous() for name, tensor in compute().items()}
             atomic_write(path, save(tensors))
         return load_file(path)
+
+
+def _as_categories(table: pa.Table) -> pa.Table:
+    """Return a table whose texts are dictionary-encoded."""
+    for i, column in enumerate(table.schema):
+        if pa.types.is_string(column.type):
+            table = table.set_column(i, column.name, table[i].dictionary_encode())
+    return table
+
+
+def _set_undefined(frame: pd.DataFrame, rows: pd.Index, reason: str) -> None:
+    """Make scores undefined for a reason."""
+    for column, text in (("status", "undefined"), ("message", reason)):
+        if text not in frame[column].cat.categories:
+            texts = frame[column].cat
+            frame[column] = texts.set_categories(sorted([*texts.categories, text]))
+        frame.loc[rows, column] = text

@@ -67,11 +67,17 @@ class Result:
 
     def __init__(self, store: Store, temporary: bool = False):
         self.store = store
-        self.scores: pd.DataFrame = store.rows()
+        self._rows = store.rows()
         self._temporary = temporary
         self._summaries: dict[int, pd.DataFrame] = {}
         if temporary:
             weakref.finalize(self, shutil.rmtree, store.root, ignore_errors=True)
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """The rows, with texts instead of categories (see the attributes of the class)."""
+        categories = self._rows.columns[self._rows.dtypes == "category"]
+        return self._rows.astype(dict.fromkeys(categories, "str"))
 
     def __repr__(self) -> str:
         return tables.to_text(self._heading, self.summary())
@@ -81,11 +87,12 @@ class Result:
 
     @property
     def _heading(self) -> str:
-        statuses = self.scores["status"].value_counts()
+        statuses = self._rows["status"].value_counts()
+        statuses = statuses[statuses > 0]
         counts = ", ".join(f"{count} {status}" for status, count in statuses.items())
-        models = self.scores["model"].nunique()
-        methods = self.scores["method"].nunique()
-        evaluated = self.scores.loc[self.scores["status"] != "skipped", "sample"]
+        models = self._rows["model"].nunique()
+        methods = self._rows["method"].nunique()
+        evaluated = self._rows.loc[self._rows["status"] != "skipped", "sample"]
         samples = SampleCounts.of(evaluated, self.store.grids())
         of_models = f" on {models} models" if models > 1 else ""
         return f"Result({methods} methods{of_models}, {samples}: {counts})"
@@ -119,16 +126,16 @@ class Result:
         if resamples not in self._summaries:
             draws = self._draws
             if resamples != RESAMPLES:
-                draws = bootstrap_aggregates(self.store, self.scores, resamples)
-            layers = ranked_layers(self.scores, self.store.plan().methods)
+                draws = bootstrap_aggregates(self.store, self._rows, resamples)
+            layers = ranked_layers(self._rows, self.store.plan().methods)
             self._summaries[resamples] = summarize(
-                self.scores, resamples, aggregate_draws=draws, layers=layers
+                self._rows, resamples, aggregate_draws=draws, layers=layers
             )
         return self._summaries[resamples].copy()
 
     @cached_property
     def _draws(self) -> AggregateDraws:
-        return bootstrap_aggregates(self.store, self.scores)
+        return bootstrap_aggregates(self.store, self._rows)
 
     @cached_property
     def _run(self) -> Run:
