@@ -132,12 +132,27 @@ def _check_images(images: Tensor) -> None:
         raise HeatproofError(
             "images must be a tensor of at least one image, (N, 3, H, W) in [0, 1]"
         )
-    is_rgb = images.ndim == 4 and images.shape[1] == 3 and images.is_floating_point()
-    if not is_rgb or images.min() < 0 or images.max() > 1:
+    rule = "images must be floats of shape (N, 3, H, W) in [0, 1]: before the model's normalisation"
+    shape = "×".join(map(str, images.shape))
+    if not images.is_floating_point():
+        kind = str(images.dtype).removeprefix("torch.")
         raise HeatproofError(
-            "images must be floats of shape (N, 3, H, W) in [0, 1]: before the model's "
-            "normalisation"
+            f"{rule}; got {kind}. Write images.float() / 255, or hp.load_data(images), which takes "
+            "uint8"
         )
+    if images.ndim == 4 and images.shape[-1] == 3 and images.shape[1] != 3:
+        raise HeatproofError(f"{rule}; got {shape}. Write images.permute(0, 3, 1, 2)")
+    if images.ndim != 4 or images.shape[1] != 3:
+        raise HeatproofError(f"{rule}; got {shape}")
+    low = float(images.min())
+    high = float(images.max())
+    if low >= 0 and high <= 1:
+        return
+    if low >= 0 and 10 < high <= 255:
+        cure = "Write images / 255"
+    else:
+        cure = "Remove Normalize, or write hp.load_data(images, normalized=(mean, std))"
+    raise HeatproofError(f"{rule}; got values from {low:.3g} to {high:.3g}. {cure}")
 
 
 def _class_indices(labels: Sequence[int] | Tensor) -> list[int | None]:
