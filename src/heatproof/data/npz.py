@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 
@@ -119,7 +119,7 @@ def _start(file: IO[bytes], member: zipfile.ZipInfo) -> int:
 
 def _map_at(file: IO[bytes], start: int) -> Array:
     file.seek(start)
-    version = np.lib.format.read_magic(file)  # type: ignore[no-untyped-call]
+    version = np.lib.format.read_magic(file)
     read_header = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
@@ -131,8 +131,9 @@ def _map_at(file: IO[bytes], start: int) -> Array:
         raise ValueError("it has Python objects, which are not read; save numbers or texts")
     if 0 in shape:
         return np.empty(shape, dtype)
-    order = "F" if is_fortran else "C"
-    return np.memmap(file, dtype, "r", file.tell(), shape, order)
+    order: Literal["F", "C"] = "F" if is_fortran else "C"
+    opened: Any = file
+    return np.memmap(opened, dtype, "r", file.tell(), shape, order)
 
 
 @source(
