@@ -187,10 +187,12 @@ def test_images_are_fitted_by_the_shape_that_a_model_takes():
     picture = Image.fromarray(pixels)
     wide = fit(picture, (16, 24), 16)
     np.testing.assert_array_equal(wide.permute(1, 2, 0), np.float32(pixels[:, 8:32]) / 255)
-    grey = fit(picture, (16, 40), 16, channels=1)
+    grey = fit_any(picture, "item", (1, 16, 40), 16)
     expected = np.float32(np.asarray(picture.convert("L"))) / 255
     np.testing.assert_array_equal(grey[0], expected)
     with pytest.raises(UnreadableImage, match="takes 5 channels"):
-        fit(picture, 16, 16, channels=5)
+        fit_any(picture, "item", (5, 16, 16), 16)
+    bands = torch.rand(5, 16, 16)
+    torch.testing.assert_close(fit_any(bands, "item", (5, 16, 16), 16), bands)
     tall = fit(picture, (32, 16), 16)
     assert tall.shape == (3, 32, 16)

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,7 +26,9 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 )
-MODES = {1: "L", 3: "RGB"}  # of PIL, by the number of channels that a model takes
+Size = int | tuple[int, int]  # the side of a square, or height and width
+Mode = Literal["L", "RGB", "RGBA"]
+MODES: dict[int, Mode] = {1: "L", 3: "RGB"}  # by the number of a model's channels
 MOST_PIXELS = 100_000_000  # of a file, and of an image after its shorter side is resized
 ROUNDING = 1e-3  # by how much an image may leave [0, 1] when a normalisation is undone
 OVERSHOOT = 0.15  # by how much bicubic interpolation may leave [0, 1]
@@ -39,12 +41,13 @@ class WrongImage(UnreadableImage):
     """An item that is not an image as it should be, which is so for all items of a data set."""
 
 
-def read_image(path: Path, transparency: bool = True) -> Image.Image:
-    """Read an image file as RGB.
+def read_image(path: Path, transparency: bool = True, mode: Mode = "RGB") -> Image.Image:
+    """Read an image file in a mode, by default as RGB.
 
     Args:
         path: The file.
         transparency: Whether transparent pixels become white; if not, their colours are used.
+        mode: ``RGB``, ``L`` for grey (ITU-R 601 luma), or ``RGBA``, which keeps transparency.
 
     Raises:
         UnreadableImage: If it is not a regular file, broken, too large or animated, or its values
@@ -56,15 +59,15 @@ def read_image(path: Path, transparency: bool = True) -> Image.Image:
             raise UnreadableImage(f"{name}: is not a regular file")
     except OSError as error:
         raise UnreadableImage(f"{name}: {error.strerror}") from None
-    return _decode(path, name, transparency)
+    return _decode(path, name, transparency, mode)
 
 
-def read_bytes(content: bytes, name: str) -> Image.Image:
-    """Read the bytes of an image file as RGB; see `read_image`."""
-    return _decode(io.BytesIO(content), name, True)
+def read_bytes(content: bytes, name: str, mode: Mode = "RGB") -> Image.Image:
+    """Read the bytes of an image file; see `read_image`."""
+    return _decode(io.BytesIO(content), name, True, mode)
 
 
-def _decode(file: Path | io.BytesIO, name: str, transparency: bool) -> Image.Image:
+def _decode(file: Path | io.BytesIO, name: str, transparency: bool, mode: Mode) -> Image.Image:
     try:
         with Image.open(file, formats=FORMATS) as image:
             frames = getattr(image, "n_frames", 1)
@@ -72,7 +75,7 @@ def _decode(file: Path | io.BytesIO, name: str, transparency: bool) -> Image.Ima
                 raise UnreadableImage(f"{name}: has {frames} frames; which one is meant?")
             _check_pixels(image.size, name)
             image.load()
-            return as_rgb(image, name, transparency)
+            return convert(image, name, transparency, mode)
     except UnreadableImage:
         raise
     except Exception as error:  # a broken file can make a decoder raise anything
@@ -80,17 +83,19 @@ def _decode(file: Path | io.BytesIO, name: str, transparency: bool) -> Image.Ima
         raise UnreadableImage(f"{name}: {reason}") from error
 
 
-def as_rgb(image: Image.Image, name: str, transparency: bool = True) -> Image.Image:
-    """Convert a PIL image to RGB; see `read_image`."""
+def convert(
+    image: Image.Image, name: str, transparency: bool = True, mode: Mode = "RGB"
+) -> Image.Image:
+    """Convert a PIL image of any mode; see `read_image`."""
     if image.mode.startswith("I;16"):
         deep = np.asarray(image).astype(np.float32)
-        return Image.fromarray(np.uint8(np.round(deep / 257))).convert("RGB")
+        return Image.fromarray(np.uint8(np.round(deep / 257))).convert(mode)
     if image.mode in ("I", "F"):
         raise UnreadableImage(f"{name}: 32-bit pixels have no known range; save it as 8 or 16 bit")
-    if transparency and image.has_transparency_data:
+    if transparency and image.has_transparency_data and mode != "RGBA":
         page = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(page, image.convert("RGBA")).convert("RGB")
-    return image.convert("RGB")
+        return Image.alpha_composite(page, image.convert("RGBA")).convert(mode)
+    return image.convert(mode)
 
 
 def _check_pixels(size: tuple[int, int], name: str) -> None:
@@ -101,66 +106,51 @@ def _check_pixels(size: tuple[int, int], name: str) -> None:
         )
 
 
-def fit(
-    image: Image.Image,
-    size: int | tuple[int, int],
-    resize: int,
-    channels: int = 3,
-) -> Tensor:
+def fit(image: Image.Image, size: Size, resize: int) -> Tensor:
     """Resize the shorter side to `resize` and crop the middle.
 
-    An image that already has the right size is taken as it is.
+    Where height and width of the result differ, the image is resized until it covers a rectangle of
+    the same shape, whose shorter side is `resize`. An image that already has the right size is
+    taken as it is.
 
     Args:
-        image: An RGB image.
-        size: Side of the result in pixels, or its height and width.
+        image: An image of C channels: one (mode L), three or four.
+        size: Side of the result in pixels, or height and width.
         resize: Length of the shorter side before cropping.
-        channels: 3, or 1 for grey.
 
     Returns:
-        Pixels ``(channels, height, width)`` in [0, 1].
+        Pixels ``(C, H, W)`` in [0, 1].
 
     Raises:
         UnreadableImage: If it is so long and narrow that it would need too much memory.
     """
-    if channels not in MODES:
-        raise WrongImage(
-            f"the model takes {channels} channels, and pictures have 1 or 3; give float tensors "
-            f"({channels}, H, W) in [0, 1]"
-        )
-    picture = image if image.mode == MODES[channels] else image.convert(MODES[channels])
-    return to_tensor(crop_middle(picture, size, resize, Image.Resampling.BILINEAR))
+    return to_tensor(crop_middle(image, size, resize, Image.Resampling.BILINEAR))
 
 
 def to_tensor(image: Image.Image) -> Tensor:
     """Return the pixels of an 8-bit picture as a tensor ``(C, H, W)`` in [0, 1]."""
-    pixels = torch.from_numpy(np.asarray(image).copy())
-    chw = pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1)
-    return chw.float() / 255
+    pixels = np.asarray(image)
+    channels_last = torch.from_numpy(pixels.copy()).reshape(*pixels.shape[:2], -1)
+    return channels_last.permute(2, 0, 1).float() / 255
 
 
 def crop_middle(
-    image: Image.Image, size: int | tuple[int, int], resize: int, resample: Image.Resampling
+    image: Image.Image, size: Size, resize: int, resample: Image.Resampling
 ) -> Image.Image:
     """Resize the shorter side of a picture and crop the middle; see `fit`."""
     height, width = (size, size) if isinstance(size, int) else size
     if image.size == (width, height):
         return image
-    # The smallest size with the picture's proportions that covers the crop and its margin.
-    least = min(width, height)
-    sides = (width, height)
-    covered = [
-        (resize * side, least * given) for side, given in zip(sides, image.size, strict=True)
-    ]
-    above, below = max(covered, key=lambda ratio: ratio[0] / ratio[1])
-    scaled = [
-        max(resize * side // least, int(above * given / below))
-        for side, given in zip(sides, image.size, strict=True)
-    ]
-    _check_pixels((scaled[0], scaled[1]), f"an image of {image.size[0]}×{image.size[1]}, resized")
-    left = round((scaled[0] - width) / 2)
-    top = round((scaled[1] - height) / 2)
-    resized = image.resize((scaled[0], scaled[1]), resample)
+    shorter = min(height, width)
+    covered = (round(resize * width / shorter), round(resize * height / shorter))
+    # The side that has to grow most decides; the other one reaches beyond what is covered.
+    along = 0 if covered[0] * image.height >= covered[1] * image.width else 1
+    scaled = (int(covered[along] * side / image.size[along]) for side in image.size)
+    across, down = (max(least, side) for least, side in zip(covered, scaled, strict=True))
+    _check_pixels((across, down), f"an image of {image.width}×{image.height}, resized")
+    left = round((across - width) / 2)
+    top = round((down - height) / 2)
+    resized = image.resize((across, down), resample)
     return resized.crop((left, top, left + width, top + height))
 
 
@@ -191,15 +181,21 @@ def fit_any(
         UnreadableImage: If it cannot be decoded.
     """
     try:
-        picture = as_picture(image, name)
+        channels = 3 if shape is None else shape[0]
+        picture = as_picture(image, name, MODES.get(channels, "RGB"))
         if isinstance(picture, Image.Image):
+            if channels not in MODES:
+                raise WrongImage(
+                    f"{name} is a picture, but the model takes {channels} channels; give float "
+                    f"tensors ({channels}, H, W) in [0, 1]"
+                )
             if normalized is not None:
                 raise WrongImage(
                     f"{name} is a picture of 8 bits, which is not normalised; leave out normalized"
                 )
             if shape is None:
                 return to_tensor(picture)
-            return fit(picture, shape[1:], resize, shape[0])
+            return fit(picture, shape[1:], resize)
         floats = picture if normalized is None else _undo(picture, normalized, name)
         _check_range(floats, name)
         _check_shape(floats, shape, name)
@@ -210,22 +206,24 @@ def fit_any(
         raise UnreadableImage(f"{name}: {type(error).__name__}: {error}") from error
 
 
-def as_picture(image: object, name: str) -> Image.Image | Tensor:
-    """Return a picture as RGB, or floats as a tensor ``(C, H, W)``."""
+def as_picture(image: object, name: str, mode: Mode = "RGB") -> Image.Image | Tensor:
+    """Return a picture in a mode, or floats as a tensor ``(C, H, W)``."""
     if isinstance(image, Image.Image):
         _check_pixels(image.size, name)
-        return as_rgb(image, name)
+        return convert(image, name, mode=mode)
     if isinstance(image, str | os.PathLike):
-        return read_image(Path(image))
+        return read_image(Path(image), mode=mode)
     if isinstance(image, bytes | bytearray | memoryview):
-        return read_bytes(bytes(image), name)
+        return read_bytes(bytes(image), name, mode)
     if isinstance(image, Mapping) and image.keys() & {"bytes", "path"}:  # as Hugging Face stores it
         content = image.get("bytes")
-        return read_bytes(content, name) if content else read_image(Path(image["path"]))
+        if content:
+            return read_bytes(content, name, mode)
+        return read_image(Path(image["path"]), mode=mode)
     if isinstance(image, np.ndarray):
-        return _from_array(torch.from_numpy(_plain(image)), name, channels_last=True)
+        return _from_array(torch.from_numpy(_plain(image)), name, mode, channels_last=True)
     if isinstance(image, Tensor):
-        return _from_array(image.detach().cpu(), name, channels_last=False)
+        return _from_array(image.detach().cpu(), name, mode, channels_last=False)
     raise WrongImage(
         f"{name} is of type {type(image).__name__}, which is not an image; images are PIL images, "
         "paths, bytes of image files, uint8 arrays, or float tensors (C, H, W) in [0, 1]"
@@ -237,12 +235,13 @@ def _plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.array(array, dtype=array.dtype.newbyteorder("="))
 
 
-def _from_array(pixels: Tensor, name: str, channels_last: bool) -> Image.Image | Tensor:
+def _from_array(pixels: Tensor, name: str, mode: Mode, channels_last: bool) -> Image.Image | Tensor:
     """Return uint8 as a picture, floats as (C, H, W).
 
     Args:
         pixels: ``(H, W)``, ``(C, H, W)`` or ``(H, W, C)``.
         name: What it is called in messages.
+        mode: The mode of the picture.
         channels_last: Whether the last dimension is that of the channels if both could be.
     """
     shape = "×".join(map(str, pixels.shape))
@@ -272,7 +271,7 @@ def _from_array(pixels: Tensor, name: str, channels_last: bool) -> Image.Image |
         return pixels.float() / 255  # channels of some other kind
     array = pixels.numpy() if pixels.ndim == 2 else pixels.permute(1, 2, 0).squeeze(2).numpy()
     _check_pixels((array.shape[1], array.shape[0]), name)
-    return as_rgb(Image.fromarray(np.ascontiguousarray(array)), name)
+    return convert(Image.fromarray(np.ascontiguousarray(array)), name, mode=mode)
 
 
 def _is_channels_last(shape: Sequence[int], by_default: bool) -> bool:
