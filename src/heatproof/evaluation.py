@@ -15,7 +15,7 @@ from heatproof.bench.plan import Plan, make_plan
 from heatproof.bench.progress import ProgressLike
 from heatproof.bench.spec import ProtocolLike, Spec, load_spec, make_spec, parse_protocols
 from heatproof.bench.store import Store
-from heatproof.data.base import Data, TensorData
+from heatproof.data.base import Data
 from heatproof.data.catalog import load_data
 from heatproof.errors import HeatproofError, unknown
 from heatproof.methods import Expression, parse_methods
@@ -64,12 +64,12 @@ def explain(
 
 def evaluate(
     model: AnyModel | Sequence[AnyModel],
-    data: Data | str | tuple[Tensor, Sequence[int] | Tensor | None],
+    data: Any,
     methods: Method | Iterable[Method],
     protocols: ProtocolLike | Sequence[ProtocolLike] = ("sds",),
     *,
     limit: int | None = None,
-    reference: Data | str | Tensor | None = None,
+    reference: Any = None,
     seed: int = 0,
     batch_size: int = 64,
     keep_maps: int = 64,
@@ -81,17 +81,18 @@ def evaluate(
 
     Args:
         model: A ``Model``, a module or a name, or several of them.
-        data: A name such as ``paperbirds:test`` or ``folder:/images``, what ``load_data`` returns,
-            or (images ``(N, 3, H, W)`` in [0, 1], labels ``(N,)`` or None).
+        data: A name such as ``paperbirds:test`` or ``folder:/images``, or an object that
+            ``load_data`` takes: a ``Dataset``, a ``DataLoader``, a list of images, a data set of
+            Hugging Face, (images ``(N, 3, H, W)`` in [0, 1], labels ``(N,)`` or None), ….
         methods: Expressions, functions such as ``(model, x, target) -> maps``, objects of Captum,
             pytorch-grad-cam, TorchCAM or Zennit, or any of these with a name: ``hp.named("name",
             method)`` or ``("name", method)``.
         protocols: Names such as ``sds``, ``sds(patches=64)`` or ``file:mine.py:MyProtocol``,
             mappings with a name and settings, or objects and subclasses of ``Protocol``; a list as
             a setting stands for one protocol each.
-        limit: Number of samples, for data that is given by name.
+        limit: Number of samples; all by default.
         reference: Images that are not evaluated, for what some methods, baselines and protocols
-            prepare beforehand. By default the training split, or the other images of a folder.
+            prepare beforehand. By default the training split, or the images beyond the limit.
         seed: Seed for all noise and for the sample order.
         batch_size: Images in one pass.
         keep_maps: For how many samples of each model images and maps are stored for the report.
@@ -118,24 +119,12 @@ def evaluate(
         )
     if batch_size < 1:
         raise HeatproofError(f"batch_size must be at least 1; got {batch_size}")
-    if not isinstance(data, str | tuple) and not hasattr(data, "fingerprints"):
-        raise HeatproofError(
-            "data must be a name, a pair (images, labels) or a data set from load_data; got "
-            f"{type(data).__name__}"
-        )
-    if limit is not None and not isinstance(data, str):
-        raise HeatproofError(
-            "limit applies only to data given by name; pass limit to load_data, or fewer images"
-        )
     entries = [model] if isinstance(model, AnyModel) else model
     models = [load_model(entry) for entry in entries]
     expressions = parse_methods(methods)
     parsed = parse_protocols(protocols)
-    data_sets = [_load(data, m, limit, seed) for m in models]
-    references = None
-    if reference is not None:
-        images = (reference, None) if isinstance(reference, Tensor) else reference
-        references = [_load(images, m, None, seed) for m in models]
+    data_sets = _load(data, models, limit, seed)
+    references = None if reference is None else _load(reference, models, None, seed)
     plan = make_plan(
         models,
         data_sets,
@@ -167,12 +156,12 @@ def evaluate(
         raise
 
 
-def _load(
-    data: Data | str | tuple[Tensor, Any], model: Model, limit: int | None, seed: int
-) -> Data:
-    if isinstance(data, tuple):
-        return TensorData(*data)
-    return load_data(data, model, limit=limit, seed=seed)
+def _load(data: Any, models: Sequence[Model], limit: int | None, seed: int) -> list[Data]:
+    """Open data for each model; an object is read only once for all of them."""
+    if not isinstance(data, str):
+        data = load_data(data, limit=limit, seed=seed)
+        limit = None
+    return [load_data(data, model, limit=limit, seed=seed) for model in models]
 
 
 def run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,6 +25,40 @@ def content_hash(content: str | bytes | Iterable[str | bytes], length: int = 16)
     for chunk in chunks:
         sha.update(chunk.encode() if isinstance(chunk, str) else chunk)
     return sha.hexdigest()[:length]
+
+
+# Backslashes before what looks like an escaped byte, or before a byte that is not UTF-8.
+_ESCAPED = re.compile(r"(\\*)(x[89a-f][0-9a-f]|[\udc80-\udcff])")
+_BACKSLASH = "\\"
+
+
+def escape_name(name: str) -> str:
+    """Write the bytes of a file name that are not UTF-8 as ``\\xff``, so that it can be stored.
+
+    Other names are left as they are, except that a backslash before ``xff`` is doubled: different
+    names stay different.
+
+    Args:
+        name: A name as ``os.listdir`` returns it, where such bytes are lone surrogates.
+    """
+
+    def escape(match: re.Match[str]) -> str:
+        slashes, what = match.groups()
+        byte = ord(what[0]) - 0xDC00
+        return 2 * slashes + (f"{_BACKSLASH}x{byte:02x}" if byte > 0 else what)
+
+    return _ESCAPED.sub(escape, name)
+
+
+def unescape_name(text: str) -> str:
+    """Return the name that `escape_name` has escaped."""
+
+    def unescape(match: re.Match[str]) -> str:
+        slashes, what = match.groups()
+        half = _BACKSLASH * (len(slashes) // 2)
+        return half + (chr(0xDC00 + int(what[1:], 16)) if len(slashes) % 2 else what)
+
+    return _ESCAPED.sub(unescape, text)
 
 
 def file_hash(path: Path, length: int = 16) -> str:

@@ -9,7 +9,7 @@ from torch import nn
 import heatproof as hp
 from heatproof.data.base import UnreadableImage
 from heatproof.data.catalog import load_batch
-from heatproof.data.folder import fit, read_image
+from heatproof.data.images import fit, read_image
 from heatproof.errors import HeatproofError
 
 

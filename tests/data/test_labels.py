@@ -228,8 +228,10 @@ def test_a_folder_that_cannot_be_listed_is_reported(tmp_path, monkeypatch):
         return original_scandir(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(HeatproofError, match="cannot list .*closed: Permission denied"):
-        list_images(tmp_path)
+    with pytest.warns(UserWarning, match="cannot list .*closed: Permission denied; it is skipped"):
+        assert list_images(tmp_path) == ["a.png"]
+    with pytest.raises(HeatproofError, match="cannot list .*closed"):
+        list_images(tmp_path / "closed")
 
 
 def test_many_files_are_listed_without_being_opened(tmp_path, monkeypatch):

@@ -316,7 +316,10 @@ def _lacking(data: Data) -> dict[str, str]:
         parts = f"{data.name} has no parts; use paperbirds or funnybirds:…"
     silhouette = ""
     if not data.has_silhouettes:
-        silhouette = f"{data.name} does not say which pixels matter; use watermark:… or paperbirds"
+        silhouette = (
+            f"{data.name} does not say which pixels matter; use watermark:… or paperbirds, or "
+            "give masks: hp.load_data(images, masks=…)"
+        )
     return {"parts": parts, "silhouette": silhouette}
 
 

@@ -24,7 +24,7 @@ class Sample:
     """One image with what is known about it."""
 
     id: str
-    image: Tensor  # (3, H, W) float32 in [0, 1]
+    image: Tensor  # (C, H, W) float32 in [0, 1]
     label: int | None = None
     silhouette: Tensor | None = None  # (H, W) bool: the pixels of the object
 
@@ -91,7 +91,7 @@ class TensorData:
     """Images in memory, already of the model's size.
 
     Args:
-        images: Images of shape ``(N, 3, H, W)`` with values in [0, 1].
+        images: Images of shape ``(N, C, H, W)`` with values in [0, 1].
         labels: One class index per image, or None.
         ids: One id per image; by default its number.
         name: The name in results and reports.
@@ -130,14 +130,32 @@ class TensorData:
 def _check_images(images: Tensor) -> None:
     if not isinstance(images, Tensor) or not len(images):
         raise HeatproofError(
-            "images must be a tensor of at least one image, (N, 3, H, W) in [0, 1]"
+            "images must be a tensor of at least one image, (N, channels, H, W) in [0, 1]"
         )
-    is_rgb = images.ndim == 4 and images.shape[1] == 3 and images.is_floating_point()
-    if not is_rgb or images.min() < 0 or images.max() > 1:
+    rule = (
+        "images must be floats of shape (N, channels, H, W) in [0, 1]: before the model's "
+        "normalisation"
+    )
+    shape = "×".join(map(str, images.shape))
+    if not images.is_floating_point():
+        kind = str(images.dtype).removeprefix("torch.")
         raise HeatproofError(
-            "images must be floats of shape (N, 3, H, W) in [0, 1]: before the model's "
-            "normalisation"
+            f"{rule}; got {kind}. Write images.float() / 255, or hp.load_data(images), which takes "
+            "uint8"
         )
+    if images.ndim == 4 and images.shape[-1] in (1, 3) and images.shape[1] not in (1, 3):
+        raise HeatproofError(f"{rule}; got {shape}. Write images.permute(0, 3, 1, 2)")
+    if images.ndim != 4:
+        raise HeatproofError(f"{rule}; got {shape}")
+    low = float(images.min())
+    high = float(images.max())
+    if low >= 0 and high <= 1:
+        return
+    if low >= 0 and 10 < high <= 255:
+        cure = "Write images / 255"
+    else:
+        cure = "Remove Normalize, or write hp.load_data(images, normalized=(mean, std))"
+    raise HeatproofError(f"{rule}; got values from {low:.3g} to {high:.3g}. {cure}")
 
 
 def _class_indices(labels: Sequence[int] | Tensor) -> list[int | None]:

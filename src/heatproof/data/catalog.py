@@ -16,8 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heatproof.data.base import Data, PartData, PartViews, Sample, UnreadableImage
-from heatproof.data.subset import balanced
+from heatproof.data.base import Data, PartData, PartViews, Sample, TensorData, UnreadableImage
+from heatproof.data.images import Normalization
+from heatproof.data.objects import open_object, refit
+from heatproof.data.source import Source, SourceData, open_source
+from heatproof.data.subset import balanced, take
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models.model import Model
 from heatproof.registry import Registry
@@ -130,6 +133,31 @@ def data(
     return register
 
 
+def source(id: str, *, summary: str) -> Callable[[Callable[..., Source]], Callable[..., Source]]:
+    """Register a function that opens a `Source` from ``rest``, and maybe a ``split``.
+
+    Its images are fitted to the model, ordered and limited as `open_source` does it.
+    """
+
+    def register(function: Callable[..., Source]) -> Callable[..., Source]:
+        takes_split = "split" in inspect.signature(function).parameters
+
+        @data(id, summary=summary)
+        def opened(
+            *, rest: str, model: Model | None, split: str | None, limit: int | None, seed: int
+        ) -> SourceData:
+            if not rest:
+                raise HeatproofError(f"{id} needs a path: {summary}")
+            if split is not None and not takes_split:
+                raise HeatproofError(f"data {id} takes no split; leave out split={split}")
+            found = function(rest, split=split) if takes_split else function(rest)
+            return open_source(found, model, limit, seed)
+
+        return function
+
+    return register
+
+
 def is_data(thing: object) -> bool:
     """Return whether an object can be used as a data set."""
     return all(hasattr(thing, name) for name in ("load", "ids", "labels", "fingerprints"))
@@ -172,44 +200,93 @@ def find_entry(name: str) -> tuple[DataEntry, str]:
 
 
 def load_data(
-    name: str | Data,
+    name: Any,
     model: Model | None = None,
     *,
     split: str | None = None,
     limit: int | None = None,
     per_class: int | None = None,
     seed: int = 0,
+    ids: Sequence[object] | None = None,
+    labels: Any = None,
+    masks: Sequence[object] | None = None,
+    normalized: Normalization | None = None,
 ) -> Data:
-    """Open a data set by name.
+    """Open a data set by name, or make one of images that are at hand.
+
+    Objects are read one image at a time, once to identify every image by its content (and to find
+    its label, unless the object lists labels), and again when it is evaluated.
 
     Args:
         name: A name such as ``paperbirds:test``, ``folder:/path/to/images``,
-            ``folder:/path/to/images:labels.csv``, ``watermark:paperbirds:test`` or
-            ``file:mine.py:my_data``. A data set is returned as it is.
-        model: The model whose image size and classes the data is fitted to.
+            ``folder:/path/to/images:labels.csv``, ``parquet:/path/to/file.parquet`` or
+            ``file:mine.py:my_data``; a ``Dataset`` or ``DataLoader`` of PyTorch, a data set of
+            torchvision or Hugging Face, an array or tensor of images or a pair (images, labels), a
+            list of PIL images or paths, or any iterable of images. Items are images,
+            ``(image, label)``, ``(image, label, mask)``, or mappings with such keys as ``image``,
+            ``label``, ``id`` and ``mask``. A data set of heatproof is fitted to the model.
+        model: The model whose image size and classes the data is fitted to. For objects it may be
+            left out; ``evaluate`` fits them.
         split: The split, if the name does not include it.
         limit: The number of samples to use; all by default.
         per_class: The number of samples of each class to use; all by default.
-        seed: Seed for the sample order of folders, and for changed images.
+        seed: Seed for the sample order, and for changed images.
+        ids: For objects: one id per image, by default what items say, or their number.
+        labels: For objects: one class index or class name per image.
+        masks: For objects: the pixels of the object, one mask ``(H, W)`` per image.
+        normalized: For objects: mean and std of a normalisation in the transform, which is undone.
 
     Raises:
         HeatproofError: If there is no such data set, or it cannot be opened.
     """
-    if not isinstance(name, str):
-        if not is_data(name):
-            raise HeatproofError(
-                "data is a name, such as paperbirds:test or folder:/path/to/images, or a data set; "
-                f"got {name!r}"
-            )
-        return name
     for number, value in (("limit", limit), ("per_class", per_class)):
         if value is not None and value < 1:
             raise HeatproofError(f"{number} must be at least 1; got {value}")
+    given = {"ids": ids, "labels": labels, "masks": masks, "normalized": normalized}
+    given = {key: value for key, value in given.items() if value is not None}
+    if given and (isinstance(name, str) or is_data(name)):
+        raise HeatproofError(
+            f"{', '.join(given)} go with a Dataset, an array or a list of images, not with "
+            f"{name if isinstance(name, str) else name.name}"
+        )
+    if not isinstance(name, str):
+        if split is not None:
+            raise HeatproofError(f"an object has no splits, so split={split} has no meaning")
+        return _load_object(name, model, limit, per_class, seed, given)
     entry, rest = find_entry(name)
     if per_class is None:
         return entry.open(rest, model=model, split=split, limit=limit, seed=seed)
     everything = entry.open(rest, model=model, split=split, limit=None, seed=seed)
     return balanced(everything, per_class, limit)
+
+
+def _load_object(
+    thing: Any,
+    model: Model | None,
+    limit: int | None,
+    per_class: int | None,
+    seed: int,
+    given: Mapping[str, Any],
+) -> Data:
+    """Open an object; see `load_data`."""
+    at_once = limit if per_class is None else None
+    opened: Data | None
+    if isinstance(thing, SourceData):
+        opened = refit(thing, model, at_once)
+    elif is_data(thing):
+        opened = thing
+        if at_once is not None and at_once < len(thing.ids):
+            opened = take(thing, range(at_once))
+    else:
+        opened = open_object(thing, model, limit=at_once, seed=seed, **given)
+        if isinstance(opened, TensorData) and at_once is not None:
+            opened = take(opened, range(min(at_once, len(opened))))
+    if opened is None:
+        raise HeatproofError(
+            "data is a name, such as paperbirds:test or folder:/path/to/images, or a data set, "
+            f"such as a Dataset, a list of images or a pair (images, labels); got {thing!r}"
+        )
+    return opened if per_class is None else balanced(opened, per_class, limit)
 
 
 def training_split(name: str) -> str:
@@ -240,6 +317,8 @@ def default_reference(evaluated: Data, model: Model, seed: int) -> Data:
     Raises:
         HeatproofError: If the data set has neither.
     """
+    if isinstance(evaluated, SourceData):
+        return evaluated.fitted_to(model).reference(REFERENCE_SIZE)
     kind, _, rest = evaluated.name.partition(":")
     if kind in DATA:
         entry = DATA[kind]

@@ -21,7 +21,7 @@ from PIL import Image
 
 from heatproof.data.base import Sample
 from heatproof.data.catalog import data
-from heatproof.data.folder import fit
+from heatproof.data.images import fit
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.files import content_hash
 from heatproof.models.model import Model

@@ -8,20 +8,15 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-import torch
-from PIL import Image
-
-from heatproof.data.base import Sample, UnreadableImage
+from heatproof.data.base import Sample
 from heatproof.data.catalog import data
+from heatproof.data.images import SUFFIXES, fit, read_image
 from heatproof.data.labels import WNID, class_index, labels_of, path_and_labels
+from heatproof.data.source import file_stamp
 from heatproof.errors import HeatproofError, join_limited
+from heatproof.files import escape_name
 from heatproof.models.model import Model
 from heatproof.tensor.noise import generator
-
-SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
-)
 
 
 class ImageFolder:
@@ -67,12 +62,14 @@ class ImageFolder:
             raise HeatproofError(
                 f"there are no images in {root} (looked for {', '.join(sorted(SUFFIXES))})"
             )
-        self.name = f"folder:{root}:{labels}" if labels else f"folder:{root}"
+        self.name = escape_name(f"folder:{root}:{labels}" if labels else f"folder:{root}")
         self.root = root
+        self.label_file = labels
         self.size = size
         self.resize = resize
         order = generator(seed, "folder order").permutation(len(paths))[:limit]
-        self.ids: list[str] = [paths[i] for i in order]
+        self._paths = [paths[i] for i in order]
+        self.ids: list[str] = [escape_name(path) for path in self._paths]
         if labels is not None:
             texts = labels_of(labels, paths, root)
             index = class_index(texts, classes, n_classes, f"labels of {labels}")
@@ -80,7 +77,7 @@ class ImageFolder:
         else:
             folders = _folder_index(root, paths, classes, n_classes)
             _warn_about_labels(root, paths)
-            self.labels = [folders.get(image.partition("/")[0]) for image in self.ids]
+            self.labels = [folders.get(image.partition("/")[0]) for image in self._paths]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -88,14 +85,14 @@ class ImageFolder:
     @cached_property
     def files(self) -> list[Path]:
         """The path of each image."""
-        return [self.root / image for image in self.ids]
+        return [self.root / path for path in self._paths]
 
     @cached_property
     def fingerprints(self) -> list[str]:
-        return [_stamp(f"{self.root}/{image}") for image in self.ids]
+        return [file_stamp(f"{self.root}/{path}") for path in self._paths]
 
     def load(self, index: int) -> Sample:
-        image = read_image(self.root / self.ids[index])
+        image = read_image(self.root / self._paths[index])
         return Sample(self.ids[index], fit(image, self.size, self.resize), self.labels[index])
 
 
@@ -103,7 +100,9 @@ class ImageFolder:
     "folder",
     summary="folder:/path, one subfolder per class (its name, ImageNet's wnid or its number) or no "
     "labels; folder:/path:labels.csv",
-    reference=lambda evaluated, model, seed: _open(evaluated.name.partition(":")[2], model, seed),
+    reference=lambda evaluated, model, seed: _open(
+        evaluated.root, evaluated.label_file, model, seed
+    ),
 )
 def open_folder(
     *, rest: str, model: Model | None, split: str | None, limit: int | None, seed: int
@@ -119,11 +118,13 @@ def open_folder(
             f"{name}: an image folder has no splits, so split={split} has no meaning; name the "
             "folder of that split"
         )
-    return _open(rest, model, seed, limit)
-
-
-def _open(rest: str, model: Model, seed: int, limit: int | None = None) -> ImageFolder:
     root, labels = path_and_labels(rest)
+    return _open(root, labels, model, seed, limit)
+
+
+def _open(
+    root: Path, labels: Path | None, model: Model, seed: int, limit: int | None = None
+) -> ImageFolder:
     return ImageFolder(
         root,
         size=model.size,
@@ -139,7 +140,11 @@ def _open(rest: str, model: Model, seed: int, limit: int | None = None) -> Image
 def list_images(root: Path) -> list[str]:
     """Return the paths of all images below a folder, sorted folder by folder.
 
-    Nothing is opened. Links to folders are followed, but not in circles.
+    Nothing is opened. Links to folders are followed, but not in circles. A subfolder or link that
+    cannot be read is skipped with a warning.
+
+    Raises:
+        HeatproofError: If the folder itself cannot be read.
     """
     images: list[str] = []
     ahead: list[tuple[str, frozenset[str]]] = [("", frozenset())]
@@ -150,24 +155,28 @@ def list_images(root: Path) -> list[str]:
             continue
         try:
             with os.scandir(here) as entries:
-                for entry in entries:
-                    if entry.name.startswith("."):
-                        continue  # what programs leave behind, such as .ipynb_checkpoints
-                    if entry.is_dir():
-                        ahead.append((f"{below}{entry.name}/", above | {here}))
-                    elif entry.name[entry.name.rfind(".") :].lower() in SUFFIXES:
-                        images.append(below + entry.name)
+                found = [entry for entry in entries if not entry.name.startswith(".")]
         except OSError as error:
-            raise HeatproofError(f"cannot list {root / below}: {error.strerror}") from None
+            reason = f"cannot list {escape_name(str(root / below))}: {error.strerror}"
+            if not below:
+                raise HeatproofError(reason) from None
+            warnings.warn(f"{reason}; it is skipped", stacklevel=3)
+            continue
+        for entry in found:  # names with a dot are what programs leave: .ipynb_checkpoints
+            if _is_dir(entry):
+                ahead.append((f"{below}{entry.name}/", above | {here}))
+            elif entry.name[entry.name.rfind(".") :].lower() in SUFFIXES:
+                images.append(below + entry.name)
     return sorted(images, key=lambda image: image.split("/"))
 
 
-def _stamp(path: str) -> str:
+def _is_dir(entry: os.DirEntry[str]) -> bool:
     try:
-        status = os.stat(path)
-    except OSError as error:  # a dangling link: it is reported when the image is read
-        return str(error.strerror)
-    return f"{status.st_size} {status.st_mtime_ns}"
+        return entry.is_dir()
+    except OSError as error:  # a link to itself
+        path = escape_name(entry.path)
+        warnings.warn(f"cannot follow {path}: {error.strerror}; it is skipped", stacklevel=4)
+        return False
 
 
 def _folder_index(
@@ -208,67 +217,3 @@ def _warn_about_labels(root: Path, images: Sequence[str]) -> None:
             f"folder:{root}:{tables[0]}",
             stacklevel=4,
         )
-
-
-def read_image(path: Path, transparency: bool = True) -> Image.Image:
-    """Read an image as RGB.
-
-    Args:
-        path: The file.
-        transparency: Whether transparent pixels become white; if not, their colours are used.
-
-    Raises:
-        UnreadableImage: If it is broken, animated, or its values have no known range.
-    """
-    try:
-        with Image.open(path) as image:
-            frames = getattr(image, "n_frames", 1)
-            if frames > 1 and image.format != "MPO":  # phones put a preview behind the photo
-                raise UnreadableImage(f"{path.name}: has {frames} frames; which one is meant?")
-            image.load()
-            if image.mode.startswith("I;16"):
-                deep = np.asarray(image).astype(np.float32)
-                return Image.fromarray(np.uint8(np.round(deep / 257))).convert("RGB")
-            if image.mode in ("I", "F"):
-                raise UnreadableImage(
-                    f"{path.name}: 32-bit pixels have no known range; save it as 8 or 16 bit"
-                )
-            if transparency and image.has_transparency_data:
-                page = Image.new("RGBA", image.size, "white")
-                return Image.alpha_composite(page, image.convert("RGBA")).convert("RGB")
-            return image.convert("RGB")
-    except UnreadableImage:
-        raise
-    except Exception as error:  # a broken file can make a decoder raise anything
-        raise UnreadableImage(f"{path.name}: {str(error).replace(str(path), path.name)}") from error
-
-
-def fit(image: Image.Image, size: int, resize: int) -> torch.Tensor:
-    """Resize the shorter side to `resize` and crop the middle.
-
-    An image that already has the right size is taken as it is.
-
-    Args:
-        image: An RGB image.
-        size: Side of the result in pixels.
-        resize: Length of the shorter side before cropping.
-
-    Returns:
-        Pixels ``(3, size, size)`` in [0, 1].
-    """
-    pixels = np.asarray(crop_middle(image, size, resize, Image.Resampling.BILINEAR))
-    return torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255
-
-
-def crop_middle(
-    image: Image.Image, size: int, resize: int, resample: Image.Resampling
-) -> Image.Image:
-    """Resize the shorter side of a picture and crop the middle; see `fit`."""
-    if image.size == (size, size):
-        return image
-    shorter = min(image.size)
-    width, height = (max(resize, int(resize * side / shorter)) for side in image.size)
-    left = round((width - size) / 2)
-    top = round((height - size) / 2)
-    resized = image.resize((width, height), resample)
-    return resized.crop((left, top, left + size, top + size))

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from heatproof.data.base import PartViews, Sample
 from heatproof.data.catalog import data
-from heatproof.data.folder import read_image
+from heatproof.data.images import read_image
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from heatproof.data.base import Data, PartViews, Sample
@@ -42,7 +42,13 @@ class Subset:
         return parts
 
 
-def balanced(data: Data, per_class: int, limit: int | None = None) -> Subset:
+def take(data: Data, indices: Sequence[int]) -> Data:
+    """Choose samples of a data set; one that can do so itself computes no more than it needs."""
+    own: Callable[[Sequence[int]], Data] | None = getattr(data, "take", None)
+    return Subset(data, indices) if own is None else own(indices)
+
+
+def balanced(data: Data, per_class: int, limit: int | None = None) -> Data:
     """Choose the same number of samples of every class, in the order of the data set.
 
     Args:
@@ -70,4 +76,4 @@ def balanced(data: Data, per_class: int, limit: int | None = None) -> Subset:
         if taken[label] < per_class:
             taken[label] += 1
             chosen.append(index)
-    return Subset(data, chosen[:limit])
+    return take(data, chosen[:limit])

@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
-from heatproof.data.folder import crop_middle
+from heatproof.data.images import crop_middle
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
 from heatproof.methods.notes import MapNotes

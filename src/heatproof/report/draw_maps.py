@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from heatproof.data.folder import fit, read_image
+from heatproof.data.images import fit, read_image
 from heatproof.errors import HeatproofError, format_error
 from heatproof.methods import explain, parse_methods
 from heatproof.models.model import Model

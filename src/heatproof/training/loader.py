@@ -20,7 +20,8 @@ from torch import Tensor
 from heatproof.baselines import Baseline
 from heatproof.data.base import Data, UnreadableImage
 from heatproof.data.catalog import check_size
-from heatproof.data.folder import ImageFolder, read_image
+from heatproof.data.folder import ImageFolder
+from heatproof.data.images import read_image
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng, chance, generator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from heatproof.data.base import Data, TensorData
+from heatproof.data.base import Data
 from heatproof.data.catalog import DATA, find_entry, is_data, load_data
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
@@ -26,7 +26,7 @@ def open_training_data(data: Any, model: Model, limit: int | None, seed: int) ->
     """Open the data to train on.
 
     Args:
-        data: A name, a data set, or (images, labels). A name without a split stands for the
+        data: A name, or an object that ``load_data`` takes. A name without a split stands for the
             training split, if the data set has one.
         model: The model that the images are fitted to.
         limit: The number of samples; all by default.
@@ -35,15 +35,9 @@ def open_training_data(data: Any, model: Model, limit: int | None, seed: int) ->
     Raises:
         HeatproofError: If it is none of these, or cannot be opened.
     """
-    if isinstance(data, tuple):
-        return TensorData(*data)
-    if is_data(data):
-        return data
     if not isinstance(data, str):
-        raise HeatproofError(
-            "data must be a name, a pair (images, labels) or a data set from load_data; "
-            f"got {type(data).__name__}"
-        )
+        has_all = isinstance(data, tuple) or is_data(data)  # given as the images to use
+        return load_data(data, model, limit=None if has_all else limit, seed=seed)
     entry, rest = find_entry(data)
     part = None if rest in entry.splits.values() else entry.splits.get("train")
     return load_data(data, model, split=part, limit=limit, seed=seed)

@@ -1,0 +1,181 @@
+"""WebDataset shards: tar files in which the files of a sample follow each other.
+
+``key.jpg`` and ``key.cls`` belong together, or ``key.json`` with a label. The tar files are not
+unpacked: an index has the position of every image.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import tarfile
+from collections import Counter
+from glob import glob
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from heatproof.data.base import UnreadableImage
+from heatproof.data.catalog import source
+from heatproof.data.images import SUFFIXES
+from heatproof.data.objects import KEYS
+from heatproof.data.source import Item, Source, file_stamp
+from heatproof.errors import HeatproofError
+
+RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+LARGEST_LABEL_FILE = 1_000_000  # bytes
+
+
+class Member(NamedTuple):
+    """Where a file is in a shard."""
+
+    shard: Path
+    start: int
+    length: int
+
+    def read(self) -> bytes:
+        """Read its content."""
+        with self.shard.open("rb") as file:
+            file.seek(self.start)
+            return file.read(self.length)
+
+
+class WebDatasetSource(Source):
+    """The images of tar files.
+
+    Args:
+        name: The name in results and reports.
+        shards: The tar files.
+
+    Raises:
+        HeatproofError: If they are missing, broken, or have no images.
+    """
+
+    def __init__(self, name: str, shards: list[Path]):
+        super().__init__()
+        self.name = name
+        self.images: list[Member] = []
+        self.masks: list[Member | None] = []
+        labels: list[object] = []
+        keys: list[tuple[Path, str]] = []
+        for shard in shards:
+            for key, files in _index(shard).items():
+                image = next((f for e, f in files.items() if f".{e}" in SUFFIXES), None)
+                if image is None:
+                    continue
+                mask = next((f for e, f in files.items() if re.match(r"(mask|seg)\.", e)), None)
+                self.images.append(image)
+                self.masks.append(mask)
+                labels.append(_label(files, f"{shard}: {key}"))
+                keys.append((shard, key))
+        if not self.images:
+            raise HeatproofError(
+                f"{name} has no images; a sample is key.jpg (or .png, .webp) and key.cls"
+            )
+        self.labels = labels
+        self.has_masks = all(mask is not None for mask in self.masks)
+        repeated = {key for key, count in Counter(key for _, key in keys).items() if count > 1}
+        self.ids = [f"{s.name}/{key}" if key in repeated else key for s, key in keys]
+        self._stamps = {shard: file_stamp(shard) for shard in shards}
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def describe(self, position: int) -> str:
+        assert self.ids is not None
+        return self.ids[position]
+
+    def stamp(self, position: int) -> str:
+        image = self.images[position]
+        return f"{self._stamps[image.shard]} {image.start}"
+
+    def read(self, position: int) -> Item:
+        try:
+            mask = self.masks[position] if self.has_masks else None
+            content = self.images[position].read()
+            return Item(content, mask=None if mask is None else mask.read())
+        except OSError as error:
+            raise UnreadableImage(f"{self.describe(position)}: {error.strerror}") from None
+
+
+def _index(shard: Path) -> dict[str, dict[str, Member]]:
+    """Return the files of a tar file by key and extension; their content is not read."""
+    samples: dict[str, dict[str, Member]] = {}
+    if not shard.is_file():
+        raise HeatproofError(f"there is no file {shard.absolute()}")
+    try:
+        with tarfile.open(shard, "r:") as archive:
+            for info in archive:
+                folder, slash, file = info.name.rpartition("/")
+                stem, _, extension = file.partition(".")
+                if not info.isreg() or info.issparse() or not stem:
+                    continue
+                files = samples.setdefault(folder + slash + stem, {})
+                files[extension.lower()] = Member(shard, info.offset_data, info.size)
+                archive.members = []  # type: ignore[attr-defined]  # tarfile would keep them all
+    except (tarfile.TarError, OSError) as error:
+        raise HeatproofError(
+            f"cannot read {shard} as a tar file: {error}. A compressed one is unpacked first: "
+            f"gunzip {shard.name}"
+        ) from None
+    return samples
+
+
+def _label(files: dict[str, Member], where: str) -> object:
+    """Return the label in ``key.cls``, ``key.json`` or, without one, None."""
+    if "cls" in files:
+        text = _text(files["cls"], where).strip()
+        return int(text) if text.isascii() and text.isdigit() else text
+    if "json" not in files:
+        return None
+    try:
+        content: Any = json.loads(_text(files["json"], where))
+    except ValueError:
+        raise HeatproofError(f"{where}.json is not valid JSON") from None
+    if not isinstance(content, dict):
+        return content
+    return next((content[key] for key in KEYS["label"] if key in content), None)
+
+
+def _text(member: Member, where: str) -> str:
+    if member.length > LARGEST_LABEL_FILE:
+        raise HeatproofError(f"{where} has a label file of {member.length} bytes")
+    try:
+        return member.read().decode()
+    except UnicodeDecodeError:
+        raise HeatproofError(f"{where} has a label file that is not text") from None
+
+
+def expand(pattern: str) -> list[Path]:
+    """Return the files that ``shard-{000..003}.tar`` or ``shard-*.tar`` stands for."""
+    ranges = [(m.group(1), m.group(2)) for m in RANGE.finditer(pattern)]
+    texts = RANGE.split(pattern)[::3]
+    numbers = [
+        [str(i).zfill(len(first)) for i in range(int(first), int(last) + 1)]
+        for first, last in ranges
+    ]
+    expanded = [
+        "".join(itertools.chain(*zip(texts, (*chosen, ""), strict=True)))
+        for chosen in itertools.product(*numbers)
+    ]
+    paths: list[Path] = []
+    for name in expanded:
+        path = Path(name)
+        if path.is_dir():
+            paths += sorted(path.glob("*.tar"))
+        elif any(mark in name for mark in "*?["):
+            paths += [Path(found) for found in sorted(glob(name))]
+        else:
+            paths.append(path)
+    if not paths:
+        raise HeatproofError(f"there are no files {pattern}")
+    return paths
+
+
+@source(
+    "webdataset",
+    summary="webdataset:/path/shard-{000..003}.tar, with key.jpg and key.cls or key.json",
+)
+def open_webdataset(rest: str) -> WebDatasetSource:
+    """Open ``webdataset:/path/shard-{000..003}.tar``, or a folder of tar files."""
+    return WebDatasetSource(f"webdataset:{rest}", expand(rest))
