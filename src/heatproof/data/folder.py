@@ -17,6 +17,7 @@ from heatproof.data.catalog import data
 from heatproof.data.labels import WNID, class_index, labels_of, path_and_labels
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.models.model import Model
+from heatproof.models.preprocessing import Resize
 from heatproof.tensor.noise import generator
 
 SUFFIXES = frozenset(
@@ -32,7 +33,8 @@ class ImageFolder:
     Args:
         root: The folder.
         size: Side in pixels of the images that the model takes.
-        resize: What the shorter side is resized to before the middle is cropped to ``size``.
+        resize: What the shorter side is resized to before the middle is cropped to ``size``, or
+            text such as ``square bicubic`` (see `heatproof.models.preprocessing`).
         labels: A CSV or TSV file with one line per image: its name and its class. Without it,
             subfolders are classes, and images in ``root`` itself have no label. `class_index` says
             how labels and names of subfolders are matched to classes. For a model without class
@@ -53,7 +55,7 @@ class ImageFolder:
         root: Path,
         *,
         size: int,
-        resize: int,
+        resize: int | str,
         labels: Path | None = None,
         classes: Sequence[str] | None = None,
         n_classes: int | None = None,
@@ -243,31 +245,36 @@ def read_image(path: Path, transparency: bool = True) -> Image.Image:
         raise UnreadableImage(f"{path.name}: {str(error).replace(str(path), path.name)}") from error
 
 
-def fit(image: Image.Image, size: int, resize: int) -> torch.Tensor:
-    """Resize the shorter side to `resize` and crop the middle.
+def fit(image: Image.Image, size: int, resize: int | str) -> torch.Tensor:
+    """Resize an image and crop the middle.
 
     An image that already has the right size is taken as it is.
 
     Args:
         image: An RGB image.
         size: Side of the result in pixels.
-        resize: Length of the shorter side before cropping.
+        resize: Length of the shorter side before cropping, or text such as ``square bicubic`` (see
+            `heatproof.models.preprocessing`).
 
     Returns:
         Pixels ``(3, size, size)`` in [0, 1].
     """
-    pixels = np.asarray(crop_middle(image, size, resize, Image.Resampling.BILINEAR))
+    pixels = np.asarray(crop_middle(image, size, resize))
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255
 
 
 def crop_middle(
-    image: Image.Image, size: int, resize: int, resample: Image.Resampling
+    image: Image.Image, size: int, resize: int | str, resample: Image.Resampling | None = None
 ) -> Image.Image:
-    """Resize the shorter side of a picture and crop the middle; see `fit`."""
+    """Resize a picture and crop the middle; see `fit`. ``resample`` replaces the interpolation."""
     if image.size == (size, size):
         return image
+    how = Resize.parse(resize, size)
+    resample = Image.Resampling[how.interpolation.upper()] if resample is None else resample
     shorter = min(image.size)
-    width, height = (max(resize, int(resize * side / shorter)) for side in image.size)
+    width, height = (max(how.side, int(how.side * side / shorter)) for side in image.size)
+    if how.square:
+        width = height = how.side
     left = round((width - size) / 2)
     top = round((height - size) / 2)
     resized = image.resize((width, height), resample)

@@ -97,7 +97,7 @@ def method_from_folder(folder: Path) -> tuple[Callable[..., Tensor], str]:
     return pictured, digest
 
 
-def _picture(path: Path, size: int, resize: int) -> Tensor:  # (size, size)
+def _picture(path: Path, size: int, resize: int | str) -> Tensor:  # (size, size)
     """Read a grey picture as a map in [0, 1], fitted to the model like an image."""
     try:
         with Image.open(path, formats=("PNG",)) as image:
