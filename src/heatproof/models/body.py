@@ -188,7 +188,11 @@ def _with_first(output: Any, h: Tensor) -> Any:
 def _calls(module: nn.Module, example: Tensor) -> list[nn.Module]:
     """Return all modules in the order in which they finish."""
     called: list[nn.Module] = []
-    handles = [m.register_forward_hook(lambda m, *_: called.append(m)) for m in module.modules()]
+    handles = [
+        m.register_forward_hook(lambda m, *_: called.append(m))
+        for m in module.modules()
+        if not isinstance(m, torch.jit.ScriptModule)  # they take no hooks
+    ]
     try:
         module(example)
     finally:
@@ -293,6 +297,9 @@ def _trace(module: nn.Module, layers: Sequence[str] | None, example: Tensor) -> 
     traced = _Tracer(wrappers(module)).trace(root)
     image = next(n for n in traced.nodes if n.op == "placeholder")
     steps = [n for n in traced.nodes if n.op.startswith("call")]
+    (result,) = next(n for n in traced.nodes if n.op == "output").args
+    if result in steps:  # what comes after the logits is no part of them
+        steps = steps[: steps.index(result) + 1]
     names = _distinct([_name(n) for n in steps])
     cuts = _single_edges(image, steps)
     aliases = _container_ends(names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
@@ -59,11 +60,10 @@ def returning_logits(
     Raises:
         HeatproofError: If the outputs have no such part.
     """
-    key = _key(outputs, output, name)
-    _part(outputs, key, name)
+    read = _reader(outputs, _key(outputs, output, name), name)
 
     def select(_module: nn.Module, _inputs: object, outputs: Any) -> Any:
-        return _part(outputs, key, name)
+        return read(outputs)
 
     if isinstance(module, torch.jit.ScriptModule):
         chosen: nn.Module = nn.Sequential(OrderedDict(net=module))  # it cannot be copied
@@ -83,7 +83,7 @@ def _key(outputs: object, output: str | int | None, name: str) -> str | int:
                 f"{name} returns a tensor, which has no output {output!r}: leave output= out"
             )
         return output
-    if hasattr(outputs, "logits") or (isinstance(outputs, Mapping) and "logits" in outputs):
+    if "logits" in _parts(outputs) or hasattr(outputs, "logits"):
         return "logits"
     if "last_hidden_state" in _parts(outputs):
         raise HeatproofError(
@@ -104,21 +104,20 @@ def _key(outputs: object, output: str | int | None, name: str) -> str | int:
     )
 
 
-def _part(outputs: Any, key: str | int, name: str) -> Any:
-    """Return one part of a network's outputs, by its key, attribute or index."""
-    readers: tuple[Callable[[], Any], ...] = (
-        lambda: outputs[key],
-        lambda: getattr(outputs, str(key)),
-    )
-    if isinstance(key, str):
-        readers = readers[::-1]
-    for read in readers:
-        try:
-            part = read()
-        except (KeyError, IndexError, TypeError, AttributeError):
-            continue
-        if part is not None and not callable(part):
-            return part
+def _reader(outputs: Any, key: str | int, name: str) -> Callable[[Any], Any]:
+    """Return the function that takes one part of outputs like these.
+
+    Raises:
+        HeatproofError: If there is no such part.
+    """
+    by_item = isinstance(key, int) or isinstance(outputs, Mapping)
+    read: Callable[[Any], Any] = itemgetter(key) if by_item else attrgetter(str(key))
+    try:
+        part = read(outputs)
+    except (KeyError, IndexError, TypeError, AttributeError):
+        part = None
+    if isinstance(part, Tensor):
+        return read
     listed = ", ".join(f"{key!r} {shape}" for key, shape in _parts(outputs).items())
     raise HeatproofError(
         f"{name} returns a {type(outputs).__name__} without {key!r}; it has: {listed or 'nothing'}"
