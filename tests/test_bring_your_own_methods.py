@@ -20,7 +20,16 @@ def test_the_code_in_the_page_runs(tmp_path, monkeypatch, capsys):
         exec(compile(block, PAGE.name, "exec"), names)
     printed = capsys.readouterr().out
     assert names["maps"].shape == (8, 32, 32)
-    expected = ["Saliency", "LayerGradCam", "EigenCAM", "LayerCAM", "Gradient", "lrp", "saliency", "file:maps"]
+    expected = [
+        "Saliency",
+        "LayerGradCam",
+        "EigenCAM",
+        "LayerCAM",
+        "Gradient",
+        "lrp",
+        "saliency",
+        "file:maps",
+    ]
     for name in [*expected, "captum occlusion", "my ig", "absolute"]:
         assert name in printed
     assert len(blocks) == 9

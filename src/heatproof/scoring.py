@@ -16,9 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from heatproof.bench.calibration import Pace
+from heatproof.bench.parts import Journal
 from heatproof.bench.plan import Plan, Record, Task
-from heatproof.bench.runner import TaskRunner
 from heatproof.bench.store import Store
+from heatproof.bench.task_runner import TaskRunner
 from heatproof.data.base import Data, Sample
 from heatproof.data.catalog import Batch
 from heatproof.data.reference import Reference
@@ -154,10 +156,12 @@ class Scorer:
         batch = Batch(
             list(ids), images.to(self.model.device, self.model.dtype), list(labels), None, {}
         )
-        runner = TaskRunner(plan, task, task.records, self._store)
+        journal = Journal(self._store, task, batch, size)
+        runner = TaskRunner(plan, task, task.records, self._store, journal, Pace())
         with self.model.passes.batches_of(size):
             runner.run(batch, size)
-        rows = {row["sample"]: row for row in runner.rows.rows}
+        journal.clear()
+        rows = {row["sample"]: row for row in runner.progress.rows}
         found = [rows[sample] for sample in ids]
         if all(row["status"] == "failed" for row in found):
             raise HeatproofError(found[0]["message"])
@@ -166,7 +170,7 @@ class Scorer:
 
 
 def _check_images(model: Model, images: Tensor) -> None:
-    shape = (len(model.mean), model.size, model.size)
+    shape = model.image_shape
     if images.ndim != 4 or not len(images) or tuple(images.shape[1:]) != shape:
         raise HeatproofError(
             f"{model.name} takes images of shape (B, {', '.join(map(str, shape))}) in its input "

@@ -71,7 +71,8 @@ def _channels(subject: ModelView, model: Model) -> list[int]:
     is_network = subject.view.is_plain or subject.view.is_fine_tuned
     if not is_network or "cam" not in model.landmarks:
         return []
-    return chosen_channels(model.tail("cam").passes.zero_activation().shape[1])
+    tail = model.tail("cam")
+    return chosen_channels(tail.channels_first(tail.passes.zero_activation()).shape[1])
 
 
 def _git_revision() -> str | None:

@@ -108,7 +108,8 @@ class TaskRunner:
             clean, features = self._model.passes.logits_and_activation(batch.x, last)
         self._pace.forward[self._task.subject] = self.speed.forward
         images = self._model.denormalize(batch.x)
-        self.kept.add_clean(start, clean, images, features if spatial else None)
+        peaks_of = self._model.tail("cam").channels_first(features) if spatial else None
+        self.kept.add_clean(start, clean, images, peaks_of)
         for targets, same in self._by_target(records, batch, clean).items():
             self._evaluate_targets(batch, start, same, targets, clean)
 

@@ -16,6 +16,7 @@ from heatproof.bench.plan import Plan
 from heatproof.cli.terminal import console, duration, make_table, print_plain
 from heatproof.data.grids import Grids
 from heatproof.errors import join_limited
+from heatproof.models.preprocessing import Resize
 from heatproof.protocols import PROTOCOLS
 from heatproof.report.run_data import Run
 
@@ -207,10 +208,11 @@ def print_validated(spec: str, plan: Plan) -> None:
         f"{spec} is valid: {_planned_counts(plan)}, {results} results in {len(plan.tasks)} tasks"
     )
     for subject, model in {task.subject: task.model for task in plan.tasks}.items():
+        resized = Resize.parse(model.resize, model.size).text
         mean = ", ".join(f"{value:.3g}" for value in model.mean.flatten().tolist())
         std = ", ".join(f"{value:.3g}" for value in model.std.flatten().tolist())
         print_plain(
-            f"{subject.title}: {model.size} px (shorter side resized to {model.resize}, then the "
+            f"{subject.title}: {model.size} px ({resized}, then the "
             f"centre cropped), mean {mean}, std {std}, {model.n_classes} classes"
         )
 

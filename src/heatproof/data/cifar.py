@@ -108,7 +108,7 @@ class Cifar:
         split: str = "test",
         *,
         size: int = 32,
-        resize: int = 32,
+        resize: int | str = 32,
         names: Sequence[str] | None = None,
         limit: int | None = None,
     ):

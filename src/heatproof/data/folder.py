@@ -27,7 +27,8 @@ class ImageFolder:
     Args:
         root: The folder.
         size: Side in pixels of the images that the model takes.
-        resize: What the shorter side is resized to before the middle is cropped to ``size``.
+        resize: What the shorter side is resized to before the middle is cropped to ``size``, or
+            text such as ``square bicubic`` (see `heatproof.models.preprocessing`).
         labels: A CSV or TSV file with one line per image: its name and its class. Without it,
             subfolders are classes, and images in ``root`` itself have no label. `class_index` says
             how labels and names of subfolders are matched to classes. For a model without class
@@ -48,7 +49,7 @@ class ImageFolder:
         root: Path,
         *,
         size: int,
-        resize: int,
+        resize: int | str,
         labels: Path | None = None,
         classes: Sequence[str] | None = None,
         n_classes: int | None = None,

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from heatproof.data.base import UnreadableImage
 from heatproof.files import escape_name
+from heatproof.models.preprocessing import Resize
 
 # Only formats that Pillow decodes by itself: EPS, for example, would start Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
@@ -106,8 +107,8 @@ def _check_pixels(size: tuple[int, int], name: str) -> None:
         )
 
 
-def fit(image: Image.Image, size: Size, resize: int) -> Tensor:
-    """Resize the shorter side to `resize` and crop the middle.
+def fit(image: Image.Image, size: Size, resize: int | str) -> Tensor:
+    """Resize an image and crop the middle.
 
     Where height and width of the result differ, the image is resized until it covers a rectangle of
     the same shape, whose shorter side is `resize`. An image that already has the right size is
@@ -116,7 +117,8 @@ def fit(image: Image.Image, size: Size, resize: int) -> Tensor:
     Args:
         image: An image of C channels: one (mode L), three or four.
         size: Side of the result in pixels, or height and width.
-        resize: Length of the shorter side before cropping.
+        resize: Length of the shorter side before cropping, or text such as ``square bicubic`` (see
+            `heatproof.models.preprocessing`).
 
     Returns:
         Pixels ``(C, H, W)`` in [0, 1].
@@ -124,7 +126,7 @@ def fit(image: Image.Image, size: Size, resize: int) -> Tensor:
     Raises:
         UnreadableImage: If it is so long and narrow that it would need too much memory.
     """
-    return to_tensor(crop_middle(image, size, resize, Image.Resampling.BILINEAR))
+    return to_tensor(crop_middle(image, size, resize))
 
 
 def to_tensor(image: Image.Image) -> Tensor:
@@ -135,18 +137,22 @@ def to_tensor(image: Image.Image) -> Tensor:
 
 
 def crop_middle(
-    image: Image.Image, size: Size, resize: int, resample: Image.Resampling
+    image: Image.Image, size: Size, resize: int | str, resample: Image.Resampling | None = None
 ) -> Image.Image:
-    """Resize the shorter side of a picture and crop the middle; see `fit`."""
+    """Resize a picture and crop the middle; see `fit`. ``resample`` replaces the interpolation."""
     height, width = (size, size) if isinstance(size, int) else size
     if image.size == (width, height):
         return image
     shorter = min(height, width)
-    covered = (round(resize * width / shorter), round(resize * height / shorter))
+    how = Resize.parse(resize, shorter)
+    resample = Image.Resampling[how.interpolation.upper()] if resample is None else resample
+    covered = (round(how.side * width / shorter), round(how.side * height / shorter))
     # The side that has to grow most decides; the other one reaches beyond what is covered.
     along = 0 if covered[0] * image.height >= covered[1] * image.width else 1
     scaled = (int(covered[along] * side / image.size[along]) for side in image.size)
     across, down = (max(least, side) for least, side in zip(covered, scaled, strict=True))
+    if how.square:
+        across, down = covered
     _check_pixels((across, down), f"an image of {image.width}×{image.height}, resized")
     left = round((across - width) / 2)
     top = round((down - height) / 2)
@@ -158,7 +164,7 @@ def fit_any(
     image: object,
     name: str,
     shape: tuple[int, int, int] | None = None,
-    resize: int = 0,
+    resize: int | str = 0,
     normalized: Normalization | None = None,
 ) -> Tensor:
     """Fit any kind of image to a model.
@@ -335,7 +341,7 @@ def _check_shape(image: Tensor, shape: tuple[int, int, int] | None, name: str) -
 
 
 def fit_mask(
-    mask: object, name: str, shape: tuple[int, int, int] | None = None, resize: int = 0
+    mask: object, name: str, shape: tuple[int, int, int] | None = None, resize: int | str = 0
 ) -> Tensor:
     """Fit a mask to a model as `fit_any` does its image; pixels other than 0 are the object.
 

@@ -241,7 +241,7 @@ class SourceData:
         return Sample(self.ids[index], image, self.labels[index], mask)
 
     @property
-    def _fit(self) -> tuple[tuple[int, int, int] | None, int]:
+    def _fit(self) -> tuple[tuple[int, int, int] | None, int | str]:
         if self.model is None:
             return None, 0
         return self.model.image_shape, self.model.resize

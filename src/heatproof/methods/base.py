@@ -119,7 +119,7 @@ def noise_scale(model: Model, x: Tensor, unit: NoiseUnit) -> Tensor | float:
         low, high = model.input_range
         return (high - low).to(x)
     flat = x.flatten(1)
-    return (flat.amax(1) - flat.amin(1)).reshape(-1, 1, 1, 1)
+    return (flat.amax(1) - flat.amin(1)).reshape(-1, *[1] * (x.ndim - 1))
 
 
 @dataclass(frozen=True)
@@ -492,7 +492,9 @@ class Expression:
 
     def cost_on(self, model: Model) -> tuple[int, int] | None:
         """Return forward and backward passes per image of a model, by itself; None if unknown."""
-        channels, *sides = model.shape(self.layer)
+        tail = model.tail(self.layer)
+        activation = tail.channels_first(tail.passes.zero_activation())
+        channels, *sides = activation.shape[1:]
         return self._cost(channels, sides[-1] if sides else 1)
 
     def _cost(self, channels: int, side: int) -> tuple[int, int] | None:

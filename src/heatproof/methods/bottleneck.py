@@ -13,6 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from heatproof.errors import NotApplicable
 from heatproof.methods.base import method
 from heatproof.methods.notes import MapNotes
 from heatproof.models.model import Model
@@ -86,10 +87,15 @@ def iba(
         copies: Noisy copies per step.
         lr: The learning rate.
     """
+    kernel = gaussian(5, 1.0)
+    if min(x.shape[2:]) <= len(kernel) // 2:
+        raise NotApplicable(
+            f"iba smooths features with a kernel of {len(kernel)}, too wide for the {x.shape[2]}×"
+            f"{x.shape[3]} of {model.start_layer}; name an earlier layer"
+        )
     mean = prepared["mean"].to(x)
     active = prepared["active"].to(x)
     std = prepared["std"].to(x).clamp(min=SMALLEST)
-    kernel = gaussian(5, 1.0)
     alpha = torch.full_like(x, 5.0).requires_grad_()
     optimiser = torch.optim.Adam([alpha], lr=lr)
     capacity = torch.zeros_like(x)

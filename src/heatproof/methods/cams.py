@@ -37,7 +37,8 @@ def gradcam(
     score: ScoreName = "logit",
 ) -> Tensor:
     """Features weighted by their mean gradient; positive part."""
-    return _weighted(x, batch.gradient(score).mean((2, 3)))
+    weights = model.channels_first(batch.gradient(score)).mean((2, 3))
+    return _weighted(model.channels_first(x), weights)
 
 
 @cam("gradcam++", paper="Chattopadhay et al. 2018")
@@ -55,7 +56,8 @@ def gradcam_plus_plus(
 
     ``compat=torchcam`` leaves out the division, as that library does.
     """
-    g = batch.gradient(score)
+    x = model.channels_first(x)
+    g = model.channels_first(batch.gradient(score))
     if compat == "torchcam":
         alpha = g**2
     else:
@@ -75,7 +77,8 @@ def xgradcam(
     score: ScoreName = "logit",
 ) -> Tensor:
     """Features weighted by their gradient, averaged where they are active."""
-    g = batch.gradient(score)
+    x = model.channels_first(x)
+    g = model.channels_first(batch.gradient(score))
     return _weighted(x, (x * g).sum((2, 3)) / (x.sum((2, 3)) + 1e-8))
 
 
@@ -90,7 +93,8 @@ def layercam(
     score: ScoreName = "logit",
 ) -> Tensor:
     """Features times the positive part of their gradient, position by position."""
-    return (x * batch.gradient(score).relu()).sum(1).relu()
+    gradient = model.channels_first(batch.gradient(score))
+    return (model.channels_first(x) * gradient.relu()).sum(1).relu()
 
 
 _STD: dict[NoiseUnit, float] = {"range": 0.15, "absolute": 0.3}
@@ -139,8 +143,10 @@ def smooth_gradcam_plus_plus(
     passes = []
     for i in range(n):
         noisy = image + width * rng.normal(f"noise {i}", image.shape[1:]).to(image)
-        passes.append(model.root.gradient(noisy, target, model.start_layer, score))
-    return smoothed(x, passes, compat)
+        noisy_pass = model.root.gradient(noisy, target, model.start_layer, score)
+        activation, gradient = map(model.channels_first, noisy_pass[1:])
+        passes.append(Pass(noisy_pass.logits, activation, gradient))
+    return smoothed(model.channels_first(x), passes, compat)
 
 
 def smoothed(features: Tensor, passes: Sequence[Pass], compat: str | None) -> Tensor:
@@ -190,20 +196,24 @@ def ablationcam(
     if score == "logit":
         note_sign(notes, logits, target, reversed_map=compat == "rao")
     clean = score_of(logits, target)
-    channels_last = x.permute(0, 2, 3, 1).contiguous()  # the layout that passes are computed in
+    features = model.channels_first(x)
+    first = features is x  # not tokens, and not channels last already
+    # The layout that passes are computed in.
+    channels_last = (x.permute(0, 2, 3, 1) if first else x).contiguous()
     without = []
     last_sample = torch.empty(0, dtype=torch.long)
-    for sample, channel in model.passes.chunks(len(x), x.shape[1]):
+    for sample, channel in model.passes.chunks(len(x), features.shape[1]):
         # The rows of the last chunk, restored, are reused if the samples are the same.
         if not torch.equal(sample, last_sample):
             last_sample = sample
             ablated = channels_last[sample]
             row = torch.arange(len(sample))
-        ablated[row, :, :, channel] = 0
-        without.append(score_of(model.logits(ablated.permute(0, 3, 1, 2)), target[sample]))
-        ablated[row, :, :, channel] = channels_last[sample, :, :, channel]
+        ablated[row, ..., channel] = 0
+        logits = model.logits(ablated.permute(0, 3, 1, 2) if first else ablated)
+        without.append(score_of(logits, target[sample]))
+        ablated[row, ..., channel] = channels_last[sample, ..., channel]
     drops = clean[:, None] - torch.cat(without).reshape(len(x), -1)
-    return _weighted(x, drops / clean[:, None] if compat == "rao" else drops)
+    return _weighted(features, drops / clean[:, None] if compat == "rao" else drops)
 
 
 @cam("scorecam", paper="Wang et al. 2020", needs=("image", "channels"), cost=_channels)
@@ -222,6 +232,7 @@ def scorecam(
     A constant channel has no weight; ``compat=rao`` divides by its range, zero, all the same.
     """
     score_of = score_function(score)
+    x = model.channels_first(x)
     flat = x.amax((2, 3)) == x.amin((2, 3))
     weights = []
     for sample, channel in model.passes.chunks(len(x), x.shape[1]):

@@ -98,7 +98,14 @@ class Explainer:
             raw = self._moment(expression, batch.x, notes)
         else:
             raw = self._call(expression, batch, notes)
-        return _checked(raw, batch.x, expression)
+        return self._checked(raw, batch.x, expression)
+
+    def _checked(self, raw: object, h: Tensor, expression: Expression) -> Tensor:
+        """Check what a method returned at a layer; tokens become a grid, channels are reduced."""
+        tail = self.model.tail(expression.layer)
+        if isinstance(raw, Tensor) and raw.shape == h.shape:
+            raw = tail.channels_first(raw)
+        return _checked(raw, tail.channels_first(h), expression)
 
     def _call(self, expression: Expression, batch: LayerBatch, notes: MapNotes) -> Tensor:
         """Call the method on a batch at its layer."""
@@ -148,7 +155,7 @@ class Explainer:
                 noisy = h + width * self.rng.normal(f"noise {i}", h.shape[1:]).to(h)
                 noisy_batch = ModelBatch(tail, noisy, self.batch.target)
                 raw = self._call(expression, noisy_batch.at("input"), copy)
-                _checked(raw, h, expression)
+                self._checked(raw, h, expression)
                 raw = raw.detach().float()
                 first = first.to(raw) + raw / noise.n
                 second = second.to(raw) + raw**2 / noise.n
@@ -220,17 +227,49 @@ def check_applicable(expression: Expression, model: Model, has_silhouettes: bool
     except NotApplicable as error:
         instead = ""
         if is_vit(model.module):
-            instead = "; vit-gradcam and chefer are for vision transformers, ixg works on any model"
+            instead = (
+                "; vit-gradcam and chefer are for vision transformers, ixg works on any model, and "
+                f"CAMs at a block that you name: gradcam@{_last_block(model)}"
+            )
         raise NotApplicable(f"{expression.label} does not apply: {error}{instead}") from None
     if entry.layers == "input" and layer != "input":
         raise NotApplicable(
             f"{expression.label} does not apply: it is defined at the input only; write {entry.id}"
         )
+    if layer != "input":
+        _check_positions(expression, model)
     if entry.applies and (reason := entry.applies(model.tail(expression.layer))):
         raise NotApplicable(f"{expression.label} does not apply: {reason}")
     if "silhouette" in entry.needs and not has_silhouettes:
         raise NotApplicable(
             f"{expression.label} needs data with silhouettes of the object, such as paperbirds"
+        )
+
+
+def _last_block(model: Model) -> str:
+    """Return the last block of a plain ViT whose patches still matter: one comes after it."""
+    blocks = [layer for layer in model.layers if layer.startswith("block")]
+    return blocks[-2] if len(blocks) > 1 else "tokens"
+
+
+ON_TOKENS = frozenset({"gradient", "cam", "yours"})  # families that need no (B, C, h, w)
+
+
+def _check_positions(expression: Expression, model: Model) -> None:
+    """Check that a layer has positions, and that the method takes them as they are.
+
+    Raises:
+        NotApplicable: If it does not.
+    """
+    try:
+        grid = model.grid(expression.layer)
+    except NotApplicable as error:
+        raise NotApplicable(f"{expression.label} does not apply: {error}") from None
+    if grid is not None and expression.entry.family not in ON_TOKENS:
+        raise NotApplicable(
+            f"{expression.label} does not apply: {model.layer_name(expression.layer)} has "
+            f"{grid.text}, and the method is for features (C, h, w); write "
+            f"{expression.entry.id}@input, or gradcam@{expression.layer}"
         )
 
 

@@ -137,7 +137,8 @@ def integrated_gradients(
     """
     if rule == "trapezoid" and steps < 2:
         raise HeatproofError("ig(rule=trapezoid) needs at least 2 steps, the two ends of the line")
-    alpha, weight = (torch.from_numpy(v).to(x).reshape(-1, 1, 1, 1) for v in _nodes(steps, rule))
+    ones = [1] * (x.ndim - 1)
+    alpha, weight = (torch.from_numpy(v).to(x).reshape(-1, *ones) for v in _nodes(steps, rule))
     path = model.passes.to_layout(x - start)
     total = x.new_zeros(())
     starts_at_zero = start.stride(0) == 0 and not start[:1].any()

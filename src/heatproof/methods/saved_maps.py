@@ -194,7 +194,7 @@ def _stacked(path: Path, maps: list[Tensor | None]) -> Tensor:  # (B, h, w) or (
 # Reading
 
 
-def _picture(path: Path, size: int, resize: int) -> Tensor:  # (size, size)
+def _picture(path: Path, size: int, resize: int | str) -> Tensor:  # (size, size)
     """Read a grey picture as a map in [0, 1], fitted to the model like an image."""
     try:
         with Image.open(path, formats=("PNG",)) as image:

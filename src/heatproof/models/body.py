@@ -6,6 +6,7 @@ from a layer's activation gives exactly what the network gives.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -137,6 +138,10 @@ class Hooked:
                     "remove noise and dropout from it"
                 )
             for i, layer in enumerate(self.layers[1:], 1):
+                if not isinstance(self.run(example, 0, i)[0], Tensor):
+                    raise HeatproofError(
+                        f'layer "{layer}" does not return a tensor; name another layer'
+                    )
                 if not torch.equal(self.run(self.run(example, 0, i)[0], i)[0], logits):
                     raise HeatproofError(
                         f'layer "{layer}" does not separate the network: '
@@ -147,9 +152,13 @@ class Hooked:
         self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()
     ) -> tuple[Tensor, dict[int, Tensor]]:
         seen: dict[int, Tensor] = {start: h} if start in watch else {}
-        handles = [self._hooks[start - 1](lambda *_: h.clone())] if start else []
+        handles = (
+            [self._hooks[start - 1](lambda m, a, out: _with_first(out, h.clone()))] if start else []
+        )
         for i in {*watch, *([stop] if stop else [])} - {start, 0}:
-            handles.append(self._hooks[i - 1](lambda m, a, out, i=i: seen.__setitem__(i, out)))
+            handles.append(
+                self._hooks[i - 1](lambda m, a, out, i=i: seen.__setitem__(i, first_tensor(out)))
+            )
         try:
             logits = self.module(self._image.expand(len(h), -1, -1, -1).to(h) if start else h)
         finally:
@@ -166,10 +175,24 @@ class Hooked:
         return None
 
 
+def first_tensor(output: Any) -> Any:
+    """Return what a module computes: its output, or the first of several."""
+    return output[0] if isinstance(output, tuple) and output else output
+
+
+def _with_first(output: Any, h: Tensor) -> Any:
+    """Replace what a module computes."""
+    return (h, *output[1:]) if isinstance(output, tuple) else h
+
+
 def _calls(module: nn.Module, example: Tensor) -> list[nn.Module]:
     """Return all modules in the order in which they finish."""
     called: list[nn.Module] = []
-    handles = [m.register_forward_hook(lambda m, *_: called.append(m)) for m in module.modules()]
+    handles = [
+        m.register_forward_hook(lambda m, *_: called.append(m))
+        for m in module.modules()
+        if not isinstance(m, torch.jit.ScriptModule)  # they take no hooks
+    ]
     try:
         module(example)
     finally:
@@ -274,9 +297,10 @@ def _trace(module: nn.Module, layers: Sequence[str] | None, example: Tensor) -> 
     traced = _Tracer(wrappers(module)).trace(root)
     image = next(n for n in traced.nodes if n.op == "placeholder")
     steps = [n for n in traced.nodes if n.op.startswith("call")]
-    names = _distinct(
-        [str(n.target).removeprefix("net.") if n.op == "call_module" else n.name for n in steps]
-    )
+    (result,) = next(n for n in traced.nodes if n.op == "output").args
+    if result in steps:  # what comes after the logits is no part of them
+        steps = steps[: steps.index(result) + 1]
+    names = _distinct([_name(n) for n in steps])
     cuts = _single_edges(image, steps)
     aliases = _container_ends(names)
     if layers is not None:
@@ -317,6 +341,24 @@ def _first_output(part: nn.Module, h: Tensor) -> tuple[Any, bool]:
         out = part(h)
         writes = h._version != version or not torch.equal(h, before)
         return (part(before) if writes else out), writes
+
+
+_READS = (getattr, operator.getitem)  # they take a part of what a step returns
+
+
+def _name(step: fx.Node) -> str:
+    """Return a name that a user knows: a module's path, or a function.
+
+    What is taken from the output of another step is named after that step.
+    """
+    if step.op == "call_module":
+        return str(step.target).removeprefix("net.")
+    if step.target not in _READS or not isinstance(step.args[0], fx.Node):
+        return step.name
+    source = step.args[0]
+    before = _name(source) if source.op.startswith("call") else "input"
+    part = step.args[1] if step.target is getattr else "item"
+    return f"{before}.{part}"
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Plain vision transformers of timm and torchvision, converted to ours (``models/vit.py``).
+"""Plain vision transformers of libraries, converted to ours (``models/vit.py``).
 
 They have the same weights under our names. No library is imported: a module's class says where it
 comes from.
@@ -25,12 +25,14 @@ class Library(NamedTuple):
     """How a library builds and names a vision transformer.
 
     Attributes:
+        classes: The classes of its vision transformers.
         mark: A name that only its weights have.
         names: Pairs of a pattern and our name, applied in this order; blocks still count from 0.
         shape: Returns the arguments of our ``vit``, with the width of the hidden layer.
         other: Returns what cannot be seen from the weights, and whether the network has it.
     """
 
+    classes: tuple[str, ...]
     mark: str
     names: tuple[tuple[str, str], ...]
     shape: Callable[[Any], dict[str, Any]]
@@ -69,8 +71,20 @@ def _torchvision_shape(net: Any) -> dict[str, Any]:
     }
 
 
+def _transformers_shape(net: Any) -> dict[str, Any]:
+    config = net.config
+    return {
+        "size": config.image_size,
+        "patch": config.patch_size,
+        "heads": config.num_attention_heads,
+        "hidden": config.intermediate_size,
+        "depth": config.num_hidden_layers,
+    }
+
+
 LIBRARIES = {
     "timm": Library(
+        ("VisionTransformer",),
         "patch_embed.proj.weight",
         (
             (r"^blocks\.(\d+)\.", r"block\1."),
@@ -81,6 +95,7 @@ LIBRARIES = {
         _timm_other,
     ),
     "torchvision": Library(
+        ("VisionTransformer",),
         "conv_proj.weight",
         (
             (r"^encoder\.layers\.encoder_layer_(\d+)\.", r"block\1."),
@@ -98,12 +113,40 @@ LIBRARIES = {
         _torchvision_shape,
         lambda net: {},
     ),
+    "transformers": Library(  # with the names of its versions 4 and 5
+        (
+            "ViTForImageClassification",
+            "DeiTForImageClassification",
+            "DeiTForImageClassificationWithTeacher",
+        ),
+        "vit.embeddings.cls_token",
+        (
+            (r"^(vit|deit)\.", ""),
+            (r"^(encoder\.layer|layers)\.(\d+)\.", r"block\2."),
+            (r"^(block\d+)\.layernorm_before\.", r"\1.norm1."),
+            (r"^(block\d+)\.layernorm_after\.", r"\1.norm2."),
+            (
+                r"^(block\d+)\.attention\.(?:attention\.)?([qkv])(?:uery|ey|alue|_proj)\.",
+                r"\1.attn.\2.",
+            ),
+            (r"^(block\d+)\.attention\.(o_proj|output\.dense)\.", r"\1.attn.proj."),
+            (r"^(block\d+)\.(intermediate\.dense|mlp\.fc1)\.", r"\1.mlp.fc1."),
+            (r"^(block\d+)\.(output\.dense|mlp\.fc2)\.", r"\1.mlp.fc2."),
+            (r"^embeddings\.patch_embeddings\.projection\.", "tokens.proj."),
+            (r"^embeddings\.cls_token$", "tokens.cls_token"),
+            (r"^embeddings\.position_embeddings$", "tokens.pos_embed"),
+            (r"^layernorm\.", "norm."),
+            (r"^classifier\.", "head."),
+        ),
+        _transformers_shape,
+        lambda net: {},
+    ),
 }
 UNSUPPORTED = {  # in names of weights
     r"\.ls[12]\.": "LayerScale",
     r"\.[qk]_norm\.": "norms of queries and keys",
     r"^reg_token": "register tokens",
-    r"^dist_token|^head_dist": "a distillation token",
+    r"^dist_token|^head_dist|distillation_token": "a distillation token",
     r"^norm_pre\.": "a norm before the blocks",
     r"^fc_norm\.": "a norm after the pooling",
     r"^attn_pool\.": "pooling by attention",
@@ -136,7 +179,9 @@ def as_canonical(module: nn.Module) -> tuple[nn.Module, str]:
 
 
 def canonical(module: nn.Module) -> nn.Sequential:
-    """Build our vision transformer with the weights of a library's, in the same memory.
+    """Build our vision transformer with the weights of a library's.
+
+    They are in the same memory, except queries, keys and values that a library keeps apart.
 
     Raises:
         NotApplicable: If the module is not a plain vision transformer, or the two differ.
@@ -144,7 +189,8 @@ def canonical(module: nn.Module) -> nn.Sequential:
     library = _library(module)
     if library is None:
         raise NotApplicable(
-            f"{type(module).__name__} is not a VisionTransformer of timm or torchvision"
+            f"{type(module).__name__} is not a VisionTransformer of timm or torchvision, nor a "
+            "ViTForImageClassification of transformers"
         )
     title = f"{type(module).__module__.partition('.')[0]}'s {type(module).__name__}"
     state = module.state_dict()
@@ -184,7 +230,9 @@ def _unsupported(module: nn.Module, library: Library, state: Mapping[str, Tensor
 def _is_other_activation(module: nn.Module) -> bool:
     if isinstance(module, nn.GELU):
         return module.approximate != "none"
-    return "activation" in type(module).__module__ and not isinstance(module, nn.MultiheadAttention)
+    if isinstance(module, nn.MultiheadAttention) or type(module).__name__ == "GELUActivation":
+        return False  # transformers' name of the same function
+    return "activation" in type(module).__module__
 
 
 def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -194,7 +242,13 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _renamed(state: Mapping[str, Tensor], library: Library) -> dict[str, Tensor]:
-    return {_our_name(key, library.names): value for key, value in state.items()}
+    ours = {_our_name(key, library.names): value for key, value in state.items()}
+    for key in [key for key in ours if re.search(r"\.attn\.q\.", key)]:
+        parts = [key.replace(".attn.q.", f".attn.{part}.") for part in "qkv"]
+        if all(part in ours for part in parts):
+            merged = torch.cat([ours.pop(part) for part in parts])
+            ours[key.replace(".attn.q.", ".attn.qkv.")] = merged
+    return ours
 
 
 def _our_name(key: str, names: Iterable[tuple[str, str]]) -> str:
@@ -206,7 +260,7 @@ def _our_name(key: str, names: Iterable[tuple[str, str]]) -> str:
 def _library(module: nn.Module) -> Library | None:
     for kind in type(module).__mro__:
         package = kind.__module__.partition(".")[0]
-        if kind.__name__ == "VisionTransformer" and package in LIBRARIES:
+        if package in LIBRARIES and kind.__name__ in LIBRARIES[package].classes:
             return LIBRARIES[package]
     return None
 

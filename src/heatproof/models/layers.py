@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from heatproof.errors import NotApplicable, unknown
+from heatproof.errors import NotApplicable, join_limited, unknown
 from heatproof.models.body import Body, Landmarks
+from heatproof.models.tokens import Grid
 
 LANDMARKS = ("middle", "final", "cam")
 
@@ -22,6 +23,8 @@ class LayerTable:
         embedding: The layer that is the input of the last layer with weights.
         head: The first layer whose next step belongs to the head.
         units: The ends of convolutions and blocks, up to ``final``.
+        grids: How the activations of layers with tokens, or with channels last, form a grid.
+        flat: The layers whose activations have no positions.
     """
 
     names: Sequence[str]
@@ -29,9 +32,17 @@ class LayerTable:
     embedding: int
     head: int
     units: tuple[int, ...]
+    grids: Mapping[int, Grid] = field(default_factory=dict)
+    flat: frozenset[int] = frozenset()
 
     @classmethod
-    def from_body(cls, body: Body, roles: Landmarks) -> LayerTable:
+    def from_body(
+        cls,
+        body: Body,
+        roles: Landmarks,
+        grids: Mapping[int, Grid] | None = None,
+        flat: frozenset[int] = frozenset(),
+    ) -> LayerTable:
         """Build the table of a body, with the layers that have a special role."""
         landmarks = {
             "middle": roles.middle,
@@ -41,7 +52,9 @@ class LayerTable:
         }
         aliases = dict(body.aliases)
         aliases |= {name: index for name, index in landmarks.items() if index is not None}
-        return cls(body.layers, aliases, roles.embedding, roles.head, roles.units)
+        return cls(
+            body.layers, aliases, roles.embedding, roles.head, roles.units, grids or {}, flat
+        )
 
     def with_alias(self, alias: str, index: int) -> LayerTable:
         """Return the table with a further alias, which replaces one of the same name."""
@@ -85,6 +98,24 @@ class LayerTable:
             [*self.names[start:], *self.aliases],
             f"({model}; hp.Model(…, layers=[…]) cuts at paths of modules)",
         )
+
+    def grid(self, index: int, model: str) -> Grid | None:
+        """Return how a layer's activation forms a grid; None if it is ``(B, C, h, w)`` already.
+
+        Args:
+            index: The number of the layer.
+            model: The model's name, for the message.
+
+        Raises:
+            NotApplicable: If the activation has no positions.
+        """
+        if index in self.flat:
+            spatial = [name for i, name in enumerate(self.names) if i not in self.flat]
+            raise NotApplicable(
+                f"layer {self.names[index]} of {model} has no positions; those that have: "
+                f"{join_limited(spatial, 20)}"
+            )
+        return self.grids.get(index)
 
     def landmarks(self) -> dict[str, str]:
         """Return the layers that ``middle``, ``final`` and ``cam`` stand for, where they exist."""

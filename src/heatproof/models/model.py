@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from heatproof.errors import HeatproofError, unknown
 from heatproof.files import content_hash
 from heatproof.models import backends
+from heatproof.models.blocks import grids_of, with_blocks
 from heatproof.models.body import Body, landmarks, make_body, wrappers
 from heatproof.models.convert import as_canonical
 from heatproof.models.families import middle_of
@@ -21,33 +23,57 @@ from heatproof.models.guards import eval_mode
 from heatproof.models.layers import LayerTable
 from heatproof.models.outputs import advice, probabilities
 from heatproof.models.passes import Pass, Passes
+from heatproof.models.preprocessing import Resize
+from heatproof.models.processors import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    facts_of,
+    is_pretrained,
+    warn_of_defaults,
+)
+from heatproof.models.tokens import Grid
+from heatproof.models.vit import is_vit
+from heatproof.models.wrapping import (
+    check_half,
+    check_numbers,
+    half_advice,
+    returning_logits,
+    scripted_code,
+    unwrapped,
+)
 from heatproof.tensor.scores import Score
 from heatproof.userfile import source_of
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class Model:
     """A network with its preprocessing, cut into named layers.
 
     Args:
-        module: Maps normalized images ``(B, C, H, W)`` to logits ``(B, K)``. A plain vision
-            transformer of timm or torchvision is converted to ours (the same weights in the same
-            memory), so that its attention can be read; not where ``layers`` are named.
+        module: Maps normalized images ``(B, C, H, W)`` to logits ``(B, K)``, or to an output that
+            has ``logits``. It may be compiled, scripted or wrapped. A plain vision transformer of
+            timm, torchvision or transformers is converted to ours (the same weights, in the same
+            memory where they can be), so that its attention can be read; not where ``layers`` are
+            named.
         layers: Module paths to cut at, such as ``["layer1", "layer2"]``; by default the network is
             cut wherever it is a single chain.
         name: The name in results; by default that of the module's class.
-        size: The side of the square input, in pixels.
+        size: The side of the square input, in pixels; by default 224, or what the processor or the
+            configuration of a transformers network says.
         resize: The length that an image's shorter side is resized to before the middle is cropped;
-            by default ``size · 256/224``. An image that already has the size is not resized.
-        mean: The mean per channel of images in [0, 1]; by default ImageNet's.
-        std: The standard deviation per channel; by default ImageNet's.
+            by default ``size · 256/224``. Text can say more: ``256 bicubic``, or ``square`` where
+            both sides are resized to the size and nothing is cropped. An image that already has
+            the size is not resized.
+        mean: The mean per channel of images in [0, 1]; by default the processor's or ImageNet's.
+        std: The standard deviation per channel; by default the processor's or ImageNet's.
         classes: Names in the order of the logits; an image folder's subfolders are matched by them.
+            By default those of a transformers network, if it has any.
         aliases: Layers for the names ``middle``, ``final`` and ``cam``, where the defaults are not
             the ones you want.
         device: Where to move the module; by default it stays where it is.
         batch_size: The number of images per pass.
+        processor: The image processor of a transformers network, whose preprocessing is used.
+        output: Where the logits are in what the module returns: an attribute, a key, or an index.
+            By default it is ``logits``, if there is such a part.
 
     Raises:
         HeatproofError: If the module does not map images of this size to logits, or an argument
@@ -60,16 +86,27 @@ class Model:
         *,
         layers: Sequence[str] | None = None,
         name: str | None = None,
-        size: int = 224,
-        resize: int | None = None,
-        mean: Sequence[float] = IMAGENET_MEAN,
-        std: Sequence[float] = IMAGENET_STD,
+        size: int | None = None,
+        resize: int | str | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
         classes: Sequence[str] | None = None,
         aliases: Mapping[str, str] | None = None,
         device: str | torch.device | None = None,
         batch_size: int = 64,
+        processor: Any = None,
+        output: str | int | None = None,
     ):
         _check_module(module, layers)
+        module = unwrapped(module)
+        facts = facts_of(module, processor)
+        if is_pretrained(module) and processor is None and mean is None:
+            warn_of_defaults(name or type(module).__name__, module)
+        if size is None:
+            size = facts.size or 224
+            resize = facts.resize if resize is None else resize
+        mean = (facts.mean or IMAGENET_MEAN) if mean is None else mean
+        std = (facts.std or IMAGENET_STD) if std is None else std
         _check_preprocessing(size, resize, mean, std)
         if device is not None:
             module = module.to(device)
@@ -83,7 +120,7 @@ class Model:
         self.dtype = parameter.dtype
 
         self.size = size
-        self.resize = resize or _default_resize(size)
+        self.resize = Resize.parse(resize or _default_resize(size), size).written
         self.mean = torch.tensor(mean, device=self.device, dtype=self.dtype).reshape(-1, 1, 1)
         self.std = torch.tensor(std, device=self.device, dtype=self.dtype).reshape(-1, 1, 1)
 
@@ -93,9 +130,18 @@ class Model:
         example = self.normalize(noise)
         with eval_mode(module):
             self.layout, logits = _first_pass(self.name, module, example)
+            self.output = output  # what is taken from the module's outputs
+            if output is not None or not isinstance(logits, Tensor):
+                module = self.module = returning_logits(module, logits, output, self.name)
+                self.layout, logits = _first_pass(self.name, module, example)
+            _check_logits(self.name, logits, example)
+            check_half(self.name, module, example)
             self.body: Body = make_body(module, layers, example)
             roles = landmarks(self.body, example, middle_of(module, wrappers(module)))
-            self.layer_table = LayerTable.from_body(self.body, roles)
+            if roles.cam is None and layers is None and not is_vit(module):
+                self.body, roles = with_blocks(module, self.body, roles, example)
+            grids, flat = grids_of(module, self.body, example)
+            self.layer_table = LayerTable.from_body(self.body, roles, grids, flat)
             kind = probabilities(module, example.contiguous(memory_format=self.layout), logits)
         self.output_advice = ""  # what to do about outputs that are not logits
         if kind:
@@ -107,6 +153,8 @@ class Model:
             self.layer_table = self.layer_table.with_alias(alias, self.layer_index(layer))
 
         self.n_classes = logits.shape[1]
+        if classes is None and len(facts.classes or ()) == self.n_classes:
+            classes = facts.classes
         _check_classes(self.name, self.n_classes, classes)
         self.classes = tuple(classes) if classes is not None else None
 
@@ -186,6 +234,25 @@ class Model:
         """Return the shape of one image's activation, such as (channels, height, width)."""
         return tuple(self.tail(layer).passes.zero_activation().shape[1:])
 
+    def grid(self, layer: str) -> Grid | None:
+        """Return how a layer's tokens or channels-last features form a grid.
+
+        Returns:
+            The grid; None where activations are ``(B, C, h, w)`` already.
+
+        Raises:
+            NotApplicable: If the layer's activation has no positions.
+        """
+        return self.layer_table.grid(self.layer_index(layer), self.name)
+
+    def channels_first(self, activation: Tensor) -> Tensor:
+        """Return activations where the model starts, or gradients there, as ``(B, C, h, w)``.
+
+        Tokens without a position, such as class tokens, are dropped.
+        """
+        grid = self.grid("input") if self.start else None
+        return activation if grid is None else grid.channels_first(activation)
+
     def tail(self, layer: str) -> Model:
         """Return the network from a layer on: a model whose inputs are its activations."""
         tail = copy.copy(self)
@@ -218,7 +285,7 @@ class Model:
         model.view = view
         model.body = body
         model.size = scale * self.size
-        model.resize = scale * self.resize
+        model.resize = Resize.parse(self.resize, self.size).scaled(scale).written
         model.layer_table = self.layer_table.restricted_to(body)
         model.pass_counts = Counter()
         model.root = model
@@ -306,6 +373,10 @@ class Model:
 
         def chunks() -> Iterator[str | bytes]:
             yield repr(settings) + self.view
+            if self.output is not None:
+                yield repr(self.output)
+            if code := scripted_code(self.module):
+                yield code
             kinds = {type(m) for m in self.module.modules()}
             for kind in sorted(kinds, key=lambda t: t.__qualname__):
                 if kind.__module__.split(".")[0] != "torch":
@@ -330,18 +401,14 @@ def _default_resize(size: int) -> int:
 
 
 def _check_preprocessing(
-    size: int, resize: int | None, mean: Sequence[float], std: Sequence[float]
+    size: int, resize: int | str | None, mean: Sequence[float], std: Sequence[float]
 ) -> None:
     if not isinstance(size, int) or size < 1:
         raise HeatproofError(
             "size is the side of the square images that the network takes, in pixels, such as 224; "
             f"got {size!r}"
         )
-    if (resize or _default_resize(size)) < size:
-        raise HeatproofError(
-            f"resize={resize} is smaller than size={size}; "
-            "the image is resized first, then its middle is cropped"
-        )
+    Resize.parse(resize or _default_resize(size), size)
     if not hasattr(mean, "__len__") or not hasattr(std, "__len__"):
         raise HeatproofError(
             "mean and std have a number for each channel, such as (0.5, 0.5, 0.5); "
@@ -361,10 +428,8 @@ def _check_classes(name: str, n_classes: int, classes: Sequence[str] | None) -> 
         )
 
 
-def _first_pass(
-    name: str, module: nn.Module, example: Tensor
-) -> tuple[torch.memory_format, Tensor]:
-    """Run the network on two images; return the memory layout that it takes, and the logits.
+def _first_pass(name: str, module: nn.Module, example: Tensor) -> tuple[torch.memory_format, Any]:
+    """Run the network on two images; return the memory layout that it takes, and its outputs.
 
     Channels last is faster, but some networks cannot view such features as rows.
     """
@@ -380,18 +445,29 @@ def _first_pass(
         raise
     except Exception as error:
         raise HeatproofError(
-            f"{name} does not run on images of shape {shape}: {error}. Is size={shape[-1]} correct?"
+            f"{name} does not run on images of shape {shape}: {error}. "
+            f"{_question(example, shape[-1])}"
         ) from error
-    if not isinstance(logits, Tensor) or logits.ndim != 2:
-        got = getattr(logits, "shape", type(logits).__name__)
-        raise HeatproofError(f"{name} must return logits of shape (B, classes); got {got}")
     return layout, logits
 
 
-def _logits(module: nn.Module, example: Tensor) -> Tensor:
+def _question(example: Tensor, size: int) -> str:
+    """Ask what may be wrong with a network that does not run."""
+    half = half_advice(example)
+    return f"It is {half}" if half else f"Is size={size} correct?"
+
+
+def _check_logits(name: str, logits: object, example: Tensor) -> None:
+    if not isinstance(logits, Tensor) or logits.ndim != 2:
+        got = getattr(logits, "shape", type(logits).__name__)
+        raise HeatproofError(f"{name} must return logits of shape (B, classes); got {got}")
+    check_numbers(name, logits, example)
+
+
+def _logits(module: nn.Module, example: Tensor) -> Any:
     before = example.clone()
     with torch.no_grad():
-        logits: Tensor = module(example)
+        logits = module(example)
     if not torch.equal(example, before):
         raise HeatproofError(
             "the network writes into its input, which other passes need; "

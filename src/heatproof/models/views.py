@@ -231,6 +231,13 @@ def _cut(model: Model) -> int:
             "spatial layer before the last pooling or flattening, such as "
             'hp.Model(…, layers=["layer3", "layer4"], aliases={"cam": "layer4"})'
         )
+    tokens = model.grid("cam")
+    if tokens is not None:
+        raise NotApplicable(
+            f"{model.name} has {tokens.text} at {model.landmarks['cam']}: its blocks mix "
+            "positions, so no head can be cut off that sees one grid cell alone; grids are for "
+            "convolutional networks"
+        )
     return model.body.layers.index(model.landmarks["cam"])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from heatproof.models.download import Source
 from heatproof.models.model import Model
 from heatproof.models.nets import ASSETS
 from heatproof.models.papers import NETWORKS
+from heatproof.models.preprocessing import Resize
 from heatproof.tensor.noise import seeded
 
 RANDOM = "random"  # as weights: an untrained network, always the same
@@ -73,7 +74,7 @@ class Preprocessing(NamedTuple):
     """The preprocessing and the classes of a network, as ``Model`` takes them."""
 
     size: int
-    resize: int
+    resize: int | str
     mean: Sequence[float]
     std: Sequence[float]
     classes: Sequence[str] | None
@@ -89,8 +90,8 @@ class LibraryNetwork(NamedTuple):
 def library_model(name: str, weights: Path | None) -> Model:
     """Build a library's network with random weights, for a file's weights to be loaded into.
 
-    The preprocessing is the library's, except for the interpolation, which is bilinear here, and
-    for the networks of a paper that resizes images to another length.
+    The preprocessing is the library's; that of the networks of papers (``models/papers.py``) is
+    the papers', with bilinear interpolation.
 
     Args:
         name: Such as ``torchvision:resnet50`` or ``timm:vit_base_patch16_224``.
@@ -148,9 +149,10 @@ def _torchvision(name: str, weights: Path | None) -> LibraryNetwork:
 
     def build() -> tuple[nn.Module, Preprocessing]:
         preset = entry.transforms()
+        listed = f"torchvision:{name}" in NETWORKS
         preprocessing = Preprocessing(
             size=preset.crop_size[0],
-            resize=preset.resize_size[0],
+            resize=preset.resize_size[0] if listed else _torchvision_resize(preset),
             mean=preset.mean,
             std=preset.std,
             classes=entry.meta["categories"],
@@ -158,6 +160,35 @@ def _torchvision(name: str, weights: Path | None) -> LibraryNetwork:
         return models.get_model(name, weights=None, **_options(name, preprocessing)), preprocessing
 
     return LibraryNetwork(build, Source.at(entry.url))
+
+
+def _torchvision_resize(preset: Any) -> int | str:
+    """Return how torchvision resizes images for a network."""
+    return Resize(preset.resize_size[0], interpolation=preset.interpolation.value).written
+
+
+def _timm_resize(name: str, size: int, config: Mapping[str, Any]) -> int | str:
+    """Return how timm resizes images for a network: by crop_pct, crop_mode, interpolation."""
+    interpolation = config["interpolation"]
+    if interpolation == "random":  # timm's evaluation takes bilinear then
+        interpolation = "bilinear"
+    side = math.floor(size / config["crop_pct"])
+    mode = config.get("crop_mode", "center")
+    if mode == "border":
+        warnings.warn(
+            f"{name}: timm resizes the longer side to {side} and pads the image; here the shorter "
+            "side is resized and the middle is cropped. To do as timm, give prepared images",
+            stacklevel=6,
+        )
+    return Resize(side, mode == "squash", interpolation).written
+
+
+def _check_square(name: str, shape: Sequence[int]) -> None:
+    if shape[-1] != shape[-2]:
+        raise HeatproofError(
+            f"{name} takes images of {shape[-2]}×{shape[-1]}, and images are square here; build it "
+            "for squares: hp.Model(timm.create_model(…, img_size=224), size=224)"
+        )
 
 
 def _entry(entries: Any, file: Path) -> Any:
@@ -201,9 +232,10 @@ def _timm(name: str, weights: Path | None) -> LibraryNetwork:
         config = timm.data.resolve_model_data_config(module)
         size = config["input_size"][-1]
         listed = NETWORKS.get(f"timm:{name}")
+        _check_square(f"timm:{name}", config["input_size"])
         preprocessing = Preprocessing(
             size=size,
-            resize=listed.resize if listed else math.floor(size / config["crop_pct"]),
+            resize=listed.resize if listed else _timm_resize(f"timm:{name}", size, config),
             mean=config["mean"],
             std=config["std"],
             classes=imagenet_names() if module.num_classes == 1000 else None,

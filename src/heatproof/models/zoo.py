@@ -1,7 +1,7 @@
 """Models by name.
 
 Names are dispatched to loaders, which are registered by a whole name (``bagnet33``) or by how names
-begin (``paperbirds/``, ``torchvision:``, ``timm:``, ``file:``).
+begin (``paperbirds/``, ``torchvision:``, ``timm:``, ``hf:``, ``file:``).
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from heatproof.registry import Registry
 from heatproof.tensor.noise import seeded
 from heatproof.userfile import PREFIX, from_file, source_hash
 
+HUB = "hf:"  # how names of transformers' networks begin
 DOWNLOAD = "download"  # as weights: the published ones, from the network unless they are cached
 
 FINE_TUNING = re.compile(r"(\d+)/(.+)")
@@ -147,10 +148,12 @@ def load_model(
 
     Args:
         name: A name such as ``paperbirds/resnet``, ``bagnet33``, ``torchvision:resnet50``,
-            ``timm:vit_base_patch16_224`` or ``file:my_model.py:build``; a module or a `Model`.
+            ``timm:vit_base_patch16_224``, ``hf:google/vit-base-patch16-224``, ``hf:DIR`` or
+            ``file:my_model.py:build``; a module or a `Model`.
         weights: A local .safetensors or .pth file of tensors (never an arbitrary pickle),
             ``random`` for an untrained network, or ``download`` for the published weights. Those
-            of paperbirds ship; others are downloaded only on request, and then cached.
+            of paperbirds ship; others are downloaded only on request, and then cached. Those of
+            ``hf:`` come from its directory or the hub, by the rules of transformers.
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps`` or ``auto``; by default where the model is.
         fine_tuned_weights: Files of weights that were fine-tuned from these, by the number of
             patches and the baseline: ``{"16/zero": "fine-tuned.safetensors"}``. ``idsds`` uses
@@ -189,6 +192,8 @@ def load_model(
 
 def _weights_file(name: str | nn.Module | Model, weights: Weights) -> Path | None:
     """Return the file that weights are read from, if there is one."""
+    if isinstance(name, str) and name.startswith(HUB) and weights == DOWNLOAD:
+        return None  # transformers downloads what is not in its cache
     has_loader = isinstance(name, str) and not name.startswith(PREFIX)
     published = find_loader(str(name)).published if has_loader else None
     if published is None and weights == DOWNLOAD:
@@ -417,6 +422,14 @@ for _name in OURS:
     )
 for _package in LIBRARIES:
     loader(f"{_package}:", published=library_source)(_library)
+
+
+@loader(HUB)
+def _hub(name: str, weights: Weights) -> Model:
+    """Load ``hf:google/vit-base-patch16-224`` or ``hf:DIR``; a file's weights come later."""
+    from heatproof.models.huggingface import hf_model
+
+    return hf_model(name, trained=weights is None)
 
 
 @loader(PREFIX)
