@@ -128,8 +128,7 @@ def forecast(plan: Plan) -> Forecast:
 
 def _seconds_per_image(model: Model, batch_size: int) -> tuple[float, float]:
     """Time a forward and a backward pass."""
-    shape = (batch_size, len(model.mean), model.size, model.size)
-    x = torch.zeros(shape, device=model.device, dtype=model.dtype)
+    x = torch.zeros((batch_size, *model.image_shape), device=model.device, dtype=model.dtype)
     target = torch.zeros(batch_size, dtype=torch.long, device=model.device)
     with model.passes.batches_of(batch_size):
         forward = _timed(model.logits, x)
@@ -152,6 +151,6 @@ def _disk(task: Task, keep_maps: int) -> int:
     pixel = BYTES_PER_PIXEL + BYTES_PER_MAP_PIXEL * len(methods)
     return (
         BYTES_PER_ROW * len(task.records) * samples
-        + kept * task.model.size**2 * pixel
+        + kept * task.model.height * task.model.width * pixel
         + BYTES_PER_LOGIT * task.model.n_classes * samples
     )

@@ -24,7 +24,7 @@ class Sample:
     """One image with what is known about it."""
 
     id: str
-    image: Tensor  # (3, H, W) float32 in [0, 1]
+    image: Tensor  # (C, H, W) float32 in [0, 1]
     label: int | None = None
     silhouette: Tensor | None = None  # (H, W) bool: the pixels of the object
 
@@ -59,7 +59,7 @@ class Data(Protocol):
 class PartViews:
     """A sample's parts: the picture without each of them, and the pixels of each."""
 
-    without: Tensor  # (P, 3, H, W) uint8
+    without: Tensor  # (P, C, H, W) uint8
     masks: Tensor  # (P, K, H, W) bool: up to K instances of a part, such as two wings
 
 
@@ -91,7 +91,7 @@ class TensorData:
     """Images in memory, already of the model's size.
 
     Args:
-        images: Images of shape ``(N, 3, H, W)`` with values in [0, 1].
+        images: Images of shape ``(N, C, H, W)`` with values in [0, 1].
         labels: One class index per image, or None.
         ids: One id per image; by default its number.
         name: The name in results and reports.
@@ -130,13 +130,13 @@ class TensorData:
 def _check_images(images: Tensor) -> None:
     if not isinstance(images, Tensor) or not len(images):
         raise HeatproofError(
-            "images must be a tensor of at least one image, (N, 3, H, W) in [0, 1]"
+            "images must be a tensor of at least one image, (N, channels, H, W) in [0, 1]"
         )
-    is_rgb = images.ndim == 4 and images.shape[1] == 3 and images.is_floating_point()
-    if not is_rgb or images.min() < 0 or images.max() > 1:
+    are_images = images.ndim == 4 and images.is_floating_point()
+    if not are_images or images.min() < 0 or images.max() > 1:
         raise HeatproofError(
-            "images must be floats of shape (N, 3, H, W) in [0, 1]: before the model's "
-            "normalisation"
+            "images must be floats of shape (N, channels, H, W) in [0, 1]: before the model's "
+            f"normalisation; got {images.dtype} of shape {tuple(images.shape)}"
         )
 
 

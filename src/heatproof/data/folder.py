@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,12 +17,15 @@ from heatproof.data.base import Sample, UnreadableImage
 from heatproof.data.catalog import data
 from heatproof.data.labels import WNID, class_index, labels_of, path_and_labels
 from heatproof.errors import HeatproofError, join_limited
-from heatproof.models.model import Model
+from heatproof.models.model import Model, image_size
 from heatproof.tensor.noise import generator
 
 SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 )
+Size = int | tuple[int, int]  # the side of a square, or height and width
+Mode = Literal["L", "RGB", "RGBA"]
+MODES: dict[int, Mode] = {1: "L", 3: "RGB"}  # by the number of a model's channels
 
 
 class ImageFolder:
@@ -31,8 +35,10 @@ class ImageFolder:
 
     Args:
         root: The folder.
-        size: Side in pixels of the images that the model takes.
-        resize: What the shorter side is resized to before the middle is cropped to ``size``.
+        size: Side in pixels of the images that the model takes, or their height and width.
+        resize: What the shorter side is resized to before the middle is cropped to ``size``; see
+            `fit` for images that are not square.
+        mode: What images are read as: ``RGB``, ``L`` (grey, one channel) or ``RGBA``.
         labels: A CSV or TSV file with one line per image: its name and its class. Without it,
             subfolders are classes, and images in ``root`` itself have no label. `class_index` says
             how labels and names of subfolders are matched to classes. For a model without class
@@ -52,8 +58,9 @@ class ImageFolder:
         self,
         root: Path,
         *,
-        size: int,
+        size: Size,
         resize: int,
+        mode: Mode = "RGB",
         labels: Path | None = None,
         classes: Sequence[str] | None = None,
         n_classes: int | None = None,
@@ -71,6 +78,7 @@ class ImageFolder:
         self.root = root
         self.size = size
         self.resize = resize
+        self.mode = mode
         order = generator(seed, "folder order").permutation(len(paths))[:limit]
         self.ids: list[str] = [paths[i] for i in order]
         if labels is not None:
@@ -95,7 +103,7 @@ class ImageFolder:
         return [_stamp(f"{self.root}/{image}") for image in self.ids]
 
     def load(self, index: int) -> Sample:
-        image = read_image(self.root / self.ids[index])
+        image = read_image(self.root / self.ids[index], mode=self.mode)
         return Sample(self.ids[index], fit(image, self.size, self.resize), self.labels[index])
 
 
@@ -128,12 +136,29 @@ def _open(rest: str, model: Model, seed: int, limit: int | None = None) -> Image
         root,
         size=model.size,
         resize=model.resize,
+        mode=mode_for(model),
         labels=labels,
         classes=model.classes,
         n_classes=model.n_classes,
         limit=limit,
         seed=seed,
     )
+
+
+def mode_for(model: Model) -> Mode:
+    """Return what image files are read as for a model: RGB, or grey for one channel.
+
+    Raises:
+        HeatproofError: If the model has another number of channels.
+    """
+    channels = len(model.mean)
+    if channels not in MODES:
+        raise HeatproofError(
+            f"{model.name} takes {channels} channels, and image files have 1 or 3; give the images "
+            "as a tensor: hp.TensorData(images, labels), where images in [0, 1] have the shape "
+            f"(N, {channels}, {model.height}, {model.width})"
+        )
+    return MODES[channels]
 
 
 def list_images(root: Path) -> list[str]:
@@ -210,12 +235,13 @@ def _warn_about_labels(root: Path, images: Sequence[str]) -> None:
         )
 
 
-def read_image(path: Path, transparency: bool = True) -> Image.Image:
-    """Read an image as RGB.
+def read_image(path: Path, transparency: bool = True, mode: Mode = "RGB") -> Image.Image:
+    """Read an image in a mode, by default as RGB.
 
     Args:
         path: The file.
         transparency: Whether transparent pixels become white; if not, their colours are used.
+        mode: ``RGB``, ``L`` for grey (ITU-R 601 luma), or ``RGBA``, which keeps transparency.
 
     Raises:
         UnreadableImage: If it is broken, animated, or its values have no known range.
@@ -228,47 +254,55 @@ def read_image(path: Path, transparency: bool = True) -> Image.Image:
             image.load()
             if image.mode.startswith("I;16"):
                 deep = np.asarray(image).astype(np.float32)
-                return Image.fromarray(np.uint8(np.round(deep / 257))).convert("RGB")
+                return Image.fromarray(np.uint8(np.round(deep / 257))).convert(mode)
             if image.mode in ("I", "F"):
                 raise UnreadableImage(
                     f"{path.name}: 32-bit pixels have no known range; save it as 8 or 16 bit"
                 )
-            if transparency and image.has_transparency_data:
+            if transparency and image.has_transparency_data and mode != "RGBA":
                 page = Image.new("RGBA", image.size, "white")
-                return Image.alpha_composite(page, image.convert("RGBA")).convert("RGB")
-            return image.convert("RGB")
+                return Image.alpha_composite(page, image.convert("RGBA")).convert(mode)
+            return image.convert(mode)
     except UnreadableImage:
         raise
     except Exception as error:  # a broken file can make a decoder raise anything
         raise UnreadableImage(f"{path.name}: {str(error).replace(str(path), path.name)}") from error
 
 
-def fit(image: Image.Image, size: int, resize: int) -> torch.Tensor:
+def fit(image: Image.Image, size: Size, resize: int) -> torch.Tensor:
     """Resize the shorter side to `resize` and crop the middle.
 
-    An image that already has the right size is taken as it is.
+    Where height and width of the result differ, the image is resized until it covers a rectangle of
+    the same shape, whose shorter side is `resize`. An image that already has the right size is
+    taken as it is.
 
     Args:
-        image: An RGB image.
-        size: Side of the result in pixels.
+        image: An image of C channels: one (mode L), three or four.
+        size: Side of the result in pixels, or height and width.
         resize: Length of the shorter side before cropping.
 
     Returns:
-        Pixels ``(3, size, size)`` in [0, 1].
+        Pixels ``(C, H, W)`` in [0, 1].
     """
     pixels = np.asarray(crop_middle(image, size, resize, Image.Resampling.BILINEAR))
-    return torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255
+    channels_last = torch.from_numpy(pixels.copy()).reshape(*pixels.shape[:2], -1)
+    return channels_last.permute(2, 0, 1).float() / 255
 
 
 def crop_middle(
-    image: Image.Image, size: int, resize: int, resample: Image.Resampling
+    image: Image.Image, size: Size, resize: int, resample: Image.Resampling
 ) -> Image.Image:
     """Resize the shorter side of a picture and crop the middle; see `fit`."""
-    if image.size == (size, size):
+    height, width = image_size(size)
+    if image.size == (width, height):
         return image
-    shorter = min(image.size)
-    width, height = (max(resize, int(resize * side / shorter)) for side in image.size)
-    left = round((width - size) / 2)
-    top = round((height - size) / 2)
-    resized = image.resize((width, height), resample)
-    return resized.crop((left, top, left + size, top + size))
+    shorter = min(height, width)
+    covered = (round(resize * width / shorter), round(resize * height / shorter))
+    # The side that has to grow most decides; the other one reaches beyond what is covered.
+    along = 0 if covered[0] * image.height >= covered[1] * image.width else 1
+    scaled = (int(covered[along] * side / image.size[along]) for side in image.size)
+    across, down = (max(least, side) for least, side in zip(covered, scaled, strict=True))
+    left = round((across - width) / 2)
+    top = round((down - height) / 2)
+    resized = image.resize((across, down), resample)
+    return resized.crop((left, top, left + width, top + height))

@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from heatproof.data.folder import crop_middle
+from heatproof.data.folder import Size, crop_middle
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
 from heatproof.methods.notes import MapNotes
@@ -40,6 +40,12 @@ def method_from_object(explainer: Any) -> Callable[..., Tensor]:
             raise HeatproofError(
                 f"{attribute.__name__} was made with another network than {model.root.name}; "
                 "make it with model.module"
+            )
+        if isinstance(network, torch.nn.Module) and model.head == "binary":
+            raise HeatproofError(
+                f"{attribute.__name__} was made with a network of one output, which has no class "
+                "0; make it with the hp.Model itself, which has two logits: "
+                f"{attribute.__name__}(model)"
             )
         maps = explainer.attribute(x.clone().requires_grad_(), target=target)
         return maps[0] if isinstance(maps, tuple) else maps
@@ -97,7 +103,7 @@ def method_from_folder(folder: Path) -> tuple[Callable[..., Tensor], str]:
     return pictured, digest
 
 
-def _picture(path: Path, size: int, resize: int) -> Tensor:  # (size, size)
+def _picture(path: Path, size: Size, resize: int) -> Tensor:  # (H, W)
     """Read a grey picture as a map in [0, 1], fitted to the model like an image."""
     try:
         with Image.open(path, formats=("PNG",)) as image:
