@@ -1,7 +1,5 @@
 """The uninformative image: properties that hold by construction, on small networks."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -101,7 +99,7 @@ def test_the_magnitude_does_not_depend_on_the_phase():
         torch.fft.rfft2(torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))).abs(),
         generator("test"),
     )
-    spectrum = fv.maco(magnitude, numbers, learn_magnitude=False)
+    spectrum = fv.maco(magnitude, numbers, learn_magnitude=False, size=(16, 16))
     (phase,) = spectrum.start
     for moved in (phase, 3 * phase + 1, phase**3):
         pixels = np.fft.irfft2(spectrum.coefficients(moved).numpy(), s=(16, 16))
@@ -124,7 +122,9 @@ def test_the_magnitude_does_not_depend_on_the_phase():
 
 def test_the_initial_image_has_no_bright_spot():
     """Phases near zero would add up at the origin."""
-    spectrum = fv.maco(torch.ones(3, 64, 33), generator("test"), learn_magnitude=False)
+    spectrum = fv.maco(
+        torch.ones(3, 64, 33), generator("test"), learn_magnitude=False, size=(64, 64)
+    )
     pixels = torch.fft.irfft2(spectrum.coefficients(*spectrum.start), s=(64, 64))
     assert (pixels[:, 0, 0].abs() < 5 * pixels.std()).all()
 
@@ -151,10 +151,13 @@ def test_the_gradient_is_that_of_the_mean_over_noisy_crops():
         torch.rand(3, 32, 17, generator=torch.Generator().manual_seed(0)),
         generator("test"),
         learn_magnitude=True,
+        size=(32, 32),
     )
     leaves = [leaf.clone().requires_grad_() for leaf in spectrum.start]
     crops = model.normalize(
-        resample_crops(fv.render(spectrum, leaves), *fv.draw_crops(generator(1), 5, 2, 0.4), 16)
+        resample_crops(
+            fv.render(spectrum, leaves), *fv.draw_crops(generator(1), 5, 2, 0.4), (16, 16)
+        )
     )
     expected = torch.autograd.grad(
         model.module[:3](crops).square().sum(1).mean(), leaves, retain_graph=True
@@ -274,10 +277,3 @@ def test_a_gradient_that_is_not_finite_is_an_error(reference):
 def test_invalid_arguments_are_reported(text, message, vgg, reference):
     with pytest.raises(HeatproofError, match=message):
         prepared(text, vgg, reference)
-
-
-def test_images_that_are_not_in_colour_are_refused():
-    with pytest.raises(HeatproofError, match="takes 1 channels"):
-        Baseline.parse("featurevis").prepare(
-            SimpleNamespace(mean=torch.zeros(1, 1, 1), name="grey"), iter([])
-        )

@@ -481,7 +481,8 @@ def test_layers_behind_a_normalisation_are_recognised(wrapped):
         ({"std": [0, 0, 0]}, "divide them by 255"),
         ({"mean": 0.5}, "a number for each channel"),
         ({"layers": "0"}, r'layers=\["0"\]'),
-        ({"size": (96, 96)}, "size is the side"),
+        ({"size": (96, 96, 3)}, "size is the side"),
+        ({"size": (96, 0)}, r"such as \(96, 160\); got \(96, 0\)"),
         ({"size": "96"}, "size is the side"),
     ],
 )

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import torch
 import tiny_networks as tiny
+import torch
 from torch import nn
 
 import heatproof as hp

@@ -476,7 +476,7 @@ def test_a_stride_that_does_not_divide_the_grid_cell_is_reported(torchvision):
     for kind in ("gridpg", "dipart"):
         with pytest.raises(
             HeatproofError,
-            match="features of 3×3 for a grid cell of 72 px, but of 5×5 .* "
+            match="features of 3×3 for a grid cell of 72×72 px, but of 5×5 .* "
             "stride does not divide the grid",
         ):
             VIEWS[kind](model, 2, 0)

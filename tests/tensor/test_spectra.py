@@ -55,7 +55,9 @@ def test_paired_phases_are_those_of_a_real_image(size):
 @pytest.mark.parametrize("size", [6, 7])
 def test_stretched_is_linear_between_the_frequencies(size):
     magnitude = np.abs(np.fft.rfft2(drawn(1, size, size).numpy()))[0]
-    magnitudes = resize_magnitude(torch.from_numpy(magnitude)[None], 2 * size)[0].numpy()
+    magnitudes = resize_magnitude(torch.from_numpy(magnitude)[None], size, (2 * size, 2 * size))[
+        0
+    ].numpy()
     assert magnitudes.shape == (2 * size, size + 1)
     np.testing.assert_allclose(magnitudes[::2, : 2 * magnitude.shape[1] : 2], magnitude, rtol=1e-6)
     around = np.concatenate([magnitude, magnitude[:1]])  # the frequency after the last is the first
@@ -66,7 +68,7 @@ def test_stretched_is_linear_between_the_frequencies(size):
 
 
 def test_falling_is_a_power_of_the_frequency():
-    magnitudes = power_law_magnitude(8, 2.0)
+    magnitudes = power_law_magnitude((8, 8), 2.0)
     assert magnitudes[0, 0] == magnitudes[0, 1] == 64
     torch.testing.assert_close(magnitudes[6, 1], torch.tensor(64 / 5))
 
@@ -79,7 +81,7 @@ def test_the_whole_image_is_resized_as_torch_does():
             image[None], (size, size), mode="bilinear", antialias=True, align_corners=False
         )
         torch.testing.assert_close(
-            resample_crops(image, *whole, size), theirs, rtol=1e-4, atol=1e-5
+            resample_crops(image, *whole, (size, size)), theirs, rtol=1e-4, atol=1e-5
         )
 
 
@@ -100,12 +102,12 @@ def test_a_part_is_what_grid_sampling_gives():
         align_corners=False,
     )
     torch.testing.assert_close(
-        resample_crops(image, centre, side, 12), theirs, rtol=1e-4, atol=1e-5
+        resample_crops(image, centre, side, (12, 12)), theirs, rtol=1e-4, atol=1e-5
     )
 
 
 def test_a_look_only_sees_its_square():
     image = torch.zeros(1, 40, 40)
     image[:, 10:30, 10:30] = 1
-    seen = resample_crops(image, torch.full((1, 2), 0.5), torch.full((1,), 0.45), 8)
+    seen = resample_crops(image, torch.full((1, 2), 0.5), torch.full((1,), 0.45), (8, 8))
     torch.testing.assert_close(seen, torch.ones_like(seen))

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import expit
+
+from heatproof.tensor.scores import HeadName
 
 
-def softmax_gaps(a: np.ndarray, b: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def softmax_gaps(
+    a: np.ndarray,
+    b: np.ndarray,
+    labels: np.ndarray,
+    heads: tuple[HeadName, HeadName] = ("softmax", "softmax"),
+) -> np.ndarray:
     """Compute the absolute differences of the label's probability.
 
     Args:
         a: Logits of one network, ``(N, K)``.
         b: Logits of the other network, ``(N, K)``.
         labels: ``(N,)``.
+        heads: The heads of the two networks.
 
     Returns:
         Differences ``(N,)``.
     """
-    return np.abs(_probability(a, labels) - _probability(b, labels))
+    return np.abs(_probability(a, labels, heads[0]) - _probability(b, labels, heads[1]))
 
 
-def _probability(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _probability(logits: np.ndarray, labels: np.ndarray, head: HeadName) -> np.ndarray:
+    if head != "softmax":
+        return expit(logits[np.arange(len(labels)), labels].astype(float))
     powers = np.exp(logits.astype(float) - logits.max(1, keepdims=True))
     return powers[np.arange(len(labels)), labels] / powers.sum(1)
 

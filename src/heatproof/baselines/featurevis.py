@@ -28,6 +28,7 @@ from torch import Tensor
 from heatproof.baselines.base import baseline
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
+from heatproof.tensor.information import prediction_entropy
 from heatproof.tensor.noise import Rng, generator
 from heatproof.tensor.spectra import (
     decorrelated,
@@ -80,22 +81,20 @@ def optimise_image(
         the mean objective of each step; ``still``, the number of steps without a gradient; and
         ``converged``, whether the norm has fallen below a tenth of what it was.
     """
-    if len(model.mean) != 3:
-        raise HeatproofError(
-            f"featurevis needs a model of colour images; {model.name} takes {len(model.mean)} "
-            "channels"
-        )
     if parametrisation == "fourier" and learn_magnitude:
         raise HeatproofError(
             "featurevis: learn_magnitude goes with parametrisation=maco; fourier has no fixed "
             "magnitudes"
         )
     np_rng = generator("featurevis", seed)
-    size = 2 * round(scale * model.size / 2)
+    channels, *sides = model.image_shape
+    height, width = (2 * round(scale * side / 2) for side in sides)
     if parametrisation == "fourier":
-        spectrum = fourier(power_law_magnitude(size, decay).expand(3, -1, -1), np_rng)
+        magnitude = power_law_magnitude((height, width), decay)
+        spectrum = fourier(magnitude.expand(channels, -1, -1), np_rng, (height, width))
     else:
-        spectrum = maco(resize_magnitude(magnitudes(model, batches), size), np_rng, learn_magnitude)
+        magnitude = resize_magnitude(magnitudes(model, batches), model.width, (height, width))
+        spectrum = maco(magnitude, np_rng, learn_magnitude, (height, width))
     leaves = [leaf.to(model.device).requires_grad_() for leaf in spectrum.start]
     optimiser = torch.optim.NAdam(leaves, lr=LEARNING_RATE)
     start = model.forward(_whole_image(render(spectrum, leaves), model))[1].norm()
@@ -104,8 +103,8 @@ def optimise_image(
     for side in np.linspace(FIRST_SIDE, LAST_SIDE, steps):
         with torch.enable_grad():
             rendered = render(spectrum, leaves)
-            centres, sides = draw_crops(np_rng, crops, round(whole * crops), side)
-            cropped = resample_crops(rendered, centres, sides, model.size)
+            centres, crop_sides = draw_crops(np_rng, crops, round(whole * crops), side)
+            cropped = resample_crops(rendered, centres, crop_sides, (model.height, model.width))
             noisy = model.normalize(cropped + noise(np_rng, cropped.shape).to(cropped))
         values, gradient = objective_gradient(model, noisy.detach(), OBJECTIVES[objective])
         if not gradient.isfinite().all():
@@ -119,7 +118,6 @@ def optimise_image(
         trace.append(values.mean())
     image = _whole_image(render(spectrum, leaves), model)
     logits, embedding = model.forward(image)
-    log_probs = logits[0].log_softmax(0)
     converged = embedding.norm() <= NEAR_ZERO * start
     if still == steps:
         warnings.warn(
@@ -138,7 +136,7 @@ def optimise_image(
         "image": image[0],
         "norm": embedding.norm(),
         "start": start,
-        "entropy": -(log_probs.exp() * log_probs).sum(),
+        "entropy": prediction_entropy(logits[0], model.head),
         "logits": logits[0],
         "trace": torch.stack(trace),
         "still": torch.tensor(still),
@@ -190,10 +188,13 @@ class Spectrum(NamedTuple):
     """Parameters to optimise, and the complex half spectrum that they define."""
 
     start: list[Tensor]
-    coefficients: Callable[..., Tensor]  # (*parameters) -> (C, S, S // 2 + 1)
+    coefficients: Callable[..., Tensor]  # (*parameters) -> (C, H, W // 2 + 1)
+    size: tuple[int, int]  # height and width of the image
 
 
-def maco(magnitude: Tensor, np_rng: np.random.Generator, learn_magnitude: bool) -> Spectrum:
+def maco(
+    magnitude: Tensor, np_rng: np.random.Generator, learn_magnitude: bool, size: tuple[int, int]
+) -> Spectrum:
     """Return a spectrum with free phases, and fixed magnitudes or a free factor for each."""
     initial_phase = (
         torch.from_numpy(np_rng.random(magnitude.shape, dtype=np.float32)) * 2 * torch.pi
@@ -205,14 +206,15 @@ def maco(magnitude: Tensor, np_rng: np.random.Generator, learn_magnitude: bool) 
         radius = magnitude.to(phase) * (gain[0] if gain else 1)
         return torch.complex(radius * phase.cos(), radius * phase.sin())
 
-    return Spectrum([phase, torch.ones_like(phase)] if learn_magnitude else [phase], coefficients)
+    start = [phase, torch.ones_like(phase)] if learn_magnitude else [phase]
+    return Spectrum(start, coefficients, size)
 
 
-def fourier(weights: Tensor, np_rng: np.random.Generator) -> Spectrum:
+def fourier(weights: Tensor, np_rng: np.random.Generator, size: tuple[int, int]) -> Spectrum:
     """Return a spectrum of free, weighted complex coefficients."""
     start = [_normal(np_rng, weights.shape) for _ in range(2)]
     return Spectrum(
-        start, lambda real, imaginary: weights.to(real) * torch.complex(real, imaginary)
+        start, lambda real, imaginary: weights.to(real) * torch.complex(real, imaginary), size
     )
 
 
@@ -227,17 +229,16 @@ def magnitudes(model: Model, batches: Iterator[Tensor]) -> Tensor:  # (C, H, W /
     return (total / count).float()
 
 
-def render(spectrum: Spectrum, leaves: list[Tensor]) -> Tensor:  # (C, S, S) in (0, 1)
+def render(spectrum: Spectrum, leaves: list[Tensor]) -> Tensor:  # (C, H, W) in (0, 1)
     """Compute the image of a spectrum."""
     coefficients = spectrum.coefficients(*leaves)
-    size = coefficients.shape[-2]
-    return standardised(recorrelated(torch.fft.irfft2(coefficients, s=(size, size)))).sigmoid()
+    return standardised(recorrelated(torch.fft.irfft2(coefficients, s=spectrum.size))).sigmoid()
 
 
 def draw_crops(
     np_rng: np.random.Generator, count: int, whole: int, side: float
 ) -> tuple[Tensor, Tensor]:  # (n, 2), (n,)
-    """Draw centres and sides of square crops within the image; the first are the whole image."""
+    """Draw centres and sides of crops within the image; the first are the whole image."""
     sides = _normal(np_rng, (count,)).mul(SIDE_SPREAD).add(side).clamp(MIN_SIDE, 1)
     sides[:whole] = 1
     centres = _normal(np_rng, (count, 2)).mul(CENTRE_SPREAD).add(0.5)
@@ -268,9 +269,14 @@ def objective_gradient(
 
 def _whole_image(
     image: Tensor, model: Model
-) -> Tensor:  # (C, S, S) -> (1, C, H, W) in the model's input space
+) -> Tensor:  # (C, h, w) -> (1, C, H, W) in the model's input space
     return model.normalize(
-        resample_crops(image.detach(), torch.full((1, 2), 0.5), torch.ones(1), model.size)
+        resample_crops(
+            image.detach(),
+            torch.full((1, 2), 0.5),
+            torch.ones(1),
+            (model.height, model.width),
+        )
     )
 
 

@@ -258,6 +258,6 @@ def _disk(task: Task, keep_maps: int) -> int:
     pixel = BYTES_PER_PIXEL + BYTES_PER_MAP_PIXEL * len(methods)
     return (
         BYTES_PER_ROW * len(task.records) * samples
-        + kept * task.model.size**2 * pixel
+        + kept * task.model.height * task.model.width * pixel
         + BYTES_PER_LOGIT * task.model.n_classes * samples
     )

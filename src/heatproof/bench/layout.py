@@ -30,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
 from heatproof.protocols import ViewKey
+from heatproof.tensor.scores import HeadName
 
 FORMAT: Literal[2] = 2  # of the directory; a run of another format is run again rather than read
 Setting = tuple[str, str, str]  # protocol, setting, baseline: the columns of the rows
@@ -505,8 +506,10 @@ class ModelFacts(_Content):
     fine_tuning: FineTuningFacts | None = None  # None: not fine-tuned, or not on record
     backend: str
     parameters: int
-    size: int
+    size: int | tuple[int, int]  # the side of square images in pixels; else height and width
+    image_channels: int = 3
     classes: int
+    head: HeadName = "softmax"
     class_names: list[str] | None
     layers: dict[str, str]  # of the aliases middle, final, cam
     all_layers: list[str]
@@ -516,6 +519,31 @@ class ModelFacts(_Content):
     @property
     def subject(self) -> ModelView:
         return ModelView(self.model, self.view)
+
+    @property
+    def height_and_width(self) -> tuple[int, int]:
+        """The size of the images in pixels."""
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+    @property
+    def size_text(self) -> str:
+        """The size of the images, with their channels where they are not colour images."""
+        height, width = self.height_and_width
+        size = f"{height} px" if height == width else f"{height}×{width} px"
+        return size if self.image_channels == 3 else f"{size}, {channels_text(self.image_channels)}"
+
+    @property
+    def classes_text(self) -> str:
+        """The number of classes, with the head where it is not a softmax."""
+        return str(self.classes) if self.head == "softmax" else f"{self.classes} ({self.head} head)"
+
+
+def channels_text(count: int) -> str:
+    """Return the number of channels, and how pictures show them if they cannot show all."""
+    if count == 1:
+        return "grey"
+    shown = "their mean" if count == 2 else "the first three"
+    return f"{count} channels (pictures show {shown})"
 
 
 class Hardware(_Content):

@@ -24,6 +24,7 @@ from heatproof.methods import Expression, parse_methods
 from heatproof.models.backends import BackendName
 from heatproof.models.nets import SHIPPED, net_named
 from heatproof.protocols import PROTOCOLS, Protocol, make_protocol
+from heatproof.tensor.scores import HeadName
 from heatproof.training.loop import OptimizerName
 from heatproof.training.recipes import RECIPES
 
@@ -77,6 +78,11 @@ class ModelSpec(_Strict):
         description="seed for the training; a list stands for one model each",
     )
     weights: str | None = None
+    head: HeadName | None = Field(
+        default=None,
+        description="what the outputs are: softmax, sigmoid (multi-label) or binary (one output); "
+        "by default one output is binary and several are softmax",
+    )
     trained_on: str | None = Field(
         default=None,
         description="how the training images are altered: plain, watermark, disc; a list stands "
@@ -135,6 +141,8 @@ class ModelSpec(_Strict):
             raise ValueError("seed goes with train: {train: paperbirds/resnet, seed: 1}")
         if self.train is not None and (self.weights or self.fine_tuned_weights):
             raise ValueError("a model that is trained takes no weights or fine_tuned_weights")
+        if self.train is not None and self.head is not None:
+            raise ValueError("head goes with name: {name: file:net.py:build, head: sigmoid}")
         given = [key for key in RETRAINING_KEYS if getattr(self, key) is not None]
         if self.trained_on is None and given:
             raise ValueError(

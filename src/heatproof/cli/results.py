@@ -208,12 +208,14 @@ def print_validated(spec: str, plan: Plan) -> None:
         f"{spec} is valid: {_planned_counts(plan)}, {results} results in {len(plan.tasks)} tasks"
     )
     for subject, model in {task.subject: task.model for task in plan.tasks}.items():
-        resized = Resize.parse(model.resize, model.size).text
+        resized = Resize.parse(model.resize, min(model.height, model.width)).text
         mean = ", ".join(f"{value:.3g}" for value in model.mean.flatten().tolist())
         std = ", ".join(f"{value:.3g}" for value in model.std.flatten().tolist())
+        size = str(model.size) if model.height == model.width else f"{model.height}×{model.width}"
+        head = "" if model.head == "softmax" else f" ({model.head} head)"
         print_plain(
-            f"{subject.title}: {model.size} px ({resized}, then the "
-            f"centre cropped), mean {mean}, std {std}, {model.n_classes} classes"
+            f"{subject.title}: {size} px ({resized}, then the "
+            f"centre cropped), mean {mean}, std {std}, {model.n_classes} classes{head}"
         )
 
 

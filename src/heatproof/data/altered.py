@@ -211,6 +211,12 @@ class Altered:
         label = self.labels[index]
         assert label is not None
         image = torch.full_like(sample.image, GREY) if self._alteration.blank else sample.image
+        if image.shape[-1] != image.shape[-2]:
+            size = "×".join(map(str, image.shape[-2:]))
+            raise HeatproofError(
+                f"{self.name}: marks are painted on square images; those of {self.images.name} "
+                f"have {size} px"
+            )
         painted = self._alteration.paint(
             label, len(self.classes), image.shape[-1], generator(self.seed, "mark", sample.id)
         )

@@ -59,7 +59,7 @@ class Data(Protocol):
 class PartViews:
     """A sample's parts: the picture without each of them, and the pixels of each."""
 
-    without: Tensor  # (P, 3, H, W) uint8
+    without: Tensor  # (P, C, H, W) uint8
     masks: Tensor  # (P, K, H, W) bool: up to K instances of a part, such as two wings
 
 

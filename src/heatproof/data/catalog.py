@@ -101,7 +101,7 @@ def data(
         def noise(*, model, limit=None, seed=0):
             \\"\\"\\"Images of uniform noise, without labels.\\"\\"\\"
             generator = torch.Generator().manual_seed(seed)
-            images = torch.rand(limit or 64, 3, model.size, model.size, generator=generator)
+            images = torch.rand(limit or 64, *model.image_shape, generator=generator)
             return hp.TensorData(images, name="noise")
 
     Args:
@@ -340,11 +340,11 @@ class Batch:
     """Samples ready for a model, and the samples that could not be read."""
 
     ids: list[str]
-    x: Tensor  # (B, 3, H, W) in the model's input space
+    x: Tensor  # (B, C, H, W) in the model's input space
     labels: list[int | None]
     silhouette: Tensor | None  # (B, H, W) bool
     unreadable: dict[str, str]  # id -> reason
-    parts: PartViews | None = None  # (B, P, 3, H, W) and (B, P, K, H, W), if a protocol needs them
+    parts: PartViews | None = None  # (B, P, C, H, W) and (B, P, K, H, W), if a protocol needs them
 
     def part(self, rows: slice) -> Batch:
         """Return the samples of some rows, without those that could not be read."""
@@ -397,6 +397,21 @@ def load_batch(data: Data, indices: Sequence[int], model: Model, with_parts: boo
     )
 
 
+def check_colour(name: str, model: Model) -> None:
+    """Check that a model takes colour images, for data that has no others.
+
+    Raises:
+        HeatproofError: If it has another number of channels.
+    """
+    channels = len(model.mean)
+    if channels != 3:
+        noun = "channel" if channels == 1 else "channels"
+        raise HeatproofError(
+            f"{name} has colour images, but {model.name} takes {channels} {noun}; give images of "
+            "your own: hp.TensorData(images, labels)"
+        )
+
+
 def check_size(data: Data, image: Tensor, model: Model) -> None:
     """Check that an image of a data set has the size that a model takes.
 
@@ -408,7 +423,7 @@ def check_size(data: Data, image: Tensor, model: Model) -> None:
         raise HeatproofError(f"{data.name} gives images of {shape}, but {model.name} takes {takes}")
 
 
-def _normalize(samples: Sequence[Sample], model: Model) -> Tensor:  # (B, 3, H, W)
+def _normalize(samples: Sequence[Sample], model: Model) -> Tensor:  # (B, C, H, W)
     if not samples:
         return torch.empty(0, *model.image_shape)
     return model.normalize(torch.stack([s.image for s in samples]))

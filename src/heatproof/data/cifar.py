@@ -21,7 +21,8 @@ from PIL import Image
 
 from heatproof.data.base import Sample
 from heatproof.data.catalog import data
-from heatproof.data.images import fit
+from heatproof.data.folder import mode_for
+from heatproof.data.images import Mode, Size, fit
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.files import content_hash
 from heatproof.models.model import Model
@@ -90,8 +91,9 @@ class Cifar:
         kind: ``cifar10`` or ``cifar100``.
         path: The .npz file, or the folder of python batches.
         split: ``train`` or ``test``.
-        size: Side in pixels of the images that the model takes.
+        size: Side in pixels of the images that the model takes, or their height and width.
         resize: Side that images are resized to before they are cropped to ``size``.
+        mode: What images are converted to: ``RGB``, or ``L`` for grey.
         names: The model's class names, which labels are matched to; by number if None.
         limit: The number of samples; all by default.
 
@@ -107,8 +109,9 @@ class Cifar:
         path: Path,
         split: str = "test",
         *,
-        size: int = 32,
+        size: Size = 32,
         resize: int | str = 32,
+        mode: Mode = "RGB",
         names: Sequence[str] | None = None,
         limit: int | None = None,
     ):
@@ -123,6 +126,7 @@ class Cifar:
         self.name = f"{kind}:{path}:{split}"
         self.size = size
         self.resize = resize
+        self.mode = mode
         self.pixels = pixels[:limit]  # (N, 32, 32, 3)
         self.labels: Sequence[int | None] = [index[label] for label in labels[:limit].tolist()]
         self.ids: Sequence[str] = [f"{split}-{i:05d}" for i in range(len(self.pixels))]
@@ -136,7 +140,7 @@ class Cifar:
     def load(self, index: int) -> Sample:
         return Sample(
             self.ids[index],
-            fit(Image.fromarray(self.pixels[index]), self.size, self.resize),
+            fit(Image.fromarray(self.pixels[index]).convert(self.mode), self.size, self.resize),
             self.labels[index],
         )
 
@@ -174,6 +178,7 @@ def _register(kind: str) -> None:
             split,
             size=model.size,
             resize=model.resize,
+            mode=mode_for(model),
             names=model.classes,
             limit=limit,
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from heatproof.data.base import Sample
 from heatproof.data.catalog import data
-from heatproof.data.images import SUFFIXES, fit, read_image
+from heatproof.data.images import MODES, SUFFIXES, Mode, Size, fit, read_image
 from heatproof.data.labels import WNID, class_index, labels_of, path_and_labels
 from heatproof.data.source import file_stamp
 from heatproof.errors import HeatproofError, join_limited
@@ -26,9 +26,10 @@ class ImageFolder:
 
     Args:
         root: The folder.
-        size: Side in pixels of the images that the model takes.
+        size: Side in pixels of the images that the model takes, or their height and width.
         resize: What the shorter side is resized to before the middle is cropped to ``size``, or
             text such as ``square bicubic`` (see `heatproof.models.preprocessing`).
+        mode: What images are read as: ``RGB``, ``L`` (grey, one channel) or ``RGBA``.
         labels: A CSV or TSV file with one line per image: its name and its class. Without it,
             subfolders are classes, and images in ``root`` itself have no label. `class_index` says
             how labels and names of subfolders are matched to classes. For a model without class
@@ -48,8 +49,9 @@ class ImageFolder:
         self,
         root: Path,
         *,
-        size: int,
+        size: Size,
         resize: int | str,
+        mode: Mode = "RGB",
         labels: Path | None = None,
         classes: Sequence[str] | None = None,
         n_classes: int | None = None,
@@ -68,6 +70,7 @@ class ImageFolder:
         self.label_file = labels
         self.size = size
         self.resize = resize
+        self.mode = mode
         order = generator(seed, "folder order").permutation(len(paths))[:limit]
         self._paths = [paths[i] for i in order]
         self.ids: list[str] = [escape_name(path) for path in self._paths]
@@ -93,7 +96,7 @@ class ImageFolder:
         return [file_stamp(f"{self.root}/{path}") for path in self._paths]
 
     def load(self, index: int) -> Sample:
-        image = read_image(self.root / self._paths[index])
+        image = read_image(self.root / self._paths[index], mode=self.mode)
         return Sample(self.ids[index], fit(image, self.size, self.resize), self.labels[index])
 
 
@@ -130,12 +133,29 @@ def _open(
         root,
         size=model.size,
         resize=model.resize,
+        mode=mode_for(model),
         labels=labels,
         classes=model.classes,
         n_classes=model.n_classes,
         limit=limit,
         seed=seed,
     )
+
+
+def mode_for(model: Model) -> Mode:
+    """Return what image files are read as for a model: RGB, or grey for one channel.
+
+    Raises:
+        HeatproofError: If the model has another number of channels.
+    """
+    channels = len(model.mean)
+    if channels not in MODES:
+        raise HeatproofError(
+            f"{model.name} takes {channels} channels, and image files have 1 or 3; give the images "
+            "as a tensor: hp.TensorData(images, labels), where images in [0, 1] have the shape "
+            f"(N, {channels}, {model.height}, {model.width})"
+        )
+    return MODES[channels]
 
 
 def list_images(root: Path) -> list[str]:

@@ -23,7 +23,7 @@ from PIL import Image
 from torch import Tensor
 
 from heatproof.data.base import PartViews, Sample
-from heatproof.data.catalog import data
+from heatproof.data.catalog import check_colour, data
 from heatproof.data.images import read_image
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
@@ -136,6 +136,8 @@ def open_funnybirds(
     *, rest: str, model: Model | None, split: str | None, limit: int | None
 ) -> FunnyBirds:
     """Open ``funnybirds:/path``."""
-    return FunnyBirds(
-        Path(rest), size=model.size if model else 256, split=split or "test", limit=limit
-    )
+    size = 256
+    if model is not None:
+        check_colour("funnybirds", model)
+        size = model.square_side("funnybirds")
+    return FunnyBirds(Path(rest), size=size, split=split or "test", limit=limit)

@@ -25,6 +25,7 @@ from heatproof.models.download import home
 from heatproof.models.model import Model
 from heatproof.tensor.batching import rows
 from heatproof.tensor.noise import generator
+from heatproof.tensor.scores import is_correct
 
 Pool = Mapping[int, Sequence[int]]  # class -> indices of images
 BATCH = 64  # fixed, so that the pool of images does not depend on the batch size of a run
@@ -224,9 +225,9 @@ def _compute_label_confidence(model: Model, data: Data) -> Tensor:
                 continue
             indices = torch.tensor([index_of[name] for name in batch.ids])
             logits = model.logits(batch.x).double().cpu()
-            softmax = logits.softmax(1).gather(1, labels[indices, None])[:, 0]
-            correct = logits.argmax(1) == labels[indices]
-            confidences[indices] = torch.where(correct, softmax, -1)
+            probability = model.score_function("softmax")(logits, labels[indices])
+            correct = is_correct(logits, labels[indices], model.head)
+            confidences[indices] = torch.where(correct, probability, -1)
     return confidences
 
 

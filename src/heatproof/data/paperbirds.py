@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from heatproof.data.base import PartViews, Sample
-from heatproof.data.catalog import data
+from heatproof.data.catalog import check_colour, data
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.noise import generator_of
@@ -754,4 +754,8 @@ def open_paperbirds(
     """Open ``paperbirds``, ``paperbirds:train``, ``paperbirds:val`` or ``paperbirds:test``."""
     if rest and split and rest != split:
         raise HeatproofError(f"paperbirds:{rest} names a split, and split={split} another")
-    return Paperbirds(split or rest or "test", size=model.size if model else 64, limit=limit)
+    size = 64
+    if model is not None:
+        check_colour("paperbirds", model)
+        size = model.square_side("paperbirds")
+    return Paperbirds(split or rest or "test", size=size, limit=limit)

@@ -31,7 +31,7 @@ class Reference:
         return content_hash(repr(parts))
 
     def batches(self, model: Model) -> Iterator[Tensor]:
-        """Yield images ``(B, 3, H, W)`` in the model's input space; unreadable ones are left out.
+        """Yield images ``(B, C, H, W)`` in the model's input space; unreadable ones are left out.
 
         Raises:
             HeatproofError: If no image can be read.

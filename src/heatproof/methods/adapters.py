@@ -121,6 +121,11 @@ class Adapted:
                 f"it was made with other weights than those fine-tuned for {model.fine_tuned}; "
                 "give a function (model, x, target) -> maps instead, which is given the network"
             )
+        if model.head == "binary":
+            return (
+                "it was made with a network of one output, which has no class 0; make it with the "
+                f"hp.Model itself, which has two logits: {type(self.thing).__name__}(model)"
+            )
         return f"it was made with another network than {model.name}; make it with model.module"
 
 

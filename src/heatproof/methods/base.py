@@ -488,20 +488,21 @@ class Expression:
 
         For a method that goes through channels, they are per channel.
         """
-        return self._cost(1, 224)
+        return self._cost(1, 224, 224)
 
     def cost_on(self, model: Model) -> tuple[int, int] | None:
         """Return forward and backward passes per image of a model, by itself; None if unknown."""
         tail = model.tail(self.layer)
         activation = tail.channels_first(tail.passes.zero_activation())
         channels, *sides = activation.shape[1:]
-        return self._cost(channels, sides[-1] if sides else 1)
+        height, width = sides if len(sides) == 2 else (1, 1)
+        return self._cost(channels, height, width)
 
-    def _cost(self, channels: int, side: int) -> tuple[int, int] | None:
+    def _cost(self, channels: int, height: int, width: int) -> tuple[int, int] | None:
         if self.entry.cost is None:
             return None
         forwards, backwards = self.entry.cost(
-            {**self.arguments, "channels": channels, "side": side}
+            {**self.arguments, "channels": channels, "height": height, "side": width}
         )
         copies = self.noise.n if self.noise else 1
         return copies * forwards, copies * backwards

@@ -155,7 +155,7 @@ def _slope(
         drawn = noise[sample, copy]
         z = (keep[sample] * x[sample] + (1 - keep[sample]) * drawn) * active
         logits, _, gradient = model.gradient(z, target[sample], score="logprob")
-        log_prob = logits.log_softmax(1).gather(1, target[sample][:, None])[:, 0]
+        log_prob = model.score_function("logprob")(logits, target[sample])
         rows = sample.to(x.device)
         entropy.index_add_(0, rows, -log_prob / noise.shape[1])
         total.index_add_(0, rows, -gradient * active * (x[sample] - drawn) / noise.shape[1])

@@ -17,7 +17,7 @@ from heatproof.models.model import Model
 from heatproof.models.passes import Pass
 from heatproof.tensor.filters import resize
 from heatproof.tensor.noise import Rng
-from heatproof.tensor.scores import ScoreName, score_function
+from heatproof.tensor.scores import ScoreName
 
 cam = partial(method, family="cam", signed=False, layer="cam", needs=("gradient",))
 
@@ -191,7 +191,7 @@ def ablationcam(
     is negative. A positive divisor changes nothing but the scale, so there is none; ``compat=rao``
     divides by the score all the same.
     """
-    score_of = score_function(score)
+    score_of = model.score_function(score)
     logits = model.logits(x)
     if score == "logit":
         note_sign(notes, logits, target, reversed_map=compat == "rao")
@@ -231,7 +231,7 @@ def scorecam(
 
     A constant channel has no weight; ``compat=rao`` divides by its range, zero, all the same.
     """
-    score_of = score_function(score)
+    score_of = model.score_function(score)
     x = model.channels_first(x)
     flat = x.amax((2, 3)) == x.amin((2, 3))
     weights = []

@@ -30,8 +30,10 @@ def constant(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
 
 @control("edges", signed=False, layers="input")
 def edges(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
-    """Sobel magnitude of the image's luminance."""
-    weights = x.new_tensor([0.299, 0.587, 0.114]).reshape(3, 1, 1)
+    """Sobel magnitude of the image's luminance; of the channels' mean where they are not three."""
+    channels = x.shape[1]
+    shares = [0.299, 0.587, 0.114] if channels == 3 else [1 / channels] * channels
+    weights = x.new_tensor(shares).reshape(-1, 1, 1)
     luminance = (model.denormalize(x) * weights).sum(1, keepdim=True)
     sobel = x.new_tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]])
     padded = F.pad(luminance, (1, 1, 1, 1), "replicate")

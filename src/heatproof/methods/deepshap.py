@@ -28,7 +28,7 @@ from heatproof.models.intercept import (
 )
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
-from heatproof.tensor.scores import ScoreName
+from heatproof.tensor.scores import HeadName, ScoreName
 
 FLAT = 1e-10  # below this difference of inputs the derivative stands for the slope, as in Captum
 _INSTEAD = "ig(steps=50) works on any model"
@@ -150,17 +150,23 @@ def _why_no_rule(model: Model) -> str:
 
 
 def logit_multipliers(
-    logits: Tensor, target: Tensor, score: str
+    logits: Tensor, target: Tensor, score: str, head: HeadName = "softmax"
 ) -> Tensor:  # (B + 1, K), (B,) -> (B, K)
     """Compute the multipliers of the logits for a score.
 
-    Softmax is taken apart into exponentials, a sum and a logarithm.
+    Softmax is taken apart into exponentials, a sum and a logarithm. A sigmoid of the target's logit
+    is a function of one number, with a single slope.
     """
     z = logits[:-1]
     z0 = logits[-1:]
     chosen = F.one_hot(target, z.shape[1]).to(z)
     if score == "logit":
         return chosen
+    if head != "softmax":
+        sigmoid, sigmoid0 = z.sigmoid(), z0.sigmoid()
+        if score == "softmax":
+            return chosen * slope(z, z0, sigmoid, sigmoid0, sigmoid * (1 - sigmoid))
+        return chosen * slope(z, z0, F.logsigmoid(z), F.logsigmoid(z0), 1 - sigmoid)
     peak = torch.maximum(z, z0).amax(1, keepdim=True)
     e = (z - peak).exp()
     e0 = (z0 - peak).exp()
@@ -203,7 +209,7 @@ def deepshap(
 
     def attribute(leaf: Tensor, goal: Tensor) -> Tensor:
         logits = _logits(model, leaf, COMPAT[compat])
-        weights = F.pad(logit_multipliers(logits.detach(), goal, score), (0, 0, 0, 1))
+        weights = F.pad(logit_multipliers(logits.detach(), goal, score, model.head), (0, 0, 0, 1))
         return leaf * torch.autograd.grad(logits, leaf, weights)[0]
 
     return model.passes.attribute(x, target, attribute)

@@ -361,11 +361,10 @@ def explain(
             f"got {images.dtype}: model.normalize(images / 255)"
         )
     x = images.detach().to(model.device, model.dtype)
-    channels = len(model.mean)
-    if x.ndim != 4 or not len(x) or x.shape[1:] != (channels, model.size, model.size):
+    if x.ndim != 4 or not len(x) or x.shape[1:] != model.image_shape:
+        shape = ", ".join(map(str, model.image_shape))
         raise HeatproofError(
-            f"{model.name} takes images of shape (B, {channels}, {model.size}, {model.size}); "
-            f"got {tuple(images.shape)}"
+            f"{model.name} takes images of shape (B, {shape}); got {tuple(images.shape)}"
         )
     target = model.logits(x).argmax(1) if targets is None else _indices(targets, len(x), model)
     rng = Rng(seed, sample_ids(ids, len(x)), model.device)

@@ -18,7 +18,7 @@ from heatproof.methods.base import cached_per_layer, method
 from heatproof.models.intercept import graph, is_opaque
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
-from heatproof.tensor.scores import ScoreName, score_function
+from heatproof.tensor.scores import ScoreName
 
 # (gradient of the ReLU's input by torch, gradient of its output) -> what is passed on
 Gate = Callable[[Tensor, Tensor], Tensor]
@@ -82,7 +82,7 @@ def gated_gradient(model: Model, x: Tensor, target: Tensor, score: str, gate: Ga
         raise NotApplicable(reason)
 
     def attribute(leaf: Tensor, goal: Tensor) -> Tensor:
-        total = score_function(score)(model(leaf), goal).sum()
+        total = model.score_function(score)(model(leaf), goal).sum()
         for node in relus(total):
             node.register_hook(
                 lambda through, arrived: (gate(through[0], arrived[0]), *through[1:])

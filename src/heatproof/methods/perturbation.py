@@ -21,7 +21,7 @@ from heatproof.models.model import Model
 from heatproof.tensor.batching import map_rows, rows
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.resample import linear
-from heatproof.tensor.scores import ScoreName, score_function
+from heatproof.tensor.scores import ScoreName
 
 perturbation = partial(method, family="perturbation")
 
@@ -55,19 +55,20 @@ def masked_scores(
     Returns:
         Scores of shape ``(B, count)``, in double precision.
     """
+    score_of = model.score_function(score)
     scores = torch.empty(len(x), count, dtype=torch.float64, device=x.device)
     for sample, mask in model.passes.chunks(len(x), count):
         kept = keep(mask)[:, None]
         points = x[sample].mul_(kept)
         if fill is not None:
             points += fill[sample].mul_(1 - kept)
-        scores[sample, mask] = score_function(score)(model.logits(points), target[sample]).double()
+        scores[sample, mask] = score_of(model.logits(points), target[sample]).double()
     return scores
 
 
 def clean_scores(model: Model, x: Tensor, target: Tensor, score: str) -> Tensor:
     """Compute the scores ``(B,)`` of the samples as they are, in double precision."""
-    return score_function(score)(model.logits(x), target).double()
+    return model.score_function(score)(model.logits(x), target).double()
 
 
 def baseline_fill(
@@ -119,9 +120,13 @@ def _window(
 
 def _occlusions(arguments: Mapping[str, Any]) -> tuple[int, int]:
     given = (arguments["size"], arguments["stride"], arguments["of"])
-    size, stride = _window(*given, arguments["side"])
-    along_a_side = len(windows(arguments["side"], size, stride, arguments["compat"]))
-    return along_a_side**2 + 1, 0
+    height = arguments["height"]
+    size, stride = _window(*given, height)
+    down, along = (
+        len(windows(side, size, stride, arguments["compat"]))
+        for side in (height, arguments["side"])
+    )
+    return down * along + 1, 0
 
 
 @perturbation("occlusion", paper="Zeiler & Fergus 2014", cost=_occlusions)

@@ -211,8 +211,16 @@ def attention_evidence(model: Model, images: Tensor, target: Tensor, start: int)
             logits, target, [calls[softmax].output for softmax in attentions]
         )
     with torch.no_grad():
+        arriving = one_hot(target, logits.shape[1]).to(logits)
+        if model.head == "binary":
+            # The weights of class 0 are those of z with the other sign, which is the same as if
+            # their input had it.
+            last = stages[-1]
+            sign = (2 * target - 1).to(logits)[:, None]
+            calls[last] = calls[last]._replace(inputs=(sign * calls[last].inputs[0],))
+            arriving = torch.ones_like(sign)
         relevance = Relevance(calls)
-        relevance.back_through(stages, one_hot(target, logits.shape[1]).to(logits))
+        relevance.back_through(stages, arriving)
     return Evidence(gradients, tuple(relevance.at[softmax] for softmax in attentions))
 
 

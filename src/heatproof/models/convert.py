@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from heatproof.errors import NotApplicable
 from heatproof.models.guards import eval_mode
 from heatproof.models.hooks import record_calls
-from heatproof.models.vit import vit
+from heatproof.models.vit import Tokens, vit
 
 TOLERANCE = 1e-5  # as a fraction of the largest value
 
@@ -270,6 +270,10 @@ def _built(module: nn.Module, library: Library, state: Mapping[str, Tensor]) -> 
     classes, dim = state["head.weight"].shape
     with torch.device("meta"):
         net = vit(classes, dim=dim, ratio=shape.pop("hidden") / dim, **shape)
+        channels = state["tokens.proj.weight"].shape[1]
+        if channels != 3:
+            tokens = cast(Tokens, net.tokens)
+            tokens.proj = nn.Conv2d(channels, dim, shape["patch"], shape["patch"])
     net.load_state_dict(state, assign=True)
     for ours, theirs in zip(_all(nn.LayerNorm, net), _all(nn.LayerNorm, module), strict=True):
         ours.eps = theirs.eps
@@ -283,7 +287,9 @@ def _deviation(theirs: nn.Module, ours: nn.Module, size: int) -> float:
     """
     heads = [_all(nn.Linear, net)[-1] for net in (theirs, ours)]
     weight = heads[0].weight
-    noise = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0)).to(weight)
+    channels = _all(nn.Conv2d, ours)[0].in_channels
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(2, channels, size, size, generator=generator).to(weight)
     with (
         torch.no_grad(),
         eval_mode(theirs),

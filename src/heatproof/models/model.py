@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heatproof.errors import HeatproofError, unknown
+from heatproof.errors import HeatproofError, NotApplicable, unknown
 from heatproof.files import content_hash
 from heatproof.models import backends
 from heatproof.models.blocks import grids_of, with_blocks
@@ -20,6 +20,7 @@ from heatproof.models.body import Body, landmarks, make_body, wrappers
 from heatproof.models.convert import as_canonical
 from heatproof.models.families import middle_of
 from heatproof.models.guards import eval_mode
+from heatproof.models.heads import TwoClasses, as_logits, find_head
 from heatproof.models.layers import LayerTable
 from heatproof.models.outputs import advice, probabilities
 from heatproof.models.passes import Pass, Passes
@@ -41,7 +42,7 @@ from heatproof.models.wrapping import (
     scripted_code,
     unwrapped,
 )
-from heatproof.tensor.scores import Score
+from heatproof.tensor.scores import HeadName, Score, class_probabilities, score_function
 from heatproof.userfile import source_of
 
 
@@ -49,22 +50,29 @@ class Model:
     """A network with its preprocessing, cut into named layers.
 
     Args:
-        module: Maps normalized images ``(B, C, H, W)`` to logits ``(B, K)``, or to an output that
-            has ``logits``. It may be compiled, scripted or wrapped. A plain vision transformer of
-            timm, torchvision or transformers is converted to ours (the same weights, in the same
-            memory where they can be), so that its attention can be read; not where ``layers`` are
-            named.
+        module: Maps normalized images ``(B, C, H, W)`` to logits ``(B, K)``, to one output per
+            image, ``(B, 1)`` or ``(B,)``, or to an output that has ``logits``. It may be compiled,
+            scripted or wrapped. A plain vision transformer of timm, torchvision or transformers is converted
+            to ours (the same weights, in the same memory where they can be), so that its attention
+            can be read; not where ``layers`` are named.
         layers: Module paths to cut at, such as ``["layer1", "layer2"]``; by default the network is
             cut wherever it is a single chain.
         name: The name in results; by default that of the module's class.
-        size: The side of the square input, in pixels; by default 224, or what the processor or the
-            configuration of a transformers network says.
+        size: The side of the square input in pixels, or ``(height, width)``; by default 224, or
+            what the processor or the configuration of a transformers network says.
         resize: The length that an image's shorter side is resized to before the middle is cropped;
             by default ``size · 256/224``. Text can say more: ``256 bicubic``, or ``square`` where
             both sides are resized to the size and nothing is cropped. An image that already has
-            the size is not resized.
-        mean: The mean per channel of images in [0, 1]; by default the processor's or ImageNet's.
+            the size is not resized. Where height and width differ, it is that of their shorter one:
+            the image is resized to cover a rectangle of the same shape whose shorter side is
+            ``resize``.
+        mean: The mean per channel of images in [0, 1]; by default the processor's or ImageNet's. A
+            network of one channel has one number here.
         std: The standard deviation per channel; by default the processor's or ImageNet's.
+        head: What the outputs are: ``softmax`` (logits of classes that exclude each other),
+            ``sigmoid`` (logits of labels that do not: multi-label) or ``binary`` (one output for
+            two classes). By default a single output is ``binary``, and several are ``softmax``;
+            `heatproof.models.heads` says what scores and predictions mean for each.
         classes: Names in the order of the logits; an image folder's subfolders are matched by them.
             By default those of a transformers network, if it has any.
         aliases: Layers for the names ``middle``, ``final`` and ``cam``, where the defaults are not
@@ -86,10 +94,11 @@ class Model:
         *,
         layers: Sequence[str] | None = None,
         name: str | None = None,
-        size: int | None = None,
+        size: int | tuple[int, int] | None = None,
         resize: int | str | None = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        head: HeadName | None = None,
         classes: Sequence[str] | None = None,
         aliases: Mapping[str, str] | None = None,
         device: str | torch.device | None = None,
@@ -107,7 +116,8 @@ class Model:
             resize = facts.resize if resize is None else resize
         mean = (facts.mean or IMAGENET_MEAN) if mean is None else mean
         std = (facts.std or IMAGENET_STD) if std is None else std
-        _check_preprocessing(size, resize, mean, std)
+        self.height, self.width = image_size(size)
+        _check_preprocessing(self.height, self.width, resize, mean, std)
         if device is not None:
             module = module.to(device)
         self.name = name or type(module).__name__
@@ -119,22 +129,20 @@ class Model:
         self.device = parameter.device
         self.dtype = parameter.dtype
 
-        self.size = size
-        self.resize = Resize.parse(resize or _default_resize(size), size).written
+        shorter = min(self.height, self.width)
+        self.resize = Resize.parse(resize or _default_resize(shorter), shorter).written
         self.mean = torch.tensor(mean, device=self.device, dtype=self.dtype).reshape(-1, 1, 1)
         self.std = torch.tensor(std, device=self.device, dtype=self.dtype).reshape(-1, 1, 1)
 
-        noise = torch.rand(
-            (2, len(self.mean), size, size), generator=torch.Generator().manual_seed(0)
-        )
+        noise = torch.rand((2, *self.image_shape), generator=torch.Generator().manual_seed(0))
         example = self.normalize(noise)
         with eval_mode(module):
-            self.layout, logits = _first_pass(self.name, module, example)
+            self.layout, outputs = _first_pass(self.name, module, example)
             self.output = output  # what is taken from the module's outputs
-            if output is not None or not isinstance(logits, Tensor):
-                module = self.module = returning_logits(module, logits, output, self.name)
-                self.layout, logits = _first_pass(self.name, module, example)
-            _check_logits(self.name, logits, example)
+            if output is not None or not isinstance(outputs, Tensor):
+                module = self.module = returning_logits(module, outputs, output, self.name)
+                self.layout, outputs = _first_pass(self.name, module, example)
+            _check_logits(self.name, outputs, example)
             check_half(self.name, module, example)
             self.body: Body = make_body(module, layers, example)
             roles = landmarks(self.body, example, middle_of(module, wrappers(module)))
@@ -142,17 +150,20 @@ class Model:
                 self.body, roles = with_blocks(module, self.body, roles, example)
             grids, flat = grids_of(module, self.body, example)
             self.layer_table = LayerTable.from_body(self.body, roles, grids, flat)
-            kind = probabilities(module, example.contiguous(memory_format=self.layout), logits)
+            kind = probabilities(module, example.contiguous(memory_format=self.layout), outputs)
+        self.head = find_head(self.name, head, outputs)
+        if self.head == "binary":
+            self.body = TwoClasses(self.body)
         self.output_advice = ""  # what to do about outputs that are not logits
         if kind:
-            self.output_advice = advice(self.name, module, kind)
+            self.output_advice = advice(self.name, module, kind, outputs[0].numel())
             warnings.warn(self.output_advice, stacklevel=2)
         self.start = 0  # the number of the layer that the model starts at; tails start later
         self.root = self  # the whole network, for a model that is the tail of one
         for alias, layer in (aliases or {}).items():
             self.layer_table = self.layer_table.with_alias(alias, self.layer_index(layer))
 
-        self.n_classes = logits.shape[1]
+        self.n_classes = as_logits(outputs, self.head).shape[1]
         if classes is None and len(facts.classes or ()) == self.n_classes:
             classes = facts.classes
         _check_classes(self.name, self.n_classes, classes)
@@ -170,7 +181,10 @@ class Model:
 
     def __repr__(self) -> str:
         layers = ", ".join(self.layers)
-        return f"Model({self.name}, {self.size} px, {self.n_classes} classes, layers: {layers})"
+        size = str(self.size) if self.height == self.width else f"{self.height}×{self.width}"
+        head = "" if self.head == "softmax" else f" ({self.head} head)"
+        classes = f"{self.n_classes} classes{head}"
+        return f"Model({self.name}, {size} px, {classes}, layers: {layers})"
 
     @property
     def backend(self) -> str:
@@ -284,12 +298,44 @@ class Model:
         model = copy.copy(self)
         model.view = view
         model.body = body
-        model.size = scale * self.size
-        model.resize = Resize.parse(self.resize, self.size).scaled(scale).written
+        model.height = scale * self.height
+        model.width = scale * self.width
+        shorter = min(self.height, self.width)
+        model.resize = Resize.parse(self.resize, shorter).scaled(scale).written
         model.layer_table = self.layer_table.restricted_to(body)
         model.pass_counts = Counter()
         model.root = model
         return model
+
+    def with_head(self, head: HeadName) -> Model:
+        """Return the same network with another head.
+
+        Raises:
+            HeatproofError: If the network's outputs do not fit it.
+        """
+        outputs = torch.empty(1, 1 if self.head == "binary" else self.n_classes)
+        model = copy.copy(self)
+        model.head = find_head(self.name, head, outputs)
+        model.root = model
+        return model
+
+    # Scores
+
+    def score_function(self, score: str | Score) -> Score:
+        """Return a score by name, for the model's head; a function is returned as it is.
+
+        Args:
+            score: ``logit``, ``softmax`` (the target's probability), ``logprob`` (its logarithm),
+                ``sigmoid`` (of the target's logit) or ``correct``.
+
+        Returns:
+            A function from logits ``(B, K)`` and targets ``(B,)`` to scores ``(B,)``.
+        """
+        return score_function(score, self.head)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Compute the classes' probabilities from logits, ``(…, K)`` each."""
+        return class_probabilities(logits, self.head)
 
     # Passes
 
@@ -353,7 +399,27 @@ class Model:
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """The shape of one image that the network takes: (channels, height, width)."""
-        return (len(self.mean), self.size, self.size)
+        return (len(self.mean), self.height, self.width)
+
+    @property
+    def size(self) -> int | tuple[int, int]:
+        """The side of square images in pixels; (height, width) of others."""
+        return self.height if self.height == self.width else (self.height, self.width)
+
+    def square_side(self, what: str) -> int:
+        """Return the side of the images, for what has square images alone.
+
+        Args:
+            what: What needs it, for the message.
+
+        Raises:
+            NotApplicable: If height and width differ.
+        """
+        if self.height != self.width:
+            raise NotApplicable(
+                f"{what} has square images, but {self.name} takes {self.height}×{self.width} px"
+            )
+        return self.height
 
     @property
     def input_range(self) -> tuple[Tensor, Tensor]:
@@ -372,7 +438,9 @@ class Model:
         )
 
         def chunks() -> Iterator[str | bytes]:
-            yield repr(settings) + self.view
+            # Only what differs from the default is added, so that fingerprints stay the same.
+            head = "" if self.head == "softmax" else f" head {self.head}"
+            yield repr(settings) + self.view + head
             if self.output is not None:
                 yield repr(self.output)
             if code := scripted_code(self.module):
@@ -389,6 +457,11 @@ class Model:
         return content_hash(chunks())
 
 
+def head_of(model: object) -> HeadName:
+    """Return the head of a model; softmax for any other function from images to logits."""
+    return model.head if isinstance(model, Model) else "softmax"
+
+
 def _check_module(module: object, layers: object) -> None:
     if not isinstance(module, nn.Module):
         raise HeatproofError(f"hp.Model takes a torch.nn.Module; got {type(module).__name__}")
@@ -396,23 +469,48 @@ def _check_module(module: object, layers: object) -> None:
         raise HeatproofError(f'layers is a list of names: layers=["{layers}"]')
 
 
-def _default_resize(size: int) -> int:
-    return round(size * 256 / 224)
+def image_size(size: object) -> tuple[int, int]:
+    """Return height and width, from the side of a square or the two of them.
+
+    Raises:
+        HeatproofError: If it is neither.
+    """
+    sides: Sequence[object] = ()
+    if isinstance(size, int):
+        sides = (size, size)
+    elif isinstance(size, list | tuple) and len(size) == 2:
+        sides = size
+    values = [side for side in sides if isinstance(side, int) and side >= 1]
+    if len(values) != 2:
+        raise HeatproofError(
+            "size is the side of the square images that the network takes, in pixels, such as 224, "
+            f"or their height and width, such as (96, 160); got {size!r}"
+        )
+    return values[0], values[1]
+
+
+def _default_resize(side: int) -> int:
+    return round(side * 256 / 224)
 
 
 def _check_preprocessing(
-    size: int, resize: int | str | None, mean: Sequence[float], std: Sequence[float]
+    height: int,
+    width: int,
+    resize: int | str | None,
+    mean: Sequence[float],
+    std: Sequence[float],
 ) -> None:
-    if not isinstance(size, int) or size < 1:
-        raise HeatproofError(
-            "size is the side of the square images that the network takes, in pixels, such as 224; "
-            f"got {size!r}"
-        )
-    Resize.parse(resize or _default_resize(size), size)
+    shorter = min(height, width)
+    Resize.parse(resize or _default_resize(shorter), shorter)
     if not hasattr(mean, "__len__") or not hasattr(std, "__len__"):
         raise HeatproofError(
             "mean and std have a number for each channel, such as (0.5, 0.5, 0.5); "
             f"got mean {mean}, std {std}"
+        )
+    if not len(mean) or len(mean) != len(std):
+        raise HeatproofError(
+            "mean and std have a number for each channel, so for one channel hp.Model(net, "
+            f"mean=[0.5], std=[0.5]); got mean {list(mean)}, std {list(std)}"
         )
     if max(map(abs, mean), default=0) > 1 or min(std, default=1) <= 0:
         raise HeatproofError(
@@ -445,23 +543,40 @@ def _first_pass(name: str, module: nn.Module, example: Tensor) -> tuple[torch.me
         raise
     except Exception as error:
         raise HeatproofError(
-            f"{name} does not run on images of shape {shape}: {error}. "
-            f"{_question(example, shape[-1])}"
+            f"{name} does not run on images of shape {shape}: {error}. {_cure(module, example)}"
         ) from error
     return layout, logits
 
 
-def _question(example: Tensor, size: int) -> str:
-    """Ask what may be wrong with a network that does not run."""
-    half = half_advice(example)
-    return f"It is {half}" if half else f"Is size={size} correct?"
-
-
 def _check_logits(name: str, logits: object, example: Tensor) -> None:
-    if not isinstance(logits, Tensor) or logits.ndim != 2:
+    is_row = isinstance(logits, Tensor) and logits.shape == example.shape[:1]
+    if not isinstance(logits, Tensor) or (logits.ndim != 2 and not is_row):
         got = getattr(logits, "shape", type(logits).__name__)
-        raise HeatproofError(f"{name} must return logits of shape (B, classes); got {got}")
+        raise HeatproofError(
+            f"{name} must return logits of shape (B, classes), or one per image; got {got}"
+        )
     check_numbers(name, logits, example)
+
+
+def _cure(module: nn.Module, example: Tensor) -> str:
+    """Say how to call hp.Model for a network that does not run: with other channels or sizes."""
+    half = half_advice(example)
+    if half:
+        return f"It is {half}"
+    channels, height, width = example.shape[1:]
+    first = (m.in_channels for m in module.modules() if isinstance(m, nn.Conv2d))
+    for count in {1, next(first, channels)} - {channels}:
+        try:
+            _logits(module, example[:, :1].repeat(1, count, 1, 1))
+        except Exception:  # a network can raise anything on images that it does not take
+            continue
+        mean = f"[{', '.join(['0.5'] * count)}]"
+        return (
+            f"It takes {count} {'channel' if count == 1 else 'channels'}, but mean and std are of "
+            f"{channels}: hp.Model(net, mean={mean}, std={mean})"
+        )
+    size = height if height == width else (height, width)
+    return f"Is size={size} correct?"
 
 
 def _logits(module: nn.Module, example: Tensor) -> Any:

@@ -26,8 +26,9 @@ def probabilities(module: nn.Module, images: Tensor, outputs: Tensor) -> Kind:
     Args:
         module: The network, in evaluation mode.
         images: Images in its input space, ``(B, C, H, W)``.
-        outputs: Its outputs for them, ``(B, K)``.
+        outputs: Its outputs for them, ``(B, K)`` or ``(B,)``.
     """
+    outputs = outputs.reshape(len(outputs), -1)
     if not outputs.numel() or outputs.min() < 0 or outputs.max() > 1:
         return ""
     sums = outputs.double().sum(1)
@@ -47,21 +48,26 @@ def _last_operation(module: nn.Module, images: Tensor) -> str:
     return node.name() if node is not None else ""
 
 
-def advice(name: str, module: nn.Module, kind: Kind) -> str:
+def advice(name: str, module: nn.Module, kind: Kind, outputs: int) -> str:
     """Say what is wrong with outputs that are probabilities, and which line cures it.
 
     Args:
         name: The model's name.
         module: The network.
         kind: What ``probabilities`` returned.
+        outputs: The number of outputs per image.
     """
     layers = [path for path, m in module.named_modules() if isinstance(m, LAYERS[kind])]
     cure = f"return what goes into the {kind} instead"
     if layers and layers[-1]:
         steps = (f"[{step}]" if step.isdigit() else f".{step}" for step in layers[-1].split("."))
         cure = f"replace it before you make the model: net{''.join(steps)} = torch.nn.Identity()"
+    multi_label = ""
+    if kind == "sigmoid" and outputs > 1:
+        multi_label = 'make the model with head="sigmoid", and '
+    remove = f"{multi_label}remove the {kind}: {cure}"
     return (
         f"the outputs of {name} look like probabilities: {MEANING[kind]}. They are taken for "
         f"logits, so gradients vanish where the network is confident, and scores are those of "
-        f"another {kind} on top. Remove the {kind}: {cure}"
+        f"another {kind} on top. {remove[0].upper()}{remove[1:]}"
     )

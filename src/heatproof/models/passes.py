@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from heatproof.models import backends
 from heatproof.models.guards import eval_mode
 from heatproof.tensor.batching import chunks, pad, rows
-from heatproof.tensor.scores import Score, score_function
+from heatproof.tensor.scores import Score
 
 if TYPE_CHECKING:
     from heatproof.models.model import Model
@@ -80,8 +80,7 @@ class Passes:
             A tensor of shape ``(1, C, h, w)`` that requires a gradient.
         """
         root = self.model.root
-        shape = (1, len(root.mean), root.size, root.size)
-        image = torch.zeros(shape, device=root.device, dtype=root.dtype)
+        image = torch.zeros((1, *root.image_shape), device=root.device, dtype=root.dtype)
         with torch.no_grad():
             return root.passes.run(image, self.model.start).requires_grad_()
 
@@ -169,7 +168,7 @@ class Passes:
         """
         model = self.model
         first = layers[0]
-        score = score_function(score)
+        score = self.model.score_function(score)
         self._count("backward", len(h), first)
         parts: dict[int, list[Pass]] = {layer: [] for layer in layers}
         with torch.enable_grad(), eval_mode(model.module):

@@ -250,8 +250,8 @@ def _split(model: Model, grid: int) -> _Split:
     except Exception as error:  # a network can raise anything on images larger than it is used to
         raise NotApplicable(
             f"{model.name} cannot run up to {model.body.layers[cut]} on a grid of "
-            f"{grid * model.size} px: {error}. Name layers that it can be cut at: "
-            "hp.Model(…, layers=[…])"
+            f"{grid * model.height}×{grid * model.width} px: {error}. "
+            "Name layers that it can be cut at: hp.Model(…, layers=[…])"
         ) from error
     steps = [whole[0] - height, whole[1] - width]
     if any(
@@ -259,7 +259,8 @@ def _split(model: Model, grid: int) -> _Split:
         for step, side in zip(steps, (height, width), strict=True)
     ):
         raise NotApplicable(
-            f"{model.name} has features of {height}×{width} for a grid cell of {model.size} px, "
+            f"{model.name} has features of {height}×{width} for a grid cell of "
+            f"{model.height}×{model.width} px, "
             f"but of {whole[0]}×{whole[1]} for a grid of {grid}×{grid}: its stride does not divide "
             "the grid cell, so grid cells have no separate features; "
             "choose another size for the model"
@@ -269,8 +270,8 @@ def _split(model: Model, grid: int) -> _Split:
 
 def _features(model: Model, cut: int, scale: int = 1) -> Tensor:
     """Compute the features of one image of noise."""
-    side = scale * model.size
-    image = torch.rand((1, len(model.mean), side, side), generator=torch.Generator().manual_seed(0))
+    shape = (1, len(model.mean), scale * model.height, scale * model.width)
+    image = torch.rand(shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), eval_mode(model.module):
         return model.body.run(model.normalize(image), 0, cut)[0]
 

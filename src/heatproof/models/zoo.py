@@ -45,6 +45,7 @@ from heatproof.models.vision import (
 )
 from heatproof.registry import Registry
 from heatproof.tensor.noise import seeded
+from heatproof.tensor.scores import HeadName
 from heatproof.userfile import PREFIX, from_file, source_hash
 
 HUB = "hf:"  # how names of transformers' networks begin
@@ -143,6 +144,7 @@ def load_model(
     fine_tuned_weights: Mapping[str, str | Path] | None = None,
     fine_tuned: str | None = None,
     backend: str | None = None,
+    head: HeadName | None = None,
 ) -> Model:
     """Load a model by name, from a file of your own, or from any torch module.
 
@@ -163,9 +165,12 @@ def load_model(
         backend: What computes whole passes without gradients: ``eager`` (the default), ``fused``
             (convolutions merged with norms), ``compile`` (torch.compile) or ``openvino``. Each
             agrees with eager to 1e-3 of the logits' range, and always runs ``batch_size`` images.
+        head: What the outputs are: ``softmax``, ``sigmoid`` or ``binary``; see `Model`. By default
+            as the model says, or as the number of outputs shows.
 
     Returns:
-        The model. A `Model` that was passed is returned itself, unless ``fine_tuned`` is given.
+        The model. A `Model` that was passed is returned itself, unless ``fine_tuned`` or another
+        ``head`` is given.
 
     Raises:
         HeatproofError: If there is no such model, weights are missing or do not fit, or the device
@@ -179,6 +184,8 @@ def load_model(
         model.weights_metadata = metadata(file)
         model.fine_tuned = model.weights_metadata.get("fine_tuned", "")
         model.fine_tuned_weights = {}
+    if head is not None and head != model.head:
+        model = model.with_head(head)
     for fine_tuning, path in (fine_tuned_weights or {}).items():
         _check_fine_tuned(model, fine_tuning, Path(path))
         model.fine_tuned_weights[fine_tuning] = Path(path)

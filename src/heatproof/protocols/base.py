@@ -204,8 +204,7 @@ class Protocol(BaseModel):
             return
         baseline = Baseline.parse(self.baseline_name)
         if baseline.entry.prepare is None:
-            shape = (1, len(model.mean), model.size, model.size)
-            image = torch.zeros(shape, device=model.device, dtype=model.dtype)
+            image = torch.zeros((1, *model.image_shape), device=model.device, dtype=model.dtype)
             baseline.fill(image, model, Rng(0, [""], model.device))
 
     def shared_passes(self) -> Mapping[Hashable, int]:

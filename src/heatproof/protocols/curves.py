@@ -30,7 +30,7 @@ from heatproof.protocols.removal import (
     updated_curve,
 )
 from heatproof.tensor.curves import auc
-from heatproof.tensor.information import INFORMATION
+from heatproof.tensor.information import information_measures
 from heatproof.tensor.neighbours import knn_distance
 
 DISTANCES = {"ood": True, "ood-raw": False}  # with and without normalising embeddings
@@ -91,7 +91,9 @@ class _AreaUnderCurve(_ExplainsPrediction):
             shared["far"] = batch.prepared["far"].expand(len(batch.x), -1)
         return shared
 
-    def _domain_measures(self, batch: EvalBatch, outputs: Outputs) -> dict[str, Tensor]:
+    def _domain_measures(
+        self, model: Model, batch: EvalBatch, outputs: Outputs
+    ) -> dict[str, Tensor]:
         """Compute distances to reference images and the information left, ``(B, S)`` each."""
         flat = outputs.embedding.flatten(0, 1)
         bank = batch.prepared["bank"]
@@ -100,7 +102,8 @@ class _AreaUnderCurve(_ExplainsPrediction):
             name: by_sample(knn_distance(flat, bank, 1, normalize), samples)
             for name, normalize in DISTANCES.items()
         }
-        information = {name: measure(outputs.logits) for name, measure in INFORMATION.items()}
+        measures = information_measures(model.head)
+        information = {name: measure(outputs.logits) for name, measure in measures.items()}
         return distances | information
 
     def deletion_steps(self) -> RemovalSteps:
@@ -122,10 +125,10 @@ class _AreaUnderCurve(_ExplainsPrediction):
         if steps.side == "least":
             parts[0], parts[-1] = parts[-1], parts[0]
         logits = torch.cat([part.logits for part in parts], 1)
-        curves = {"score": self.scores(logits, batch.target)}
+        curves = {"score": self.scores(model, logits, batch.target)}
         if self.ood:
             embedding = torch.cat([part.embedding for part in parts], 1)
-            curves |= self._domain_measures(batch, Outputs(logits, embedding))
+            curves |= self._domain_measures(model, batch, Outputs(logits, embedding))
         return curves
 
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
@@ -247,7 +250,7 @@ class IncrementalDeletion(_MeanOfCurve):
         return max(0, self.steps - 2) if self.updated else 0
 
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
-        clean = self.scores(batch.clean[:, None], batch.target)
+        clean = self.scores(model, batch.clean[:, None], batch.target)
         if self.updated:
             assert batch.explain is not None
             rest = updated_curve(
@@ -266,7 +269,7 @@ class IncrementalDeletion(_MeanOfCurve):
             )
         else:
             outputs = self.outputs(model, batch, maps, self.removal_steps()[0])
-            rest = self.scores(outputs.logits, batch.target)
+            rest = self.scores(model, outputs.logits, batch.target)
         curve = torch.cat([clean, rest], 1)
         return scores_with_reasons(self.curve_score(clean[:, 0], curve), {"score": curve})
 
@@ -294,6 +297,6 @@ class Road(_MeanOfCurve, _ExplainsPrediction):
 
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         outputs = self.outputs(model, batch, maps, self.removal_steps()[0])
-        curve = self.scores(outputs.logits, batch.target)
-        clean = self.scores(batch.clean[:, None], batch.target)[:, 0]
+        curve = self.scores(model, outputs.logits, batch.target)
+        clean = self.scores(model, batch.clean[:, None], batch.target)[:, 0]
         return scores_with_reasons(self.curve_score(clean, curve), {"score": curve})

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heatproof.data.base import Data
 from heatproof.data.grids import Grids, make_grids
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.models import views
 from heatproof.models.model import Model
 from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, ViewKey, protocol
@@ -58,10 +58,13 @@ class Localization(Protocol):
         super().check(model)
         needed = self.grid**2 - self.repeated
         if model.n_classes < needed:
-            raise HeatproofError(
+            shown = (
                 f"{self.id}: a grid of {self.grid}×{self.grid} shows {needed} classes, but "
-                f"{model.name} has {model.n_classes}; choose a smaller grid"
+                f"{model.name} has {model.n_classes}"
             )
+            if self.grid == 2:  # the smallest
+                raise NotApplicable(shown)
+            raise HeatproofError(f"{shown}; choose a smaller grid")
         self.cell_models(model)
 
     def views(

@@ -17,7 +17,6 @@ from heatproof.models.model import Model
 from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, protocol
 from heatproof.tensor.filters import Odd
 from heatproof.tensor.rank import spearman
-from heatproof.tensor.scores import score_function
 
 UNDEFINED = "the parts cannot be ranked: all are equal in the map or in their drops"
 
@@ -69,7 +68,7 @@ class PartDeletion(Protocol):
         """Compute ``drops`` of the logit without each part, ``(B, P)``."""
         assert batch.parts is not None
         images = batch.parts.without
-        logit = score_function("logit")
+        logit = model.score_function("logit")
         parts = []
         for sample, part in model.passes.chunks(*images.shape[:2]):
             logits = model.logits(model.normalize(images[sample, part].float() / 255))
@@ -79,7 +78,7 @@ class PartDeletion(Protocol):
 
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         assert batch.parts is not None
-        dilate = self.dilate or 2 * round((5 * model.size / 256 - 1) / 2) + 1
+        dilate = self.dilate or 2 * round((5 * min(model.height, model.width) / 256 - 1) / 2) + 1
         sums = part_sums(maps, batch.parts.masks.to(maps.device), dilate)
         rho = spearman(sums, shared["drops"].double())
         reasons = [UNDEFINED if math.isnan(value) else "" for value in rho.tolist()]

@@ -17,7 +17,7 @@ from torch import Tensor
 from heatproof.baselines import Baseline, BaselineName
 from heatproof.baselines.base import Remove
 from heatproof.errors import HeatproofError
-from heatproof.models.model import Model
+from heatproof.models.model import Model, head_of
 from heatproof.protocols.base import PICTURES, EvalBatch, Protocol, Scores, Shared
 from heatproof.tensor.batching import chunks, rows
 from heatproof.tensor.curves import ranks_of, removal_order, tie_order
@@ -145,7 +145,7 @@ def removal_curve(
     forward, size, remove = _network(model, x, baseline, ids, seed, batch_size, prepared)
     bounds = RemovalSteps(baseline, order, tuple(fractions)).bounds(ranks[0].numel())
     outputs = outputs_without(forward, remove, ranks, bounds, order, size)
-    return _scores(score_function(score), outputs.logits, target)
+    return _scores(score_function(score, head_of(model)), outputs.logits, target)
 
 
 def updated_curve(
@@ -193,7 +193,7 @@ def updated_curve(
     """
     ids = sample_ids(ids, len(x))
     forward, size, remove = _network(model, x, baseline, ids, seed, batch_size, prepared)
-    score_of = score_function(score)
+    score_of = score_function(score, head_of(model))
     samples = torch.arange(len(x), device=x.device)
     pixels = x[0, 0].numel()
     ties = tie_order(ids, seed, pixels, x.device)
@@ -332,8 +332,10 @@ class PixelRemoval(Protocol):
 
         return cached(batch.map_cache, steps, compute)
 
-    def scores(self, logits: Tensor, target: Tensor) -> Tensor:  # (B, S, K), (B,) -> (B, S)
-        return _scores(score_function(self.score), logits, target)
+    def scores(
+        self, model: Model, logits: Tensor, target: Tensor
+    ) -> Tensor:  # (B, S, K), (B,) -> (B, S)
+        return _scores(score_function(self.score, head_of(model)), logits, target)
 
 
 class Curve(PixelRemoval):
@@ -345,10 +347,11 @@ class Curve(PixelRemoval):
 
     def check(self, model: Model) -> None:
         super().check(model)
-        if self.steps > model.size**2:
+        pixels = model.height * model.width
+        if self.steps > pixels:
             raise HeatproofError(
                 f"{self.id}: steps={self.steps}, but an image of {model.name} has only "
-                f"{model.size**2} pixels"
+                f"{pixels} pixels"
             )
 
     def inner_fractions(self) -> tuple[float, ...]:

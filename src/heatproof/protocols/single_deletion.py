@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heatproof.baselines import Baseline, BaselineName
 from heatproof.data.base import Data
-from heatproof.models.model import Model
+from heatproof.models.model import Model, head_of
 from heatproof.models.zoo import load_fine_tuned
 from heatproof.protocols.base import EvalBatch, Protocol, Scores, Shared, View, ViewKey, protocol
 from heatproof.tensor.batching import chunks, rows
@@ -64,7 +64,7 @@ def patch_drops(
     Raises:
         HeatproofError: If ``patches`` is not a square number that divides the image.
     """
-    score_of = score_function(score)
+    score_of = score_function(score, head_of(model))
     (left,) = scores_without_patches(
         model, x, target, (score_of,), patches, baseline, ids, seed, batch_size, prepared=prepared
     )
@@ -158,7 +158,7 @@ class SingleDeletion(Protocol):
 
     def check(self, model: Model) -> None:
         super().check(model)
-        grid_side(self.patches, model.size, model.size)
+        grid_side(self.patches, model.height, model.width)
 
     def shared_passes(self) -> Mapping[Hashable, int]:
         return {("patches", self.patches, self.baseline): self.patches}
@@ -170,8 +170,8 @@ class SingleDeletion(Protocol):
             ``drops`` of the score, ``correct`` (whether the target is still predicted) and
             ``log_prob`` of the target, ``(B, P)`` each.
         """
-        score_of = score_function(self.score)
-        scores = (score_of, score_function("correct"), score_function("logprob"))
+        score_of, *others = map(model.score_function, (self.score, "correct", "logprob"))
+        scores = (score_of, *others)
         left, correct, log_prob = scores_without_patches(
             model,
             batch.x,

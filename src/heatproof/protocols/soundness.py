@@ -88,8 +88,10 @@ class Completeness(Curve):
                 model.forward, self._remover(model, batch), ranks, above, "most", model.batch_size
             ).logits
 
-        left = self.scores(cached(batch.map_cache, self._images, logits_without), batch.target)
-        drop = self.scores(batch.clean[:, None], batch.target) - left
+        left = self.scores(
+            model, cached(batch.map_cache, self._images, logits_without), batch.target
+        )
+        drop = self.scores(model, batch.clean[:, None], batch.target) - left
         scores = scores_with_reasons(drop.double().mean(1), {"drop": drop})
         return scores if self.compat else _undefined_without_mass(scores, maps)
 
@@ -147,7 +149,9 @@ class Soundness(PixelRemoval):
     def score_maps(self, model: Model, batch: EvalBatch, shared: Shared, maps: Tensor) -> Scores:
         """Store what `aggregate` needs: each sample's score and inserted mass at every step."""
         (steps,) = self.removal_steps()
-        score = self.scores(self.outputs(model, batch, maps, steps).logits, batch.target).flip(1)
+        score = self.scores(
+            model, self.outputs(model, batch, maps, steps).logits, batch.target
+        ).flip(1)
         ranks = self._ranks(batch, maps, positive=True)
         mass = included_mass(relative(maps), ranks, steps.bounds(ranks[0].numel())[::-1])
         scores = scores_with_reasons(score.double().sum(1), {"score": score, "mass": mass})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from heatproof.data.folder import mode_for
 from heatproof.data.images import fit, read_image
 from heatproof.errors import HeatproofError, format_error
 from heatproof.methods import explain, parse_methods
@@ -42,9 +43,12 @@ def draw_maps(
     """
     check_suffix(out)
     expressions = parse_methods(list(methods))
-    photos = torch.stack([fit(read_image(path), model.size, model.resize) for path in images])
+    mode = mode_for(model)
+    photos = torch.stack(
+        [fit(read_image(path, mode=mode), model.size, model.resize) for path in images]
+    )
     x = model.normalize(photos)
-    probabilities = model.logits(x).softmax(1)
+    probabilities = model.probabilities(model.logits(x))
     if target is None:
         targets = probabilities.argmax(1)
     else:

@@ -19,8 +19,14 @@ THUMBNAIL = 64  # px: least side of a thumbnail
 
 
 def photo(image: Tensor, small: bool = False) -> bytes:
-    """Return an image ``(C, H, W)`` uint8 as PNG; ``small`` makes a thumbnail in few colours."""
-    pixels = image.permute(1, 2, 0).numpy()
+    """Return an image as PNG: one channel is grey, of two their mean, of more the first three.
+
+    Args:
+        image: ``(C, H, W)`` uint8.
+        small: Whether to make a thumbnail in few colours.
+    """
+    visible = image[:3] if len(image) >= 3 else image.float().mean(0, keepdim=True).round().byte()
+    pixels = visible.permute(1, 2, 0).numpy()
     picture = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
     if small:
         picture = picture.reduce(_reduction(picture.height)).quantize(THUMBNAIL_COLOURS)

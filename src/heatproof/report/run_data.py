@@ -34,6 +34,7 @@ from heatproof.bench.layout import (
 )
 from heatproof.bench.store import Store, TaskTensors
 from heatproof.protocols import PROTOCOLS, ViewKey
+from heatproof.tensor.scores import HeadName, class_probabilities, is_correct
 
 PLAIN_VIEW = ViewKey()
 CRISP_BELOW = 160  # px: smaller images are drawn with square pixels
@@ -47,6 +48,7 @@ class Kept:
         ids: All samples.
         labels: Their labels; None where a sample has none.
         logits: Their logits, ``(K,)`` each.
+        head: The head of the model.
         grids: What samples on grids consist of; empty for other views.
         with_images: The first samples, whose images and maps are stored: the tensors of a sample's
             task, and its row in them.
@@ -56,6 +58,7 @@ class Kept:
     ids: list[str] = field(default_factory=list)
     labels: list[int | None] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
+    head: HeadName = "softmax"
     grids: dict[str, GridNote] = field(default_factory=dict)
     with_images: dict[str, tuple[dict[TensorKey, Tensor], int]] = field(default_factory=dict)
     whole: dict[TensorKey, list[Tensor]] = field(default_factory=dict)
@@ -121,14 +124,26 @@ class Kept:
         return values if len(values) == len(self.ids) else None
 
     @property
+    def correct(self) -> list[bool | None]:
+        """Whether each sample's label is predicted; None where it has none."""
+        return [
+            None
+            if label is None
+            else bool(is_correct(logits[None], torch.tensor([label]), self.head))
+            for logits, label in zip(self.logits, self.labels, strict=True)
+        ]
+
+    @property
     def accuracy(self) -> tuple[int, int]:
         """(correct, labelled)"""
-        correct = [
-            int(logits.argmax()) == label
-            for logits, label in zip(self.logits, self.labels, strict=True)
-            if label is not None
-        ]
+        correct = [right for right in self.correct if right is not None]
         return sum(correct), len(correct)
+
+    def confidence(self, row: int) -> tuple[int, float]:
+        """Return (predicted class, its probability) of a sample by its position."""
+        logits = self.logits[row].double()
+        top = int(logits.argmax())
+        return top, float(class_probabilities(logits, self.head)[top])
 
 
 class Run:
@@ -318,21 +333,22 @@ class Run:
         subject = ModelView(model, self._first_view(model) if view is None else view)
         return next((f for f in self.provenance.models if f.subject == subject), None)
 
-    def image_size(self, model: str, view: ViewKey | None = None) -> int:
-        """Return the side of a model's images in pixels; 0 if it is not on record."""
+    def image_size(self, model: str, view: ViewKey | None = None) -> tuple[int, int]:
+        """Return height and width of a model's images in pixels; 0 if they are not on record."""
         facts = self.facts(model, view)
-        return facts.size if facts else 0
+        return facts.height_and_width if facts else (0, 0)
 
     def is_crisp(self, model: str) -> bool:
         """Return whether images of a model are drawn with square pixels."""
-        return 0 < self.image_size(model) < CRISP_BELOW
+        return 0 < max(self.image_size(model)) < CRISP_BELOW
 
     def kept(self, model: str, view: ViewKey | None = None) -> Kept:
         """Return the stored tensors of a view of a model, by default the plain one.
 
         They are read from disk each time: the maps of one model can be hundreds of megabytes.
         """
-        kept = Kept()
+        facts = self.facts(model, view)
+        kept = Kept(head=facts.head if facts else "softmax")
         subject = ModelView(model, self._first_view(model) if view is None else view)
         for task in self.tasks:
             if task.subject == subject:
@@ -366,12 +382,6 @@ class Run:
         facts = self.facts(model)
         names = facts.class_names if facts else None
         return names[index] if names and index < len(names) else f"class {index}"
-
-
-def confidence(logits: Tensor) -> tuple[int, float]:
-    """Return (predicted class, its softmax) of logits ``(K,)``."""
-    top = int(logits.argmax())
-    return top, float(torch.softmax(logits.double(), 0)[top])
 
 
 def mean_scores(rows: pd.DataFrame, methods: Sequence[str]) -> pd.Series:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from heatproof.tensor.curves import auc
+from heatproof.tensor.scores import HeadName
 
 
 def mean_logit(logits: Tensor) -> Tensor:
@@ -85,6 +86,40 @@ def logit_variance(logits: Tensor) -> Tensor:
     return logits.double().var(-1, correction=0)
 
 
+def label_negentropy(logits: Tensor) -> Tensor:
+    """Compute the mean over the labels of log 2 − H(p) in nats, for labels with a sigmoid each.
+
+    For the logits (−z, z) of a binary head it is the `negentropy` of the two probabilities.
+
+    Args:
+        logits: ``(..., K)``.
+
+    Returns:
+        Values ``(...)`` of float64, from 0 where all probabilities are one half to log 2.
+    """
+    p = logits.double().sigmoid()
+    entropy = torch.special.entr(p) + torch.special.entr(1 - p)
+    return (math.log(2) - entropy).clamp(min=0).mean(-1)
+
+
+def prediction_entropy(logits: Tensor, head: HeadName = "softmax") -> Tensor:
+    """Compute the entropy of a prediction in nats.
+
+    Args:
+        logits: ``(..., K)``.
+        head: The head of the model; for ``sigmoid``, the entropies of all labels are added.
+
+    Returns:
+        Values ``(...)`` of the type of the logits.
+    """
+    if head == "softmax":
+        log_probs = logits.log_softmax(-1)
+        return -(log_probs.exp() * log_probs).sum(-1)
+    p = logits.sigmoid()
+    entropy = torch.special.entr(p) + torch.special.entr(1 - p)
+    return entropy[..., 0] if head == "binary" else entropy.sum(-1)
+
+
 INFORMATION: dict[str, Callable[[Tensor], Tensor]] = {
     "negentropy": negentropy,
     "logit-variance": logit_variance,
@@ -92,6 +127,13 @@ INFORMATION: dict[str, Callable[[Tensor], Tensor]] = {
     "energy": energy,
     "mean-sigmoid": mean_sigmoid,
 }
+
+
+def information_measures(head: HeadName) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Return the measures of information for the logits of a head."""
+    if head == "softmax":
+        return INFORMATION
+    return INFORMATION | {"negentropy": label_negentropy}
 
 
 def area_reached(curve: Tensor, fraction: float = 0.8) -> Tensor:

@@ -1,17 +1,24 @@
-"""Scores of the target class: what methods explain and protocols measure."""
+"""Scores of the target class: what methods explain and protocols measure.
+
+What a score means depends on the head of the model: whether its logits share one softmax, or each
+of them has a sigmoid of its own (see `heatproof.models.heads`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from heatproof.errors import unknown
 
 Score = Callable[[Tensor, Tensor], Tensor]  # logits (B, K), target (B,) -> (B,)
 ScoreName = Literal["logit", "softmax", "logprob"]  # those that can be explained
+HeadName = Literal["softmax", "sigmoid", "binary"]
+HEADS: tuple[HeadName, ...] = get_args(HeadName)
 
 
 def _pick(values: Tensor, target: Tensor) -> Tensor:
@@ -25,10 +32,25 @@ SCORES: dict[str, Score] = {
     "sigmoid": lambda logits, target: torch.sigmoid(_pick(logits, target)),
     "correct": lambda logits, target: (logits.argmax(-1) == target).to(logits.dtype),
 }
+_SIGMOIDS: dict[str, Score] = SCORES | {  # a sigmoid for each logit, in place of one softmax
+    "softmax": SCORES["sigmoid"],
+    "logprob": lambda logits, target: logsigmoid(_pick(logits, target)),
+}
+BY_HEAD: Mapping[HeadName, Mapping[str, Score]] = {
+    "softmax": SCORES,
+    "binary": _SIGMOIDS,
+    "sigmoid": _SIGMOIDS
+    | {"correct": lambda logits, target: (_pick(logits, target) > 0).to(logits.dtype)},
+}
 
 
-def score_function(score: str | Score) -> Score:
+def score_function(score: str | Score, head: HeadName = "softmax") -> Score:
     """Return a score by name; a function is returned as it is.
+
+    Args:
+        score: ``logit``, ``softmax`` (the target's probability), ``logprob`` (its logarithm),
+            ``sigmoid`` (of the target's logit), ``correct``, or a function.
+        head: The head of the model.
 
     Raises:
         HeatproofError: If there is no score of that name.
@@ -37,4 +59,23 @@ def score_function(score: str | Score) -> Score:
         return score
     if score not in SCORES:
         raise unknown("score", score, SCORES)
-    return SCORES[score]
+    return BY_HEAD[head][score]
+
+
+def class_probabilities(logits: Tensor, head: HeadName = "softmax") -> Tensor:  # (…, K) -> same
+    """Compute the probability of each class: a softmax, or a sigmoid of each logit."""
+    return logits.softmax(-1) if head == "softmax" else logits.sigmoid()
+
+
+def is_correct(logits: Tensor, labels: Tensor, head: HeadName = "softmax") -> Tensor:
+    """Return which labels are predicted, ``(B,)`` of bool.
+
+    For the heads ``softmax`` and ``binary`` that is the class of the highest logit; for ``sigmoid``
+    each class with a probability above one half is predicted.
+
+    Args:
+        logits: ``(B, K)``.
+        labels: Class indices ``(B,)``.
+        head: The head of the model.
+    """
+    return BY_HEAD[head]["correct"](logits, labels).bool()

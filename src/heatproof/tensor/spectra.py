@@ -15,17 +15,19 @@ COLOURS = (
 EPSILON = 1e-8  # added to a variance, so that constants stay constant
 
 
-def recorrelated(decorrelated_colours: Tensor) -> Tensor:  # (..., 3, H, W) -> same
-    """Convert decorrelated colours to red, green and blue."""
+def recorrelated(decorrelated_colours: Tensor) -> Tensor:  # (..., C, H, W) -> same
+    """Convert decorrelated colours to red, green and blue; other channels stay as they are."""
     return _mixed(torch.tensor(COLOURS, dtype=torch.float64).T, decorrelated_colours)
 
 
-def decorrelated(colours: Tensor) -> Tensor:  # (..., 3, H, W) -> same
+def decorrelated(colours: Tensor) -> Tensor:  # (..., C, H, W) -> same
     """Convert red, green and blue to decorrelated colours; the inverse of `recorrelated`."""
     return _mixed(torch.tensor(COLOURS, dtype=torch.float64).T.inverse(), colours)
 
 
 def _mixed(matrix: Tensor, x: Tensor) -> Tensor:
+    if x.shape[-3] != len(matrix):
+        return x
     return torch.einsum("ij,...jhw->...ihw", matrix.to(x), x)
 
 
@@ -36,13 +38,13 @@ def standardised(x: Tensor) -> Tensor:
 
 
 def resize_magnitude(
-    magnitude: Tensor, size: int
-) -> Tensor:  # (C, H, H // 2 + 1) -> (C, size, size // 2 + 1)
-    """Interpolate the magnitudes of a square image to another size, in cycles per pixel."""
+    magnitude: Tensor, width: int, size: tuple[int, int]
+) -> Tensor:  # (C, H, width // 2 + 1) -> (C, size[0], size[1] // 2 + 1)
+    """Interpolate the magnitudes of an image of some width to another size, in cycles per pixel."""
     bins, half = magnitude.shape[1:]
-    rows = _between(torch.fft.fftfreq(size, dtype=torch.float64) * bins, bins)
+    rows = _between(torch.fft.fftfreq(size[0], dtype=torch.float64) * bins, bins)
     columns = _between(
-        (torch.fft.rfftfreq(size, dtype=torch.float64) * bins).clamp(max=half - 1), half
+        (torch.fft.rfftfreq(size[1], dtype=torch.float64) * width).clamp(max=half - 1), half
     )
     return rows.to(magnitude) @ magnitude @ columns.T.to(magnitude)
 
@@ -57,7 +59,7 @@ def _between(positions: Tensor, bins: int) -> Tensor:  # (n,) -> (n, bins)
     return (1 - fraction) * first + fraction * second
 
 
-def pair_conjugates(phase: Tensor) -> Tensor:  # (C, S, S // 2 + 1), S even -> same
+def pair_conjugates(phase: Tensor) -> Tensor:  # (C, H, W // 2 + 1), H and W even -> same
     """Make phases those of a real image.
 
     Coefficients of the half spectrum that are conjugates of each other get opposite phases;
@@ -71,26 +73,27 @@ def pair_conjugates(phase: Tensor) -> Tensor:  # (C, S, S // 2 + 1), S even -> s
     return torch.cat([edges[..., :1], phase[..., 1:-1], edges[..., 1:]], -1)
 
 
-def power_law_magnitude(size: int, decay: float) -> Tensor:  # (size, size // 2 + 1)
-    """Return the magnitudes 1 / f^decay, constant below one cycle per image."""
-    frequency = torch.hypot(torch.fft.fftfreq(size)[:, None], torch.fft.rfftfreq(size)[None])
-    return frequency.clamp(min=1 / size) ** -decay
+def power_law_magnitude(size: tuple[int, int], decay: float) -> Tensor:  # (H, W // 2 + 1)
+    """Return the magnitudes 1 / f^decay, constant below one cycle per image of (H, W) pixels."""
+    height, width = size
+    frequency = torch.hypot(torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)[None])
+    return frequency.clamp(min=1 / max(size)) ** -decay
 
 
-def resample_crops(image: Tensor, centre: Tensor, side: Tensor, size: int) -> Tensor:
-    """Resample square crops of an image bilinearly, with antialiasing.
+def resample_crops(image: Tensor, centre: Tensor, side: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resample crops of an image, of its shape, bilinearly and with antialiasing.
 
     Args:
         image: ``(C, H, W)``.
         centre: Centres of the crops (down, right) as fractions of the image, ``(n, 2)``.
         side: Sides of the crops as fractions of the image, ``(n,)``.
-        size: Side of the result in pixels.
+        size: Height and width of the result in pixels.
 
     Returns:
-        Crops ``(n, C, size, size)``.
+        Crops ``(n, C, *size)``.
     """
-    rows = _crop_matrix(centre[:, 0], side, size, image.shape[1]).to(image)
-    columns = _crop_matrix(centre[:, 1], side, size, image.shape[2]).to(image)
+    rows = _crop_matrix(centre[:, 0], side, size[0], image.shape[1]).to(image)
+    columns = _crop_matrix(centre[:, 1], side, size[1], image.shape[2]).to(image)
     return rows[:, None] @ image @ columns[:, None].mT
 
 

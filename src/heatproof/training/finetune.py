@@ -24,6 +24,7 @@ from heatproof.data.base import Data
 from heatproof.data.folder import ImageFolder
 from heatproof.errors import HeatproofError
 from heatproof.files import TEMP_PREFIX, content_hash
+from heatproof.models.heads import as_logits
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
 from heatproof.tensor.noise import generator
@@ -155,7 +156,7 @@ def finetune(
         schedule: ``paper`` (30 epochs of SGD, batch size 256, learning rate 1e-3 or, for B-cos
             networks, 1e-2, divided by 10 every 10 epochs), ``short`` (the schedule of all embedded
             models), or a ``Schedule``. The loss is cross entropy, and binary cross entropy for
-            B-cos networks.
+            B-cos networks and for the heads ``sigmoid`` and ``binary``.
         epochs: Replaces the number of epochs of the schedule.
         batch_size: Replaces the batch size of the schedule.
         lr: Replaces the learning rate of the schedule.
@@ -181,7 +182,7 @@ def finetune(
     """
     loaded = load_model(model)
     deletion = Deletion(patches, Baseline.parse(baseline))
-    grid_side(patches, loaded.size, loaded.size)
+    grid_side(patches, loaded.height, loaded.width)
     settings = {
         "epochs": epochs,
         "batch_size": batch_size,
@@ -301,7 +302,8 @@ class Trainer:
             for number, batch in enumerate(loader, start=1):
                 count = len(batch.ids)
                 x = at_least_two(batch.x).contiguous(memory_format=torch.channels_last)
-                loss = per_sample_loss(net(x)[:count], batch.labels).sum()
+                logits = as_logits(net(x), self.model.head)[:count]
+                loss = per_sample_loss(logits, batch.labels).sum()
                 summed, images = self.processes.all_reduce(loss.item(), count)
                 if not math.isfinite(summed):
                     raise self._diverged(summed, epoch, number)

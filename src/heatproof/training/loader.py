@@ -35,7 +35,7 @@ class TrainBatch:
     """The readable samples of one batch."""
 
     ids: list[str]
-    x: Tensor  # (B, 3, H, W) in the model's input space
+    x: Tensor  # (B, C, H, W) in the model's input space
     labels: Tensor  # (B,)
 
 
@@ -139,7 +139,7 @@ class BatchLoader:
         if readable:
             x = torch.stack([image for _, image in readable])
         else:
-            x = torch.empty(0, self.model.size, self.model.size, len(self.model.mean))
+            x = torch.empty(0, self.model.height, self.model.width, len(self.model.mean))
         if self.augment:
             x = self._normalize(x)
         x = x.permute(0, 3, 1, 2).to(self.model.device, self.model.dtype)  # channels last
@@ -151,15 +151,15 @@ class BatchLoader:
     def _load_all(self, indices: Sequence[int], epoch: int) -> list[tuple[int, Tensor | None]]:
         return [(i, self._load(i, epoch)) for i in indices]
 
-    def _load(self, index: int, epoch: int) -> Tensor | None:  # (H, W, 3)
+    def _load(self, index: int, epoch: int) -> Tensor | None:  # (H, W, C)
         """Load an image: bytes of a random crop, or normalised; None if it is unreadable."""
         sample = self.data.ids[index]
         try:
             if self.augment:
                 assert isinstance(self.data, ImageFolder)
-                image = read_image(self.data.files[index])
+                image = read_image(self.data.files[index], mode=self.data.mode)
                 rng = generator(self.seed, "crop", epoch, sample)
-                return random_crop(image, self.model.size, rng)
+                return random_crop(image, (self.model.height, self.model.width), rng)
             pixels = self.data.load(index).image
         except UnreadableImage as error:
             self.unreadable[sample] = str(error)
@@ -171,7 +171,7 @@ class BatchLoader:
             self._cached_bytes += normalized.nbytes
         return normalized
 
-    def _normalize(self, images: Tensor) -> Tensor:  # (…, H, W, 3) bytes or in [0, 1] -> same
+    def _normalize(self, images: Tensor) -> Tensor:  # (…, H, W, C) bytes or in [0, 1] -> same
         """Do what ``Model.normalize`` does, without copies and always in main memory."""
         x = images.to(self.model.dtype, copy=True)
         if images.dtype == torch.uint8:
@@ -199,7 +199,7 @@ class Deletion:
 
     def __call__(
         self, x: Tensor, ids: Sequence[str], model: Model, seed: int, epoch: int
-    ) -> Tensor:  # (B, 3, H, W) -> same, changed in place
+    ) -> Tensor:  # (B, C, H, W) -> same, changed in place
         """Delete patches in place; which ones depends on seed, epoch and sample id alone."""
         chosen = []  # (row of the batch, patch)
         for row, sample in enumerate(ids):
@@ -226,32 +226,34 @@ class Deletion:
 
 
 def random_crop(
-    image: Image.Image, size: int, rng: np.random.Generator
-) -> Tensor:  # (size, size, 3) bytes
+    image: Image.Image, size: tuple[int, int], rng: np.random.Generator
+) -> Tensor:  # (H, W, C) bytes
     """Crop and mirror at random, as torchvision's RandomResizedCrop and RandomHorizontalFlip do.
 
-    The crop has 8 to 100 % of the area and an aspect ratio of 3:4 to 4:3.
+    The crop has 8 to 100 % of the area and an aspect ratio of 3:4 to 4:3 times that of the result.
 
     Args:
-        image: An RGB image.
-        size: Side of the crop after resizing, in pixels.
+        image: An image.
+        size: Height and width of the crop after resizing, in pixels.
         rng: Source of the random numbers.
 
     Returns:
-        The crop, ``(size, size, 3)`` of uint8.
+        The crop, ``(*size, C)`` of uint8.
     """
-    left, top, width, height = _crop_box(*image.size, rng)
+    left, top, width, height = _crop_box(*image.size, rng, size[1] / size[0])
     box = (left, top, left + width, top + height)
-    cropped = image.crop(box).resize((size, size), Image.Resampling.BILINEAR)
-    pixels = torch.from_numpy(np.array(cropped))
+    cropped = image.crop(box).resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    pixels = torch.from_numpy(np.array(cropped)).reshape(*size, -1)
     return pixels.flip(1) if rng.random() < 0.5 else pixels
 
 
-def _crop_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-    """Return left, top, width and height of a random crop."""
+def _crop_box(
+    width: int, height: int, rng: np.random.Generator, aspect: float = 1.0
+) -> tuple[int, int, int, int]:
+    """Return left, top, width and height of a random crop; ``aspect`` is width / height."""
     for _ in range(10):
         area = width * height * rng.uniform(0.08, 1)
-        ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3))) * aspect
         w = round(math.sqrt(area * ratio))
         h = round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
@@ -259,6 +261,6 @@ def _crop_box(width: int, height: int, rng: np.random.Generator) -> tuple[int, i
             top = int(rng.integers(height - h + 1))
             return left, top, w, h
     # The image is very long or very flat: take the largest crop from its centre.
-    w = min(width, max(1, round(height * 4 / 3)))
-    h = min(height, max(1, round(width * 4 / 3)))
+    w = min(width, max(1, round(height * aspect * 4 / 3)))
+    h = min(height, max(1, round(width / aspect * 4 / 3)))
     return (width - w) // 2, (height - h) // 2, w, h

@@ -44,7 +44,9 @@ def loss_name(model: Model) -> str:
     """Return the name of the loss to fine-tune a model with.
 
     A network, or a module in it, can name the loss (``module.loss = "binary_cross_entropy"``), as
-    B-cos networks do. For all others it is cross entropy.
+    B-cos networks do. For all others it is cross entropy, or binary cross entropy where the head is
+    ``sigmoid`` (all labels but the sample's are negative) or ``binary`` (of the two logits (−z, z):
+    their mean is torch's ``BCEWithLogitsLoss`` of z).
 
     Args:
         model: The model to fine-tune.
@@ -53,7 +55,8 @@ def loss_name(model: Model) -> str:
         HeatproofError: If the network names a loss that does not exist.
     """
     named = (getattr(module, "loss", None) for module in model.module.modules())
-    name = next((loss for loss in named if isinstance(loss, str)), "cross_entropy")
+    usual = "cross_entropy" if model.head == "softmax" else "binary_cross_entropy"
+    name = next((loss for loss in named if isinstance(loss, str)), usual)
     if name not in LOSSES:
         raise unknown("loss", name, LOSSES, f"({model.name})")
     return name

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from heatproof.data.base import Data
 from heatproof.errors import HeatproofError
+from heatproof.models.heads import as_logits
 from heatproof.models.model import Model
 from heatproof.protocols.single_deletion import scores_without_patches
-from heatproof.tensor.scores import SCORES
+from heatproof.tensor.scores import SCORES, HeadName, is_correct
 from heatproof.training.distributed import ProcessGroup
 from heatproof.training.loader import BatchLoader, Deletion, TrainBatch
 from heatproof.training.probes import IMAGES, Probes
@@ -100,9 +101,9 @@ def validate(
         for batch in loader.batches(groups):
             if not batch.ids:
                 continue
-            logits = _logits(net, batch.x)
+            logits = _logits(net, loader.model.head, batch.x)
             images += len(batch.ids)
-            correct += int((logits.argmax(1) == batch.labels).sum())
+            correct += int(is_correct(logits, batch.labels, loader.model.head).sum())
             if delete_patches:
                 tested += len(batch.ids)
                 without = _without_patches(net, batch, deletion, loader)
@@ -143,17 +144,16 @@ def _without_patches(
         loader.model,
         batch.x,
         batch.labels,
-        (SCORES["correct"], SCORES["logprob"], SCORES["logit"]),
+        [loader.model.score_function(name) for name in ("correct", "logprob", "logit")],
         deletion.patches,
         deletion.baseline.label,
         batch.ids,
         loader.seed,
         4 * BATCH,
-        partial(_logits, net),
+        partial(_logits, net, loader.model.head),
     )
     return WithoutPatches(correct.bool(), log_prob, logit)
 
 
-def _logits(net: nn.Module, x: Tensor) -> Tensor:
-    logits: Tensor = net(x.contiguous(memory_format=torch.channels_last))
-    return logits
+def _logits(net: nn.Module, head: HeadName, x: Tensor) -> Tensor:
+    return as_logits(net(x.contiguous(memory_format=torch.channels_last)), head)

@@ -16,13 +16,19 @@ from heatproof.baselines import Baseline
 from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Point, Spot, Trace, traces
-from heatproof.report.run_data import Kept, Run, confidence
+from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import size_of
 from heatproof.report.site import Figure, Site
 from heatproof.tensor.curves import removal_order
-from heatproof.tensor.information import INFORMATION, area_beyond, area_reached
+from heatproof.tensor.information import (
+    INFORMATION,
+    area_beyond,
+    area_reached,
+    prediction_entropy,
+)
 from heatproof.tensor.noise import Rng
+from heatproof.tensor.scores import class_probabilities
 
 PROTOCOLS = {"deletion": "removed", "insertion": "inserted"}
 GROUPS = {  # of baselines: a family of methods, whose colour they have, and a description
@@ -345,7 +351,7 @@ def _strips(
     rows = [strip for strip in strips if strip is not None]
     if not rows:
         return None
-    predicted, probability = confidence(kept.logits[kept.ids.index(sample)])
+    predicted, probability = kept.confidence(kept.ids.index(sample))
     fractions = [f"{100 * step:.0f} %" for step in STEPS]
     return Strips(sample, run.class_name(model, predicted), probability, rows, fractions)
 
@@ -371,7 +377,7 @@ def _strip(
         images.append(
             site.picture(pictures.photo(_without(image, empty, removed, curves.baseline)))
         )
-    probabilities = torch.softmax(logits.double(), 0)
+    probabilities = class_probabilities(logits.double(), kept.head)
     values, classes = probabilities.topk(min(TOP, len(logits)))
     distances: list[float | None] = []
     for name in curves.distances:
@@ -385,7 +391,7 @@ def _strip(
             (run.class_name(model, int(c)), float(p)) for p, c in zip(values, classes, strict=True)
         ],
         norm=float(norm) if norm is not None else None,
-        entropy=float(torch.special.entr(probabilities).sum()),
+        entropy=float(prediction_entropy(logits.double(), kept.head)),
         distances=distances,
     )
 

@@ -13,7 +13,7 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts, pictures
-from heatproof.report.run_data import CRISP_BELOW, Kept, Run, confidence
+from heatproof.report.run_data import CRISP_BELOW, Kept, Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import select, size_of
 from heatproof.report.site import Site
@@ -118,14 +118,13 @@ def _scores(run: Run, kept: Kept, model: str, key: Key, method: str) -> list[Sco
     protocol = run.protocols[key]
     rows = select(run.rows, model, key, method)
     values = dict(zip(rows["sample"], rows["value"], strict=True))
-    labels = dict(zip(kept.ids, kept.labels, strict=True))
-    predictions = {s: int(logits.argmax()) for s, logits in zip(kept.ids, kept.logits, strict=True)}
+    correct = dict(zip(kept.ids, kept.correct, strict=True))
     scores = []
     for sample in kept.with_images:
         small = kept.map(sample, method)
         drops = kept.shared_row(sample, protocol, "drops")
         value = values.get(sample, math.nan)
-        if labels[sample] not in (None, predictions[sample]) or not math.isfinite(value):
+        if correct[sample] is False or not math.isfinite(value):
             continue
         if small is not None and drops is not None:
             large = pictures.resized(small, size_of(kept.image(sample)))
@@ -155,7 +154,7 @@ def _content(
     assert small is not None
     size = size_of(image)
     row = kept.ids.index(score.sample)
-    predicted, probability = confidence(kept.logits[row])
+    predicted, probability = kept.confidence(row)
     map_ranks = average_ranks(score.sums[None].double())[0]
     drop_ranks = average_ranks(score.drops[None].double())[0]
     percentages = [float(v) for v in 100 * score.sums / score.sums.abs().sum()]

@@ -16,7 +16,7 @@ from heatproof.analysis.ranks import Key
 from heatproof.bench.layout import ModelView, ProtocolFacts
 from heatproof.protocols import ViewKey
 from heatproof.report import charts, pictures
-from heatproof.report.run_data import CRISP_BELOW, Kept, Run, confidence, mean_scores
+from heatproof.report.run_data import CRISP_BELOW, Kept, Run, mean_scores
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import map_picture, size_of
 from heatproof.report.site import Site
@@ -135,7 +135,8 @@ def _model(run: Run, site: Site, model: str, order: list[str]) -> Model | None:
     """Show the same samples in every view, so that choosing a setting shows what changes."""
     rows = run.rows[run.rows["model"] == model]
     methods = list(dict.fromkeys([*order, *rows["method"]]))
-    size = run.image_size(model) or 64
+    size = run.image_size(model)
+    size = size if all(size) else (64, 64)
     real = [m for m in order if not run.is_control(m)] or order
     best_first = [str(s) for s in mean_scores(rows, real).index]
     count = _sample_count(run, len(methods), size)
@@ -144,13 +145,13 @@ def _model(run: Run, site: Site, model: str, order: list[str]) -> Model | None:
         for view in _first_cells(run.views(model))
     ]
     with_samples = [view for view in views if view is not None]
-    return Model(model, with_samples, size < CRISP_BELOW) if with_samples else None
+    return Model(model, with_samples, max(size) < CRISP_BELOW) if with_samples else None
 
 
-def _sample_count(run: Run, methods: int, size: int) -> int:
+def _sample_count(run: Run, methods: int, size: tuple[int, int]) -> int:
     """Return how many samples fit into the size of the report."""
     views = sum(len(_first_cells(run.views(model))) for model in run.models)
-    bytes_per_sample = int(views * (methods + 1) * 0.25 * size**2)
+    bytes_per_sample = int(views * (methods + 1) * 0.25 * size[0] * size[1])
     return max(3, min(FIRST + BEST + WORST, BYTES // bytes_per_sample))
 
 
@@ -239,7 +240,7 @@ def _sample(
     size = size_of(image)
     row = kept.ids.index(sample)
     label = kept.labels[row]
-    predicted, probability = confidence(kept.logits[row])
+    predicted, probability = kept.confidence(row)
     drops = {i: d for i, key in settings.items() if (d := _drops(kept, sample, run.protocols[key]))}
     patch_counts = sorted({len(d.values) for d in drops.values()})
     photo = site.picture(pictures.photo(image))
@@ -268,7 +269,7 @@ def _sample(
         label=run.class_name(model, label),
         predicted=run.class_name(model, predicted),
         confidence=probability,
-        correct=label == predicted if label is not None else None,
+        correct=kept.correct[row],
         drops=drops,
         tiles=tiles,
     )

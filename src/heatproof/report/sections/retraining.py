@@ -108,11 +108,7 @@ def content(run: Run, site: Site) -> Content | None:
 
 
 def _accuracy(model: str, trained_on: str, evaluated_on: str, kept: Kept) -> AccuracyRow:
-    correct = [
-        int(logits.argmax()) == label
-        for logits, label in zip(kept.logits, kept.labels, strict=True)
-        if label is not None
-    ]
+    correct = [right for right in kept.correct if right is not None]
     accuracy = proportion(np.array(correct, dtype=float)) if correct else None
     return AccuracyRow(model, trained_on, evaluated_on, len(correct), accuracy)
 

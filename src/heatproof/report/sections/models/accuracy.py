@@ -83,11 +83,10 @@ def _deletion(protocol: ProtocolFacts) -> Deletion | None:
 def _predictions(kept: Kept, protocol: ProtocolFacts) -> tuple[Deletion | None, pd.DataFrame]:
     """Return which predictions are correct: labelled samples down, readings across."""
     labelled = np.array([label is not None for label in kept.labels], dtype=bool)
-    labels = np.array([label for label in kept.labels if label is not None], dtype=int)
     ids = [sample for sample, has_label in zip(kept.ids, labelled, strict=True) if has_label]
     if not ids:
         return None, pd.DataFrame()
-    intact = np.stack([logits.numpy() for logits in kept.logits])[labelled].argmax(1) == labels
+    intact = np.array([right for right in kept.correct if right is not None], dtype=bool)
     correct = kept.shared(protocol, "correct")
     log_prob = kept.shared(protocol, "log_prob")
     deletion = _deletion(protocol)

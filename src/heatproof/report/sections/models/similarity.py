@@ -21,6 +21,7 @@ from heatproof.report.charts import Axis, Panel, Row, Spot, interval, number
 from heatproof.report.run_data import PLAIN_VIEW, Run
 from heatproof.report.site import Figure, Site
 from heatproof.tensor.filters import resize
+from heatproof.tensor.scores import HeadName
 
 CAM = "gradcam"
 PAIRS = 10  # of different models
@@ -34,7 +35,8 @@ class Portrait(NamedTuple):
     logits: dict[str, np.ndarray]  # sample -> (K,)
     labels: dict[str, int]
     maps: dict[str, np.ndarray]  # sample -> (h, w), from 0 to 1; nan if a map is constant
-    size: int  # of the image
+    size: tuple[int, int]  # height and width of the image
+    head: HeadName = "softmax"
 
 
 class Pair(NamedTuple):
@@ -150,7 +152,8 @@ def _portrait(run: Run, model: str, view: ViewKey) -> Portrait:
     }
     labels = {s: label for s, label in zip(kept.ids, kept.labels, strict=True) if label is not None}
     logits = {s: v.numpy() for s, v in zip(kept.ids, kept.logits, strict=True)}
-    return Portrait(logits, labels, maps, run.image_size(model, view) or 64)
+    size = run.image_size(model, view)
+    return Portrait(logits, labels, maps, size if all(size) else (64, 64), kept.head)
 
 
 def _pair(label: str, same: bool, a: Portrait, b: Portrait) -> Pair:
@@ -160,15 +163,16 @@ def _pair(label: str, same: bool, a: Portrait, b: Portrait) -> Pair:
     cam = None
     if both:
         labels = np.array([a.labels[s] for s in both])
-        softmax = _estimate(softmax_gaps(_stack(a.logits, both), _stack(b.logits, both), labels))
+        logits = (_stack(a.logits, both), _stack(b.logits, both))
+        softmax = _estimate(softmax_gaps(*logits, labels, (a.head, b.head)))
     if with_maps:
         size = max(a.size, b.size)
         cam = _estimate(map_gaps(_maps(a, with_maps, size), _maps(b, with_maps, size)))
     return Pair(label, same, softmax, cam)
 
 
-def _maps(portrait: Portrait, samples: list[str], size: int) -> np.ndarray:  # (N, size, size)
-    return resize(torch.from_numpy(_stack(portrait.maps, samples)), size, size).numpy()
+def _maps(portrait: Portrait, samples: list[str], size: tuple[int, int]) -> np.ndarray:  # (N, H, W)
+    return resize(torch.from_numpy(_stack(portrait.maps, samples)), *size).numpy()
 
 
 def _stack(values: dict[str, np.ndarray], samples: list[str]) -> np.ndarray:
