@@ -472,7 +472,7 @@ def test_a_folder_without_readable_images_is_refused(folder, tmp_path):
         ({"lr": 0.0}, "lr must be above 0"),
         ({"lr": float("nan")}, "lr must be above 0"),
         ({"batch_size": 1}, "batch_size must be at least 2"),
-        ({"data": torch.zeros(3)}, "got Tensor"),
+        ({"data": torch.zeros(3)}, r"\(N, channels, H, W\)"),
         ({"data": "paperbirds:test"}, "drawn at 32 to 1024 pixels"),
         ({"val": 1.5}, "between 0 and 1"),
         ({"augment": True}, "random crops need an image folder"),

@@ -131,7 +131,7 @@ def _import_datasets() -> Any:
 
 @source(
     "hf-dataset",
-    summary="hf-dataset:NAME_OR_FOLDER[:split], of Hugging Face's datasets; needs heatproof[hf]",
+    summary="hf-dataset:NAME_OR_FOLDER[:split], of Hugging Face's datasets; needs the extra hf",
 )
 def open_hf_dataset(rest: str, split: str | None) -> Source:
     """Open ``hf-dataset:NAME[:split]``, or a folder of ``save_to_disk``."""

@@ -52,9 +52,9 @@ class Model:
     Args:
         module: Maps normalized images ``(B, C, H, W)`` to logits ``(B, K)``, to one output per
             image, ``(B, 1)`` or ``(B,)``, or to an output that has ``logits``. It may be compiled,
-            scripted or wrapped. A plain vision transformer of timm, torchvision or transformers is converted
-            to ours (the same weights, in the same memory where they can be), so that its attention
-            can be read; not where ``layers`` are named.
+            scripted or wrapped. A plain vision transformer of timm, torchvision or transformers is
+            converted to ours (the same weights, in the same memory where they can be), so that its
+            attention can be read; not where ``layers`` are named.
         layers: Module paths to cut at, such as ``["layer1", "layer2"]``; by default the network is
             cut wherever it is a single chain.
         name: The name in results; by default that of the module's class.
