@@ -82,10 +82,7 @@ def parse_call(text: str) -> Call:
     Raises:
         HeatproofError: If the text is not a name with optional arguments.
     """
-    if len(text) > MAX_LENGTH:
-        raise HeatproofError(
-            f'cannot read "{clip(text)}": an expression has at most {MAX_LENGTH:,} characters'
-        )
+    _check_length(text)
     match = _CALL.fullmatch(text)
     if not match:
         raise HeatproofError(
@@ -115,6 +112,7 @@ def split(text: str, separator: str) -> list[str]:
     Raises:
         HeatproofError: If brackets do not match, or a piece is empty.
     """
+    _check_length(text)
     pieces: list[str] = []
     depth = 0
     start = 0
@@ -133,6 +131,13 @@ def split(text: str, separator: str) -> list[str]:
             f'cannot read "{clip(text)}": there is nothing on one side of "{separator}"'
         )
     return [piece for piece in pieces if piece.strip()]
+
+
+def _check_length(text: str) -> None:
+    if len(text) > MAX_LENGTH:
+        raise HeatproofError(
+            f'cannot read "{clip(text)}": an expression has at most {MAX_LENGTH:,} characters'
+        )
 
 
 def call_label(
@@ -177,10 +182,13 @@ def _parse_value(text: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)  # such as "1or 2": it is a text
-            return ast.literal_eval(text)
+            value = ast.literal_eval(text)
     # TypeError: a list as a key; MemoryError, RecursionError: too deep for the parser
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise HeatproofError(f"{clip(text, 40)} is a number of more than 63 bits")
+    return value
 
 
 def _show_parameter(parameter: inspect.Parameter) -> str:

@@ -53,7 +53,7 @@ def show(value: Any) -> str:
     """Return the ``repr`` of a value for a message, of bounded length however large it is."""
     if isinstance(value, str):
         return clip(repr(value[: LONGEST + 1])) if len(value) > LONGEST else repr(value)
-    return clip(_SHORT_REPR.repr(value), 4 * LONGEST)
+    return clip(_SHORT_REPR.repr(value), 2 * LONGEST)
 
 
 def _short_repr() -> reprlib.Repr:

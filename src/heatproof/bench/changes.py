@@ -80,15 +80,15 @@ def _replaced(content: Any, keys: Sequence[str], value: Any, setting: str) -> An
     if not keys:
         return value
     key, *rest = keys
-    if key.isdigit() and isinstance(content, str | dict):  # one entry stands for a list of it
+    index = int(key) if re.fullmatch(r"[0-9]{1,6}", key) else None
+    if index is not None and isinstance(content, str | dict):  # one entry stands for a list of it
         content = [content]
     if isinstance(content, list):
-        if not key.isdigit() or int(key) >= len(content):
+        if index is None or index >= len(content):
             raise HeatproofError(
                 f'--set {setting}: "{key}" is not the number of an entry; there are '
                 f"{len(content)}, from 0"
             )
-        index = int(key)
         entry = _replaced(content[index], rest, value, setting)
         return [*content[:index], entry, *content[index + 1 :]]
     if isinstance(content, str):  # an entry that is a name, or a call such as sds(patches=64)

@@ -104,7 +104,7 @@ class RunPaths:
             if name in ("", ".", "..") or "/" in name or os.sep in name:
                 raise HeatproofError(f'"{clip(name)}" is not the name of a file of a run')
             path = path / name
-            if path.is_symlink() and not path.resolve().is_relative_to(self.root.resolve()):
+            if os.path.islink(path) and not path.resolve().is_relative_to(self.root.resolve()):
                 raise HeatproofError(
                     f"{path} is a link that leads out of the run's directory; remove it, or "
                     "replace it by what it leads to"
@@ -114,7 +114,7 @@ class RunPaths:
 
 def is_run(directory: Path) -> bool:
     """Return whether a directory holds a run."""
-    return RunPaths(directory).plan.is_file()
+    return os.path.isfile(RunPaths(directory).plan)  # takes any name
 
 
 # Keys

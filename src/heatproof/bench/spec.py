@@ -6,6 +6,7 @@ what is allowed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
@@ -42,6 +43,7 @@ RETRAINING_KEYS = (  # how a model is trained that has trained_on
 )
 EXPANDED_KEYS = ("trained_on", "seed")  # of a model: a list stands for one model each
 MAX_ENTRIES = 2000  # models, methods or protocols, one per combination of settings
+MAX_PATH = 1000  # characters of a name, which may be that of a file
 MAX_NAME = 200  # characters of another name
 MAX_PROBLEMS = 20  # that a message lists
 RENAMED_KEYS = {
@@ -74,8 +76,10 @@ class ModelSpec(_Strict):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    name: str | None = None
-    train: str | None = Field(default=None, description="a recipe, such as paperbirds/resnet18")
+    name: str | None = Field(default=None, max_length=MAX_PATH)
+    train: str | None = Field(
+        default=None, max_length=MAX_PATH, description="a recipe, such as paperbirds/resnet18"
+    )
     seed: int | None = Field(
         default=None,
         ge=0,
@@ -428,7 +432,7 @@ def read_yaml(source: str | Path) -> dict[str, Any]:
 def spec_path(source: str | Path) -> Path:
     """Return the file of a spec: a YAML file, or the spec of a study; raises HeatproofError."""
     path = Path(source)
-    if path.is_file():
+    if os.path.isfile(path):  # unlike Path.is_file, it takes names that are too long
         return path
     if is_run(path):
         raise HeatproofError(

@@ -22,7 +22,7 @@ import click
 from heatproof import __version__
 from heatproof.cli.output import echo, replace_unencodable
 from heatproof.errors import HeatproofError, unknown
-from heatproof.text import printable
+from heatproof.text import clip, printable
 
 if TYPE_CHECKING:
     from heatproof.bench.spec import Spec
@@ -47,7 +47,7 @@ class Group(click.Group):
         except OSError as error:
             message = str(error.strerror or error)
             if error.filename:
-                message += f": {error.filename}"
+                message += f": {clip(str(error.filename))}"
             _exit_with_error(message)
 
     def resolve_command(

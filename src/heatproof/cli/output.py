@@ -18,7 +18,8 @@ def echo(text: object, err: bool = False, nl: bool = True) -> None:
         err: Whether it goes to the standard error.
         nl: Whether a line feed follows.
     """
-    click.echo(printable(str(text)), err=err, nl=nl)
+    # Without a file, click writes UTF-8 to a stream for ASCII.
+    click.echo(printable(str(text)), file=sys.stderr if err else sys.stdout, nl=nl)
 
 
 def replace_unencodable() -> None:

@@ -9,12 +9,16 @@ from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from heatproof.text import printable
 
 
 class SafeConsole(Console):
     """A console on which text cannot act as a command, whatever names and messages contain."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
