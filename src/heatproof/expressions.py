@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from heatproof.errors import HeatproofError, format_invalid
+from heatproof.text import clip
 
 LONGEST = 4096  # letters of an expression
 _CALL = re.compile(
@@ -135,10 +136,12 @@ def split(text: str, separator: str) -> list[str]:
             pieces.append(text[start:i])
             start = i + 1
     if depth:
-        raise HeatproofError(f'cannot read "{text}": the brackets do not match')
+        raise HeatproofError(f'cannot read "{clip(text)}": the brackets do not match')
     pieces.append(text[start:])
     if any(not piece.strip() for piece in pieces) and text.strip():
-        raise HeatproofError(f'cannot read "{text}": there is nothing on one side of "{separator}"')
+        raise HeatproofError(
+            f'cannot read "{clip(text)}": there is nothing on one side of "{separator}"'
+        )
     return [piece for piece in pieces if piece.strip()]
 
 
@@ -184,11 +187,13 @@ def _parse_value(text: str) -> Any:
     text = text.strip()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's, on code such as 1if
+            warnings.simplefilter("ignore", SyntaxWarning)  # such as "1or 2": it is a text
             value = ast.literal_eval(text)
-        repr(value)  # an integer may be too long to be written
+    # TypeError: a list as a key; MemoryError, RecursionError: too deep for the parser
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise HeatproofError(f"{clip(text, 40)} is a number of more than 63 bits")
     return value
 
 
