@@ -338,6 +338,12 @@ class Run:
         facts = self.facts(model, view)
         return facts.height_and_width if facts else (0, 0)
 
+    @property
+    def any_shape(self) -> bool:
+        """Whether the images of a model are not square, so that pictures keep their shape."""
+        sizes = (facts.height_and_width for facts in self.provenance.models)
+        return any(height != width for height, width in sizes)
+
     def is_crisp(self, model: str) -> bool:
         """Return whether images of a model are drawn with square pixels."""
         return 0 < max(self.image_size(model)) < CRISP_BELOW
