@@ -191,3 +191,17 @@ def test_a_picture_that_cannot_be_read_is_explained(pictures):
     data = f"folder:{pictures / 'images'}"
     result = hp.evaluate("paperbirds/resnet", data, [f"file:{pictures / 'maps'}"], ["deletion"])
     assert "cannot read a map from" in result.failures["message"].iloc[0]
+
+
+def test_fine_tuned_weights_are_explained_by_functions_and_not_by_objects(model):
+    def product(network, x, target):
+        x.requires_grad_()
+        network(x).gather(1, target[:, None]).sum().backward()
+        return x.grad * x.detach()
+
+    methods = [InputXGradient(model.module), product, "ixg"]
+    result = hp.evaluate(model, "paperbirds:test", methods, ["idsds"], limit=4)
+    np.testing.assert_allclose(values(result, "product"), values(result, "ixg"), atol=0.02)
+    rows = result.scores[result.scores["method"] == "InputXGradient"]
+    assert set(rows["status"]) == {"n/a"}
+    assert rows["message"].str.contains("other weights than those fine-tuned for 16/zero").all()

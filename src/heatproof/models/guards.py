@@ -109,6 +109,8 @@ def paused_observers(module: nn.Module, keep: object = None) -> Iterator[None]:
     for m in module.modules():
         for kind in HOOKS:
             registered = getattr(m, kind)
+            if not registered:
+                continue
             keys = {key for key, hook in registered.items() if _is_observer(hook, kept)}
             if keys:
                 paused.append((registered, dict(registered), keys))
