@@ -419,7 +419,7 @@ def test_a_folder_is_cropped_at_random_and_a_tenth_of_every_class_is_held_out(fo
 
 def test_crops_have_the_requested_size_for_any_image():
     for size in ((1, 1), (300, 2), (2, 300), (40, 30)):
-        crop = random_crop(Image.new("RGB", size, (255, 0, 0)), 16, np.random.default_rng(0))
+        crop = random_crop(Image.new("RGB", size, (255, 0, 0)), (16, 16), np.random.default_rng(0))
         assert crop.shape == (16, 16, 3) and torch.equal(
             crop[..., 0], torch.full((16, 16), 255, dtype=torch.uint8)
         )
