@@ -275,7 +275,7 @@ def crop_middle(
     width, height = (max(how.side, int(how.side * side / shorter)) for side in image.size)
     if how.square:
         width = height = how.side
-    left = round((width - size) / 2)
-    top = round((height - size) / 2)
+    left = how.border(width, size)
+    top = how.border(height, size)
     resized = image.resize((width, height), resample)
     return resized.crop((left, top, left + size, top + size))

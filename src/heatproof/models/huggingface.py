@@ -61,9 +61,9 @@ def hf_model(name: str, trained: bool) -> Model:
         else:
             with seeded():
                 module = auto.from_config(config)
-    except OSError as error:
-        raise HeatproofError(_cannot_load(name, source, error)) from None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) or "model_type" in str(error):
+            raise HeatproofError(_cannot_load(name, source, error)) from None
         raise HeatproofError(
             f"{name} is no image classifier of transformers: {' '.join(str(error).split())[:300]}"
         ) from None
