@@ -131,9 +131,7 @@ def build(name: str, **options: Any) -> nn.Module:
 
 def _transformers(name: str, options: dict[str, Any]) -> nn.Module:
     library = import_transformers()
-    config = getattr(library, f"{name}Config")(
-        **{"num_labels": 5, **TRANSFORMERS[name], **options}
-    )
+    config = getattr(library, f"{name}Config")(**{"num_labels": 5, **TRANSFORMERS[name], **options})
     return getattr(library, f"{name}ForImageClassification")(config)
 
 

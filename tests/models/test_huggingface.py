@@ -36,7 +36,7 @@ def saved(path, transformers, name="ViT", processor=True, **options):
 
 
 def test_a_directory_is_a_model(tmp_path, transformers):
-    labels = {i: name for i, name in enumerate("abcde")}
+    labels = dict(enumerate("abcde"))
     net = saved(tmp_path, transformers, id2label=labels)
     model = hp.load_model(f"hf:{tmp_path}")
     assert (model.name, model.size, model.resize) == (f"hf:{tmp_path}", 32, "square 32")
@@ -80,9 +80,7 @@ def test_a_network_without_a_head_is_refused(tmp_path, transformers):
         ("hf:{empty}", "the directory is not what save_pretrained writes"),
     ],
 )
-def test_what_cannot_be_loaded_says_what_to_do(
-    tmp_path, transformers, monkeypatch, name, message
-):
+def test_what_cannot_be_loaded_says_what_to_do(tmp_path, transformers, monkeypatch, name, message):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(HeatproofError, match=message):
         hp.load_model(name.format(empty=tmp_path))

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import torch
 import tiny_networks as tiny
+import torch
 from torch import nn
 
 import heatproof as hp
@@ -105,7 +105,9 @@ def test_cams_on_tokens_are_those_of_pytorch_grad_cam(name, layer, ours, reshape
     library = pytest.importorskip("pytorch_grad_cam")
     net = tiny.build(name).double()
     size = tiny.SIDES.get(name, 32)
-    x = torch.randn(2, 3, size, size, dtype=torch.double, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(
+        2, 3, size, size, dtype=torch.double, generator=torch.Generator().manual_seed(1)
+    )
     target = torch.tensor([1, 3])
     reference = theirs(getattr(library, METHODS[method]), net, layer, reshape, x, target)
     named = [layer] if layer == "swin.layernorm" else None

@@ -1,4 +1,4 @@
-"""Networks as users have them: wrapped, compiled, scripted, in half precision, with rich outputs."""
+"""Networks as users have them: wrapped, compiled, scripted, or with rich outputs."""
 
 from collections import namedtuple
 from dataclasses import dataclass

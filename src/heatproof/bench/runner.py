@@ -160,8 +160,9 @@ class TaskRunner:
         last = self._model.layer_index("cam" if spatial else "input")
         clean, features = self._model.passes.logits_and_activation(batch.x, last)
         images = self._model.denormalize(batch.x)
-        features = self._model.tail("cam").channels_first(features) if spatial else None
-        self.kept.add_clean(clean, images, features)
+        if spatial:
+            features = self._model.tail("cam").channels_first(features)
+        self.kept.add_clean(clean, images, features if spatial else None)
         for targets, records in self._by_target(batch, clean).items():
             self._evaluate_targets(batch, records, targets, clean)
         self.kept.end_batch(len(batch.ids))

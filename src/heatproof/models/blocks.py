@@ -98,7 +98,7 @@ def _is_spatial(activation: Tensor) -> bool:
 
 
 def _is_block(module: nn.Module | None) -> bool:
-    """Return whether a stage has parts and weights; a network that is cut by hooks has no stages."""
+    """Return whether a stage has parts and weights; what is cut by hooks has no stages."""
     if module is None:
         return True
     if isinstance(module, fx.GraphModule):

@@ -1,4 +1,4 @@
-"""Plain vision transformers of timm, torchvision and transformers, converted to ours (``models/vit.py``).
+"""Plain vision transformers of libraries, converted to ours (``models/vit.py``).
 
 They have the same weights under our names. No library is imported: a module's class says where it
 comes from.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,8 @@ def import_transformers() -> Any:
     Raises:
         HeatproofError: If transformers is not installed.
     """
-    try:
+    with suppress(HeatproofError):  # only some image processors need it
         import_torchvision()
-    except HeatproofError:
-        pass  # only some image processors need it
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -31,7 +31,6 @@ from heatproof.models.processors import (
     is_pretrained,
     warn_of_defaults,
 )
-from heatproof.tensor.scores import Score
 from heatproof.models.tokens import Grid
 from heatproof.models.vit import is_vit
 from heatproof.models.wrapping import (
@@ -42,6 +41,7 @@ from heatproof.models.wrapping import (
     scripted_code,
     unwrapped,
 )
+from heatproof.tensor.scores import Score
 from heatproof.userfile import source_of
 
 
@@ -428,9 +428,7 @@ def _check_classes(name: str, n_classes: int, classes: Sequence[str] | None) -> 
         )
 
 
-def _first_pass(
-    name: str, module: nn.Module, example: Tensor
-) -> tuple[torch.memory_format, Any]:
+def _first_pass(name: str, module: nn.Module, example: Tensor) -> tuple[torch.memory_format, Any]:
     """Run the network on two images; return the memory layout that it takes, and its outputs.
 
     Channels last is faster, but some networks cannot view such features as rows.

@@ -13,7 +13,7 @@ from torch import nn
 
 from heatproof.models.bagnet import bagnet
 from heatproof.models.bcos import bcos
-from heatproof.models.model import IMAGENET_MEAN, IMAGENET_STD
+from heatproof.models.processors import IMAGENET_MEAN, IMAGENET_STD
 from heatproof.models.published import fixup_resnet, x_vgg
 
 IDSDS = "hesse2024"

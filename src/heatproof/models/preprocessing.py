@@ -46,8 +46,10 @@ class Resize(NamedTuple):
         for word in str(resize).split():
             if word.isdigit():
                 result = result._replace(side=int(word))
-            elif word in ("square", "floor"):
-                result = result._replace(**{word: True})
+            elif word == "square":
+                result = result._replace(square=True)
+            elif word == "floor":
+                result = result._replace(floor=True)
             elif word in INTERPOLATIONS:
                 result = result._replace(interpolation=word)
             else:

@@ -110,9 +110,7 @@ _UNLIKE = {
 }
 
 
-def _resizing(
-    processor: Any, image_size: int | None, differences: list[str]
-) -> tuple[int, Resize]:
+def _resizing(processor: Any, image_size: int | None, differences: list[str]) -> tuple[int, Resize]:
     """Return the side of the images that a processor makes, and how it resizes before it crops."""
     size = getattr(processor, "size", None)
     shorter = _entry(size, "shortest_edge") or (size if isinstance(size, int) else None)

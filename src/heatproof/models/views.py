@@ -231,11 +231,12 @@ def _cut(model: Model) -> int:
             "spatial layer before the last pooling or flattening, such as "
             'hp.Model(…, layers=["layer3", "layer4"], aliases={"cam": "layer4"})'
         )
-    if model.grid("cam") is not None:
+    tokens = model.grid("cam")
+    if tokens is not None:
         raise NotApplicable(
-            f"{model.name} has {model.grid('cam').text} at {model.landmarks['cam']}: its blocks mix "  # type: ignore[union-attr]
-            "positions, so no head can be cut off that sees one grid cell alone; grids are for "
-            "convolutional networks"
+            f"{model.name} has {tokens.text} at {model.landmarks['cam']}: blocks mix positions, "
+            "so no head can be cut off that sees one grid cell alone; grids are for convolutional "
+            "networks"
         )
     return model.body.layers.index(model.landmarks["cam"])
 

@@ -96,8 +96,9 @@ def _key(outputs: object, output: str | int | None, name: str) -> str | int:
             f"{name} must return logits of shape (B, classes); got {type(outputs).__name__}"
         )
     listed = ", ".join(f"{key!r} {shape}" for key, shape in parts.items())
-    example = next((key for key, shape in parts.items() if shape.count(",") == 1), [*parts][0])
-    example = f'"{example}"' if isinstance(example, str) else example
+    rows = [key for key, shape in parts.items() if shape.count(",") == 1]
+    key = (rows or [*parts])[0]
+    example = f'"{key}"' if isinstance(key, str) else key
     raise HeatproofError(
         f"{name} returns a {type(outputs).__name__} of {listed}; say which of them has the logits "
         f"of shape (B, classes), for example hp.Model(net, output={example})"
@@ -149,9 +150,7 @@ def check_half(name: str, module: nn.Module, example: Tensor) -> None:
             x = example.detach().clone().requires_grad_()
             torch.autograd.grad(module(x).sum(), x)
     except RuntimeError as error:
-        raise HeatproofError(
-            f"{name} has no gradients {half_advice(example)}: {error}"
-        ) from error
+        raise HeatproofError(f"{name} has no gradients {half_advice(example)}: {error}") from error
 
 
 def half_advice(example: Tensor) -> str:
