@@ -55,7 +55,7 @@ POOLFORMER = {
 }
 EFFICIENTNET = {
     "image_size": 32,
-    "width_coefficient": 0.25,
+    "width_coefficient": 0.05,
     "depth_coefficient": 0.2,
     "in_channels": [8, 8],
     "out_channels": [8, 16],
@@ -64,7 +64,7 @@ EFFICIENTNET = {
     "num_block_repeats": [1, 1],
     "expand_ratios": [1, 2],
     "depthwise_padding": [],
-    "hidden_dim": 8,
+    "hidden_dim": 64,
 }
 TRANSFORMERS: dict[str, dict[str, Any]] = {
     "ViT": VIT,
@@ -77,7 +77,7 @@ TRANSFORMERS: dict[str, dict[str, Any]] = {
     "ConvNextV2": {**CONVNEXT, "patch_size": 2},
     "ResNet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]},
     "RegNet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "groups_width": 8},
-    "MobileNetV1": {"image_size": 64, "depth_multiplier": 0.05, "min_depth": 4},
+    "MobileNetV1": {"image_size": 32, "depth_multiplier": 0.02, "min_depth": 4},
     "EfficientNet": EFFICIENTNET,
     "Pvt": PVT,
     "Levit": LEVIT,
@@ -105,8 +105,10 @@ TIMM: dict[str, dict[str, Any]] = {
     "test_resnet": {},
     "test_efficientnet": {},
     "test_convnext": {},
+    "test_byobnet": {},
+    "test_nfnet": {},
 }
-TORCHVISION = ("squeezenet1_1", "swin", "shufflenet_v2_x0_5")
+TORCHVISION = ("squeezenet1_1", "swin")
 NAMES = [
     *(f"transformers:{name}" for name in TRANSFORMERS),
     *(f"timm:{name}" for name in TIMM),
@@ -115,9 +117,7 @@ NAMES = [
 SIDES = {
     "timm:deit_tiny_distilled_patch16_224": 48,
     "transformers:Levit": 64,
-    "transformers:MobileNetV1": 64,
     "torchvision:squeezenet1_1": 64,
-    "torchvision:shufflenet_v2_x0_5": 64,
 }
 
 

@@ -1,4 +1,4 @@
-"""Networks as users have them: wrapped, compiled, scripted, half precision, rich outputs."""
+"""Networks as users have them: wrapped, compiled, scripted, or with rich outputs."""
 
 from collections import namedtuple
 from dataclasses import dataclass

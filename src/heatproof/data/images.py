@@ -154,8 +154,8 @@ def crop_middle(
     if how.square:
         across, down = covered
     _check_pixels((across, down), f"an image of {image.width}×{image.height}, resized")
-    left = round((across - width) / 2)
-    top = round((down - height) / 2)
+    left = how.border(across, width)
+    top = how.border(down, height)
     resized = image.resize((across, down), resample)
     return resized.crop((left, top, left + width, top + height))
 

@@ -61,21 +61,15 @@ def with_blocks(
         with positions that the logits depend on: after the last block of a ViT only its class
         token counts.
     """
-    grids, _ = grids_of(module, body, example)
-    if not grids:
-        cuts = [*_separating(module, example)]
-        if not cuts:
-            return body, roles
-        body = Hooked(module, cuts, example)
-        roles = landmarks(body, example)
-        grids, _ = grids_of(module, body, example)
-    with torch.no_grad():
-        _, seen = body.run(example[:1], 0, watch=range(len(body.layers)))
-    spatial = [i for i in range(1, len(body.layers)) if i in grids or _is_spatial(seen[i])]
-    spatial = [i for i in spatial if _is_block(body.module_after(i - 1))]
-    used: list[int] = []
-    for stop in (None, roles.embedding):  # the embedding, where an untrained head is zero
-        used = used or [i for i in spatial if _is_used(body, i, stop, grids.get(i), seen[i])]
+    used = _used(module, body, roles, example)
+    # A trace may see a transformer as a single step.
+    cuts = [*_separating(module, example)] if len(used) < 2 else []
+    if cuts:
+        hooked = Hooked(module, cuts, example)
+        hooked_roles = landmarks(hooked, example)
+        in_blocks = _used(module, hooked, hooked_roles, example)
+        if len(in_blocks) > len(used):
+            body, roles, used = hooked, hooked_roles, in_blocks
     if not used:
         return body, roles
     cam = used[-1]
@@ -83,12 +77,28 @@ def with_blocks(
     return body, roles._replace(middle=middle, final=cam, cam=cam, units=tuple(used))
 
 
+def _used(module: nn.Module, body: Body, roles: Landmarks, example: Tensor) -> list[int]:
+    """Return the blocks with positions that the logits depend on."""
+    grids, _ = grids_of(module, body, example)
+    with torch.no_grad():
+        _, seen = body.run(example[:1], 0, watch=range(len(body.layers)))
+    spatial = [
+        i
+        for i in range(1, len(body.layers))
+        if (i in grids or _is_spatial(seen[i])) and _is_block(body.module_after(i - 1))
+    ]
+    used: list[int] = []
+    for stop in (None, roles.embedding):  # the embedding, where an untrained head is zero
+        used = used or [i for i in spatial if _is_used(body, i, stop, grids.get(i), seen[i])]
+    return used
+
+
 def _is_spatial(activation: Tensor) -> bool:
     return activation.ndim == 4 and activation.shape[-1] * activation.shape[-2] > 1
 
 
 def _is_block(module: nn.Module | None) -> bool:
-    """Return whether a stage has parts and weights; a network cut by hooks has no stages."""
+    """Return whether a stage has parts and weights; what is cut by hooks has no stages."""
     if module is None:
         return True
     if isinstance(module, fx.GraphModule):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ def import_transformers() -> Any:
     Raises:
         HeatproofError: If transformers is not installed.
     """
-    with contextlib.suppress(HeatproofError):  # only some image processors need it
+    with suppress(HeatproofError):  # only some image processors need it
         import_torchvision()
     try:
         with warnings.catch_warnings():
@@ -60,9 +60,9 @@ def hf_model(name: str, trained: bool) -> Model:
         else:
             with seeded():
                 module = auto.from_config(config)
-    except OSError as error:
-        raise HeatproofError(_cannot_load(name, source, error)) from None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) or "model_type" in str(error):
+            raise HeatproofError(_cannot_load(name, source, error)) from None
         raise HeatproofError(
             f"{name} is no image classifier of transformers: {' '.join(str(error).split())[:300]}"
         ) from None

@@ -51,7 +51,9 @@ class Passes:
         """
         if self._uses_backend:
             return self._forward_by_backend(x)
-        logits, embedding = self._observe(x, self.model.layer_table.embedding)
+        # A tail may start after the embedding; its own input stands for it then.
+        layer = max(self.model.layer_table.embedding, self.model.start)
+        logits, embedding = self._observe(x, layer)
         return logits, embedding.flatten(1)
 
     def logits_and_activation(self, x: Tensor, layer: int) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,9 @@
 
 ``resize`` of a model is the length of the shorter side before the middle is cropped, such as 256;
 or text that says more: ``256 bicubic``, ``square`` (both sides are resized to the network's size,
-so that the image is distorted and nothing is cropped), ``square 256 bicubic``.
+so that the image is distorted and nothing is cropped), ``square 256 bicubic``. With ``floor``, a
+crop whose borders differ by a pixel has the smaller one above and left, as transformers does;
+otherwise borders are rounded, as torchvision does.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ class Resize(NamedTuple):
         side: The length of the shorter side, or of both sides if ``square``.
         square: Whether both sides get this length.
         interpolation: One of ``INTERPOLATIONS``.
+        floor: Whether the border above and left of the crop is rounded down.
     """
 
     side: int
     square: bool = False
     interpolation: str = "bilinear"
+    floor: bool = False
 
     @classmethod
     def parse(cls, resize: int | str, size: int) -> Resize:
@@ -44,6 +48,8 @@ class Resize(NamedTuple):
                 result = result._replace(side=int(word))
             elif word == "square":
                 result = result._replace(square=True)
+            elif word == "floor":
+                result = result._replace(floor=True)
             elif word in INTERPOLATIONS:
                 result = result._replace(interpolation=word)
             else:
@@ -66,6 +72,8 @@ class Resize(NamedTuple):
             words.insert(0, "square")
         if self.interpolation != "bilinear":
             words.append(self.interpolation)
+        if self.floor:
+            words.append("floor")
         return self.side if len(words) == 1 else " ".join(words)
 
     @property
@@ -74,6 +82,10 @@ class Resize(NamedTuple):
         what = "both sides" if self.square else "shorter side"
         how = "" if self.interpolation == "bilinear" else f" ({self.interpolation})"
         return f"{what} resized to {self.side}{how}"
+
+    def border(self, side: int, size: int) -> int:
+        """Return how many pixels are cropped above or left of the middle."""
+        return (side - size) // 2 if self.floor else round((side - size) / 2)
 
     def scaled(self, factor: int) -> Resize:
         """Return the same for images whose sides are some times larger."""

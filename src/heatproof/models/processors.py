@@ -91,6 +91,8 @@ def _processed(processor: Any, image_size: int | None) -> ModelFacts:
         )
     differences = [text for key, text in _UNLIKE.items() if getattr(processor, key, None)]
     side, resize = _resizing(processor, image_size, differences)
+    if not resize.square or resize.side > side:
+        resize = resize._replace(floor=True)  # how it crops
     mean, std = _normalization(processor)
     if differences:
         warnings.warn(

@@ -40,7 +40,7 @@ class Grid(NamedTuple):
         if self.prefix is None:
             return activation.movedim(-1, 1)
         patches = activation[:, self.prefix :]
-        return patches.mT.reshape(len(patches), -1, self.height, self.width)
+        return patches.mT.reshape(*patches.mT.shape[:2], self.height, self.width)
 
     @property
     def text(self) -> str:

@@ -234,9 +234,9 @@ def _cut(model: Model) -> int:
     tokens = model.grid("cam")
     if tokens is not None:
         raise NotApplicable(
-            f"{model.name} has {tokens.text} at {model.landmarks['cam']}: its blocks mix "
-            "positions, so no head can be cut off that sees one grid cell alone; grids are for "
-            "convolutional networks"
+            f"{model.name} has {tokens.text} at {model.landmarks['cam']}: blocks mix positions, "
+            "so no head can be cut off that sees one grid cell alone; grids are for convolutional "
+            "networks"
         )
     return model.body.layers.index(model.landmarks["cam"])
 

@@ -168,7 +168,7 @@ def _torchvision_resize(preset: Any) -> int | str:
 
 
 def _timm_resize(name: str, size: int, config: Mapping[str, Any]) -> int | str:
-    """Return how timm resizes images for a network: by crop_pct, crop_mode, interpolation."""
+    """Return how timm resizes images: by the network's crop_pct, crop_mode and interpolation."""
     interpolation = config["interpolation"]
     if interpolation == "random":  # timm's evaluation takes bilinear then
         interpolation = "bilinear"

@@ -96,9 +96,9 @@ def _key(outputs: object, output: str | int | None, name: str) -> str | int:
             f"{name} must return logits of shape (B, classes); got {type(outputs).__name__}"
         )
     listed = ", ".join(f"{key!r} {shape}" for key, shape in parts.items())
-    logits_like = [key for key, shape in parts.items() if shape.count(",") == 1]
-    example = next(iter([*logits_like, *parts]))
-    example = f'"{example}"' if isinstance(example, str) else example
+    rows = [key for key, shape in parts.items() if shape.count(",") == 1]
+    key = (rows or [*parts])[0]
+    example = f'"{key}"' if isinstance(key, str) else key
     raise HeatproofError(
         f"{name} returns a {type(outputs).__name__} of {listed}; say which of them has the logits "
         f"of shape (B, classes), for example hp.Model(net, output={example})"
