@@ -215,8 +215,8 @@ def test_only_failed_records_are_repeated(model, tmp_path):
 def test_a_directory_of_another_spec_is_refused_and_left_unchanged(model, tmp_path):
     hp.evaluate(model, "paperbirds:test", ["ixg"], ["sds"], limit=4, out=tmp_path / "run")
     before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    with pytest.raises(HeatproofError, match=r"belongs to another spec \(it differs in: methods\)"):
-        hp.evaluate(model, "paperbirds:test", ["gradcam"], ["sds"], limit=4, out=tmp_path / "run")
+    with pytest.raises(HeatproofError, match=r"another spec, .* \(it differs in: data\)"):
+        hp.evaluate(model, "paperbirds:val", ["ixg"], ["sds"], limit=4, out=tmp_path / "run")
     assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("words")

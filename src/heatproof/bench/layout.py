@@ -278,11 +278,7 @@ class TaskContent(_Content):
 
     samples: str = ""  # hash of samples, weights, backend, seed and code of the data
     methods: dict[str, str] = {}  # by label, what identifies a method at its layer
-
-    def merged(self, later: TaskContent) -> TaskContent:
-        """Return the content of a file to which another part was added."""
-        methods = {**self.methods, **later.methods}
-        return TaskContent(samples=later.samples, methods=methods)
+    maps: dict[str, str] = {}  # by label, whether the stored maps explain the label or prediction
 
 
 class Timing(_Content):

@@ -127,7 +127,10 @@ class Journal:
                 len(self._ids),
             ),
         )
-        encoded = {key.encode(): values.cpu().contiguous() for key, values in tensors.items()}
+        # Tensors that share memory cannot be stored.
+        encoded = {
+            key.encode(): values.cpu().contiguous().clone() for key, values in tensors.items()
+        }
         number = max((int(path.stem) for path in self._files()), default=-1) + 1
         path = self._directory / f"{number:05d}.safetensors"
         atomic_write(path, save(encoded, {NOTES: notes.model_dump_json()}))

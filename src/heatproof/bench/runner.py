@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -132,26 +132,53 @@ def _commit(
     store: Store, open_task: OpenTask, batch: Batch, runner: TaskRunner, journal: Journal
 ) -> None:
     """Write a finished task, with what is stored of it already."""
-    task, stored, _ = open_task
+    task, stored, missing = open_task
     order = {record.key: i for i, record in enumerate(task.records)}
     planned = [row for row in [*stored, *runner.progress.rows] if row["record"] in order]
     rows = sorted(planned, key=lambda row: order[row["record"]])
     tensors = runner.kept.finished(len(batch.ids))
     timings = Timings()
-    content = task.content
-    if stored:
-        before = store.tensors(task.name)
-        kept = _unplanned(stored, rows, task, before.content)
-        if kept or any(row["record"] in order for row in stored):
-            rows += kept
-            tensors = _longest(before.tensors, tensors)
-            timings = store.timings(task.name) or timings
-        if kept:
-            content = before.content.merged(content)
+    content = task.content.model_copy(update={"maps": _explained(missing)})
+    before = store.tensors(task.name) if stored else TaskTensors()
+    kept = _unplanned(stored, rows, task, before.content)
+    if kept or any(row["record"] in order for row in stored):
+        rows += kept
+        content = _merged(before.content, content, task)
+        tensors = {
+            key: values
+            for key, values in tensors.items()
+            if key.kind not in ("map", "map_scale")
+            or content.maps[key.method] == _explained(missing)[key.method]
+        }
+        tensors = _longest(before.tensors, tensors)
+        timings = store.timings(task.name) or timings
     progress = runner.progress
     timings = timings.updated(progress.seconds, progress.passes, journal.batch_size, len(batch.ids))
     kept_tensors = TaskTensors(tensors, _sample_notes(task, batch), content)
     store.commit(task.name, rows, kept_tensors, timings)
+
+
+def _explained(records: Iterable[Record]) -> dict[str, str]:
+    """Return by label what the maps explain that are kept: those of the first record."""
+    explained: dict[str, str] = {}
+    for record in records:
+        if not record.not_applicable:
+            explained.setdefault(record.expression.label, record.protocol.target_policy)
+    return explained
+
+
+def _merged(before: TaskContent, now: TaskContent, task: Task) -> TaskContent:
+    """Return the content of a file with what was there and what is new.
+
+    Of two maps of a method, the one is kept that a run with all records would have kept.
+    """
+    wanted = _explained(task.records)
+    there = {label for label, key in before.methods.items() if now.methods.get(label, key) == key}
+    maps = {label: kind for label, kind in before.maps.items() if label in there}
+    for label, kind in now.maps.items():
+        if label not in maps or kind == wanted[label]:
+            maps[label] = kind
+    return TaskContent(samples=now.samples, methods=before.methods | now.methods, maps=maps)
 
 
 def _unplanned(
