@@ -37,7 +37,7 @@ def format_invalid(details: Mapping[str, Any]) -> str:
     Returns:
         A text such as ``patches: found 'x'; input should be a valid integer``.
     """
-    key = ".".join(map(str, details["loc"]))
+    key = clip(".".join(map(str, details["loc"])))
     if details["type"] == "missing":
         return f"{key} is missing"
     if details["type"] == "too_short":

@@ -9,7 +9,7 @@ import time
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import heatproof as hp
 from heatproof.bench import parts

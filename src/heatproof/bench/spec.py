@@ -27,7 +27,7 @@ from heatproof.models.backends import BackendName
 from heatproof.models.nets import SHIPPED, net_named
 from heatproof.protocols import PROTOCOLS, Protocol, make_protocol
 from heatproof.tensor.scores import HeadName
-from heatproof.text import show
+from heatproof.text import clip, show
 from heatproof.training.loop import OptimizerName
 from heatproof.training.recipes import RECIPES
 
@@ -507,7 +507,7 @@ def _problem_text(problem: Any) -> str:
 
 
 def _unknown_key(path: Sequence[str], key: str) -> str:
-    where = f"(in {'.'.join(path)})" if path else ""
+    where = f"(in {clip('.'.join(path))})" if path else ""
     if key in RENAMED_KEYS:
         return f'the key "{key}" is now called {RENAMED_KEYS[key]} {where}'.rstrip()
     parents: dict[str, type[BaseModel]] = {
