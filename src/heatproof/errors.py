@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from heatproof.text import clip, show
+
 
 class HeatproofError(ValueError):
     """An error the user can fix; the message says what was found and what to do."""
@@ -35,20 +37,20 @@ def format_invalid(details: Mapping[str, Any]) -> str:
     Returns:
         A text such as ``patches: found 'x'; input should be a valid integer``.
     """
-    key = ".".join(map(str, details["loc"]))
+    key = clip(".".join(map(str, details["loc"])))
     if details["type"] == "missing":
         return f"{key} is missing"
     if details["type"] == "too_short":
         return f"{key} is empty; name at least one"
     reason = details["msg"].removeprefix("Value error, ")
-    message = f"found {details['input']!r}; {reason[:1].lower()}{reason[1:]}"
+    message = f"found {show(details['input'])}; {reason[:1].lower()}{reason[1:]}"
     return f"{key}: {message}" if key else message
 
 
 def join_limited(names: Iterable[str], most: int = 5) -> str:
     """Join names with commas and cut a long list: ``a, b, c, d, e and 7 more``."""
     names = list(names)
-    text = ", ".join(names[:most])
+    text = ", ".join(map(clip, names[:most]))
     return f"{text} and {len(names) - most} more" if len(names) > most else text
 
 
@@ -65,11 +67,12 @@ def unknown(kind: str, name: object, existing: Iterable[str], hint: str = "") ->
         hint: A sentence to add at the end.
     """
     names = sorted(set(existing))
+    name = clip(str(name))  # finding close matches takes the square of its length
     # Grad-CAM is gradcam: names are also compared by their letters and digits alone
     by_letters = {_letters(n) or n: n for n in reversed(names)}
-    close = get_close_matches(str(name), names, n=3, cutoff=0.6)
+    close = get_close_matches(name, names, n=3, cutoff=0.6)
     if not close:
-        close = [by_letters[n] for n in get_close_matches(_letters(str(name)), by_letters, 3, 0.6)]
+        close = [by_letters[n] for n in get_close_matches(_letters(name), by_letters, 3, 0.6)]
     if close:
         suggestion = f"did you mean {', '.join(close)}?"
     else:

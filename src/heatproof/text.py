@@ -1,0 +1,96 @@
+"""Text from strangers: safe to print, to show in a report, and to open in a spreadsheet."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import reprlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LONGEST = 200  # characters of a value that a message quotes
+# What text must not contain: control characters, which command a terminal and are not allowed in
+# XML; marks that change the direction of writing, which make text read as something else; and
+# surrogates and noncharacters, which cannot be stored as UTF-8 or shown.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_ASCII = str.maketrans(
+    {"–": "-", "−": "-", "…": "...", "·": "-", "×": "x", "≥": ">=", "≤": "<=", "→": "->", "±": "+-"}
+)
+
+
+def printable(text: str) -> str:
+    r"""Return text in which unsafe characters are written as escapes, such as ``\x1b``.
+
+    Letters of all scripts, line feeds and tabs stay.
+    """
+    return _UNSAFE.sub(lambda match: _escape(match[0]), text.replace("\r\n", "\n"))
+
+
+def unsafe_character(text: str) -> str:
+    """Return the first unsafe character of a text as an escape; empty if there is none."""
+    match = _UNSAFE.search(text)
+    return _escape(match[0]) if match else ""
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def clip(text: str, longest: int = LONGEST) -> str:
+    """Return the beginning of a long text, and how long it is."""
+    if len(text) <= longest:
+        return text
+    return f"{text[:longest]}… ({len(text):,} characters)"
+
+
+def show(value: Any) -> str:
+    """Return the ``repr`` of a value for a message, of bounded length however large it is."""
+    if isinstance(value, str):
+        return clip(repr(value[: LONGEST + 1])) if len(value) > LONGEST else repr(value)
+    return clip(_SHORT_REPR.repr(value), 2 * LONGEST)
+
+
+def _short_repr() -> reprlib.Repr:
+    short = reprlib.Repr()
+    short.maxlevel = 6
+    short.maxdict = short.maxlist = short.maxtuple = short.maxset = 12
+    short.maxstring = short.maxother = LONGEST
+    return short
+
+
+_SHORT_REPR = _short_repr()
+
+
+def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose texts a spreadsheet does not take for formulas.
+
+    Texts that begin with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return get an apostrophe
+    in front. Numbers are not changed.
+    """
+    changed = frame.copy(deep=False)
+    for column in frame.columns:
+        values = frame[column]
+        if values.dtype.kind in "biufc":
+            continue
+        starts = values.map(lambda value: isinstance(value, str) and value.startswith(_FORMULA))
+        if starts.any():
+            changed[column] = values.where(~starts.astype(bool), "'" + values.astype(str))
+    return changed
+
+
+def to_ascii(error: UnicodeError) -> tuple[str, int]:
+    """Replace what an output stream cannot encode: an error handler for ``codecs``."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_ASCII)
+    return text.encode("ascii", "backslashreplace").decode("ascii"), error.end
+
+
+ENCODE_ERRORS = "heatproof-ascii"  # the name of that error handler
+codecs.register_error(ENCODE_ERRORS, to_ascii)
