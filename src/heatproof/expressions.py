@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
@@ -16,6 +17,9 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from heatproof.errors import HeatproofError, format_invalid
+from heatproof.text import clip
+
+MAX_LENGTH = 2000  # characters of an expression
 
 _CALL = re.compile(
     r"\s*(?P<name>file:[^()|@]*[^()|@\s]|[A-Za-z0-9_][A-Za-z0-9_.:/+\-]*)"
@@ -78,6 +82,7 @@ def parse_call(text: str) -> Call:
     Raises:
         HeatproofError: If the text is not a name with optional arguments.
     """
+    _check_length(text)
     match = _CALL.fullmatch(text)
     if not match:
         raise HeatproofError(
@@ -107,6 +112,7 @@ def split(text: str, separator: str) -> list[str]:
     Raises:
         HeatproofError: If brackets do not match, or a piece is empty.
     """
+    _check_length(text)
     pieces: list[str] = []
     depth = 0
     start = 0
@@ -118,11 +124,20 @@ def split(text: str, separator: str) -> list[str]:
             pieces.append(text[start:i])
             start = i + 1
     if depth:
-        raise HeatproofError(f'cannot read "{text}": the brackets do not match')
+        raise HeatproofError(f'cannot read "{clip(text)}": the brackets do not match')
     pieces.append(text[start:])
     if any(not piece.strip() for piece in pieces) and text.strip():
-        raise HeatproofError(f'cannot read "{text}": there is nothing on one side of "{separator}"')
+        raise HeatproofError(
+            f'cannot read "{clip(text)}": there is nothing on one side of "{separator}"'
+        )
     return [piece for piece in pieces if piece.strip()]
+
+
+def _check_length(text: str) -> None:
+    if len(text) > MAX_LENGTH:
+        raise HeatproofError(
+            f'cannot read "{clip(text)}": an expression has at most {MAX_LENGTH:,} characters'
+        )
 
 
 def call_label(
@@ -165,9 +180,15 @@ def options(function: Callable[..., Any], *supplied: str) -> dict[str, inspect.P
 def _parse_value(text: str) -> Any:
     text = text.strip()
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # such as "1or 2": it is a text
+            value = ast.literal_eval(text)
+    # TypeError: a list as a key; MemoryError, RecursionError: too deep for the parser
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise HeatproofError(f"{clip(text, 40)} is a number of more than 63 bits")
+    return value
 
 
 def _show_parameter(parameter: inspect.Parameter) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ def from_file(name: str) -> object:
     path = Path(path_text)
     if not path_text:
         raise HeatproofError(f'"{name}" does not say what to take from the file; write {name}:name')
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike Path.is_file, it takes names that are too long
         raise HeatproofError(
             f'"{name}": there is no file {path.absolute()}; write file:path/to/code.py:name'
         )

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from heatproof.bench.reading import parse_yaml
 from heatproof.errors import HeatproofError
 from heatproof.expressions import parse_call
 from heatproof.models import download
 from heatproof.models.nets import slug
 from heatproof.models.zoo import find_loader
+from heatproof.text import clip, show
 
 WEIGHT_SUFFIXES = (".safetensors", ".pth", ".pt", ".pth.tar")
 CIFAR = ("cifar10/", "cifar100/")  # networks whose weights neither ship nor are published
@@ -68,12 +68,11 @@ def _changed(content: dict[str, Any], setting: str) -> dict[str, Any]:
     path, equals, text = setting.partition("=")
     keys = [key for key in path.split(".") if key]
     if not equals or not keys:
-        raise HeatproofError(f'--set takes key=value, such as data.limit=100; got "{setting}"')
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise HeatproofError(f'--set {path}: "{text}" is not readable as YAML: {error}') from None
-    changed: dict[str, Any] = _replaced(content, keys, value, setting)
+        raise HeatproofError(
+            f'--set takes key=value, such as data.limit=100; got "{clip(setting)}"'
+        )
+    value = parse_yaml(text, f'--set {clip(path)}: "{clip(text)}"')
+    changed: dict[str, Any] = _replaced(content, keys, value, clip(setting))
     return changed
 
 
@@ -81,15 +80,15 @@ def _replaced(content: Any, keys: Sequence[str], value: Any, setting: str) -> An
     if not keys:
         return value
     key, *rest = keys
-    if key.isdigit() and isinstance(content, str | dict):  # one entry stands for a list of it
+    index = int(key) if re.fullmatch(r"[0-9]{1,6}", key) else None
+    if index is not None and isinstance(content, str | dict):  # one entry stands for a list of it
         content = [content]
     if isinstance(content, list):
-        if not key.isdigit() or int(key) >= len(content):
+        if index is None or index >= len(content):
             raise HeatproofError(
                 f'--set {setting}: "{key}" is not the number of an entry; there are '
                 f"{len(content)}, from 0"
             )
-        index = int(key)
         entry = _replaced(content[index], rest, value, setting)
         return [*content[:index], entry, *content[index + 1 :]]
     if isinstance(content, str):  # an entry that is a name, or a call such as sds(patches=64)
@@ -97,7 +96,7 @@ def _replaced(content: Any, keys: Sequence[str], value: Any, setting: str) -> An
         content = {"name": call.name, **call.kwargs} if call else {"name": content}
     content = {} if content is None else content
     if not isinstance(content, dict):
-        raise HeatproofError(f'--set {setting}: "{key}" is not a key of {content!r}')
+        raise HeatproofError(f'--set {setting}: "{key}" is not a key of {show(content)}')
     return {**content, key: _replaced(content.get(key), rest, value, setting)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -145,8 +146,7 @@ def make_plan(
     """
     names = [model.name for model in models]
     if len(set(names)) != len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise HeatproofError(f"two models are called {repeated}; give one another name")
+        raise HeatproofError(f"two models are called {_repeated(names)}; give one another name")
     pairs = list(zip(models, data, strict=True))
     for model, samples in pairs:
         _check_data(samples, model)
@@ -309,13 +309,18 @@ def _reference(
         return f"it needs reference images. {error}"
 
 
+def _repeated(names: Sequence[str]) -> str:
+    """Return a name that occurs more than once."""
+    return Counter(names).most_common(1)[0][0]
+
+
 def _check_data(data: Data, model: Model) -> None:
     if not data.ids:
         raise HeatproofError(f"{data.name} has no samples")
     if len(set(data.ids)) != len(data.ids):
-        repeated = next(i for i in data.ids if list(data.ids).count(i) > 1)
         raise HeatproofError(
-            f'{data.name} has two samples with the id "{repeated}"; every sample needs its own'
+            f'{data.name} has two samples with the id "{_repeated(data.ids)}"; every sample '
+            "needs its own"
         )
     labels = {label for label in data.labels if label is not None}
     outside = {label for label in labels if not 0 <= label < model.n_classes}

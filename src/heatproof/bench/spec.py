@@ -6,16 +6,18 @@ what is allowed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from heatproof.bench.changes import Changes, find_weights
 from heatproof.bench.layout import is_run
+from heatproof.bench.reading import check_content, parse_yaml, read_text
 from heatproof.bench.studies import study_file
 from heatproof.data.altered import ALTERATIONS
 from heatproof.errors import HeatproofError, format_invalid, unknown
@@ -24,6 +26,7 @@ from heatproof.methods import Expression, parse_methods
 from heatproof.models.backends import BackendName
 from heatproof.models.nets import SHIPPED, net_named
 from heatproof.protocols import PROTOCOLS, Protocol, make_protocol
+from heatproof.text import clip, show
 from heatproof.training.loop import OptimizerName
 from heatproof.training.recipes import RECIPES
 
@@ -39,6 +42,10 @@ RETRAINING_KEYS = (  # how a model is trained that has trained_on
     "optimizer",
 )
 EXPANDED_KEYS = ("trained_on", "seed")  # of a model: a list stands for one model each
+MAX_ENTRIES = 2000  # models, methods or protocols, one per combination of settings
+MAX_PATH = 1000  # characters of a name, which may be that of a file
+MAX_NAME = 200  # characters of another name
+MAX_PROBLEMS = 20  # that a message lists
 RENAMED_KEYS = {
     "taught": "trained_on",
     "shown": "evaluated_on",
@@ -69,8 +76,10 @@ class ModelSpec(_Strict):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    name: str | None = None
-    train: str | None = Field(default=None, description="a recipe, such as paperbirds/resnet18")
+    name: str | None = Field(default=None, max_length=MAX_PATH)
+    train: str | None = Field(
+        default=None, max_length=MAX_PATH, description="a recipe, such as paperbirds/resnet18"
+    )
     seed: int | None = Field(
         default=None,
         ge=0,
@@ -116,13 +125,23 @@ class ModelSpec(_Strict):
         "weights: {lr: 0.01}, {seed: [1, 2]}",
     )
     alias: str | None = Field(
-        default=None, alias="as", description="another name, if a model is listed twice"
+        default=None,
+        alias="as",
+        max_length=MAX_NAME,
+        description="another name, if a model is listed twice",
     )
 
     @property
     def alteration(self) -> str:
         """How the images that it is evaluated on are altered."""
         return self.evaluated_on or self.trained_on or PLAIN
+
+    @field_validator("name", "train", "alias")
+    @classmethod
+    def _is_one_line(cls, value: str | None) -> str | None:
+        if value is not None and ("\n" in value or "\t" in value):
+            raise ValueError("a name has no line breaks or tabs")
+        return value
 
     @model_validator(mode="after")
     def _keys_fit_together(self) -> ModelSpec:
@@ -226,7 +245,14 @@ class Spec(_Strict):
         expanded: list[Any] = []
         for entry in value:
             expanded += _expand_model({"name": entry} if isinstance(entry, str) else entry)
+            _check_number("models", len(expanded))
         return expanded
+
+    @field_validator("methods", mode="after")
+    @classmethod
+    def _limit_methods(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        _check_number("methods", len(value))
+        return value
 
     @field_validator("data", "reference", mode="before")
     @classmethod
@@ -263,6 +289,10 @@ def _expand_model(entry: Any) -> list[Any]:
     """Return one model per combination of settings that are lists."""
     if not isinstance(entry, dict):
         return [entry]
+    fine_tuning = entry.get("fine_tuning")
+    lists = [entry.get(key) for key in EXPANDED_KEYS]
+    lists += fine_tuning.values() if isinstance(fine_tuning, dict) else []
+    _check_number("models", prod(len(values) for values in lists if isinstance(values, list)))
     models = [entry]
     for key in EXPANDED_KEYS:
         models = [m for model in models for m in _each_value(model, key)]
@@ -286,6 +316,15 @@ def _each_value(entry: dict[str, Any], key: str) -> list[dict[str, Any]]:
     return [{**entry, key: value} for value in values]
 
 
+def _check_number(kind: str, number: int) -> None:
+    """Raise HeatproofError if a spec stands for too many models, methods or protocols."""
+    if number > MAX_ENTRIES:
+        raise HeatproofError(
+            f"the combinations of settings are {number:,} {kind}; at most {MAX_ENTRIES:,} are "
+            "allowed: shorten the lists, or write several specs"
+        )
+
+
 ProtocolLike = str | Mapping[str, Any] | Protocol | type[Protocol]
 
 
@@ -306,6 +345,7 @@ def parse_protocols(protocols: Sequence[ProtocolLike]) -> list[Protocol]:
     parsed: dict[str, Protocol] = {}
     for entry in protocols:
         for protocol in _each_setting(entry):
+            _check_number("protocols", len(parsed))
             parsed.setdefault(protocol.canonical, protocol)
     return list(parsed.values())
 
@@ -318,6 +358,7 @@ def _each_setting(entry: ProtocolLike) -> Iterator[Protocol]:
         return
     name, settings = _protocol_call(entry)
     choices = [v if isinstance(v, list | tuple) else [v] for v in settings.values()]
+    _check_number("protocols", prod(map(len, choices)))
     for combination in product(*choices):
         yield make_protocol(name, dict(zip(settings, combination, strict=True)))
 
@@ -337,7 +378,7 @@ def _protocol_call(entry: str | Mapping[str, Any] | type[Protocol]) -> tuple[str
     name = settings.pop("name", None)
     if not isinstance(name, str):
         raise HeatproofError(
-            f"protocols: {dict(entry)} has no name; write {{name: sds, patches: 64}}"
+            f"protocols: {show(dict(entry))} has no name; write {{name: sds, patches: 64}}"
         )
     return name, settings
 
@@ -380,11 +421,7 @@ def load_spec(source: str | Path, changes: Changes | None = None, **keys: Any) -
 
 def read_yaml(source: str | Path) -> dict[str, Any]:
     """Return the content of a YAML file or of a study, not validated; raises HeatproofError."""
-    path = spec_path(source)
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise HeatproofError(f"{source} is not readable as YAML: {error}") from None
+    content = parse_yaml(read_text(spec_path(source)), str(source))
     if not isinstance(content, dict):
         kind = "nothing" if content is None else type(content).__name__
         keys = ", ".join(Spec.model_fields)
@@ -395,7 +432,7 @@ def read_yaml(source: str | Path) -> dict[str, Any]:
 def spec_path(source: str | Path) -> Path:
     """Return the file of a spec: a YAML file, or the spec of a study; raises HeatproofError."""
     path = Path(source)
-    if path.is_file():
+    if os.path.isfile(path):  # unlike Path.is_file, it takes names that are too long
         return path
     if is_run(path):
         raise HeatproofError(
@@ -404,20 +441,6 @@ def spec_path(source: str | Path) -> Path:
     if path.suffix in (".yaml", ".yml"):
         raise HeatproofError(f"there is no file {path.absolute()}")
     return study_file(str(source))
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Rejects keys that are given twice, of which YAML would take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if str(key.value) in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{key.value} is given twice", key.start_mark
-                )
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
 
 
 def make_spec(content: Mapping[str, Any], source: str = "spec", **changes: Any) -> Spec:
@@ -432,6 +455,8 @@ def make_spec(content: Mapping[str, Any], source: str = "spec", **changes: Any) 
     Raises:
         HeatproofError: If the spec is not valid; the message has one line per problem.
     """
+    if not isinstance(content, Mapping):
+        raise HeatproofError(f"{source}: a spec is a mapping of keys; found {show(content)}")
     content = dict(content)
     for key in ("models", "methods", "protocols"):
         if isinstance(content.get(key), str | Mapping):
@@ -442,12 +467,15 @@ def make_spec(content: Mapping[str, Any], source: str = "spec", **changes: Any) 
         data = content["data"]
         data = data if isinstance(data, dict) else {"name": data}
         content["data"] = {**data, "limit": limit}
+    _check_key(source, "", lambda: check_content(content))
     try:
         spec = Spec.model_validate(content)
     except ValidationError as error:
         problems = error.errors()
         problems = [p for p in problems if p["type"] != "too_short"] or problems
-        lines = [f"{source}: {_problem_text(problem)}" for problem in problems]
+        lines = [f"{source}: {_problem_text(problem)}" for problem in problems[:MAX_PROBLEMS]]
+        if len(problems) > MAX_PROBLEMS:
+            lines.append(f"{source}: and {len(problems) - MAX_PROBLEMS:,} more problems")
         raise HeatproofError("\n".join(lines)) from None
     _check_key(source, "methods", spec.expressions)
     _check_key(source, "protocols", spec.parsed_protocols)
@@ -458,7 +486,8 @@ def _check_key(source: str, key: str, check: Callable[[], object]) -> None:
     try:
         check()
     except HeatproofError as error:
-        raise HeatproofError(f"{source}: {key}: {error}") from None
+        where = f"{source}: {key}" if key else source
+        raise HeatproofError(f"{where}: {error}") from None
 
 
 def _problem_text(problem: Any) -> str:
@@ -470,7 +499,7 @@ def _problem_text(problem: Any) -> str:
 
 
 def _unknown_key(path: Sequence[str], key: str) -> str:
-    where = f"(in {'.'.join(path)})" if path else ""
+    where = f"(in {clip('.'.join(path))})" if path else ""
     if key in RENAMED_KEYS:
         return f'the key "{key}" is now called {RENAMED_KEYS[key]} {where}'.rstrip()
     parents: dict[str, type[BaseModel]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -51,7 +52,9 @@ def method_from_object(explainer: Any) -> Callable[..., Tensor]:
 
 def is_map_file(name: str) -> bool:
     """Return whether a name is that of a file of maps, or of a folder of them."""
-    is_folder = name.startswith(PREFIX) and Path(name.removeprefix(PREFIX)).is_dir()
+    folder = name.removeprefix(PREFIX)
+    # os.path.isdir takes any name; Path.is_dir raises an error for one that is too long.
+    is_folder = folder not in ("", name) and os.path.isdir(folder)
     return is_folder or name.endswith(SUFFIXES)
 
 

@@ -22,6 +22,7 @@ from heatproof.errors import HeatproofError, format_invalid
 from heatproof.models.model import Model
 from heatproof.registry import Registry
 from heatproof.tensor.noise import Rng
+from heatproof.text import show
 from heatproof.userfile import source_hash
 
 
@@ -436,5 +437,5 @@ def make_protocol(name: str, settings: Mapping[str, Any]) -> Protocol:
 def _explain(cls: type[Protocol], details: Any) -> str:
     if details["type"] == "extra_forbidden":
         fields = ", ".join(cls.model_fields) or "none"
-        return f"protocol {cls.id} has no setting {details['loc'][-1]!r}; it has: {fields}"
+        return f"protocol {cls.id} has no setting {show(details['loc'][-1])}; it has: {fields}"
     return f"protocol {cls.id}, {format_invalid(details)}"
