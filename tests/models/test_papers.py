@@ -427,7 +427,7 @@ def test_missing_unexpected_and_misshapen_weights_are_all_listed(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"epoch": 3, "lr": 0.1}, "holds no weights by name, but epoch, lr"),
+        ({"epoch": 3, "lr": 0.1}, r"holds no weights by name, but epoch \(int\), lr \(float\)"),
         ({}, "but nothing"),
         ([1], "but no names"),
         (7, "but no names"),

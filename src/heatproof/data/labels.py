@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.models.vision import imagenet_wnids
+from heatproof.text import clip, show
 
 SUFFIXES = (".csv", ".tsv", ".txt")
 WNID = re.compile(r"n\d{8}")
@@ -38,7 +40,7 @@ def path_and_labels(rest: str) -> tuple[Path, Path | None]:
     if not (folder and file.lower().endswith(SUFFIXES)):
         return Path(rest), None
     inside = Path(folder) / file
-    if inside.is_file() and not Path(file).is_file():
+    if os.path.isfile(inside) and not os.path.isfile(file):  # which take any name
         return Path(folder), inside
     return Path(folder), Path(file)
 
@@ -103,7 +105,7 @@ def _plain(name: str) -> str:
 
 
 def _number(text: str) -> str:
-    return str(int(text)) if text.isascii() and text.isdigit() else ""
+    return (text.lstrip("0") or "0") if text.isascii() and text.isdigit() else ""
 
 
 def labels_of(path: Path, ids: Sequence[str], root: Path) -> list[str]:
@@ -131,7 +133,9 @@ def labels_of(path: Path, ids: Sequence[str], root: Path) -> list[str]:
         if image is None:
             unmatched.append(name)
         elif texts.setdefault(image, text) != text:
-            raise HeatproofError(f"{path} has two labels for {image}: {texts[image]} and {text}")
+            raise HeatproofError(
+                f"{path} has two labels for {image}: {clip(texts[image])} and {clip(text)}"
+            )
     unlabelled = [image for image in ids if not texts.get(image)]
     problems = []
     if unlabelled:
@@ -162,19 +166,19 @@ def _rows(path: Path) -> Iterable[tuple[str, str]]:
     A first line of column names may put them into any column; else they are the first two.
     """
     try:
-        lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
         raise HeatproofError(f"cannot read labels from {path}: {error}") from None
-    delimiter = next((mark for mark in "\t,;" if lines and mark in lines[0]), None)
-    if delimiter:
-        rows = list(csv.reader(lines, delimiter=delimiter))
-    else:
-        rows = [line.rsplit(None, 1) for line in lines]
-    header = [_plain(field).replace(" ", "_") for field in rows[0]] if rows else []
+    except UnicodeDecodeError as error:
+        raise HeatproofError(f"cannot read labels from {path}: {error}; save it as UTF-8") from None
+    lines = [(i, line) for i, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    delimiter = next((mark for mark in "\t,;" if lines and mark in lines[0][1]), None)
+    rows = [(i, _fields(path, i, line, delimiter)) for i, line in lines]
+    header = [_plain(field).replace(" ", "_") for field in rows[0][1]] if rows else []
     file = next((header.index(name) for name in FILE_COLUMNS if name in header), None)
     label = next((header.index(name) for name in LABEL_COLUMNS if name in header), None)
     if file is not None and label is not None:
-        first_line = 2
+        rows = rows[1:]
     elif len(header) > 2:
         raise HeatproofError(
             f"{path} has {len(header)} columns; name them in its first line: one is filename, one "
@@ -183,11 +187,24 @@ def _rows(path: Path) -> Iterable[tuple[str, str]]:
     else:
         file = 0
         label = 1
-        first_line = 1
-    for number, row in enumerate(rows[first_line - 1 :], start=first_line):
+    for number, row in rows:
         if len(row) <= max(file, label):
+            found = show(" ".join(row))
             raise HeatproofError(
-                f"{path}, line {number}: expected a file name and a label, found {' '.join(row)!r}"
+                f"{path}, line {number}: expected a file name and a label, found {found}"
             )
         text = row[label].strip()
         yield row[file], text.split()[0] if text and WNID.fullmatch(text.split()[0]) else text
+
+
+def _fields(path: Path, number: int, line: str, delimiter: str | None) -> list[str]:
+    """Return the fields of one line; a quoted field ends in its line."""
+    if delimiter is None:
+        return line.rsplit(None, 1)
+    try:
+        return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+    except csv.Error as error:  # a stray quote, or a field of more than 128 kB
+        raise HeatproofError(
+            f"{path}, line {number}: cannot read {show(line)} ({error}); a field that contains "
+            'quotes is written as "say ""no"""'
+        ) from None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
+import zipfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError, join_limited
@@ -19,6 +20,7 @@ from heatproof.models.nets import NETS, load_state
 from heatproof.models.papers import NETWORKS
 from heatproof.models.vision import library_module
 from heatproof.models.vit import is_vit
+from heatproof.text import clip
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".tar", ".bin", ".ckpt")
 # Keys under which training checkpoints store the weights.
@@ -71,6 +73,8 @@ def read_state(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             content: Any = load_state(path)
+        elif _is_zip_bomb(path):
+            raise ValueError("it is compressed, which PyTorch never does, and far larger inside")
         else:
             # PyTorch's ImageNet example saves its arguments, and so does code derived from it. A
             # namespace has nothing but attributes: reading it runs no code, and its values are
@@ -78,17 +82,45 @@ def read_state(path: Path) -> dict[str, Tensor]:
             with torch.serialization.safe_globals([argparse.Namespace]):
                 content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken or hostile file can raise anything
-        raise HeatproofError(f"cannot read weights from {path}: {error}") from error
+        # Further lines of PyTorch's message recommend to load the file with code.
+        reason = clip((str(error).splitlines() or [type(error).__name__])[0], 500)
+        raise HeatproofError(f"cannot read weights from {path}: {reason}") from error
     state = _unwrapped(content)
     if not isinstance(state, Mapping):
         others = ["no names"]
     else:
-        others = [str(key) for key, value in state.items() if not isinstance(value, Tensor)]
+        others = [
+            clip(f"{key} ({problem})")
+            for key, value in state.items()
+            if (problem := _weight_problem(key, value))
+        ]
     if others or not state:
         raise HeatproofError(
             f"{path.name} holds no weights by name, but {join_limited(others) or 'nothing'}"
         )
     return dict(state)
+
+
+def _weight_problem(key: Any, value: Any) -> str:
+    """Return why an entry of a file is not a weight of a network; empty if it is one."""
+    if not isinstance(key, str):
+        return f"its name is of type {type(key).__name__}"
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    if value.layout is not torch.strided or value.is_quantized or value.is_nested:
+        return "not a dense tensor"
+    if value.is_meta or value.is_complex():
+        return "without values" if value.is_meta else "complex numbers"
+    return ""
+
+
+def _is_zip_bomb(path: Path) -> bool:
+    """Return whether a file is an archive whose content is much larger than itself."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        inside = sum(part.file_size for part in archive.infolist())
+    return inside > 2 * path.stat().st_size + 2**20
 
 
 def _unwrapped(content: Any) -> Any:
@@ -102,11 +134,18 @@ def _unwrapped(content: Any) -> Any:
 
 
 def metadata(path: Path) -> dict[str, str]:
-    """Read the metadata of a .safetensors file; other files have none."""
+    """Read the metadata of a .safetensors file; other files have none.
+
+    Raises:
+        HeatproofError: If the file is broken.
+    """
     if path.suffix != ".safetensors":
         return {}
-    with safe_open(path, "pt") as file:
-        return file.metadata() or {}
+    try:
+        with safe_open(path, "pt") as file:
+            return file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise HeatproofError(f"cannot read weights from {path}: {clip(str(error))}") from None
 
 
 def _without_prefix(state: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
