@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from heatproof import __version__
+from heatproof.cli.output import echo, replace_unencodable
 from heatproof.errors import HeatproofError, unknown
+from heatproof.text import clip, printable
 
 if TYPE_CHECKING:
     from heatproof.bench.spec import Spec
@@ -33,6 +35,10 @@ INTERRUPTED = 130
 class Group(click.Group):
     """A group of commands that prints errors meant for users without a traceback."""
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        replace_unencodable()
+        return super().main(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -41,20 +47,20 @@ class Group(click.Group):
         except OSError as error:
             message = str(error.strerror or error)
             if error.filename:
-                message += f": {error.filename}"
+                message += f": {clip(str(error.filename))}"
             _exit_with_error(message)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.commands and not args[0].startswith("-"):
-            raise click.UsageError(str(unknown("command", args[0], self.commands)))
+            raise click.UsageError(printable(str(unknown("command", args[0], self.commands))))
         return super().resolve_command(ctx, args)
 
 
 def _exit_with_error(message: str) -> NoReturn:
     click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    click.echo(message, err=True)
+    echo(message, err=True)
     sys.exit(USAGE_ERROR)
 
 
@@ -87,7 +93,7 @@ def main() -> None:
     def show_once(message: Warning | str, *args: Any, **kwargs: Any) -> None:
         if str(message) not in printed:
             printed.add(str(message))
-            click.echo(f"note: {message}", err=True)
+            echo(f"note: {message}", err=True)
 
     warnings.showwarning = show_once
 
@@ -211,7 +217,7 @@ def run(spec: str, out: Path | None, report: bool, device: str, **options: Any) 
         with run_progress(plan) as advance:
             result = run_spec(loaded, directory, device, advance, plan)
     except KeyboardInterrupt:
-        click.echo(
+        echo(
             "interrupted; finished tasks are kept, and the same command resumes the run",
             err=True,
         )
@@ -264,7 +270,7 @@ def report(directory: Path, out: Path | None) -> None:
     """
     from heatproof.api import Result
 
-    click.echo(Result.load(directory).report(out))
+    echo(Result.load(directory).report(out))
 
 
 @main.command(**command)
@@ -301,12 +307,12 @@ def study(name: str, copy: Path | None) -> None:
 
     text = spec_path(name).read_text(encoding="utf-8")
     if copy is None:
-        click.echo(text, nl=False)
+        echo(text, nl=False)
         return
     if copy.exists():
         raise HeatproofError(f"{copy} exists; choose another file, or remove it first")
     copy.write_text(text, encoding="utf-8")
-    click.echo(f"{copy}: run it with heatproof run {copy}")
+    echo(f"{copy}: run it with heatproof run {copy}")
 
 
 @main.command("compare", **command)
@@ -367,7 +373,7 @@ def list_(kind: str, as_json: bool) -> None:
     from heatproof.cli.catalogue import print_catalogue
 
     if as_json:
-        click.echo(json.dumps(catalogue(kind), indent=1, ensure_ascii=False))
+        echo(json.dumps(catalogue(kind), indent=1))
     else:
         print_catalogue(kind)
 
@@ -433,7 +439,7 @@ def explain(
     check_suffix(out)
     captions = draw_maps(images, load_model(model, weights, device), methods, out, target, seed)
     labelled = (f"{image.name}: {c}" for image, c in zip(images, captions, strict=True))
-    click.echo(f"{out}: {', '.join(labelled)}")
+    echo(f"{out}: {', '.join(labelled)}")
 
 
 @main.command(**command)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from heatproof.cli import INTERRUPTED, command, device_option, main
+from heatproof.cli.output import echo
 
 
 @main.command(**command)
@@ -118,6 +119,6 @@ def finetune(
         with finetune_progress() as progress:
             result = run_finetune(loaded, data, out=out, progress=progress, **options)
     except KeyboardInterrupt:
-        click.echo("interrupted; the same command resumes the fine-tuning", err=True)
+        echo("interrupted; the same command resumes the fine-tuning", err=True)
         sys.exit(INTERRUPTED)
     print_finetuned(result, model, weights, f"{options['patches']}/{options['baseline']}")

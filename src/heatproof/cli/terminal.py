@@ -1,15 +1,36 @@
-"""The console, and the style of tables."""
+"""The console, the style of tables, and what may reach a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
-console = Console()
+from heatproof.text import printable
+
+
+class SafeConsole(Console):
+    """A console on which text cannot act as a command, whatever names and messages contain."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(printable(segment.text), segment.style)
+
+
+console = SafeConsole()
 
 
 def print_plain(text: str) -> None:
