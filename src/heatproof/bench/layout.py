@@ -17,6 +17,7 @@ Nothing outside this module builds or parses a file name or a key. Texts for peo
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
 from heatproof.protocols import ViewKey
+from heatproof.text import clip
 
 FORMAT: Literal[2] = 2  # of the directory; a run of another format is run again rather than read
 Setting = tuple[str, str, str]  # protocol, setting, baseline: the columns of the rows
@@ -65,40 +67,54 @@ class RunPaths:
 
     @property
     def spec(self) -> Path:
-        return self.root / "spec.json"
+        return self._inside("spec.json")
 
     @property
     def plan(self) -> Path:
-        return self.root / "plan.json"
+        return self._inside("plan.json")
 
     @property
     def provenance(self) -> Path:
-        return self.root / "provenance.json"
+        return self._inside("provenance.json")
 
     @property
     def lock(self) -> Path:
-        return self.root / ".lock"
+        return self._inside(".lock")
 
     @property
     def report(self) -> Path:
-        return self.root / "report"
+        return self._inside("report")
 
     def rows(self, task: str) -> Path:
-        return self.root / "rows" / f"{task}.parquet"
+        return self._inside("rows", f"{task}.parquet")
 
     def tensors(self, task: str) -> Path:
-        return self.root / "tensors" / f"{task}.safetensors"
+        return self._inside("tensors", f"{task}.safetensors")
 
     def timings(self, task: str) -> Path:
-        return self.root / "timings" / f"{task}.json"
+        return self._inside("timings", f"{task}.json")
 
     def prepared(self, key: PreparedKey) -> Path:
-        return self.root / "prepared" / f"{key.digest}.safetensors"
+        return self._inside("prepared", f"{key.digest}.safetensors")
+
+    def _inside(self, *names: str) -> Path:
+        """Return a path in the directory; a run of somebody else must not lead out of it."""
+        path = self.root
+        for name in names:
+            if name in ("", ".", "..") or "/" in name or os.sep in name:
+                raise HeatproofError(f'"{clip(name)}" is not the name of a file of a run')
+            path = path / name
+            if os.path.islink(path) and not path.resolve().is_relative_to(self.root.resolve()):
+                raise HeatproofError(
+                    f"{path} is a link that leads out of the run's directory; remove it, or "
+                    "replace it by what it leads to"
+                )
+        return path
 
 
 def is_run(directory: Path) -> bool:
     """Return whether a directory holds a run."""
-    return RunPaths(directory).plan.is_file()
+    return os.path.isfile(RunPaths(directory).plan)  # takes any name
 
 
 # Keys
@@ -537,6 +553,6 @@ def _object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; empty if there is none."""
     try:
         content = json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

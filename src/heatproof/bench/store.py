@@ -292,7 +292,7 @@ class Store:
         path = self.paths.rows(task)
         try:
             table = pq.read_table(path, schema=ROW_SCHEMA)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OSError) as error:  # OSError: the header is damaged
             raise self._damaged_task(task, path, error) from None
         column = table.schema.get_field_index("note")
         notes = pc.fill_null(table["note"], "")

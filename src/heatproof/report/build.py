@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
+import re
+import secrets
 import shutil
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
@@ -16,6 +19,7 @@ from markupsafe import Markup, escape
 import heatproof
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
+from heatproof.platform import file_lock
 from heatproof.report import charts
 from heatproof.report.palette import FAMILIES, family_class
 from heatproof.report.plain import described
@@ -24,6 +28,8 @@ from heatproof.report.sections import ordered_sections
 from heatproof.report.site import Site
 
 MARKER = "heatproof-report.json"
+LOCK = ".lock"  # in a report under construction
+LEFTOVER_AGE = 3600  # seconds after which a directory without a lock was left by a killed process
 ASSETS = Path(__file__).parent / "assets"
 
 
@@ -44,18 +50,42 @@ def build(store: Store, out: Path) -> Path:
     _check_destination(out)
     run = Run(store)
     out.parent.mkdir(parents=True, exist_ok=True)
-    fresh = out.parent / f".{out.name}-new-{os.getpid()}"
-    old = out.parent / f".{out.name}-old-{os.getpid()}"
+    suffix = secrets.token_hex(8)
+    fresh = out.parent / f".{out.name}-new-{suffix}"
+    old = out.parent / f".{out.name}-old-{suffix}"
     fresh.mkdir()
     try:
-        _write(run, Site(fresh))
+        with file_lock(fresh / LOCK, f"another process writes to {fresh}"):
+            _write(run, Site(fresh))
+        (fresh / LOCK).unlink()
         if out.exists():
             out.rename(old)
         fresh.rename(out)
     finally:
         for directory in (fresh, old):
             shutil.rmtree(directory, ignore_errors=True)
+    _remove_leftovers(out)
     return out / "index.html"
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Remove what killed processes have left beside a report.
+
+    A directory whose lock is held is being written by another process. One without a lock may have
+    been made a moment ago, so that it has to be old.
+    """
+    pattern = re.compile(rf"\.{re.escape(out.name)}-(new|old)-[0-9a-f]+")
+    for path in out.parent.iterdir():
+        if not pattern.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
+            continue
+        with suppress(HeatproofError, OSError):  # it is in use, or already removed
+            lock = path / LOCK
+            if lock.is_file() and not lock.is_symlink():
+                with file_lock(lock, "in use"):
+                    pass
+            elif time.time() - path.stat().st_mtime < LEFTOVER_AGE:
+                continue
+            shutil.rmtree(path)
 
 
 def _check_destination(out: Path) -> None:
@@ -68,13 +98,24 @@ def _check_destination(out: Path) -> None:
         raise HeatproofError(
             f"{out} is not empty and not a report of heatproof; choose another directory"
         )
-    marker = json.loads((out / MARKER).read_text(encoding="utf-8"))
-    unknown = sorted(present - {MARKER, *marker.get("files", [])})
+    unknown = sorted(present - {MARKER, *_listed_files(out / MARKER)})
     if unknown:
         raise HeatproofError(
             f"{out} contains files that are not part of a report ({', '.join(unknown[:5])}); "
             "move them away, or choose another directory"
         )
+
+
+def _listed_files(marker: Path) -> list[str]:
+    """Return the files of a report as its marker lists them."""
+    try:
+        files = json.loads(marker.read_text(encoding="utf-8"))["files"]
+        return [str(name) for name in files]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise HeatproofError(
+            f"{marker} is damaged, so that it does not say which files are those of a report; "
+            "remove the directory, or choose another"
+        ) from None
 
 
 def _write(run: Run, site: Site) -> None:
@@ -94,7 +135,7 @@ def _write(run: Run, site: Site) -> None:
         version=heatproof.__version__,
     )
     site.write("index.html", page)
-    files = sorted(p.name for p in site.root.iterdir())
+    files = sorted(p.name for p in site.root.iterdir() if p.name != LOCK)
     marker = {"heatproof": heatproof.__version__, "files": files}
     site.write(MARKER, json.dumps(marker, indent=1))
 

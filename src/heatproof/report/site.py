@@ -8,6 +8,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from heatproof.report.charts import standalone
+from heatproof.text import printable
 
 
 class Figure(NamedTuple):
@@ -30,10 +31,13 @@ class Site:
         self._pictures: dict[bytes, str] = {}
 
     def write(self, name: str, content: bytes | str) -> str:
-        """Write a file and return its name."""
+        r"""Write a file and return its name.
+
+        Characters that are not allowed in XML, or cannot be encoded, become escapes such as \x1b.
+        """
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        path.write_bytes(printable(content).encode() if isinstance(content, str) else content)
         return name
 
     def picture(self, png: bytes) -> str:

@@ -19,6 +19,7 @@ from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import describe_mean, select
 from heatproof.report.site import Figure, Site
+from heatproof.text import without_formulas
 
 ROOM = {1: 480.0, 2: 330.0}  # px for the marks, by the number of panels side by side
 GZIP_ABOVE = 15_000  # rows: an uncompressed file would have some 2 MB
@@ -80,7 +81,7 @@ class Content:
 )
 def content(run: Run, site: Site) -> Content:
     """Return the figures and tables of all models, and save the scores as CSV files."""
-    site.write("summary.csv", run.summary.to_csv(index=False))
+    site.write("summary.csv", without_formulas(run.summary).to_csv(index=False))
     axes = {name: _axis(run, name) for name in dict.fromkeys(key[0] for key in run.protocols)}
     return Content(
         models=[
@@ -95,10 +96,16 @@ def content(run: Run, site: Site) -> Content:
 
 
 def _save_scores(run: Run, site: Site) -> str:
-    if len(run.rows) <= GZIP_ABOVE:
-        return site.write("scores.csv", run.rows.to_csv(index=False))
+    rows = without_formulas(run.rows)
+    if len(rows) <= GZIP_ABOVE:
+        return site.write("scores.csv", rows.to_csv(index=False))
     name = "scores.csv.gz"
-    run.rows.to_csv(site.root / name, index=False, compression={"method": "gzip", "mtime": 0})
+    rows.to_csv(
+        site.root / name,
+        index=False,
+        compression={"method": "gzip", "mtime": 0},
+        errors="backslashreplace",
+    )
     return name
 
 

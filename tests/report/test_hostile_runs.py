@@ -1,0 +1,182 @@
+"""Runs from strangers: they run no code, lead nowhere else, and cannot break the report."""
+
+import csv
+import json
+import os
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import heatproof as hp
+from heatproof.bench.layout import RunPaths
+from heatproof.bench.store import Store
+from heatproof.errors import HeatproofError
+from heatproof.platform import file_lock
+from heatproof.report.build import LOCK, MARKER, build
+from heatproof.report.run_data import Run
+
+NAME = "=HYPERLINK(1)\x1b[2J\u202e<script>"
+IDS = ["=cmd()", "+b\x07", "@c\x00", "-d\u202e"]
+
+
+def small_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def evaluate(out: Path, name: str = "net", ids: list[str] | None = None) -> hp.Result:
+    model = hp.Model(small_net(), size=16, classes=["a", "b", "c", "d\x1b"], name=name)
+    images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    data = hp.TensorData(images, [0, 1, 2, 3], ids=ids)
+    return hp.evaluate(model, data, ["ixg", "random"], ["sds(patches=4)"], batch_size=4, out=out)
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    evaluate(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def edit(path: Path, change) -> None:
+    content = json.loads(path.read_bytes())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def test_hostile_names_break_neither_figures_nor_tables(tmp_path):
+    page = evaluate(tmp_path / "run", NAME, IDS).report()
+    site = page.parent
+    for figure in site.glob("figures/*.svg"):
+        ET.parse(figure)
+    for text in (page.read_text(), *(p.read_text() for p in site.glob("figures/*.svg"))):
+        assert not any(mark in text for mark in "\x1b\x07\x00\u202e")
+    for file in ("summary.csv", "scores.csv"):
+        with (site / file).open(newline="", encoding="utf-8") as lines:
+            for line in csv.DictReader(lines):
+                names = [line["model"], line.get("sample", "")]
+                assert all(not name.startswith(("=", "+", "-", "@")) for name in names)
+                assert line["model"].startswith("'=HYPERLINK(1)\\x1b[2J")
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "a/b", "..", "", "a\n", "a\0b"])
+def test_a_task_names_no_file_outside(run, name):
+    edit(run / "plan.json", lambda plan: plan["tasks"][0].update(name=name))
+    with pytest.raises(HeatproofError, match="damaged"):
+        Store(run).rows()
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/b"])
+def test_paths_of_a_run_stay_inside(tmp_path, name):
+    with pytest.raises(HeatproofError, match="is not the name of a file of a run"):
+        RunPaths(tmp_path).rows(name)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need privileges on Windows")
+def test_links_that_lead_out_of_a_run_are_not_followed(run, tmp_path):
+    outside = tmp_path / "outside"
+    for part in ("rows", "tensors", "plan.json", "report", ".lock"):
+        (run / "report").mkdir(exist_ok=True)
+        moved = run / part
+        moved.rename(outside)
+        moved.symlink_to(outside)
+        with pytest.raises(HeatproofError, match="a link that leads out of the run"):
+            evaluate(run).report()
+        moved.unlink()
+        outside.rename(moved)
+    rows = next((run / "rows").iterdir())
+    rows.rename(outside)
+    rows.symlink_to(outside)
+    with pytest.raises(HeatproofError, match="a link that leads out of the run"):
+        Store(run).rows()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need privileges on Windows")
+def test_links_inside_a_run_and_to_a_run_are_followed(run, tmp_path):
+    rows = next((run / "rows").iterdir())
+    rows.rename(run / "rows" / "elsewhere")
+    rows.symlink_to("elsewhere")
+    (tmp_path / "link").symlink_to(run)
+    assert len(Store(tmp_path / "link").rows()) == 8
+
+
+def strings(value, path=()):
+    """Yield the path of every text in a JSON value."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, part in items:
+            yield from strings(part, (*path, key))
+    elif isinstance(value, str):
+        yield path
+
+
+def test_no_text_of_a_run_runs_code(run, tmp_path):
+    evil = tmp_path / "evil.py"
+    evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    for file in ("plan.json", "provenance.json"):
+        original = (run / file).read_bytes()
+        for path in strings(json.loads(original)):
+            content = json.loads(original)
+            part = content
+            for key in path[:-1]:
+                part = part[key]
+            part[path[-1]] = f"file:{evil}:run"
+            (run / file).write_text(json.dumps(content))
+            try:
+                opened = Run(Store(run))
+                assert opened.summary is not None
+            except (HeatproofError, KeyError):  # a method or task that the rows have is missing
+                continue
+        (run / file).write_bytes(original)
+    edit(
+        run / "plan.json",
+        lambda plan: plan["protocols"][0]["settings"].update(baseline=f"file:{evil}:run"),
+    )
+    edit(
+        run / "provenance.json",
+        lambda p: p["spec"].update(lead=f"file:{evil}:run", methods=[f"file:{evil}:run"]),
+    )
+    hp.Result.load(run).report()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_killed_report_does_not_block_the_next(run):
+    killed = run / f".report-new-{os.getpid()}"  # as process 1 in a container
+    killed.mkdir()
+    (killed / "index.html").write_text("half")
+    os.utime(killed, (time.time() - 7200,) * 2)
+    fresh = run / ".report-new-00ff"
+    fresh.mkdir()  # by a process that has not locked it yet
+    unrelated = run / ".report-new-notes"
+    unrelated.mkdir()
+    locked = run / ".report-new-aa"
+    locked.mkdir()
+    (locked / LOCK).touch()
+    page = build(Store(run), run / "report")
+    assert page.is_file()
+    assert not killed.exists()
+    assert not locked.exists()
+    assert fresh.is_dir()
+    assert unrelated.is_dir()
+    assert not (run / "report" / LOCK).exists()
+
+
+def test_a_report_that_is_being_written_is_left_alone(run):
+    busy = run / ".report-new-bb"
+    busy.mkdir()
+    with file_lock(busy / LOCK, "busy"):
+        build(Store(run), run / "report")
+        assert busy.is_dir()
+    build(Store(run), run / "report")
+    assert not busy.exists()
+
+
+@pytest.mark.parametrize("marker", ["", "[]", "{}", '{"files": 3}', '{"files": [[]]}', "[" * 9999])
+def test_a_damaged_marker_of_a_report_is_refused(run, marker):
+    page = build(Store(run), run / "report")
+    (page.parent / MARKER).write_text(marker)
+    with pytest.raises(HeatproofError, match="damaged|not part of a report"):
+        build(Store(run), run / "report")
