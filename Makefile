@@ -3,7 +3,9 @@
 # make test-isa     the numeric tests as on processors with AVX2 at most, and with SSE4.1 at most
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # make models       docs/models.md: the networks of the papers
-# make soak         the coverage of every interval on simulated data (about ten minutes)
+# make soak         the coverage of every interval on simulated data, and many random and hostile
+#                   inputs (about twenty minutes)
+# make audit        sbom.json, a list of what is installed, and the advisories known about it
 # make weights      the fine-tuned weights that ship, anew: about half an hour on two cores
 # make truth        docs/img/known-truth-*.svg: soundness and completeness where the truth is known
 # Each sets up what it needs in .venv, once.
@@ -14,7 +16,7 @@ BIN := .venv/bin
 NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: quickstart test test-isa soak check methods truth models weights clean
+.PHONY: quickstart test test-isa soak audit check methods truth models weights clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
@@ -28,6 +30,18 @@ test-isa: .venv/installed-dev
 
 soak: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/coverage.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --cases 5000
+
+audit: .venv/installed .audit/installed
+	.audit/bin/cyclonedx-py environment --pyproject pyproject.toml --of JSON -o sbom.json $(BIN)/python
+	.audit/bin/python .ci/audit.py .audit/bin/pip-audit $(BIN)/python
+
+# in its own environment, so that its packages are not part of what is audited
+.audit/installed:
+	$(PYTHON) -m venv .audit
+	.audit/bin/python -m pip install --quiet --disable-pip-version-check \
+	  'pip-audit>=2.9' 'cyclonedx-bom>=7'
+	touch $@
 
 check: .venv/installed-dev
 	$(BIN)/ruff check .
@@ -59,4 +73,4 @@ weights: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv .audit sbom.json runs .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
