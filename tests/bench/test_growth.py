@@ -170,7 +170,7 @@ def test_an_interrupted_run_continues_with_the_same_results(
     for budget in range(10, 1000, 15):
         calls = 0
 
-        def interrupted(*args, **kwargs):
+        def interrupted(*args, budget=budget, **kwargs):
             nonlocal calls, total
             calls += 1
             total += 1
