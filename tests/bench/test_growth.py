@@ -9,7 +9,7 @@ import time
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import heatproof as hp
 from heatproof.bench import parts
@@ -165,15 +165,12 @@ def test_an_interrupted_run_continues_with_the_same_results(
     model = network()
     run = model.body.run
     interruptions = 0
-    total = 0
-
     for budget in range(10, 1000, 15):
         calls = 0
 
-        def interrupted(*args, **kwargs):
-            nonlocal calls, total
+        def interrupted(*args, budget=budget, **kwargs):
+            nonlocal calls
             calls += 1
-            total += 1
             if calls > budget:
                 raise Stop
             return run(*args, **kwargs)

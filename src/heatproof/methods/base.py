@@ -436,7 +436,11 @@ class Expression:
 
     def cost_on(self, model: Model) -> tuple[int, int] | None:
         """Return forward and backward passes per image of a model, by itself; None if unknown."""
-        channels, *sides = model.shape(self.layer)
+        return self.cost_at(model.shape(self.layer))
+
+    def cost_at(self, shape: Sequence[int]) -> tuple[int, int] | None:
+        """Return the same for the shape of one image's activation, (channels, height, width)."""
+        channels, *sides = shape
         return self._cost(channels, sides[-1] if sides else 1)
 
     def _cost(self, channels: int, side: int) -> tuple[int, int] | None:
