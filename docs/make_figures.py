@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
+from heatproof.bench.assumed import assumed_cost
 from heatproof.bench.spec import load_spec
 from heatproof.bench.studies import Figure, figures
+from heatproof.errors import HeatproofError
 from heatproof.report.sections import SECTIONS
 
 PAPERS = {
@@ -19,12 +22,32 @@ PAPERS = {
     "li2024": "Li et al.: soundness and completeness",
     "picard2024": "Picard et al.: Back to the baseline",
 }
+IMAGES = {"imagenet": 50_000, "cifar10": 10_000, "cifar100": 10_000, "funnybirds": 500}  # to test
 HEAD = Path(__file__).parent / "figures-head.md"
 
 
 def embedded_cost(name: str) -> str:
     found = re.search(r"([\d,]+) forward and ([\d,]+) backward", load_spec(name).about or "")
     return f"{found[1]} + {found[2]}" if found else "–"
+
+
+@cache
+def full_cost(name: str) -> str:
+    """Return the passes of a study at the paper's scale; empty if its network is not known."""
+    try:
+        costs = assumed_cost(load_spec(name), IMAGES[name.split("/")[1]]).values()
+    except HeatproofError:
+        return ""
+    forwards = sum(cost.forwards for cost in costs)
+    backwards = sum(cost.backwards for cost in costs)
+    return f", {millions(forwards)} + {millions(backwards)}"
+
+
+def millions(count: int) -> str:
+    """Return a number to three digits: 908 M, 4.96 M, 27,100."""
+    if count < 1e5:
+        return f"{float(f'{count:.3g}'):,.0f}"
+    return f"{float(f'{count / 1e6:.3g}'):,g} M"
 
 
 def row(figure: Figure) -> str:
@@ -35,7 +58,10 @@ def row(figure: Figure) -> str:
         return f"| {title} | – | | | {figure.without} |"
     embedded = f"{figure.paper}/{figure.study}"
     section = SECTIONS[figure.section].short
-    full = f"`{figure.paper}/{figure.full}`" if figure.full else "–"
+    full = "–"
+    if figure.full:
+        name = f"{figure.paper}/{figure.full}"
+        full = f"`{name}`{full_cost(name)}"
     made = f"`{embedded}`, {embedded_cost(embedded)}"
     return f"| {title} | {made} | {section} | {full} | {figure.note} |"
 
@@ -46,7 +72,7 @@ def main() -> None:
     for paper, title in PAPERS.items():
         text += f"\n## {title}\n\n"
         text += "| figure | study on embedded data, forward + backward passes | in the report "
-        text += "| at the paper's scale | note |\n| --- | --- | --- | --- | --- |\n"
+        text += "| at the paper's scale, passes | note |\n| --- | --- | --- | --- | --- |\n"
         of_paper = [figure for (name, _), figure in figures().items() if name == paper]
         text += "".join(row(figure) + "\n" for figure in of_paper)
     out.write_text(text, encoding="utf-8")

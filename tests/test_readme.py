@@ -27,6 +27,16 @@ def test_the_python_code_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     assert "gradcam" in capsys.readouterr().out
 
 
+def test_the_code_in_the_page_on_runs_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks("python", "docs/runs.md"):
+        exec(compile(block, "docs/runs.md", "exec"), names)
+    printed = capsys.readouterr()
+    assert printed.out == f"{8 * 3 * 2}\n"
+    assert "run: 100 %, task 1/1" in printed.err
+
+
 def test_the_spec_in_the_readme_is_valid():
     (spec,) = blocks("yaml")
     assert make_spec(yaml.safe_load(spec)).expressions()
@@ -67,7 +77,7 @@ assert '<section id="notes"' in result.report().read_text()
     "line",
     [
         line
-        for block in blocks("bash")
+        for block in [*blocks("bash"), *blocks("sh", "docs/runs.md")]
         for line in block.splitlines()
         if line.startswith("heatproof")
     ],

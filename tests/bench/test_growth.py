@@ -165,15 +165,12 @@ def test_an_interrupted_run_continues_with_the_same_results(
     model = network()
     run = model.body.run
     interruptions = 0
-    total = 0
-
     for budget in range(10, 1000, 15):
         calls = 0
 
         def interrupted(*args, budget=budget, **kwargs):
-            nonlocal calls, total
+            nonlocal calls
             calls += 1
-            total += 1
             if calls > budget:
                 raise Stop
             return run(*args, **kwargs)

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import signal
 import subprocess
 import sys
 
@@ -68,6 +69,30 @@ from heatproof.cli import main
 from heatproof.cli.terminal import console
 main(["--help"], standalone_mode=False)
 assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_help_imports_no_heavy_module():
+    code = """
+import sys
+from heatproof.cli import main
+main(["--help"], standalone_mode=False)
+heavy = "torch numpy pandas pyarrow scipy rich pydantic yaml PIL transformers datasets matplotlib"
+loaded = [name for name in heavy.split() if name in sys.modules]
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_api_imports_no_library_that_few_calls_need():
+    code = """
+import sys
+import heatproof as hp
+hp.evaluate
+heavy = "scipy.stats scipy.optimize torchvision timm transformers datasets matplotlib captum dask"
+loaded = [name for name in heavy.split() if name in sys.modules]
+assert not loaded, loaded
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
@@ -166,6 +191,8 @@ def test_train_writes_weights_that_load(tmp_path):
 
     out = call("train", "paperbirds/vgg", "--steps", 2, "-o", tmp_path / "w.safetensors")
     assert "accuracy" in out
+    assert "training: 50 %, step 1/2, loss" in out
+    assert "training: 100 %, step 2/2, loss" in out
     assert hp.load_model("paperbirds/vgg", weights=tmp_path / "w.safetensors").n_classes > 20
 
 
@@ -298,3 +325,61 @@ print(min(faults() for _ in range(5)))
         for how in ("keep", "")
     )
     assert kept < given_back / 4
+
+
+SLOW = """
+import time
+
+def slow(model, x, target, *, rng):
+    print("slow", flush=True)
+    time.sleep(120)
+    return x
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the system has no SIGTERM to catch")
+@pytest.mark.parametrize(
+    ("stop", "code", "line"),
+    [
+        (signal.SIGTERM, 0, "unfinished; what is computed is kept"),
+        (signal.SIGINT, 130, "interrupted; what is computed is kept"),
+    ],
+)
+def test_a_stopped_run_keeps_what_it_has_and_says_how_to_go_on(tmp_path, spec, stop, code, line):
+    (tmp_path / "own.py").write_text(SLOW)
+    spec.write_text(
+        yaml.safe_dump({**SPEC, "methods": ["ixg", f"file:{tmp_path}/own.py:slow", "edges"]})
+    )
+    command = [sys.executable, "-m", "heatproof", "run", str(spec), "-o", str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == b"slow\n"
+        process.send_signal(stop)
+        errors = process.stderr.read().decode()
+        assert process.wait() == code
+    assert line in errors
+    assert list((tmp_path / "run").glob("parts/*/*.safetensors"))
+
+
+def test_a_run_ends_at_its_walltime(tmp_path, spec):
+    (tmp_path / "own.py").write_text(SLOW)
+    spec.write_text(yaml.safe_dump({**SPEC, "methods": [f"file:{tmp_path}/own.py:slow"]}))
+    out = call("run", spec, "-o", tmp_path / "run", "--walltime", 0.02)
+    assert "unfinished; what is computed is kept" in out
+
+
+def test_a_plan_says_how_sure_it_is_and_assumes_grids(spec, tmp_path, monkeypatch):
+    monkeypatch.setenv("HEATPROOF_CACHE", str(tmp_path / "cache"))
+    spec.write_text(yaml.safe_dump({**SPEC, "protocols": ["sds", {"name": "gridpg", "grids": 2}]}))
+    for text in (call("plan", spec, "--limit", 40), call("validate", spec, "--limit", 40)):
+        assert "Grids: the number asked for is assumed" in " ".join(text.split())
+    spec.write_text(yaml.safe_dump(SPEC))
+    assert "two; --measure times full batches" in " ".join(call("plan", spec).split())
+    assert "timed now, usually within 50 %" in " ".join(call("plan", spec, "--measure").split())
+    call("run", spec, "-o", tmp_path / "run", "--no-report")
+    assert "from earlier runs on this machine" in " ".join(call("plan", spec).split())
+
+
+def test_passes_are_counted_without_data_and_weights():
+    out = call("plan", "li2024/cifar10/retraining", "--assume", 1000)
+    assert "in all 8,000 forward and 8,000 backward passes" in out

@@ -11,7 +11,8 @@ from torch import nn
 import heatproof as hp
 from heatproof.baselines import BASELINES, Baseline
 from heatproof.data.catalog import load_data
-from heatproof.data.folder import ImageFolder, crop_middle, fit
+from heatproof.data.folder import ImageFolder
+from heatproof.data.images import crop_middle, fit
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods import METHODS, Expression
 from heatproof.methods.explain import check_applicable

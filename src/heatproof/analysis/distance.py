@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
-from scipy.spatial.distance import cdist
 
 from heatproof.errors import HeatproofError
 
@@ -23,6 +22,8 @@ def hausdorff(a: np.ndarray, b: np.ndarray) -> float:  # (n, D), (m, D)
     finite = [points[np.isfinite(points).all(1)] for points in (a, b)]
     if not all(len(points) for points in finite):
         raise HeatproofError("a curve without a finite point has no distance to another")
+    from scipy.spatial.distance import cdist  # takes a second to import
+
     between = cdist(*finite)
     return float(max(between.min(0).max(), between.min(1).max()))
 

@@ -23,23 +23,35 @@ from heatproof.bench.plan import Record, Task
 from heatproof.files import atomic_write, content_hash
 from heatproof.methods import Expression
 from heatproof.models.download import home
+from heatproof.models.guards import eval_mode
 from heatproof.models.model import Model
 from heatproof.platform import cpu_name, peak_memory
 
 BACKWARD = 3.0  # cost of a backward pass with its forward pass, in forward passes
-_costs: WeakKeyDictionary[Model, dict[str, tuple[int, int] | None]] = WeakKeyDictionary()
+_shapes: WeakKeyDictionary[Model, dict[int, tuple[int, ...]]] = WeakKeyDictionary()
 ITERATIVE = frozenset({"extremal", "iba"})  # each of their steps has few images per sample
 
 
 def method_cost(expression: Expression, model: Model) -> tuple[int, int] | None:
     """Return forward and backward passes per image of a method, by itself; None if unknown.
 
-    The cost depends on the size of the layer, which takes a pass to find out; it is kept.
+    The cost depends on the size of the layer. Those of all layers take one pass, and are kept.
     """
-    costs = _costs.setdefault(model, {})
-    if expression.map_key not in costs:
-        costs[expression.map_key] = expression.cost_on(model)
-    return costs[expression.map_key]
+    if model not in _shapes:
+        _shapes[model] = _layer_shapes(model)
+    layer = model.layer_index(expression.layer)
+    if layer not in _shapes[model]:
+        _shapes[model][layer] = model.shape(expression.layer)
+    return expression.cost_at(_shapes[model][layer])
+
+
+def _layer_shapes(model: Model) -> dict[int, tuple[int, ...]]:
+    """Return the shape of one image's activation at every layer."""
+    x = torch.zeros((1, *model.image_shape), device=model.device, dtype=model.dtype)
+    layers = range(len(model.layer_table.names))
+    with torch.no_grad(), eval_mode(model.module):
+        _, seen = model.body.run(model.passes.to_layout(x), 0, watch=layers)
+    return {layer: tuple(activation.shape[1:]) for layer, activation in seen.items()}
 
 
 @dataclass

@@ -42,7 +42,7 @@ class Meter:
         self.done = 0.0
         self.total = 0.0
         self.status = ""
-        self.measure: Callable[[], None] = lambda: None  # called before anything is shown
+        self.measure: Callable[[], None] = _nothing  # called before anything is shown
         self._stream = stream or sys.stderr
         self._begin = time.monotonic()
         self._stopped = threading.Event()
@@ -63,7 +63,9 @@ class Meter:
     ) -> None:
         self._stopped.set()
         self._thread.join()
-        if self._shown or self.total:
+        if self.total:
+            self.measure()
+            self.measure = _nothing
             if kind is None:
                 self.done = self.total
             self.show()
@@ -102,6 +104,10 @@ class Meter:
         while not self._stopped.wait(self._display.interval):
             if self.total:
                 self.show()
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Display:

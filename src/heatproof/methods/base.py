@@ -494,7 +494,11 @@ class Expression:
         """Return forward and backward passes per image of a model, by itself; None if unknown."""
         tail = model.tail(self.layer)
         activation = tail.channels_first(tail.passes.zero_activation())
-        channels, *sides = activation.shape[1:]
+        return self.cost_at(activation.shape[1:])
+
+    def cost_at(self, shape: Sequence[int]) -> tuple[int, int] | None:
+        """Return the same for the shape of one image's activation, (channels, height, width)."""
+        channels, *sides = shape
         height, width = sides if len(sides) == 2 else (1, 1)
         return self._cost(channels, height, width)
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field
-from scipy.stats import qmc
 from torch import Tensor
 
 from heatproof.baselines import BaselineName
@@ -291,6 +290,8 @@ def sobol(
 
 def sobol_sequence(count: int, dimensions: int) -> Tensor:  # (count, dimensions) in (0, 1)
     """Return a Sobol sequence, not scrambled, without its first point, the origin."""
+    from scipy.stats import qmc  # takes a second to import
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that a power of two is better balanced
         return torch.from_numpy(qmc.Sobol(dimensions, scramble=False).fast_forward(1).random(count))

@@ -365,7 +365,7 @@ class Run:
 
     @cached_property
     def milliseconds(self) -> dict[tuple[str, str], float]:
-        """Time per map of (model, method) in this run, beyond the passes shared with others."""
+        """Time per map of (model, method) in this run; not of its own for a method that shares."""
         seconds: dict[tuple[str, str], list[float]] = {}
         images: dict[tuple[str, str], int] = {}
         for task in self.tasks:
