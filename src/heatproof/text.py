@@ -78,10 +78,18 @@ def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
         values = frame[column]
         if values.dtype.kind in "biufc":
             continue
-        starts = values.map(lambda value: isinstance(value, str) and value.startswith(_FORMULA))
+        if values.dtype.name == "category":
+            escaped = {text: f"'{text}" for text in values.cat.categories if _is_formula(text)}
+            changed[column] = values.cat.rename_categories(escaped)
+            continue
+        starts = values.map(_is_formula)
         if starts.any():
             changed[column] = values.where(~starts.astype(bool), "'" + values.astype(str))
     return changed
+
+
+def _is_formula(value: object) -> bool:
+    return isinstance(value, str) and value.startswith(_FORMULA)
 
 
 def to_ascii(error: UnicodeError) -> tuple[str, int]:

@@ -60,7 +60,7 @@ def test_the_size_of_a_model_is_a_side_or_height_and_width():
     assert "16×24 px" in repr(wide)
     assert made(size=16).size == made(size=(16, 16)).size == 16
     assert made(size=[16, 24]).fingerprint() == wide.fingerprint() != made(size=16).fingerprint()
-    with pytest.raises(HeatproofError, match="smaller than the shorter side"):
+    with pytest.raises(HeatproofError, match="smaller than 16, the shorter side"):
         made(resize=15)
     with pytest.raises(NotApplicable, match="paperbirds has square images, .* takes 16×24 px"):
         load_data("paperbirds:test", wide)

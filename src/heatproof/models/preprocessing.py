@@ -59,7 +59,7 @@ class Resize(NamedTuple):
                 )
         if result.side < size:
             raise HeatproofError(
-                f"resize={resize} is smaller than size={size}; "
+                f"resize={resize} is smaller than {size}, the shorter side of images; "
                 "the image is resized first, then its middle is cropped"
             )
         return result

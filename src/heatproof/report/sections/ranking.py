@@ -23,6 +23,7 @@ from heatproof.text import without_formulas
 
 ROOM = {1: 480.0, 2: 330.0}  # px for the marks, by the number of panels side by side
 GZIP_ABOVE = 15_000  # rows: an uncompressed file would have some 2 MB
+MOST_ROWS = 1_000_000  # more are only in the run directory, so that a report stays small
 
 
 class OverallRow(NamedTuple):
@@ -96,6 +97,9 @@ def content(run: Run, site: Site) -> Content:
 
 
 def _save_scores(run: Run, site: Site) -> str:
+    """Save all rows; returns the name of the file, which is empty if there are too many."""
+    if len(run.rows) > MOST_ROWS:
+        return ""
     rows = without_formulas(run.rows)
     if len(rows) <= GZIP_ABOVE:
         return site.write("scores.csv", rows.to_csv(index=False))
