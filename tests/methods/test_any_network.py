@@ -1,5 +1,6 @@
 """Every gradient, CAM and perturbation method gives finite maps on any network, or a reason."""
 
+import re
 import warnings
 
 import pytest
@@ -7,7 +8,7 @@ import tiny_networks as tiny
 import torch
 
 import heatproof as hp
-from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.errors import NotApplicable
 from heatproof.methods.base import METHODS
 
 FAMILIES = ("gradient", "cam", "perturbation", "attention", "relevance")
@@ -37,6 +38,7 @@ def test_every_method_gives_finite_maps_or_a_reason(name):
     pytest.importorskip("transformers" if name.startswith("transformers") else "torchvision")
     side = tiny.SIDES.get(name, 32)
     model = hp.Model(tiny.build(name), size=side, mean=(0.5,) * 3, std=(0.5,) * 3, batch_size=32)
+    assert not [layer for layer in model.layers if re.search("getattr|getitem", layer)]
     images = torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(0))
     x = model.normalize(images)
     done = set()
@@ -65,13 +67,3 @@ def test_cams_at_a_block_of_a_plain_vit(name):
     for entry in ENTRIES:
         if entry.family == "cam":
             assert hp.explain(model, x, 1, f"{cheap(entry)}@block2").isfinite().all()
-
-
-def test_layers_are_named_after_modules():
-    for name in tiny.NAMES:
-        model = hp.Model(
-            tiny.build(name), size=tiny.SIDES.get(name, 32), mean=(0.5,) * 3, std=(0.5,) * 3
-        )
-        assert not [layer for layer in model.layers if "getattr" in layer or "getitem" in layer]
-        with pytest.raises(HeatproofError):
-            model.layer_index("getattr_1")

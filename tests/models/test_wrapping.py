@@ -118,19 +118,26 @@ def test_a_file_can_say_which_output(tmp_path):
 @pytest.mark.parametrize(
     "wrap",
     [
-        nn.DataParallel,
         Training,
         torch.compile,
         lambda net: nn.DataParallel(torch.compile(net)),
-        lambda net: Training(nn.DataParallel(net)),
+        lambda net: Training(torch.compile(net)),
     ],
-    ids=["DataParallel", "training", "compiled", "both", "nested"],
+    ids=["training", "compiled", "both", "nested"],
 )
 def test_the_network_inside_of_a_wrapper_is_evaluated(wrap):
     net = small()
     model = hp.Model(wrap(net), size=16)
     assert model.module is net
     assert model.layers == hp.Model(net, size=16).layers
+    check_same(model, hp.Model(net, size=16), torch.randn(2, 3, 16, 16))
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, lambda net: Training(nn.DataParallel(net))])
+def test_data_parallel_stays_in_the_names_of_layers(wrap):
+    net = small()
+    model = hp.Model(wrap(net), size=16)
+    assert model.layers[1] == "module.0"
     check_same(model, hp.Model(net, size=16), torch.randn(2, 3, 16, 16))
 
 

@@ -231,10 +231,10 @@ def test_weights_that_do_not_ship_are_reported_with_a_remedy():
     [
         ("torchvision:resnet18", 224, 256, 0.485),
         ("torchvision:mobilenet_v3_small", 224, 256, 0.485),
-        ("timm:resnet18.a1_in1k", 224, 235, 0.485),  # 0.95 of the image
+        ("timm:resnet18.a1_in1k", 224, "235 bicubic", 0.485),  # 0.95 of the image
         ("timm:vit_tiny_patch16_224", 224, 248, 0.5),  # 0.9
         ("timm:vit_base_patch16_224", 224, 256, 0.5),  # as in the paper that uses it
-        ("timm:deit_tiny_patch16_224", 224, 248, 0.485),
+        ("timm:deit_tiny_patch16_224", 224, "248 bicubic", 0.485),
     ],
 )
 def test_a_model_of_a_library_has_its_preprocessing(timm, name, size, resize, mean):

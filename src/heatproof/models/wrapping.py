@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError
+from heatproof.models.processors import is_pretrained
 
 # Where a class that wraps a network keeps it.
 ATTRIBUTES = ("_orig_mod", "module", "model", "net", "network", "backbone")
@@ -21,20 +22,24 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """Return the network inside of wrappers that add nothing to what it computes.
+    """Return the network inside of wrappers that hide it.
 
-    These are ``torch.compile``, ``DataParallel`` and ``DistributedDataParallel``, and modules
-    without a ``forward`` of their own, such as a Lightning module that only trains its ``model``.
+    These are ``torch.compile``, modules without a ``forward`` of their own, such as a Lightning
+    module that only trains its ``model``, and ``DataParallel`` around one of those or around a
+    network of transformers. ``DataParallel`` around others hides nothing, and stays: it is part of
+    the names of layers.
     """
-    while not isinstance(module, torch.jit.ScriptModule):
-        inner = None
-        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            inner = module.module
-        elif "_orig_mod" in module._modules or not _has_forward(module):
-            inner = next((module._modules[a] for a in ATTRIBUTES if module._modules.get(a)), None)
-        if inner is None:
-            break
-        module = inner
+    if isinstance(module, torch.jit.ScriptModule):
+        return module
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        inner = unwrapped(module.module)
+        hidden = inner is not module.module or is_pretrained(inner)
+        return inner if hidden else module
+    if "_orig_mod" in module._modules or not _has_forward(module):
+        for attribute in ATTRIBUTES:
+            inside = module._modules.get(attribute)
+            if inside is not None:
+                return unwrapped(inside)
     return module
 
 
