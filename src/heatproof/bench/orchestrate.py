@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from heatproof.bench.cost import plan_cost
@@ -19,7 +19,7 @@ from heatproof.bench.models import TrainingProgress, open_model
 from heatproof.bench.plan import Plan, Task, make_plan
 from heatproof.bench.progress import ProgressLike, shown
 from heatproof.bench.provenance import provenance
-from heatproof.bench.runner import execute
+from heatproof.bench.runner import Watcher, execute
 from heatproof.bench.spec import DataSpec, Spec
 from heatproof.bench.store import Store
 from heatproof.data.base import Data
@@ -91,6 +91,7 @@ def run_plan(
     spec: Mapping[str, Any],
     progress: ProgressLike = None,
     add: bool = False,
+    engine: Callable[[Plan, Store, Watcher], None] = execute,
 ) -> None:
     """Execute a plan in a run directory, which no other process may write to meanwhile.
 
@@ -102,6 +103,7 @@ def run_plan(
         progress: True shows a bar, or lines where there is no terminal; a function is called after
             every task, with the task and whether it was finished before.
         add: Whether the directory may hold the run of any other spec.
+        engine: What computes the tasks; by default this process, one after the other.
 
     Raises:
         HeatproofError: If the spec does not go with the directory, it holds something else, or
@@ -112,7 +114,7 @@ def run_plan(
         store.claim(identity, add)
         models = {task.subject: task.model for task in plan.tasks}
         store.write_plan(plan_file(plan), provenance(spec, models))
-        execute(plan, store, watcher)
+        engine(plan, store, watcher)
 
 
 def plan_file(plan: Plan) -> PlanFile:
