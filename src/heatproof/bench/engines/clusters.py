@@ -115,7 +115,7 @@ def _local(options: EngineOptions) -> Any:
         threads_per_worker=1,
         processes=True,
         memory_limit=0,  # as in a local run: batch_size bounds the memory
-        dashboard_address=":0" if options_known() else None,
+        dashboard_address=":0",  # any free port
         silence_logs=logging.CRITICAL,
     )
 
@@ -187,7 +187,7 @@ def _read_cluster(path: Path) -> Any:
     workers = arguments.pop("workers", None)
     try:
         cluster = kind(**arguments)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise HeatproofError(f"{path}: {content['class']} cannot be started: {error}") from error
     if jobs is not None:
         cluster.scale(jobs=jobs)
@@ -209,7 +209,7 @@ def find_cluster(name: str, source: str) -> Callable[..., Any]:
         except ImportError:
             continue
         if found is not None:
-            return found  # type: ignore[no-any-return]
+            return found
     packages = module or "dask-jobqueue (Slurm, PBS, LSF, SGE), dask-kubernetes or dask-cuda"
     raise HeatproofError(
         f"{source}: there is no class of cluster {name} in {sys.prefix}; it needs {packages}: "

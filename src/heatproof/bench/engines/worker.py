@@ -89,8 +89,7 @@ def compute_task(job: Job, wanted: TaskRequest) -> Outcome:
 
     worker = get_worker()
     key = worker.get_current_task()
-    with _computing, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with _computing, _caught_warnings() as notes:
         try:
             with Watch(worker, key, wanted.name) as watch, _as_client(job, worker):
                 _check(job)
@@ -102,12 +101,31 @@ def compute_task(job: Job, wanted: TaskRequest) -> Outcome:
             return Outcome(error=f"{where}: {error}")
         except Stopped:
             return Outcome(stopped=True)
-    return Outcome(notes=tuple(dict.fromkeys(str(warning.message) for warning in caught)))
+    return Outcome(notes=tuple(notes))
 
 
 def is_computing() -> bool:
     """Return whether this process is in the middle of a task."""
     return _computing.locked()
+
+
+@contextmanager
+def _caught_warnings() -> Iterator[dict[str, None]]:
+    """Collect the texts of this thread's warnings, each once, instead of printing them."""
+    texts: dict[str, None] = {}
+    thread = threading.get_ident()
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def collect(message: Warning | str, *args: Any, **kwargs: Any) -> None:
+            if threading.get_ident() == thread:
+                texts[str(message)] = None
+            else:
+                show(message, *args, **kwargs)
+
+        warnings.simplefilter("always")
+        warnings.showwarning = collect
+        yield texts
 
 
 class Watch:
@@ -117,7 +135,7 @@ class Watch:
     and writes what it has computed.
     """
 
-    def __init__(self, worker: Any, key: str, name: str):
+    def __init__(self, worker: Any, key: object, name: str):
         self.model: Any = None  # of the task, once it is open
         self._worker = worker
         self._key = key
