@@ -3,6 +3,7 @@
 # make test-isa     the numeric tests as on processors with AVX2 at most, and with SSE4.1 at most
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # make models       docs/models.md: the networks of the papers
+# make engines      a small run on two Dask workers, compared with a local one bit for bit
 # make soak         the coverage of every interval on simulated data (about ten minutes)
 # make weights      the fine-tuned weights that ship, anew: about half an hour on two cores
 # make truth        docs/img/known-truth-*.svg: soundness and completeness where the truth is known
@@ -14,7 +15,7 @@ BIN := .venv/bin
 NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: quickstart test test-isa soak check methods truth models weights clean
+.PHONY: quickstart test test-isa engines soak check methods truth models weights clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
@@ -25,6 +26,9 @@ test: .venv/installed-dev check
 test-isa: .venv/installed-dev
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(NUMERIC)
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(PYTEST) $(NUMERIC)
+
+engines: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/engines.py --check
 
 soak: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/coverage.py

@@ -11,11 +11,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from heatproof.bench.engines.base import EngineOptions, make_engine
+from heatproof.bench.engines.base import LOCAL, EngineOptions, make_engine
 from heatproof.bench.orchestrate import open_spec, run_plan
 from heatproof.bench.plan import Plan, make_plan
 from heatproof.bench.progress import ProgressLike
-from heatproof.bench.runner import execute as execute_here
 from heatproof.bench.spec import ProtocolLike, Spec, load_spec, make_spec, parse_protocols
 from heatproof.bench.store import Store
 from heatproof.data.base import Data
@@ -108,7 +107,8 @@ def evaluate(
         add: Whether ``out`` may hold a run with other data or another seed, or of other models.
         engine: ``local``, or ``dask`` to compute on several processes or machines. Workers load
             everything themselves, so models, data, methods and protocols are given by names.
-        **engine_options: ``workers``, ``address``, ``cluster`` and ``gpus``, as in ``hp.run``.
+        **engine_options: ``workers``, ``address``, ``cluster``, ``gpus`` and ``threads``, as in
+            ``hp.run``.
 
     Returns:
         The results.
@@ -167,14 +167,14 @@ def evaluate(
         "seed": seed,
     }
     spec = {**identity, "data": {"name": data_sets[0].name, "limit": limit}}
-    execute = make_engine(options, portable) if portable else execute_here
+    executor = make_engine(options, portable) if portable else LOCAL
     if out is not None:
         store = Store(Path(out))
-        run_plan(plan, store, identity, spec, progress, add, execute)
+        run_plan(plan, store, identity, spec, progress, add, executor)
         return Result(store)
     store = Store(Path(tempfile.mkdtemp(prefix="heatproof-")))
     try:
-        run_plan(plan, store, identity, spec, progress, add, execute)
+        run_plan(plan, store, identity, spec, progress, add, executor)
         return Result(store, temporary=True)
     except BaseException:
         shutil.rmtree(store.root, ignore_errors=True)
@@ -240,7 +240,7 @@ def run(
             results are the same.
         **engine_options: Where ``dask`` computes: ``workers=4`` processes on this machine, with
             ``gpus=1`` on a GPU each; or the scheduler at ``address="tcp://…"``; or a ``cluster``
-            that a YAML file describes.
+            that a YAML file describes. Workers compute with one thread, or ``threads=8``.
 
     Returns:
         The results.
@@ -254,8 +254,8 @@ def run(
         spec = load_spec(spec)
     if spec.lead is not None and spec.lead not in SECTIONS:
         raise unknown("section of the report", spec.lead, [entry.id for entry in SECTIONS])
-    execute = make_engine(_engine_options(engine, engine_options), spec, device)
+    executor = make_engine(_engine_options(engine, engine_options), spec, device)
     store = Store(Path(out))
     plan = plan or open_spec(spec, device)
-    run_plan(plan, store, spec.identity(), spec.as_dict(), progress, add, execute)
+    run_plan(plan, store, spec.identity(), spec.as_dict(), progress, add, executor)
     return Result(store)

@@ -171,6 +171,7 @@ def test_workers_write_the_same_bytes_as_a_local_run(code, tmp_path, address):
             progress=lambda task, reused: finished.append(task.name),
         )
     assert_same(local, dask)
+    assert dask.store.provenance().hardware.threads == 1
     assert sorted(finished) == sorted(task.name for task in dask.store.plan().tasks)
     assert os.getcwd() == str(code)
     prepared = [
@@ -197,8 +198,8 @@ def test_evaluate_takes_an_engine_for_names(code, tmp_path, address):
         hp.evaluate(hp.load_model(arguments[0]), *arguments[1:], engine="dask", workers=1)
     with pytest.raises(HeatproofError, match="workers goes with the engine dask"):
         hp.evaluate(*arguments, workers=2)
-    with pytest.raises(HeatproofError, match='"threads"'):
-        hp.evaluate(*arguments, engine="dask", threads=2)
+    with pytest.raises(HeatproofError, match='"cores"'):
+        hp.evaluate(*arguments, engine="dask", cores=2)
 
 
 def test_a_worker_that_sees_other_data_is_refused(code, tmp_path, address):
@@ -258,6 +259,7 @@ def test_an_interrupted_task_writes_what_it_has_computed(code, tmp_path, address
     assert_same(hp.run(spec, tmp_path / "local"), hp.run(spec, out))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")
 def test_two_machines_need_only_the_disk_and_one_may_die(code, tmp_path, machine):
     """Code travels with the run: the workers have other directories, and the file is gone."""
@@ -283,6 +285,7 @@ def test_two_machines_need_only_the_disk_and_one_may_die(code, tmp_path, machine
     assert_same(local, dask)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")
 def test_a_run_outlives_its_scheduler(code, tmp_path, machine):
     machine.start(workers=1)
@@ -307,6 +310,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the system has no SIGKILL")
 def test_workers_end_with_their_client(code, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -357,6 +361,7 @@ def test_a_cluster_is_described_in_a_file(code, tmp_path):
         ({"workers": 2}, "workers goes with the engine dask"),
         ({"engine": "dask", "workers": 2, "address": "tcp://a:1"}, "different places"),
         ({"engine": "dask", "workers": 0}, "at least 1"),
+        ({"engine": "dask", "threads": 0}, "at least 1"),
         ({"engine": "dask", "gpus": 2}, "one GPU"),
         ({"engine": "dask", "gpus": 1, "address": "tcp://a:1"}, "decides itself"),
     ],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from heatproof.bench.cost import plan_cost
+from heatproof.bench.engines.base import LOCAL, Engine
 from heatproof.bench.layout import (
     MethodFacts,
     PlanFile,
@@ -19,7 +20,6 @@ from heatproof.bench.models import TrainingProgress, open_model
 from heatproof.bench.plan import Plan, Task, make_plan
 from heatproof.bench.progress import ProgressLike, shown
 from heatproof.bench.provenance import provenance
-from heatproof.bench.runner import Watcher, execute
 from heatproof.bench.spec import DataSpec, Spec
 from heatproof.bench.store import Store
 from heatproof.data.base import Data
@@ -91,7 +91,7 @@ def run_plan(
     spec: Mapping[str, Any],
     progress: ProgressLike = None,
     add: bool = False,
-    engine: Callable[[Plan, Store, Watcher], None] = execute,
+    engine: Engine = LOCAL,
 ) -> None:
     """Execute a plan in a run directory, which no other process may write to meanwhile.
 
@@ -113,8 +113,8 @@ def run_plan(
     with store.locked(), shown(progress) as watcher:
         store.claim(identity, add)
         models = {task.subject: task.model for task in plan.tasks}
-        store.write_plan(plan_file(plan), provenance(spec, models))
-        engine(plan, store, watcher)
+        store.write_plan(plan_file(plan), provenance(spec, models, engine.threads))
+        engine.execute(plan, store, watcher)
 
 
 def plan_file(plan: Plan) -> PlanFile:

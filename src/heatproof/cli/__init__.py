@@ -184,6 +184,9 @@ ENGINE_OPTIONS = [
         help="dask: YAML file with a class of cluster and its arguments.",
     ),
     click.option(
+        "--threads", type=click.IntRange(min=1), help="dask: threads per worker.  [default: 1]"
+    ),
+    click.option(
         "--gpus", type=click.IntRange(0, 1), help="dask: give each of the --workers its own GPU."
     ),
 ]

@@ -14,7 +14,22 @@ from heatproof.errors import HeatproofError, unknown
 
 ENGINES = ("local", "dask")
 
-Execute = Callable[[Plan, Store, Watcher], None]  # computes what a run directory does not have
+
+@dataclass(frozen=True)
+class Engine:
+    """Computes the tasks of a run.
+
+    Attributes:
+        execute: Computes what a run directory does not have yet, and tells a watcher.
+        threads: Threads of every process that computes, on which the last bits of results depend;
+            None for those that torch has in this process.
+    """
+
+    execute: Callable[[Plan, Store, Watcher], None]
+    threads: int | None = None
+
+
+LOCAL = Engine(execute)
 
 
 @dataclass(frozen=True)
@@ -28,6 +43,8 @@ class EngineOptions:
         address: Address of a running Dask scheduler, such as ``tcp://10.0.0.1:8786``.
         cluster: A YAML file that names a class of cluster and its arguments.
         gpus: GPUs that every worker on this machine has to itself: 0 or 1.
+        threads: Threads of every worker, by default 1. Results of other numbers of threads may
+            differ in their last bits.
     """
 
     engine: str = "local"
@@ -35,6 +52,7 @@ class EngineOptions:
     address: str | None = None
     cluster: str | Path | None = None
     gpus: int | None = None
+    threads: int | None = None
 
     def check(self) -> None:
         """Raise HeatproofError if the options do not go together."""
@@ -47,7 +65,7 @@ class EngineOptions:
                 f"{' and '.join(given)} {'goes' if len(given) == 1 else 'go'} with the engine "
                 "dask: --engine dask --workers 2 (in Python: engine='dask', workers=2)"
             )
-        places = [name for name in given if name != "gpus"]
+        places = [name for name in given if name not in ("gpus", "threads")]
         if len(places) > 1:
             raise HeatproofError(
                 f"{' and '.join(places)} are different places to compute; give one of them"
@@ -57,8 +75,10 @@ class EngineOptions:
                 f"gpus goes with workers, which are started on this machine; {places[0]} decides "
                 "itself which GPU a worker has"
             )
-        if self.workers is not None and self.workers < 1:
-            raise HeatproofError(f"workers must be at least 1; got {self.workers}")
+        for name in ("workers", "threads"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise HeatproofError(f"{name} must be at least 1; got {number}")
         if self.gpus not in (None, 0, 1):
             raise HeatproofError(
                 f"gpus is 0 or 1, since a task computes on one GPU; got {self.gpus}. Start more "
@@ -66,7 +86,7 @@ class EngineOptions:
             )
 
 
-def make_engine(options: EngineOptions, spec: Spec, device: str = "auto") -> Execute:
+def make_engine(options: EngineOptions, spec: Spec, device: str = "auto") -> Engine:
     """Return what computes a run.
 
     Args:
@@ -79,7 +99,8 @@ def make_engine(options: EngineOptions, spec: Spec, device: str = "auto") -> Exe
     """
     options.check()
     if options.engine == "local":
-        return execute
+        return LOCAL
     from heatproof.bench.engines.client import DaskEngine
 
-    return DaskEngine(options, spec, device)
+    threads = options.threads or 1
+    return Engine(DaskEngine(options, spec, device, threads), threads)

@@ -33,13 +33,15 @@ class DaskEngine:
         options: Where to compute.
         spec: The spec, which every worker opens itself.
         device: Device that workers load models to.
+        threads: Threads of every worker.
 
     Raises:
         HeatproofError: If Dask is not installed.
     """
 
-    def __init__(self, options: EngineOptions, spec: Spec, device: str = "auto"):
+    def __init__(self, options: EngineOptions, spec: Spec, device: str = "auto", threads: int = 1):
         require_dask()
+        self._threads = threads
         self._options = options
         self._spec = spec
         self._device = device
@@ -58,7 +60,7 @@ class DaskEngine:
         open_tasks = [entry.task for entry in begin(plan, store, watcher)]
         if not open_tasks:
             return
-        job = make_job(self._spec, self._device, store)
+        job = make_job(self._spec, self._device, self._threads, store)
         with connected(self._options, watcher.note) as client:
             Dispatch(client, job, open_tasks, watcher).run()
 
@@ -80,6 +82,7 @@ class Dispatch:
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._workers: set[str] | None = None
         self._noted: set[str] = set()
+        self._lost = False  # the scheduler
 
     def run(self) -> None:
         """Compute all tasks; what is computed when an error is raised has been written."""
@@ -90,7 +93,8 @@ class Dispatch:
                     with suppress(queue.Empty):
                         self._receive(self._done.get(timeout=POLL_SECONDS))
             except BaseException:  # also an interruption
-                self._stop()
+                if not self._lost:
+                    self._stop()
                 raise
 
     def _send(self) -> None:
@@ -152,6 +156,7 @@ class Dispatch:
             self._watcher.finish(task, False)
 
     def _lost_scheduler(self) -> HeatproofError:
+        self._lost = True
         address = self._client.scheduler.address if self._client.scheduler else "the cluster"
         return HeatproofError(f"the scheduler at {address} is lost; {RESUME}")
 

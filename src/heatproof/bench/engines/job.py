@@ -26,6 +26,7 @@ class Job:
     Attributes:
         spec: The spec, as it would be written in YAML.
         device: Device that models are loaded to.
+        threads: Threads that a worker computes with.
         code: The files of ``file:`` names.
         directory: The client's working directory, which relative paths begin at.
         cache: The client's cache directory, which holds the weights of models it has trained.
@@ -36,6 +37,7 @@ class Job:
 
     spec: dict[str, Any]
     device: str
+    threads: int
     code: tuple[CodeFile, ...]
     directory: str
     cache: str
@@ -86,12 +88,13 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
-def make_job(spec: Spec, device: str, store: Store) -> Job:
+def make_job(spec: Spec, device: str, threads: int, store: Store) -> Job:
     """Return what workers need; the plan must have been written to the run directory."""
     content = spec.as_dict()
     return Job(
         spec=content,
         device=device,
+        threads=threads,
         code=tuple(collect_code(_texts(content))),
         directory=os.getcwd(),
         cache=str(home().absolute()),

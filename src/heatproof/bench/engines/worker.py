@@ -1,6 +1,6 @@
 """What a worker does: open the spec once, check each task, compute it and write it to the run.
 
-A worker process computes one task at a time, with as many threads as Dask has given it.
+A worker process computes one task at a time, with as many threads as the client asks for.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Watch:
 
 @contextmanager
 def _as_client(job: Job, worker: Any) -> Iterator[None]:
-    """Resolve paths as the client does, with its code and cache, and use the worker's threads."""
+    """Resolve paths as the client does, with its code, cache and number of threads."""
     directory = Path.cwd()
     cache = os.environ.get("HEATPROOF_CACHE")
     threads = torch.get_num_threads()
@@ -203,7 +203,7 @@ def _as_client(job: Job, worker: Any) -> Iterator[None]:
         os.chdir(job.directory)
     if os.path.isdir(job.cache):
         os.environ["HEATPROOF_CACHE"] = job.cache
-    torch.set_num_threads(worker.state.nthreads)
+    torch.set_num_threads(job.threads)
     try:
         with moved_code(job.code, Path(worker.local_directory) / "heatproof-code"):
             yield
