@@ -3,6 +3,7 @@
 # make test-isa     the numeric tests as on processors with AVX2 at most, and with SSE4.1 at most
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # make models       docs/models.md: the networks of the papers
+# make engines      a small run on two Dask workers, compared with a local one bit for bit
 # make soak         the coverage of every interval on simulated data, and many random and hostile
 #                   inputs (about twenty minutes)
 # make audit        sbom.json, a list of what is installed, and the advisories known about it
@@ -16,7 +17,7 @@ BIN := .venv/bin
 NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: quickstart test test-isa soak audit check methods truth models weights clean
+.PHONY: quickstart test test-isa engines soak audit check methods truth models weights clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
@@ -27,6 +28,9 @@ test: .venv/installed-dev check
 test-isa: .venv/installed-dev
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(NUMERIC)
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(PYTEST) $(NUMERIC)
+
+engines: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/engines.py --check
 
 soak: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/coverage.py

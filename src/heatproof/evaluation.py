@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from heatproof.bench.engines.base import LOCAL, EngineOptions, make_engine
 from heatproof.bench.orchestrate import open_spec, run_plan
 from heatproof.bench.plan import Plan, make_plan
 from heatproof.bench.progress import ProgressLike
@@ -76,6 +78,8 @@ def evaluate(
     out: str | Path | None = None,
     progress: ProgressLike = None,
     add: bool = False,
+    engine: str = "local",
+    **engine_options: Any,
 ) -> Result:
     """Evaluate methods on one or more models.
 
@@ -101,6 +105,10 @@ def evaluate(
         progress: True shows a bar, or lines where there is no terminal. A function is called after
             every task, with the task and whether it was finished before.
         add: Whether ``out`` may hold a run with other data or another seed, or of other models.
+        engine: ``local``, or ``dask`` to compute on several processes or machines. Workers load
+            everything themselves, so models, data, methods and protocols are given by names.
+        **engine_options: ``workers``, ``address``, ``cluster``, ``gpus`` and ``threads``, as in
+            ``hp.run``.
 
     Returns:
         The results.
@@ -108,6 +116,7 @@ def evaluate(
     Raises:
         HeatproofError: If an argument is not valid; nothing has been computed then.
     """
+    options = _engine_options(engine, engine_options)
     if isinstance(methods, str) or callable(methods) or not isinstance(methods, Iterable):
         methods = [methods]
     methods = list(methods)
@@ -119,7 +128,22 @@ def evaluate(
         )
     if batch_size < 1:
         raise HeatproofError(f"batch_size must be at least 1; got {batch_size}")
-    entries = [model] if isinstance(model, AnyModel) else model
+    entries = [model] if isinstance(model, AnyModel) else list(model)
+    portable = None
+    if options.engine != "local":
+        portable = _portable_spec(
+            {
+                "models": entries,
+                "data": data,
+                "reference": reference,
+                "methods": methods,
+                "protocols": list(protocols),
+            },
+            limit=limit,
+            seed=seed,
+            batch_size=batch_size,
+            keep_maps=keep_maps,
+        )
     models = [load_model(entry) for entry in entries]
     expressions = parse_methods(methods)
     parsed = parse_protocols(protocols)
@@ -143,13 +167,14 @@ def evaluate(
         "seed": seed,
     }
     spec = {**identity, "data": {"name": data_sets[0].name, "limit": limit}}
+    executor = make_engine(options, portable) if portable else LOCAL
     if out is not None:
         store = Store(Path(out))
-        run_plan(plan, store, identity, spec, progress, add)
+        run_plan(plan, store, identity, spec, progress, add, executor)
         return Result(store)
     store = Store(Path(tempfile.mkdtemp(prefix="heatproof-")))
     try:
-        run_plan(plan, store, identity, spec, progress, add)
+        run_plan(plan, store, identity, spec, progress, add, executor)
         return Result(store, temporary=True)
     except BaseException:
         shutil.rmtree(store.root, ignore_errors=True)
@@ -164,6 +189,33 @@ def _load(data: Any, models: Sequence[Model], limit: int | None, seed: int) -> l
     return [load_data(data, model, limit=limit, seed=seed) for model in models]
 
 
+def _engine_options(engine: str, options: Mapping[str, Any]) -> EngineOptions:
+    names = [field.name for field in fields(EngineOptions) if field.name != "engine"]
+    for name in options:
+        if name not in names:
+            raise unknown("argument", name, names)
+    checked = EngineOptions(engine, **options)
+    checked.check()
+    return checked
+
+
+def _portable_spec(things: Mapping[str, Any], **settings: Any) -> Spec:
+    """Return a spec that workers can open.
+
+    Raises:
+        HeatproofError: If something is a Python object, which exists in this process only.
+    """
+    for key, value in things.items():
+        for entry in value if isinstance(value, list) else [value]:
+            if not isinstance(entry, str | Mapping | None):
+                raise HeatproofError(
+                    f"{key}: {type(entry).__name__} is a Python object of this process, which "
+                    "workers cannot load; name it, such as file:mine.py:build, or use "
+                    'engine="local"'
+                )
+    return make_spec({k: v for k, v in things.items() if v is not None}, **settings)
+
+
 def run(
     spec: Spec | str | Path | Mapping[str, Any],
     out: str | Path,
@@ -171,6 +223,8 @@ def run(
     progress: ProgressLike = None,
     plan: Plan | None = None,
     add: bool = False,
+    engine: str = "local",
+    **engine_options: Any,
 ) -> Result:
     """Run a spec. What its directory already holds is not computed again.
 
@@ -182,6 +236,11 @@ def run(
             every task, with the task and whether it was finished before.
         plan: The plan of the spec, if ``open_spec`` has made it before.
         add: Whether ``out`` may hold a run with other data or another seed, or of other models.
+        engine: ``local`` computes in this process, ``dask`` on the workers of a Dask cluster; the
+            results are the same.
+        **engine_options: Where ``dask`` computes: ``workers=4`` processes on this machine, with
+            ``gpus=1`` on a GPU each; or the scheduler at ``address="tcp://…"``; or a ``cluster``
+            that a YAML file describes. Workers compute with one thread, or ``threads=8``.
 
     Returns:
         The results.
@@ -195,7 +254,8 @@ def run(
         spec = load_spec(spec)
     if spec.lead is not None and spec.lead not in SECTIONS:
         raise unknown("section of the report", spec.lead, [entry.id for entry in SECTIONS])
+    executor = make_engine(_engine_options(engine, engine_options), spec, device)
     store = Store(Path(out))
     plan = plan or open_spec(spec, device)
-    run_plan(plan, store, spec.identity(), spec.as_dict(), progress, add)
+    run_plan(plan, store, spec.identity(), spec.as_dict(), progress, add, executor)
     return Result(store)

@@ -11,8 +11,10 @@ import inspect
 import os
 import pickle
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -20,7 +22,7 @@ import numpy as np
 from torch import Tensor
 
 from heatproof.errors import HeatproofError, unknown
-from heatproof.files import content_hash, file_hash
+from heatproof.files import atomic_write, content_hash, file_hash
 
 PREFIX = "file:"
 _MODULE = "heatproof_user_"  # how the names of the user's modules begin
@@ -36,14 +38,16 @@ def from_file(name: str) -> object:
         HeatproofError: If the file or the name in it does not exist, or it cannot be imported.
     """
     path_text, _, attribute = name.removeprefix(PREFIX).rpartition(":")
-    path = Path(path_text)
     if not path_text:
         raise HeatproofError(f'"{name}" does not say what to take from the file; write {name}:name')
+    moved = _moved.get(path_text)
+    path = moved.copy if moved else Path(path_text)
     if not os.path.isfile(path):  # unlike Path.is_file, it takes names that are too long
         raise HeatproofError(
             f'"{name}": there is no file {path.absolute()}; write file:path/to/code.py:name'
         )
-    attributes = vars(_load(path))
+    attributes = vars(_load(path, moved.original if moved else None))
+    _paths[path_text] = path.resolve()
     if attribute not in attributes:
         public = [n for n, v in attributes.items() if callable(v) and not n.startswith("_")]
         raise unknown(f"name in {path.name}", attribute, public)
@@ -53,6 +57,7 @@ def from_file(name: str) -> object:
 class _UserModule(NamedTuple):
     module: ModuleType
     hashes: dict[Path, str]  # of the file and of the neighbouring files that it imports
+    parts: dict[str, bytes]  # their content by path relative to the folder
 
 
 _modules: dict[Path, _UserModule] = {}
@@ -60,17 +65,31 @@ _sources: dict[str, str] = {}  # module name -> text that identifies all of the 
 _loading: dict[str, ModuleType] = {}  # modules whose decorators are running
 
 
-def _load(file: Path) -> ModuleType:
-    """Import a file as a module, unless it is imported already and nothing was edited."""
+class _Moved(NamedTuple):
+    original: str  # the path where the spec was written, which is part of the module's name
+    copy: Path
+
+
+_paths: dict[str, Path] = {}  # path as written in a name -> the file that was imported
+_moved: dict[str, _Moved] = {}  # path as written in a name -> where the file is on this machine
+
+
+def _load(file: Path, original: str | None = None) -> ModuleType:
+    """Import a file as a module, unless it is imported already and nothing was edited.
+
+    Args:
+        file: The file.
+        original: The path that names the module, if the file is a copy.
+    """
     path = file.resolve()
     if path in _modules:
         hashes = _modules[path].hashes
         if all(_hash_file(part) == before for part, before in hashes.items()):
             return _modules[path].module
     _forget_neighbours()
-    module = _import(path, f"{_MODULE}{_hash_file(path)}_{path}")
+    module = _import(path, f"{_MODULE}{_hash_file(path)}_{original or path}")
     hashes = _hash_parts(module)
-    _modules[path] = _UserModule(module, hashes)
+    _modules[path] = _UserModule(module, hashes, _read_parts(path.parent, hashes))
     _sources[module.__name__] = _identify(module, hashes)
     return module
 
@@ -230,3 +249,88 @@ def _module_source(thing: object) -> str:
     if path is None or name == "__main__" or name in _sources or name in _loading:
         return ""
     return _hash_file(path)
+
+
+@dataclass(frozen=True)
+class CodeFile:
+    """A user's file with the neighbours that it imports, to be sent to another machine.
+
+    Attributes:
+        name: Its path as written in names, such as ``nets/mine.py``.
+        path: Its full path here.
+        parts: Content by path relative to its folder: the file itself and its neighbours.
+        hashes: The hashes of the parts.
+    """
+
+    name: str
+    path: str
+    parts: dict[str, bytes]
+    hashes: dict[str, str]
+
+
+def collect_code(names: Iterable[str]) -> list[CodeFile]:
+    """Return the files that names such as ``file:mine.py:name`` have imported.
+
+    Args:
+        names: Texts that contain such names, for example all those of a spec.
+    """
+    texts = list(names)
+    used = [path for path in _paths if any(f"{PREFIX}{path}:" in text for text in texts)]
+    return [_code_file(name, _paths[name]) for name in used]
+
+
+def _code_file(name: str, path: Path) -> CodeFile:
+    parts = _modules[path].parts
+    hashes = {part: content_hash(content) for part, content in parts.items()}
+    return CodeFile(name, str(path), parts, hashes)
+
+
+def _read_parts(folder: Path, files: Iterable[Path]) -> dict[str, bytes]:
+    """Read files of a folder, with the ``__init__.py`` of the packages that they are in."""
+    found = set(files)
+    packages = {parent for file in found for parent in file.parents if parent != folder}
+    inside = [package / "__init__.py" for package in packages if package.is_relative_to(folder)]
+    found.update(file for file in inside if file.is_file())
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in sorted(found)}
+
+
+@contextmanager
+def moved_code(files: Iterable[CodeFile], folder: Path) -> Iterator[None]:
+    """Take the files of ``file:`` names from another machine, within a block.
+
+    What they define has the same names and hashes as there. A file that exists at the same path
+    with the same content is used in place, so that it finds what else is beside it.
+
+    Args:
+        files: The files.
+        folder: Where copies are written.
+
+    Raises:
+        HeatproofError: If the content of a file does not have its hash.
+    """
+    before = dict(_moved)
+    try:
+        for file in files:
+            _moved[file.name] = _Moved(file.path, _find_copy(file, folder))
+        yield
+    finally:
+        _moved.clear()
+        _moved.update(before)
+
+
+def _find_copy(file: CodeFile, folder: Path) -> Path:
+    """Return the file at its own path, if it is the same there, or else write a copy."""
+    original = Path(file.path)
+    if _is_same(file, original.parent):
+        return original
+    beside = folder / content_hash([file.path, *file.hashes, *file.hashes.values()])
+    for part, content in file.parts.items():
+        if content_hash(content) != file.hashes[part]:
+            raise HeatproofError(f"{file.name}: {part} was damaged on its way; run the spec again")
+        if _hash_file(beside / part) != file.hashes[part]:
+            atomic_write(beside / part, content)
+    return beside / PurePath(file.path).name
+
+
+def _is_same(file: CodeFile, folder: Path) -> bool:
+    return all(_hash_file(folder / part) == before for part, before in file.hashes.items())

@@ -13,7 +13,7 @@ from functools import cache
 
 from heatproof.bench.cost import plan_cost
 from heatproof.bench.layout import Cost, ModelView
-from heatproof.bench.plan import make_plan
+from heatproof.bench.plan import Plan, make_plan
 from heatproof.bench.spec import DataSpec, ModelSpec, Spec
 from heatproof.data.base import PartViews, Sample
 from heatproof.data.catalog import REFERENCE_SIZE
@@ -64,6 +64,11 @@ def assumed_cost(spec: Spec, samples: int) -> dict[ModelView, Cost]:
     Raises:
         HeatproofError: If a network cannot be built without a file of the user's own.
     """
+    return plan_cost(assumed_plan(spec, samples))
+
+
+def assumed_plan(spec: Spec, samples: int) -> Plan:
+    """Return the plan of a spec without its data and weights; arguments as for the cost."""
     protocols = spec.parsed_protocols()
     fine_tunings = [protocol.fine_tuning for protocol in protocols if protocol.fine_tuning]
     models = [_model(entry, fine_tunings) for entry in spec.models]
@@ -72,7 +77,7 @@ def assumed_cost(spec: Spec, samples: int) -> dict[ModelView, Cost]:
         if names[model.name] > 1:
             model.name = f"{model.name} ({i + 1})"
     with assumed_confidence():
-        plan = make_plan(
+        return make_plan(
             models,
             [_data(spec.data, samples, model) for model in models],
             spec.expressions(),
@@ -81,7 +86,6 @@ def assumed_cost(spec: Spec, samples: int) -> dict[ModelView, Cost]:
             batch_size=spec.batch_size,
             references=[_reference(spec, model) for model in models],
         )
-    return plan_cost(plan)
 
 
 def _model(entry: ModelSpec, fine_tunings: Sequence[str]) -> Model:

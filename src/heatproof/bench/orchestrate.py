@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from heatproof.bench.cost import plan_cost
+from heatproof.bench.engines.base import LOCAL, Engine
 from heatproof.bench.layout import (
     MethodFacts,
     PlanFile,
@@ -19,7 +20,6 @@ from heatproof.bench.models import TrainingProgress, open_model
 from heatproof.bench.plan import Plan, Task, make_plan
 from heatproof.bench.progress import ProgressLike, shown
 from heatproof.bench.provenance import provenance
-from heatproof.bench.runner import execute
 from heatproof.bench.spec import DataSpec, Spec
 from heatproof.bench.store import Store
 from heatproof.data.base import Data
@@ -91,6 +91,7 @@ def run_plan(
     spec: Mapping[str, Any],
     progress: ProgressLike = None,
     add: bool = False,
+    engine: Engine = LOCAL,
 ) -> None:
     """Execute a plan in a run directory, which no other process may write to meanwhile.
 
@@ -102,6 +103,7 @@ def run_plan(
         progress: True shows a bar, or lines where there is no terminal; a function is called after
             every task, with the task and whether it was finished before.
         add: Whether the directory may hold the run of any other spec.
+        engine: What computes the tasks; by default this process, one after the other.
 
     Raises:
         HeatproofError: If the spec does not go with the directory, it holds something else, or
@@ -111,8 +113,8 @@ def run_plan(
     with store.locked(), shown(progress) as watcher:
         store.claim(identity, add)
         models = {task.subject: task.model for task in plan.tasks}
-        store.write_plan(plan_file(plan), provenance(spec, models))
-        execute(plan, store, watcher)
+        store.write_plan(plan_file(plan), provenance(spec, models, engine.threads))
+        engine.execute(plan, store, watcher)
 
 
 def plan_file(plan: Plan) -> PlanFile:

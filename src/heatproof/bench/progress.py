@@ -16,6 +16,7 @@ from heatproof.bench.calibration import BACKWARD
 from heatproof.bench.cost import task_cost
 from heatproof.bench.plan import Plan, Task
 from heatproof.bench.runner import Callback, OpenTask, Progress, Watcher
+from heatproof.models.model import Model
 
 LINE_SECONDS = 10.0  # between two lines
 BAR_SECONDS = 0.5  # between two updates of a bar in a notebook
@@ -88,6 +89,10 @@ class Meter:
             self._shown = text
             self._display.show(text, self.done / self.total if self.total else 0.0)
 
+    def note(self, text: str) -> None:
+        """Show a line that stays."""
+        self._display.note(text)
+
     def text(self) -> str:
         """Return the present state, such as ``run: 40 %, task 3/12, 0:20 elapsed, 0:30 left``."""
         elapsed = time.monotonic() - self._begin
@@ -121,6 +126,9 @@ class _Display:
     def show(self, text: str, fraction: float) -> None:
         print(text, file=self._stream, flush=True)
 
+    def note(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
     def close(self) -> None:
         """End the display."""
 
@@ -143,6 +151,9 @@ class _Terminal(_Display):
     def show(self, text: str, fraction: float) -> None:
         self._bar.start()
         self._bar.update(self._task, completed=fraction, description=text.replace("[", r"\["))
+
+    def note(self, text: str) -> None:
+        self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         self._bar.stop()
@@ -193,6 +204,11 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
+def passes_made(model: Model) -> float:
+    """Return the passes that a model has made so far, in forward passes."""
+    return model.pass_counts["forward"] + BACKWARD * model.pass_counts["backward"]
+
+
 class RunWatcher(Watcher):
     """Shows how far a run is, from the passes it makes, not only from finished tasks."""
 
@@ -206,6 +222,7 @@ class RunWatcher(Watcher):
         self._reused = 0
         self._computed = 0.0
         self._before = 0.0
+        self._elsewhere: dict[str, float] = {}  # passes that other processes have made, by task
 
     def begin(self, plan: Plan, open_tasks: Sequence[OpenTask]) -> None:
         self._tasks = len(plan.tasks)
@@ -226,22 +243,31 @@ class RunWatcher(Watcher):
         self._finished += 1
         self._computed += self._weights[task.name]
         self._open.remove(task)
+        self._elsewhere.pop(task.name, None)
         self._before = self._passed()
+
+    def advance(self, task: Task, passed: float) -> None:
+        if task in self._open:
+            self._elsewhere[task.name] = passed
+
+    def note(self, text: str) -> None:
+        self._meter.note(text)
 
     def _passed(self) -> float:
         """Return the passes of the task that is computed now, in forward passes."""
         if not self._open:
             return 0.0
-        counts = self._open[0].model.pass_counts
-        return counts["forward"] + BACKWARD * counts["backward"]
+        return passes_made(self._open[0].model)
 
     def _measure(self) -> None:
         if not self._open:
             self._meter.done = self._meter.total
             self._meter.status = f"task {self._tasks}/{self._tasks}"
             return
-        passed = max(0.0, self._passed() - self._before)
-        self._meter.done = self._computed + min(self._weights[self._open[0].name], passed)
+        here = {self._open[0].name: max(0.0, self._passed() - self._before)}
+        passed = dict(self._elsewhere) or here
+        made = sum(min(self._weights[name], passes) for name, passes in passed.items())
+        self._meter.done = self._computed + made
         if self._meter.done:
             self._meter.status = f"task {self._finished + 1}/{self._tasks}"
 

@@ -22,12 +22,15 @@ from heatproof.platform import cpu_name
 PACKAGES = ("torch", "numpy", "scipy", "pillow", "pandas", "pyarrow")
 
 
-def provenance(spec: Mapping[str, Any], models: Mapping[ModelView, Model]) -> Provenance:
+def provenance(
+    spec: Mapping[str, Any], models: Mapping[ModelView, Model], threads: int | None = None
+) -> Provenance:
     """Collect what is needed to understand or repeat a run that starts now.
 
     Args:
         spec: The spec as it would be written in YAML, or the arguments of ``evaluate``.
         models: The model of every view in the plan.
+        threads: Threads of the processes that compute; by default those of this one.
     """
     return Provenance(
         heatproof=heatproof.__version__,
@@ -38,7 +41,7 @@ def provenance(spec: Mapping[str, Any], models: Mapping[ModelView, Model]) -> Pr
             machine=platform.machine(),
             cpu=cpu_name(),
             cores=os.cpu_count(),
-            threads=torch.get_num_threads(),
+            threads=threads or torch.get_num_threads(),
         ),
         devices=sorted({str(model.device) for model in models.values()}),
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

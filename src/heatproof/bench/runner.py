@@ -40,6 +40,12 @@ class Watcher:
     def finish(self, task: Task, reused: bool) -> None:
         """Called after every task, with whether it was finished before this run."""
 
+    def advance(self, task: Task, passed: float) -> None:
+        """Called now and then with what another process has made of a task, in forward passes."""
+
+    def note(self, text: str) -> None:
+        """Called with a line for the user, such as that a worker was lost."""
+
 
 class Callback(Watcher):
     """Calls a function after every task."""
@@ -63,19 +69,7 @@ def execute(plan: Plan, store: Store, progress: Watcher | Progress | None = None
         progress: Follows the run, or is called after every task.
     """
     watcher = progress if isinstance(progress, Watcher) else Callback(progress or _silent)
-    open_tasks: list[OpenTask] = []
-    finished: list[Task] = []
-    for task in plan.tasks:
-        stored = _stored_rows(store.task_rows(task.name), task)
-        there = {row["record"] for row in stored}
-        missing = [record for record in task.records if record.key not in there]
-        if missing:
-            open_tasks.append(OpenTask(task, stored, missing))
-        else:
-            finished.append(task)
-    watcher.begin(plan, open_tasks)
-    for task in finished:
-        watcher.finish(task, True)
+    open_tasks = begin(plan, store, watcher)
     pace = Pace()
     with ThreadPoolExecutor(1) as loader:
         following: Future[Batch] | None = None
@@ -86,6 +80,42 @@ def execute(plan: Plan, store: Store, progress: Watcher | Progress | None = None
                 following = loader.submit(open_tasks[i + 1].task.load)
             _run_task(plan, store, open_task, batch, pace)
             watcher.finish(open_task.task, False)
+
+
+def begin(plan: Plan, store: Store, watcher: Watcher) -> list[OpenTask]:
+    """Return the tasks that are not finished, and tell a watcher about all of them."""
+    open_tasks: list[OpenTask] = []
+    finished: list[Task] = []
+    for task in plan.tasks:
+        open_task = _open_task(store, task)
+        if open_task.missing:
+            open_tasks.append(open_task)
+        else:
+            finished.append(task)
+    watcher.begin(plan, open_tasks)
+    for task in finished:
+        watcher.finish(task, True)
+    return open_tasks
+
+
+def execute_task(plan: Plan, store: Store, task: Task, pace: Pace) -> None:
+    """Compute the records of one task that a run directory does not have yet.
+
+    Args:
+        plan: The plan that the task is part of.
+        store: Where results are read and written.
+        task: The task.
+        pace: How long samples take, which the task adds to.
+    """
+    open_task = _open_task(store, task)
+    if open_task.missing:
+        _run_task(plan, store, open_task, task.load(), pace)
+
+
+def _open_task(store: Store, task: Task) -> OpenTask:
+    stored = _stored_rows(store.task_rows(task.name), task)
+    there = {row["record"] for row in stored}
+    return OpenTask(task, stored, [record for record in task.records if record.key not in there])
 
 
 def _silent(task: Task, reused: bool) -> None:

@@ -162,6 +162,34 @@ CHANGE_OPTIONS = [
 device_option = click.option(
     "--device", default="auto", show_default=True, help="Device: cpu, cuda, cuda:1, mps or auto."
 )
+ENGINE_OPTIONS = [
+    click.option(
+        "--engine",
+        type=click.Choice(["local", "dask"]),
+        default="local",
+        show_default=True,
+        help="What computes: this process, or the workers of a Dask cluster.",
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        help="dask: processes on this machine.  [default: one per core]",
+    ),
+    click.option(
+        "--address", help="dask: address of a running scheduler, such as tcp://host:8786."
+    ),
+    click.option(
+        "--cluster",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="dask: YAML file with a class of cluster and its arguments.",
+    ),
+    click.option(
+        "--threads", type=click.IntRange(min=1), help="dask: threads per worker.  [default: 1]"
+    ),
+    click.option(
+        "--gpus", type=click.IntRange(0, 1), help="dask: give each of the --workers its own GPU."
+    ),
+]
 SPEC_OPTIONS = [
     click.option("--limit", type=click.IntRange(min=1), help="Evaluate only the first N samples."),
     click.option(
@@ -182,6 +210,12 @@ SPEC_OPTIONS = [
 
 def _spec_options(function: Any) -> Any:
     for option in reversed([*CHANGE_OPTIONS, *SPEC_OPTIONS]):
+        function = option(function)
+    return function
+
+
+def _engine_options(function: Any) -> Any:
+    for option in reversed(ENGINE_OPTIONS):
         function = option(function)
     return function
 
@@ -226,6 +260,7 @@ def _load_spec(spec: str, options: dict[str, Any], weights: bool = True) -> Spec
     metavar="MINUTES",
     help="Stop after this time, as at SIGTERM.",
 )
+@_engine_options
 @_spec_options
 def run(
     spec: str,
@@ -253,6 +288,8 @@ def run(
       heatproof run spec.yaml -o runs/mine --limit 64 --batch-size 16
       heatproof run hesse2024/table6 --model file:net.py:build --data folder:/data/images
       heatproof run rao2024/fig4 --methods ixg@final --set protocols.0.grids=50
+      heatproof run spec.yaml --engine dask --workers 4
+      heatproof run spec.yaml --engine dask --cluster slurm.yaml
 
     A spec:
       models: [paperbirds/resnet, "file:net.py:build", {name: bagnet33, weights: bagnet33.pth.tar}]
@@ -261,11 +298,14 @@ def run(
       protocols: [sds, {name: sds, patches: 64, baseline: blur}]
     """
     from heatproof.api import run as run_spec
+    from heatproof.bench.engines.base import EngineOptions
     from heatproof.bench.orchestrate import open_spec
     from heatproof.cli.progress import preparation_progress
     from heatproof.cli.results import print_failures, print_notes, print_summary
     from heatproof.cli.terminal import print_plain
 
+    engine = {field.name: options.pop(field.name) for field in fields(EngineOptions)}
+    EngineOptions(**engine).check()
     loaded = _load_spec(spec, options)
     directory = out or Path("runs") / (Path(spec).stem if Path(spec).is_file() else spec)
     resume = "what is computed is kept, and the same command continues the run"
@@ -273,7 +313,7 @@ def run(
         with stopped_by_sigterm(walltime):
             with preparation_progress() as trained:
                 plan = open_spec(loaded, device, progress=trained)
-            result = run_spec(loaded, directory, device, True, plan, add)
+            result = run_spec(loaded, directory, device, True, plan, add, **engine)
     except Terminated:
         echo(f"unfinished; {resume}", err=True)
         return

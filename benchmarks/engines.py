@@ -1,0 +1,126 @@
+"""Engines: the bytes and the speed of Dask workers, and what the local engine costs.
+
+``--check`` (``make engines``) compares a small run of two workers with a local one, byte for byte.
+Otherwise prints ratios: one worker over two, and the local engine over what its tasks compute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import distributed
+import torch
+from timing import in_turn
+
+import heatproof as hp
+from heatproof.bench.engines.base import EngineOptions, make_engine
+from heatproof.bench.orchestrate import open_spec, run_plan
+from heatproof.bench.runner import Watcher, execute
+from heatproof.bench.spec import Spec, load_spec, make_spec
+from heatproof.bench.store import Store
+
+SPEC = {
+    "models": ["paperbirds/resnet"],
+    "data": {"name": "paperbirds", "split": "test", "limit": 512},
+    "methods": ["saliency", "ixg", "ig", "ig-u", "gradcam", "layercam", "edges", "random"],
+    "protocols": [{"name": "sds", "patches": 16, "baseline": ["zero", "blur"]}],
+    "keep_maps": 0,
+}
+
+
+def differences(one: Store, other: Store) -> list[str]:
+    """Return the tasks whose rows or tensors are not the same bytes in two run directories."""
+    found = []
+    for task in one.plan().tasks:
+        rows = [store.paths.rows(task.name).read_bytes() for store in (one, other)]
+        ours, theirs = (store.tensors(task.name).tensors for store in (one, other))
+        same = ours.keys() == theirs.keys() and all(
+            ours[key].numpy().tobytes() == theirs[key].numpy().tobytes() for key in ours
+        )
+        if rows[0] != rows[1] or not same:
+            found.append(task.name)
+    return found
+
+
+def check(limit: int) -> None:
+    """Exit with 1 if two workers do not write the bytes of a local run."""
+    spec = load_spec("quickstart", limit=limit)
+    with tempfile.TemporaryDirectory() as folder:
+        local = hp.run(spec, Path(folder) / "local")
+        dask = hp.run(spec, Path(folder) / "dask", engine="dask", workers=2, progress=True)
+        different = differences(local.store, dask.store)
+        rows = len(local.scores)
+    if different:
+        sys.exit(f"two workers differ from a local run in {', '.join(different)}")
+    print(f"two workers wrote the same {rows:,} rows as a local run, bit for bit")
+
+
+def run_on(spec: Spec, address: str) -> None:
+    plan = open_spec(spec)
+    engine = make_engine(EngineOptions("dask", address=address), spec)
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        run_plan(plan, store, spec.identity(), spec.as_dict(), engine=engine)
+
+
+def cluster_of(workers: int) -> distributed.LocalCluster:
+    return distributed.LocalCluster(
+        n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address=":0"
+    )
+
+
+def speed(spec: Spec, repeats: int) -> None:
+    """Compare one single-threaded worker with two; both have opened the spec before."""
+    with cluster_of(1) as one, cluster_of(2) as two:
+        slow, fast = in_turn(
+            lambda: run_on(spec, one.scheduler_address),
+            lambda: run_on(spec, two.scheduler_address),
+            repeats=repeats,
+        )
+    print(f"  one worker / two workers, {os.cpu_count()} cores         {slow.wall / fast.wall:.2f}")
+
+
+def overhead(spec: Spec, repeats: int) -> None:
+    """Compare the wall time of local runs with the time that their tasks spend on maps and scores.
+
+    The rest is the engine: images are loaded, rows collected and files written. The first pass of
+    each batch, which no method causes, counts as part of the engine.
+    """
+    plan = open_spec(spec)
+    ratios = []
+    for _ in range(repeats + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            store = Store(Path(folder))
+            begin = time.perf_counter()
+            execute(plan, store, Watcher())
+            wall = time.perf_counter() - begin
+            timings = [store.timings(task.name) for task in plan.tasks]
+        computed = sum(entry.seconds for timing in timings if timing for entry in timing.seconds)
+        ratios.append(wall / computed)
+    print(f"  local run / its maps and scores             {sorted(ratios[1:])[repeats // 2]:.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only compare bytes")
+    parser.add_argument("--limit", type=int, default=None)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    if options.check:
+        check(options.limit or 16)
+        return
+    torch.set_num_threads(1)
+    spec = make_spec(SPEC, limit=options.limit)
+    load = os.getloadavg()[0]
+    print(f"paperbirds/resnet, {spec.data.limit} images; load before the start: {load:.1f}")
+    overhead(spec, options.repeats)
+    speed(spec, options.repeats)
+
+
+if __name__ == "__main__":
+    main()

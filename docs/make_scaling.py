@@ -1,0 +1,65 @@
+"""Write the cost table of docs/scaling.md: what the papers' studies take at full scale.
+
+python docs/make_scaling.py docs/scaling.md
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from heatproof.bench.assumed import assumed_plan
+from heatproof.bench.calibration import BACKWARD
+from heatproof.bench.cost import plan_cost
+from heatproof.bench.spec import load_spec
+from heatproof.bench.studies import figures
+from heatproof.errors import HeatproofError
+
+SPEED = 1000  # forward passes per second that are assumed
+BYTES_PER_ROW = 10  # in Parquet files; 8 were measured in the run of quickstart
+IMAGES = {"imagenet": 50_000, "cifar10": 10_000, "cifar100": 10_000, "funnybirds": 500}
+TABLE = re.compile("<!-- costs -->.*<!-- end of costs -->", re.DOTALL)
+
+
+def row(name: str, images: int) -> str | None:
+    """Return the line of a study; None if its network is a file of the user's own."""
+    try:
+        plan = assumed_plan(load_spec(name), images)
+    except HeatproofError:
+        return None
+    costs = plan_cost(plan).values()
+    forwards = sum(cost.forwards for cost in costs)
+    backwards = sum(cost.backwards for cost in costs)
+    hours = (forwards + BACKWARD * backwards) / SPEED / 3600
+    rows = sum(len(task.indices) * len(task.records) for task in plan.tasks)
+    models = len({task.model_name for task in plan.tasks})
+    return (
+        f"| `{name}` | {models} | {len(plan.tasks):,} | {forwards / 1e6:,.1f} | "
+        f"{backwards / 1e6:,.1f} | {hours:,.1f} | {rows * BYTES_PER_ROW / 1e9:.2f} |"
+    )
+
+
+def main() -> None:
+    page = Path(sys.argv[1])
+    studies = dict.fromkeys(
+        f"{figure.paper}/{figure.full}" for figure in figures().values() if figure.full
+    )
+    lines = [
+        "<!-- costs -->",
+        "| study | models | tasks | forward passes, millions | backward passes, millions | "
+        "GPU hours | rows, GB |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in studies:
+        line = row(name, IMAGES[name.split("/")[1]])
+        print(line or f"{name} has a network of the user's own", flush=True)
+        lines += [line] if line else []
+    lines.append("<!-- end of costs -->")
+    text = page.read_text(encoding="utf-8")
+    assert TABLE.search(text), f"{page} has no place for the table"
+    page.write_text(TABLE.sub("\n".join(lines), text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
