@@ -19,7 +19,7 @@ from heatproof.bench.models import TrainingProgress, open_model
 from heatproof.bench.plan import Plan, Task, make_plan
 from heatproof.bench.progress import ProgressLike, shown
 from heatproof.bench.provenance import provenance
-from heatproof.bench.runner import execute
+from heatproof.bench.runner import execute, find_open_tasks
 from heatproof.bench.spec import DataSpec, Spec
 from heatproof.bench.store import Store
 from heatproof.data.base import Data
@@ -111,8 +111,10 @@ def run_plan(
     with store.locked(), shown(progress) as watcher:
         store.claim(identity, add)
         models = {task.subject: task.model for task in plan.tasks}
-        store.write_plan(plan_file(plan), provenance(spec, models))
-        execute(plan, store, watcher)
+        open_tasks = find_open_tasks(plan, store)
+        computes = bool(open_tasks)
+        store.write_plan(plan_file(plan), provenance(spec, models), computes)
+        execute(plan, store, watcher, open_tasks)
 
 
 def plan_file(plan: Plan) -> PlanFile:
