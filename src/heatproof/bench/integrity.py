@@ -59,6 +59,23 @@ class Checked:
     findings: list[Finding]
 
 
+def damage_text(store: Store) -> str:
+    """Return a sentence about the damaged files that were found when a run was read."""
+    names = join_limited(f"{p.relative_to(store.root)} ({why})" for p, why in store.damage.items())
+    return (
+        f"{store.root} has damaged files, whose results are missing: {names}. Run the spec again "
+        "into the same directory to make them anew"
+    )
+
+
+def verify_plan(store: Store) -> None:
+    """Verify all files of the tasks in the latest plan; `Store.damage` has what is wrong."""
+    tasks = [task.name for task in store.plan().tasks]
+    with ThreadPoolExecutor(THREADS) as pool:
+        for findings in pool.map(lambda task: task_findings(store, task), tasks):
+            store.damage |= {finding.path: finding.problem for finding in findings}
+
+
 def heal(store: Store, tasks: Sequence[str]) -> list[Finding]:
     """Verify all files of some tasks, and set aside what is damaged.
 
