@@ -78,6 +78,10 @@ def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
         values = frame[column]
         if values.dtype.kind in "biufc":
             continue
+        if values.dtype.name == "category":  # of which few are looked at instead of all rows
+            if not any(str(text).startswith(_FORMULA) for text in values.cat.categories):
+                continue
+            values = values.astype(object)
         starts = values.map(lambda value: isinstance(value, str) and value.startswith(_FORMULA))
         if starts.any():
             changed[column] = values.where(~starts.astype(bool), "'" + values.astype(str))

@@ -39,13 +39,13 @@ def small_model(name: str = "net") -> hp.Model:
     return hp.Model(net, size=16, classes=["a", "b", "c", "d"], name=name)
 
 
-def small_data(count: int = 70):
-    images = torch.rand(count, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+def small_data(count: int = 70, seed: int = 0):
+    images = torch.rand(count, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
     return hp.TensorData(images, [i % 4 for i in range(count)])
 
 
 def evaluate(out, methods=METHODS, count: int = 70, **options) -> hp.Result:
-    options = {"batch_size": 16, "keep_maps": 4, "reference": small_data(8)} | options
+    options = {"batch_size": 16, "keep_maps": 4, "reference": small_data(8, seed=1)} | options
     return hp.evaluate(small_model(), small_data(count), methods, PROTOCOLS, out=out, **options)
 
 
@@ -100,7 +100,7 @@ def is_noticed_or_harmless(root: Path, sound: Path) -> bool:
     assert len(both) == len(rows)
     ok = both["status"] == "ok"
     assert (both.loc[ok, "value"] == both.loc[ok, "value_expected"]).all()
-    assert origin_facts == Store(sound).provenance()
+    assert origin_facts.models == Store(sound).provenance().models
     for key, values in tensors(store).items():
         assert torch.equal(values.nan_to_num(9), tensors(Store(sound))[key].nan_to_num(9))
     return bool(store.damage)
@@ -151,7 +151,8 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_run_heals(run, sound, damage):
     for i, path in enumerate(files(run)):
-        DAMAGE[damage](path)
+        if path.is_file():  # it may have another name since another one was healed
+            DAMAGE[damage](path)
         is_noticed_or_harmless(run, sound)
         if i % 3 == 0:  # others are healed together
             evaluate(run)
@@ -187,7 +188,7 @@ def test_a_lost_manifest_is_rebuilt_and_says_so(run, sound):
     first.unlink()
     flip(second, 99)
     before = {p: p.stat().st_mtime_ns for p in (run / "rows").iterdir()}
-    with pytest.warns(UserWarning, match="it is missing"):
+    with pytest.warns(UserWarning, match=rf"{second.name} \(it does not begin with a checksum\)"):
         evaluate(run)
     assert {p: p.stat().st_mtime_ns for p in (run / "rows").iterdir()} == before
     store = Store(run)
@@ -208,19 +209,23 @@ def test_results_and_reports_go_on_with_what_is_there(run, kind):
         page = result.report()
     assert any(path.name in str(w.message) for w in caught)
     assert path.name in repr(result) and "Run the spec again" in result.caveats[0]
+    assert path.name in result._repr_html_()
     assert path.name in page.read_text()
     assert path.read_bytes() == before  # reading changes nothing
     expected = 6 * 6 if kind == "rows" else 6 * 70
     assert len(result.scores) == expected
 
 
+@pytest.mark.filterwarnings("ignore:soundness")
 def test_lost_curves_are_not_blamed_on_failures(tmp_path):
     model, data = small_model(), small_data(12)
     out = tmp_path / "run"
     hp.evaluate(model, data, ["ixg", "random"], ["soundness"], out=out, batch_size=8)
     flip(next((out / "tensors").iterdir()), 4000)
     rows = Store(out).rows()
-    assert set(rows["message"]) == {"its curves are damaged; run the spec again to compute them anew"}
+    assert set(rows["message"]) == {
+        "its curves are damaged; run the spec again to compute them anew"
+    }
 
 
 def test_plan_and_spec_are_mended_by_the_next_run(run, sound):
@@ -272,7 +277,7 @@ def test_provenance_is_that_of_the_run_that_computed(run, monkeypatch):
     assert (run / "provenance.json").read_bytes() != before
     (text,) = result.caveats
     assert "torch" in text and "1.0" in text and "batch size 16, 8" in text
-    assert text in repr(result)
+    assert "were computed in different ways" in " ".join(repr(result).split())
     page = result.report().read_text()
     assert "batch size 16, 8" in page
     assert len(list((run / "provenance").iterdir())) == 2

@@ -84,17 +84,17 @@ def heal(store: Store, tasks: Sequence[str]) -> list[Finding]:
         tasks: The names of the tasks.
 
     Returns:
-        What was found. The tasks that it belongs to are not finished any more, unless only their
-        manifest was lost.
+        What was found, except for manifests that were missing and could be rebuilt.
     """
     if is_older(store.root):
         upgrade(store)
     with ThreadPoolExecutor(THREADS) as pool:
         problems = list(pool.map(lambda task: task_findings(store, task), tasks))
-    found = [finding for of_task in problems for finding in of_task]
+    found = []
     for task, findings in zip(tasks, problems, strict=True):
-        if findings:
-            _mend(store, task, findings)
+        was_lost = [finding.problem for finding in findings] == [MISSING]
+        if findings and not (_mend(store, task, findings) and was_lost):
+            found += findings  # a process that was killed has not lost anything
     if found:
         names = join_limited(f"{f.path.relative_to(store.root)} ({f.problem})" for f in found)
         warnings.warn(
@@ -126,15 +126,21 @@ def task_findings(store: Store, task: str) -> list[Finding]:
     return findings
 
 
-def _mend(store: Store, task: str, findings: Sequence[Finding]) -> None:
-    """Rebuild the manifest of a task if that is all that was lost, else set its files aside."""
+def _mend(store: Store, task: str, findings: Sequence[Finding]) -> bool:
+    """Rebuild the manifest of a task if that is all that was lost, else set its files aside.
+
+    Returns:
+        Whether the task is finished.
+    """
     manifest = store.paths.manifest(task)
     files = [path for kind in SUFFIXES for path in store.paths.of_task(kind, task)]
     reasons = "; ".join(f"{f.path.name}: {f.problem}" for f in findings)
     store.set_aside([manifest], reasons)
     only_manifest = all(finding.path == manifest for finding in findings)
-    if not (only_manifest and _rebuild(store, task)):
-        store.set_aside(files, reasons)
+    if only_manifest and _rebuild(store, task):
+        return True
+    store.set_aside(files, reasons)
+    return False
 
 
 def _rebuild(store: Store, task: str) -> bool:

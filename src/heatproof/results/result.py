@@ -85,10 +85,10 @@ class Result:
         return self._rows.astype(dict.fromkeys(categories, "str"))
 
     def __repr__(self) -> str:
-        return tables.to_text(self._heading, self.summary())
+        return tables.to_text(self._heading, self.summary(), self.caveats)
 
     def _repr_html_(self) -> str:
-        return tables.to_html(self._heading, self.summary())
+        return tables.to_html(self._heading, self.summary(), self.caveats)
 
     @property
     def _heading(self) -> str:
@@ -100,8 +100,7 @@ class Result:
         evaluated = self._rows.loc[self._rows["status"] != "skipped", "sample"]
         samples = SampleCounts.of(evaluated, self.store.grids())
         of_models = f" on {models} models" if models > 1 else ""
-        heading = f"Result({methods} methods{of_models}, {samples}: {counts})"
-        return "\n".join([heading, *self.caveats])
+        return f"Result({methods} methods{of_models}, {samples}: {counts})"
 
     @property
     def caveats(self) -> list[str]:
