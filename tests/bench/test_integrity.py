@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pyarrow as pa
@@ -92,8 +93,7 @@ def is_noticed_or_harmless(root: Path, sound: Path) -> bool:
         rows, origin_facts = store.rows(), store.provenance()
         integrity.verify_plan(store)
     except HeatproofError as error:
-        assert "damaged" in str(error) and "run the spec again" in str(error)
-        return True
+        return "damaged" in str(error) and "run the spec again" in str(error)
     expected = Store(sound).rows()
     keys = ["method", "protocol", "sample"]
     both = rows.merge(expected, on=keys, suffixes=("", "_expected"))
@@ -296,10 +296,11 @@ def test_a_merged_run_keeps_the_origins_of_its_parts(tmp_path):
 # Resuming
 
 
-def test_thousands_of_finished_tasks_are_recognized_in_seconds(tmp_path):
-    """Checked with 300 tasks of 150 records; the docs state the figure of 2,346."""
+def test_thousands_of_finished_tasks_are_recognized_in_seconds(tmp_path, monkeypatch):
+    """Checked with 200 tasks of 150 records; the docs state the figure of 2,346."""
     store = Store(tmp_path)
-    count = 300
+    count = 200
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # the disk is not what is measured
     fabricate(store, count, 150)
 
     class Planned:
@@ -307,11 +308,9 @@ def test_thousands_of_finished_tasks_are_recognized_in_seconds(tmp_path):
             self.name = name
             self.records = [FakeRecord(f"{name}-{i}") for i in range(150)]
 
-    class FakePlan:
-        tasks = [Planned(f"task-{i:05d}") for i in range(count)]
-
+    plan = SimpleNamespace(tasks=[Planned(f"task-{i:05d}") for i in range(count)])
     begin = time.perf_counter()
-    assert find_open_tasks(FakePlan(), Store(tmp_path)) == []
+    assert find_open_tasks(plan, Store(tmp_path)) == []
     assert time.perf_counter() - begin < 10 * count / 2346 * 5  # five times as slow is accepted
 
 
@@ -405,11 +404,13 @@ def test_a_write_that_fails_leaves_the_old_state_or_the_new(tmp_path, monkeypatc
         store.manifest("task")
         with monkeypatch.context() as patch:
             broken = Broken(patch, number, code)
+            message = ""
             try:
                 fabricate_one(store, 5)
             except StorageError as error:
-                failures += 1
-                assert os.strerror(code) in str(error) and "continues the run" in str(error)
+                message = str(error)
+        failures += bool(message)
+        assert not message or (os.strerror(code) in message and "continues the run" in message)
         if broken.left > 0:
             break
         assert state(Store(root)) in states, number

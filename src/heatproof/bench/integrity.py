@@ -8,7 +8,7 @@ is rebuilt from the files that it listed.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from heatproof.bench.layout import (
     PlanFile,
     Provenance,
     StoredFile,
+    TaskPaths,
     hashed_name,
     name_hash,
     to_json,
@@ -70,10 +71,8 @@ def damage_text(store: Store) -> str:
 
 def verify_plan(store: Store) -> None:
     """Verify all files of the tasks in the latest plan; `Store.damage` has what is wrong."""
-    tasks = [task.name for task in store.plan().tasks]
-    with ThreadPoolExecutor(THREADS) as pool:
-        for findings in pool.map(lambda task: task_findings(store, task), tasks):
-            store.damage |= {finding.path: finding.problem for finding in findings}
+    for findings in _all_findings(store, [task.name for task in store.plan().tasks]):
+        store.damage |= {finding.path: finding.problem for finding in findings}
 
 
 def heal(store: Store, tasks: Sequence[str]) -> list[Finding]:
@@ -88,12 +87,14 @@ def heal(store: Store, tasks: Sequence[str]) -> list[Finding]:
     """
     if is_older(store.root):
         upgrade(store)
-    with ThreadPoolExecutor(THREADS) as pool:
-        problems = list(pool.map(lambda task: task_findings(store, task), tasks))
+    files = store.paths.of_tasks()
+    problems = _all_findings(store, tasks, files)
     found = []
     for task, findings in zip(tasks, problems, strict=True):
         was_lost = [finding.problem for finding in findings] == [MISSING]
-        if findings and not (_mend(store, task, findings) and was_lost):
+        if not findings:
+            _remove_uncommitted(store, task, files.get(task))
+        elif not (_mend(store, task, findings) and was_lost):
             found += findings  # a process that was killed has not lost anything
     if found:
         names = join_limited(f"{f.path.relative_to(store.root)} ({f.problem})" for f in found)
@@ -105,11 +106,32 @@ def heal(store: Store, tasks: Sequence[str]) -> list[Finding]:
     return found
 
 
-def task_findings(store: Store, task: str) -> list[Finding]:
+def _remove_uncommitted(store: Store, task: str, files: TaskPaths | None) -> None:
+    """Delete what a process that was killed has written beside the files of a finished task."""
+    manifest = store.manifest(task)
+    if manifest is None or files is None:
+        return
+    for kind, paths in files.items():
+        for path in paths:
+            if path.name != manifest.files[kind].name:
+                path.unlink(missing_ok=True)
+
+
+def _all_findings(
+    store: Store, tasks: Sequence[str], files: Mapping[str, TaskPaths] | None = None
+) -> list[list[Finding]]:
+    """Return what is wrong with the files of each task."""
+    files = store.paths.of_tasks() if files is None else files
+    none: TaskPaths = {kind: [] for kind in SUFFIXES}
+    arguments = [(task, files.get(task, none)) for task in tasks]
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(lambda task: _findings(store, *task), arguments))
+
+
+def _findings(store: Store, task: str, found: TaskPaths) -> list[Finding]:
     """Return what is wrong with the files of a task; nothing if it is not finished."""
     path = store.paths.manifest(task)
     manifest = store.manifest(task)
-    found = {kind: store.paths.of_task(kind, task) for kind in SUFFIXES}
     findings = []
     expected: dict[Path, StoredFile] = {}
     if manifest is not None:
@@ -133,7 +155,7 @@ def _mend(store: Store, task: str, findings: Sequence[Finding]) -> bool:
         Whether the task is finished.
     """
     manifest = store.paths.manifest(task)
-    files = [path for kind in SUFFIXES for path in store.paths.of_task(kind, task)]
+    files = [path for paths in store.paths.of_task(task).values() for path in paths]
     reasons = "; ".join(f"{f.path.name}: {f.problem}" for f in findings)
     store.set_aside([manifest], reasons)
     only_manifest = all(finding.path == manifest for finding in findings)
@@ -145,7 +167,7 @@ def _mend(store: Store, task: str, findings: Sequence[Finding]) -> bool:
 
 def _rebuild(store: Store, task: str) -> bool:
     """Write the manifest of a task anew, from files whose names say what their SHA-256 is."""
-    found = {kind: store.paths.of_task(kind, task) for kind in SUFFIXES}
+    found = store.paths.of_task(task)
     if any(len(paths) != 1 for paths in found.values()):
         return False
     paths = {kind: paths[0] for kind, paths in found.items()}
@@ -180,7 +202,7 @@ def upgrade(store: Store) -> None:
                 path.replace(store.paths.stored(folder, name))
     for task in _tasks_with_files(store):
         if store.manifest(task) is None and not _rebuild(store, task):
-            files = [path for kind in SUFFIXES for path in store.paths.of_task(kind, task)]
+            files = [path for paths in store.paths.of_task(task).values() for path in paths]
             store.set_aside(files, "they could not be taken over from an older version")
     for path in store.paths.folder("parts").glob("*/*.safetensors"):
         store.set_aside([path], "parts of an older version are not read")
@@ -197,11 +219,8 @@ def upgrade(store: Store) -> None:
 
 def _tasks_with_files(store: Store) -> list[str]:
     """Return the tasks that have a manifest or rows."""
-    names = [path.stem for path in store.paths.manifests()]
-    for path in store.paths.folder("rows").glob("*.parquet"):
-        if name_hash(path.name):
-            names.append(path.name.partition(".")[0])
-    return sorted(set(names))
+    written = {task for task, files in store.paths.of_tasks().items() if files["rows"]}
+    return sorted(written | {path.stem for path in store.paths.manifests()})
 
 
 def check(store: Store, repair: bool = False) -> Checked:
@@ -226,8 +245,7 @@ def check(store: Store, repair: bool = False) -> Checked:
             )
         upgrade(store)
     tasks = _tasks_with_files(store)
-    with ThreadPoolExecutor(THREADS) as pool:
-        of_tasks = list(pool.map(lambda task: task_findings(store, task), tasks))
+    of_tasks = _all_findings(store, tasks)
     others = list(_other_findings(store))
     if repair:
         for task, findings in zip(tasks, of_tasks, strict=True):

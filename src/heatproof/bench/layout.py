@@ -28,6 +28,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -73,6 +74,7 @@ SUFFIXES: dict[FileKind, str] = {
     "tensors": ".safetensors",
     "timings": ".json",
 }
+TaskPaths = dict[FileKind, list[Path]]
 HASH_DIGITS = 16  # of a SHA-256 in the name of a file
 _NAME_HASH = re.compile(rf"\.([0-9a-f]{{{HASH_DIGITS}}})\.[a-z]+$")
 
@@ -132,10 +134,22 @@ class RunPaths:
         """Return all manifests that are there."""
         return self._found("tasks", "*.json")
 
-    def of_task(self, kind: FileKind, task: str) -> list[Path]:
-        """Return all files of a kind that a task has written, with a hash in their names."""
-        found = self._found(kind, f"{task}.*{SUFFIXES[kind]}")
-        return [path for path in found if name_hash(path.name)]
+    def of_task(self, task: str) -> TaskPaths:
+        """Return all files that a task has written, with a hash in their names."""
+        return {
+            kind: [path for path in self._found(kind, f"{task}.*{suffix}") if name_hash(path.name)]
+            for kind, suffix in SUFFIXES.items()
+        }
+
+    def of_tasks(self) -> dict[str, TaskPaths]:
+        """Return the files of all tasks; every folder is listed once."""
+        found: dict[str, TaskPaths] = {}
+        for kind, suffix in SUFFIXES.items():
+            for path in self._found(kind, f"*{suffix}"):
+                if name_hash(path.name):
+                    files = found.setdefault(path.name.partition(".")[0], {k: [] for k in SUFFIXES})
+                    files[kind].append(path)
+        return found
 
     def parts(self, task: str) -> Path:
         return self._inside("parts", task)
@@ -146,8 +160,8 @@ class RunPaths:
         return [path for path in found if name_hash(path.name)]
 
     def _found(self, folder: str, pattern: str) -> list[Path]:
-        names = sorted(path.name for path in self._inside(folder).glob(pattern))
-        return [self._inside(folder, name) for name in names]
+        paths = sorted(self._inside(folder).glob(pattern))
+        return [self._inside(folder, path.name) if path.is_symlink() else path for path in paths]
 
     def _inside(self, *names: str) -> Path:
         """Return a path in the directory; a run of somebody else must not lead out of it."""
@@ -643,11 +657,12 @@ class StoredFile(_Content):
     size: int
 
 
-class RecordFacts(_Content):
-    """What a manifest says about a record."""
+class RecordGroup(_Content):
+    """Records of a task that have the same numbers of rows and were computed in the same way."""
 
-    rows: dict[str, int]  # number of rows by status
-    origins: list[int] = []  # which of the task's origins computed it
+    rows: dict[str, int]  # number of rows of each record by status
+    origins: list[int] = []  # which of the task's origins computed them
+    records: list[str]
 
 
 class TaskManifest(_Content):
@@ -656,7 +671,7 @@ class TaskManifest(_Content):
     task: Annotated[str, Field(pattern=r"^[\w-]+$")]
     files: dict[FileKind, StoredFile]
     content: TaskContent
-    records: dict[str, RecordFacts]
+    groups: list[RecordGroup]  # few, so that thousands of manifests are read in seconds
     origins: list[str] = []  # digests
     rebuilt: bool = False  # whether it was lost and made anew from the files
 
@@ -665,14 +680,20 @@ class TaskManifest(_Content):
         if self.files.keys() != SUFFIXES.keys():
             raise ValueError(f"it does not name the files {', '.join(SUFFIXES)}")
         known = range(len(self.origins))
-        if any(i not in known for facts in self.records.values() for i in facts.origins):
+        if any(i not in known for group in self.groups for i in group.origins):
             raise ValueError("a record has an origin that is not listed")
         return self
+
+    @cached_property
+    def records(self) -> dict[str, RecordGroup]:
+        """What is on record about each record."""
+        return {record: group for group in self.groups for record in group.records}
 
     @property
     def failed(self) -> set[str]:
         """The records that failed for some sample."""
-        return {key for key, facts in self.records.items() if facts.rows.get("failed")}
+        failed = (group.records for group in self.groups if group.rows.get("failed"))
+        return set().union(*failed)
 
 
 class Provenance(_Content):

@@ -235,12 +235,12 @@ class Store(RunDirectory):
             kind: self.write_hashed(self.paths.folder(kind), task, SUFFIXES[kind], content)
             for kind, content in contents.items()
         }
+        before = self.manifest(task)
         manifest = make_manifest(task, files, kept, rows)
         self.write(self.paths.manifest(task), seal(to_json(manifest)))
-        for kind, file in files.items():
-            for path in self.paths.of_task(kind, task):
-                if path.name != file.name:
-                    path.unlink(missing_ok=True)
+        for kind, file in (before.files if before else {}).items():
+            if file.name != files[kind].name:
+                self.paths.stored(kind, file.name).unlink(missing_ok=True)
 
     def manifest(self, task: str) -> TaskManifest | None:
         """Return the manifest of a task; None if the task is not finished."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from heatproof.bench.layout import (
     ROW_SCHEMA,
     FileKind,
-    RecordFacts,
+    RecordGroup,
     SampleNotes,
     StoredFile,
     TaskContent,
@@ -118,15 +118,16 @@ def make_manifest(
     columns = (counts[name].to_pylist() for name in ("record", "status", "count_all"))
     for record, status, count in zip(*columns, strict=True):
         statuses.setdefault(record, {})[status] = count
-    records = {
-        record: RecordFacts(rows=found, origins=[number[d] for d in kept.origins.get(record, ())])
-        for record, found in statuses.items()
-    }
+    groups: dict[str, RecordGroup] = {}
+    for record, found in statuses.items():
+        own = sorted(number[digest] for digest in kept.origins.get(record, ()))
+        group = RecordGroup(rows=dict(sorted(found.items())), origins=own, records=[])
+        groups.setdefault(group.model_dump_json(), group).records.append(record)
     return TaskManifest(
         task=task,
         files=dict(files),
         content=kept.content,
-        records=records,
+        groups=list(groups.values()),
         origins=origins,
         rebuilt=rebuilt,
     )
