@@ -82,3 +82,7 @@ def unknown(kind: str, name: object, existing: Iterable[str], hint: str = "") ->
 
 def _letters(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
+
+
+class StorageError(HeatproofError):
+    """A file cannot be written: the disk is full, or the directory read-only or gone."""

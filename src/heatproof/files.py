@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 TEMP_PREFIX = ".tmp-"  # a killed process leaves such files behind; they can be deleted
@@ -71,10 +72,11 @@ def atomic_write(path: Path, content: bytes) -> None:
     """Write a file so that readers see the old content or the new, never a part of it.
 
     The content goes to a temporary file in the same directory (which is created where it is
-    missing), is flushed to disk, and then replaces ``path``. If the write fails, the temporary
-    file is removed; if the process is killed, a file that starts with ``TEMP_PREFIX`` is left.
+    missing), is flushed to disk, and then replaces ``path``; last the directory is flushed. If the
+    write fails, the temporary file is removed; if the process is killed, a file that starts with
+    ``TEMP_PREFIX`` is left.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_directory(path.parent)
     temporary = path.with_name(f"{TEMP_PREFIX}{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as file:
@@ -83,5 +85,27 @@ def atomic_write(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Flush the names in a directory to disk, where the system can."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_directory(path: Path) -> None:
+    """Create a directory and those above it, and flush their names to disk."""
+    if path.is_dir():
+        return
+    _make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)

@@ -13,6 +13,7 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.bench.layout import RunPaths
+from heatproof.bench.sealed import seal, unseal
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
 from heatproof.platform import file_lock
@@ -41,10 +42,15 @@ def run(tmp_path) -> Path:
     return tmp_path / "run"
 
 
+def write(path: Path, content) -> None:
+    """Write a file with a checksum that matches, as a stranger can."""
+    path.write_bytes(seal(json.dumps(content).encode()))
+
+
 def edit(path: Path, change) -> None:
-    content = json.loads(path.read_bytes())
+    content = json.loads(unseal(path.read_bytes()))
     change(content)
-    path.write_text(json.dumps(content))
+    write(path, content)
 
 
 def test_hostile_names_break_neither_figures_nor_tables(tmp_path):
@@ -72,13 +78,13 @@ def test_a_task_names_no_file_outside(run, name):
 @pytest.mark.parametrize("name", ["../x", "/x", "a/b"])
 def test_paths_of_a_run_stay_inside(tmp_path, name):
     with pytest.raises(HeatproofError, match="is not the name of a file of a run"):
-        RunPaths(tmp_path).rows(name)
+        RunPaths(tmp_path).manifest(name)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need privileges on Windows")
 def test_links_that_lead_out_of_a_run_are_not_followed(run, tmp_path):
     outside = tmp_path / "outside"
-    for part in ("rows", "tensors", "plan.json", "report", ".lock"):
+    for part in ("rows", "tensors", "tasks", "plan.json", "report", ".lock"):
         (run / "report").mkdir(exist_ok=True)
         moved = run / part
         moved.rename(outside)
@@ -118,13 +124,13 @@ def test_no_text_of_a_run_runs_code(run, tmp_path):
     evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     for file in ("plan.json", "provenance.json"):
         original = (run / file).read_bytes()
-        for path in strings(json.loads(original)):
-            content = json.loads(original)
+        for path in strings(json.loads(unseal(original))):
+            content = json.loads(unseal(original))
             part = content
             for key in path[:-1]:
                 part = part[key]
             part[path[-1]] = f"file:{evil}:run"
-            (run / file).write_text(json.dumps(content))
+            write(run / file, content)
             try:
                 opened = Run(Store(run))
                 assert opened.summary is not None

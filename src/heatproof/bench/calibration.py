@@ -22,8 +22,8 @@ from heatproof.bench.layout import ModelView, TimingKey
 from heatproof.bench.plan import Record, Task
 from heatproof.files import atomic_write, content_hash
 from heatproof.methods import Expression
-from heatproof.models.download import home
 from heatproof.models.guards import eval_mode
+from heatproof.models.locations import home
 from heatproof.models.model import Model
 from heatproof.platform import cpu_name, peak_memory
 

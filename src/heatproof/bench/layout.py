@@ -1,16 +1,21 @@
 """The format of a run directory: its files, their content, and the keys under which it is stored.
 
-======================================  ==========================================================
-``spec.json``                           the spec that the directory belongs to
-``plan.json``                           the tasks of the latest plan (``PlanFile``)
-``provenance.json``                     versions, hardware, models, spec (``Provenance``)
-``rows/<task>.parquet``                 one row per sample, protocol and method (``ROW_SCHEMA``)
-``tensors/<task>.safetensors``          tensors by ``TensorKey``, with ``SampleNotes``
-``timings/<task>.json``                 seconds and passes (``Timings``)
-``prepared/<digest>.safetensors``       tensors that are computed once per run (``PreparedKey``)
-``parts/<task>/<n>.safetensors``        what an unfinished task has computed (``PartNotes``)
-======================================  ==========================================================
+========================================  ========================================================
+``spec.json``                             the spec that the directory belongs to
+``plan.json``                             the tasks of the latest plan (``PlanFile``)
+``provenance.json``                       models, spec and machine of the run (``Provenance``)
+``provenance/<hash>.json``                versions and hardware of a process (``Origin``)
+``tasks/<task>.json``                     files and records of a finished task (``TaskManifest``)
+``rows/<task>.<hash>.parquet``            one row per sample, protocol, method (``ROW_SCHEMA``)
+``tensors/<task>.<hash>.safetensors``     tensors by ``TensorKey``, with ``SampleNotes``
+``timings/<task>.<hash>.json``            seconds and passes (``Timings``)
+``prepared/<key>.<hash>.safetensors``     tensors computed once per run (``PreparedKey``)
+``parts/<task>/<n>.<hash>.safetensors``   what an unfinished task has computed (``PartNotes``)
+``damaged/``                              files that were set aside, and ``notes.txt``
+========================================  ========================================================
 
+Every file can be verified. A file with a ``<hash>`` in its name has these digits at the start of
+its SHA-256; the others are JSON objects whose first entry is the SHA-256 of the rest (``seal``).
 Nothing outside this module builds or parses a file name or a key. Texts for people, such as
 ``ModelView.title``, are never parsed.
 """
@@ -19,14 +24,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
@@ -34,7 +41,8 @@ from heatproof.protocols import ViewKey
 from heatproof.tensor.scores import HeadName
 from heatproof.text import clip
 
-FORMAT: Literal[2] = 2  # of the directory; a run of another format is run again rather than read
+FORMAT: Literal[3] = 3  # of the directory; a run of another format is run again rather than read
+UPGRADABLE = 2  # files of this format are taken over, since only their names were different
 Setting = tuple[str, str, str]  # protocol, setting, baseline: the columns of the rows
 
 ROW_SCHEMA = pa.schema(
@@ -59,6 +67,27 @@ COLUMNS = [field.name for field in ROW_SCHEMA if field.name != "record"]
 
 
 # Files
+
+FileKind = Literal["rows", "tensors", "timings"]  # of a finished task, also the names of folders
+SUFFIXES: dict[FileKind, str] = {
+    "rows": ".parquet",
+    "tensors": ".safetensors",
+    "timings": ".json",
+}
+TaskPaths = dict[FileKind, list[Path]]
+HASH_DIGITS = 16  # of a SHA-256 in the name of a file
+_NAME_HASH = re.compile(rf"\.([0-9a-f]{{{HASH_DIGITS}}})\.[a-z]+$")
+
+
+def hashed_name(stem: str, sha256: str, suffix: str) -> str:
+    """Return the name of a file that says what its SHA-256 is."""
+    return f"{stem}.{sha256[:HASH_DIGITS]}{suffix}"
+
+
+def name_hash(name: str) -> str | None:
+    """Return how the SHA-256 of a file begins, as its name says; None if it does not say it."""
+    found = _NAME_HASH.search(name)
+    return found[1] if found else None
 
 
 @dataclass(frozen=True)
@@ -87,20 +116,52 @@ class RunPaths:
     def report(self) -> Path:
         return self._inside("report")
 
-    def rows(self, task: str) -> Path:
-        return self._inside("rows", f"{task}.parquet")
+    @property
+    def damaged(self) -> Path:
+        return self._inside("damaged")
 
-    def tensors(self, task: str) -> Path:
-        return self._inside("tensors", f"{task}.safetensors")
+    def manifest(self, task: str) -> Path:
+        return self._inside("tasks", f"{task}.json")
 
-    def timings(self, task: str) -> Path:
-        return self._inside("timings", f"{task}.json")
+    def folder(self, kind: str) -> Path:
+        return self._inside(kind)
+
+    def stored(self, kind: str, name: str) -> Path:
+        """Return the path of a file in one of the folders."""
+        return self._inside(kind, name)
+
+    def manifests(self) -> list[Path]:
+        """Return all manifests that are there."""
+        return self._found("tasks", "*.json")
+
+    def of_task(self, task: str) -> TaskPaths:
+        """Return all files that a task has written, with a hash in their names."""
+        return {
+            kind: [path for path in self._found(kind, f"{task}.*{suffix}") if name_hash(path.name)]
+            for kind, suffix in SUFFIXES.items()
+        }
+
+    def of_tasks(self) -> dict[str, TaskPaths]:
+        """Return the files of all tasks; every folder is listed once."""
+        found: dict[str, TaskPaths] = {}
+        for kind, suffix in SUFFIXES.items():
+            for path in self._found(kind, f"*{suffix}"):
+                if name_hash(path.name):
+                    files = found.setdefault(path.name.partition(".")[0], {k: [] for k in SUFFIXES})
+                    files[kind].append(path)
+        return found
 
     def parts(self, task: str) -> Path:
         return self._inside("parts", task)
 
-    def prepared(self, key: PreparedKey) -> Path:
-        return self._inside("prepared", f"{key.digest}.safetensors")
+    def prepared(self, key: PreparedKey) -> list[Path]:
+        """Return the files with the tensors under a key."""
+        found = self._found("prepared", f"{key.digest}.*.safetensors")
+        return [path for path in found if name_hash(path.name)]
+
+    def _found(self, folder: str, pattern: str) -> list[Path]:
+        paths = sorted(self._inside(folder).glob(pattern))
+        return [self._inside(folder, path.name) if path.is_symlink() else path for path in paths]
 
     def _inside(self, *names: str) -> Path:
         """Return a path in the directory; a run of somebody else must not lead out of it."""
@@ -344,7 +405,7 @@ class PartNotes(_Content):
     content: TaskContent
     ids: list[str]  # readable samples of the task, in order
     batch_size: int
-    rows: list[dict[str, Any]]
+    origin: str  # digest of the ``Origin`` of what the part holds
     map_notes: dict[str, tuple[list[str], list[str]]]  # by key of native maps: notes, missing
     timings: Timings
 
@@ -438,7 +499,7 @@ class ViewFacts(_Content):
 class PlanFile(_Content):
     """``plan.json``: the latest plan of a run."""
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     tasks: list[TaskFacts]
     methods: dict[str, MethodFacts]  # by label
     protocols: list[ProtocolFacts]
@@ -567,6 +628,70 @@ class Hardware(_Content):
     threads: int
 
 
+class Origin(_Content):
+    """What computed a record, as far as it can change numbers; stored once per digest."""
+
+    heatproof: str
+    git: str | None
+    python: str
+    packages: dict[str, str]
+    hardware: Hardware
+    device: str
+    backend: str
+    batch_size: int  # images in one pass
+
+    @property
+    def digest(self) -> str:
+        return content_hash(to_json(self), length=HASH_DIGITS)
+
+
+class StoredFile(_Content):
+    """A file of a finished task."""
+
+    name: Annotated[str, Field(pattern=r"^[\w-]+\.[0-9a-f]{16}\.[a-z]+$")]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    size: int
+
+
+class RecordGroup(_Content):
+    """Records of a task that have the same numbers of rows and were computed in the same way."""
+
+    rows: dict[str, int]  # number of rows of each record by status
+    origins: list[int] = []  # which of the task's origins computed them
+    records: list[str]
+
+
+class TaskManifest(_Content):
+    """``tasks/<task>.json``, which is written last: a task that has it is finished."""
+
+    task: Annotated[str, Field(pattern=r"^[\w-]+$")]
+    files: dict[FileKind, StoredFile]
+    content: TaskContent
+    groups: list[RecordGroup]  # few, so that thousands of manifests are read in seconds
+    origins: list[str] = []  # digests
+    rebuilt: bool = False  # whether it was lost and made anew from the files
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> TaskManifest:
+        if self.files.keys() != SUFFIXES.keys():
+            raise ValueError(f"it does not name the files {', '.join(SUFFIXES)}")
+        known = range(len(self.origins))
+        if any(i not in known for group in self.groups for i in group.origins):
+            raise ValueError("a record has an origin that is not listed")
+        return self
+
+    @cached_property
+    def records(self) -> dict[str, RecordGroup]:
+        """What is on record about each record."""
+        return {record: group for group in self.groups for record in group.records}
+
+    @property
+    def failed(self) -> set[str]:
+        """The records that failed for some sample."""
+        failed = (group.records for group in self.groups if group.rows.get("failed"))
+        return set().union(*failed)
+
+
 class Provenance(_Content):
     """``provenance.json``: what is needed to understand or repeat a run."""
 
@@ -581,58 +706,6 @@ class Provenance(_Content):
     spec: dict[str, Any]
 
 
-Content = TypeVar("Content", bound=BaseModel)
-
-
 def to_json(content: BaseModel) -> bytes:
     """Return the bytes of a JSON file."""
     return content.model_dump_json(indent=1).encode()
-
-
-def read_json(path: Path, kind: type[Content]) -> Content:
-    """Read a JSON file of a run and validate it.
-
-    Raises:
-        HeatproofError: If the file is damaged, or was written by another version of heatproof.
-    """
-    try:
-        return kind.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"]))
-        content = _object(path)
-        if kind is PlanFile and content and content.get("format") != FORMAT:
-            raise HeatproofError(
-                f"{path} was written by another version of heatproof; run its spec again into the "
-                "same directory, or into another"
-            ) from None
-        raise damaged(path, f"{where}: {problem['msg']}" if where else problem["msg"]) from None
-
-
-def read_spec(path: Path) -> dict[str, Any]:
-    """Read ``spec.json``.
-
-    Raises:
-        HeatproofError: If the file is damaged.
-    """
-    spec = _object(path)
-    if not spec:
-        raise damaged(path, "it is not a JSON object")
-    return spec
-
-
-def damaged(path: Path, problem: str) -> HeatproofError:
-    """Return the error for a file that cannot be read."""
-    return HeatproofError(
-        f"{path} is damaged ({problem}); restore it, or delete the directory of the run and run "
-        "its spec again"
-    )
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; empty if there is none."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -20,6 +20,7 @@ from heatproof.bench.models import TrainingProgress, open_model
 from heatproof.bench.plan import Plan, Task, make_plan
 from heatproof.bench.progress import ProgressLike, shown
 from heatproof.bench.provenance import provenance
+from heatproof.bench.runner import find_open_tasks
 from heatproof.bench.spec import DataSpec, Spec
 from heatproof.bench.store import Store
 from heatproof.data.base import Data
@@ -113,8 +114,10 @@ def run_plan(
     with store.locked(), shown(progress) as watcher:
         store.claim(identity, add)
         models = {task.subject: task.model for task in plan.tasks}
-        store.write_plan(plan_file(plan), provenance(spec, models, engine.threads))
-        engine.execute(plan, store, watcher)
+        open_tasks = find_open_tasks(plan, store)
+        facts = provenance(spec, models, engine.threads)
+        store.write_plan(plan_file(plan), facts, computes=bool(open_tasks))
+        engine.execute(plan, store, watcher, open_tasks)
 
 
 def plan_file(plan: Plan) -> PlanFile:

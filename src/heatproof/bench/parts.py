@@ -16,22 +16,26 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
+import pyarrow as pa
+import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from heatproof.bench.layout import BlockKey, PartNotes, TimingKey, Timings
+from heatproof.bench.layout import ROW_SCHEMA, BlockKey, PartNotes, TimingKey, Timings
 from heatproof.bench.plan import Task
-from heatproof.bench.rows import Row
+from heatproof.bench.provenance import origin_of
+from heatproof.bench.rows import rows_of
 from heatproof.bench.store import Store
 from heatproof.data.catalog import Batch
-from heatproof.files import atomic_write
 from heatproof.methods.notes import MapNotes
 
 COMMIT_SECONDS = 60.0  # a part is written when the last one is older than this
 NOTES = "notes"  # the metadata entry of a part that holds its notes
+ROWS = "rows"  # the tensor of a part that holds its rows, as the bytes of an Arrow stream
 
 
 @dataclass
@@ -39,7 +43,8 @@ class TaskProgress:
     """What has been computed of a task.
 
     Attributes:
-        rows: Rows, each once.
+        rows: Rows, each once, in tables.
+        origins: By record, the digests of what has computed its rows.
         tensors: Tensors by block of samples.
         maps: Maps of slow methods by block of samples, as long as they are not all there.
         map_notes: What methods say about these maps.
@@ -47,12 +52,21 @@ class TaskProgress:
         passes: Images through the network by kind of pass.
     """
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[pa.Table] = field(default_factory=list)
+    origins: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     tensors: dict[BlockKey, Tensor] = field(default_factory=dict)
     maps: dict[BlockKey, Tensor] = field(default_factory=dict)
     map_notes: dict[BlockKey, MapNotes] = field(default_factory=dict)
     seconds: defaultdict[TimingKey, float] = field(default_factory=lambda: defaultdict(float))
     passes: Counter[str] = field(default_factory=Counter)
+
+
+class Part(NamedTuple):
+    """What one part holds."""
+
+    notes: PartNotes
+    rows: pa.Table
+    tensors: dict[BlockKey, Tensor]
 
 
 class Journal:
@@ -71,20 +85,21 @@ class Journal:
     """
 
     def __init__(self, store: Store, task: Task, batch: Batch, batch_size: int):
+        self._store = store
         self._directory = store.paths.parts(task.name)
         self._task = task
         self._ids = batch.ids
-        self._written = 0  # rows
+        self._written = 0  # tables of rows
         self._written_tensors = set[BlockKey]()
         self._written_seconds: dict[TimingKey, float] = {}
         self._written_passes: Counter[str] = Counter()
         self._last = time.monotonic()
-        found = [part for part in map(_read, self._files()) if part and self._fits(part[0])]
-        self.batch_size = min([batch_size, *(notes.batch_size for notes, _ in found)])
+        found = [part for part in map(self._read, self._files()) if part and self._fits(part.notes)]
+        self.batch_size = min([batch_size, *(part.notes.batch_size for part in found)])
         self.restored = TaskProgress()
-        for notes, tensors in found:
-            if notes.batch_size == self.batch_size:
-                self._restore(notes, tensors)
+        for part in found:
+            if part.notes.batch_size == self.batch_size:
+                self._restore(part)
         self._remember(self.restored)
 
     def restart(self, batch_size: int) -> None:
@@ -93,6 +108,11 @@ class Journal:
         self.batch_size = batch_size
         self.restored = TaskProgress()
         self._remember(self.restored)
+
+    @property
+    def origin(self) -> str:
+        """The digest of what computes now, which is put on record."""
+        return self._store.write_origin(origin_of(self._task.model, self.batch_size))
 
     @property
     def is_due(self) -> bool:
@@ -114,7 +134,7 @@ class Journal:
             content=self._task.content,
             ids=list(self._ids),
             batch_size=self.batch_size,
-            rows=rows,
+            origin=self.origin,
             map_notes={
                 key.encode(): (found.texts, found.missing)
                 for key, found in progress.map_notes.items()
@@ -131,9 +151,10 @@ class Journal:
         encoded = {
             key.encode(): values.cpu().contiguous().clone() for key, values in tensors.items()
         }
-        number = max((int(path.stem) for path in self._files()), default=-1) + 1
-        path = self._directory / f"{number:05d}.safetensors"
-        atomic_write(path, save(encoded, {NOTES: notes.model_dump_json()}))
+        encoded[ROWS] = _to_tensor(pa.concat_tables([ROW_SCHEMA.empty_table(), *rows]))
+        number = max((int(path.name[:5]) for path in self._files()), default=-1) + 1
+        content = save(encoded, {NOTES: notes.model_dump_json()})
+        self._store.write_part(self._task.name, number, content)
         self._remember(progress)
 
     def clear(self) -> None:
@@ -143,19 +164,34 @@ class Journal:
     def _files(self) -> list[Path]:
         return sorted(self._directory.glob("[0-9]*.safetensors"))
 
+    def _read(self, path: Path) -> Part | None:
+        """Read a part; one that is damaged is set aside, so that it is computed again."""
+        problem = self._store.problem_of(path)
+        if not problem:
+            try:
+                return _read(path)
+            except (SafetensorError, ValidationError, ValueError, OSError, pa.ArrowException) as e:
+                problem = str(e).partition("\n")[0]
+        self._store.set_aside([path], problem)
+        return None
+
     def _fits(self, notes: PartNotes) -> bool:
         return notes.content.samples == self._task.content.samples and notes.ids == self._ids
 
-    def _restore(self, notes: PartNotes, tensors: Mapping[BlockKey, Tensor]) -> None:
+    def _restore(self, part: Part) -> None:
         """Add a part, except for what the task does not compute (any more)."""
         restored = self.restored
+        notes = part.notes
         planned = {record.key for record in self._task.records}
         methods = self._task.content.methods
         edited = {
             label for label, key in notes.content.methods.items() if methods.get(label) != key
         }
-        restored.rows += [row for row in notes.rows if row["record"] in planned]
-        for key, values in tensors.items():
+        rows = rows_of(part.rows, planned)
+        restored.rows.append(rows)
+        for record in rows["record"].unique().to_pylist():
+            restored.origins[record].add(notes.origin)
+        for key, values in part.tensors.items():
             if key.tensor.kind == "native":
                 restored.maps[key] = values
             elif key.tensor.method not in edited:
@@ -185,15 +221,21 @@ def _increase(
     return {key: value - before.get(key, 0.0) for key, value in now.items()}
 
 
-def _read(path: Path) -> tuple[PartNotes, dict[BlockKey, Tensor]] | None:
-    """Read a part; None if it is damaged, so that it is computed again."""
-    try:
-        with safe_open(path, "pt") as file:
-            notes = PartNotes.model_validate_json((file.metadata() or {}).get(NOTES, ""))
-            tensors = {BlockKey.decode(name): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, ValidationError, ValueError, OSError):
-        return None
-    return notes, tensors
+def _read(path: Path) -> Part:
+    with safe_open(path, "pt") as file:
+        notes = PartNotes.model_validate_json((file.metadata() or {}).get(NOTES, ""))
+        names = [name for name in file.keys() if name != ROWS]  # noqa: SIM118
+        tensors = {BlockKey.decode(name): file.get_tensor(name) for name in names}
+        rows = pa.ipc.open_stream(file.get_tensor(ROWS).numpy()).read_all()
+    return Part(notes, rows.cast(ROW_SCHEMA), tensors)
+
+
+def _to_tensor(rows: pa.Table) -> Tensor:
+    """Return rows as the bytes of an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, ROW_SCHEMA) as stream:
+        stream.write_table(rows.combine_chunks())
+    return torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
 
 
 def blocks(

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,14 @@ import torch
 
 import heatproof
 from heatproof.bench.artifacts import chosen_channels
-from heatproof.bench.layout import FineTuningFacts, Hardware, ModelFacts, ModelView, Provenance
+from heatproof.bench.layout import (
+    FineTuningFacts,
+    Hardware,
+    ModelFacts,
+    ModelView,
+    Origin,
+    Provenance,
+)
 from heatproof.models.model import Model
 from heatproof.platform import cpu_name
 
@@ -36,17 +44,50 @@ def provenance(
         heatproof=heatproof.__version__,
         git=_git_revision(),
         python=platform.python_version(),
-        packages={name: importlib.metadata.version(name) for name in PACKAGES},
-        hardware=Hardware(
-            machine=platform.machine(),
-            cpu=cpu_name(),
-            cores=os.cpu_count(),
-            threads=threads or torch.get_num_threads(),
-        ),
+        packages=_packages(),
+        hardware=_hardware(threads or torch.get_num_threads()),
         devices=sorted({str(model.device) for model in models.values()}),
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         models=[_model_facts(subject, model) for subject, model in models.items()],
         spec=dict(spec),
+    )
+
+
+def origin_of(model: Model, batch_size: int) -> Origin:
+    """Return what computes records in this process now.
+
+    Args:
+        model: The model whose records are computed.
+        batch_size: Images in one pass.
+    """
+    return Origin(
+        heatproof=heatproof.__version__,
+        git=_git_revision(),
+        python=platform.python_version(),
+        packages=_packages(),
+        hardware=_hardware(torch.get_num_threads()),
+        device=device_name(model.device),
+        backend=model.backend,
+        batch_size=batch_size,
+    )
+
+
+def device_name(device: torch.device) -> str:
+    """Return the kind of a device, with the name of a graphics card."""
+    if device.type != "cuda":
+        return device.type
+    return f"cuda ({torch.cuda.get_device_name(device)})"
+
+
+@cache
+def _packages() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in PACKAGES}
+
+
+@cache
+def _hardware(threads: int) -> Hardware:
+    return Hardware(
+        machine=platform.machine(), cpu=cpu_name(), cores=os.cpu_count(), threads=threads
     )
 
 
@@ -80,6 +121,7 @@ def _channels(subject: ModelView, model: Model) -> list[int]:
     return chosen_channels(tail.channels_first(tail.passes.zero_activation()).shape[1])
 
 
+@cache
 def _git_revision() -> str | None:
     """Return the commit of a source checkout; None for an installed package."""
     here = Path(__file__).parent

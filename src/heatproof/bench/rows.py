@@ -1,19 +1,25 @@
-"""The rows of a task: one per record and sample, with a score or the reason why there is none."""
+"""The rows of a task: one per record and sample, with a score or the reason why there is none.
+
+Rows are columns from the start: one Arrow table per record and block of samples.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from heatproof.bench.layout import ROW_SCHEMA
 from heatproof.bench.plan import Record, Task
 from heatproof.protocols.base import Scores
 
-Row = dict[str, Any]  # a value for every column of `layout.ROW_SCHEMA`
 Status = Literal["ok", "undefined", "failed", "missing", "n/a", "skipped"]
 
 
@@ -45,13 +51,20 @@ class MapChecks:
         return ~torch.tensor(self.finite)[:, None]
 
 
-class Outcome(NamedTuple):
-    """What a row says about a sample."""
+@dataclass(frozen=True)
+class Outcomes:
+    """What rows say about the samples of a block, in their order."""
 
-    status: Status
-    message: str = ""
-    value: float = math.nan
-    note: str = ""
+    statuses: Sequence[Status]
+    messages: Sequence[str]
+    values: Sequence[float]
+    notes: Sequence[str]
+
+    @classmethod
+    def same(cls, status: Status, messages: Sequence[str]) -> Outcomes:
+        """Return outcomes without scores, which have the same status."""
+        count = len(messages)
+        return cls([status] * count, messages, [math.nan] * count, [""] * count)
 
 
 class RowBuilder:
@@ -60,99 +73,130 @@ class RowBuilder:
     Args:
         task: The task.
         done: Rows that an earlier, interrupted attempt has computed.
+
+    Attributes:
+        tables: The rows in the order in which they were computed (``ROW_SCHEMA``).
     """
 
-    def __init__(self, task: Task, done: Sequence[Row] = ()):
+    def __init__(self, task: Task, done: Sequence[pa.Table] = ()):
         self._task = task
-        self.rows: list[Row] = list(done)
-        self._present = {(row["record"], row["sample"]) for row in done}
+        self.tables: list[pa.Table] = list(done)
+        self._present: dict[str, set[str]] = {}  # samples by record
+        for table in done:
+            columns = (table[name].to_pylist() for name in ("record", "sample"))
+            for record, sample in zip(*columns, strict=True):
+                self._present.setdefault(record, set()).add(sample)
 
     def missing(self, record: Record, ids: Sequence[str]) -> list[int]:
         """Return the positions of the samples that have no row of a record yet."""
-        return [i for i, sample in enumerate(ids) if (record.key, sample) not in self._present]
+        present = self._present.get(record.key, set())
+        return [i for i, sample in enumerate(ids) if sample not in present]
 
     def add_skipped(self, records: Sequence[Record], unreadable: Mapping[str, str]) -> None:
         """Add rows for samples that could not be read, which have no target."""
+        ids = list(unreadable)
+        outcomes = Outcomes.same("skipped", list(unreadable.values()))
         for record in records:
-            for sample, message in unreadable.items():
-                row = _sample_columns(sample, None, "", Outcome("skipped", message))
-                self._append(self._record_columns(record) | row)
+            self._add(record, ids, [None] * len(ids), [""] * len(ids), outcomes)
 
     def add_not_applicable(self, records: Sequence[Record], samples: BatchSamples) -> None:
         """Add the reason why each record has no scores, for every sample of a batch."""
         for record in records:
-            outcome = Outcome("n/a", record.not_applicable)
-            self._add(record, samples, [outcome] * len(samples.ids))
+            messages = [record.not_applicable] * len(samples.ids)
+            self._add_samples(record, samples, Outcomes.same("n/a", messages))
 
     def add_failed(self, records: Sequence[Record], samples: BatchSamples, message: str) -> None:
         """Add the same failure for every sample of a batch."""
+        outcomes = Outcomes.same("failed", [message] * len(samples.ids))
         for record in records:
-            self._add(record, samples, [Outcome("failed", message)] * len(samples.ids))
+            self._add_samples(record, samples, outcomes)
 
     def add_scores(
         self, record: Record, samples: BatchSamples, scores: Scores, checks: MapChecks
     ) -> None:
         """Add the scores of a batch, except for maps that cannot be scored."""
-        outcomes = []
-        for value, reason, finite, varied, missing, note in zip(
-            scores.value.tolist(),
-            scores.reasons,
-            checks.finite,
-            checks.varied,
-            checks.missing,
-            checks.notes,
-            strict=True,
-        ):
-            if missing:
-                outcome = Outcome("missing", missing)
-            elif not finite:
-                outcome = Outcome("failed", f"{record.expression.label}: the map is not finite")
-            elif not varied and not record.protocol.constant_maps:
-                outcome = Outcome("undefined", "the map is the same everywhere")
+        values = scores.value.tolist()
+        statuses: list[Status] = ["ok"] * len(values)
+        messages = [""] * len(values)
+        for i, reason in enumerate(scores.reasons):
+            if checks.missing[i]:
+                statuses[i] = "missing"
+                messages[i] = checks.missing[i]
+            elif not checks.finite[i]:
+                statuses[i] = "failed"
+                messages[i] = f"{record.expression.label}: the map is not finite"
+            elif not checks.varied[i] and not record.protocol.constant_maps:
+                statuses[i] = "undefined"
+                messages[i] = "the map is the same everywhere"
             elif reason:
-                outcome = Outcome("undefined", reason)
-            else:
-                outcome = Outcome("ok", value=value)
-            outcomes.append(outcome._replace(note=note))
-        self._add(record, samples, outcomes)
+                statuses[i] = "undefined"
+                messages[i] = reason
+            if statuses[i] != "ok":
+                values[i] = math.nan
+        self._add_samples(record, samples, Outcomes(statuses, messages, values, checks.notes))
 
-    def _add(self, record: Record, samples: BatchSamples, outcomes: Sequence[Outcome]) -> None:
-        common = self._record_columns(record)
+    def _add_samples(self, record: Record, samples: BatchSamples, outcomes: Outcomes) -> None:
         explains_labels = record.protocol.target_policy == "label"
-        for sample, target, labelled, outcome in zip(
-            samples.ids, samples.targets, samples.labelled, outcomes, strict=True
-        ):
-            target_is = "label" if explains_labels and labelled else "prediction"
-            self._append(common | _sample_columns(sample, target, target_is, outcome))
+        target_is = [
+            "label" if explains_labels and labelled else "prediction"
+            for labelled in samples.labelled
+        ]
+        self._add(record, samples.ids, samples.targets, target_is, outcomes)
 
-    def _append(self, row: Row) -> None:
-        key = (row["record"], row["sample"])
-        if key not in self._present:
-            self.rows.append(row)
-            self._present.add(key)
+    def _add(
+        self,
+        record: Record,
+        ids: Sequence[str],
+        targets: Sequence[int | None],
+        target_is: Sequence[str],
+        outcomes: Outcomes,
+    ) -> None:
+        """Add a table with the rows that are not there yet."""
+        missing = self.missing(record, ids)
+        if not missing:
+            return
+        columns = [
+            *(pa.repeat(text, len(ids)) for text in self._record_columns(record)),
+            ids,
+            targets,
+            target_is,
+            outcomes.values,
+            outcomes.statuses,
+            outcomes.messages,
+            outcomes.notes,
+        ]
+        fields = zip(columns, ROW_SCHEMA, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in fields]
+        table = pa.Table.from_arrays(arrays, schema=ROW_SCHEMA)
+        self.tables.append(table if len(missing) == len(ids) else table.take(missing))
+        self._present.setdefault(record.key, set()).update(ids)
 
-    def _record_columns(self, record: Record) -> Row:
+    def _record_columns(self, record: Record) -> list[str]:
+        """Return the values of the first columns, which all rows of a record have."""
         layer = record.expression.layer
         if not record.not_applicable:
             layer = self._task.model.layer_name(layer)
-        return {
-            "record": record.key,
-            "model": self._task.model_name,
-            "method": record.expression.label,
-            "layer": layer,
-            "protocol": record.protocol.id,
-            "setting": record.protocol.setting,
-            "baseline": record.protocol.baseline_name,
-        }
+        return [
+            record.key,
+            self._task.model_name,
+            record.expression.label,
+            layer,
+            record.protocol.id,
+            record.protocol.setting,
+            record.protocol.baseline_name,
+        ]
 
 
-def _sample_columns(sample: str, target: int | None, target_is: str, outcome: Outcome) -> Row:
-    return {
-        "sample": sample,
-        "target": target,
-        "target_is": target_is,
-        "value": outcome.value,
-        "status": outcome.status,
-        "message": outcome.message,
-        "note": outcome.note,
-    }
+def rows_of(table: pa.Table, records: Collection[str]) -> pa.Table:
+    """Return the rows of some records."""
+    return table.filter(pc.is_in(table["record"], pa.array(list(records), pa.string())))
+
+
+def in_order(table: pa.Table, records: Sequence[str]) -> pa.Table:
+    """Return the rows of a plan's records in its order, each record's as they are."""
+    position = {record: i for i, record in enumerate(records)}
+    encoded = table["record"].combine_chunks().dictionary_encode()
+    of_record = np.array([position.get(r, -1) for r in encoded.dictionary.to_pylist()], int)
+    of_row = of_record[encoded.indices.to_numpy()]
+    chosen = np.flatnonzero(of_row >= 0)
+    return table.take(chosen[np.argsort(of_row[chosen], kind="stable")])

@@ -7,18 +7,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-import torch
+import pyarrow as pa
 from torch import Tensor
 
 from heatproof.bench.calibration import Pace, record_speed
-from heatproof.bench.layout import GridNote, SampleNotes, TaskContent, TensorKey, Timings
+from heatproof.bench.integrity import heal
+from heatproof.bench.layout import (
+    ROW_SCHEMA,
+    GridNote,
+    SampleNotes,
+    TaskContent,
+    TensorKey,
+    Timings,
+)
 from heatproof.bench.parts import Journal
 from heatproof.bench.plan import Plan, Record, Task
-from heatproof.bench.rows import Row
-from heatproof.bench.store import Store, TaskTensors
-from heatproof.bench.task_runner import TaskRunner
+from heatproof.bench.rows import in_order, rows_of
+from heatproof.bench.store import Store
+from heatproof.bench.task_runner import TaskRunner, is_out_of_memory
+from heatproof.bench.taskfiles import TaskTensors
 from heatproof.data.catalog import Batch
 from heatproof.data.grids import Grids
+from heatproof.errors import HeatproofError, StorageError
 
 Progress = Callable[[Task, bool], None]  # a finished task; True: it was finished before this run
 
@@ -27,7 +37,7 @@ class OpenTask(NamedTuple):
     """A task that is not finished."""
 
     task: Task
-    stored: list[Row]  # rows of the records that are finished
+    stored: frozenset[str]  # records that are finished, planned or not
     missing: list[Record]
 
 
@@ -57,7 +67,12 @@ class Callback(Watcher):
         self._function(task, reused)
 
 
-def execute(plan: Plan, store: Store, progress: Watcher | Progress | None = None) -> None:
+def execute(
+    plan: Plan,
+    store: Store,
+    progress: Watcher | Progress | None = None,
+    open_tasks: Sequence[OpenTask] | None = None,
+) -> None:
     """Compute the records of a plan that a run directory does not have yet.
 
     A record that failed before is tried again. A method that fails does not stop the others. If the
@@ -67,9 +82,12 @@ def execute(plan: Plan, store: Store, progress: Watcher | Progress | None = None
         plan: What to compute.
         store: Where results are read and written.
         progress: Follows the run, or is called after every task.
+        open_tasks: What ``find_open_tasks`` returns, if it was called before.
     """
     watcher = progress if isinstance(progress, Watcher) else Callback(progress or _silent)
-    open_tasks = begin(plan, store, watcher)
+    if open_tasks is None:
+        open_tasks = find_open_tasks(plan, store)
+    begin(plan, open_tasks, watcher)
     pace = Pace()
     with ThreadPoolExecutor(1) as loader:
         following: Future[Batch] | None = None
@@ -78,24 +96,17 @@ def execute(plan: Plan, store: Store, progress: Watcher | Progress | None = None
             following = None
             if i + 1 < len(open_tasks):
                 following = loader.submit(open_tasks[i + 1].task.load)
-            _run_task(plan, store, open_task, batch, pace)
+            run_task(plan, store, open_task, batch, pace)
             watcher.finish(open_task.task, False)
 
 
-def begin(plan: Plan, store: Store, watcher: Watcher) -> list[OpenTask]:
-    """Return the tasks that are not finished, and tell a watcher about all of them."""
-    open_tasks: list[OpenTask] = []
-    finished: list[Task] = []
-    for task in plan.tasks:
-        open_task = _open_task(store, task)
-        if open_task.missing:
-            open_tasks.append(open_task)
-        else:
-            finished.append(task)
+def begin(plan: Plan, open_tasks: Sequence[OpenTask], watcher: Watcher) -> None:
+    """Tell a watcher about the tasks of a plan, and which of them are finished."""
     watcher.begin(plan, open_tasks)
-    for task in finished:
-        watcher.finish(task, True)
-    return open_tasks
+    unfinished = {entry.task.name for entry in open_tasks}
+    for task in plan.tasks:
+        if task.name not in unfinished:
+            watcher.finish(task, True)
 
 
 def execute_task(plan: Plan, store: Store, task: Task, pace: Pace) -> None:
@@ -109,34 +120,43 @@ def execute_task(plan: Plan, store: Store, task: Task, pace: Pace) -> None:
     """
     open_task = _open_task(store, task)
     if open_task.missing:
-        _run_task(plan, store, open_task, task.load(), pace)
-
-
-def _open_task(store: Store, task: Task) -> OpenTask:
-    stored = _stored_rows(store.task_rows(task.name), task)
-    there = {row["record"] for row in stored}
-    return OpenTask(task, stored, [record for record in task.records if record.key not in there])
+        run_task(plan, store, open_task, task.load(), pace)
 
 
 def _silent(task: Task, reused: bool) -> None:
     pass
 
 
-def _stored_rows(rows: list[Row], task: Task) -> list[Row]:
-    """Return the rows of a task that need not be computed again, planned or not."""
-    failed = {row["record"] for row in rows if row["status"] == "failed"}
+def find_open_tasks(plan: Plan, store: Store) -> list[OpenTask]:
+    """Return the tasks of a plan that are not finished, as the manifests say.
+
+    Files are verified; those of a damaged task are set aside, so that it is computed anew.
+    """
+    heal(store, [task.name for task in plan.tasks])
+    opened = [_open_task(store, task) for task in plan.tasks]
+    return [open_task for open_task in opened if open_task.missing]
+
+
+def _open_task(store: Store, task: Task) -> OpenTask:
+    """Return what a task lacks, by its manifest."""
+    manifest = store.manifest(task.name)
+    stored = set(manifest.records) - manifest.failed if manifest else set()
     unreadable = [record for record in task.records if record.unrecognizable]
-    if unreadable and rows:
+    if unreadable and manifest:
         names = ", ".join(sorted({record.expression.label for record in unreadable}))
         warnings.warn(
             f"the code of {names} cannot be read, so its results are not reused", stacklevel=2
         )
-    repeated = failed | {record.key for record in unreadable}
-    return [row for row in rows if row["record"] not in repeated]
+    stored -= {record.key for record in unreadable}
+    missing = [record for record in task.records if record.key not in stored]
+    return OpenTask(task, frozenset(stored), missing)
 
 
-def _run_task(plan: Plan, store: Store, open_task: OpenTask, batch: Batch, pace: Pace) -> None:
-    """Compute the missing records of a task and store them with those that were there."""
+def run_task(plan: Plan, store: Store, open_task: OpenTask, batch: Batch, pace: Pace) -> None:
+    """Compute the missing records of a task and store them with those that were there.
+
+    Several processes may do this in the same directory at once, for different tasks.
+    """
     task, _, missing = open_task
     journal = Journal(store, task, batch, plan.rows_per_pass(task))
     while True:
@@ -146,12 +166,16 @@ def _run_task(plan: Plan, store: Store, open_task: OpenTask, batch: Batch, pace:
                 runner.run(batch, journal.batch_size)
             _commit(store, open_task, batch, runner, journal)
             break
-        except torch.OutOfMemoryError:
-            if journal.batch_size == 1:
-                raise
-            journal.restart(max(1, journal.batch_size // 2))
-        except BaseException:  # also an interruption
-            journal.write(runner.progress)
+        except BaseException as error:  # also an interruption
+            if is_out_of_memory(error) and journal.batch_size > 1:
+                journal.restart(max(1, journal.batch_size // 2))
+                continue
+            if not isinstance(error, StorageError):
+                journal.write(runner.progress)
+            if is_out_of_memory(error):
+                raise HeatproofError(
+                    f"{task.subject.title}: there is not enough memory for a pass with one image"
+                ) from error
             raise
     journal.clear()
     full = len(batch.ids) >= journal.batch_size
@@ -163,28 +187,43 @@ def _commit(
 ) -> None:
     """Write a finished task, with what is stored of it already."""
     task, stored, missing = open_task
-    order = {record.key: i for i, record in enumerate(task.records)}
-    planned = [row for row in [*stored, *runner.progress.rows] if row["record"] in order]
-    rows = sorted(planned, key=lambda row: order[row["record"]])
+    progress = runner.progress
+    planned = [record.key for record in task.records]
+    now = pa.concat_tables([ROW_SCHEMA.empty_table(), *progress.rows])
+    rows = now
+    kept = now.slice(0, 0)
+    origins = {key: set(progress.origins[key]) for key in _keys_of(now)}
+    computed = progress.rows[len(journal.restored.rows) :]
+    for table in computed:
+        for key in _keys_of(table):
+            origins[key].add(journal.origin)
     tensors = runner.kept.finished(len(batch.ids))
     timings = Timings()
-    content = task.content.model_copy(update={"maps": _explained(missing)})
-    before = store.tensors(task.name) if stored else TaskTensors()
-    kept = _unplanned(stored, rows, task, before.content)
-    if kept or any(row["record"] in order for row in stored):
-        rows += kept
-        content = _merged(before.content, content, task)
-        tensors = {
-            key: values
-            for key, values in tensors.items()
-            if key.kind not in ("map", "map_scale")
-            or content.maps[key.method] == _explained(missing)[key.method]
-        }
-        tensors = _longest(before.tensors, tensors)
-        timings = store.timings(task.name) or timings
-    progress = runner.progress
+    explained = _explained(missing)
+    content = task.content.model_copy(update={"maps": explained})
+    if stored:
+        before = store.tensors(task.name)
+        earlier = rows_of(store.table(task.name), stored)
+        reused = rows_of(earlier, planned)
+        rows = pa.concat_tables([reused, now])
+        kept = _unplanned(earlier, rows, task, before.content)
+        if reused.num_rows or kept.num_rows:
+            content = _merged(before.content, content, task)
+            tensors = {
+                key: values
+                for key, values in tensors.items()
+                if key.kind not in ("map", "map_scale")
+                or content.maps[key.method] == explained[key.method]
+            }
+            tensors = _longest(before.tensors, tensors)
+            timings = store.timings(task.name) or timings
+            own = store.origins(task.name)
+            known = _keys_of(pa.concat_tables([reused, kept]))
+            origins = {key: set(own.get(key, ())) for key in known} | origins
+    rows = pa.concat_tables([in_order(rows, planned), kept])
     timings = timings.updated(progress.seconds, progress.passes, journal.batch_size, len(batch.ids))
-    kept_tensors = TaskTensors(tensors, _sample_notes(task, batch), content)
+    by_record = {key: sorted(digests) for key, digests in origins.items()}
+    kept_tensors = TaskTensors(tensors, _sample_notes(task, batch), content, by_record)
     store.commit(task.name, rows, kept_tensors, timings)
 
 
@@ -211,32 +250,39 @@ def _merged(before: TaskContent, now: TaskContent, task: Task) -> TaskContent:
     return TaskContent(samples=now.samples, methods=before.methods | now.methods, maps=maps)
 
 
-def _unplanned(
-    stored: Sequence[Row], planned: Sequence[Row], task: Task, before: TaskContent
-) -> list[Row]:
+def _keys_of(rows: pa.Table) -> list[str]:
+    return rows["record"].unique().to_pylist()
+
+
+def _unplanned(stored: pa.Table, planned: pa.Table, task: Task, before: TaskContent) -> pa.Table:
     """Return the rows of records that are not asked for, but may be again.
 
     They are dropped where their tensors are replaced: by another model or seed under the same name,
     by a method under the same label, or by a record in the same place.
     """
     if before.samples != task.content.samples:
-        return []
+        return stored.slice(0, 0)
     methods = task.content.methods
     replaced = {label for label, key in before.methods.items() if methods.get(label, key) != key}
     keys = {record.key for record in task.records}
-    taken = {_place(row) for row in planned}
-    return [
-        row
-        for row in stored
-        if row["record"] not in keys
-        and row["method"] in before.methods
-        and row["method"] not in replaced
-        and _place(row) not in taken
+    taken = set(_places(planned).values())
+    kept = [
+        record
+        for record, place in _places(stored).items()
+        if record not in keys
+        and place[-1] in before.methods
+        and place[-1] not in replaced
+        and place not in taken
     ]
+    return rows_of(stored, kept)
 
 
-def _place(row: Row) -> tuple[str, ...]:
-    return tuple(row[column] for column in ("protocol", "setting", "baseline", "method"))
+def _places(rows: pa.Table) -> dict[str, tuple[str, ...]]:
+    """Return the protocol, setting, baseline and method of every record."""
+    names = ["record", "protocol", "setting", "baseline", "method"]
+    records = rows.select(names).group_by(names, use_threads=False).aggregate([])
+    columns = [records[name].to_pylist() for name in names]
+    return {record: tuple(place) for record, *place in zip(*columns, strict=True)}
 
 
 def _longest(

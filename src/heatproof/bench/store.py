@@ -1,66 +1,72 @@
 """Read and write the directory of a run, whose format is in ``bench/layout.py``.
 
-Every file is written completely or not at all, so a killed run loses only the task it was in.
+Every file is written completely or not at all, so a killed run loses only the task it was in. Every
+file is verified when it is read: what is damaged is noted in ``Store.damage`` and left out, and the
+next run makes it anew (``bench/integrity.py``).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import torch
-from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
+from heatproof.bench.directory import RunDirectory, Stamp, stamp_of
 from heatproof.bench.layout import (
     COLUMNS,
     ROW_SCHEMA,
+    SUFFIXES,
+    FileKind,
     GridNote,
+    Origin,
     PlanFile,
     PreparedKey,
     ProtocolFacts,
     Provenance,
-    RunPaths,
-    SampleNotes,
-    TaskContent,
     TaskFacts,
+    TaskManifest,
     TensorKey,
     Timings,
-    damaged,
-    read_json,
-    read_spec,
+    name_hash,
     to_json,
+)
+from heatproof.bench.sealed import (
+    Content,
+    damaged,
+    parse_json,
+    read_sealed,
+    read_spec,
+    reason_of,
+    seal,
+)
+from heatproof.bench.taskfiles import (
+    TaskTensors,
+    encode_files,
+    make_manifest,
+    read_rows,
+    read_tensors,
+    read_timings,
 )
 from heatproof.data.grids import grid_name
 from heatproof.errors import HeatproofError
-from heatproof.files import TEMP_PREFIX, atomic_write
-from heatproof.platform import file_lock
+from heatproof.files import TEMP_PREFIX
 from heatproof.protocols import Protocol
 from heatproof.protocols.base import register_stored, stored_protocol
 
-SAMPLES = "samples"  # the metadata entries of a tensor file: its notes,
-CONTENT = "content"  # and what it belongs to
+T = TypeVar("T")
+RUN_NAMES = {*SUFFIXES, "tasks", "provenance", "prepared", "parts", "plan.json", "provenance.json"}
 SAME_KEYS = ("data", "seed", "backend")  # of specs whose results can be in the same directory
-
-
-@dataclass(frozen=True)
-class TaskTensors:
-    """The stored tensors of a task, and which samples they belong to."""
-
-    tensors: dict[TensorKey, Tensor] = field(default_factory=dict)
-    samples: SampleNotes = SampleNotes()  # noqa: RUF009 (frozen)
-    content: TaskContent = TaskContent()  # noqa: RUF009 (frozen)
 
 
 class PendingCurves(NamedTuple):
@@ -73,24 +79,30 @@ class PendingCurves(NamedTuple):
     rows: pd.Index  # (N,) of the frame
     lost: pd.Index  # rows of samples whose curves are not stored
     curves: dict[str, Tensor]  # (N, S) each
+    damaged: bool = False  # whether curves are lost because a file is damaged
 
 
-class Store:
-    """The directory of a run.
+class Store(RunDirectory):
+    """What a run has stored.
 
     Args:
         root: The directory; it is created by the first write.
     """
 
     def __init__(self, root: Path):
-        self.root = root
-        self.paths = RunPaths(root)
+        super().__init__(root)
+        self._manifests: dict[Path, tuple[Stamp, TaskManifest]] = {}
 
     def claim(self, identity: Mapping[str, Any], add: bool = False) -> None:
         """Take the directory for a spec; raises as ``check`` does."""
         self.check(identity, add)
+        if self.paths.spec.is_file():
+            try:
+                read_spec(self.paths.spec)
+            except HeatproofError as error:
+                self.set_aside([self.paths.spec], reason_of(error))
         content = json.dumps(identity, indent=1, ensure_ascii=False)
-        atomic_write(self.paths.spec, content.encode())
+        self.write(self.paths.spec, seal(content.encode()))
 
     def check(self, identity: Mapping[str, Any], add: bool = False) -> None:
         """Check that the directory is free, or that a spec goes with what it holds.
@@ -109,13 +121,20 @@ class Store:
         if self.root.exists() and not self.root.is_dir():
             raise HeatproofError(f"{self.root} is a file, not a directory")
         if not self.paths.spec.is_file():
-            if self.root.exists() and any(map(self._is_foreign, self.root.iterdir())):
+            names = [path.name for path in self.root.iterdir()] if self.root.exists() else []
+            if any(map(self._is_foreign, names)) and not RUN_NAMES & set(names):
                 raise HeatproofError(
                     f"{self.root} is not empty and not a run of heatproof; choose another "
                     "directory with -o"
                 )
             return
-        stored = read_spec(self.paths.spec)
+        try:
+            stored = read_spec(self.paths.spec)
+        except HeatproofError as error:
+            if not self.paths.plan.is_file():
+                raise
+            warnings.warn(f"{error}; it is written anew from this spec", stacklevel=2)
+            return
         requested = json.loads(json.dumps(identity))
         differing = [key for key in SAME_KEYS if stored.get(key) != requested.get(key)]
         if not any(model in stored.get("models", []) for model in requested.get("models", [])):
@@ -127,63 +146,140 @@ class Store:
                 "this one with --add (in Python: add=True)"
             )
 
-    def _is_foreign(self, path: Path) -> bool:
-        return path != self.paths.lock and not path.name.startswith(TEMP_PREFIX)
+    def _is_foreign(self, name: str) -> bool:
+        return name != self.paths.lock.name and not name.startswith(TEMP_PREFIX)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from writing; raises HeatproofError if another one does."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        busy = (
-            f"another run is writing to {self.root}; wait for it, or choose another directory "
-            "with -o"
-        )
-        with file_lock(self.paths.lock, busy):
-            for leftover in self.root.rglob(f"{TEMP_PREFIX}*"):  # of a run that was killed
-                leftover.unlink()
-            yield
+    def write_plan(self, plan: PlanFile, provenance: Provenance, computes: bool = True) -> None:
+        """Write what is run and how; the plan last, so that a run with a plan has both.
 
-    def write_plan(self, plan: PlanFile, provenance: Provenance) -> None:
-        """Write what is run and how; the plan last, so that a run with a plan has both."""
-        atomic_write(self.paths.provenance, to_json(provenance))
-        atomic_write(self.paths.plan, to_json(plan))
+        Args:
+            plan: The plan.
+            provenance: What is needed to repeat a run that starts now.
+            computes: Whether the run computes anything. If not, versions and hardware on record
+                stay those of the run that did.
+        """
+        before = self._sound(self.paths.provenance, Provenance)
+        if before is not None and not computes:
+            changed = {"models": provenance.models, "spec": provenance.spec}
+            provenance = before.model_copy(update=changed)
+        self._sound(self.paths.plan, PlanFile)
+        self.write(self.paths.provenance, seal(to_json(provenance)))
+        self.write(self.paths.plan, seal(to_json(plan)))
+
+    def _sound(self, path: Path, kind: type[Content]) -> Content | None:
+        """Return the content of a sealed file; one that is damaged is set aside."""
+        try:
+            return read_sealed(path, kind)
+        except FileNotFoundError:
+            return None
+        except HeatproofError as error:
+            self.set_aside([path], reason_of(error))
+            return None
+
+    def write_origin(self, origin: Origin) -> str:
+        """Store what computes records, unless it is there; return its digest."""
+        path = self.paths.stored("provenance", f"{origin.digest}.json")
+        if self.origin(origin.digest) is None:
+            self.write(path, to_json(origin))
+        return origin.digest
+
+    def origin(self, digest: str) -> Origin | None:
+        """Return what computed records; None if it is not on record, or damaged."""
+        path = self.paths.stored("provenance", f"{digest}.json")
+        try:
+            content = path.read_bytes()
+            if hashlib.sha256(content).hexdigest()[: len(digest)] != digest:
+                raise ValueError("its checksum does not match")
+            return parse_json(content, Origin)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            self.damage[path] = str(error)
+            return None
 
     def plan(self) -> PlanFile:
-        """Return the latest plan; raises HeatproofError if the directory is not a run."""
+        """Return the latest plan.
+
+        Raises:
+            HeatproofError: If the directory is not a run, or the plan is damaged.
+        """
         if not self.paths.plan.is_file():
+            lost = RUN_NAMES & {path.name for path in self.root.glob("*")}
+            if lost:
+                raise damaged(self.paths.plan, "it is missing")
             raise HeatproofError(
                 f"{self.root} is not a run of heatproof (it has no {self.paths.plan.name})"
             )
-        return read_json(self.paths.plan, PlanFile)
+        return read_sealed(self.paths.plan, PlanFile)
 
     def provenance(self) -> Provenance:
         """Return the provenance of the latest plan."""
         if not self.paths.provenance.is_file():
             raise damaged(self.paths.provenance, "it is missing")
-        return read_json(self.paths.provenance, Provenance)
+        return read_sealed(self.paths.provenance, Provenance)
 
-    def commit(
-        self, task: str, rows: Sequence[Mapping[str, Any]], kept: TaskTensors, timings: Timings
-    ) -> None:
-        """Write the results of a task; the rows last, since a task with rows is finished."""
-        encoded = {key.encode(): tensor.contiguous() for key, tensor in kept.tensors.items()}
-        notes = {
-            SAMPLES: kept.samples.model_dump_json(),
-            CONTENT: kept.content.model_dump_json(),
+    def commit(self, task: str, rows: pa.Table, kept: TaskTensors, timings: Timings) -> None:
+        """Write the results of a task; its manifest last, since a task that has one is finished.
+
+        The manifest is replaced at once, and files of an earlier commit are deleted after that: a
+        process that is killed leaves the task as it was, or as it should be.
+
+        Args:
+            task: The task's name.
+            rows: Its rows (``ROW_SCHEMA``), ordered by record.
+            kept: Its tensors, and what computed its records.
+            timings: What it took.
+        """
+        contents = encode_files(rows, kept, timings)
+        files = {
+            kind: self.write_hashed(self.paths.folder(kind), task, SUFFIXES[kind], content)
+            for kind, content in contents.items()
         }
-        atomic_write(self.paths.tensors(task), save(encoded, notes))
-        atomic_write(self.paths.timings(task), to_json(timings))
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(rows, ROW_SCHEMA), sink, compression="zstd")
-        atomic_write(self.paths.rows(task), sink.getvalue().to_pybytes())
+        before = self.manifest(task)
+        manifest = make_manifest(task, files, kept, rows)
+        self.write(self.paths.manifest(task), seal(to_json(manifest)))
+        for kind, file in (before.files if before else {}).items():
+            if file.name != files[kind].name:
+                self.paths.stored(kind, file.name).unlink(missing_ok=True)
+
+    def manifest(self, task: str) -> TaskManifest | None:
+        """Return the manifest of a task; None if the task is not finished."""
+        path = self.paths.manifest(task)
+        try:
+            stamp = stamp_of(path)
+        except FileNotFoundError:
+            return None
+        known = self._manifests.get(path)
+        if known and known[0] == stamp:
+            return known[1]
+        try:
+            manifest = read_sealed(path, TaskManifest)
+            if manifest.task != task:
+                raise damaged(path, f"it belongs to the task {manifest.task}")
+        except HeatproofError as error:
+            self.damage[path] = reason_of(error)
+            return None
+        self._manifests[path] = (stamp, manifest)
+        return manifest
 
     def is_finished(self, task: str) -> bool:
-        """Return whether a task has written its rows."""
-        return self.paths.rows(task).is_file()
+        """Return whether a task has been written, and its rows are whole."""
+        return self.path_of(task, "rows") is not None
 
-    def task_rows(self, task: str) -> list[dict[str, Any]]:
-        """Return the rows of a task as written; empty if it is not finished."""
-        return self._table(task).to_pylist() if self.is_finished(task) else []
+    def path_of(self, task: str, kind: FileKind) -> Path | None:
+        """Return a verified file of a task; None if it does not exist or is damaged."""
+        manifest = self.manifest(task)
+        if manifest is None:
+            return None
+        path = self.paths.stored(kind, manifest.files[kind].name)
+        problem = self.problem_of(path, manifest.files[kind])
+        if problem and self.manifest(task) != manifest:  # committed anew by another process
+            return self.path_of(task, kind)
+        if problem:
+            self.damage[path] = problem
+            return None
+        self.damage.pop(path, None)
+        return path
 
     def rows(self) -> pd.DataFrame:
         """Return the rows of the latest plan that have been written, in its order (``COLUMNS``).
@@ -202,6 +298,8 @@ class Store:
                 _set_undefined(frame, frame.index[chosen], reason)
         for pending in self.pending_curves(frame):
             reason = "its curves are not kept, since others of its task failed"
+            if pending.damaged:
+                reason = "its curves are damaged; run the spec again to compute them anew"
             _set_undefined(frame, pending.lost, reason)
             if not pending.samples:
                 continue
@@ -273,6 +371,7 @@ class Store:
             rows.index[stored],
             rows.index[~stored],
             {name: curve[order] for name, curve in curves.items()},
+            any(self.is_finished(t) and self.path_of(t, "tensors") is None for t in tasks),
         )
 
     def _stacked(
@@ -306,7 +405,7 @@ class Store:
 
     def _planned_rows(self, task: TaskFacts) -> pa.Table:
         """Return the rows of a task that the plan has, in its order; texts are categories."""
-        table = _as_categories(self._table(task.name))
+        table = _as_categories(self.table(task.name))
         records = table["record"].combine_chunks()
         order = {record: i for i, record in enumerate(task.records)}
         positions = np.array([order.get(r, -1) for r in records.dictionary.to_pylist()], int)
@@ -316,15 +415,10 @@ class Store:
         chosen = np.flatnonzero(of_row >= 0)
         return table.take(chosen[np.argsort(of_row[chosen], kind="stable")])
 
-    def _table(self, task: str) -> pa.Table:
-        path = self.paths.rows(task)
-        try:
-            table = pq.read_table(path, schema=ROW_SCHEMA)
-        except (pa.ArrowException, OSError) as error:  # OSError: the header is damaged
-            raise self._damaged_task(task, path, error) from None
-        column = table.schema.get_field_index("note")
-        notes = pc.fill_null(table["note"], "")
-        return table.set_column(column, table.schema.field(column), notes)
+    def table(self, task: str) -> pa.Table:
+        """Return the rows of a task as written (``ROW_SCHEMA``); none if it is not finished."""
+        found = self._read(task, "rows", read_rows)
+        return ROW_SCHEMA.empty_table() if found is None else found
 
     def tensors(self, task: str, only: Iterable[TensorKey] | None = None) -> TaskTensors:
         """Return the stored tensors of a task, and its samples; empty if there are none.
@@ -333,23 +427,23 @@ class Store:
             task: The task's name.
             only: The keys to read; all by default.
         """
-        path = self.paths.tensors(task)
-        if not path.is_file():
-            return TaskTensors()
+        found = self._read(task, "tensors", partial(read_tensors, only=only))
+        return TaskTensors() if found is None else found
+
+    def origins(self, task: str) -> dict[str, list[str]]:
+        """Return what computed each record of a task: digests of `origin`."""
+        return self.tensors(task, ()).origins
+
+    def _read(self, task: str, kind: FileKind, read: Callable[[Path], T]) -> T | None:
+        """Read a file of a task; None if it is not finished, or the file is damaged."""
+        path = self.path_of(task, kind)
+        if path is None:
+            return None
         try:
-            with safe_open(path, "pt") as file:
-                names = set(file.keys())
-                if only is None:
-                    keys = {name: TensorKey.decode(name) for name in names}
-                else:
-                    keys = {key.encode(): key for key in only}
-                tensors = {keys[name]: file.get_tensor(name) for name in names & set(keys)}
-                metadata = file.metadata() or {}
-            samples = SampleNotes.model_validate_json(metadata.get(SAMPLES, ""))
-            content = TaskContent.model_validate_json(metadata.get(CONTENT, "{}"))
-            return TaskTensors(tensors, samples, content)
-        except (SafetensorError, ValidationError) as error:
-            raise self._damaged_task(task, path, error) from None
+            return read(path)
+        except ValueError as error:
+            self.damage[path] = str(error)
+            return None
 
     def grids(self) -> dict[str, GridNote]:
         """Return what the samples on grids consist of; other samples are missing."""
@@ -362,24 +456,23 @@ class Store:
 
     def timings(self, task: str) -> Timings | None:
         """Return what a task took; None if it is not finished."""
-        path = self.paths.timings(task)
-        return read_json(path, Timings) if path.is_file() else None
-
-    def _damaged_task(self, task: str, path: Path, error: Exception) -> HeatproofError:
-        return HeatproofError(
-            f"{path} is damaged ({str(error).splitlines()[0]}); delete it and "
-            f"{self.paths.rows(task)}, then run the spec again to repeat this task"
-        )
+        return self._read(task, "timings", read_timings)
 
     def prepared(
         self, key: PreparedKey, compute: Callable[[], Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
         """Return the tensors under a key; compute and store them if they are missing."""
-        path = self.paths.prepared(key)
-        if not path.is_file():
-            tensors = {name: tensor.cpu().contiguous() for name, tensor in compute().items()}
-            atomic_write(path, save(tensors))
-        return load_file(path)
+        for path in self.paths.prepared(key):
+            content = path.read_bytes()
+            digest = hashlib.sha256(content).hexdigest()
+            if digest.startswith(name_hash(path.name) or "none"):
+                return load(content)
+            self.set_aside([path], "its content does not match its checksum")
+            warnings.warn(f"{path} was damaged; it is computed anew", stacklevel=2)
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in compute().items()}
+        content = save(tensors)
+        self.write_hashed(self.paths.folder("prepared"), key.digest, ".safetensors", content)
+        return load(content)
 
 
 def _as_categories(table: pa.Table) -> pa.Table:

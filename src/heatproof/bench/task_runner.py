@@ -17,11 +17,11 @@ from heatproof.bench.calibration import Pace, Speed
 from heatproof.bench.layout import BlockKey, TensorKey, TimingKey
 from heatproof.bench.parts import Journal, TaskProgress, blocks
 from heatproof.bench.plan import Plan, Record, Task
-from heatproof.bench.rows import BatchSamples, MapChecks, RowBuilder
+from heatproof.bench.rows import BatchSamples, MapChecks, RowBuilder, rows_of
 from heatproof.bench.slices import Slices, bounds
 from heatproof.bench.store import Store
 from heatproof.data.catalog import Batch
-from heatproof.errors import format_error
+from heatproof.errors import StorageError, format_error
 from heatproof.methods import Explainer
 from heatproof.methods.explain import ends, finite
 from heatproof.methods.notes import MapNotes
@@ -38,6 +38,16 @@ class Failure:
     """An error that was caught; its message goes into the rows that it concerns."""
 
     message: str
+
+
+NO_MEMORY = ("can't allocate memory", "not enough memory")  # as PyTorch's CPU allocator says it
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether memory ran out, on a graphics card or in the main memory."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)
 
 
 class TaskRunner:
@@ -71,12 +81,13 @@ class TaskRunner:
         self._counts = task.model.pass_counts.copy()
         done = journal.restored
         keys = {record.key for record in records}
-        self._rows = RowBuilder(task, [row for row in done.rows if row["record"] in keys])
+        self._rows = RowBuilder(task, [rows_of(table, keys) for table in done.rows])
         self.kept = kept_tensors(task.indices.start, plan.keep_maps, done.tensors)
         self.prepared = PreparedTensors(task.model, task.reference, store)
         self.speed = Speed()
         self._progress = TaskProgress(
-            self._rows.rows,
+            self._rows.tables,
+            done.origins.copy(),
             self.kept.blocks,
             dict(done.maps),
             dict(done.map_notes),
@@ -330,9 +341,11 @@ class TaskRunner:
         try:
             with self._measured():
                 return call(*arguments)
-        except torch.OutOfMemoryError:
+        except StorageError:  # of prepared tensors: no fault of the method
             raise
         except Exception as error:
+            if is_out_of_memory(error) and self._journal.batch_size > 1:
+                raise
             return Failure(format_error(error))
         finally:
             if timing:

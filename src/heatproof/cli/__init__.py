@@ -389,6 +389,26 @@ def report(directory: Path, out: Path | None) -> None:
 
 
 @main.command(**command)
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--repair", is_flag=True, help="Set damaged files aside; the next run makes them.")
+def check(directory: Path, repair: bool) -> None:
+    """Verify that every file of a run is as it was written.
+
+    Files that are damaged, missing or foreign are listed; the exit code is 3 if
+    there are any. With --repair, they are moved to DIRECTORY/damaged, and
+    manifests that are lost are rebuilt.
+
+    Examples:
+      heatproof check runs/quickstart
+      heatproof check runs/quickstart --repair
+    """
+    from heatproof.cli.check import check_run
+
+    if not check_run(directory, repair):
+        sys.exit(METHOD_FAILED)
+
+
+@main.command(**command)
 @click.argument("spec")
 @_spec_options
 def validate(spec: str, device: str, **options: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from heatproof.data.catalog import source
 from heatproof.data.labels import LABEL_COLUMNS
-from heatproof.data.source import Item, Source, file_stamp
+from heatproof.data.source import Item, Source, image_stamps
 from heatproof.errors import HeatproofError, join_limited
 
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "image_path")
@@ -69,11 +69,12 @@ class CsvSource(Source):
     def describe(self, position: int) -> str:
         return str(self.paths[position])
 
-    def stamp(self, position: int) -> str:
-        stamps = [file_stamp(self.paths[position])]
+    def stamps(self, positions: Sequence[int]) -> list[str | None]:
+        found: list[str | None] = [*image_stamps([self.paths[i] for i in positions])]
         if self.masks is not None:
-            stamps.append(file_stamp(self.masks[position]))
-        return " ".join(stamps)
+            masks = image_stamps([self.masks[i] for i in positions])
+            found = [f"{image} {mask}" for image, mask in zip(found, masks, strict=True)]
+        return found
 
     def read(self, position: int) -> Item:
         mask = None if self.masks is None else self.masks[position]

@@ -12,7 +12,7 @@ from heatproof.data.base import Sample
 from heatproof.data.catalog import data
 from heatproof.data.images import MODES, SUFFIXES, Mode, Size, fit, read_image
 from heatproof.data.labels import WNID, class_index, labels_of, path_and_labels
-from heatproof.data.source import file_stamp
+from heatproof.data.source import image_stamps
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.files import escape_name
 from heatproof.models.model import Model
@@ -93,7 +93,7 @@ class ImageFolder:
 
     @cached_property
     def fingerprints(self) -> list[str]:
-        return [file_stamp(f"{self.root}/{path}") for path in self._paths]
+        return image_stamps([f"{self.root}/{path}" for path in self._paths])
 
     def load(self, index: int) -> Sample:
         image = read_image(self.root / self._paths[index], mode=self.mode)

@@ -25,6 +25,7 @@ from torch import Tensor
 from heatproof.data.base import PartViews, Sample
 from heatproof.data.catalog import check_colour, data
 from heatproof.data.images import read_image
+from heatproof.data.source import image_stamps
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 
@@ -78,10 +79,8 @@ class FunnyBirds:
                 f"{root} lacks {len(missing)} of {len(self.ids)} {split} images, such as "
                 f"{self._path('', missing[0])}"
             )
-        self.fingerprints: Sequence[str] = [
-            f"{s.st_size} {s.st_mtime_ns} {size}"
-            for s in (self._path("", i).stat() for i in self.ids)
-        ]
+        stamps = image_stamps([self._path("", i) for i in self.ids])
+        self.fingerprints: Sequence[str] = [f"{stamp} {size}" for stamp in stamps]
 
     def __len__(self) -> int:
         return len(self.ids)

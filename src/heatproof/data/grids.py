@@ -21,7 +21,7 @@ from heatproof.data.base import Data, Sample
 from heatproof.data.catalog import load_batch
 from heatproof.errors import HeatproofError
 from heatproof.files import atomic_write, content_hash
-from heatproof.models.download import home
+from heatproof.models.locations import home
 from heatproof.models.model import Model
 from heatproof.tensor.batching import rows
 from heatproof.tensor.noise import generator

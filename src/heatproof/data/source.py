@@ -23,9 +23,11 @@ from heatproof.data.images import Normalization, WrongImage, fit_any, fit_mask
 from heatproof.data.labels import WNID, class_index
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.files import content_hash, escape_name
+from heatproof.models.hashes import known_hashes
 from heatproof.models.model import Model
 from heatproof.tensor.noise import generator
 
+STAMP_DIGITS = 32  # of the SHA-256 of an image file
 CHECKED = 4  # items of a user's object that are read twice when it is opened
 
 
@@ -98,6 +100,10 @@ class Source:
         """Return a text that changes when the image changes, if that needs no reading."""
         return None
 
+    def stamps(self, positions: Sequence[int]) -> list[str | None]:
+        """Return the stamps of several items."""
+        return [self.stamp(position) for position in positions]
+
     def count(self, most: int | None = None) -> int:
         """Return the number of items; a stream may stop at ``most`` and read no further."""
         return len(self)
@@ -129,6 +135,11 @@ def fingerprint(item: Item, normalized: Normalization | None = None) -> str:
     return content_hash(parts + ([] if item.mask is None else _content(item.mask)))
 
 
+def image_stamps(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Return texts that change when the content of image files does; why not, if unreadable."""
+    return [text[:STAMP_DIGITS] if len(text) == 64 else text for text in known_hashes(paths)]
+
+
 def file_stamp(path: str | os.PathLike[str]) -> str:
     """Return the size and the time of a file as a text; why not, if it cannot be read."""
     try:
@@ -140,7 +151,7 @@ def file_stamp(path: str | os.PathLike[str]) -> str:
 
 def _content(image: object) -> list[str | bytes]:
     if isinstance(image, str | os.PathLike):
-        return [file_stamp(image)]
+        return [*image_stamps([image])]
     if isinstance(image, bytes | bytearray | memoryview):
         return [bytes(image)]
     if isinstance(image, Image.Image):
@@ -211,7 +222,7 @@ class SourceData:
 
     @cached_property
     def fingerprints(self) -> list[str]:
-        stamps = (self.source.stamp(i) for i in self.positions)
+        stamps = self.source.stamps(self.positions)
         return [
             self.source.facts(i).fingerprint if stamp is None else stamp
             for i, stamp in zip(self.positions, stamps, strict=True)

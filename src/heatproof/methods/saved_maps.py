@@ -18,6 +18,7 @@ from heatproof.data.images import crop_middle
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
 from heatproof.methods.notes import MapNotes
+from heatproof.models.hashes import known_hashes
 from heatproof.userfile import PREFIX
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
@@ -53,7 +54,7 @@ def method_from_folder(folder: Path) -> tuple[Callable[..., Tensor], str]:
         folder: The folder.
 
     Returns:
-        The method, and a hash of names, sizes and times of the files.
+        The method, and a hash of the names and the content of the files.
 
     Raises:
         HeatproofError: If there is no map in the folder, or a sample has two.
@@ -63,8 +64,8 @@ def method_from_folder(folder: Path) -> tuple[Callable[..., Tensor], str]:
         raise HeatproofError(
             f"there is no .png file in {folder.absolute()}, and no .npy, .npz or .safetensors file"
         )
-    stats = ((p.relative_to(folder).as_posix(), p.stat()) for p in files)
-    digest = content_hash(repr([(name, s.st_size, s.st_mtime_ns) for name, s in stats]))
+    names = [path.relative_to(folder).as_posix() for path in files]
+    digest = content_hash(repr(list(zip(names, known_hashes(files), strict=True))))
     files_by_target = _files_by_target(folder, files)
 
     def read(model: Any, x: Tensor, target: Tensor, *, rng: Any, notes: MapNotes) -> Tensor:

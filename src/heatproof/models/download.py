@@ -5,10 +5,10 @@ Nothing else in the package uses the internet.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
+import warnings
 from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from heatproof.errors import HeatproofError
 from heatproof.files import file_hash
+from heatproof.models.hashes import is_intact, known_hash, record_hash
+from heatproof.models.locations import home
 
 TIMEOUT = 20  # seconds without an answer
 
@@ -36,21 +38,32 @@ class Source(NamedTuple):
         return cls(url, url.rpartition("/")[2])
 
 
-def home() -> Path:
-    """Return the cache directory: $HEATPROOF_CACHE, by default ~/.cache/heatproof."""
-    if directory := os.environ.get("HEATPROOF_CACHE"):
-        return Path(directory)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "heatproof"
-
-
 def cache_paths(file: str) -> list[Path]:
     """Return where a published file is looked for: in our cache, then in that of torch.hub."""
     return [home() / "weights" / file, Path(torch.hub.get_dir()) / "checkpoints" / file]
 
 
 def cached(source: Source) -> Path | None:
-    """Return the file of a source in one of the caches; None if it is in neither."""
-    return next((path for path in cache_paths(source.file) if source.file and path.is_file()), None)
+    """Return the file of a source in one of the caches; None if it is whole in neither.
+
+    A file is compared with the hash in its name, or else with that of its download. A damaged one
+    is named; in our cache it is set aside.
+    """
+    if not source.file:
+        return None
+    ours, hub = cache_paths(source.file)
+    named = _hash_in_name(source)
+    if is_intact(ours, named):
+        return ours
+    if not hub.is_file():
+        return None
+    if known_hash(hub).startswith(named):
+        return hub
+    warnings.warn(
+        f"{hub} is not used, since it is damaged: its SHA-256 does not begin with {named}",
+        stacklevel=2,
+    )
+    return None
 
 
 def fetch(source: Source) -> Path:
@@ -81,6 +94,7 @@ def fetch(source: Source) -> Path:
                 raise HTTPException(f"it ended after {part.stat().st_size:,} of {size:,} bytes")
             _check_hash(source, part)
             part.replace(path)
+        record_hash(path)
     except (OSError, HTTPException) as error:
         raise HeatproofError(
             f"cannot download {source.url}: {getattr(error, 'reason', error)}. "
@@ -101,11 +115,17 @@ def _progress() -> Progress:
     return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
+def _hash_in_name(source: Source) -> str:
+    """Return how the SHA-256 of a file begins, if its name says it."""
+    found = re.search(r"-([0-9a-f]{8,})\.", source.file)
+    return found[1] if found else ""
+
+
 def _check_hash(source: Source, part: Path) -> None:
-    expected = re.search(r"-([0-9a-f]{8,})\.", source.file)
+    expected = _hash_in_name(source)
     digest = file_hash(part, length=64)
-    if expected and not digest.startswith(expected[1]):
+    if not digest.startswith(expected):
         raise HeatproofError(
             f"{source.url} gave another file than it should: "
-            f"its SHA-256 begins with {digest[:10]}, not {expected[1]}"
+            f"its SHA-256 begins with {digest[:10]}, not {expected}"
         )

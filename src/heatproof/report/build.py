@@ -17,6 +17,7 @@ from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, Str
 from markupsafe import Markup, escape
 
 import heatproof
+from heatproof.bench.integrity import verify_plan
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
 from heatproof.platform import file_lock
@@ -49,6 +50,7 @@ def build(store: Store, out: Path) -> Path:
     out = Path(out).resolve()
     _check_destination(out)
     run = Run(store)
+    verify_plan(store)
     out.parent.mkdir(parents=True, exist_ok=True)
     suffix = secrets.token_hex(8)
     fresh = out.parent / f".{out.name}-new-{suffix}"

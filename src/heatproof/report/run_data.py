@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -32,7 +33,8 @@ from heatproof.bench.layout import (
     TensorKey,
     TimingKey,
 )
-from heatproof.bench.store import Store, TaskTensors
+from heatproof.bench.store import Store
+from heatproof.bench.taskfiles import TaskTensors
 from heatproof.protocols import PROTOCOLS, ViewKey
 from heatproof.tensor.scores import HeadName, class_probabilities, is_correct
 
@@ -370,9 +372,13 @@ class Run:
         images: dict[tuple[str, str], int] = {}
         for task in self.tasks:
             timings = self.store.timings(task.name)
-            rows = self.store.task_rows(task.name) if timings else []
-            count = len({row["sample"] for row in rows if row["status"] != "skipped"})
-            if timings is None or not count:
+            if timings is None:
+                continue
+            rows = self.store.table(task.name)
+            count = pc.count_distinct(
+                rows.filter(pc.not_equal(rows["status"], "skipped"))["sample"]
+            ).as_py()
+            if not count:
                 continue
             for method, facts in self.methods.items():
                 spent = timings.seconds_of(TimingKey("maps", facts.map_key))

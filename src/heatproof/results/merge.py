@@ -10,17 +10,19 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from heatproof.bench.layout import (
     LOGITS,
+    ROW_SCHEMA,
     Cost,
     GridNote,
     MethodFacts,
@@ -37,7 +39,9 @@ from heatproof.bench.layout import (
     Timings,
     ViewFacts,
 )
-from heatproof.bench.store import Store, TaskTensors
+from heatproof.bench.rows import rows_of
+from heatproof.bench.store import Store
+from heatproof.bench.taskfiles import TaskTensors
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.files import content_hash
 from heatproof.results.result import Result
@@ -120,7 +124,7 @@ class _Source:
     @classmethod
     def read(cls, part: _Part, task: TaskFacts) -> _Source:
         planned = set(task.records)
-        rows = [row for row in part.store.task_rows(task.name) if row["record"] in planned]
+        rows = rows_of(part.store.table(task.name), planned).to_pylist()
         return cls(part, task, part.store.tensors(task.name, ()).samples, rows)
 
     @cached_property
@@ -253,7 +257,8 @@ def _write(store: Store, group: _Group) -> TaskFacts:
         members = "\n".join(group.samples)
         name = f"{name[:8]}-merged-{content_hash(members + name, length=12)}"
     rows = _rows(group)
-    store.commit(name, rows, _tensors(group), _timings(group))
+    kept = replace(_tensors(group), origins=_origins(store, group, rows))
+    store.commit(name, pa.Table.from_pylist(rows, ROW_SCHEMA), kept, _timings(group))
     return TaskFacts(
         name=name,
         model=first.task.model,
@@ -261,6 +266,23 @@ def _write(store: Store, group: _Group) -> TaskFacts:
         protocols=list(dict.fromkeys(p for s in group.sources for p in s.task.protocols)),
         records=list(dict.fromkeys(row["record"] for row in rows)),
     )
+
+
+def _origins(store: Store, group: _Group, rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Return what computed each record of a group, and put it on record in the merged run."""
+    settings = ("protocol", "setting", "baseline", "method")
+    records = {tuple(row[column] for column in settings): row["record"] for row in rows}
+    found: dict[str, set[str]] = {}
+    for source in group.sources:
+        origins = source.part.store.origins(source.task.name)
+        for place, record in {
+            (tuple(row[column] for column in settings), row["record"]) for row in source.rows
+        }:
+            for digest in origins.get(record, ()):
+                origin = source.part.store.origin(digest)
+                if place in records and origin is not None:
+                    found.setdefault(records[place], set()).add(store.write_origin(origin))
+    return {record: sorted(digests) for record, digests in found.items()}
 
 
 def _rows(group: _Group) -> list[Row]:

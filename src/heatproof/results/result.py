@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -23,7 +24,9 @@ from heatproof.analysis.intervals import (
     summarize,
 )
 from heatproof.analysis.ranks import ranked_layers
+from heatproof.bench.integrity import damage_text
 from heatproof.bench.layout import IMAGES, TaskFacts, TensorKey
+from heatproof.bench.origins import differences
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError, join_limited, unknown
 from heatproof.methods.notes import kind_of
@@ -70,6 +73,8 @@ class Result:
         self._rows = store.rows()
         self._temporary = temporary
         self._summaries: dict[int, pd.DataFrame] = {}
+        if store.damage:
+            warnings.warn(damage_text(store), stacklevel=3)
         if temporary:
             weakref.finalize(self, shutil.rmtree, store.root, ignore_errors=True)
 
@@ -80,10 +85,10 @@ class Result:
         return self._rows.astype(dict.fromkeys(categories, "str"))
 
     def __repr__(self) -> str:
-        return tables.to_text(self._heading, self.summary())
+        return tables.to_text(self._heading, self.summary(), self.caveats)
 
     def _repr_html_(self) -> str:
-        return tables.to_html(self._heading, self.summary())
+        return tables.to_html(self._heading, self.summary(), self.caveats)
 
     @property
     def _heading(self) -> str:
@@ -96,6 +101,16 @@ class Result:
         samples = SampleCounts.of(evaluated, self.store.grids())
         of_models = f" on {models} models" if models > 1 else ""
         return f"Result({methods} methods{of_models}, {samples}: {counts})"
+
+    @property
+    def caveats(self) -> list[str]:
+        """What to know before the numbers are used, in sentences; empty if there is nothing.
+
+        Files that are damaged, so that their results are missing, and parts that were computed
+        with other versions, on other hardware or with another batch size than the rest.
+        """
+        damage = [damage_text(self.store)] if self.store.damage else []
+        return damage + differences(self.store)
 
     @classmethod
     def load(cls, directory: str | Path) -> Result:
@@ -416,7 +431,11 @@ class Result:
             raise HeatproofError(
                 'this result was not given a directory; name one: result.report("out/")'
             )
-        return build(self.store, Path(directory) if directory else self.store.paths.report)
+        known = len(self.store.damage)
+        page = build(self.store, Path(directory) if directory else self.store.paths.report)
+        if len(self.store.damage) > known:
+            warnings.warn(damage_text(self.store), stacklevel=2)
+        return page
 
     def save(self, directory: str | Path) -> Path:
         """Copy the run directory of a result, such as one that was not given a directory.

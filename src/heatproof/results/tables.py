@@ -5,7 +5,8 @@ Every format shows the same ranking: one block per model and setting, or one col
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -85,14 +86,17 @@ def _line(row: Mapping[str, object]) -> Line:
     )
 
 
-def to_text(heading: str, summary: pd.DataFrame) -> str:
+def to_text(heading: str, summary: pd.DataFrame, caveats: Sequence[str] = ()) -> str:
     """Return rankings as text of at most ``WIDTH`` columns; long ones are cut.
 
     Args:
         heading: The first line.
         summary: What ``Result.summary`` returns.
+        caveats: What to know before the numbers are used; never cut.
     """
     lines = [_cut(heading)]
+    for caveat in caveats:
+        lines += textwrap.wrap(f"! {caveat}", WIDTH, break_long_words=False, break_on_hyphens=False)
     every = list(blocks(summary))
     for block in every[:MOST_BLOCKS]:
         lines += ["", _cut(block.title), *_text_lines(block.lines)]
@@ -123,15 +127,16 @@ def _cut(text: str, width: int = WIDTH) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def to_html(heading: str, summary: pd.DataFrame) -> str:
+def to_html(heading: str, summary: pd.DataFrame, caveats: Sequence[str] = ()) -> str:
     """Return rankings as small HTML tables; every text is escaped.
 
     Args:
         heading: The first line.
         summary: What ``Result.summary`` returns.
+        caveats: What to know before the numbers are used.
     """
     every = list(blocks(summary))
-    parts = [Markup("<p>{}</p>").format(heading)]
+    parts = [Markup("<p>{}</p>").format(text) for text in (heading, *caveats)]
     for block in every[:MOST_BLOCKS]:
         parts.append(_html_block(block))
     if len(every) > MOST_BLOCKS:

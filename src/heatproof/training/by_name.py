@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from heatproof.errors import HeatproofError, unknown
+from heatproof.models.hashes import is_intact, record_hash
 from heatproof.models.nets import CIFAR10_NETS, NETS
 from heatproof.training.cache import weights_path
 from heatproof.training.cifar10 import train_cifar10
@@ -66,9 +67,11 @@ def train_by_name(
         spec = f"{{train: paperbirds/{net}, seed: {seed}}}"
     else:
         spec = f"{{train: paperbirds/{net}}}"
-    if out is None and path.is_file():
+    if out is None and is_intact(path):
         return Trained(path, None, spec)
     metrics = train(net, steps=steps, seed=seed, out=path, progress=progress)
+    if out is None:
+        record_hash(path)
     return Trained(path, metrics, spec)
 
 

@@ -1,8 +1,9 @@
 """Weights that are trained on demand and kept in the cache.
 
 Networks whose weights do not ship, and their fine-tuned copies, are trained the first time they
-are needed. The file name contains a hash of everything that determines the weights. The cache is
-``$HEATPROOF_CACHE``, by default ``~/.cache/heatproof``.
+are needed. The file name contains a hash of everything that determines the weights; the hash of the
+file itself is beside it, and a damaged file is trained anew. The cache is ``$HEATPROOF_CACHE``, by
+default ``~/.cache/heatproof``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 from heatproof.data.base import Data
 from heatproof.files import content_hash
 from heatproof.models.checkpoint import metadata
-from heatproof.models.download import home
+from heatproof.models.hashes import is_intact, record_hash
+from heatproof.models.locations import home
 from heatproof.models.model import Model
 from heatproof.models.nets import ASSETS, NETS, load_state, net_named, stored
 from heatproof.training import loop
@@ -114,8 +116,9 @@ def trained(net: str, seed: int = 0, progress: Progress | None = None) -> Path:
         Path of the weights file in the cache.
     """
     path = weights_path(net, seed)
-    if not path.is_file():
+    if not is_intact(path):
         train(net, seed=seed, out=path, progress=_step_progress(f"training {net}", progress))
+        record_hash(path)
     return path
 
 
@@ -134,9 +137,10 @@ def retrained(
         Path of the weights file in the cache.
     """
     path = retrained_path(recipe, data, seed)
-    if not path.is_file():
+    if not is_intact(path):
         description = f"training {recipe.net} on {data.name}"
         retrain(recipe, data, path, seed, _step_progress(description, progress))
+        record_hash(path)
     return path
 
 
@@ -160,8 +164,9 @@ def fine_tuned(
         Path of the fine-tuned weights in the cache.
     """
     path = fine_tuned_path(weights, fine_tuning)
-    if not path.is_file():
+    if not is_intact(path):
         write_fine_tuned(model, fine_tuning, path, data, progress)
+        record_hash(path)
     return path
 
 

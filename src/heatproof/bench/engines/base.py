@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from heatproof.bench.plan import Plan
-from heatproof.bench.runner import Watcher, execute
+from heatproof.bench.runner import OpenTask, Watcher, execute
 from heatproof.bench.spec import Spec
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError, unknown
@@ -25,7 +25,7 @@ class Engine:
             None for those that torch has in this process.
     """
 
-    execute: Callable[[Plan, Store, Watcher], None]
+    execute: Callable[[Plan, Store, Watcher, Sequence[OpenTask]], None]
     threads: int | None = None
 
 

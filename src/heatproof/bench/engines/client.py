@@ -14,7 +14,7 @@ from heatproof.bench.engines.clusters import connected, require_dask
 from heatproof.bench.engines.job import Job, Outcome, make_job, request
 from heatproof.bench.engines.worker import TOPIC, compute_task, is_computing
 from heatproof.bench.plan import Plan, Task
-from heatproof.bench.runner import Watcher, begin
+from heatproof.bench.runner import OpenTask, Watcher, begin
 from heatproof.bench.spec import Spec
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
@@ -46,23 +46,27 @@ class DaskEngine:
         self._spec = spec
         self._device = device
 
-    def __call__(self, plan: Plan, store: Store, watcher: Watcher) -> None:
+    def __call__(
+        self, plan: Plan, store: Store, watcher: Watcher, open_tasks: Sequence[OpenTask]
+    ) -> None:
         """Compute what a run directory does not have yet.
 
         Args:
             plan: What to compute.
             store: The run directory, which this process has locked and which has the plan.
             watcher: Follows the run.
+            open_tasks: The tasks that are not finished.
 
         Raises:
             HeatproofError: If a worker refuses a task, or the scheduler is lost.
         """
-        open_tasks = [entry.task for entry in begin(plan, store, watcher)]
-        if not open_tasks:
+        begin(plan, open_tasks, watcher)
+        tasks = [entry.task for entry in open_tasks]
+        if not tasks:
             return
         job = make_job(self._spec, self._device, self._threads, store)
         with connected(self._options, watcher.note) as client:
-            Dispatch(client, job, open_tasks, watcher).run()
+            Dispatch(client, job, tasks, watcher).run()
 
 
 class Dispatch:

@@ -15,7 +15,7 @@ from heatproof.bench.plan import Task
 from heatproof.bench.spec import Spec
 from heatproof.bench.store import Store
 from heatproof.files import content_hash, file_hash
-from heatproof.models.download import home
+from heatproof.models.locations import home
 from heatproof.userfile import CodeFile, collect_code
 
 

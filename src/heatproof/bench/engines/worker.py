@@ -62,12 +62,11 @@ class SharedStore(Store):
     def prepared(
         self, key: PreparedKey, compute: Callable[[], Mapping[str, Tensor]]
     ) -> dict[str, Tensor]:
-        path = self.paths.prepared(key)
-        if path.is_file():
+        if self.paths.prepared(key):
             return super().prepared(key, compute)
         from distributed import Lock
 
-        with Lock(f"{LEASE}{path}"):
+        with Lock(f"{LEASE}{self.root}/{key.digest}"):
             return super().prepared(key, compute)
 
 

@@ -93,6 +93,7 @@ class Content:
     worst: list[Worst]
     total: int
     protocol: str
+    damage: list[tuple[str, str]]  # file and problem
 
 
 @section(
@@ -114,6 +115,10 @@ def content(run: Run, site: Site) -> Content:
         worst=[worst for worst in worst_by_model if worst is not None],
         total=len(run.rows),
         protocol=protocol,
+        damage=[
+            (path.relative_to(run.store.root).as_posix(), problem)
+            for path, problem in run.store.damage.items()
+        ],
     )
 
 

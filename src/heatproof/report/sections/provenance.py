@@ -17,6 +17,7 @@ from heatproof.bench.layout import (
     ProtocolFacts,
     Provenance,
 )
+from heatproof.bench.origins import differences
 from heatproof.protocols import ViewKey
 from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
@@ -65,6 +66,7 @@ class Content:
     methods: dict[str, MethodFacts]
     facts: Provenance
     cost: dict[str, Cost]
+    differences: list[str]  # of what computed the parts of the run
 
 
 @section(
@@ -90,6 +92,7 @@ def content(run: Run, site: Site) -> Content:
         methods=run.methods,
         facts=run.provenance,
         cost={view.subject.title: view.cost for view in run.plan.views},
+        differences=differences(run.store),
     )
 
 

@@ -1,0 +1,141 @@
+"""The files of a run directory: written as a whole, verified, and set aside when damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from heatproof.bench.layout import RunPaths, StoredFile, hashed_name, name_hash
+from heatproof.errors import StorageError
+from heatproof.files import TEMP_PREFIX, atomic_write, file_hash
+from heatproof.platform import file_lock
+
+Stamp = tuple[int, int, int, int]  # changes whenever a file does
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Return what changes whenever a file is touched."""
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+class RunDirectory:
+    """The directory of a run.
+
+    Args:
+        root: The directory; it is created by the first write.
+
+    Attributes:
+        damage: What is wrong with files that were read and left out, by path.
+    """
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.paths = RunPaths(root)
+        self.damage: dict[Path, str] = {}
+        self._was_there = False
+        self._hashes: dict[Path, tuple[Stamp, str]] = {}
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing; raises HeatproofError if another one does."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        busy = (
+            f"another run is writing to {self.root}; wait for it, or choose another directory "
+            "with -o"
+        )
+        with file_lock(self.paths.lock, busy):
+            for leftover in self.root.rglob(f"{TEMP_PREFIX}*"):  # of a run that was killed
+                leftover.unlink()
+            yield
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Write a file of the run, completely or not at all.
+
+        Raises:
+            StorageError: If it cannot be written.
+        """
+        is_there = self.root.is_dir()
+        if self._was_there and not is_there:
+            raise StorageError(
+                f"{self.root} has vanished while the run was writing to it; the same command "
+                "starts the run again"
+            )
+        try:
+            atomic_write(path, content)
+        except OSError as error:
+            raise StorageError(
+                f"cannot write {path}: {error.strerror or error}. What was written before is "
+                "whole; once there is room and the directory can be written to, the same command "
+                "continues the run"
+            ) from error
+        self._was_there = True
+
+    def write_part(self, task: str, number: int, content: bytes) -> None:
+        """Write a part of an unfinished task."""
+        self.write_hashed(self.paths.parts(task), f"{number:05d}", ".safetensors", content)
+
+    def write_hashed(self, folder: Path, stem: str, suffix: str, content: bytes) -> StoredFile:
+        """Write a file whose name says what its SHA-256 is."""
+        digest = hashlib.sha256(content).hexdigest()
+        name = hashed_name(stem, digest, suffix)
+        path = folder / name
+        self.write(path, content)
+        self._hashes[path] = (stamp_of(path), digest)
+        return StoredFile(name=name, sha256=digest, size=len(content))
+
+    def problem_of(self, path: Path, expected: StoredFile | None = None) -> str:
+        """Return what is wrong with a file that has a hash in its name; empty if nothing is.
+
+        A file is read once, and again only if it has been touched since.
+        """
+        try:
+            stamp = stamp_of(path)
+            known = self._hashes.get(path)
+            if known is None or known[0] != stamp:
+                known = (stamp, file_hash(path, length=64))
+                self._hashes[path] = known
+        except FileNotFoundError:
+            return "it is missing"
+        except OSError as error:
+            return f"it cannot be read: {error.strerror or error}"
+        digest = known[1]
+        named = name_hash(path.name)
+        if expected is not None and digest != expected.sha256:
+            size = stamp[0]
+            if size != expected.size:
+                return f"it has {size:,} bytes instead of {expected.size:,}"
+            return "its content does not match its checksum"
+        if named is None or not digest.startswith(named):
+            return "its content does not match its checksum"
+        return ""
+
+    def set_aside(self, paths: Iterable[Path], reason: str) -> None:
+        """Move files into ``damaged/``, and note why; nothing is deleted.
+
+        Raises:
+            StorageError: If they cannot be moved.
+        """
+        moved = []
+        for path in paths:
+            name = path.relative_to(self.root).as_posix()
+            target = self.paths.damaged / name
+            number = 1
+            while target.exists():
+                number += 1
+                target = self.paths.damaged / f"{name}-{number}"
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(target)
+            except FileNotFoundError:  # it is missing, or another process was faster
+                continue
+            except OSError as error:
+                raise StorageError(f"cannot move {path}: {error.strerror or error}") from error
+            moved.append(target.relative_to(self.root).as_posix())
+            self._hashes.pop(path, None)
+        if moved:
+            with (self.paths.damaged / "notes.txt").open("a", encoding="utf-8") as notes:
+                notes.write(f"{', '.join(moved)}: {reason}\n")

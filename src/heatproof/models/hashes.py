@@ -1,0 +1,184 @@
+"""Files known by their content: hashes that are kept in the cache, and weights that are verified.
+
+The hash of a file is computed once and kept in ``$HEATPROOF_CACHE/hashes.sqlite`` under its path,
+size, times and inode, so that it costs a look-up the next time. A file that is replaced can keep
+its size and its modification time, but not the time at which the system changed it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heatproof.files import atomic_write, file_hash
+from heatproof.models.locations import home
+
+if TYPE_CHECKING:
+    import sqlite3
+
+THREADS = 8  # that read files; hashing leaves Python's lock alone
+FileName = str | os.PathLike[str]
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS hashes "
+    "(path BLOB PRIMARY KEY, stamp TEXT NOT NULL, sha256 TEXT NOT NULL) WITHOUT ROWID"
+)
+
+
+def known_hashes(paths: Sequence[FileName]) -> list[str]:
+    """Return the SHA-256 of files, read in threads unless they are in the cache.
+
+    Args:
+        paths: The files.
+
+    Returns:
+        64 hexadecimal digits each; why not, for what is not a regular file or cannot be read.
+    """
+    stamps = [_stamp(path) for path in paths]
+    keys = [os.fsencode(os.path.abspath(path)) for path in paths]
+    known = _look_up(keys)
+    missing = [
+        i
+        for i, (key, stamp) in enumerate(zip(keys, stamps, strict=True))
+        if stamp.startswith("file ") and known.get(key, ("", ""))[0] != stamp
+    ]
+    with ThreadPoolExecutor(THREADS) as pool:
+        read = dict(zip(missing, pool.map(_read, [paths[i] for i in missing]), strict=True))
+    fresh = {keys[i]: (stamps[i], digest) for i, digest in read.items() if len(digest) == 64}
+    _remember(fresh)
+    known |= fresh
+    found = []
+    for i, (key, stamp) in enumerate(zip(keys, stamps, strict=True)):
+        if not stamp.startswith("file "):
+            found.append(stamp)
+        elif i in read:
+            found.append(read[i])
+        else:
+            found.append(known[key][1])
+    return found
+
+
+def known_hash(path: FileName) -> str:
+    """Return the SHA-256 of a file; see `known_hashes`."""
+    return known_hashes([path])[0]
+
+
+def _stamp(path: FileName) -> str:
+    """Return what changes whenever a file does; why not, if it cannot be read."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        return str(error.strerror)
+    if not stat.S_ISREG(status.st_mode):  # a pipe would wait for ever
+        return "not a regular file"
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    return f"file {status.st_size} {times[0]} {times[1]} {status.st_ino}"
+
+
+def _read(path: FileName) -> str:
+    try:
+        return file_hash(Path(path), length=64)
+    except OSError as error:
+        return str(error.strerror)
+
+
+def _database() -> sqlite3.Connection:
+    import sqlite3
+
+    path = home() / "hashes.sqlite"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=10)
+    connection.execute("PRAGMA synchronous=OFF")  # what is lost is computed again
+    connection.execute(_TABLE)
+    return connection
+
+
+def _look_up(keys: Sequence[bytes]) -> dict[bytes, tuple[str, str]]:
+    """Return stamp and hash of the files that are in the cache."""
+    import sqlite3
+
+    found: dict[bytes, tuple[str, str]] = {}
+    query = "SELECT stamp, sha256 FROM hashes WHERE path = ?"
+    try:
+        with closing(_database()) as database:
+            for key in keys:
+                row = database.execute(query, (key,)).fetchone()
+                if row and re.fullmatch("[0-9a-f]{64}", str(row[1])):
+                    found[key] = (str(row[0]), str(row[1]))
+    except sqlite3.OperationalError:  # locked, or the cache cannot be written
+        return found
+    except sqlite3.DatabaseError:  # damaged
+        with suppress(OSError):
+            (home() / "hashes.sqlite").unlink()
+        return {}
+    except OSError:
+        return found
+    return found
+
+
+def _remember(fresh: dict[bytes, tuple[str, str]]) -> None:
+    if not fresh:
+        return
+    import sqlite3
+
+    rows = [(key, stamp, digest) for key, (stamp, digest) in fresh.items()]
+    with suppress(sqlite3.Error, OSError), closing(_database()) as database, database:
+        database.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?)", rows)
+
+
+# Weights
+
+
+def record_hash(path: Path) -> None:
+    """Write the SHA-256 of a file beside it, in the format of ``sha256sum``."""
+    with suppress(OSError):
+        atomic_write(_sidecar(path), f"{known_hash(path)}  {path.name}\n".encode())
+
+
+def is_intact(path: Path, expected: str = "") -> bool:
+    """Return whether a cached file exists and is as it was written.
+
+    A damaged file is named in a warning and set aside as ``….damaged``. One that has no hash on
+    record gets one.
+
+    Args:
+        path: The file.
+        expected: How its SHA-256 begins, if that is known; else what is on record beside it.
+    """
+    if not path.is_file():
+        return False
+    recorded = expected or _recorded(path)
+    if not recorded:
+        record_hash(path)
+        return True
+    if known_hash(path).startswith(recorded) or file_hash(path, length=64).startswith(recorded):
+        return True
+    aside = path.with_name(f"{path.name}.damaged")
+    path.replace(aside)
+    _sidecar(path).unlink(missing_ok=True)
+    warnings.warn(
+        f"{path} was damaged: its SHA-256 does not begin with {recorded[:16]}; it was set aside as "
+        f"{aside.name}",
+        stacklevel=2,
+    )
+    return False
+
+
+def _sidecar(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _recorded(path: Path) -> str:
+    """Return the hash that is on record beside a file; empty if there is none."""
+    try:
+        text = _sidecar(path).read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+    found = re.match(r"([0-9a-f]{64})  ", text)
+    return found[1] if found else ""
