@@ -452,3 +452,10 @@ def test_photos_equal_the_images_of_the_run(page: Path, full: hp.Result):
         assert np.array_equal(
             pixels(page.parent / str(photo["src"])), image.permute(1, 2, 0).numpy()
         )
+
+
+def test_only_methods_that_share_no_passes_have_a_time_of_their_own(page):
+    rows = re.findall(r'<tr data-method="([^"]+)">(.*?)</tr>', page.read_text("utf-8"), re.DOTALL)
+    shared = {method for method, cells in rows if ">shared</td>" in cells}
+    assert {"saliency", "ixg", "ixg|abs", "gradcam"} == shared
+    assert "edges" in {method for method, _ in rows}

@@ -9,20 +9,23 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 
 from heatproof.bench.cost import plan_cost
 from heatproof.bench.layout import Cost, ModelView
-from heatproof.bench.plan import Plan, make_plan
+from heatproof.bench.plan import Plan, make_plan, method_refusal
 from heatproof.bench.spec import DataSpec, ModelSpec, Spec
 from heatproof.data.base import PartViews, Sample
 from heatproof.data.catalog import REFERENCE_SIZE
 from heatproof.data.grids import assumed_confidence
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.methods import Expression
 from heatproof.models.model import Model
 from heatproof.models.vision import RANDOM
 from heatproof.models.zoo import load_model
 from heatproof.userfile import PREFIX
+
+NETWORKS = 8  # that are kept in memory, as studies have them in common
 
 
 class AssumedData:
@@ -76,6 +79,21 @@ def assumed_plan(spec: Spec, samples: int) -> Plan:
     for i, model in enumerate(models):
         if names[model.name] > 1:
             model.name = f"{model.name} ({i + 1})"
+    plain = {id(model.module): model for model in models}
+    known: dict[tuple[int, str], str] = {}
+
+    def refusal(expression: Expression, view: Model, has_silhouettes: bool) -> str:
+        """Try a method on the network itself, which is faster than on each of its views."""
+        try:
+            view.layer_index(expression.layer)
+        except NotApplicable as error:
+            return str(error)
+        model = plain.get(id(view.module), view)
+        key = (id(model.module), expression.canonical)
+        if key not in known:
+            known[key] = method_refusal(expression, model, has_silhouettes)
+        return known[key]
+
     with assumed_confidence():
         return make_plan(
             models,
@@ -85,6 +103,7 @@ def assumed_plan(spec: Spec, samples: int) -> Plan:
             seed=spec.seed,
             batch_size=spec.batch_size,
             references=[_reference(spec, model) for model in models],
+            refusal=refusal,
         )
 
 
@@ -100,7 +119,7 @@ def _model(entry: ModelSpec, fine_tunings: Sequence[str]) -> Model:
     return model
 
 
-@cache
+@lru_cache(NETWORKS)
 def _network(name: str) -> Model:
     return load_model(name, RANDOM)
 

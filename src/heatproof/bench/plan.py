@@ -7,6 +7,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from heatproof.baselines import Baseline
@@ -23,6 +24,7 @@ from heatproof.methods.explain import check_applicable
 from heatproof.models.model import Model
 from heatproof.protocols import Protocol, View, ViewKey
 
+Refusal = Callable[[Expression, Model, bool], str]
 SHARD_SIZE = 64  # samples per task; fixed, so that a larger limit reuses what a smaller one did
 
 
@@ -126,6 +128,7 @@ def make_plan(
     batch_size: int = 64,
     keep_maps: int = 64,
     references: Sequence[Data | None] | None = None,
+    refusal: Refusal | None = None,
 ) -> Plan:
     """Plan the evaluation of methods on models.
 
@@ -139,6 +142,8 @@ def make_plan(
         keep_maps: For how many samples of each model images and maps are stored.
         references: For each model, images that are not evaluated, for what is prepared beforehand;
             None, or None for a model, chooses them by the data.
+        refusal: Says why a method is not defined for a model, given whether the data has
+            silhouettes; empty if it is. By default every method is tried.
 
     Returns:
         The plan, with tasks of ``SHARD_SIZE`` samples.
@@ -164,14 +169,21 @@ def make_plan(
     for expression in expressions:
         _check_objects(expression, models)
     tasks: list[Task] = []
+    why_not = refusal or cache(method_refusal)
     references = references or [None] * len(models)
     for (model, samples), reference_data in zip(pairs, references, strict=True):
         refused = {p.canonical: refusals[model.name, p.canonical] for p in protocols}
         at_layers = expand_layers(expressions, model)
         model_tasks: list[Task] = []
+        fingerprints: dict[int, str] = {}
         for view, evaluating in _views(model, samples, protocols, refused, accepted):
             reference = _reference(view, reference_data, seed, at_layers, evaluating)
-            model_tasks += _tasks(model.name, view, evaluating, at_layers, reference, refused, seed)
+            if id(view.model) not in fingerprints:  # cells of a grid have the same model
+                fingerprints[id(view.model)] = view.model.fingerprint()
+            weights = fingerprints[id(view.model)]
+            model_tasks += _tasks(
+                model.name, view, evaluating, at_layers, reference, refused, seed, weights, why_not
+            )
         # Views of the same images run after each other.
         tasks += sorted(model_tasks, key=lambda task: task.indices.start)
     return Plan(tuple(tasks), seed, batch_size, keep_maps)
@@ -229,6 +241,8 @@ def _tasks(
     reference: Reference | str,
     refused: Mapping[str, str],
     seed: int,
+    weights: str,
+    not_applicable: Refusal,
 ) -> Iterator[Task]:
     """Divide one view into shards.
 
@@ -240,6 +254,8 @@ def _tasks(
         reference: The reference images, or why there are none (empty: nothing needs them).
         refused: By protocol, why it is not defined for the model.
         seed: Seed for all noise.
+        weights: The fingerprint of the view's model.
+        not_applicable: Says why a method is not defined for a model.
     """
     model = view.model
     data = view.data
@@ -249,7 +265,7 @@ def _tasks(
     lacking = _lacking(data)
     method_reasons = {
         e.canonical: (no_reference if e.needs_reference else "")
-        or _method_refusal(e, model, data.has_silhouettes)
+        or not_applicable(e, model, data.has_silhouettes)
         for e in expressions
     }
     layers = {
@@ -285,7 +301,6 @@ def _tasks(
         )
         for e in expressions
     }
-    weights = model.fingerprint()
     code = _data_code(data)
     for start in range(0, len(data.ids), SHARD_SIZE):
         indices = range(start, min(start + SHARD_SIZE, len(data.ids)))
@@ -362,7 +377,7 @@ def _check_data(data: Data, model: Model) -> None:
         )
 
 
-def _method_refusal(expression: Expression, model: Model, has_silhouettes: bool) -> str:
+def method_refusal(expression: Expression, model: Model, has_silhouettes: bool) -> str:
     """Return why a method is not defined for a model; empty if it is."""
     try:
         check_applicable(expression, model, has_silhouettes)
