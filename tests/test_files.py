@@ -48,6 +48,19 @@ def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path, monkey
     assert list(tmp_path.iterdir()) == [path]
 
 
+def failing(call, left: list[int], code: int, seen: list[str]):
+    """Return a call that fails once ``left`` others were made."""
+
+    def maybe(*args, **kwargs):
+        left[0] -= 1
+        if left[0] == 0:
+            seen.append(call.__name__)
+            raise OSError(code, os.strerror(code))
+        return call(*args, **kwargs)
+
+    return maybe
+
+
 @pytest.mark.skipif(os.name == "nt", reason="directories are not flushed on Windows")
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EACCES])
 def test_any_call_that_fails_leaves_the_old_content_or_the_new(tmp_path, monkeypatch, code):
@@ -62,15 +75,8 @@ def test_any_call_that_fails_leaves_the_old_content_or_the_new(tmp_path, monkeyp
         left = [(number + 1) // 2]
         with monkeypatch.context() as patch:
             for owner, name in calls:
-
-                def failing(*args, call=getattr(owner, name), name=name, left=left, **kwargs):
-                    left[0] -= 1
-                    if left[0] == 0:
-                        seen.append(name)
-                        raise OSError(code, os.strerror(code))
-                    return call(*args, **kwargs)
-
-                patch.setattr(owner, name, failing)
+                call = failing(getattr(owner, name), left, code, seen)
+                patch.setattr(owner, name, call)
             with suppress(OSError):
                 atomic_write(path, b"new")
         assert not list(root.rglob(f"{TEMP_PREFIX}*"))
