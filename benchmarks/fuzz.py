@@ -38,6 +38,7 @@ from torch import nn
 import heatproof as hp
 from heatproof.baselines import Baseline
 from heatproof.bench.changes import Changes
+from heatproof.bench.sealed import seal
 from heatproof.bench.spec import load_spec, make_spec
 from heatproof.bench.store import Store
 from heatproof.bench.studies import study_file, study_names
@@ -307,7 +308,8 @@ def store(rng: random.Random, folder: Path) -> Case:
     path = rng.choice(files)
     if path.suffix == ".json" and rng.random() < 0.7:
         content = mutated_value(rng, json.loads(path.read_bytes()))
-        path.write_text(json.dumps(content, default=str, skipkeys=True))
+        text = json.dumps(content, default=str, skipkeys=True).encode()
+        path.write_bytes(seal(text) if rng.random() < 0.5 else text)  # as a stranger can
     else:
         path.write_bytes(mutated_bytes(rng, path.read_bytes()))
 

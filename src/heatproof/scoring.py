@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -161,7 +162,8 @@ class Scorer:
         with self.model.passes.batches_of(size):
             runner.run(batch, size)
         journal.clear()
-        rows = {row["sample"]: row for row in runner.progress.rows}
+        table = pa.concat_tables(runner.progress.rows)
+        rows = {row["sample"]: row for row in table.to_pylist()}
         found = [rows[sample] for sample in ids]
         if all(row["status"] == "failed" for row in found):
             raise HeatproofError(found[0]["message"])

@@ -276,10 +276,10 @@ def test_provenance_is_that_of_the_run_that_computed(run, monkeypatch):
     result = evaluate(run, [*METHODS, "ig(steps=2)"], batch_size=8)
     assert (run / "provenance.json").read_bytes() != before
     (text,) = result.caveats
-    assert "torch" in text and "1.0" in text and "batch size 16, 8" in text
+    assert "torch" in text and "1.0" in text and "batch size 8, 16" in text
     assert "were computed in different ways" in " ".join(repr(result).split())
     page = result.report().read_text()
-    assert "batch size 16, 8" in page
+    assert "batch size 8, 16" in page
     assert len(list((run / "provenance").iterdir())) == 2
     store = result.store
     manifest = store.manifest(store.plan().tasks[0].name)
@@ -289,7 +289,7 @@ def test_provenance_is_that_of_the_run_that_computed(run, monkeypatch):
 def test_a_merged_run_keeps_the_origins_of_its_parts(tmp_path):
     parts = [evaluate(tmp_path / m, [m], batch_size=b) for m, b in (("ixg", 16), ("random", 8))]
     merged = hp.merge(parts, tmp_path / "merged")
-    assert "batch size 16, 8" in merged.caveats[0]
+    assert "batch size 8, 16" in merged.caveats[0]
     assert integrity.check(merged.store).findings == []
 
 

@@ -364,7 +364,7 @@ def test_a_stopped_run_keeps_what_it_has_and_says_how_to_go_on(tmp_path, spec, s
 def test_a_run_ends_at_its_walltime(tmp_path, spec):
     (tmp_path / "own.py").write_text(SLOW)
     spec.write_text(yaml.safe_dump({**SPEC, "methods": [f"file:{tmp_path}/own.py:slow"]}))
-    out = call("run", spec, "-o", tmp_path / "run", "--walltime", 0.02)
+    out = call("run", spec, "-o", tmp_path / "run", "--walltime", 0.1)
     assert "unfinished; what is computed is kept" in out
 
 

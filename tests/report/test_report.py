@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -249,11 +248,13 @@ def test_a_winner_by_mean_rank_that_loses_under_one_setting_is_no_clear_winner(
     result = evaluated(
         ["ixg", upside_down], 32, protocols=[{"name": "sds", "baseline": ["zero", "black", "blur"]}]
     )
-    (part,) = (result.store.root / "rows").glob("*.parquet")
-    table = pq.read_table(part)
+    store = result.store
+    (task,) = store.plan().tasks
+    table = store.table(task.name)
     rows = table.to_pandas()
     rows["value"] *= np.where(rows["baseline"] == "blur", -1, 1)
-    pq.write_table(pa.Table.from_pandas(rows, table.schema, preserve_index=False), part)
+    negated = pa.Table.from_pandas(rows, table.schema, preserve_index=False)
+    store.commit(task.name, negated, store.tensors(task.name), store.timings(task.name))
     (verdict,) = headline.content(Run(result.store), Site(tmp_path)).verdicts
     page = " ".join(result.report().read_text().split())
     assert verdict.winner == "ixg" and [best for _, best in verdict.elsewhere] == ["upside_down"]
@@ -391,13 +392,15 @@ def test_the_report_says_if_no_maps_were_kept(evaluated: Evaluate):
 
 def test_the_report_says_if_tasks_are_missing(evaluated: Evaluate):
     result = evaluated(["ixg", "saliency"], 70)
-    last = sorted((result.store.root / "rows").iterdir())[-1]
-    last.unlink()
+    manifests = sorted((result.store.root / "tasks").iterdir())
+    folders = [result.store.root / folder for folder in ("tasks", "rows")]
+    for folder in folders:  # as before a task is finished
+        next(folder.glob(f"{manifests[-1].stem}.*")).unlink()
     assert "1 of 2 tasks are missing" in " ".join(
         hp.Result.load(result.store.root).report().read_text().split()
     )
-    for part in (result.store.root / "rows").iterdir():
-        part.unlink()
+    for folder in folders:
+        next(folder.glob(f"{manifests[0].stem}.*")).unlink()
     assert "There are no scores yet" in hp.Result.load(result.store.root).report().read_text()
 
 

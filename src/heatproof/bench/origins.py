@@ -62,7 +62,7 @@ def _differences(origins: Iterable[Origin | None]) -> list[str]:
     known = [origin for origin in everything if origin is not None]
     found = []
     for name, value in FIELDS.items():
-        values = list(dict.fromkeys(map(value, known)))
+        values = sorted(set(map(value, known)), key=lambda text: (len(text), text))
         if len(values) > 1:
             found.append(f"{name} {join_limited(values)}")
     if known and len(known) < len(everything):

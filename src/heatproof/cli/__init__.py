@@ -100,28 +100,44 @@ def main() -> None:
     warnings.showwarning = show_once
 
 
+REMIND_SECONDS = 30.0  # enough to write what is computed
+
+
 class Terminated(KeyboardInterrupt):
     """The process was told to end, by SIGTERM or after its time."""
 
 
 @contextmanager
 def stopped_by_sigterm(minutes: float | None) -> Iterator[None]:
-    """Raise ``Terminated`` at SIGTERM, or after some minutes."""
+    """Raise ``Terminated`` at SIGTERM, or after some minutes.
+
+    Python discards an exception that a signal raises in a destructor, so the signal is repeated
+    until the block ends; and its own parser turns one into a ``SystemError``.
+    """
+    told = threading.Event()
+    ended = threading.Event()
 
     def stop(*_: object) -> NoReturn:
+        told.set()
         raise Terminated
 
+    def remind() -> None:
+        if minutes is not None and not told.wait(60 * minutes):
+            _thread.interrupt_main(signal.SIGTERM)
+        told.wait()
+        while not ended.wait(REMIND_SECONDS):
+            _thread.interrupt_main(signal.SIGTERM)
+
     before = signal.signal(signal.SIGTERM, stop)
-    timer = None
-    if minutes is not None:
-        timer = threading.Timer(60 * minutes, _thread.interrupt_main, [signal.SIGTERM])
-        timer.daemon = True
-        timer.start()
+    threading.Thread(target=remind, daemon=True).start()
     try:
         yield
+    except SystemError as error:
+        if not told.is_set():
+            raise
+        raise Terminated from error
     finally:
-        if timer is not None:
-            timer.cancel()
+        ended.set()
         signal.signal(signal.SIGTERM, before)
 
 

@@ -163,5 +163,6 @@ def _class_indices(labels: Sequence[int] | Tensor) -> list[int | None]:
         return [None if label is None else operator.index(label) for label in labels]
     except TypeError:
         raise HeatproofError(
-            f"labels must be class indices, from 0; got {join_limited(map(str, labels))}"
+            f"labels must be class indices, from 0, or names of classes; got "
+            f"{join_limited(map(str, labels))}. Write labels.long() for a tensor of whole numbers"
         ) from None

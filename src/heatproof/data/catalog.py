@@ -420,7 +420,12 @@ def check_size(data: Data, image: Tensor, model: Model) -> None:
     """
     if image.shape != model.image_shape:
         shape, takes = ("×".join(map(str, s)) for s in (image.shape, model.image_shape))
-        raise HeatproofError(f"{data.name} gives images of {shape}, but {model.name} takes {takes}")
+        height, width = image.shape[-2:]
+        size = height if height == width else (height, width)
+        raise HeatproofError(
+            f"{data.name} gives images of {shape}, but {model.name} takes {takes}. If the network "
+            f"takes images of that size, say so: hp.Model(net, size={size})"
+        )
 
 
 def _normalize(samples: Sequence[Sample], model: Model) -> Tensor:  # (B, C, H, W)

@@ -270,8 +270,8 @@ def _from_array(pixels: Tensor, name: str, mode: Mode, channels_last: bool) -> I
     if pixels.dtype != torch.uint8:
         kind = str(pixels.dtype).removeprefix("torch.")
         raise WrongImage(
-            f"{name} has pixels of type {kind}, whose range is not known; take uint8 from 0 to 255 "
-            "(image.astype(np.uint8), or image.to(torch.uint8)) or floats in [0, 1]"
+            f"{name} has pixels of type {kind}, whose range is not known; divide by the largest "
+            "value that a pixel can have, to get floats in [0, 1]: image / 65535 for 16 bits"
         )
     if pixels.ndim == 3 and pixels.shape[0] not in (1, 3, 4):
         return pixels.float() / 255  # channels of some other kind

@@ -182,11 +182,10 @@ def open_object(
     Raises:
         HeatproofError: If it cannot be used; the message says what to change.
     """
-    if isinstance(thing, tuple) and thing and _is_float_batch(thing[0]) and normalized is None:
-        return TensorData(*thing)
     if isinstance(thing, tuple):
         thing, labels = _pair(thing, labels)
-    if _is_float_batch(thing) and normalized is None and masks is None:
+    plain = normalized is None and masks is None and not _are_names(labels)
+    if _is_float_batch(thing) and plain:
         texts = None if ids is None else [_text(i) for i in ids]
         return TensorData(thing, labels, texts, *([] if name is None else [name]))
     source = _source_of(thing)
@@ -209,6 +208,11 @@ def _pair(pair: tuple[Any, ...], labels: Any) -> tuple[Any, Any]:
             "hp.load_data(images, labels=…, ids=…, masks=…)"
         )
     return pair
+
+
+def _are_names(labels: Any) -> bool:
+    """Return whether labels are names of classes instead of their indices."""
+    return isinstance(labels, list | tuple) and any(isinstance(label, str) for label in labels)
 
 
 def _is_float_batch(thing: object) -> bool:

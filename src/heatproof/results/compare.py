@@ -60,6 +60,11 @@ class RunComparison:
             if len(lines)
         ]
         text = f"{len(self.differences)} mean scores in both"
+        if not self.differences["n"].any():
+            return (
+                f"{', '.join([text, *alone])}; nothing can be compared, as the runs have no "
+                "sample in common (another seed, limit or data set chooses other images)"
+            )
         return (
             ", ".join([text, *alone])
             + f"; {len(self.significant)} differ significantly (b minus a)"

@@ -37,6 +37,8 @@ from heatproof.results import tables
 if TYPE_CHECKING:
     from heatproof.results.plots import Plots
 
+FEW = 10  # clusters, below which intervals are not reliable
+MOST_REASONS = 5  # methods without a score whose reason is shown
 JSON_SCHEMA = 1  # raised when a key of ``to_json`` changes its name or meaning
 
 
@@ -106,11 +108,30 @@ class Result:
     def caveats(self) -> list[str]:
         """What to know before the numbers are used, in sentences; empty if there is nothing.
 
-        Files that are damaged, so that their results are missing, and parts that were computed
-        with other versions, on other hardware or with another batch size than the rest.
+        Files that are damaged, so that their results are missing, parts that were computed with
+        other versions, on other hardware or with another batch size than the rest, too few samples
+        for intervals, and why methods have no score at all.
         """
         damage = [damage_text(self.store)] if self.store.damage else []
-        return damage + differences(self.store)
+        return [*damage, *differences(self.store), *self._few_samples, *self._unscored]
+
+    @property
+    def _few_samples(self) -> list[str]:
+        clusters = self._rows.loc[self._rows["status"] == "ok", "cluster"].nunique()
+        if not 0 < clusters < FEW:
+            return []
+        return [f"there are only {clusters} images, too few for reliable intervals and ranks"]
+
+    @property
+    def _unscored(self) -> list[str]:
+        """Why methods have no score under any setting, one sentence each."""
+        has_score = set(self._rows.loc[self._rows["status"] == "ok", "method"])
+        lost = self._rows[~self._rows["method"].isin(has_score)]
+        first = lost[lost["message"] != ""].drop_duplicates("method")
+        reasons = zip(first["method"], first["status"], first["message"], strict=True)
+        sentences = [f"{method} has no score ({status}): {why}" for method, status, why in reasons]
+        more = [f"{len(sentences) - MOST_REASONS} more methods have no score; see result.left_out"]
+        return sentences[:MOST_REASONS] + (more if len(sentences) > MOST_REASONS else [])
 
     @classmethod
     def load(cls, directory: str | Path) -> Result:

@@ -218,9 +218,17 @@ def grid(summary: pd.DataFrame, labels: Mapping[Key, str]) -> Grid:
         cell = Cell(row["mean"], row["low"], row["high"], row["rank"] == 1)
         cells.setdefault((row["model"], row["method"]), {})[key] = cell
     return Grid(
-        [(labels[key], PROTOCOLS[key[0]].cls.higher_is_better) for key in keys],
+        [
+            (_with_protocol(key, labels[key]), PROTOCOLS[key[0]].cls.higher_is_better)
+            for key in keys
+        ],
         [(*name, [of_method.get(key) for key in keys]) for name, of_method in cells.items()],
     )
+
+
+def _with_protocol(key: Key, label: str) -> str:
+    """Return a label that names the protocol, also where a run has but one."""
+    return label if label.startswith(key[0]) else f"{key[0]} · {label}"
 
 
 def to_markdown(table: Grid, digits: int, intervals: bool) -> str:
