@@ -138,6 +138,7 @@ def stopped_by_sigterm(minutes: float | None) -> Iterator[None]:
         raise Terminated from error
     finally:
         ended.set()
+        told.set()  # so that the thread ends
         signal.signal(signal.SIGTERM, before)
 
 
