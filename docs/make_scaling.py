@@ -1,6 +1,7 @@
 """Write the cost table of docs/scaling.md: what the papers' studies take at full scale.
 
-python docs/make_scaling.py docs/scaling.md
+python docs/make_scaling.py docs/scaling.md              all studies; takes a while
+python docs/make_scaling.py docs/scaling.md STUDY …      these; other lines stay as they are
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from heatproof.errors import HeatproofError
 SPEED = 1000  # forward passes per second that are assumed
 BYTES_PER_ROW = 10  # in Parquet files; 8 were measured in the run of quickstart
 IMAGES = {"imagenet": 50_000, "cifar10": 10_000, "cifar100": 10_000, "funnybirds": 500}
+HEAD = (
+    "| study | models | tasks | forward passes, millions | backward passes, millions | "
+    "GPU hours | rows, GB |",
+    "| --- | --- | --- | --- | --- | --- | --- |",
+)
 TABLE = re.compile("<!-- costs -->.*<!-- end of costs -->", re.DOTALL)
+LINE = re.compile(r"^(\| `(\w+/[\w/-]+)` \|.*)$", re.MULTILINE)
 
 
 def row(name: str, images: int) -> str | None:
@@ -42,23 +49,21 @@ def row(name: str, images: int) -> str | None:
 
 def main() -> None:
     page = Path(sys.argv[1])
-    studies = dict.fromkeys(
-        f"{figure.paper}/{figure.full}" for figure in figures().values() if figure.full
+    studies = list(
+        dict.fromkeys(
+            f"{figure.paper}/{figure.full}" for figure in figures().values() if figure.full
+        )
     )
-    lines = [
-        "<!-- costs -->",
-        "| study | models | tasks | forward passes, millions | backward passes, millions | "
-        "GPU hours | rows, GB |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for name in studies:
+    text = page.read_text(encoding="utf-8")
+    lines = {name: line for line, name in LINE.findall(text)}
+    for name in sys.argv[2:] or studies:
         line = row(name, IMAGES[name.split("/")[1]])
         print(line or f"{name} has a network of the user's own", flush=True)
-        lines += [line] if line else []
-    lines.append("<!-- end of costs -->")
-    text = page.read_text(encoding="utf-8")
-    assert TABLE.search(text), f"{page} has no place for the table"
-    page.write_text(TABLE.sub("\n".join(lines), text), encoding="utf-8")
+        if line:
+            lines[name] = line
+        ordered = [lines[study] for study in studies if study in lines]
+        table = "\n".join(["<!-- costs -->", *HEAD, *ordered, "<!-- end of costs -->"])
+        page.write_text(TABLE.sub(table, text), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -122,9 +122,7 @@ def test_the_run_has_every_kind_of_file(sound):
 def test_no_flipped_bit_goes_unnoticed(run, sound):
     chooser = random.Random(0)
     chosen = files(run)
-    noticed = 0
-    flips = 400
-    for i in range(flips):
+    for i in range(400):
         path = chosen[i % len(chosen)]
         original = path.read_bytes()
         flip(path, chooser.randrange(8 * len(original)))
@@ -134,8 +132,6 @@ def test_no_flipped_bit_goes_unnoticed(run, sound):
         if i % 8 == 0:
             assert is_noticed_or_harmless(run, sound) or is_read_later, path
         path.write_bytes(original)
-        noticed += 1
-    assert noticed == flips
 
 
 DAMAGE = {
@@ -186,9 +182,9 @@ def assert_same_rows(a: Store, b: Store) -> None:
 def test_a_lost_manifest_is_rebuilt_and_says_so(run, sound):
     first, second = sorted((run / "tasks").iterdir())
     first.unlink()
-    flip(second, 99)
+    flip(second, 2000)
     before = {p: p.stat().st_mtime_ns for p in (run / "rows").iterdir()}
-    with pytest.warns(UserWarning, match=rf"{second.name} \(it does not begin with a checksum\)"):
+    with pytest.warns(UserWarning, match=rf"{second.name} \(its checksum does not match\)"):
         evaluate(run)
     assert {p: p.stat().st_mtime_ns for p in (run / "rows").iterdir()} == before
     store = Store(run)
@@ -462,7 +458,7 @@ def test_a_directory_that_vanishes_is_named(tmp_path):
 
 
 KILLED = """
-import os, random, signal, sys, threading, time
+import os, signal, sys
 import test_integrity
 from heatproof import files
 write = files.os.fsync
@@ -473,9 +469,7 @@ def fsync(descriptor):
     if count[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 files.os.fsync = fsync
-for _ in range(200):
-    test_integrity.evaluate(sys.argv[1])
-    break
+test_integrity.evaluate(sys.argv[1])
 """
 
 
