@@ -49,7 +49,7 @@ def row(name: str, images: int) -> str | None:
 
 def main() -> None:
     page = Path(sys.argv[1])
-    studies = list(
+    with_full = [figure for figure in figures().values() if figure.full]
         dict.fromkeys(
             f"{figure.paper}/{figure.full}" for figure in figures().values() if figure.full
         )
