@@ -49,11 +49,8 @@ def row(name: str, images: int) -> str | None:
 
 def main() -> None:
     page = Path(sys.argv[1])
-    studies = list(
-        dict.fromkeys(
-            f"{figure.paper}/{figure.full}" for figure in figures().values() if figure.full
-        )
-    )
+    with_full = [figure for figure in figures().values() if figure.full]
+    studies = list(dict.fromkeys(f"{figure.paper}/{figure.full}" for figure in with_full))
     text = page.read_text(encoding="utf-8")
     lines = {name: line for line, name in LINE.findall(text)}
     for name in sys.argv[2:] or studies:
