@@ -267,11 +267,11 @@ def test_provenance_is_that_of_the_run_that_computed(run, monkeypatch):
     before = (run / "provenance.json").read_bytes()
     evaluate(run)
     assert (run / "provenance.json").read_bytes() == before
-    assert evaluate(run).caveats == []
+    assert not any("computed" in caveat for caveat in evaluate(run).caveats)
     monkeypatch.setattr(provenance, "_packages", lambda: {"torch": "1.0", "numpy": "2"})
     result = evaluate(run, [*METHODS, "ig(steps=2)"], batch_size=8)
     assert (run / "provenance.json").read_bytes() != before
-    (text,) = result.caveats
+    (text,) = (caveat for caveat in result.caveats if "computed" in caveat)
     assert "torch" in text and "1.0" in text and "batch size 8, 16" in text
     assert "were computed in different ways" in " ".join(repr(result).split())
     page = result.report().read_text()

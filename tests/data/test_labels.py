@@ -195,11 +195,13 @@ def test_splits_of_folders_and_invalid_data_are_refused(tmp_path):
             "or a data set",
         ):
             hp.load_data(wrong, network(2))
-    for wrong, listed in ((["ant", "bee"], "ant, bee"), (torch.tensor([0.5, 1.0]), "tensor")):
-        with pytest.raises(
-            HeatproofError, match=f"labels must be class indices, from 0; got {listed}"
-        ):
-            hp.evaluate(network(2), (torch.rand(2, 3, 8, 8), wrong), ["random"])
+    images = torch.rand(2, 3, 16, 16)
+    with pytest.raises(HeatproofError, match="or names of classes; got tensor"):
+        hp.evaluate(network(2), (images, torch.tensor([0.5, 1.0])), ["random"])
+    named = network(2, ["ant", "bee"])
+    assert hp.load_data((images, ["bee", "ant"]), named, limit=2).labels in ([1, 0], [0, 1])
+    with pytest.raises(HeatproofError, match="wasp"):
+        hp.evaluate(named, (images, ["ant", "wasp"]), ["random"])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="symbolic links need a privilege")
@@ -213,8 +215,8 @@ def test_links_are_followed_without_cycles(tmp_path):
     with pytest.warns(
         UserWarning, match="beside the folders of classes are images without a label: gone.png"
     ):
-        data = hp.load_data(f"folder:{tmp_path / 'root'}", network(1, ["cat"]))
-    batch = load_batch(data, range(2), network(1))
+        data = hp.load_data(f"folder:{tmp_path / 'root'}", network(2, ["cat", "dog"]))
+    batch = load_batch(data, range(2), network(2))
     assert (batch.ids, list(batch.unreadable)) == (["cat/a.png"], ["gone.png"])
 
 

@@ -65,6 +65,8 @@ def find_grid(module: nn.Module, shape: Sequence[int], image: Sequence[int]) -> 
     Returns:
         The grid; None if the activation has channels first, or no positions.
     """
+    if not shape:  # one number per image
+        return None
     last = shape[-1]
     normalized = {m.normalized_shape[-1] for m in module.modules() if isinstance(m, nn.LayerNorm)}
     normalized |= {m.num_features for m in module.modules() if isinstance(m, nn.BatchNorm1d)}
