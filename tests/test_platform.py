@@ -93,7 +93,8 @@ def test_every_module_is_imported_without_posix_modules():
 
 
 @pytest.mark.slow
-def test_a_run_and_a_forecast_work_without_posix_modules(tmp_path):
+def test_a_run_and_a_forecast_work_without_posix_modules(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEATPROOF_CACHE", str(tmp_path / "cache"))  # without earlier measurements
     out = run_without_posix(
         f"""
 import heatproof as hp
