@@ -602,11 +602,18 @@ def test_a_download_is_verified_and_cached(offline, monkeypatch):
         download.fetch(download.Source.at("https://there/net-00000000.pth"))
     with pytest.raises(HeatproofError, match="it ended after 3 of 5 bytes"):
         download.fetch(download.Source.at("https://there/net.pth"))
-    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    names = sorted(p.name for p in path.parent.iterdir())
+    assert names == [path.name, f"{path.name}.sha256"]
 
 
-def test_weights_in_the_torch_cache_are_used(offline, tmp_path):
+def test_weights_in_the_torch_cache_are_used_if_their_hash_is_right(offline, tmp_path, monkeypatch):
     file = tmp_path / "torch" / "hub" / "checkpoints" / "resnet_18-68b4160fff.pth"
     file.parent.mkdir(parents=True)
     torch.save(untrained(NETWORKS["bcos-resnet18"].module).state_dict(), file)
+    with (
+        pytest.warns(UserWarning, match="is not used, since it is damaged"),
+        pytest.raises(HeatproofError),
+    ):
+        load_model("bcos-resnet18")
+    monkeypatch.setattr(download, "known_hash", lambda path: "68b4160fff")
     assert load_model("bcos-resnet18").n_classes == 1000
