@@ -312,3 +312,15 @@ def test_attention_of_one_output_is_that_of_two(method):
     ours = hp.explain(binary, x, target, method)
     assert ours.abs().max() > 0
     torch.testing.assert_close(ours, hp.explain(twin, x, target, method), rtol=1e-4, atol=1e-6)
+
+
+def test_a_function_is_given_two_logits_of_one_output(binary):
+    def gradient(model, x, target):
+        x = x.clone().requires_grad_()
+        (found,) = torch.autograd.grad(model(x).gather(1, target[:, None]).sum(), x)
+        return x * found
+
+    x = binary.normalize(images())
+    target = torch.tensor([0, 1, 0, 1])
+    maps = hp.explain(binary, x, target, gradient)
+    torch.testing.assert_close(maps, hp.explain(binary, x, target, "ixg"))

@@ -30,6 +30,7 @@ from heatproof.methods.conventions import (
     signature_of,
 )
 from heatproof.models.guards import eval_mode, paused_observers, restored
+from heatproof.models.heads import TwoLogits
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
 from heatproof.userfile import source_hash
@@ -98,12 +99,15 @@ class Adapted:
 
     def _network(self, model: Model) -> nn.Module:
         own = self.convention.network(self.thing)
-        return own if isinstance(own, nn.Module) else model.root.module
+        if isinstance(own, nn.Module):
+            return own
+        module = model.root.module
+        return TwoLogits(module) if model.head == "binary" else module
 
     def _difference(self, model: Model, x: Tensor) -> str:
         """Return in what the network that is called differs from the one that is evaluated."""
         network = self._network(model)
-        if network is model.root.module and not model.view:
+        if network is model.root.module and not model.view and model.head != "binary":
             return ""
         with torch.no_grad():
             expected = model(x)

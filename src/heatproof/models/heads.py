@@ -89,3 +89,14 @@ class TwoClasses:
 
     def module_after(self, layer: int) -> nn.Module | None:
         return self.inner.module_after(layer)
+
+
+class TwoLogits(nn.Module):
+    """A network of one output per image as one of two logits, for methods that take a module."""
+
+    def __init__(self, network: nn.Module):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        return as_logits(self.network(x), "binary")
