@@ -168,7 +168,7 @@ MODEL = (3, 16, 16)
         (torch.rand(2, 16, 16), "return 3 channels"),
         (torch.rand(1, 3, 16, 16), r"a batch of one image; return image\[0\]"),
         (torch.rand(16), r"images are \(C, H, W\) or \(H, W, C\)"),
-        (torch.zeros(3, 16, 16, dtype=torch.int64), r"type int64.*image.to\(torch.uint8\)"),
+        (torch.zeros(3, 16, 16, dtype=torch.int64), r"type int64.*divide by the largest value"),
         (torch.full((3, 16, 16), torch.nan), "not finite"),
         (None, "NoneType, which is not an image"),
         (b"nothing", "cannot identify"),
