@@ -347,8 +347,8 @@ def image(rng: random.Random, folder: Path) -> Case:
 
 
 def _image_model() -> hp.Model:
-    net = nn.Sequential(nn.Conv2d(3, 1, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    return hp.Model(net, size=16, classes=["a"])
+    net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return hp.Model(net, size=16, classes=["a", "b"])
 
 
 KINDS: dict[str, Callable[[random.Random, Path], Case]] = {

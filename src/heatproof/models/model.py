@@ -520,6 +520,11 @@ def _check_preprocessing(
 
 
 def _check_classes(name: str, n_classes: int, classes: Sequence[str] | None) -> None:
+    if classes is not None and len(classes) == 1 and n_classes == 2:
+        raise HeatproofError(
+            f"{name} has one output, which stands for two classes; name both, such as "
+            f'classes=["not {classes[0]}", "{classes[0]}"]'
+        )
     if classes is not None and len(classes) != n_classes:
         raise HeatproofError(
             f"{name} returns {n_classes} logits, but {len(classes)} class names were given"
