@@ -36,7 +36,7 @@ def main(pip_audit: str, python: str) -> int:
         packages = json.loads(audit.stdout)["dependencies"]
     except (ValueError, KeyError):
         print(audit.stderr, file=sys.stderr)
-        print("pip-audit failed: is the advisory service (pypi.org) reachable?", file=sys.stderr)
+        print("pip-audit failed: is the advisory service reachable?", file=sys.stderr)
         return 2
     skipped = [package["name"] for package in packages if "skip_reason" in package]
     found = 0
@@ -51,7 +51,7 @@ def main(pip_audit: str, python: str) -> int:
     if skipped:
         print(
             f"not looked up: {', '.join(skipped[:8])}{' …' if len(skipped) > 8 else ''}. Is the "
-            "advisory service (pypi.org) reachable?",
+            "advisory service reachable?",
             file=sys.stderr,
         )
         return 2
