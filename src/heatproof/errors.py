@@ -55,6 +55,20 @@ def join_limited(names: Iterable[str], most: int = 5) -> str:
 
 
 MOST_NAMES = 60
+# What other libraries call things, by their letters and digits alone.
+LONG_NAMES = {
+    "integratedgradients": "ig",
+    "inputxgradient": "ixg",
+    "inputtimesgradient": "ixg",
+    "gradienttimesinput": "ixg",
+    "gradient": "saliency",
+    "vanillagradient": "saliency",
+    "layerwiserelevancepropagation": "lrp-composite",
+    "lrp": "lrp-composite",
+    "shap": "kernelshap",
+    "deepliftshap": "deepshap",
+    "attentionrollout": "rollout",
+}
 
 
 def unknown(kind: str, name: object, existing: Iterable[str], hint: str = "") -> HeatproofError:
@@ -73,6 +87,8 @@ def unknown(kind: str, name: object, existing: Iterable[str], hint: str = "") ->
     close = get_close_matches(name, names, n=3, cutoff=0.6)
     if not close:
         close = [by_letters[n] for n in get_close_matches(_letters(name), by_letters, 3, 0.6)]
+    if LONG_NAMES.get(_letters(name)) in names:
+        close = [LONG_NAMES[_letters(name)]]
     if close:
         suggestion = f"did you mean {', '.join(close)}?"
     else:

@@ -3,6 +3,7 @@
 import os
 import sys
 
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -188,7 +189,11 @@ def test_splits_of_folders_and_invalid_data_are_refused(tmp_path):
         HeatproofError, match="an image folder has no splits, so split=val has no meaning"
     ):
         hp.load_data(f"folder:{tmp_path}", network(2), split="val")
-    for wrong in (tmp_path, network(2), None):
+    with pytest.raises(HeatproofError, match=f'named with its kind: "folder:{tmp_path}"'):
+        hp.load_data(tmp_path, network(2))
+    with pytest.raises(HeatproofError, match="a DataFrame is not a data set; give its columns"):
+        hp.load_data(pd.DataFrame({"path": ["a.png"], "label": [0]}), network(2))
+    for wrong in (network(2), None):
         with pytest.raises(
             HeatproofError,
             match="data is a name, such as paperbirds:test or folder:/path/to/images, "

@@ -12,7 +12,7 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.methods import METHODS
+from heatproof.methods import METHODS, Expression
 from heatproof.methods.explain import MapError
 
 SIZE = 37  # no stride divides it
@@ -159,3 +159,11 @@ def test_methods_without_rules_for_transformers_suggest_others(name, instead):
         f".*{instead}.* works on any model",
     ):
         hp.explain(hp.load_model("paperbirds/vit"), torch.zeros(1, 3, 64, 64), 0, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "short"), [("integrated_gradients", "ig"), ("InputXGradient", "ixg")]
+)
+def test_the_names_of_other_libraries_are_known(name, short):
+    with pytest.raises(HeatproofError, match=rf"did you mean {short}\?"):
+        Expression.parse(name)

@@ -263,6 +263,14 @@ def _source_of(thing: Any) -> Source | None:
     """Return the source for an object, or None if it is none of the known kinds."""
     if isinstance(thing, DataLoader):
         return _from_loader(thing)
+    if isinstance(thing, os.PathLike) and os.path.isdir(thing):
+        raise HeatproofError(f'a folder of images is named with its kind: "folder:{thing}"')
+    if type(thing).__name__ == "DataFrame":
+        raise HeatproofError(
+            "a DataFrame is not a data set; give its columns: "
+            'hp.load_data(list(frame["path"]), labels=list(frame["label"])), or save it and name '
+            "it csv:list.csv"
+        )
     if type(thing).__module__.partition(".")[0] == "datasets":
         from heatproof.data.huggingface import from_datasets
 
