@@ -251,7 +251,9 @@ def test_maps_are_those_of_the_library(case, net, images):
         theirs = torch.as_tensor(reference(fresh, x.clone(), TARGET)).detach().float()
     theirs = theirs.sum(1) if theirs.ndim == 4 else theirs
     assert maps.shape == theirs.shape
-    assert (maps - theirs).abs().max() <= 1e-6 * theirs.abs().max()
+    # Some libraries compute image by image and scale maps to [0, 1]: their convolutions add in
+    # another order than ours, which single precision shows by a few units of 1e-6.
+    assert (maps - theirs).abs().max() <= 1e-5 * theirs.abs().max()
     assert theirs.flatten(1).std(1).min() > 0
     resized = hp.explain(model, x, TARGET, method, ids=IDS)
     torch.testing.assert_close(resized, resize(maps, 32, 32), rtol=0, atol=0)
