@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from heatproof.analysis import intervals
 from heatproof.analysis.intervals import (
     Estimate,
     bootstrap_means,
@@ -180,3 +181,20 @@ def test_an_interval_stays_within_the_range_of_the_protocol():
     line = summarize(frame({"a": values})).iloc[0]
     assert -1 <= line["low"] < line["mean"] < line["high"] <= 1
     assert Estimate.mean(np.array(values)).high > 1
+
+
+def test_many_samples_drawn_in_blocks_give_the_same_intervals(monkeypatch):
+    """Blocks are there for speed: mean and width are those of drawing samples one by one."""
+    values = np.random.default_rng(0).gamma(1.0, size=(3000, 3))  # skewed
+    clusters = np.arange(3000) // 2
+    for drawn_together in (None, clusters):
+        alone = bootstrap_means(values, 2000, 0, drawn_together)
+        monkeypatch.setattr(intervals, "BLOCKS", 500)
+        blocks = bootstrap_means(values, 2000, 0, drawn_together)
+        monkeypatch.undo()
+        one, other = (
+            np.diff(np.quantile(d, (0.025, 0.975), axis=0), axis=0) for d in (alone, blocks)
+        )
+        # 500 blocks estimate a standard error with an error of 1/sqrt(1000), of which this is four.
+        np.testing.assert_allclose(other, one, rtol=0.126)
+        np.testing.assert_allclose(blocks.mean(0), alone.mean(0), atol=2e-3)

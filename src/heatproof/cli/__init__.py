@@ -104,7 +104,7 @@ REMIND_SECONDS = 30.0  # enough to write what is computed
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was told to end, by SIGTERM or after its time."""
+    """The process has to end, because of SIGTERM or because its time is over."""
 
 
 @contextmanager
@@ -114,17 +114,17 @@ def stopped_by_sigterm(minutes: float | None) -> Iterator[None]:
     Python discards an exception that a signal raises in a destructor, so the signal is repeated
     until the block ends; and its own parser turns one into a ``SystemError``.
     """
-    told = threading.Event()
+    requested = threading.Event()
     ended = threading.Event()
 
     def stop(*_: object) -> NoReturn:
-        told.set()
+        requested.set()
         raise Terminated
 
     def remind() -> None:
-        if minutes is not None and not told.wait(60 * minutes):
+        if minutes is not None and not requested.wait(60 * minutes):
             _thread.interrupt_main(signal.SIGTERM)
-        told.wait()
+        requested.wait()
         while not ended.wait(REMIND_SECONDS):
             _thread.interrupt_main(signal.SIGTERM)
 
@@ -133,12 +133,12 @@ def stopped_by_sigterm(minutes: float | None) -> Iterator[None]:
     try:
         yield
     except SystemError as error:
-        if not told.is_set():
+        if not requested.is_set():
             raise
         raise Terminated from error
     finally:
         ended.set()
-        told.set()  # so that the thread ends
+        requested.set()  # so that the thread ends
         signal.signal(signal.SIGTERM, before)
 
 
