@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
+import yaml
 from PIL import Image
 
 import heatproof as hp
@@ -51,6 +52,7 @@ def first_channel(model, x, target):
 
 
 def slow(model, x, target):
+    print("slow", flush=True)
     for _ in range(30):
         time.sleep(0.05)
     return x[:, 0]
@@ -237,23 +239,22 @@ def test_a_worker_with_other_versions_or_another_disk_is_refused(
     hp.run(spec, tmp_path / "run", engine="dask", address=address)
 
 
-def test_an_interrupted_task_writes_what_it_has_computed(code, tmp_path, address, monkeypatch):
-    """Ctrl-C reaches the main thread; workers then stop within the task."""
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="the system has no signals to send")
+def test_an_interrupted_task_writes_what_it_has_computed(code, tmp_path, machine, interruptible):
+    """Ctrl-C reaches the client; workers then stop within the task."""
     out = tmp_path / "run"
     spec = spec_of(["ixg", "file:net.py:slow"], data={"name": "paperbirds", "limit": 64})
-    monkeypatch.setattr(worker_side, "WATCH_SECONDS", 0.1)
-
-    def interrupt() -> None:
-        wait_until(worker_side.is_computing)
-        time.sleep(1.0)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        hp.run(spec, out, engine="dask", address=address)
-    thread.join()
-    assert not worker_side.is_computing()
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    machine.start(workers=1)
+    command = [sys.executable, "-m", "heatproof", "run", tmp_path / "spec.yaml", "-o", out]
+    command += ["--engine", "dask", "--address", machine.address]
+    client = subprocess.Popen(command, stderr=subprocess.PIPE)
+    wait_until(lambda: "slow" in (machine.root / "host0" / "log").read_text().split())
+    client.send_signal(signal.SIGINT)
+    _, errors = client.communicate(timeout=120)
+    assert client.returncode == 130
+    assert "interrupted; what is computed is kept" in errors.decode()
     assert not list(out.glob("rows/*"))
     assert list(out.glob("parts/*/*.safetensors"))
     assert_same(hp.run(spec, tmp_path / "local"), hp.run(spec, out))

@@ -345,7 +345,9 @@ def slow(model, x, target, *, rng):
         (signal.SIGINT, 130, "interrupted; what is computed is kept"),
     ],
 )
-def test_a_stopped_run_keeps_what_it_has_and_says_how_to_go_on(tmp_path, spec, stop, code, line):
+def test_a_stopped_run_keeps_what_it_has_and_says_how_to_go_on(
+    tmp_path, spec, interruptible, stop, code, line
+):
     (tmp_path / "own.py").write_text(SLOW)
     spec.write_text(
         yaml.safe_dump({**SPEC, "methods": ["ixg", f"file:{tmp_path}/own.py:slow", "edges"]})

@@ -116,17 +116,28 @@ def stopped_by_sigterm(minutes: float | None) -> Iterator[None]:
     """
     requested = threading.Event()
     ended = threading.Event()
+    sending = threading.Lock()
 
-    def stop(*_: object) -> NoReturn:
+    def stop(*_: object) -> None:
         requested.set()
-        raise Terminated
+        if not ended.is_set():
+            raise Terminated
+
+    def send() -> None:
+        with sending:  # so that no signal is sent once the handler is gone
+            if ended.is_set():
+                return
+            if hasattr(signal, "pthread_kill"):  # it also wakes a thread that sleeps
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+            else:
+                _thread.interrupt_main(signal.SIGTERM)
 
     def remind() -> None:
         if minutes is not None and not requested.wait(60 * minutes):
-            _thread.interrupt_main(signal.SIGTERM)
+            send()
         requested.wait()
         while not ended.wait(REMIND_SECONDS):
-            _thread.interrupt_main(signal.SIGTERM)
+            send()
 
     before = signal.signal(signal.SIGTERM, stop)
     threading.Thread(target=remind, daemon=True).start()
@@ -139,7 +150,8 @@ def stopped_by_sigterm(minutes: float | None) -> Iterator[None]:
     finally:
         ended.set()
         requested.set()  # so that the thread ends
-        signal.signal(signal.SIGTERM, before)
+        with sending:
+            signal.signal(signal.SIGTERM, before)
 
 
 def keep_memory() -> None:
