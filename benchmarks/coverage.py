@@ -28,7 +28,9 @@ from heatproof.analysis.compare import gap
 from heatproof.analysis.distinctness import Trio, distinct, random_halves
 from heatproof.analysis.intervals import Estimate, bootstrap_means, rank_bounds
 from heatproof.analysis.intervals import rank as rank_of
+from heatproof.analysis.significance import paired_tests
 from heatproof.analysis.soundness import at_levels, points
+from heatproof.analysis.tables import ScoreTable
 from heatproof.analysis.tradeoff import tradeoff
 from heatproof.protocols import make_protocol
 from heatproof.protocols.soundness import Soundness
@@ -135,6 +137,28 @@ def draw_tables(
     seed = int(rng.integers(2**31))
     draws = np.stack([bootstrap_means(table, RESAMPLES, seed) for table in tables])
     return tables.mean(1), draws
+
+
+def no_false_difference(shape: str, clusters: int, size: int, equal: int) -> Scenario:
+    """Ten methods, some with the same mean: whether no two of these are said to differ."""
+    shift = 0.5 * np.maximum(np.arange(10) - equal + 1, 0)
+    labels = np.repeat(np.arange(clusters), size).astype(object)
+    names = [str(i) for i in range(10)]
+
+    def simulate(rng: np.random.Generator) -> list[Outcome]:
+        shared = rng.standard_normal((clusters, 1, 1)) + 0.5 * rng.standard_normal(
+            (clusters, 1, 10)
+        )
+        noise = rng.standard_normal((clusters, size, 10))
+        values = scores(shape, (shared + noise).reshape(-1, 10)) + shift
+        table = ScoreTable(np.arange(len(values)), names, values, labels)
+        found = paired_tests(table, True, np.zeros((1, 10)))
+        same = np.isin(found.methods, names[:equal])
+        wrong = found.different[np.ix_(same, same)].any()
+        return [(Estimate(0.0, 0.0, 0.0), float(wrong))]
+
+    name = f"{shape}, {equal} of 10 equal, {clusters} × {size}"
+    return Scenario(name, simulate)
 
 
 def rank_interval(step: float, samples: int) -> Scenario:
@@ -307,6 +331,16 @@ KINDS = [
     Kind("paired difference", True, [difference(n) for n in (16, 64)], 600),
     Kind("proportion", True, [proportion(p, n) for p in (0.5, 0.9) for n in (40, 128)], 2000),
     Kind("change of a proportion", True, [change(0.8, 0.6, 64), change(0.95, 0.9, 128)], 2000),
+    Kind(
+        "no false difference",
+        False,
+        [
+            no_false_difference(shape, clusters, size, equal)
+            for shape in SHAPES
+            for clusters, size, equal in ((16, 1, 10), (64, 1, 10), (64, 1, 5), (16, 4, 10))
+        ],
+        1000,
+    ),
     Kind("rank", False, [rank_interval(s, n) for s in (0.01, 0.05, 0.2) for n in (32, 128)]),
     Kind("mean rank", False, [mean_rank(s, 0.03, 4, n) for s in (0.02, 0.1) for n in (32, 128)]),
     Kind(

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import ttest_rel
 
 import heatproof as hp
 from heatproof.errors import HeatproofError
@@ -72,6 +73,25 @@ def test_the_difference_of_a_method_and_itself_is_zero(result):
         result.difference("ixgg", "random")
     with pytest.raises(HeatproofError, match="unknown model"):
         result.difference("ixg", "random", model="third")
+
+
+def test_all_pairs_are_tested_with_scipys_p_values(result):
+    lines = result.pairs(model="net/first", protocol="sds")
+    assert len(lines) == 3 * 10
+    for _, group in lines.groupby(["setting", "baseline"]):
+        rows = result.scores[result.scores["model"] == "net/first"]
+        for column in ("protocol", "setting", "baseline"):
+            rows = rows[rows[column] == group[column].iloc[0]]
+        scores = rows.pivot(index="sample", columns="method", values="value")
+        chosen = zip(group["better"], group["other"], strict=True)
+        p = np.array([ttest_rel(scores[a], scores[b], nan_policy="omit").pvalue for a, b in chosen])
+        order = np.argsort(p)
+        expected = np.maximum.accumulate(p[order] * np.arange(10, 0, -1)).clip(max=1)
+        np.testing.assert_allclose(group["p"].to_numpy()[order], expected, atol=0.005)
+    assert (lines["ahead"] >= 0).all()
+    assert (lines["significant"] == (lines["p"] < 0.05)).all()
+    with pytest.raises(HeatproofError, match="unknown protocol"):
+        result.pairs(protocol="sdss")
 
 
 def test_frames_and_csv_hold_the_summary_or_all_scores(result, tmp_path):

@@ -24,6 +24,7 @@ from heatproof.analysis.intervals import (
     summarize,
 )
 from heatproof.analysis.ranks import ranked_layers
+from heatproof.analysis.significance import pair_lines, pairs_of_methods
 from heatproof.bench.integrity import damage_text
 from heatproof.bench.layout import IMAGES, TaskFacts, TensorKey
 from heatproof.bench.origins import differences
@@ -206,12 +207,30 @@ class Result:
         for method in (a, b):
             if method not in plan.methods:
                 raise unknown("method", method, plan.methods)
-        rows = self.scores[self.scores["method"].isin([a, b])]
-        for column, name in (("model", model), ("protocol", protocol)):
-            if name is not None and name not in set(rows[column]):
-                raise unknown(column, name, rows[column])
-            rows = rows if name is None else rows[rows[column] == name]
-        return method_differences(rows, a, b, self._draws)
+        rows = _chosen(self.scores, model, protocol)
+        return method_differences(rows[rows["method"].isin([a, b])], a, b, self._draws)
+
+    def pairs(self, *, model: str | None = None, protocol: str | None = None) -> pd.DataFrame:
+        """Test all pairs of methods, and say how many images would tell them apart.
+
+        Args:
+            model: A model; by default all.
+            protocol: A protocol; by default all.
+
+        Returns:
+            One line per model, protocol, setting, baseline and pair of methods, the better one
+            first: ``better``, ``other``, ``ahead`` (the mean paired difference, in the direction of
+            better), ``p`` (of a paired t-test, by Holm's procedure adjusted for all pairs of the
+            setting), ``significant`` (``p`` below 0.05), ``n`` (images or grids that both methods
+            have a score for), ``needed`` (how many would show a difference as large in four of five
+            data sets) and ``detectable`` (the difference that ``n`` of them would show).
+
+        Raises:
+            HeatproofError: If there is no such model or protocol.
+        """
+        rows = _chosen(self._rows, model, protocol)
+        layers = ranked_layers(self._rows, self.store.plan().methods)
+        return pair_lines(pairs_of_methods(rows, aggregate_draws=self._draws, layers=layers))
 
     @property
     def plot(self) -> Plots:
@@ -476,3 +495,16 @@ class Result:
         lock = shutil.ignore_patterns(self.store.paths.lock.name)
         shutil.copytree(self.store.root, target, dirs_exist_ok=True, ignore=lock)
         return target
+
+
+def _chosen(rows: pd.DataFrame, model: str | None, protocol: str | None) -> pd.DataFrame:
+    """Return the rows of a model and a protocol.
+
+    Raises:
+        HeatproofError: If there is no such model or protocol.
+    """
+    for column, name in (("model", model), ("protocol", protocol)):
+        if name is not None and name not in set(rows[column]):
+            raise unknown(column, name, dict.fromkeys(rows[column]))
+        rows = rows if name is None else rows[rows[column] == name]
+    return rows
