@@ -1,12 +1,17 @@
 """Two results beside each other."""
 
+import json
+
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from click.testing import CliRunner
 
 import heatproof as hp
 from heatproof.cli import main
 from heatproof.errors import HeatproofError
+from heatproof.results.compare import RunComparison
 
 from .conftest import METHODS, PROTOCOLS, network, part_of, photos
 from .test_result import plain_interval
@@ -100,3 +105,64 @@ def test_two_runs_are_compared_in_the_terminal(result, other):
     assert "weights of net/first" in shown.output
     refused = CliRunner().invoke(main, ["compare", roots[0], "nowhere"])
     assert refused.exit_code == 2
+
+
+def lines_of(*lines: tuple) -> RunComparison:
+    columns = ["model", "protocol", "setting", "baseline", "method", "a", "b"]
+    columns += ["difference", "low", "high", "n"]
+    empty = pd.DataFrame(columns=columns[:5])
+    return RunComparison(pd.DataFrame(lines, columns=columns), empty, empty, empty)
+
+
+def test_worse_follows_the_direction_of_the_protocol_and_needs_certainty():
+    found = lines_of(
+        ("net", "sds", "", "zero", "ixg", 0.5, 0.4, -0.1, -0.15, -0.05, 9),
+        ("net", "sds", "", "blur", "ixg", 0.5, 0.4, -0.1, -0.25, 0.05, 9),
+        ("net", "deletion", "", "zero", "ixg", 0.5, 0.4, -0.1, -0.15, -0.05, 9),
+        ("net", "deletion", "", "blur", "gradcam", 0.5, 0.6, 0.1, 0.05, 0.15, 9),
+    )
+    assert list(found.worse("all", 0.02).index) == [0, 3]
+    assert list(found.worse("ixg", 0.02).index) == [0]
+    assert not len(found.worse("all", 0.2))
+    with pytest.raises(HeatproofError, match="did you mean ixg"):
+        found.worse("ixgg", 0)
+
+
+def test_a_comparison_is_written_as_json(result, other, tmp_path):
+    found = hp.compare(result, other)
+    text = found.to_json(tmp_path / "found.json")
+    content = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert content == json.loads(text) and "NaN" not in text
+    assert len(content["differences"]) == len(found.differences)
+    assert content["differences"][0]["n"] == found.differences["n"].iloc[0]
+    assert {line["what"] for line in content["changes"]} == set(found.changes["what"])
+
+
+def gradient(model, x, target):
+    x = x.detach().requires_grad_()
+    score = model(x).gather(1, target[:, None]).sum()
+    return x * torch.autograd.grad(score, x)[0]
+
+
+def negative(model, x, target):
+    return -gradient(model, x, target)
+
+
+def test_a_run_that_is_worse_fails_in_the_terminal(models, tmp_path):
+    roots = [tmp_path / "a", tmp_path / "b"]
+    for method, out in zip((gradient, negative), roots, strict=True):
+        hp.evaluate(models[0], photos(), [("mine", method)], ["sds"], out=out)
+
+    def code(first, second, *options) -> tuple[int, str]:
+        command = ["compare", str(first), str(second), *options]
+        shown = CliRunner().invoke(main, command, catch_exceptions=False)
+        return shown.exit_code, " ".join(shown.output.split())
+
+    assert code(*roots, "--fail-if-worse", "mine:0.02")[0] == 4
+    assert "worse than allowed: mine" in code(*roots, "--fail-if-worse", "all:0.02")[1]
+    assert code(*roots[::-1], "--fail-if-worse", "all:0.02")[0] == 0
+    assert code(*roots)[0] == 0
+    for wrong in ("mine", "mine:", ":0.1", "mine:-1", "mine:nan", "mine:much"):
+        exit_code, text = code(*roots, "--fail-if-worse", wrong)
+        assert exit_code == 2 and "such as gradcam:0.02" in text
+    assert code(roots[0], "published:hesse2024/table6", "--fail-if-worse", "all:0")[0] == 2

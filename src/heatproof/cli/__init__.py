@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import ctypes
 import inspect
+import math
 import signal
 import sys
 import threading
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 USAGE_ERROR = 2  # exit codes
 METHOD_FAILED = 3
+WORSE = 4
 INTERRUPTED = 130
 
 
@@ -486,7 +488,18 @@ def study(name: str, copy: Path | None) -> None:
 @main.command("compare", **command)
 @click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("other")
-def compare_(run: Path, other: str) -> None:
+@click.option(
+    "--fail-if-worse",
+    "limits",
+    metavar="METHOD:AMOUNT",
+    multiple=True,
+    help="End with code 4 if a method (or any of all) scores significantly worse in OTHER, by more "
+    "than this amount.",
+)
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write as JSON."
+)
+def compare_(run: Path, other: str, limits: tuple[str, ...], json_file: Path | None) -> None:
     """Set a run beside another run, or beside the published numbers of a paper.
 
     Two runs are compared over the samples that both have, in pairs: the second
@@ -499,24 +512,52 @@ def compare_(run: Path, other: str) -> None:
 
     Examples:
       heatproof compare runs/before runs/after
+      heatproof compare runs/main runs/branch --fail-if-worse gradcam:0.02
+      heatproof compare runs/main runs/branch --fail-if-worse all:0.05
       heatproof compare runs/hesse2024/ranking published:hesse2024/table6
       heatproof compare runs/li2024/distinctness published:li2024/table1
     """
+    import pandas as pd
+
     from heatproof.analysis.published import PREFIX, compare_published, published_table
     from heatproof.api import compare
     from heatproof.bench.store import Store
-    from heatproof.cli.results import print_comparison, print_run_comparison
+    from heatproof.cli.results import print_comparison, print_run_comparison, print_worse
 
     if other.startswith(PREFIX):
+        if limits or json_file:
+            raise HeatproofError("--fail-if-worse and --json are for two runs")
         store = Store(run)
         print_comparison(compare_published(store, published_table(other)), store)
     elif Path(other).is_dir():
-        print_run_comparison(compare(run, other))
+        allowed = [_limit(text) for text in limits]
+        comparison = compare(run, other)
+        worse = pd.concat([comparison.worse(*limit) for limit in allowed]) if allowed else None
+        if json_file is not None:
+            comparison.to_json(json_file)
+        print_run_comparison(comparison)
+        if worse is not None and print_worse(worse.drop_duplicates()):
+            sys.exit(WORSE)
     else:
         raise HeatproofError(
             f'"{other}" is neither a run directory nor a published table, which is named like '
             f"{PREFIX}hesse2024/table6"
         )
+
+
+def _limit(text: str) -> tuple[str, float]:
+    """Read a method and by how much it may be worse."""
+    method, _, amount = text.rpartition(":")
+    try:
+        tolerance = float(amount)
+    except ValueError:
+        tolerance = -1.0
+    if not method or not 0 <= tolerance < math.inf:
+        raise HeatproofError(
+            f'--fail-if-worse "{text}" does not name a method and an amount, such as '
+            "gradcam:0.02 or all:0.05"
+        )
+    return method, tolerance
 
 
 @main.command("list", **command)

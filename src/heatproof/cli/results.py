@@ -306,6 +306,17 @@ def print_run_comparison(comparison: RunComparison) -> None:
             print_plain(f"only in {name}: {len(lines)} scores, of {join_limited(methods)}")
 
 
+def print_worse(lines: pd.DataFrame) -> bool:
+    """Print which scores are worse by more than allowed, and return whether there are any."""
+    for line in lines.to_dict("records"):
+        where = ", ".join(filter(None, (line["protocol"], line["setting"], line["baseline"])))
+        print_plain(
+            f"worse than allowed: {line['method']} on {line['model']} ({where}): {line['a']:.3f} → "
+            f"{line['b']:.3f}, {line['difference']:+.3f} ({line['low']:+.3f} … {line['high']:+.3f})"
+        )
+    return bool(len(lines))
+
+
 def print_trained(trained: Trained) -> None:
     """Print accuracy and part drops of a trained network, and how a spec refers to it."""
     if trained.metrics is None:

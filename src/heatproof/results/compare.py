@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -15,11 +17,13 @@ from heatproof.analysis.compare import run_differences
 from heatproof.analysis.intervals import GROUP
 from heatproof.bench.layout import IMAGES, ModelView, Provenance
 from heatproof.bench.store import Store
-from heatproof.errors import HeatproofError, join_limited
-from heatproof.results.result import Result
+from heatproof.errors import HeatproofError, join_limited, unknown
+from heatproof.protocols import PROTOCOLS
+from heatproof.results.result import JSON_SCHEMA, Result
 from heatproof.results.tables import WIDTH, html_table
 
 MOST_LINES = 20  # of a repr
+EVERY_METHOD = "all"
 NOT_A_CHANGE = ("started",)  # keys of the provenance that differ between any two runs
 
 
@@ -51,6 +55,43 @@ class RunComparison:
         """The differences whose 95 % interval does not contain zero."""
         return self.differences[(self.differences["low"] > 0) | (self.differences["high"] < 0)]
 
+    def worse(self, method: str, tolerance: float) -> pd.DataFrame:
+        """Return where the second result is worse than the first, for sure and by enough.
+
+        Args:
+            method: A method, or ``all``.
+            tolerance: A score may be worse by this much, in units of the protocol's score.
+
+        Returns:
+            The lines of `differences` whose mean is worse by more than the tolerance, and whose
+            95 % interval does not contain zero.
+
+        Raises:
+            HeatproofError: If the results do not share the method.
+        """
+        lines = self.significant
+        if method != EVERY_METHOD:
+            if method not in set(self.differences["method"]):
+                raise unknown("method", method, dict.fromkeys(self.differences["method"]))
+            lines = lines[lines["method"] == method]
+        signs = [1 if PROTOCOLS[p].cls.higher_is_better else -1 for p in lines["protocol"]]
+        return lines[-lines["difference"] * np.array(signs, dtype=float) > tolerance]
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Return everything as JSON, and write it to a file if one is named.
+
+        The keys are ``schema`` (1; raised when a key changes) and the attributes of this class,
+        each a list of objects. What is not a number is null.
+        """
+        content: dict[str, Any] = {"schema": JSON_SCHEMA}
+        for name in ("differences", "changes", "only_in_a", "only_in_b"):
+            lines = getattr(self, name).astype(object)
+            content[name] = lines.where(lines.notna(), None).to_dict("records")
+        text = json.dumps(content, ensure_ascii=False, indent=1, default=str)
+        if path is not None:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        return text
+
     @property
     def summary(self) -> str:
         """How many scores were compared, and how many differ significantly, as a sentence."""
@@ -62,8 +103,8 @@ class RunComparison:
         text = f"{len(self.differences)} mean scores in both"
         if not self.differences["n"].any():
             return (
-                f"{', '.join([text, *alone])}; nothing can be compared, as the runs have no "
-                "sample in common (another seed, limit or data set chooses other images)"
+                f"{', '.join([text, *alone])}; nothing can be compared, as no sample has a "
+                "score in both (another seed, limit or data set chooses other images)"
             )
         return (
             ", ".join([text, *alone])
