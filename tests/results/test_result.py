@@ -94,6 +94,14 @@ def test_all_pairs_are_tested_with_scipys_p_values(result):
         result.pairs(protocol="sdss")
 
 
+def test_the_variance_of_ranks_is_split_over_methods_and_choices(result):
+    lines = result.variance()
+    names = ["method", "transform", "model", "protocol", "setting", "baseline", "rest"]
+    assert lines["between"].tolist() == names
+    assert lines["share"].sum() == pytest.approx(1)
+    assert ((lines["low"] <= lines["share"]) & (lines["share"] <= lines["high"])).all()
+
+
 def test_frames_and_csv_hold_the_summary_or_all_scores(result, tmp_path):
     pd.testing.assert_frame_equal(result.to_frame(), result.summary())
     assert len(result.to_frame(samples=True)) == len(result.scores)

@@ -455,7 +455,7 @@ def _least_correlation(ranks: np.ndarray) -> np.ndarray:
 
 def rank_spread(ranks: np.ndarray) -> np.ndarray:  # (..., K rankings, M methods) -> (...,)
     """Compute the standard deviation of each method's rank over rankings, averaged over methods."""
-    return _average_ranks(ranks).std(-2).mean(-1)
+    return average_ranks(ranks).std(-2).mean(-1)
 
 
 def flipped_pairs(ranks: np.ndarray) -> np.ndarray:  # (..., K, M) -> (...,)
@@ -477,7 +477,7 @@ def kendall_w(ranks: np.ndarray) -> np.ndarray:  # (..., K, M) -> (...,)
     It is nan if all methods are tied in every ranking.
     """
     rankings, methods = ranks.shape[-2:]
-    average = _average_ranks(ranks)
+    average = average_ranks(ranks)
     sums = average.sum(-2)
     apart = ((sums - sums.mean(-1, keepdims=True)) ** 2).sum(-1)
     deviations = ((average - (methods + 1) / 2) ** 2).sum(-1)
@@ -500,17 +500,17 @@ def rank_correlation(
     Returns:
         The correlation; nan if a column is constant or has missing values.
     """
-    ranks = _average_ranks(np.stack([a, b]))
+    ranks = average_ranks(np.stack([a, b]))
     if _mean_correlation(ranks) < 0:  # columns that disagree are one column and another reversed
         value, low, high = rank_correlation(a, -b, drawn_a, -drawn_b)
         return Estimate(-value, -high, -low)
-    drawn = _average_ranks(np.stack([drawn_a, drawn_b], 1))
+    drawn = average_ranks(np.stack([drawn_a, drawn_b], 1))
     return measure_agreement(_mean_correlation, ranks, drawn)
 
 
 def _standardized(ranks: np.ndarray) -> np.ndarray:  # (..., M) -> same
     """Return average ranks with mean 0 and norm 1; nan if they are constant or one is missing."""
-    again = _average_ranks(ranks)
+    again = average_ranks(ranks)
     centred = again - again.mean(-1, keepdims=True)
     norm = np.sqrt((centred**2).sum(-1, keepdims=True))
     return np.divide(centred, norm, out=np.full_like(centred, np.nan), where=norm > 0)
@@ -520,7 +520,7 @@ def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.clip((a * b).sum(-1), -1, 1)
 
 
-def _average_ranks(values: np.ndarray) -> np.ndarray:
+def average_ranks(values: np.ndarray) -> np.ndarray:
     """Rank values along the last axis; equal ones get their mean rank, and nan stays nan."""
     from scipy.stats import rankdata  # takes a second to import
 

@@ -25,6 +25,7 @@ from heatproof.analysis.intervals import (
 )
 from heatproof.analysis.ranks import ranked_layers
 from heatproof.analysis.significance import pair_lines, pairs_of_methods
+from heatproof.analysis.variance import split_variance
 from heatproof.bench.integrity import damage_text
 from heatproof.bench.layout import IMAGES, TaskFacts, TensorKey
 from heatproof.bench.origins import differences
@@ -231,6 +232,21 @@ class Result:
         rows = _chosen(self._rows, model, protocol)
         layers = ranked_layers(self._rows, self.store.plan().methods)
         return pair_lines(pairs_of_methods(rows, aggregate_draws=self._draws, layers=layers))
+
+    def variance(self) -> pd.DataFrame:
+        """Split the variance of ranks over methods and choices: which choice moves the ranking?
+
+        Returns:
+            One line per part: ``between``, which is ``method`` (without transforms), ``transform``,
+            ``model``, ``protocol``, ``setting``, ``baseline`` or ``rest``; its ``share`` of the
+            variance, and ``low`` and ``high`` (95 % interval). Controls are left out. There are no
+            lines for fewer than two settings or three methods, and where methods are ranked within
+            layers.
+        """
+        run = self._run
+        found = split_variance(run.standings, run.methods, run.controls(list(run.methods)))
+        lines = [(name, *share) for name, share in (found.shares.items() if found else ())]
+        return pd.DataFrame(lines, columns=["between", "share", "low", "high"])
 
     @property
     def plot(self) -> Plots:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Agreement, Key, Standings, agreement
+from heatproof.analysis.variance import Shares, split_variance
 from heatproof.report import charts
 from heatproof.report.charts import Line
 from heatproof.report.run_data import Run
@@ -82,6 +83,7 @@ class Content:
     baselines: list[Comparison]
     controls: list[str]
     twins: list[Twins]
+    variance: Shares | None
 
 
 @section(
@@ -105,6 +107,7 @@ def content(run: Run, site: Site) -> Content:
         baselines=[c for c in comparisons if c.factor == BASELINE and c.agreement],
         controls=run.controls(list(run.methods)),
         twins=[twins for standing in run.standings for twins in _twins(run, standing)],
+        variance=split_variance(run.standings, run.methods, run.controls(list(run.methods))),
     )
 
 
