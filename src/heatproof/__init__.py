@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from heatproof.api import evaluate as evaluate
     from heatproof.api import explain as explain
     from heatproof.api import finetune as finetune
+    from heatproof.api import leaderboard as leaderboard
     from heatproof.api import load_data as load_data
     from heatproof.api import load_model as load_model
     from heatproof.api import merge as merge

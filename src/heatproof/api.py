@@ -5,7 +5,8 @@
 * ``explain``: maps of one method; ``MapNotes``: what it says about single maps.
 * ``named``: a method with a name and arguments of your own.
 * ``evaluate``, ``run``, ``Result``: scores of many methods, from Python or from a spec.
-* ``compare``, ``merge``: two results beside each other, and one result of several.
+* ``compare``, ``merge``, ``leaderboard``: two results beside each other, one result of several, and
+  one table over several.
 * ``method``, ``transform``, ``baseline``, ``protocol``, ``data``, ``section``: decorators that
   register extensions of your own; ``Protocol``, ``EvalBatch`` and ``Scores`` are for protocols.
 * ``finetune``, ``FineTuned``: fine-tune a model on images with deleted patches.
@@ -28,6 +29,7 @@ from heatproof.protocols import EvalBatch, Protocol, Scores, protocol
 from heatproof.report.sections import section
 from heatproof.results import Result
 from heatproof.results.compare import compare
+from heatproof.results.leaderboard import leaderboard
 from heatproof.results.merge import merge
 from heatproof.training.finetune import FineTuned, finetune
 
@@ -48,6 +50,7 @@ __all__ = [
     "evaluate",
     "explain",
     "finetune",
+    "leaderboard",
     "load_data",
     "load_model",
     "merge",

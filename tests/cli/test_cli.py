@@ -54,7 +54,19 @@ def spec(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "plan", "report", "validate", "study", "compare", "list", "explain", "train"]
+    "command",
+    [
+        "run",
+        "plan",
+        "report",
+        "validate",
+        "study",
+        "compare",
+        "leaderboard",
+        "list",
+        "explain",
+        "train",
+    ],
 )
 def test_help_has_examples(command):
     assert f"heatproof {command} " in call(command, "--help")

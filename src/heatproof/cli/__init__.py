@@ -545,6 +545,40 @@ def compare_(run: Path, other: str, limits: tuple[str, ...], json_file: Path | N
         )
 
 
+@main.command("leaderboard", **command)
+@click.argument(
+    "runs", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False)
+)
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write as JSON."
+)
+@click.option(
+    "--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="Write as CSV."
+)
+def leaderboard_(runs: tuple[Path, ...], json_file: Path | None, csv_file: Path | None) -> None:
+    """Rank the methods of several runs, models and people.
+
+    RUNS are run directories, or directories that contain some. Scores are in
+    one table only if they are of the same version of a protocol, with the same
+    settings, on the same samples. Entries that share a letter do not differ
+    significantly.
+
+    Examples:
+      heatproof leaderboard runs
+      heatproof leaderboard runs/mine runs/theirs --csv board.csv
+    """
+    from heatproof.api import leaderboard
+    from heatproof.cli.results import print_leaderboard
+    from heatproof.text import without_formulas
+
+    board = leaderboard(runs)
+    if json_file is not None:
+        board.to_json(json_file)
+    if csv_file is not None:
+        without_formulas(board.to_frame()).to_csv(csv_file, index=False)
+    print_leaderboard(board)
+
+
 def _limit(text: str) -> tuple[str, float]:
     """Read a method and by how much it may be worse."""
     method, _, amount = text.rpartition(":")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from heatproof.analysis.published import Comparison
     from heatproof.bench.store import Store
     from heatproof.results.compare import RunComparison
+    from heatproof.results.leaderboard import Leaderboard
     from heatproof.training.by_name import Trained
     from heatproof.training.finetune import Epoch, FineTuned
 
@@ -304,6 +305,31 @@ def print_run_comparison(comparison: RunComparison) -> None:
         methods = dict.fromkeys(lines["method"])
         if methods:
             print_plain(f"only in {name}: {len(lines)} scores, of {join_limited(methods)}")
+
+
+def print_leaderboard(leaderboard: Leaderboard) -> None:
+    """Print the tables of a leaderboard, and why there are several."""
+    for board in leaderboard.boards:
+        print_plain(board.title)
+        varying = [name for name in ("model", "run") if board.lines[name].nunique() > 1]
+        same = [name for name in ("model", "run") if name not in varying]
+        if same:
+            print_plain(", ".join(f"{name} {board.lines[name].iloc[0]}" for name in same))
+        columns = {"": "right", "method": "left", **dict.fromkeys(varying, "left")}
+        columns |= {"mean": "right", "95 % interval": "right", "ties": "left"}
+        table = make_table(columns)
+        for line in board.lines.to_dict("records"):
+            known = not pd.isna(line["low"])
+            table.add_row(
+                str(line["place"]),
+                *(escape(line[name]) for name in ("method", *varying)),
+                f"{line['mean']:.3f}",
+                f"{line['low']:.3f} … {line['high']:.3f}" if known else NONE,
+                line["ties"],
+            )
+        console.print(table)
+    for note in leaderboard.notes:
+        print_plain(note)
 
 
 def print_worse(lines: pd.DataFrame) -> bool:

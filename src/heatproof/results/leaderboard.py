@@ -1,0 +1,246 @@
+"""One table over runs, models and people, with only what can be compared in one table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from heatproof.analysis.intervals import (
+    GROUP,
+    RESAMPLES,
+    Estimate,
+    bootstrap_means,
+    insert_draws,
+    range_of,
+)
+from heatproof.analysis.significance import paired_tests
+from heatproof.analysis.tables import score_table
+from heatproof.bench.layout import ProtocolFacts, is_run
+from heatproof.errors import HeatproofError, join_limited
+from heatproof.results.result import JSON_SCHEMA, Result
+from heatproof.results.tables import WIDTH, html_table
+
+COLUMNS = ["place", "method", "model", "run", "mean", "low", "high", "ties", "n"]
+MOST_LINES = 30  # of a table in a repr
+
+
+@dataclass(frozen=True)
+class Board:
+    """Scores of one protocol on the same samples.
+
+    Attributes:
+        protocol: What is on record about the protocol.
+        samples: Ids of the samples that all entries have been evaluated on.
+        lines: One line per run, model and method, best first: ``place``, ``method``, ``model``,
+            ``run``, ``mean`` with its 95 % interval ``low`` to ``high``, ``ties`` (entries that
+            share a letter do not differ significantly) and ``n``, the samples with a score.
+    """
+
+    protocol: ProtocolFacts
+    samples: frozenset[str]
+    lines: pd.DataFrame
+
+    @property
+    def title(self) -> str:
+        """The protocol with its version and settings, and the number of samples."""
+        facts = self.protocol
+        settings = ", ".join(filter(None, (facts.setting, facts.baseline and f"{facts.baseline}")))
+        better = "higher" if facts.higher_is_better else "lower"
+        return (
+            f"{facts.id} version {facts.version} ({settings}), {len(self.samples)} samples; "
+            f"{better} is better"
+        )
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """Tables over several runs; what cannot be compared is in different ones.
+
+    Attributes:
+        boards: The tables.
+        notes: Why a protocol has several tables.
+    """
+
+    boards: list[Board]
+    notes: list[str]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return all tables as one frame, with the protocol, its version and the samples."""
+        frames = [
+            board.lines.assign(
+                protocol=board.protocol.id,
+                version=board.protocol.version,
+                setting=board.protocol.setting,
+                baseline=board.protocol.baseline,
+                samples=len(board.samples),
+                table=number,
+            )
+            for number, board in enumerate(self.boards, 1)
+        ]
+        return pd.concat(frames, ignore_index=True)
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Return everything as JSON, and write it to a file if one is named.
+
+        The keys are ``schema`` (1; raised when a key changes), ``notes`` and ``lines``, a list of
+        objects with the columns of ``to_frame``. What is not a number is null.
+        """
+        lines = self.to_frame().astype(object)
+        content: dict[str, Any] = {"schema": JSON_SCHEMA, "notes": self.notes}
+        content["lines"] = lines.where(lines.notna(), None).to_dict("records")
+        text = json.dumps(content, ensure_ascii=False, indent=1, default=str)
+        if path is not None:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        return text
+
+    def __repr__(self) -> str:
+        lines = []
+        for board in self.boards:
+            lines.append(board.title[:WIDTH])
+            for line in board.lines.head(MOST_LINES).to_dict("records"):
+                name = f"{line['method']} · {line['model']} · {line['run']}"
+                name = name if len(name) <= 56 else name[:55] + "…"
+                place = "–" if pd.isna(line["place"]) else f"{line['place']:.0f}"
+                interval = f"({line['low']:.3f} … {line['high']:.3f})"
+                text = f"{place:>4}  {name:<56}  {line['mean']:.3f}  {interval}"
+                lines.append(f"{text}  {line['ties']}"[:WIDTH].rstrip())
+            if len(board.lines) > MOST_LINES:
+                lines.append(f"      and {len(board.lines) - MOST_LINES} more")
+            lines.append("")
+        return "\n".join([*lines, *self.notes]).rstrip()
+
+    def _repr_html_(self) -> str:
+        return html_table(self.to_frame()[[*COLUMNS, "protocol", "setting", "baseline"]])
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """The scores of one protocol, model and run."""
+
+    run: str
+    model: str
+    protocol: ProtocolFacts
+    rows: pd.DataFrame
+    draws: dict[str, np.ndarray]  # of methods whose score is aggregated
+
+    @property
+    def samples(self) -> frozenset[str]:
+        evaluated = self.rows.loc[self.rows["status"] != "skipped", "sample"]
+        return frozenset(str(sample) for sample in evaluated.unique())
+
+
+def leaderboard(runs: Sequence[Result | str | Path]) -> Leaderboard:
+    """Set the scores of several runs in tables.
+
+    Scores are in one table if they are of the same version of a protocol with the same settings
+    and baseline, on the same samples. Others are in tables of their own, with a note.
+
+    Args:
+        runs: Results, run directories, or directories that contain run directories.
+
+    Returns:
+        The tables, in the order of the runs.
+
+    Raises:
+        HeatproofError: If there is no run, or no score.
+    """
+    results = [result for run in runs for result in _results(run)]
+    if not results:
+        raise HeatproofError(f"there is no run in {join_limited(str(run) for run in runs)}")
+    names = _names([result.store.root for result in results])
+    groups: dict[tuple[str, frozenset[str]], list[_Entry]] = {}
+    for name, result in zip(names, results, strict=True):
+        for entry in _entries(name, result):
+            groups.setdefault((entry.protocol.canonical, entry.samples), []).append(entry)
+    boards = [_board(entries, samples) for (_, samples), entries in groups.items()]
+    boards = [board for board in boards if len(board.lines)]
+    if not boards:
+        raise HeatproofError(f"the runs {join_limited(names)} have no scores")
+    return Leaderboard(boards, list(_notes(groups)))
+
+
+def _results(run: Result | str | Path) -> Iterator[Result]:
+    """Yield a result, or those of all runs below a directory."""
+    if isinstance(run, Result):
+        yield run
+        return
+    root = Path(run)
+    if not root.is_dir():
+        raise HeatproofError(f"{root} is not a directory")
+    found = [root] if is_run(root) else sorted(p.parent for p in root.rglob("plan.json"))
+    for directory in found:
+        if is_run(directory):
+            yield Result.load(directory)
+
+
+def _names(roots: Sequence[Path]) -> list[str]:
+    """Return the shortest end of each path that no other path has."""
+    parts = [root.absolute().parts for root in roots]
+    names = []
+    for own in parts:
+        lengths = range(1, len(own) + 1)
+        others = [other for other in parts if other != own]
+        alone = (n for n in lengths if all(other[-n:] != own[-n:] for other in others))
+        names.append("/".join(own[-next(alone, len(own)) :]))
+    return names
+
+
+def _entries(name: str, result: Result) -> Iterator[_Entry]:
+    protocols = {facts.key: facts for facts in result.store.plan().protocols}
+    for key, rows in result._rows.groupby(GROUP, sort=False, observed=True):
+        model, protocol, setting, baseline = (str(part) for part in key)
+        draws = {k[-1]: drawn for k, drawn in result._draws.items() if k[:-1] == key}
+        yield _Entry(name, model, protocols[protocol, setting, baseline], rows, draws)
+
+
+def _board(entries: Sequence[_Entry], samples: frozenset[str]) -> Board:
+    """Rank the methods of several runs and models on the same samples."""
+    protocol = entries[0].protocol
+    labels: dict[str, tuple[str, str, str]] = {}
+    frames = []
+    draws: dict[tuple[str, ...], np.ndarray] = {}
+    for number, entry in enumerate(entries):
+        methods = [str(method) for method in entry.rows["method"].unique()]
+        named = {method: f"{number} {method}" for method in methods}
+        labels |= {label: (method, entry.model, entry.run) for method, label in named.items()}
+        columns = entry.rows[["sample", "cluster", "value"]].astype({"sample": str, "cluster": str})
+        frames.append(columns.assign(method=entry.rows["method"].astype(str).map(named)))
+        draws |= {("", named[method]): drawn for method, drawn in entry.draws.items()}
+    table = score_table(pd.concat(frames, ignore_index=True))
+    drawn = bootstrap_means(table.values, RESAMPLES, 0, table.clusters, range_of(protocol.id))
+    insert_draws(drawn, table.methods, ("",), draws)
+    aggregated = [label for _, label in draws]
+    tests = paired_tests(table, protocol.higher_is_better, drawn, aggregated)
+    letters = dict(zip(tests.methods, tests.letters, strict=True))
+    lines = []
+    for place, label in enumerate(tests.methods, 1):
+        i = table.methods.index(label)
+        estimate = Estimate.of(table.means[i], drawn[:, i])
+        n = int(np.isfinite(table.values[:, i]).sum())
+        lines.append((place, *labels[label], *estimate, letters[label], n))
+    return Board(protocol, samples, pd.DataFrame(lines, columns=COLUMNS))
+
+
+def _notes(groups: dict[tuple[str, frozenset[str]], list[_Entry]]) -> Iterator[str]:
+    """Say which scores of the same protocol and settings are not in one table, and why."""
+    by_setting: dict[tuple[str, str, str], list[list[_Entry]]] = {}
+    for entries in groups.values():
+        by_setting.setdefault(entries[0].protocol.key, []).append(entries)
+    for (name, setting, baseline), tables in by_setting.items():
+        if len(tables) < 2:
+            continue
+        versions = {entries[0].protocol.version for entries in tables}
+        reason = "they have other samples" if len(versions) == 1 else "versions or samples differ"
+        where = "; ".join(
+            f"{join_limited(dict.fromkeys(e.run for e in entries))} "
+            f"({len(entries[0].samples)} samples)"
+            for entries in tables
+        )
+        settings = ", ".join(filter(None, (setting, baseline)))
+        yield f"{name} ({settings}) has {len(tables)} tables, as {reason}: {where}"
