@@ -545,6 +545,41 @@ def compare_(run: Path, other: str, limits: tuple[str, ...], json_file: Path | N
         )
 
 
+@main.command("figure", **command)
+@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("name", type=click.Choice(["ranking", "curves", "stability", "cost", "maps"]))
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="[default: NAME.pdf]"
+)
+@click.option("--model", help="A model; by default all.")
+@click.option("--protocol", help="A protocol; by default all.")
+@click.option("--sample", help="The sample of maps; by default the first that has any.")
+def figure_(
+    run: Path,
+    name: str,
+    out: Path | None,
+    model: str | None,
+    protocol: str | None,
+    sample: str | None,
+) -> None:
+    """Draw a figure of a run for a paper: PDF, SVG or PNG, by the name of the file.
+
+    The numbers of the figure are written beside it, as CSV. This needs
+    pip install "heatproof[plot]".
+
+    Examples:
+      heatproof figure runs/quickstart ranking -o ranking.pdf
+      heatproof figure runs/quickstart curves --protocol deletion -o deletion.svg
+      heatproof figure runs/quickstart maps --sample test_0003 -o maps.png
+    """
+    from heatproof.results.figures import write_figure
+
+    options = {"model": model, "protocol": protocol, "sample": sample}
+    chosen = {key: value for key, value in options.items() if value is not None}
+    for path in write_figure(run, name, out or Path(f"{name}.pdf"), chosen):
+        echo(str(path))
+
+
 @main.command("leaderboard", **command)
 @click.argument(
     "runs", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +35,9 @@ MOST_NAME = 28  # characters of a method's name
 GREY = "#8a8a90"
 DASHES = ("solid", "dashed", "dotted", "dashdot")  # of the methods of one family
 MARKERS = "osD^vPX*"
+
+
+DATA_OF = ("ranking", "stability", "curves", "cost")  # figures whose numbers are a table
 
 
 class Panel(NamedTuple):
@@ -289,6 +292,50 @@ class Plots:
             _finish(ax, name)
         self._explain_colours(figure)
         return figure
+
+    def data(
+        self, figure: str, *, model: str | None = None, protocol: str | None = None
+    ) -> pd.DataFrame:
+        """Return the numbers of a figure, for a table or another program.
+
+        Args:
+            figure: ``ranking``, ``stability``, ``curves`` or ``cost``.
+            model: A model; by default all.
+            protocol: A protocol; by default all.
+
+        Returns:
+            For a ranking and stability the lines of ``summary``; for curves one line per point,
+            with ``x``, ``mean`` and its 95 % interval; for cost the milliseconds per map.
+
+        Raises:
+            HeatproofError: If there is no such figure or name.
+        """
+        if figure not in DATA_OF:
+            raise unknown("figure", figure, DATA_OF)
+        if figure == "cost":
+            models = self._models(model)
+            times = self._run.milliseconds.items()
+            lines = [(of, method, t) for (of, method), t in times if of in models and t > 0]
+            return pd.DataFrame(lines, columns=["model", "method", "milliseconds"])
+        panels = self._panels(model, protocol, limit=False)
+        if figure != "curves":
+            summary = self._result.summary()
+            parts = [_select(summary, panel.model, panel.facts.key) for panel in panels]
+            return pd.concat(parts, ignore_index=True)
+        points = [line for panel in panels for line in self._points(panel)]
+        names = ["model", "protocol", "setting", "baseline", "method", "x", "mean", "low", "high"]
+        return pd.DataFrame(points, columns=names)
+
+    def _points(self, panel: Panel) -> Iterator[tuple[Any, ...]]:
+        """Yield the points of the curves of a panel."""
+        curves = metric_curves(self._run.store, self._run.rows, panel.model, panel.facts)
+        for method, of_method in curves.items():
+            low: Sequence[float] | np.ndarray = [np.nan] * len(of_method.xy)
+            high = low
+            if isinstance(of_method, MetricCurves):
+                low, high = _band(of_method.values)
+            for (x, y), *ends in zip(of_method.xy, low, high, strict=True):
+                yield (panel.model, *panel.facts.key, method, x, y, *ends)
 
     def _panels(self, model: str | None, protocol: str | None, limit: bool = True) -> list[Panel]:
         """Return the models and settings that are asked for and have scores."""
