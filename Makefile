@@ -4,8 +4,8 @@
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # make models       docs/models.md: the networks of the papers
 # make engines      a small run on two Dask workers, compared with a local one bit for bit
-# make soak         the coverage of every interval on simulated data, and many random and hostile
-#                   inputs (about twenty minutes)
+# make soak         the coverage of every interval on simulated data, 100,000 random and hostile
+#                   inputs, and 50 runs that are killed and continued (about an hour)
 # make audit        sbom.json, a list of what is installed, and the advisories known about it
 # make weights      the fine-tuned weights that ship, anew: about half an hour on two cores
 # make truth        docs/img/known-truth-*.svg: soundness and completeness where the truth is known
@@ -34,7 +34,8 @@ engines: .venv/installed-dev
 
 soak: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/coverage.py
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --cases 5000
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --cases 15000
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/kills.py --kills 50
 
 audit: .venv/installed .audit/installed
 	.audit/bin/cyclonedx-py environment --pyproject pyproject.toml --of JSON -o sbom.json $(BIN)/python

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from heatproof.analysis import significance
 from heatproof.analysis.significance import (
     clustered_t_test,
     first_fractions,
@@ -132,6 +133,20 @@ def test_how_many_images_it_takes():
     assert found.detectable(0, 1) == pytest.approx(2.8016 * np.sqrt(2 / 4000), rel=0.1)
     same = np.ones((5, 2))
     assert paired_tests(table_of(same), True, draws_of(same)).needed(0, 1) == np.inf
+
+
+def test_tables_of_many_samples_give_the_same_tests(monkeypatch):
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(300, 1)) + rng.normal(size=(300, 5)) + np.array([0, 0, 0.1, 0.2, 0.3])
+    values[7, 4] = np.nan
+    table = table_of(values, np.array([f"c{i // 3}" for i in range(300)], dtype=object))
+    draws = draws_of(np.nan_to_num(values))
+    slow = paired_tests(table, False, draws)
+    monkeypatch.setattr(significance, "MANY", 0)
+    fast = paired_tests(table, False, draws)
+    assert fast.methods == slow.methods
+    for name in ("gaps", "errors", "p", "adjusted", "counts"):
+        np.testing.assert_allclose(getattr(fast, name), getattr(slow, name), rtol=1e-9)
 
 
 def test_the_lines_of_a_run():

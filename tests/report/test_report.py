@@ -136,6 +136,7 @@ def test_the_tables_show_the_numbers_of_the_summary(full: hp.Result, page: Path)
             layer,
             mean,
             interval,
+            ties,
             n,
             undefined,
             failed,
@@ -155,6 +156,7 @@ def test_the_tables_show_the_numbers_of_the_summary(full: hp.Result, page: Path)
             assert ranks == (
                 f"{line['rank_low']:.0f} to {line['rank_high']:.0f}" if scored else "–"
             )
+            assert re.fullmatch("[a-z]+" if scored else "–", ties)
             assert [int(v) for v in (n, undefined, failed, not_applicable)] == list(
                 line[["n", "undefined", "failed", "n/a"]]
             )

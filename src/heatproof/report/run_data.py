@@ -22,6 +22,7 @@ from heatproof.analysis.intervals import (
     summarize,
 )
 from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, standings
+from heatproof.analysis.significance import PairedTests, pairs_of_methods
 from heatproof.bench.layout import (
     CHANNEL_PEAKS,
     IMAGES,
@@ -213,6 +214,18 @@ class Run:
             return []
         return standings(
             self.rows, aggregate_draws=self._aggregate_draws, layers=self.ranked_layers
+        )
+
+    def pairs_of(self, standing: Standings) -> dict[tuple[str, ...], PairedTests]:
+        """Return the tests of all pairs of methods of standings, which may be those at one layer.
+
+        They are by model, protocol, setting and baseline.
+        """
+        of_model = self.rows["model"] == standing.model
+        chosen = of_model & self.rows["method"].isin(standing.methods)
+        layers = None if standing.layer else self.ranked_layers
+        return pairs_of_methods(
+            self.rows[chosen], aggregate_draws=self._aggregate_draws, layers=layers
         )
 
     @cached_property

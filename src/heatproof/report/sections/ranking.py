@@ -11,6 +11,7 @@ import pandas as pd
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
+from heatproof.analysis.significance import PairedTests
 from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Mark, interval
@@ -35,6 +36,22 @@ class OverallRow(NamedTuple):
     means: list[float]  # per setting
 
 
+class BestTwo(NamedTuple):
+    """What it takes to tell the best two methods apart that look at the model."""
+
+    first: str
+    second: str
+    significant: bool
+    needed: float  # images or grids for one test that finds the difference in 80 % of data sets
+    available: int  # images or grids that there are
+    detectable: float
+
+    @property
+    def alike(self) -> bool:
+        """Whether their scores are the same on every image, as far as three digits show."""
+        return self.detectable < 0.0005
+
+
 @dataclass(frozen=True)
 class Panel:
     """A setting."""
@@ -44,6 +61,7 @@ class Panel:
     rows: list[dict[str, Any]]  # lines of the summary, best first
     protocol: ProtocolFacts
     counts: SampleCounts
+    best_two: BestTwo | None
 
 
 @dataclass(frozen=True)
@@ -134,12 +152,22 @@ def _axis(run: Run, protocol: str) -> Axis:
 
 def _ranking(run: Run, site: Site, standing: Standings, axes: dict[str, Axis]) -> Ranking:
     summary = run.summary_of(standing)
-    panels = [_panel(run, site, standing, summary, key, axes[key[0]]) for key in standing.settings]
+    pairs = run.pairs_of(standing)
+    panels = [
+        _panel(run, site, standing, summary, key, axes[key[0]], pairs[(standing.model, *key)])
+        for key in standing.settings
+    ]
     return Ranking(standing.layer, panels, _overall(run, standing))
 
 
 def _panel(
-    run: Run, site: Site, standing: Standings, summary: pd.DataFrame, key: Key, axis: Axis
+    run: Run,
+    site: Site,
+    standing: Standings,
+    summary: pd.DataFrame,
+    key: Key,
+    axis: Axis,
+    pairs: PairedTests,
 ) -> Panel:
     name, setting, baseline = key
     where = f"{standing.model} at layer {standing.layer}" if standing.layer else standing.model
@@ -154,6 +182,7 @@ def _panel(
     ordered = summary.sort_values("rank", kind="stable", na_position="last")
     for record in ordered.to_dict("records"):
         line = {str(column): value for column, value in record.items()}
+        line |= _ties(pairs, line["method"])
         rows.append(line)
         marks.append(
             Mark(
@@ -170,7 +199,31 @@ def _panel(
     protocol = run.protocols[key]
     room = ROOM.get(len(standing.settings), 196)
     figure = site.figure(charts.ranking(marks, axis, protocol.random_score, title, room))
-    return Panel(run.setting_labels[key], figure, rows, protocol, counts)
+    return Panel(run.setting_labels[key], figure, rows, protocol, counts, _best_two(run, pairs))
+
+
+def _ties(pairs: PairedTests, method: str) -> dict[str, Any]:
+    """Return the letters of a method, and how often it is the best in bootstrap draws."""
+    if method not in pairs.methods:
+        return {"ties": "", "first": math.nan}
+    i = pairs.methods.index(method)
+    return {"ties": pairs.letters[i], "first": float(pairs.first[i])}
+
+
+def _best_two(run: Run, pairs: PairedTests) -> BestTwo | None:
+    """Compare the best two methods that are not controls; None if there is no test of them."""
+    real = [i for i, method in enumerate(pairs.methods) if not run.is_control(method)]
+    if len(real) < 2 or not math.isfinite(pairs.p[real[0], real[1]]):
+        return None
+    i, j = real[:2]
+    return BestTwo(
+        pairs.methods[i],
+        pairs.methods[j],
+        bool(pairs.different[i, j]),
+        pairs.needed(i, j),
+        int(pairs.counts[i, j]),
+        pairs.detectable(i, j),
+    )
 
 
 def _unscored(line: dict[str, Any]) -> str:
