@@ -35,14 +35,21 @@ ITERATIVE = frozenset({"extremal", "iba"})  # each of their steps has few images
 def method_cost(expression: Expression, model: Model) -> tuple[int, int] | None:
     """Return forward and backward passes per image of a method, by itself; None if unknown.
 
-    The cost depends on the size of the layer. Those of all layers take one pass, and are kept.
+    The cost may depend on the size of the layer. Those of all layers take one pass, and are kept.
     """
+    return expression.cost_at(lambda: _layer_shape(model, expression.layer))
+
+
+def _layer_shape(model: Model, layer: str) -> tuple[int, ...]:
+    """Return the shape of one image's activation."""
+    number = model.layer_index(layer)
+    if number == 0:
+        return tuple(model.image_shape)
     if model not in _shapes:
         _shapes[model] = _layer_shapes(model)
-    layer = model.layer_index(expression.layer)
-    if layer not in _shapes[model]:
-        _shapes[model][layer] = model.shape(expression.layer)
-    return expression.cost_at(_shapes[model][layer])
+    if number not in _shapes[model]:
+        _shapes[model][number] = model.shape(layer)
+    return _shapes[model][number]
 
 
 def _layer_shapes(model: Model) -> dict[int, tuple[int, ...]]:

@@ -114,6 +114,7 @@ def task_cost(task: Task) -> tuple[int, int]:
 
 Basis = Literal["runs", "measured", "estimated"]
 SAMPLE = 2  # images in one pass of an estimate
+WARM = 0.2  # seconds of a call beside which what the first call does once is little
 BASES: dict[Basis, str] = {
     "runs": "from earlier runs on this machine, usually within 30 %",
     "measured": "from full batches that were timed now, usually within 50 %",
@@ -168,7 +169,9 @@ def forecast(plan: Plan, measure: bool = False) -> Forecast:
         else:
             network = f"{task.model.module}{task.model.size}"
             if network not in timed:
-                timed[network] = _seconds_per_image(task.model, SAMPLE)
+                timed[network] = _seconds_per_image(
+                    task.model, min(SAMPLE, plan.rows_per_pass(task))
+                )
             forward, backward = timed[network]
             bases.add("estimated")
         seconds[subject] = cost.forwards * forward + cost.backwards * backward
@@ -244,8 +247,12 @@ def _seconds_per_image(model: Model, batch_size: int) -> tuple[float, float]:
 
 
 def _timed(call: Callable[..., object], *arguments: object) -> float:
-    """Return the seconds of a call, after another one to warm up."""
+    """Return the seconds of a call, or of a second one where the first may be mostly warm-up."""
+    begin = time.perf_counter()
     call(*arguments)
+    first = time.perf_counter() - begin
+    if first > WARM:
+        return first
     begin = time.perf_counter()
     call(*arguments)
     return time.perf_counter() - begin

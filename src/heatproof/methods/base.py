@@ -334,6 +334,30 @@ def noisy(id: str, base: str, *, paper: str, version: int = 1, **settings: Any) 
     METHODS.add(entry, entry)
 
 
+class _CostArguments(Mapping[str, Any]):
+    """The arguments of a method and the size of its layer, which is found only if it is read."""
+
+    def __init__(self, arguments: Mapping[str, Any], shape: Callable[[], Sequence[int]]):
+        self._arguments = arguments
+        self._shape = shape
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in _LAYER_SIZES:
+            return self._arguments[name]
+        channels, *sides = self._shape()
+        height, width = sides if len(sides) == 2 else (1, 1)
+        return {"channels": channels, "height": height, "side": width}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._arguments, *_LAYER_SIZES)))
+
+    def __len__(self) -> int:
+        return len({*self._arguments, *_LAYER_SIZES})
+
+
+_LAYER_SIZES = ("channels", "height", "side")  # in one image's activation; side is its width
+
+
 def _cost_function(
     cost: Cost | tuple[int, int] | None, needs: tuple[str, ...], builtin: bool
 ) -> Cost | None:
@@ -488,26 +512,27 @@ class Expression:
 
         For a method that goes through channels, they are per channel.
         """
-        return self._cost(1, 224, 224)
+        return self.cost_at(lambda: (1, 224, 224))
 
     def cost_on(self, model: Model) -> tuple[int, int] | None:
         """Return forward and backward passes per image of a model, by itself; None if unknown."""
-        tail = model.tail(self.layer)
-        activation = tail.channels_first(tail.passes.zero_activation())
-        return self.cost_at(activation.shape[1:])
 
-    def cost_at(self, shape: Sequence[int]) -> tuple[int, int] | None:
-        """Return the same for the shape of one image's activation, (channels, height, width)."""
-        channels, *sides = shape
-        height, width = sides if len(sides) == 2 else (1, 1)
-        return self._cost(channels, height, width)
+        def shape() -> Sequence[int]:
+            tail = model.tail(self.layer)
+            return tail.channels_first(tail.passes.zero_activation()).shape[1:]
 
-    def _cost(self, channels: int, height: int, width: int) -> tuple[int, int] | None:
+        return self.cost_at(shape)
+
+    def cost_at(self, shape: Callable[[], Sequence[int]]) -> tuple[int, int] | None:
+        """Return the same for an activation.
+
+        Args:
+            shape: Returns the shape of one image's activation, (channels, height, width). It may
+                take a pass, so it is called only if the cost depends on it.
+        """
         if self.entry.cost is None:
             return None
-        forwards, backwards = self.entry.cost(
-            {**self.arguments, "channels": channels, "height": height, "side": width}
-        )
+        forwards, backwards = self.entry.cost(_CostArguments(self.arguments, shape))
         copies = self.noise.n if self.noise else 1
         return copies * forwards, copies * backwards
 
