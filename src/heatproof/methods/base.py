@@ -58,12 +58,20 @@ _PASSED = frozenset(
         "image",
         "silhouette",
         "notes",
+        "checkpoint",
         "prepared",
         "baseline_prepared",
     )
 )
 
 
+PER_CALL = "images_per_call"  # an option of every method of a user's own
+_IMAGES_PER_CALL = inspect.Parameter(
+    PER_CALL,
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[int, Field(ge=1)] | None,
+)
 NoiseUnit = Literal["range", "image", "absolute"]
 
 
@@ -166,7 +174,9 @@ class MethodEntry:
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The parameters that an expression can set."""
         reduce = inspect.Parameter("reduce", inspect.Parameter.KEYWORD_ONLY, default=self.reduce)
-        return options(self.function, *_PASSED) | {"reduce": reduce} | self._noise_parameters()
+        own = options(self.function, *_PASSED)
+        per_call = {} if self.source is None else {PER_CALL: _IMAGES_PER_CALL}
+        return per_call | own | {"reduce": reduce} | self._noise_parameters()
 
     def takes(self, name: str) -> bool:
         """Return whether its function has a parameter of that name, such as ``batch``."""
@@ -266,6 +276,7 @@ def method(
     Random numbers come from ``rng``. Keyword arguments of these names are passed to the function:
     ``batch`` (a ``LayerBatch``: gradients that methods share), ``image`` (the images themselves),
     ``silhouette``, ``notes`` (a ``MapNotes``: what a reader must know about single maps),
+    ``checkpoint`` (a ``Checkpoint``: the state of an optimisation that takes minutes),
     ``prepared`` (what ``prepare`` returned) and ``baseline_prepared`` (what the baseline named by
     its option ``baseline`` has prepared, or None). All others are the method's own options, with
     defaults.
@@ -441,7 +452,8 @@ def named(name: str, method: Any, /, **options: Any) -> Named:
     Args:
         name: The name, which may be any text that no method of the library has.
         method: An expression, a function, or an object of another library.
-        **options: Arguments of the method, such as those of Captum's ``attribute``.
+        **options: Arguments of the method, such as those of Captum's ``attribute``. For a method of
+            your own, ``images_per_call`` says how many images it is given at a time.
 
     Returns:
         A method for ``evaluate`` and ``explain``. The pair ``(name, method)`` does the same.
@@ -555,6 +567,11 @@ class Expression:
         """Whether one gradient at its layer is all it needs, so that a backward can be shared."""
         return self.entry.takes("batch") and self.cost == (0, 1) and self.noise is None
 
+    @property
+    def images_per_call(self) -> int | None:
+        """How many images a user's method is given at a time; None: as many as a batch has."""
+        return self.arguments.get(PER_CALL)
+
     def at(self, layer: str) -> Expression:
         """Return the expression at another layer; a name is followed by the layer."""
         head, *tail = self.calls
@@ -627,6 +644,8 @@ class Expression:
         call = Call(entry.id, call.args, call.kwargs)
         calls = (call, *tail)
         arguments = call.bind(entry.parameters, "method")
+        if arguments.get(PER_CALL, 1) is None:
+            del arguments[PER_CALL]
         if not isinstance(arguments["reduce"], str) or arguments["reduce"] not in REDUCTIONS:
             raise unknown("reduction", arguments["reduce"], REDUCTIONS)
         label = call_label(call, arguments, entry.parameters) + (
@@ -752,9 +771,10 @@ def _resolve(method: Any) -> tuple[MethodEntry, Mapping[str, Any]]:
     entry = METHODS.registered(method.method)
     if entry is not None:
         return replace(entry, id=method.name), method.options
-    entry = _entry_of(method.method, method.name, method.options)
-    if isinstance(entry.function, Adapted):
-        return entry, {}  # it has its options
+    own = {key: value for key, value in method.options.items() if key != PER_CALL}
+    entry = _entry_of(method.method, method.name, own)
+    if isinstance(entry.function, Adapted):  # it has its options
+        return entry, {key: value for key, value in method.options.items() if key == PER_CALL}
     if not is_plain(method.options):
         entry = replace(entry, source="")  # they cannot be recognised in another run
     return entry, method.options
