@@ -49,6 +49,17 @@ def clip(text: str, longest: int = LONGEST) -> str:
     return f"{text[:longest]}… ({len(text):,} characters)"
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a number of things, such as ``1 image`` or ``2 images``.
+
+    Args:
+        count: How many there are.
+        noun: The name of one of them.
+        plural: The name of several; by default the noun with an s.
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
+
+
 def show(value: Any) -> str:
     """Return the ``repr`` of a value for a message, of bounded length however large it is."""
     if isinstance(value, str):

@@ -112,6 +112,13 @@ def task_cost(task: Task) -> tuple[int, int]:
     return forwards + len(reached), backwards
 
 
+def uncounted_methods(plan: Plan) -> list[str]:
+    """Return the methods whose passes are not known: those of a user's own."""
+    records = [record for task in plan.tasks for record in task.applicable]
+    unknown = [record.expression for record in records if record.expression.entry.cost is None]
+    return list(dict.fromkeys(expression.label for expression in unknown))
+
+
 Basis = Literal["runs", "measured", "estimated"]
 SAMPLE = 2  # images in one pass of an estimate
 WARM = 0.2  # seconds of a call beside which what the first call does once is little

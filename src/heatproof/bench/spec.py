@@ -27,7 +27,7 @@ from heatproof.models.backends import BackendName
 from heatproof.models.nets import SHIPPED, net_named
 from heatproof.protocols import PROTOCOLS, Protocol, make_protocol
 from heatproof.tensor.scores import HeadName
-from heatproof.text import clip, show
+from heatproof.text import clip, counted, show
 from heatproof.training.loop import OptimizerName
 from heatproof.training.recipes import RECIPES
 
@@ -483,7 +483,7 @@ def make_spec(content: Mapping[str, Any], source: str = "spec", **changes: Any) 
         problems = [p for p in problems if p["type"] != "too_short"] or problems
         lines = [f"{source}: {_problem_text(problem)}" for problem in problems[:MAX_PROBLEMS]]
         if len(problems) > MAX_PROBLEMS:
-            lines.append(f"{source}: and {len(problems) - MAX_PROBLEMS:,} more problems")
+            lines.append(f"{source}: and {counted(len(problems) - MAX_PROBLEMS, 'more problem')}")
         raise HeatproofError("\n".join(lines)) from None
     _check_key(source, "methods", spec.expressions)
     _check_key(source, "protocols", spec.parsed_protocols)

@@ -12,6 +12,7 @@ from torch import Tensor
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.files import content_hash
 from heatproof.tensor.noise import sample_ids
+from heatproof.text import counted
 from heatproof.userfile import source_hash
 
 
@@ -111,12 +112,16 @@ class TensorData:
     ):
         _check_images(images)
         if labels is not None and len(labels) != len(images):
-            raise HeatproofError(f"{len(images)} images, but {len(labels)} labels")
+            raise HeatproofError(
+                f"{counted(len(images), 'image')}, but {counted(len(labels), 'label')}"
+            )
         self.name = name
         self.images = images.float()
         self.ids = [str(i) for i in sample_ids(ids, len(images))]
         if len(self.ids) != len(images):
-            raise HeatproofError(f"{len(images)} images, but {len(self.ids)} ids")
+            raise HeatproofError(
+                f"{counted(len(images), 'image')}, but {counted(len(self.ids), 'id')}"
+            )
         self.labels = [None] * len(images) if labels is None else _class_indices(labels)
         self.fingerprints = [content_hash(i.numpy().tobytes()) for i in self.images]
 

@@ -18,6 +18,7 @@ from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.results.result import Result
 from heatproof.results.tables import WIDTH, html_table
+from heatproof.text import counted
 
 MOST_LINES = 20  # of a repr
 NOT_A_CHANGE = ("started",)  # keys of the provenance that differ between any two runs
@@ -59,7 +60,7 @@ class RunComparison:
             for name, lines in (("a", self.only_in_a), ("b", self.only_in_b))
             if len(lines)
         ]
-        text = f"{len(self.differences)} mean scores in both"
+        text = f"{counted(len(self.differences), 'mean score')} in both"
         if not self.differences["n"].any():
             return (
                 f"{', '.join([text, *alone])}; nothing can be compared, as the runs have no "
@@ -77,7 +78,7 @@ class RunComparison:
             width = min(40, max(len(row["method"]) for row in group))
             lines += [_text_line(row, width)[:WIDTH] for row in group[:MOST_LINES]]
             if len(group) > MOST_LINES:
-                lines.append(f"  and {len(group) - MOST_LINES} more methods")
+                lines.append(f"  and {counted(len(group) - MOST_LINES, 'more method')}")
         if len(self.changes):
             lines += ["", "changed:"]
             for row in self.changes.to_dict("records")[:MOST_LINES]:
