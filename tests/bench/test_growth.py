@@ -225,6 +225,26 @@ def test_a_spec_with_which_nothing_could_be_reused_needs_to_be_added(tmp_path, c
     pd.testing.assert_frame_equal(added.scores, fresh.scores)
 
 
+def test_python_objects_of_the_same_name_are_known_by_their_content(tmp_path):
+    data = hp.TensorData(IMAGES, LABELS)
+
+    def run(model=None, images=data, **options):
+        return hp.evaluate(
+            model or network(), images, ["ixg"], ["sds(patches=4)"], out=tmp_path, **options
+        )
+
+    run()
+    run(images=hp.TensorData(IMAGES[:4], LABELS[:4]))
+    run(images=(IMAGES, LABELS))  # the same images and names in another form
+    with pytest.raises(HeatproofError, match="data, whose images or labels are others.*out="):
+        run(images=hp.TensorData(1 - IMAGES, LABELS))
+    with pytest.raises(HeatproofError, match="net has other weights or preprocessing.*add=True"):
+        run(network(seed=1))
+    run([network(), network("other", seed=1)])
+    run([network(seed=2), network("other", seed=1)])  # of one of them something can be reused
+    run(network(seed=3), add=True)
+
+
 class Stop(BaseException):
     """Raised like a signal."""
 
