@@ -23,6 +23,7 @@ from heatproof.methods.adapters import Adapted
 from heatproof.methods.explain import check_applicable
 from heatproof.models.model import Model
 from heatproof.protocols import Protocol, View, ViewKey
+from heatproof.text import counted
 
 Refusal = Callable[[Expression, Model, bool], str]
 SHARD_SIZE = 64  # samples per task; fixed, so that a larger limit reuses what a smaller one did
@@ -50,7 +51,7 @@ class Record:
         return "" in (*self.expression.sources, *self.protocol.sources)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Task:
     """One (model view, shard) with all its records, which share passes.
 
@@ -76,6 +77,11 @@ class Task:
     records: tuple[Record, ...]
     reference: Reference | None = None
     content: TaskContent = TaskContent()  # noqa: RUF009 (frozen)
+
+    def __repr__(self) -> str:
+        samples = f"samples {self.indices.start} to {self.indices.stop - 1}"
+        records = counted(len(self.records), "record")
+        return f"Task({self.name}: {self.subject.title}, {samples}, {records})"
 
     @property
     def subject(self) -> ModelView:

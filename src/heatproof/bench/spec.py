@@ -484,10 +484,34 @@ def make_spec(content: Mapping[str, Any], source: str = "spec", **changes: Any) 
         lines = [f"{source}: {_problem_text(problem)}" for problem in problems[:MAX_PROBLEMS]]
         if len(problems) > MAX_PROBLEMS:
             lines.append(f"{source}: and {counted(len(problems) - MAX_PROBLEMS, 'more problem')}")
+        lines += _entry_problems(source, content)
         raise HeatproofError("\n".join(lines)) from None
+    if lines := _entry_problems(source, content):
+        raise HeatproofError("\n".join(lines))
     _check_key(source, "methods", spec.expressions)
     _check_key(source, "protocols", spec.parsed_protocols)
     return spec
+
+
+def _entry_problems(source: str, content: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with single methods and protocols, one line each."""
+    parsers: dict[str, Callable[[list[Any]], object]] = {
+        "methods": parse_methods,
+        "protocols": parse_protocols,
+    }
+    problems: list[str] = []
+    for key, parse in parsers.items():
+        entries = content.get(key)
+        for entry in entries if isinstance(entries, list | tuple) else ():
+            try:
+                if isinstance(entry, str | Mapping):
+                    parse([entry])
+            except HeatproofError as error:
+                problems.append(f"{source}: {key}: {error}")
+    if len(problems) > MAX_PROBLEMS:
+        more = counted(len(problems) - MAX_PROBLEMS, "more problem")
+        problems[MAX_PROBLEMS:] = [f"{source}: and {more}"]
+    return problems
 
 
 def _check_key(source: str, key: str, check: Callable[[], object]) -> None:

@@ -81,8 +81,8 @@ def _differing(stored: Mapping[str, Any], requested: Mapping[str, Any]) -> Itera
     for key in SAME_KEYS:
         if stored.get(key) != requested.get(key):
             yield key
-    images = stored.get("images"), requested.get("images")
-    if all(images) and not set(images[0]) & set(images[1]):
+    images = [set(spec.get("images", ())) for spec in (stored, requested)]
+    if all(images) and not images[0] & images[1]:
         yield "data, whose images or labels are others"
     common = [model for model in requested.get("models", []) if model in stored.get("models", [])]
     before = stored.get("weights", {})

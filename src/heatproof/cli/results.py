@@ -19,7 +19,7 @@ from heatproof.errors import join_limited
 from heatproof.models.preprocessing import Resize
 from heatproof.protocols import PROTOCOLS
 from heatproof.report.run_data import Run
-from heatproof.text import counted
+from heatproof.text import counted, short_titles, with_short_titles
 
 if TYPE_CHECKING:
     from heatproof.analysis.published import Comparison
@@ -38,23 +38,26 @@ def print_summary(result: Result) -> None:
     print_plain(f"evaluated on {run.counts}")
     for model, (correct, labelled) in run.accuracy.items():
         if labelled:
-            print_plain(f"{model} classifies {correct} of {labelled} images correctly")
+            title = with_short_titles(model, run.models)
+            print_plain(f"{title} classifies {correct} of {labelled} images correctly")
         if correct < labelled / 2:
             console.print(
                 "  check its classes and its preprocessing (size, mean, std) before you trust "
                 "these results",
                 style="bold yellow",
             )
+    titles = short_titles(run.models)
     groups = result.summary().groupby(["model", "protocol", "setting"], sort=False)
     for (model, protocol, setting), group in groups:
+        title = titles.get(model, model)
         baselines = group["baseline"].nunique()
         if baselines > MAX_BASELINES:
-            _print_ranks(model, protocol, setting, group, baselines)
+            _print_ranks(title, protocol, setting, group, baselines)
             continue
         for baseline, part in group.groupby("baseline", sort=False):
             counts = run.counts_of[model, (protocol, setting, str(baseline))]
             layers = {method: run.ranked_layers.get((model, method), "") for method in run.methods}
-            _print_scores(model, protocol, setting, part, str(baseline), counts, layers)
+            _print_scores(title, protocol, setting, part, str(baseline), counts, layers)
 
 
 def print_failures(result: Result) -> bool:
@@ -189,10 +192,12 @@ def print_cost(
     """Print the passes of each model view, and how long they take if that is known."""
     numbers = ["images", "forwards", "backwards", *(["time"] if seconds else [])]
     table = make_table({"model": "left"} | dict.fromkeys(numbers, "right"))
+    models = [subject.model for subject in cost]
     for subject, passes in cost.items():
         counts = [f"{count:,}" for count in (passes.images, passes.forwards, passes.backwards)]
         time = [duration(seconds[subject])] if seconds else []
-        table.add_row(escape(subject.title), *counts, *time)
+        title = with_short_titles(subject.title, models)
+        table.add_row(escape(title), *counts, *time)
     console.print(table)
     if len(cost) > 1:
         forwards = sum(passes.forwards for passes in cost.values())
@@ -205,7 +210,8 @@ def print_assumed(models: Sequence[str]) -> None:
     if models:
         print_plain(
             "Grids: the number asked for is assumed. Whether there are enough images that "
-            f"{join_limited(models)} classifies with confidence is known when the run starts."
+            f"{with_short_titles(join_limited(models), models)} classifies with confidence is "
+            "known when the run starts."
         )
 
 
@@ -216,14 +222,17 @@ def print_validated(spec: str, plan: Plan) -> None:
     print_plain(
         f"{spec} is valid: {_planned_counts(plan)}, {counted(results, 'result')} in {tasks}"
     )
-    for subject, model in {task.subject: task.model for task in plan.tasks}.items():
+    # The cells of a grid may be seen by the same model.
+    seen = {id(task.model): (task.subject, task.model) for task in plan.tasks[::-1]}
+    names = [task.model_name for task in plan.tasks]
+    for subject, model in reversed(seen.values()):
         resized = Resize.parse(model.resize, min(model.height, model.width)).text
         mean = ", ".join(f"{value:.3g}" for value in model.mean.flatten().tolist())
         std = ", ".join(f"{value:.3g}" for value in model.std.flatten().tolist())
         size = str(model.size) if model.height == model.width else f"{model.height}×{model.width}"
         head = "" if model.head == "softmax" else f" ({model.head} head)"
         print_plain(
-            f"{subject.title}: {size} px ({resized}, then the "
+            f"{with_short_titles(subject.title, names)}: {size} px ({resized}, then the "
             f"centre cropped), mean {mean}, std {std}, "
             f"{counted(model.n_classes, 'class', 'classes')}{head}"
         )

@@ -394,10 +394,7 @@ def explain(
         )
     x = images.detach().to(model.device, model.dtype)
     if x.ndim != 4 or not len(x) or x.shape[1:] != model.image_shape:
-        shape = ", ".join(map(str, model.image_shape))
-        raise HeatproofError(
-            f"{model.name} takes images of shape (B, {shape}); got {tuple(images.shape)}"
-        )
+        raise HeatproofError(_wrong_shape(model, images))
     target = model.logits(x).argmax(1) if targets is None else _indices(targets, len(x), model)
     rng = Rng(seed, sample_ids(ids, len(x)), model.device)
     check_applicable(expression, model, silhouette is not None)
@@ -420,6 +417,20 @@ def explain(
             f"{expression.label}: the map of image {', '.join(map(str, bad))} is not finite"
         )
     return maps
+
+
+def _wrong_shape(model: Model, images: Tensor) -> str:
+    """Return what is wrong with the shape of images, and the line of code that cures it."""
+    channels, height, width = model.image_shape
+    got = tuple(images.shape)
+    text = f"{model.name} takes images of shape (B, {channels}, {height}, {width}); got {got}"
+    if got == (channels, height, width):
+        return f"{text}: write images[None] for a single image"
+    if got == (height, width, channels):
+        return f"{text}: write images.permute(2, 0, 1)[None] for a single image"
+    if got[1:] == (height, width, channels):
+        return f"{text}: write images.permute(0, 3, 1, 2), as channels come before the pixels"
+    return text
 
 
 def _warn(expression: Expression, notes: MapNotes) -> None:

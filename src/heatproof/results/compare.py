@@ -135,7 +135,7 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> RunComparison:
     if not len(lines):
         raise HeatproofError(
             f"{first.store.root} and {second.store.root} have no scores of the same model, "
-            "protocol, settings and method"
+            f"protocol, settings and method. {_disjoint(first, second, *present)}".rstrip()
         )
     return RunComparison(
         lines,
@@ -143,6 +143,28 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> RunComparison:
         _without(present[0], present[1]),
         _without(present[1], present[0]),
     )
+
+
+def _disjoint(first: Result, second: Result, a: pd.DataFrame, b: pd.DataFrame) -> str:
+    """Say in what two runs have nothing in common, and how models get the same name."""
+    for column in ("model", "protocol", "method"):
+        names = [list(dict.fromkeys(lines[column])) for lines in (a, b)]
+        if set(names[0]) & set(names[1]):
+            continue
+        shown = " and of ".join(join_limited(part) for part in names)
+        text = f"They are of {shown}."
+        if column != "model":
+            return text
+        same = " These are the same network." if _weights(first) & _weights(second) else ""
+        return (
+            f"{text}{same} Give the model one name in both: in Python hp.Model(network, "
+            'name="mine"), in a spec models: [{name: file:net.py:build, as: mine}]'
+        )
+    return ""
+
+
+def _weights(result: Result) -> set[str]:
+    return {facts.fingerprint for facts in result.store.provenance().models}
 
 
 def _result(result: Result | str | Path) -> Result:

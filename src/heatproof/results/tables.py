@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from heatproof.analysis.ranks import Key
 from heatproof.protocols import PROTOCOLS
-from heatproof.text import counted
+from heatproof.text import counted, short_titles
 
 WIDTH = 100  # columns of a terminal
 MOST_BLOCKS = 6  # rankings in a repr
@@ -65,6 +65,7 @@ def blocks(summary: pd.DataFrame) -> Iterator[Block]:
     Args:
         summary: What ``Result.summary`` returns.
     """
+    titles = short_titles(summary["model"])
     groups = summary.groupby(["model", "protocol", "setting", "baseline"], sort=False)
     for (model, protocol, setting, baseline), group in groups:
         better = "higher" if PROTOCOLS[protocol].cls.higher_is_better else "lower"
@@ -75,7 +76,8 @@ def blocks(summary: pd.DataFrame) -> Iterator[Block]:
         is_same = scored.nunique() == 1
         lines = [_line(row, shows_n=not is_same) for row in ranked.to_dict("records")]
         n = f", n = {scored.iloc[0]}" if is_same else ""
-        yield Block(f"{model} · {heading}: {better} is better{n}", lines)
+        title = titles.get(model, model)
+        yield Block(f"{title} · {heading}: {better} is better{n}", lines)
 
 
 def _line(row: Mapping[str, object], shows_n: bool) -> Line:
