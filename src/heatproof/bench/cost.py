@@ -21,6 +21,7 @@ from heatproof.bench.calibration import (
 )
 from heatproof.bench.layout import Cost, ModelView, TimingKey
 from heatproof.bench.plan import Plan, Task
+from heatproof.models.body import Body
 from heatproof.models.model import Model
 
 BYTES_PER_ROW = 4  # once compressed
@@ -162,6 +163,7 @@ def forecast(plan: Plan, measure: bool = False) -> Forecast:
     bases: set[Basis] = set()
     peaks = []
     timed: dict[str, tuple[float, float]] = {}
+    per_pixel: dict[Body, tuple[float, float]] = {}
     for subject, cost in plan_cost(plan).items():
         task = tasks[subject]
         known = read_speed(task.model)
@@ -174,12 +176,18 @@ def forecast(plan: Plan, measure: bool = False) -> Forecast:
             backward = known.backward or BACKWARD * forward
             bases.add("measured" if measure else "runs")
         else:
-            network = f"{task.model.module}{task.model.size}"
+            model = task.model
+            pixels = model.height * model.width
+            kind = model.view.partition(",")[0]  # the cells of a grid take as long as each other
+            network = f"{model.module}{model.size}{kind}"
+            if network not in timed and model.body in per_pixel:
+                # The same layers on a larger image, such as a grid: convolutions scale with it.
+                forward, backward = (pixels * each for each in per_pixel[model.body])
+                timed[network] = forward, backward
             if network not in timed:
-                timed[network] = _seconds_per_image(
-                    task.model, min(SAMPLE, plan.rows_per_pass(task))
-                )
+                timed[network] = _seconds_per_image(model, min(SAMPLE, plan.rows_per_pass(task)))
             forward, backward = timed[network]
+            per_pixel.setdefault(model.body, (forward / pixels, backward / pixels))
             bases.add("estimated")
         seconds[subject] = cost.forwards * forward + cost.backwards * backward
         seconds[subject] += cost.images * _beyond_passes(task, known, forward, backward)
