@@ -7,7 +7,17 @@ import pandas as pd
 import pytest
 
 from heatproof.errors import join_limited, unknown
-from heatproof.text import ENCODE_ERRORS, clip, printable, show, unsafe_character, without_formulas
+from heatproof.text import (
+    ENCODE_ERRORS,
+    clip,
+    counted,
+    printable,
+    short_titles,
+    show,
+    unsafe_character,
+    with_short_titles,
+    without_formulas,
+)
 
 
 @pytest.mark.parametrize("text", ["plain", "a\nb\tc", "naïve – 漢字 עברית ✓", "👩‍🔬"])
@@ -56,3 +66,21 @@ def test_a_stream_for_ascii_replaces_what_it_cannot_encode():
         stream.write("0.1 … 0.2 · 3×3 – é漢\udcff")
         stream.flush()
         assert raw.getvalue() == b"0.1 ... 0.2 - 3x3 - \\xe9\\u6f22\\udcff"
+
+
+def test_code_in_files_has_a_short_title_unless_two_would_be_the_same():
+    first = "file:/home/me/nets/net.py:build"
+    assert short_titles([first, "paperbirds/vgg"]) == {first: "net.py:build"}
+    assert short_titles([first, first]) == {first: "net.py:build"}
+    assert short_titles([r"file:C:\nets\net.py:build"]) == {
+        r"file:C:\nets\net.py:build": "net.py:build"
+    }
+    assert short_titles([first, "file:/home/you/net.py:build"]) == {}
+    assert short_titles([first, "net.py:build"]) == {}
+    assert with_short_titles(f"{first}, gridpg, cell 1", [first]) == "net.py:build, gridpg, cell 1"
+
+
+def test_one_thing_is_not_called_several():
+    assert counted(1, "image") == "1 image"
+    assert counted(0, "class", "classes") == "0 classes"
+    assert counted(2, "more method") == "2 more methods"

@@ -20,6 +20,7 @@ from heatproof.bench.store import Store
 from heatproof.data.base import Data
 from heatproof.data.catalog import load_data
 from heatproof.errors import HeatproofError, unknown
+from heatproof.files import content_hash
 from heatproof.methods import Expression, parse_methods
 from heatproof.methods import explain as explain_expression
 from heatproof.models.model import Model
@@ -165,8 +166,15 @@ def evaluate(
         "methods": [e.label for e in expressions],
         "protocols": [{"name": p.id, **p.model_dump()} for p in parsed],
         "seed": seed,
+        "weights": {
+            model.name: model.fingerprint()
+            for model, entry in zip(models, entries, strict=True)
+            if not isinstance(entry, str)
+        },
+        "images": [] if isinstance(data, str) else _image_digests(data_sets),
     }
-    spec = {**identity, "data": {"name": data_sets[0].name, "limit": limit}}
+    spec = {key: value for key, value in identity.items() if key not in ("weights", "images")}
+    spec |= {"data": {"name": data_sets[0].name, "limit": limit}}
     executor = make_engine(options, portable) if portable else LOCAL
     if out is not None:
         store = Store(Path(out))
@@ -179,6 +187,15 @@ def evaluate(
     except BaseException:
         shutil.rmtree(store.root, ignore_errors=True)
         raise
+
+
+def _image_digests(data_sets: Sequence[Data]) -> list[str]:
+    """Return what identifies the images of Python objects, whose names may be the same."""
+    digests: dict[str, None] = {}
+    for data in data_sets:
+        for sample in zip(data.ids, data.fingerprints, data.labels, strict=True):
+            digests[content_hash(repr(sample), length=12)] = None
+    return list(digests)
 
 
 def _load(data: Any, models: Sequence[Model], limit: int | None, seed: int) -> list[Data]:

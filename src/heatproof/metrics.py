@@ -32,6 +32,7 @@ from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
 from heatproof.protocols.base import make_protocol
 from heatproof.scoring import Scorer
+from heatproof.text import counted
 
 
 class Metric:
@@ -82,7 +83,8 @@ class Metric:
 
     def __repr__(self) -> str:
         protocol = self._scorer.protocol.canonical
-        return f"{type(self).__name__}({self.method.label}, {protocol}: {len(self.values)} samples)"
+        samples = counted(len(self.values), "sample")
+        return f"{type(self).__name__}({self.method.label}, {protocol}: {samples})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Metric:
         """Copy the scores, but not the network."""

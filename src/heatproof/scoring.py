@@ -30,6 +30,7 @@ from heatproof.methods import Expression
 from heatproof.methods.explain import check_applicable
 from heatproof.models.model import Model
 from heatproof.protocols import Protocol
+from heatproof.text import counted
 
 
 class BatchScores(NamedTuple):
@@ -138,7 +139,9 @@ class Scorer:
         """
         _check_images(self.model, images)
         if not len(images) == len(labels) == len(ids):
-            raise HeatproofError(f"{len(images)} images, but {len(labels)} targets")
+            raise HeatproofError(
+                f"{counted(len(images), 'image')}, but {counted(len(labels), 'target')}"
+            )
         record = Record("", self.protocol, method)
         data = _Batch(list(ids), list(labels))
         count = len(images)

@@ -8,6 +8,8 @@ import reprlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
 
 LONGEST = 200  # characters of a value that a message quotes
@@ -17,6 +19,7 @@ LONGEST = 200  # characters of a value that a message quotes
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
+_IN_FILE = re.compile(r"file:(?:.*[/\\])?([^/\\:]+\.py:\w+)")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _ASCII = str.maketrans(
     {"–": "-", "−": "-", "…": "...", "·": "-", "×": "x", "≥": ">=", "≤": "<=", "→": "->", "±": "+-"}
@@ -47,6 +50,40 @@ def clip(text: str, longest: int = LONGEST) -> str:
     if len(text) <= longest:
         return text
     return f"{text[:longest]}… ({len(text):,} characters)"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a number of things, such as ``1 image`` or ``2 images``.
+
+    Args:
+        count: How many there are.
+        noun: The name of one of them.
+        plural: The name of several; by default the noun with an s.
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
+
+
+def short_titles(names: Iterable[str]) -> dict[str, str]:
+    """Return shorter titles for code in files, for display only.
+
+    Args:
+        names: Names, such as ``file:/home/me/nets/net.py:build``.
+
+    Returns:
+        By name, the file and what is in it, such as ``net.py:build``. Other names, and those that
+        would have the same title as another, are left out.
+    """
+    names = list(dict.fromkeys(names))
+    titles = {name: match[1] for name in names if (match := _IN_FILE.fullmatch(name))}
+    shown = [titles.get(name, name) for name in names]
+    return {name: title for name, title in titles.items() if shown.count(title) == 1}
+
+
+def with_short_titles(text: str, names: Iterable[str]) -> str:
+    """Return a text in which names of code in files are shortened (see `short_titles`)."""
+    for name, title in short_titles(names).items():
+        text = text.replace(name, title)
+    return text
 
 
 def show(value: Any) -> str:

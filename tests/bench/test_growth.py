@@ -112,11 +112,84 @@ def test_only_what_is_new_is_computed(tmp_path, passes):
     evaluate(tmp_path, ["ixg"], ["sds(patches=4)"], models=[model])
     made()
     evaluate(tmp_path, ["ixg", "edges"], ["sds(patches=4)"], models=[model])
-    assert made() == 6 * (1 + 4)  # the intact image and the patches, for the new method
+    assert made() == 6  # the intact images; what the patches make is stored
+    evaluate(tmp_path, ["edges"], ["sds(patches=4, baseline=blur)"], models=[model])
+    assert made() == 6 * (1 + 4)
     other = network("other", seed=1)
     evaluate(tmp_path, ["ixg", "edges"], ["sds(patches=4)"], models=[model, other])
     assert made() == 0
     assert sum(other.pass_counts.values()) == 6 * (1 + 1 + 4)
+
+
+def test_what_methods_share_is_read_only_if_it_is_the_same(tmp_path, passes):
+    """Of the same images and protocol, and from passes with as many rows."""
+    model, made = passes
+    data = hp.TensorData(IMAGES, LABELS)
+
+    def run(methods, batch_size, out=tmp_path / "grown"):
+        made()
+        protocols = ["sds(patches=4)"]
+        result = hp.evaluate(model, data, methods, protocols, out=out, batch_size=batch_size)
+        return result, made()
+
+    run(["ixg"], 4)
+    assert run(["ixg", "edges"], 3)[1] == 6 * (1 + 4)
+    grown, passes = run(["ixg", "edges", "random"], 3)
+    assert passes == 6
+    assert_same_run(grown, run(["ixg", "edges", "random"], 3, tmp_path / "fresh")[0])
+    path = grown.store.path_of(grown.store.plan().tasks[0].name, "tensors")
+    path.write_bytes(path.read_bytes()[:-8])  # a damaged file is not read
+    with pytest.warns(UserWarning, match="set aside"):
+        assert run(["ixg", "edges", "random"], 3)[1] > 6 * (1 + 4)
+
+
+def own_map(model, x, target, *, rng):
+    """A map that depends on how many images it is given."""
+    return x[:, 0] * len(x)
+
+
+@pytest.mark.parametrize("commit_seconds", [0.0, 60.0])
+def test_slow_methods_are_continued_where_they_were_interrupted(
+    tmp_path, monkeypatch, commit_seconds
+):
+    """Optimisations continue from their state, and a user's method from its last call."""
+    reference = hp.TensorData(1 - IMAGES, LABELS)
+    methods = [
+        "extremal(steps=9, areas=[0.1, 0.3])",
+        "iba(steps=5, copies=3)",
+        hp.named("mine", own_map, images_per_call=2),
+    ]
+
+    def run(out, model):
+        return evaluate(out, methods, ["sds(patches=4)"], [model], reference=reference)
+
+    whole = run(tmp_path / "whole", network())
+    monkeypatch.setattr(parts, "COMMIT_SECONDS", commit_seconds)
+    model = network()
+    original = model.body.run
+    attempts = 0
+    most_states = 0
+    while True:
+        calls = 0
+
+        def interrupted(*args, **kwargs):
+            nonlocal calls
+            calls += 1
+            if calls > 8:  # fewer than one optimisation takes
+                raise Stop
+            return original(*args, **kwargs)
+
+        model.body.run = interrupted
+        try:
+            result = run(tmp_path / "run", model)
+            break
+        except Stop:
+            attempts += 1
+            assert attempts < 200, "it does not get on"
+            files = (tmp_path / "run").rglob("parts/*/*")
+            most_states = max(most_states, sum(b'"state' in p.read_bytes() for p in files))
+    assert 1 <= most_states <= attempts  # a state replaces the one before
+    assert_same_run(result, whole)
 
 
 def test_an_edited_method_does_not_bring_back_maps_of_the_old_one(tmp_path):
@@ -150,6 +223,26 @@ def test_a_spec_with_which_nothing_could_be_reused_needs_to_be_added(tmp_path, c
     added = evaluate(tmp_path, ["ixg"], ["sds(patches=4)"], add=True, **change)
     fresh = evaluate(None, ["ixg"], ["sds(patches=4)"], **change)
     pd.testing.assert_frame_equal(added.scores, fresh.scores)
+
+
+def test_python_objects_of_the_same_name_are_known_by_their_content(tmp_path):
+    data = hp.TensorData(IMAGES, LABELS)
+
+    def run(model=None, images=data, **options):
+        return hp.evaluate(
+            model or network(), images, ["ixg"], ["sds(patches=4)"], out=tmp_path, **options
+        )
+
+    run()
+    run(images=hp.TensorData(IMAGES[:4], LABELS[:4]))
+    run(images=(IMAGES, LABELS))  # the same images and names in another form
+    with pytest.raises(HeatproofError, match="data, whose images or labels are others.*out="):
+        run(images=hp.TensorData(1 - IMAGES, LABELS))
+    with pytest.raises(HeatproofError, match="net has other weights or preprocessing.*add=True"):
+        run(network(seed=1))
+    run([network(), network("other", seed=1)])
+    run([network(seed=2), network("other", seed=1)])  # of one of them something can be reused
+    run(network(seed=3), add=True)
 
 
 class Stop(BaseException):
@@ -191,7 +284,11 @@ def test_blocks_take_a_minute_and_fill_a_pass():
     assert blocks(range(64), None, 100, 64) == [slice(0, 64)]
     assert blocks(range(64), 0.5, 100, 64) == [slice(0, 64)]
     assert [b.stop - b.start for b in blocks(range(64), 5.0, 100, 64)] == [12] * 5 + [4]
-    assert [b.stop - b.start for b in blocks(range(64), 300.0, 100, 64)] == [1] * 64
+    assert [b.stop - b.start for b in blocks(range(64), 300.0, 6000, 64)] == [1] * 64
+    # One sample takes two passes that are mostly full, three samples five that are.
+    assert [b.stop - b.start for b in blocks(range(64), 300.0, 100, 64)] == [3] * 21 + [1]
+    assert [b.stop - b.start for b in blocks(range(64), 300.0, 10, 64)] == [6] * 10 + [4]
+    assert [b.stop - b.start for b in blocks(range(64), 300.0, 2, 64)] == [32, 32]
     assert [b.stop - b.start for b in blocks(range(64), 300.0, 4, 64)] == [16] * 4
     assert blocks(range(64), 300.0, 0, 64) == [slice(0, 64)]  # it is unknown how passes are filled
     assert blocks([2, 3, 9], 300.0, 64, 64) == [slice(2, 3), slice(3, 4), slice(9, 10)]

@@ -4,10 +4,11 @@ import time
 
 import pytest
 import torch
+from torch import nn
 
 import heatproof as hp
 from heatproof.bench.assumed import assumed_cost
-from heatproof.bench.calibration import Speed, read_speed, record_speed
+from heatproof.bench.calibration import Speed, method_cost, read_speed, record_speed
 from heatproof.bench.cost import forecast, plan_cost
 from heatproof.bench.layout import Cost, TimingKey
 from heatproof.bench.orchestrate import open_spec
@@ -114,3 +115,26 @@ def test_speeds_are_of_full_passes_and_of_this_network(own_cache):
         assert read_speed(model).forward is None
     finally:
         torch.set_num_threads(threads)
+
+
+def test_a_plan_runs_the_network_as_little_as_it_can(own_cache):
+    """Features of an image and of a grid once each, and no pass for costs that need none."""
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)
+    )
+    model = hp.Model(net, size=16)
+    images = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    data = hp.TensorData(images, labels=[0, 1, 2, 3] * 2)
+    sizes = []
+    net[0].register_forward_hook(lambda module, inputs, output: sizes.append(inputs[0].shape[-1]))
+    with assumed_confidence():
+        plan = make_plan(
+            [model], [data], parse_methods(["ig", "gradcam"]), parse_protocols(["sds", "gridpg"])
+        )
+    assert sizes == [16, 32]
+    cost = plan_cost(plan)
+    assert sizes == [16, 32]
+    with_channels = parse_methods(["scorecam"])
+    assert method_cost(with_channels[0], model) == (4, 0)
+    assert sizes == [16, 32, 16]
+    assert len(cost) == 5

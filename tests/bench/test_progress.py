@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 
 import pytest
 
@@ -67,6 +68,31 @@ def test_lines_come_every_few_seconds_without_updates(monkeypatch):
         while stream.getvalue().count("\n") < 3:
             pass
     assert stream.getvalue().splitlines()[-1].startswith("run: 100 %")
+
+
+def test_what_is_not_counted_does_not_look_finished(tmp_path, monkeypatch, capsys):
+    """A method of one's own may take long after the counted passes are made."""
+    monkeypatch.setattr(progress._Display, "interval", 0.01)
+
+    def own(model, x, target):
+        model.logits(x.repeat(50, 1, 1, 1))
+        time.sleep(0.3)
+        return x[:, 0]
+
+    hp.evaluate(*ARGUMENTS[:2], [own], ["sds(patches=4)"], limit=4, progress=True)
+    *during, last = capsys.readouterr().err.splitlines()
+    behind = [line for line in during if "beyond the passes that were counted" in line]
+    assert behind
+    assert not any("100 %" in line for line in during)
+    assert not any("left" in line for line in behind)
+    assert "100 %, task 1/1" in last and "beyond" not in last
+
+
+def test_a_task_is_shown_in_one_line(tmp_path):
+    tasks = []
+    hp.evaluate(*ARGUMENTS, limit=4, progress=lambda task, reused: tasks.append(task))
+    (text,) = map(repr, tasks)
+    assert re.fullmatch(r"Task\(\S+: paperbirds/vgg, samples 0 to 3, 1 record\)", text)
 
 
 def test_a_terminal_has_a_bar():

@@ -90,6 +90,25 @@ def test_the_error_for_a_renamed_key_gives_its_new_name(old, new):
     assert str(error.value) == f'my.yaml: the key "{old}" is now called {new} (in models.0)'
 
 
+def test_all_mistakes_are_told_at_once():
+    content = {
+        "models": ["paperbirds/vgg"],
+        "data": "paperbirds",
+        "methods": ["ixg", "gradcm", "ig(step=3)"],
+        "protocols": ["sds", "sdss", "sds(patches=5)"],
+    }
+    with pytest.raises(HeatproofError) as told:
+        make_spec(content)
+    lines = str(told.value).splitlines()
+    assert len(lines) == 4
+    for line, words in zip(lines, ("gradcm", "step", "sdss", "patches"), strict=True):
+        assert words in line
+    with pytest.raises(HeatproofError) as told:
+        make_spec({**content, "sead": 1})
+    assert 'unknown key "sead"' in str(told.value)
+    assert len(str(told.value).splitlines()) == 5
+
+
 def test_a_missing_key_is_named():
     with pytest.raises(HeatproofError, match="my.yaml: models is missing"):
         make_spec({k: v for k, v in GOOD.items() if k != "models"}, "my.yaml")

@@ -224,6 +224,18 @@ def test_the_page_does_not_scroll_sideways(request, which: str, width: int):
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
+def test_the_tables_of_the_ranking_fit_a_screen_of_1300_px(page):
+    page.set_viewport_size({"width": 1300, "height": 900})
+    hidden = """() => [...document.querySelectorAll("#ranking .sheet")].filter(
+        (sheet) => sheet.offsetParent && sheet.scrollWidth > sheet.clientWidth).length"""
+    tabs = page.locator("#ranking [data-tabs=table] > .tabs button:visible")
+    assert tabs.count() > 1
+    for i in range(tabs.count()):
+        tabs.nth(i).click()
+        assert page.locator("#ranking .sheet:visible").count() == 1
+        assert page.evaluate(hidden) == 0
+
+
 @pytest.mark.parametrize("which", ["page", "network_page"])
 def test_no_text_is_cut_off_by_its_figure(request, which: str):
     cut = """[...document.querySelectorAll('svg.chart')].filter(svg => svg.checkVisibility())

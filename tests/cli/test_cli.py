@@ -159,7 +159,7 @@ def test_plan_counts_before_anything_runs(spec, tmp_path):
 
 
 def test_validate_counts_results_and_explains_errors(spec, tmp_path):
-    assert "is valid: 4 images, 3 results in 1 tasks" in call("validate", spec)
+    assert "is valid: 4 images, 3 results in 1 task\n" in call("validate", spec)
     spec.write_text(yaml.safe_dump({**SPEC, "methods": ["gradcm"]}))
     assert 'unknown method "gradcm"; did you mean gradcam' in call("validate", spec, code=2)
 
@@ -392,6 +392,34 @@ def test_a_plan_says_how_sure_it_is_and_assumes_grids(spec, tmp_path, monkeypatc
     assert "timed now, usually within 50 %" in " ".join(call("plan", spec, "--measure").split())
     call("run", spec, "-o", tmp_path / "run", "--no-report")
     assert "from earlier runs on this machine" in " ".join(call("plan", spec).split())
+
+
+def test_names_of_files_are_short_and_uncounted_methods_are_named(spec, tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    code = f"file:{tmp_path}/net.py"
+    for name in ("cat", "dog"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        Image.effect_noise((20, 20), 90).save(tmp_path / "images" / name / "a.png")
+    own = {
+        "models": [f"{code}:build"],
+        "data": f"folder:{tmp_path}/images",
+        "methods": ["ixg", f"{code}:pow"],
+    }
+    spec.write_text(yaml.safe_dump({**SPEC, **own}))
+    planned = " ".join(call("plan", spec).split())
+    assert "Not counted: pow," in planned
+    assert "1 task, 2 results" in planned
+    assert str(tmp_path) not in planned
+    assert "net.py:build" in planned
+    assert "\nnet.py:build: " in call("validate", spec)
+    out = call("run", spec, "-o", tmp_path / "run")
+    assert "net.py:build · sds" in out
+    page = (tmp_path / "run" / "report" / "index.html").read_text()
+    assert "net.py:build" in page
+    told = page.count(f"{code}:build")
+    assert told == page.partition("<summary>The spec</summary>")[2].count(f"{code}:build")
+    rows = hp.Result.load(tmp_path / "run").scores
+    assert set(rows["model"]) == {f"{code}:build"}  # what identifies the model is unchanged
 
 
 def test_passes_are_counted_without_data_and_weights():

@@ -220,6 +220,16 @@ def test_items_of_the_wrong_kind_are_refused_at_once(model, make, message):
         hp.load_data(Made(make), model)
 
 
+@pytest.mark.parametrize("kind", [float, np.float32, torch.tensor, bool, np.bool_])
+def test_labels_may_be_floats_that_are_whole_numbers(model, kind):
+    labels = [kind(float(i % 2)) if kind is torch.tensor else kind(i % 2) for i in range(4)]
+    data = hp.load_data([(picture(i), labels[i]) for i in range(4)], model)
+    assert dict(zip(data.ids, data.labels, strict=True)) == {str(i): i % 2 for i in range(4)}
+    assert hp.TensorData(torch.rand(4, 3, 16, 16), labels).labels == [0, 1, 0, 1]
+    with pytest.raises(HeatproofError, match=r"whole numbers from 0; got 0.5"):
+        hp.TensorData(torch.rand(2, 3, 16, 16), np.array([1.0, 0.5]))
+
+
 def seeded(i):
     return torch.Generator().manual_seed(i)
 

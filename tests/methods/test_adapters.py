@@ -205,3 +205,34 @@ def test_fine_tuned_weights_are_explained_by_functions_and_not_by_objects(model)
     rows = result.scores[result.scores["method"] == "InputXGradient"]
     assert set(rows["status"]) == {"n/a"}
     assert rows["message"].str.contains("other weights than those fine-tuned for 16/zero").all()
+
+
+def test_a_method_is_given_as_many_images_per_call_as_it_asks_for(model):
+    given = []
+
+    def mine(model, x, target):
+        given.append(len(x))
+        return x[:, 0] + target[:, None, None]
+
+    images = torch.rand(5, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    x = model.normalize(images)
+    target = torch.tensor([0, 1, 2, 3, 0])
+    whole = hp.explain(model, x, target, mine)
+    parted = hp.explain(model, x, target, hp.named("mine", mine, images_per_call=2))
+    assert given == [5, 2, 2, 1]
+    assert torch.equal(parted, whole)
+    plain, other = (
+        Expression.parse(hp.named("mine", mine, **options))
+        for options in ({}, {"images_per_call": 2})
+    )
+    assert plain.map_key != other.map_key
+    assert "images_per_call" not in plain.map_key
+    with pytest.raises(HeatproofError, match="images_per_call"):
+        hp.explain(model, x, target, hp.named("mine", mine, images_per_call=0))
+    saliency = hp.named("few", Saliency(model.module), images_per_call=2)
+    torch.testing.assert_close(
+        hp.explain(model, x, target, saliency),
+        hp.explain(model, x, target, Saliency(model.module)),
+        rtol=1e-3,
+        atol=1e-5,
+    )

@@ -167,3 +167,16 @@ def test_methods_without_rules_for_transformers_suggest_others(name, instead):
 def test_the_names_of_other_libraries_are_known(name, short):
     with pytest.raises(HeatproofError, match=rf"did you mean {short}\?"):
         Expression.parse(name)
+
+
+@pytest.mark.parametrize(
+    ("shape", "cure"),
+    [
+        ((2, 64, 64, 3), r"write images.permute\(0, 3, 1, 2\)"),
+        ((64, 64, 3), r"write images.permute\(2, 0, 1\)\[None\]"),
+        ((3, 64, 64), r"write images\[None\]"),
+    ],
+)
+def test_images_of_another_layout_are_told_how_to_be_turned(shape, cure):
+    with pytest.raises(HeatproofError, match=cure):
+        hp.explain(hp.load_model("paperbirds/vgg"), torch.zeros(shape), 0, "ixg")

@@ -92,8 +92,12 @@ def test_aggregated_scores_are_compared_on_the_same_samples_only(models):
 
 def test_runs_without_anything_in_common_are_refused(models, result):
     alone = hp.evaluate(network(0, "third"), photos(3), ["ixg"], ["sds"])
-    with pytest.raises(HeatproofError, match="no scores of the same model"):
+    same = "of net/first, net/second and of third. These are the same network.*name=.*as: mine"
+    with pytest.raises(HeatproofError, match=f"no scores of the same model.*{same}"):
         hp.compare(result, alone)
+    other = hp.evaluate(network(0, "net/first"), photos(3), ["edges"], ["sds"])
+    with pytest.raises(HeatproofError, match="They are of ixg, .* and of edges."):
+        hp.compare(result, other)
 
 
 def test_two_runs_are_compared_in_the_terminal(result, other):

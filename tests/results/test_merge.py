@@ -140,3 +140,17 @@ def test_a_directory_that_is_taken_is_refused(models, tmp_path):
         hp.merge([hp.evaluate(models[0], photos(3), ["ixg"], ["sds"])], out=tmp_path)
     with pytest.raises(HeatproofError, match="nothing to merge"):
         hp.merge([])
+
+
+def test_methods_on_different_samples_do_not_rank_without_a_word(models, whole):
+    first = hp.evaluate(models[0], part_of(photos(), slice(0, 5)), ["ixg"], ["sds"])
+    second = hp.evaluate(models[0], part_of(photos(), slice(3, 12)), ["saliency"], ["sds"])
+    merged = hp.merge([first, second])
+    (caveat,) = [text for text in merged.caveats if "different samples" in text]
+    assert "net/first, sds: ixg (5), saliency (9)" in caveat
+    lines = repr(merged).splitlines()
+    assert any(
+        line.split()[1] == "ixg" and line.endswith("n = 5") for line in lines if "ixg " in line[:12]
+    )
+    assert not any("different samples" in text for text in whole.caveats)
+    assert any(line.endswith("higher is better, n = 12") for line in repr(whole).splitlines())

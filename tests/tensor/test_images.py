@@ -32,8 +32,15 @@ def test_patch_sums_and_masks_agree_with_a_loop(patches):
 
 @pytest.mark.parametrize(("patches", "size"), [(5, 32), (1, 32), (0, 32), (9, 32), (-4, 32)])
 def test_a_grid_that_does_not_fit_is_refused(patches, size):
-    with pytest.raises(HeatproofError, match="patches"):
+    with pytest.raises(HeatproofError, match="choose patches from 4, 16, 64, 256, 1024$"):
         patch_sums(torch.zeros(1, size, size), patches)
+
+
+def test_the_numbers_of_patches_divide_both_sides():
+    with pytest.raises(HeatproofError, match="choose patches from 4, 16, 64$"):
+        patch_sums(torch.zeros(1, 24, 16), 9)
+    with pytest.raises(HeatproofError, match="no number of patches divides 7×5 px"):
+        patch_sums(torch.zeros(1, 7, 5), 4)
 
 
 @settings(deadline=None, max_examples=30)

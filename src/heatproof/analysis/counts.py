@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from heatproof.bench.layout import GridNote
+from heatproof.text import counted
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,8 @@ class SampleCounts:
         return "samples" if self.images else "maps"
 
     def __str__(self) -> str:
-        parts = [_plural(self.images, "image")] if self.images or not self.maps else []
+        parts = [counted(self.images, "image")] if self.images or not self.maps else []
         for size, count in self.grids.items():
-            parts.append(f"{_plural(count, 'grid')} of {size} images")
+            parts.append(f"{counted(count, 'grid')} of {size} images")
         text = ", ".join(parts)
-        return f"{text} ({_plural(self.maps, 'map')})" if self.maps else text
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+        return f"{text} ({counted(self.maps, 'map')})" if self.maps else text

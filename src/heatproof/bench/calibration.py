@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,23 +27,35 @@ from heatproof.models.guards import eval_mode
 from heatproof.models.locations import home
 from heatproof.models.model import Model
 from heatproof.platform import cpu_name, peak_memory
+from heatproof.protocols import Protocol
 
 BACKWARD = 3.0  # cost of a backward pass with its forward pass, in forward passes
 _shapes: WeakKeyDictionary[Model, dict[int, tuple[int, ...]]] = WeakKeyDictionary()
-ITERATIVE = frozenset({"extremal", "iba"})  # each of their steps has few images per sample
+# Methods that optimise: images per sample in one step, where a pass of `extremal` is half as large.
+STEPWISE: dict[str, Callable[[Mapping[str, Any]], int]] = {
+    "extremal": lambda arguments: 2 * len(arguments["areas"]),
+    "iba": lambda arguments: int(arguments["copies"]),
+}
 
 
 def method_cost(expression: Expression, model: Model) -> tuple[int, int] | None:
     """Return forward and backward passes per image of a method, by itself; None if unknown.
 
-    The cost depends on the size of the layer. Those of all layers take one pass, and are kept.
+    The cost may depend on the size of the layer. Those of all layers take one pass, and are kept.
     """
+    return expression.cost_at(lambda: _layer_shape(model, expression.layer))
+
+
+def _layer_shape(model: Model, layer: str) -> tuple[int, ...]:
+    """Return the shape of one image's activation."""
+    number = model.layer_index(layer)
+    if number == 0:
+        return tuple(model.image_shape)
     if model not in _shapes:
         _shapes[model] = _layer_shapes(model)
-    layer = model.layer_index(expression.layer)
-    if layer not in _shapes[model]:
-        _shapes[model][layer] = model.shape(expression.layer)
-    return expression.cost_at(_shapes[model][layer])
+    if number not in _shapes[model]:
+        _shapes[model][number] = model.shape(layer)
+    return _shapes[model][number]
 
 
 def _layer_shapes(model: Model) -> dict[int, tuple[int, ...]]:
@@ -101,9 +114,15 @@ class Pace:
     def variants(self, task: Task, expression: Expression) -> float:
         """Return how many images of one sample a method passes at a time; 0 if unknown."""
         cost = method_cost(expression, task.model)
-        if cost is None or expression.entry.id in ITERATIVE or expression.entry.source is not None:
+        if cost is None or expression.entry.source is not None:
             return 0.0
+        if expression.entry.id in STEPWISE:
+            return float(STEPWISE[expression.entry.id](expression.arguments))
         return sum(cost) / (expression.noise.n if expression.noise else 1)
+
+    def of_shared(self, task: Task, protocol: Protocol) -> float | None:
+        """Return the expected seconds of what methods share; None if unknown."""
+        return self._seconds(task, (sum(protocol.shared_passes().values()), 0))
 
     def of_scores(self, task: Task, record: Record) -> float | None:
         """Return the expected seconds of a score; None if unknown."""

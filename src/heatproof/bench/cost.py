@@ -21,6 +21,7 @@ from heatproof.bench.calibration import (
 )
 from heatproof.bench.layout import Cost, ModelView, TimingKey
 from heatproof.bench.plan import Plan, Task
+from heatproof.models.body import Body
 from heatproof.models.model import Model
 
 BYTES_PER_ROW = 4  # once compressed
@@ -112,8 +113,16 @@ def task_cost(task: Task) -> tuple[int, int]:
     return forwards + len(reached), backwards
 
 
+def uncounted_methods(plan: Plan) -> list[str]:
+    """Return the methods whose passes are not known: those of a user's own."""
+    records = [record for task in plan.tasks for record in task.applicable]
+    unknown = [record.expression for record in records if record.expression.entry.cost is None]
+    return list(dict.fromkeys(expression.label for expression in unknown))
+
+
 Basis = Literal["runs", "measured", "estimated"]
 SAMPLE = 2  # images in one pass of an estimate
+WARM = 0.2  # seconds of a call beside which what the first call does once is little
 BASES: dict[Basis, str] = {
     "runs": "from earlier runs on this machine, usually within 30 %",
     "measured": "from full batches that were timed now, usually within 50 %",
@@ -154,6 +163,7 @@ def forecast(plan: Plan, measure: bool = False) -> Forecast:
     bases: set[Basis] = set()
     peaks = []
     timed: dict[str, tuple[float, float]] = {}
+    per_pixel: dict[Body, tuple[float, float]] = {}
     for subject, cost in plan_cost(plan).items():
         task = tasks[subject]
         known = read_speed(task.model)
@@ -166,10 +176,18 @@ def forecast(plan: Plan, measure: bool = False) -> Forecast:
             backward = known.backward or BACKWARD * forward
             bases.add("measured" if measure else "runs")
         else:
-            network = f"{task.model.module}{task.model.size}"
+            model = task.model
+            pixels = model.height * model.width
+            kind = model.view.partition(",")[0]  # the cells of a grid take as long as each other
+            network = f"{model.module}{model.size}{kind}"
+            if network not in timed and model.body in per_pixel:
+                # The same layers on a larger image, such as a grid: convolutions scale with it.
+                forward, backward = (pixels * each for each in per_pixel[model.body])
+                timed[network] = forward, backward
             if network not in timed:
-                timed[network] = _seconds_per_image(task.model, SAMPLE)
+                timed[network] = _seconds_per_image(model, min(SAMPLE, plan.rows_per_pass(task)))
             forward, backward = timed[network]
+            per_pixel.setdefault(model.body, (forward / pixels, backward / pixels))
             bases.add("estimated")
         seconds[subject] = cost.forwards * forward + cost.backwards * backward
         seconds[subject] += cost.images * _beyond_passes(task, known, forward, backward)
@@ -244,8 +262,12 @@ def _seconds_per_image(model: Model, batch_size: int) -> tuple[float, float]:
 
 
 def _timed(call: Callable[..., object], *arguments: object) -> float:
-    """Return the seconds of a call, after another one to warm up."""
+    """Return the seconds of a call, or of a second one where the first may be mostly warm-up."""
+    begin = time.perf_counter()
     call(*arguments)
+    first = time.perf_counter() - begin
+    if first > WARM:
+        return first
     begin = time.perf_counter()
     call(*arguments)
     return time.perf_counter() - begin

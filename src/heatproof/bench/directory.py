@@ -74,9 +74,10 @@ class RunDirectory:
             ) from error
         self._was_there = True
 
-    def write_part(self, task: str, number: int, content: bytes) -> None:
-        """Write a part of an unfinished task."""
-        self.write_hashed(self.paths.parts(task), f"{number:05d}", ".safetensors", content)
+    def write_part(self, task: str, number: int, content: bytes) -> Path:
+        """Write a part of an unfinished task, and return its path."""
+        folder = self.paths.parts(task)
+        return folder / self.write_hashed(folder, f"{number:05d}", ".safetensors", content).name
 
     def write_hashed(self, folder: Path, stem: str, suffix: str, content: bytes) -> StoredFile:
         """Write a file whose name says what its SHA-256 is."""

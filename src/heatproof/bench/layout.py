@@ -208,14 +208,23 @@ class TensorKey:
             ``map`` ``(n, h, w)`` of the first samples, half precision, scaled to a largest absolute
             value of 1, and ``map_scale`` ``(n,)``, by which it was divided; ``shared``, what a
             protocol computes for all methods; ``curve`` ``(N, S)``, what it keeps of one method;
-            ``native`` ``(n, h, w)``, maps as they were computed, in parts of unfinished tasks only.
+            ``native`` ``(n, h, w)``, maps as they were computed, and ``state``, the state of an
+            optimisation, in parts of unfinished tasks only.
         protocol: The protocol's canonical name, for ``shared`` and ``curve``.
         method: The method's label, for ``map``, ``map_scale`` and ``curve``.
         name: What the protocol calls it, for ``shared`` and ``curve``.
     """
 
     kind: Literal[
-        "logits", "channel_peaks", "images", "map", "map_scale", "shared", "curve", "native"
+        "logits",
+        "channel_peaks",
+        "images",
+        "map",
+        "map_scale",
+        "shared",
+        "curve",
+        "native",
+        "state",
     ]
     protocol: str = ""
     method: str = ""
@@ -236,6 +245,10 @@ class TensorKey:
     @classmethod
     def native(cls, map_key: str, targets: str) -> TensorKey:
         return cls("native", method=map_key, name=targets)
+
+    @classmethod
+    def state(cls, map_key: str, name: str) -> TensorKey:
+        return cls("state", method=map_key, name=name)
 
     @classmethod
     def curve(cls, protocol: str, method: str, name: str) -> TensorKey:
@@ -340,6 +353,7 @@ class TaskContent(_Content):
     samples: str = ""  # hash of samples, weights, backend, seed and code of the data
     methods: dict[str, str] = {}  # by label, what identifies a method at its layer
     maps: dict[str, str] = {}  # by label, whether the stored maps explain the label or prediction
+    protocols: dict[str, str] = {}  # by canonical name, what identifies what methods share
 
 
 class Timing(_Content):

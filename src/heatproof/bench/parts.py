@@ -1,10 +1,10 @@
 """Parts of unfinished tasks, which are written at least every minute and read when a run resumes.
 
 A task shares passes between all its methods, so it can take hours. What it has computed is written
-as it goes: rows and tensors of finished records, and the maps of slow methods block by block. When
-the task is finished, its results are written as one, and its parts are deleted. A resumed task
-gives the same bytes as one that was not interrupted, since the results of a sample do not depend on
-which others are computed with it.
+as it goes: rows and tensors of finished records, the maps of slow methods and what slow protocols
+share block by block, and the state of optimisations. When the task is finished, its results are
+written as one, and its parts are deleted. A resumed task gives the same bytes as one that was not
+interrupted, since the results of a sample do not depend on which others are computed with it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from heatproof.data.catalog import Batch
 from heatproof.methods.notes import MapNotes
 
 COMMIT_SECONDS = 60.0  # a part is written when the last one is older than this
+MORE_PASSES = 1.2  # that blocks of samples may take, since their passes are less full
 NOTES = "notes"  # the metadata entry of a part that holds its notes
 ROWS = "rows"  # the tensor of a part that holds its rows, as the bytes of an Arrow stream
 
@@ -48,6 +49,8 @@ class TaskProgress:
         tensors: Tensors by block of samples.
         maps: Maps of slow methods by block of samples, as long as they are not all there.
         map_notes: What methods say about these maps.
+        states: The state of the optimisation that is going on; a later one replaces it.
+        shared: Which of the tensors protocols may use instead of computing them.
         seconds: Time by what it was spent on.
         passes: Images through the network by kind of pass.
     """
@@ -57,6 +60,8 @@ class TaskProgress:
     tensors: dict[BlockKey, Tensor] = field(default_factory=dict)
     maps: dict[BlockKey, Tensor] = field(default_factory=dict)
     map_notes: dict[BlockKey, MapNotes] = field(default_factory=dict)
+    states: dict[BlockKey, Tensor] = field(default_factory=dict)
+    shared: set[BlockKey] = field(default_factory=set)
     seconds: defaultdict[TimingKey, float] = field(default_factory=lambda: defaultdict(float))
     passes: Counter[str] = field(default_factory=Counter)
 
@@ -93,6 +98,7 @@ class Journal:
         self._written_tensors = set[BlockKey]()
         self._written_seconds: dict[TimingKey, float] = {}
         self._written_passes: Counter[str] = Counter()
+        self._written_states: Path | None = None
         self._last = time.monotonic()
         found = [part for part in map(self._read, self._files()) if part and self._fits(part.notes)]
         self.batch_size = min([batch_size, *(part.notes.batch_size for part in found)])
@@ -128,8 +134,32 @@ class Journal:
             if key not in self._written_tensors
         }
         self._last = time.monotonic()
-        if not rows and not tensors:
-            return
+        if rows or tensors:
+            timings = Timings().updated(
+                _increase(progress.seconds, self._written_seconds),
+                progress.passes - self._written_passes,
+                self.batch_size,
+                len(self._ids),
+            )
+            self._write(rows, tensors, progress.map_notes, timings)
+            self._remember(progress)
+        self._replace_states(progress.states)
+
+    def _replace_states(self, states: Mapping[BlockKey, Tensor]) -> None:
+        """Write the state of an optimisation to a part of its own, and delete the one before."""
+        earlier = self._written_states
+        self._written_states = self._write([], states, {}, Timings()) if states else None
+        if earlier is not None:
+            earlier.unlink(missing_ok=True)
+
+    def _write(
+        self,
+        rows: Sequence[pa.Table],
+        tensors: Mapping[BlockKey, Tensor],
+        map_notes: Mapping[BlockKey, MapNotes],
+        timings: Timings,
+    ) -> Path:
+        """Write one part, and return its path."""
         notes = PartNotes(
             content=self._task.content,
             ids=list(self._ids),
@@ -137,15 +167,10 @@ class Journal:
             origin=self.origin,
             map_notes={
                 key.encode(): (found.texts, found.missing)
-                for key, found in progress.map_notes.items()
+                for key, found in map_notes.items()
                 if key in tensors
             },
-            timings=Timings().updated(
-                _increase(progress.seconds, self._written_seconds),
-                progress.passes - self._written_passes,
-                self.batch_size,
-                len(self._ids),
-            ),
+            timings=timings,
         )
         # Tensors that share memory cannot be stored.
         encoded = {
@@ -154,8 +179,7 @@ class Journal:
         encoded[ROWS] = _to_tensor(pa.concat_tables([ROW_SCHEMA.empty_table(), *rows]))
         number = max((int(path.name[:5]) for path in self._files()), default=-1) + 1
         content = save(encoded, {NOTES: notes.model_dump_json()})
-        self._store.write_part(self._task.name, number, content)
-        self._remember(progress)
+        return self._store.write_part(self._task.name, number, content)
 
     def clear(self) -> None:
         """Delete the parts."""
@@ -182,18 +206,29 @@ class Journal:
         """Add a part, except for what the task does not compute (any more)."""
         restored = self.restored
         notes = part.notes
+        # Code that cannot be read may have been edited since.
+        unreadable = [record for record in self._task.records if record.unrecognizable]
         planned = {record.key for record in self._task.records}
+        planned -= {record.key for record in unreadable}
         methods = self._task.content.methods
         edited = {
             label for label, key in notes.content.methods.items() if methods.get(label) != key
         }
+        edited |= {record.expression.label for record in unreadable}
+        edited_maps = tuple(record.expression.map_key for record in unreadable)
         rows = rows_of(part.rows, planned)
         restored.rows.append(rows)
         for record in rows["record"].unique().to_pylist():
             restored.origins[record].add(notes.origin)
         for key, values in part.tensors.items():
+            if key.tensor.method.startswith(edited_maps):
+                continue
             if key.tensor.kind == "native":
                 restored.maps[key] = values
+            elif key.tensor.kind == "state":
+                restored.states[key] = values
+            elif key.tensor.kind == "shared":
+                self._restore_shared(notes, key, values)
             elif key.tensor.method not in edited:
                 restored.tensors[key] = values
         for name, (texts, missing) in notes.map_notes.items():
@@ -206,6 +241,15 @@ class Journal:
         for count in notes.timings.passes:
             name = f"{count.kind} from {count.start}" if count.start else count.kind
             restored.passes[name] += count.images
+
+    def _restore_shared(self, notes: PartNotes, key: BlockKey, values: Tensor) -> None:
+        """Add what a protocol computed for all methods, unless the protocol was another one."""
+        now = self._task.content.protocols.get(key.tensor.protocol)
+        then = notes.content.protocols.get(key.tensor.protocol, "")
+        if then in ("", now):  # parts of older versions do not say
+            self.restored.tensors[key] = values
+        if then == now:
+            self.restored.shared.add(key)
 
     def _remember(self, progress: TaskProgress) -> None:
         """Note what has been written."""
@@ -246,8 +290,9 @@ def blocks(
     Args:
         rows: Positions of the samples, ascending.
         seconds: Expected time per sample; None if it is unknown.
-        variants: Images per sample in one series of passes. Blocks are not smaller than what fills
-            one pass with them, since passes have a fixed number of rows.
+        variants: Images per sample in one series of passes; 0 if it is unknown. Blocks are not so
+            small that there would be more than a fifth more passes, since passes have a fixed
+            number of rows.
         batch_size: Images in one pass.
 
     Returns:
@@ -255,8 +300,13 @@ def blocks(
     """
     size = len(rows)
     if seconds is not None and seconds * size > COMMIT_SECONDS and variants >= 1:
-        least = math.ceil(batch_size / variants)
-        size = min(size, max(least, int(COMMIT_SECONDS / seconds)))
+        least = _smallest_block(size, variants, batch_size)
+        size = min(size, max(least, int(COMMIT_SECONDS / seconds) // least * least))
+    return contiguous(rows, size)
+
+
+def contiguous(rows: Sequence[int], size: int) -> list[slice]:
+    """Divide ascending positions into blocks without gaps, of at most ``size``."""
     found: list[slice] = []
     for row in rows:
         if found and found[-1].stop == row and row - found[-1].start < size:
@@ -264,3 +314,16 @@ def blocks(
         else:
             found.append(slice(row, row + 1))
     return found
+
+
+def _smallest_block(samples: int, variants: float, batch_size: int) -> int:
+    """Return the smallest block with which passes are filled well enough."""
+
+    def passes(block: int) -> int:
+        whole, rest = divmod(samples, block)
+        return whole * math.ceil(block * variants / batch_size) + math.ceil(
+            rest * variants / batch_size
+        )
+
+    most = MORE_PASSES * passes(samples)
+    return next(block for block in range(1, samples + 1) if passes(block) <= most)

@@ -23,6 +23,7 @@ from heatproof.methods.adapters import Adapted
 from heatproof.methods.explain import check_applicable
 from heatproof.models.model import Model
 from heatproof.protocols import Protocol, View, ViewKey
+from heatproof.text import counted
 
 Refusal = Callable[[Expression, Model, bool], str]
 SHARD_SIZE = 64  # samples per task; fixed, so that a larger limit reuses what a smaller one did
@@ -50,7 +51,7 @@ class Record:
         return "" in (*self.expression.sources, *self.protocol.sources)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Task:
     """One (model view, shard) with all its records, which share passes.
 
@@ -76,6 +77,11 @@ class Task:
     records: tuple[Record, ...]
     reference: Reference | None = None
     content: TaskContent = TaskContent()  # noqa: RUF009 (frozen)
+
+    def __repr__(self) -> str:
+        samples = f"samples {self.indices.start} to {self.indices.stop - 1}"
+        records = counted(len(self.records), "record")
+        return f"Task({self.name}: {self.subject.title}, {samples}, {records})"
 
     @property
     def subject(self) -> ModelView:
@@ -284,7 +290,7 @@ def _tasks(
     # What is the same in every shard is computed once.
     evaluated: list[tuple[list[Any], Protocol, Expression, str]] = []
     for protocol in protocols:
-        of_protocol = [protocol.canonical, protocol.target_policy, _baseline_version(protocol)]
+        of_protocol = _of_protocol(protocol)
         protocol_needs_reference = protocol.needs_reference
         for expression in expressions:
             needs_reference = protocol_needs_reference or expression.needs_reference
@@ -301,6 +307,10 @@ def _tasks(
         )
         for e in expressions
     }
+    shared = {
+        p.canonical: _hash([*_of_protocol(p), reference_key if p.needs_reference else ""])
+        for p in protocols
+    }
     code = _data_code(data)
     for start in range(0, len(data.ids), SHARD_SIZE):
         indices = range(start, min(start + SHARD_SIZE, len(data.ids)))
@@ -312,7 +322,7 @@ def _tasks(
             for content, protocol, expression, not_applicable in evaluated
         ]
         name = _task_name(model_name, view.key, start, [data.ids[i] for i in indices])
-        identity = TaskContent(samples=_hash(beginning), methods=methods)
+        identity = TaskContent(samples=_hash(beginning), methods=methods, protocols=shared)
         yield Task(
             name, model_name, view.key, model, data, indices, tuple(records), images, identity
         )
@@ -392,6 +402,11 @@ def _data_code(data: Data) -> list[str]:
     if code is None:
         return []
     return [code or secrets.token_hex(8)]  # code that cannot be read is never recognized
+
+
+def _of_protocol(protocol: Protocol) -> list[Any]:
+    """Return what identifies a protocol beside the samples and the reference images."""
+    return [protocol.canonical, protocol.target_policy, _baseline_version(protocol)]
 
 
 def _baseline_version(protocol: Protocol) -> int | str:

@@ -17,10 +17,12 @@ from heatproof.bench.cost import task_cost
 from heatproof.bench.plan import Plan, Task
 from heatproof.bench.runner import Callback, OpenTask, Progress, Watcher
 from heatproof.models.model import Model
+from heatproof.text import counted
 
 LINE_SECONDS = 10.0  # between two lines
 BAR_SECONDS = 0.5  # between two updates of a bar in a notebook
 BAR_WIDTH = 30
+OPEN_FRACTION = 0.99  # of a task, at most, as long as it is not finished
 
 ProgressLike = bool | Progress | Watcher | None
 
@@ -36,6 +38,7 @@ class Meter:
         done: The amount that is done, of ``total``.
         total: The total amount; 0 if it is unknown.
         status: Text to add, such as ``task 3/12``.
+        is_behind: Whether what is counted is done, but not all of it: the rest is unknown.
     """
 
     def __init__(self, title: str, stream: IO[str] | None = None):
@@ -43,6 +46,7 @@ class Meter:
         self.done = 0.0
         self.total = 0.0
         self.status = ""
+        self.is_behind = False
         self.measure: Callable[[], None] = _nothing  # called before anything is shown
         self._stream = stream or sys.stderr
         self._begin = time.monotonic()
@@ -98,10 +102,11 @@ class Meter:
         elapsed = time.monotonic() - self._begin
         parts = []
         if self.total:
-            parts.append(f"{100 * min(1.0, self.done / self.total):.0f} %")
+            percent = int(100 * min(1.0, self.done / self.total))  # 100 only at the end
+            parts.append(f"{percent} %")
         parts += [self.status] if self.status else []
         parts.append(f"{clock(elapsed)} elapsed")
-        if 0 < self.done < self.total:
+        if 0 < self.done < self.total and not self.is_behind:
             parts.append(f"about {clock(elapsed * (self.total / self.done - 1))} left")
         return f"{self.title}: {', '.join(parts)}"
 
@@ -232,7 +237,7 @@ class RunWatcher(Watcher):
             self._weights[task.name] = len(task.indices) * (forward + BACKWARD * backward)
         self._finished = self._tasks - len(open_tasks)
         reused = f", {self._finished} of them finished before" if self._finished else ""
-        status = f"{self._tasks} task{'s' * (self._tasks != 1)}{reused}"
+        status = f"{counted(self._tasks, 'task')}{reused}"
         if open_tasks:
             self._before = self._passed()
             self._meter.update(0, sum(self._weights.values()) or 1.0, status)
@@ -266,10 +271,13 @@ class RunWatcher(Watcher):
             return
         here = {self._open[0].name: max(0.0, self._passed() - self._before)}
         passed = dict(self._elsewhere) or here
-        made = sum(min(self._weights[name], passes) for name, passes in passed.items())
+        limits = {name: OPEN_FRACTION * self._weights[name] for name in passed}
+        made = sum(min(limits[name], passes) for name, passes in passed.items())
         self._meter.done = self._computed + made
+        self._meter.is_behind = all(passes > limits[name] for name, passes in passed.items())
         if self._meter.done:
-            self._meter.status = f"task {self._finished + 1}/{self._tasks}"
+            behind = ", beyond the passes that were counted" if self._meter.is_behind else ""
+            self._meter.status = f"task {self._finished + 1}/{self._tasks}{behind}"
 
 
 @contextmanager

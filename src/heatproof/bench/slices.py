@@ -8,7 +8,6 @@ from heatproof.bench.rows import BatchSamples
 from heatproof.data.base import PartViews
 from heatproof.files import content_hash
 from heatproof.methods import Explainer
-from heatproof.models.batch import ModelBatch
 from heatproof.protocols import EvalBatch
 from heatproof.tensor.noise import Rng
 
@@ -67,15 +66,7 @@ class Slices:
     def explainer_of(self, rows: slice) -> Explainer:
         """Return what computes the maps of a block."""
         if bounds(rows) not in self._explainers:
-            block = self.batch_of(rows)
-            whole = self.explainer
-            self._explainers[bounds(rows)] = Explainer(
-                ModelBatch(whole.model, block.x, block.target),
-                block.rng,
-                block.silhouette,
-                whole.prepared,
-                whole.prepared_baseline,
-            )
+            self._explainers[bounds(rows)] = self.explainer.part(rows)
         return self._explainers[bounds(rows)]
 
 

@@ -27,7 +27,7 @@ from heatproof.models.backends import BackendName
 from heatproof.models.nets import SHIPPED, net_named
 from heatproof.protocols import PROTOCOLS, Protocol, make_protocol
 from heatproof.tensor.scores import HeadName
-from heatproof.text import clip, show
+from heatproof.text import clip, counted, show
 from heatproof.training.loop import OptimizerName
 from heatproof.training.recipes import RECIPES
 
@@ -483,11 +483,35 @@ def make_spec(content: Mapping[str, Any], source: str = "spec", **changes: Any) 
         problems = [p for p in problems if p["type"] != "too_short"] or problems
         lines = [f"{source}: {_problem_text(problem)}" for problem in problems[:MAX_PROBLEMS]]
         if len(problems) > MAX_PROBLEMS:
-            lines.append(f"{source}: and {len(problems) - MAX_PROBLEMS:,} more problems")
+            lines.append(f"{source}: and {counted(len(problems) - MAX_PROBLEMS, 'more problem')}")
+        lines += _entry_problems(source, content)
         raise HeatproofError("\n".join(lines)) from None
+    if lines := _entry_problems(source, content):
+        raise HeatproofError("\n".join(lines))
     _check_key(source, "methods", spec.expressions)
     _check_key(source, "protocols", spec.parsed_protocols)
     return spec
+
+
+def _entry_problems(source: str, content: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with single methods and protocols, one line each."""
+    parsers: dict[str, Callable[[list[Any]], object]] = {
+        "methods": parse_methods,
+        "protocols": parse_protocols,
+    }
+    problems: list[str] = []
+    for key, parse in parsers.items():
+        entries = content.get(key)
+        for entry in entries if isinstance(entries, list | tuple) else ():
+            try:
+                if isinstance(entry, str | Mapping):
+                    parse([entry])
+            except HeatproofError as error:
+                problems.append(f"{source}: {key}: {error}")
+    if len(problems) > MAX_PROBLEMS:
+        more = counted(len(problems) - MAX_PROBLEMS, "more problem")
+        problems[MAX_PROBLEMS:] = [f"{source}: and {more}"]
+    return problems
 
 
 def _check_key(source: str, key: str, check: Callable[[], object]) -> None:

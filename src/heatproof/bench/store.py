@@ -59,7 +59,7 @@ from heatproof.bench.taskfiles import (
     read_timings,
 )
 from heatproof.data.grids import grid_name
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, join_limited
 from heatproof.files import TEMP_PREFIX
 from heatproof.protocols import Protocol
 from heatproof.protocols.base import register_stored, stored_protocol
@@ -67,6 +67,33 @@ from heatproof.protocols.base import register_stored, stored_protocol
 T = TypeVar("T")
 RUN_NAMES = {*SUFFIXES, "tasks", "provenance", "prepared", "parts", "plan.json", "provenance.json"}
 SAME_KEYS = ("data", "seed", "backend")  # of specs whose results can be in the same directory
+
+
+SAMPLE_DIGESTS = 64  # of a run's first images, by which data of the same name is recognised
+
+
+def _differing(stored: Mapping[str, Any], requested: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keys of a spec because of which nothing of a stored run could be reused.
+
+    Python objects of the same name are compared by their images and weights, where both runs have
+    them on record.
+    """
+    for key in SAME_KEYS:
+        if stored.get(key) != requested.get(key):
+            yield key
+    images = [set(spec.get("images", ())) for spec in (stored, requested)]
+    if all(images) and not images[0] & images[1]:
+        yield "data, whose images or labels are others"
+    common = [model for model in requested.get("models", []) if model in stored.get("models", [])]
+    before = stored.get("weights", {})
+    now = requested.get("weights", {})
+    changed = [
+        name for name in common if name in before and now.get(name, before[name]) != before[name]
+    ]
+    if not common:
+        yield "models"
+    elif changed == common:
+        yield f"models, as {join_limited(changed)} has other weights or preprocessing"
 
 
 class PendingCurves(NamedTuple):
@@ -101,7 +128,9 @@ class Store(RunDirectory):
                 read_spec(self.paths.spec)
             except HeatproofError as error:
                 self.set_aside([self.paths.spec], reason_of(error))
-        content = json.dumps(identity, indent=1, ensure_ascii=False)
+        images = identity.get("images", ())
+        kept = {**identity, "images": images[:SAMPLE_DIGESTS]} if images else identity
+        content = json.dumps(kept, indent=1, ensure_ascii=False)
         self.write(self.paths.spec, seal(content.encode()))
 
     def check(self, identity: Mapping[str, Any], add: bool = False) -> None:
@@ -136,14 +165,12 @@ class Store(RunDirectory):
             warnings.warn(f"{error}; it is written anew from this spec", stacklevel=2)
             return
         requested = json.loads(json.dumps(identity))
-        differing = [key for key in SAME_KEYS if stored.get(key) != requested.get(key)]
-        if not any(model in stored.get("models", []) for model in requested.get("models", [])):
-            differing.append("models")
+        differing = list(_differing(stored, requested))
         if differing and not add:
             raise HeatproofError(
                 f"{self.root} holds a run of another spec, of which nothing could be reused (it "
-                f"differs in: {', '.join(differing)}); choose another directory with -o, or add to "
-                "this one with --add (in Python: add=True)"
+                f"differs in: {', '.join(differing)}); choose another directory with -o (in "
+                "Python: out=…), or add to this one with --add (in Python: add=True)"
             )
 
     def _is_foreign(self, name: str) -> bool:

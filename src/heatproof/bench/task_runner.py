@@ -15,14 +15,15 @@ from torch import Tensor
 from heatproof.bench.artifacts import PreparedTensors, kept_tensors
 from heatproof.bench.calibration import Pace, Speed
 from heatproof.bench.layout import BlockKey, TensorKey, TimingKey
-from heatproof.bench.parts import Journal, TaskProgress, blocks
+from heatproof.bench.parts import Journal, TaskProgress, blocks, contiguous
 from heatproof.bench.plan import Plan, Record, Task
 from heatproof.bench.rows import BatchSamples, MapChecks, RowBuilder, rows_of
 from heatproof.bench.slices import Slices, bounds
+from heatproof.bench.states import OptimisationStates
 from heatproof.bench.store import Store
 from heatproof.data.catalog import Batch
 from heatproof.errors import StorageError, format_error
-from heatproof.methods import Explainer
+from heatproof.methods import Explainer, Expression
 from heatproof.methods.explain import ends, finite
 from heatproof.methods.notes import MapNotes
 from heatproof.models.batch import ModelBatch
@@ -86,14 +87,16 @@ class TaskRunner:
         self.prepared = PreparedTensors(task.model, task.reference, store)
         self.speed = Speed()
         self._progress = TaskProgress(
-            self._rows.tables,
-            done.origins.copy(),
-            self.kept.blocks,
-            dict(done.maps),
-            dict(done.map_notes),
-            done.seconds.copy(),
-            done.passes.copy(),
+            rows=self._rows.tables,
+            origins=done.origins.copy(),
+            tensors=self.kept.blocks,
+            maps=dict(done.maps),
+            map_notes=dict(done.map_notes),
+            shared=set(done.shared),
+            seconds=done.seconds.copy(),
+            passes=done.passes.copy(),
         )
+        self._stored_shared: Mapping[TensorKey, Tensor] = {}
 
     @property
     def progress(self) -> TaskProgress:
@@ -102,6 +105,14 @@ class TaskRunner:
         self._progress.passes += counts - self._counts
         self._counts = counts.copy()
         return self._progress
+
+    def reuse_shared(self, tensors: Mapping[TensorKey, Tensor]) -> None:
+        """Use what protocols have computed for all methods in an earlier run.
+
+        Args:
+            tensors: Tensors of all readable samples of the task.
+        """
+        self._stored_shared = tensors
 
     def run(self, batch: Batch, size: int) -> None:
         """Evaluate all samples of the task, ``size`` at a time."""
@@ -187,16 +198,57 @@ class TaskRunner:
             self._evaluate_method(same_map, slices, shared)
 
     def _compute_shared(self, protocol: Protocol, slices: Slices) -> Shared | Failure:
-        """Return what a protocol computes for all methods."""
-        batch = slices.batch_of(slices.all)
+        """Return what a protocol computes for all methods, if it is slow from blocks of samples."""
+        name = protocol.canonical
+        by_sample = self._is_by_sample(protocol)
+        found = self._known_shared(protocol, slices) if by_sample else {}
+        covered = {row for first, stop in found for row in range(first, stop)}
+        rest = [row for row in range(slices.all.stop) if row not in covered]
+        seconds = self._pace.of_shared(self._task, protocol) if by_sample else None
+        variants = float(sum(protocol.shared_passes().values()))
+        for rows in blocks(rest, seconds, variants, self._journal.batch_size):
+            batch = self._prepared_for(protocol, slices.batch_of(rows))
+            timing = TimingKey("shared", protocol=name)
+            result = self._attempt(timing, protocol.compute_shared, self._model, batch)
+            if isinstance(result, Failure):
+                return result
+            self.kept.add_shared(slices.start + rows.start, name, result)
+            found[bounds(rows)] = result
+            self._write_if_due()
+        if len(found) == 1:
+            return next(iter(found.values()))
+        parts = [found[key] for key in sorted(found)]
+        return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
 
-        def compute() -> Shared:
-            return protocol.compute_shared(self._model, self._prepared_for(protocol, batch))
+    def _is_by_sample(self, protocol: Protocol) -> bool:
+        """Return whether what methods share can be computed in blocks, and read as it is stored.
 
-        result = self._attempt(TimingKey("shared", protocol=protocol.canonical), compute)
-        if not isinstance(result, Failure):
-            self.kept.add_shared(slices.start, protocol.canonical, result)
-        return result
+        It is stored in single precision.
+        """
+        is_known = bool(protocol.shared_by_sample) and protocol.source is None
+        return is_known and self._model.dtype != torch.float64
+
+    def _known_shared(self, protocol: Protocol, slices: Slices) -> dict[tuple[int, int], Shared]:
+        """Return by block what an earlier run, or an earlier attempt, has computed."""
+        device = self._model.device
+        samples = slice(slices.start, slices.start + slices.all.stop)
+        keys = {
+            name: TensorKey.shared(protocol.canonical, name) for name in protocol.shared_by_sample
+        }
+        if all(key in self._stored_shared for key in keys.values()):
+            stored = {
+                name: self._stored_shared[key][samples].to(device) for name, key in keys.items()
+            }
+            self.kept.add_shared(slices.start, protocol.canonical, stored)
+            return {bounds(slices.all): stored}
+        found: dict[tuple[int, int], Shared] = {}
+        for start in range(samples.start, samples.stop):
+            restored = {name: BlockKey(start, key) for name, key in keys.items()}
+            if all(block in self._progress.shared for block in restored.values()):
+                parts = {name: self.kept.blocks[key].to(device) for name, key in restored.items()}
+                count = len(next(iter(parts.values())))
+                found[start - slices.start, start - slices.start + count] = parts
+        return found
 
     def _prepared_for(self, protocol: Protocol, batch: EvalBatch) -> EvalBatch:
         """Return a batch with what a protocol has computed beforehand."""
@@ -251,21 +303,16 @@ class TaskRunner:
     def _native(self, record: Record, slices: Slices, notes: MapNotes) -> Tensor | Failure:
         """Return the maps of a batch, those of a slow method from blocks of its samples."""
         expression = record.expression
-        timing = TimingKey("maps", expression.map_key)
-        key = TensorKey.native(expression.map_key, slices.targets)
-        seconds = self._pace.of_maps(self._task, expression)
-        variants = self._pace.variants(self._task, expression)
+        key = TensorKey.native(self._map_identity(record), slices.targets)
         rows = range(slices.all.stop)
-        divided = blocks(rows, seconds, variants, self._journal.batch_size)
         parts = self._restored_maps(key, slices)
-        if len(divided) == 1 and not parts:
-            return self._attempt(timing, slices.explainer.native, expression, notes)
+        if len(self._map_blocks(expression, rows)) == 1 and not parts:
+            return self._explain(record, slices, slices.all, notes)
         covered = {row for part in parts for row in range(part.start, part.stop)}
         rest = [row for row in rows if row not in covered]
-        for part in blocks(rest, seconds, variants, self._journal.batch_size):
+        for part in self._map_blocks(expression, rest):
             own_notes = MapNotes(part.stop - part.start)
-            explainer = slices.explainer_of(part)
-            maps = self._attempt(timing, explainer.native, expression, own_notes)
+            maps = self._explain(record, slices, part, own_notes)
             if isinstance(maps, Failure):
                 return maps
             block = BlockKey(slices.start + part.start, key)
@@ -278,9 +325,43 @@ class TaskRunner:
             block = BlockKey(slices.start + part.start, key)
             found.append(self._progress.maps.pop(block).to(self._model.device))
             part_notes = self._progress.map_notes.pop(block)
-            notes.texts[part] = part_notes.texts
-            notes.missing[part] = part_notes.missing
+            notes.set_rows(part, part_notes)
         return torch.cat(found)
+
+    def _map_blocks(self, expression: Expression, rows: Sequence[int]) -> list[slice]:
+        """Divide samples whose maps are missing; a user's method by what it is given at a time."""
+        if expression.images_per_call is not None:
+            return contiguous(rows, expression.images_per_call)
+        seconds = self._pace.of_maps(self._task, expression)
+        variants = self._pace.variants(self._task, expression)
+        return blocks(rows, seconds, variants, self._journal.batch_size)
+
+    def _map_identity(self, record: Record) -> str:
+        """Return what identifies a method's maps of given samples and classes."""
+        expression = record.expression
+        reference = self._task.reference if expression.needs_reference else None
+        return f"{expression.map_key} {reference.fingerprint}" if reference else expression.map_key
+
+    def _explain(
+        self, record: Record, slices: Slices, rows: slice, notes: MapNotes
+    ) -> Tensor | Failure:
+        """Compute the maps of a block of samples."""
+        expression = record.expression
+        explainer = slices.explainer_of(rows)
+        begin = slices.start + rows.start
+        samples = f"{slices.targets} {rows.stop - rows.start}"
+        states = OptimisationStates(
+            TensorKey.state(self._map_identity(record), samples),
+            begin,
+            self._journal.restored.states,
+            self._progress.states,
+            self._write_if_due,
+        )
+        explainer = replace(explainer, checkpoint=states)
+        timing = TimingKey("maps", expression.map_key)
+        maps = self._attempt(timing, explainer.native, expression, notes)
+        self._progress.states.clear()
+        return maps
 
     def _restored_maps(self, key: TensorKey, slices: Slices) -> list[slice]:
         """Return the blocks of a batch whose maps an earlier attempt has computed."""

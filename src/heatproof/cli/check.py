@@ -9,6 +9,7 @@ from rich.markup import escape
 from heatproof.bench.integrity import Checked, check
 from heatproof.bench.store import Store
 from heatproof.cli.terminal import console, make_table, print_plain
+from heatproof.text import counted
 
 
 def check_run(directory: Path, repair: bool) -> bool:
@@ -29,7 +30,7 @@ def _print(checked: Checked, directory: Path, repair: bool) -> None:
         for finding in checked.findings:
             table.add_row(escape(str(finding.path.relative_to(directory))), escape(finding.problem))
         console.print(table)
-    print_plain(f"{checked.files} files, {checked.tasks} finished tasks")
+    print_plain(f"{counted(checked.files, 'file')}, {counted(checked.tasks, 'finished task')}")
     if checked.rebuilt:
         print_plain(f"{len(checked.rebuilt)} manifests were rebuilt from the files of their tasks")
     if not checked.findings:

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from heatproof.analysis.counts import SampleCounts
 from heatproof.api import Result
-from heatproof.bench.cost import BASES, Forecast, plan_cost
+from heatproof.bench.cost import BASES, Forecast, plan_cost, uncounted_methods
 from heatproof.bench.layout import Cost, GridNote, ModelView
 from heatproof.bench.plan import Plan
 from heatproof.cli.terminal import console, duration, make_table, print_plain
@@ -19,6 +19,7 @@ from heatproof.errors import join_limited
 from heatproof.models.preprocessing import Resize
 from heatproof.protocols import PROTOCOLS
 from heatproof.report.run_data import Run
+from heatproof.text import counted, short_titles, with_short_titles
 
 if TYPE_CHECKING:
     from heatproof.analysis.published import Comparison
@@ -38,23 +39,26 @@ def print_summary(result: Result) -> None:
     print_plain(f"evaluated on {run.counts}")
     for model, (correct, labelled) in run.accuracy.items():
         if labelled:
-            print_plain(f"{model} classifies {correct} of {labelled} images correctly")
+            title = with_short_titles(model, run.models)
+            print_plain(f"{title} classifies {correct} of {labelled} images correctly")
         if correct < labelled / 2:
             console.print(
                 "  check its classes and its preprocessing (size, mean, std) before you trust "
                 "these results",
                 style="bold yellow",
             )
+    titles = short_titles(run.models)
     groups = result.summary().groupby(["model", "protocol", "setting"], sort=False)
     for (model, protocol, setting), group in groups:
+        title = titles.get(model, model)
         baselines = group["baseline"].nunique()
         if baselines > MAX_BASELINES:
-            _print_ranks(model, protocol, setting, group, baselines)
+            _print_ranks(title, protocol, setting, group, baselines)
             continue
         for baseline, part in group.groupby("baseline", sort=False):
             counts = run.counts_of[model, (protocol, setting, str(baseline))]
             layers = {method: run.ranked_layers.get((model, method), "") for method in run.methods}
-            _print_scores(model, protocol, setting, part, str(baseline), counts, layers)
+            _print_scores(title, protocol, setting, part, str(baseline), counts, layers)
 
 
 def print_failures(result: Result) -> bool:
@@ -62,14 +66,14 @@ def print_failures(result: Result) -> bool:
     for message, rows in result.failures.groupby("message"):
         methods = ", ".join(sorted(set(rows["method"])))
         console.print("failed", style="red", end=" ")
-        console.print(f"{methods}: {message} ({len(rows)} rows)", markup=False)
+        console.print(f"{methods}: {message} ({counted(len(rows), 'row')})", markup=False)
     return len(result.failures) > 0
 
 
 def print_notes(result: Result) -> None:
     """Print what methods say about single maps, one line per method and kind of note."""
     for _, line in result.notes.iterrows():
-        maps = "1 map" if line["samples"] == 1 else f"{line['samples']} maps"
+        maps = counted(line["samples"], "map")
         console.print("noted", style="yellow", end=" ")
         console.print(f"{line['method']} on {line['model']}, {maps}:", end=" ", markup=False)
         console.print(f"for example {line['example']}", markup=False)
@@ -162,7 +166,14 @@ def print_plan(plan: Plan, expected: Forecast, to_train: Sequence[str] = ()) -> 
         bool(record.not_applicable) for task in plan.tasks for record in task.records
     )
     note = f" ({not_applicable} not applicable)" if not_applicable else ""
-    console.print(f"{len(plan.tasks)} tasks, {results} results{note}")
+    console.print(f"{counted(len(plan.tasks), 'task')}, {counted(results, 'result')}{note}")
+    uncounted = uncounted_methods(plan)
+    if uncounted:
+        print_plain(
+            f"Not counted: {join_limited(uncounted)}, since what methods of your own cost is not "
+            "known; the run takes longer. A function says it with @hp.method(…, cost=(forward, "
+            "backward) passes per image)."
+        )
     if all(label is None for task in plan.tasks for label in task.data.labels):
         console.print(
             "The images have no labels: methods explain the model's own predictions, and "
@@ -182,10 +193,12 @@ def print_cost(
     """Print the passes of each model view, and how long they take if that is known."""
     numbers = ["images", "forwards", "backwards", *(["time"] if seconds else [])]
     table = make_table({"model": "left"} | dict.fromkeys(numbers, "right"))
+    models = [subject.model for subject in cost]
     for subject, passes in cost.items():
         counts = [f"{count:,}" for count in (passes.images, passes.forwards, passes.backwards)]
         time = [duration(seconds[subject])] if seconds else []
-        table.add_row(escape(subject.title), *counts, *time)
+        title = with_short_titles(subject.title, models)
+        table.add_row(escape(title), *counts, *time)
     console.print(table)
     if len(cost) > 1:
         forwards = sum(passes.forwards for passes in cost.values())
@@ -198,25 +211,31 @@ def print_assumed(models: Sequence[str]) -> None:
     if models:
         print_plain(
             "Grids: the number asked for is assumed. Whether there are enough images that "
-            f"{join_limited(models)} classifies with confidence is known when the run starts."
+            f"{with_short_titles(join_limited(models), models)} classifies with confidence is "
+            "known when the run starts."
         )
 
 
 def print_validated(spec: str, plan: Plan) -> None:
     """Print that a spec is valid, and how each model preprocesses its images."""
     results = sum(len(task.records) for task in plan.tasks)
+    tasks = counted(len(plan.tasks), "task")
     print_plain(
-        f"{spec} is valid: {_planned_counts(plan)}, {results} results in {len(plan.tasks)} tasks"
+        f"{spec} is valid: {_planned_counts(plan)}, {counted(results, 'result')} in {tasks}"
     )
-    for subject, model in {task.subject: task.model for task in plan.tasks}.items():
+    # The cells of a grid may be seen by the same model.
+    seen = {id(task.model): (task.subject, task.model) for task in plan.tasks[::-1]}
+    names = [task.model_name for task in plan.tasks]
+    for subject, model in reversed(seen.values()):
         resized = Resize.parse(model.resize, min(model.height, model.width)).text
         mean = ", ".join(f"{value:.3g}" for value in model.mean.flatten().tolist())
         std = ", ".join(f"{value:.3g}" for value in model.std.flatten().tolist())
         size = str(model.size) if model.height == model.width else f"{model.height}×{model.width}"
         head = "" if model.head == "softmax" else f" ({model.head} head)"
         print_plain(
-            f"{subject.title}: {size} px ({resized}, then the "
-            f"centre cropped), mean {mean}, std {std}, {model.n_classes} classes{head}"
+            f"{with_short_titles(subject.title, names)}: {size} px ({resized}, then the "
+            f"centre cropped), mean {mean}, std {std}, "
+            f"{counted(model.n_classes, 'class', 'classes')}{head}"
         )
 
 
@@ -264,7 +283,7 @@ def print_comparison(comparison: Comparison, store: Store) -> None:
     console.print(shown)
     for (model, protocol), (correlation, methods) in comparison.correlations.items():
         print_plain(
-            f"rank correlation over {methods} methods, {model}, {protocol}: "
+            f"rank correlation over {counted(methods, 'method')}, {model}, {protocol}: "
             f"{correlation.value:.2f} ({correlation.low:.2f} … {correlation.high:.2f})"
         )
     for reason in dict.fromkeys(line.reason for line in comparison.lines if line.reason):
@@ -304,7 +323,9 @@ def print_run_comparison(comparison: RunComparison) -> None:
     for name, lines in (("a", comparison.only_in_a), ("b", comparison.only_in_b)):
         methods = dict.fromkeys(lines["method"])
         if methods:
-            print_plain(f"only in {name}: {len(lines)} scores, of {join_limited(methods)}")
+            print_plain(
+                f"only in {name}: {counted(len(lines), 'score')}, of {join_limited(methods)}"
+            )
 
 
 def print_leaderboard(leaderboard: Leaderboard) -> None:

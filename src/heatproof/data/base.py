@@ -9,9 +9,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from heatproof.errors import HeatproofError, join_limited
+from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
 from heatproof.tensor.noise import sample_ids
+from heatproof.text import counted, show
 from heatproof.userfile import source_hash
 
 
@@ -111,12 +112,16 @@ class TensorData:
     ):
         _check_images(images)
         if labels is not None and len(labels) != len(images):
-            raise HeatproofError(f"{len(images)} images, but {len(labels)} labels")
+            raise HeatproofError(
+                f"{counted(len(images), 'image')}, but {counted(len(labels), 'label')}"
+            )
         self.name = name
         self.images = images.float()
         self.ids = [str(i) for i in sample_ids(ids, len(images))]
         if len(self.ids) != len(images):
-            raise HeatproofError(f"{len(images)} images, but {len(self.ids)} ids")
+            raise HeatproofError(
+                f"{counted(len(images), 'image')}, but {counted(len(self.ids), 'id')}"
+            )
         self.labels = [None] * len(images) if labels is None else _class_indices(labels)
         self.fingerprints = [content_hash(i.numpy().tobytes()) for i in self.images]
 
@@ -158,11 +163,34 @@ def _check_images(images: Tensor) -> None:
     raise HeatproofError(f"{rule}; got values from {low:.3g} to {high:.3g}. {cure}")
 
 
-def _class_indices(labels: Sequence[int] | Tensor) -> list[int | None]:
+def class_number(label: Any) -> int:
+    """Return a class index, which may be written as a float without a fraction.
+
+    Raises:
+        TypeError: If it is not a single whole number.
+    """
     try:
-        return [None if label is None else operator.index(label) for label in labels]
+        return operator.index(label)
     except TypeError:
-        raise HeatproofError(
-            f"labels must be class indices, from 0, or names of classes; got "
-            f"{join_limited(map(str, labels))}. Write labels.long() for a tensor of whole numbers"
-        ) from None
+        several = getattr(label, "ndim", 0) > 0
+        if isinstance(label, str) or several:
+            raise
+        number = float(label)
+        if not number.is_integer():
+            raise TypeError(f"{label} is not a whole number") from None
+        return int(number)
+
+
+def _class_indices(labels: Sequence[int] | Tensor) -> list[int | None]:
+    indices: list[int | None] = []
+    label: Any
+    for label in labels:
+        try:
+            indices.append(None if label is None else class_number(label))
+        except (TypeError, ValueError):
+            got = label.item() if getattr(label, "ndim", 1) == 0 else label
+            raise HeatproofError(
+                f"labels must be class indices, that is whole numbers from 0; got {show(got)}. "
+                "hp.load_data takes names of classes"
+            ) from None
+    return indices

@@ -17,6 +17,7 @@ from heatproof.errors import HeatproofError, join_limited
 from heatproof.files import escape_name
 from heatproof.models.model import Model
 from heatproof.tensor.noise import generator
+from heatproof.text import counted
 
 
 class ImageFolder:
@@ -215,8 +216,8 @@ def _folder_index(
         return class_index(folders, classes, n_classes, f"subfolders of {root}")
     if n_classes is not None and len(folders) != n_classes:
         raise HeatproofError(
-            f"{root} has {len(folders)} subfolders and the model {n_classes} classes without "
-            "names, so labels cannot be matched; give the model its class names: "
+            f"{root} has {counted(len(folders), 'subfolder')} and the model {n_classes} classes "
+            "without names, so labels cannot be matched; give the model its class names: "
             "hp.Model(…, classes=[…])"
         )
     return {folder: i for i, folder in enumerate(folders)}

@@ -26,6 +26,7 @@ from heatproof.models.model import Model
 from heatproof.tensor.batching import rows
 from heatproof.tensor.noise import generator
 from heatproof.tensor.scores import is_correct
+from heatproof.text import counted
 
 Pool = Mapping[int, Sequence[int]]  # class -> indices of images
 BATCH = 64  # fixed, so that the pool of images does not depend on the batch size of a run
@@ -347,7 +348,7 @@ def make_grids(
     if len(grids) < (count or 1):
         shortage = _describe_shortage(models, pool, repeated, confidence)
         if grids:
-            shortage += f": enough for {len(grids)} grids of {side}×{side}, not {count}"
+            shortage += f": enough for {counted(len(grids), 'grid')} of {side}×{side}, not {count}"
         else:
             shortage += f": not enough for a grid of {side}×{side}"
         suggestion = _suggest_confidence(models, side, repeated, confidence, count or 1, seed)
@@ -377,16 +378,17 @@ def _suggest_confidence(
     for lower in (c for c in SUGGESTED_CONFIDENCES if c < confidence):
         pool = confident_images(models, lower)
         grids = len(draw_grids(pool, side, repeated, count, seed))
+        found = counted(grids, "grid")
         if grids >= count:
-            return f"confidence={lower:g} would give {_describe_pool(pool)}, and {grids} grids."
+            return f"confidence={lower:g} would give {_describe_pool(pool)}, and {found}."
         if not lower:
-            return f"Even confidence=0 gives {_describe_pool(pool)}, and {grids} grids. {more_data}"
+            return f"Even confidence=0 gives {_describe_pool(pool)}, and {found}. {more_data}"
     return more_data
 
 
 def _describe_pool(pool: Pool) -> str:
     images = sum(map(len, pool.values()))
-    return f"{images} image{'s' * (images != 1)} in {len(pool)} class{'es' * (len(pool) != 1)}"
+    return f"{counted(images, 'image')} in {counted(len(pool), 'class', 'classes')}"
 
 
 def _digest(parts: Iterable[str]) -> str:

@@ -33,6 +33,7 @@ from heatproof.data.source import Item, Source, SourceData, open_source
 from heatproof.data.stream import StreamSource
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.models.model import Model
+from heatproof.text import counted
 
 # keys of an item that is a mapping, in the order in which they are looked for
 KEYS = {
@@ -245,7 +246,7 @@ def _set_listed(source: Source, part: str, values: Any) -> None:
             'images: {"image": …, "label": …, "id": …, "mask": …}'
         )
     if len(values) != len(source):
-        raise HeatproofError(f"{len(source)} images, but {len(values)} {part}")
+        raise HeatproofError(f"{counted(len(source), 'image')}, but {len(values)} {part}")
     if part == "ids":
         values = [_text(value) for value in values]
     elif part == "labels":

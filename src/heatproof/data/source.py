@@ -7,7 +7,6 @@ kind of source is a subclass of `Source` of a few lines.
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from heatproof.data.base import Sample, UnreadableImage
+from heatproof.data.base import Sample, UnreadableImage, class_number
 from heatproof.data.images import Normalization, WrongImage, fit_any, fit_mask
 from heatproof.data.labels import WNID, class_index
 from heatproof.errors import HeatproofError, join_limited
@@ -386,13 +385,13 @@ def _plain_label(label: object, name: str) -> int | str | None:
     if label is None or isinstance(label, str):
         return label
     try:
-        return operator.index(label)  # type: ignore[arg-type]
+        return class_number(label)
     except (TypeError, ValueError, RuntimeError):
         size = getattr(label, "shape", ())
         hint = "; of scores per class, take label.argmax()" if len(size) else ""
         raise HeatproofError(
             f"{name} has labels of type {type(label).__name__}, such as {_short(label)}; labels "
-            f"are class indices from 0, or class names{hint}"
+            f"are class indices (whole numbers from 0), or class names{hint}"
         ) from None
 
 

@@ -58,12 +58,20 @@ _PASSED = frozenset(
         "image",
         "silhouette",
         "notes",
+        "checkpoint",
         "prepared",
         "baseline_prepared",
     )
 )
 
 
+PER_CALL = "images_per_call"  # an option of every method of a user's own
+_IMAGES_PER_CALL = inspect.Parameter(
+    PER_CALL,
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[int, Field(ge=1)] | None,
+)
 NoiseUnit = Literal["range", "image", "absolute"]
 
 
@@ -166,7 +174,9 @@ class MethodEntry:
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The parameters that an expression can set."""
         reduce = inspect.Parameter("reduce", inspect.Parameter.KEYWORD_ONLY, default=self.reduce)
-        return options(self.function, *_PASSED) | {"reduce": reduce} | self._noise_parameters()
+        own = options(self.function, *_PASSED)
+        per_call = {} if self.source is None else {PER_CALL: _IMAGES_PER_CALL}
+        return per_call | own | {"reduce": reduce} | self._noise_parameters()
 
     def takes(self, name: str) -> bool:
         """Return whether its function has a parameter of that name, such as ``batch``."""
@@ -266,6 +276,7 @@ def method(
     Random numbers come from ``rng``. Keyword arguments of these names are passed to the function:
     ``batch`` (a ``LayerBatch``: gradients that methods share), ``image`` (the images themselves),
     ``silhouette``, ``notes`` (a ``MapNotes``: what a reader must know about single maps),
+    ``checkpoint`` (a ``Checkpoint``: the state of an optimisation that takes minutes),
     ``prepared`` (what ``prepare`` returned) and ``baseline_prepared`` (what the baseline named by
     its option ``baseline`` has prepared, or None). All others are the method's own options, with
     defaults.
@@ -332,6 +343,30 @@ def noisy(id: str, base: str, *, paper: str, version: int = 1, **settings: Any) 
         plain, id=id, paper=paper, version=version, noise=noise, base=base, signed=signed
     )
     METHODS.add(entry, entry)
+
+
+class _CostArguments(Mapping[str, Any]):
+    """The arguments of a method and the size of its layer, which is found only if it is read."""
+
+    def __init__(self, arguments: Mapping[str, Any], shape: Callable[[], Sequence[int]]):
+        self._arguments = arguments
+        self._shape = shape
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in _LAYER_SIZES:
+            return self._arguments[name]
+        channels, *sides = self._shape()
+        height, width = sides if len(sides) == 2 else (1, 1)
+        return {"channels": channels, "height": height, "side": width}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self._arguments, *_LAYER_SIZES)))
+
+    def __len__(self) -> int:
+        return len({*self._arguments, *_LAYER_SIZES})
+
+
+_LAYER_SIZES = ("channels", "height", "side")  # in one image's activation; side is its width
 
 
 def _cost_function(
@@ -417,7 +452,8 @@ def named(name: str, method: Any, /, **options: Any) -> Named:
     Args:
         name: The name, which may be any text that no method of the library has.
         method: An expression, a function, or an object of another library.
-        **options: Arguments of the method, such as those of Captum's ``attribute``.
+        **options: Arguments of the method, such as those of Captum's ``attribute``. For a method of
+            your own, ``images_per_call`` says how many images it is given at a time.
 
     Returns:
         A method for ``evaluate`` and ``explain``. The pair ``(name, method)`` does the same.
@@ -488,26 +524,27 @@ class Expression:
 
         For a method that goes through channels, they are per channel.
         """
-        return self._cost(1, 224, 224)
+        return self.cost_at(lambda: (1, 224, 224))
 
     def cost_on(self, model: Model) -> tuple[int, int] | None:
         """Return forward and backward passes per image of a model, by itself; None if unknown."""
-        tail = model.tail(self.layer)
-        activation = tail.channels_first(tail.passes.zero_activation())
-        return self.cost_at(activation.shape[1:])
 
-    def cost_at(self, shape: Sequence[int]) -> tuple[int, int] | None:
-        """Return the same for the shape of one image's activation, (channels, height, width)."""
-        channels, *sides = shape
-        height, width = sides if len(sides) == 2 else (1, 1)
-        return self._cost(channels, height, width)
+        def shape() -> Sequence[int]:
+            tail = model.tail(self.layer)
+            return tail.channels_first(tail.passes.zero_activation()).shape[1:]
 
-    def _cost(self, channels: int, height: int, width: int) -> tuple[int, int] | None:
+        return self.cost_at(shape)
+
+    def cost_at(self, shape: Callable[[], Sequence[int]]) -> tuple[int, int] | None:
+        """Return the same for an activation.
+
+        Args:
+            shape: Returns the shape of one image's activation, (channels, height, width). It may
+                take a pass, so it is called only if the cost depends on it.
+        """
         if self.entry.cost is None:
             return None
-        forwards, backwards = self.entry.cost(
-            {**self.arguments, "channels": channels, "height": height, "side": width}
-        )
+        forwards, backwards = self.entry.cost(_CostArguments(self.arguments, shape))
         copies = self.noise.n if self.noise else 1
         return copies * forwards, copies * backwards
 
@@ -529,6 +566,11 @@ class Expression:
     def shares_gradient(self) -> bool:
         """Whether one gradient at its layer is all it needs, so that a backward can be shared."""
         return self.entry.takes("batch") and self.cost == (0, 1) and self.noise is None
+
+    @property
+    def images_per_call(self) -> int | None:
+        """How many images a user's method is given at a time; None: as many as a batch has."""
+        return self.arguments.get(PER_CALL)
 
     def at(self, layer: str) -> Expression:
         """Return the expression at another layer; a name is followed by the layer."""
@@ -602,6 +644,8 @@ class Expression:
         call = Call(entry.id, call.args, call.kwargs)
         calls = (call, *tail)
         arguments = call.bind(entry.parameters, "method")
+        if arguments.get(PER_CALL, 1) is None:
+            del arguments[PER_CALL]
         if not isinstance(arguments["reduce"], str) or arguments["reduce"] not in REDUCTIONS:
             raise unknown("reduction", arguments["reduce"], REDUCTIONS)
         label = call_label(call, arguments, entry.parameters) + (
@@ -727,9 +771,10 @@ def _resolve(method: Any) -> tuple[MethodEntry, Mapping[str, Any]]:
     entry = METHODS.registered(method.method)
     if entry is not None:
         return replace(entry, id=method.name), method.options
-    entry = _entry_of(method.method, method.name, method.options)
-    if isinstance(entry.function, Adapted):
-        return entry, {}  # it has its options
+    own = {key: value for key, value in method.options.items() if key != PER_CALL}
+    entry = _entry_of(method.method, method.name, own)
+    if isinstance(entry.function, Adapted):  # it has its options
+        return entry, {key: value for key, value in method.options.items() if key == PER_CALL}
     if not is_plain(method.options):
         entry = replace(entry, source="")  # they cannot be recognised in another run
     return entry, method.options

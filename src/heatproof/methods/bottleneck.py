@@ -15,6 +15,7 @@ from torch import Tensor
 
 from heatproof.errors import NotApplicable
 from heatproof.methods.base import method
+from heatproof.methods.checkpoint import Checkpoint
 from heatproof.methods.notes import MapNotes
 from heatproof.models.model import Model
 from heatproof.tensor.filters import gaussian, separable
@@ -67,6 +68,7 @@ def iba(
     rng: Rng,
     prepared: Mapping[str, Tensor],
     notes: MapNotes | None = None,
+    checkpoint: Checkpoint | None = None,
     beta: Annotated[float, Field(gt=0)] = 10.0,
     steps: Count = 10,
     copies: Count = 10,
@@ -82,6 +84,7 @@ def iba(
         prepared: What ``statistics`` returned.
         notes: Where maps are noted whose objective fell in the last tenth of the steps by more
             than a fiftieth of its whole fall.
+        checkpoint: Keeps the state of the optimisation.
         beta: The weight of the information against the cross entropy.
         steps: Steps of Adam.
         copies: Noisy copies per step.
@@ -99,8 +102,10 @@ def iba(
     alpha = torch.full_like(x, 5.0).requires_grad_()
     optimiser = torch.optim.Adam([alpha], lr=lr)
     capacity = torch.zeros_like(x)
-    objectives = []
-    for step in range(steps):
+    objectives: list[Tensor] = []
+    if checkpoint is not None:
+        objectives += _restored(checkpoint, alpha, optimiser)
+    for step in range(len(objectives), steps):
         with torch.enable_grad():
             keep = separable(alpha.sigmoid(), kernel, "reflect")
             capacity = _bits((x - mean) / std, keep) * active
@@ -112,9 +117,33 @@ def iba(
         optimiser.zero_grad()
         torch.autograd.backward([cost.sum(), keep], [torch.ones_like(cost[0]), slope])
         optimiser.step()
+        if checkpoint is not None and step < steps - 1:
+            _save(checkpoint, alpha, optimiser, objectives)
     if notes is not None:
         note_unconverged(notes, torch.stack(objectives))
     return capacity.detach().sum(1) / log(2)
+
+
+def _save(
+    checkpoint: Checkpoint, alpha: Tensor, optimiser: torch.optim.Adam, objectives: list[Tensor]
+) -> None:
+    """Save copies of what the next step needs; Adam changes its tensors in place."""
+    of_adam = {name: values.clone() for name, values in optimiser.state[alpha].items()}
+    state = {"alpha": alpha.detach().clone(), "objectives": torch.stack(objectives)}
+    checkpoint.save("bottleneck", state | of_adam)
+
+
+def _restored(checkpoint: Checkpoint, alpha: Tensor, optimiser: torch.optim.Adam) -> list[Tensor]:
+    """Continue from what was saved: return the objectives of the steps that are done."""
+    saved = checkpoint.load("bottleneck")
+    if saved is None:
+        return []
+    of_adam = {name: saved[name].clone() for name in saved if name not in ("alpha", "objectives")}
+    for name, values in of_adam.items():
+        optimiser.state[alpha][name] = values if name == "step" else values.to(alpha)
+    with torch.no_grad():
+        alpha.copy_(saved["alpha"])
+    return list(saved["objectives"].to(alpha))
 
 
 def note_unconverged(notes: MapNotes, objectives: Tensor) -> None:

@@ -24,7 +24,8 @@ from heatproof.data.catalog import load_data
 from heatproof.data.reference import Reference
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods.adapters import as_maps
-from heatproof.methods.base import REDUCTIONS, Expression, noise_scale
+from heatproof.methods.base import PER_CALL, REDUCTIONS, Expression, noise_scale
+from heatproof.methods.checkpoint import Checkpoint
 from heatproof.methods.notes import MapNotes, kind_of
 from heatproof.models.batch import LayerBatch, ModelBatch
 from heatproof.models.guards import assert_unchanged
@@ -63,6 +64,7 @@ class Explainer:
         silhouette: The object's silhouettes, ``(B, H, W)``, where the data has them.
         prepared: Returns what a method has prepared.
         prepared_baseline: Returns what a method's baseline has prepared.
+        checkpoint: Keeps the state of a long optimisation.
     """
 
     batch: ModelBatch
@@ -70,6 +72,7 @@ class Explainer:
     silhouette: Tensor | None = None
     prepared: Callable[[Expression], Mapping[str, Tensor]] = no_reference
     prepared_baseline: PreparedBaselines = no_reference_for_baseline
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
     _moments: dict[str, tuple[Tensor, Tensor, list[MapNotes]]] = field(default_factory=dict)
 
     @property
@@ -92,13 +95,33 @@ class Explainer:
             MapError: If what the method returned is not a map.
         """
         check_applicable(expression, self.model, self.silhouette is not None)
+        count = len(self.batch.x)
+        notes = notes or MapNotes(count)
+        if expression.images_per_call is not None and count > expression.images_per_call:
+            return self._call_by_call(expression, notes, expression.images_per_call)
         batch = self.batch.at(expression.layer)
-        notes = notes or MapNotes(len(batch.x))
         if expression.noise:
             raw = self._moment(expression, batch.x, notes)
         else:
-            raw = self._call(expression, batch, notes)
+            raw = self._call(expression, batch, notes, self.checkpoint)
         return self._checked(raw, batch.x, expression)
+
+    def part(self, rows: slice) -> Explainer:
+        """Return what computes the maps of a block of the samples."""
+        batch = ModelBatch(self.model, self.batch.x[rows], self.batch.target[rows])
+        rng = Rng(self.rng.seed, self.rng.ids[rows], self.rng.device)
+        silhouette = None if self.silhouette is None else self.silhouette[rows]
+        return Explainer(batch, rng, silhouette, self.prepared, self.prepared_baseline)
+
+    def _call_by_call(self, expression: Expression, notes: MapNotes, count: int) -> Tensor:
+        """Compute maps of a few samples at a time."""
+        maps = []
+        for start in range(0, len(self.batch.x), count):
+            rows = slice(start, min(start + count, len(self.batch.x)))
+            own_notes = MapNotes(rows.stop - rows.start)
+            maps.append(self.part(rows).native(expression, own_notes))
+            notes.set_rows(rows, own_notes)
+        return torch.cat(maps)
 
     def _checked(self, raw: object, h: Tensor, expression: Expression) -> Tensor:
         """Check what a method returned at a layer; tokens become a grid, channels are reduced."""
@@ -107,7 +130,13 @@ class Explainer:
             raw = tail.channels_first(raw)
         return _checked(raw, tail.channels_first(h), expression)
 
-    def _call(self, expression: Expression, batch: LayerBatch, notes: MapNotes) -> Tensor:
+    def _call(
+        self,
+        expression: Expression,
+        batch: LayerBatch,
+        notes: MapNotes,
+        checkpoint: Checkpoint | None = None,
+    ) -> Tensor:
         """Call the method on a batch at its layer."""
         entry = expression.entry
         available = {
@@ -115,9 +144,12 @@ class Explainer:
             "image": self.batch.x,
             "silhouette": self.silhouette,
             "notes": notes,
+            "checkpoint": checkpoint,
         }
         arguments: dict[str, Any] = {k: v for k, v in available.items() if entry.takes(k)}
-        arguments |= {k: v for k, v in expression.arguments.items() if k != "reduce"}
+        arguments |= {
+            k: v for k, v in expression.arguments.items() if k not in ("reduce", PER_CALL)
+        }
         if entry.prepare:
             arguments["prepared"] = self.prepared(expression)
         if entry.takes("baseline_prepared"):
@@ -189,7 +221,7 @@ class Explainer:
             Maps of shape ``(B, H, W)``, which may contain nan.
         """
         batch = ModelBatch(self.model, x, self.batch.target, [expression.layer])
-        other = replace(self, batch=batch, _moments={})
+        other = replace(self, batch=batch, checkpoint=Checkpoint(), _moments={})
         return other.resized(other.transformed(expression, other.native(expression)))
 
     def transformed(self, expression: Expression, maps: Tensor) -> Tensor:
@@ -362,10 +394,7 @@ def explain(
         )
     x = images.detach().to(model.device, model.dtype)
     if x.ndim != 4 or not len(x) or x.shape[1:] != model.image_shape:
-        shape = ", ".join(map(str, model.image_shape))
-        raise HeatproofError(
-            f"{model.name} takes images of shape (B, {shape}); got {tuple(images.shape)}"
-        )
+        raise HeatproofError(_wrong_shape(model, images))
     target = model.logits(x).argmax(1) if targets is None else _indices(targets, len(x), model)
     rng = Rng(seed, sample_ids(ids, len(x)), model.device)
     check_applicable(expression, model, silhouette is not None)
@@ -388,6 +417,20 @@ def explain(
             f"{expression.label}: the map of image {', '.join(map(str, bad))} is not finite"
         )
     return maps
+
+
+def _wrong_shape(model: Model, images: Tensor) -> str:
+    """Return what is wrong with the shape of images, and the line of code that cures it."""
+    channels, height, width = model.image_shape
+    got = tuple(images.shape)
+    text = f"{model.name} takes images of shape (B, {channels}, {height}, {width}); got {got}"
+    if got == (channels, height, width):
+        return f"{text}: write images[None] for a single image"
+    if got == (height, width, channels):
+        return f"{text}: write images.permute(2, 0, 1)[None] for a single image"
+    if got[1:] == (height, width, channels):
+        return f"{text}: write images.permute(0, 3, 1, 2), as channels come before the pixels"
+    return text
 
 
 def _warn(expression: Expression, notes: MapNotes) -> None:

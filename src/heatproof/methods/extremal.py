@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from heatproof.methods.checkpoint import Checkpoint
 from heatproof.methods.notes import MapNotes
 from heatproof.methods.perturbation import Count, Fraction, perturbation
 from heatproof.models.model import Model
@@ -49,6 +50,7 @@ def extremal(
     *,
     rng: Rng,
     notes: MapNotes | None = None,
+    checkpoint: Checkpoint | None = None,
     steps: Count = 800,
     areas: Annotated[tuple[Fraction, ...], Field(min_length=1)] = (0.1,),
     step: Count | None = None,
@@ -66,6 +68,7 @@ def extremal(
         rng: Not used.
         notes: Where masks that have not converged are noted: their area is not within a fifth of
             its target, or they changed by more than a tenth of it in the last tenth of the steps.
+        checkpoint: Keeps the state of the optimisation.
         steps: The number of successive masks; the last is the map.
         areas: The fractions of the map that masks take; the map is the mean over the areas.
         step: The spacing of the mask's bumps; by default 7 px at 224 px, in proportion elsewhere.
@@ -79,14 +82,45 @@ def extremal(
     bumps = Bumps((x.shape[2], x.shape[3]), step, sigma or max(step, round(21 * scale)))
     model = model.with_batch_size(-(-model.batch_size // 2))  # a pyramid is kept for every mask
     total = x.new_zeros(x[:, 0].shape)
-    for sample, area in model.passes.chunks(len(x), len(areas)):
+    for number, (sample, area) in enumerate(model.passes.chunks(len(x), len(areas))):
         pyramid = blurred(x[sample], blur or 20 * scale)
         fractions = torch.tensor(areas, dtype=torch.float64)[area]
-        found = optimised(model, pyramid, target[sample], fractions, bumps, steps, jitter, score)
+        state = _SavedState(checkpoint or Checkpoint(), f"masks {number}")
+        found = optimised(
+            model, pyramid, target[sample], fractions, bumps, steps, jitter, score, state
+        )
         total.index_add_(0, sample.to(x.device), found.masks)
         if notes is not None:
             note_unconverged(notes, sample, fractions, found, steps)
     return total / len(areas)
+
+
+class State(NamedTuple):
+    """The state of an optimisation before one of its steps."""
+
+    turn: int
+    pressure: Tensor  # (n, rows, columns): the masks' parameters
+    velocity: Tensor  # of the same shape
+    late: Tensor  # the parameters late in the optimisation; zeros before
+
+
+class _SavedState(NamedTuple):
+    """Where the state of one optimisation is kept."""
+
+    checkpoint: Checkpoint
+    name: str
+
+    def load(self, first: State) -> State:
+        """Return the state that was saved, or the first one."""
+        saved = self.checkpoint.load(self.name)
+        if saved is None:
+            return first
+        tensors = (saved[name].to(first.pressure) for name in ("pressure", "velocity", "late"))
+        return State(int(saved["turn"]), *tensors)
+
+    def save(self, state: State) -> None:
+        tensors = state._asdict() | {"turn": torch.tensor(state.turn)}
+        self.checkpoint.save(self.name, tensors)
 
 
 class Optimised(NamedTuple):
@@ -129,6 +163,7 @@ def optimised(
     steps: int,
     jitter: bool,
     score: str,
+    saved: _SavedState | None = None,
 ) -> Optimised:
     """Optimise masks by gradient descent with momentum, each by itself.
 
@@ -141,18 +176,22 @@ def optimised(
         steps: The number of successive masks.
         jitter: Whether every other step looks at the mirror image.
         score: The name of the score.
+        saved: Where the state is kept, and continued from.
 
     Returns:
         The masks, the areas that they have reached, and how much they still changed.
     """
-    pressure = pyramid.new_ones(len(pyramid), *bumps.grid)
-    velocity = torch.zeros_like(pressure)
+    ones = pyramid.new_ones(len(pyramid), *bumps.grid)
+    start = State(0, ones, torch.zeros_like(ones), torch.zeros_like(ones))
+    saved = saved or _SavedState(Checkpoint(), "")
+    first, pressure, velocity, late = saved.load(start)
     area_weight = AREA_WEIGHT
-    late = torch.zeros(())
-    for turn in range(steps - 1):
+    for _ in range(first):
+        area_weight *= AREA_GROWTH
+    for turn in range(first, steps - 1):
         masks, whole = bumps.masks(pressure)
         if turn == int(LATE * (steps - 1)):
-            late = masks.clone()
+            late = pressure
         points, slope = at_level(pyramid, bumps.inner(masks))
         mirrored = (3,) if jitter and turn % 2 == 0 else ()
         gradient = model.gradient(points.flip(mirrored), target, score=score).gradient
@@ -163,8 +202,9 @@ def optimised(
         velocity = change if turn == 0 else MOMENTUM * velocity + (1 - MOMENTUM) * change
         pressure = (pressure - LEARNING_RATE * velocity).clamp(0, 1)
         area_weight *= AREA_GROWTH
+        saved.save(State(turn + 1, pressure, velocity, late))
     masks = bumps.masks(pressure)[0]
-    change = (masks - late.to(masks)).abs().mean((1, 2))
+    change = (masks - bumps.masks(late)[0]).abs().mean((1, 2))
     return Optimised(bumps.inner(masks), masks.mean((1, 2)), change)
 
 

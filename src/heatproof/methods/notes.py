@@ -43,6 +43,12 @@ class MapNotes:
         """Say why a row has no map; what the method returns for it is not used."""
         self.missing[row] = reason
 
+    def set_rows(self, rows: slice, notes: MapNotes) -> None:
+        """Take over the notes on the maps of a block of rows."""
+        self.texts[rows] = notes.texts
+        self.missing[rows] = notes.missing
+        self.doubts |= {rows.start + row: text for row, text in notes.doubts.items()}
+
     def add_of_copies(self, copies: list[MapNotes]) -> None:
         """Add the notes on the maps of noisy copies: how many have one, and the first."""
         for row in range(len(self.texts)):

@@ -19,6 +19,7 @@ from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
 from heatproof.methods.notes import MapNotes
 from heatproof.models.hashes import known_hashes
+from heatproof.text import counted
 from heatproof.userfile import PREFIX
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
@@ -240,7 +241,10 @@ def _read(path: Path, digest: str) -> Mapping[str, np.ndarray]:
     ids = ids[:-1] if ids and not ids[-1] else ids
     if not content.ndim or len(ids) != len(content):
         count = len(content) if content.ndim else 0
-        raise HeatproofError(f"{path.name} has {count} maps, but {ids_path.name} {len(ids)} ids")
+        raise HeatproofError(
+            f"{path.name} has {counted(count, 'map')}, but {ids_path.name} "
+            f"{counted(len(ids), 'id')}"
+        )
     return {key: _checked(path, key, m) for key, m in zip(ids, content, strict=True)}
 
 

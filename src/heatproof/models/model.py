@@ -43,6 +43,7 @@ from heatproof.models.wrapping import (
     unwrapped,
 )
 from heatproof.tensor.scores import HeadName, Score, class_probabilities, score_function
+from heatproof.text import counted
 from heatproof.userfile import source_of
 
 
@@ -183,7 +184,7 @@ class Model:
         layers = ", ".join(self.layers)
         size = str(self.size) if self.height == self.width else f"{self.height}×{self.width}"
         head = "" if self.head == "softmax" else f" ({self.head} head)"
-        classes = f"{self.n_classes} classes{head}"
+        classes = f"{counted(self.n_classes, 'class', 'classes')}{head}"
         return f"Model({self.name}, {size} px, {classes}, layers: {layers})"
 
     @property

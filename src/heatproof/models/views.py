@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -35,11 +36,10 @@ def gridpg(model: Model, grid: int) -> Model:
         NotApplicable: If the network cannot run on grids.
     """
     split = _split(model, grid)
-    pools = _pools(model, split.cut)
-    if pools and _runs(model, split.cut, grid):
+    if split.pools and split.runs:
         return model.with_view(f"gridpg {grid}×{grid}", grid, model.body)
     # A pool of fixed size looks at one grid cell after the other.
-    step = (split.height, split.width) if pools else (1, 1)
+    step = (split.height, split.width) if split.pools else (1, 1)
     head = _sliding(model.body, split, step)
     return model.with_view(f"gridpg {grid}×{grid}", grid, Connected(model.body, split.cut, head))
 
@@ -215,6 +215,12 @@ class _Split(NamedTuple):
     width: int
     down: int  # from one grid cell's features to those of the next
     along: int
+    pools: bool  # whether the head does not depend on the order of positions
+    runs: bool  # whether the head takes the features of the whole grid
+
+
+# By the number of grid cells along a side. A check and the views of each grid cell ask for it.
+_splits: WeakKeyDictionary[Model, dict[int, _Split]] = WeakKeyDictionary()
 
 
 def _cut(model: Model) -> int:
@@ -242,17 +248,26 @@ def _cut(model: Model) -> int:
 
 
 def _split(model: Model, grid: int) -> _Split:
-    """Find the head and the features of each grid cell."""
+    """Find the head and the features of each grid cell, once for a model and a grid."""
+    splits = _splits.setdefault(model, {})
+    if grid not in splits:
+        splits[grid] = _find_split(model, grid)
+    return splits[grid]
+
+
+def _find_split(model: Model, grid: int) -> _Split:
     cut = _cut(model)
-    height, width = _features(model, cut).shape[2:]
+    features = _features(model, cut)
+    height, width = features.shape[2:]
     try:
-        whole = _features(model, cut, grid).shape[2:]
+        grid_features = _features(model, cut, grid)
     except Exception as error:  # a network can raise anything on images larger than it is used to
         raise NotApplicable(
             f"{model.name} cannot run up to {model.body.layers[cut]} on a grid of "
             f"{grid * model.height}×{grid * model.width} px: {error}. "
             "Name layers that it can be cut at: hp.Model(…, layers=[…])"
         ) from error
+    whole = grid_features.shape[2:]
     steps = [whole[0] - height, whole[1] - width]
     if any(
         step % (grid - 1) or step < (grid - 1) * side
@@ -265,7 +280,9 @@ def _split(model: Model, grid: int) -> _Split:
             "the grid cell, so grid cells have no separate features; "
             "choose another size for the model"
         )
-    return _Split(cut, height, width, *(step // (grid - 1) for step in steps))
+    down, along = (step // (grid - 1) for step in steps)
+    pools = _pools(model, cut, features)
+    return _Split(cut, height, width, down, along, pools, _runs(model, cut, grid_features))
 
 
 def _features(model: Model, cut: int, scale: int = 1) -> Tensor:
@@ -276,9 +293,8 @@ def _features(model: Model, cut: int, scale: int = 1) -> Tensor:
         return model.body.run(model.normalize(image), 0, cut)[0]
 
 
-def _pools(model: Model, cut: int) -> bool:
+def _pools(model: Model, cut: int, features: Tensor) -> bool:
     """Return whether the head does not depend on the order of positions."""
-    features = _features(model, cut)
     order = torch.randperm(features[0, 0].numel(), generator=torch.Generator().manual_seed(0)).to(
         features.device
     )
@@ -288,11 +304,11 @@ def _pools(model: Model, cut: int) -> bool:
     return torch.allclose(plain, shuffled, rtol=1e-3, atol=1e-4 * float(plain.abs().max()))
 
 
-def _runs(model: Model, cut: int, grid: int) -> bool:
+def _runs(model: Model, cut: int, features: Tensor) -> bool:
     """Return whether the head takes the features of the whole grid."""
     try:
         with torch.no_grad(), eval_mode(model.module):
-            return model.body.run(_features(model, cut, grid), cut)[0].shape == (1, model.n_classes)
+            return model.body.run(features, cut)[0].shape == (1, model.n_classes)
     except (RuntimeError, ValueError):  # shapes that do not fit
         return False
 

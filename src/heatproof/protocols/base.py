@@ -163,6 +163,9 @@ class Protocol(BaseModel):
     needs: ClassVar[frozenset[str]] = frozenset()  # of the data: `parts`, `silhouette`
     constant_maps: ClassVar[bool] = False  # whether constant maps have a score, too
     aggregates: ClassVar[tuple[str, ...]] = ()  # names of the curves that `aggregate` needs
+    # What `compute_shared` returns, if each sample's row (of single precision) depends on that
+    # sample alone: it is computed in blocks where it takes long, and read where it is stored.
+    shared_by_sample: ClassVar[tuple[str, ...]] = ()
 
     def facts(self) -> dict[str, Any]:
         """Return what a report says about the protocol with these settings."""

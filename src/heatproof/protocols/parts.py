@@ -54,6 +54,7 @@ class PartDeletion(Protocol):
         "Analysis of Explainable AI Methods. ICCV 2023"
     )
     needs: ClassVar[frozenset[str]] = frozenset({"parts"})
+    shared_by_sample: ClassVar[tuple[str, ...]] = ("drops",)
 
     dilate: Odd | None = None  # None: 5 px at 256 px, scaled with the image
     compat: Literal["funnybirds"] | None = None  # the framework's scale, ½ρ + ½

@@ -141,6 +141,7 @@ class SingleDeletion(Protocol):
     range: ClassVar[tuple[float, float] | None] = (-1.0, 1.0)
     random_score: ClassVar[float | None] = 0.0
     target: ClassVar[Literal["label", "prediction"]] = "label"
+    shared_by_sample: ClassVar[tuple[str, ...]] = ("drops", "correct", "log_prob")
     citation: ClassVar[str] = (
         "Hesse, Schaub-Meyer, Roth: "
         "Benchmarking the Attribution Quality of Vision Models. NeurIPS 2024"

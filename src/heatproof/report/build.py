@@ -9,9 +9,10 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -27,6 +28,7 @@ from heatproof.report.plain import described
 from heatproof.report.run_data import Run
 from heatproof.report.sections import ordered_sections
 from heatproof.report.site import Site
+from heatproof.text import short_titles
 
 MARKER = "heatproof-report.json"
 LOCK = ".lock"  # in a report under construction
@@ -121,7 +123,7 @@ def _listed_files(marker: Path) -> list[str]:
 
 
 def _write(run: Run, site: Site) -> None:
-    pages = environment()
+    pages = environment(run.models)
     lead = run.provenance.spec.get("lead")
     ordered = sorted(ordered_sections(), key=lambda section: section.id != lead)
     contents = ((section, section.content(run, site)) for section in ordered)
@@ -142,12 +144,26 @@ def _write(run: Run, site: Site) -> None:
     site.write(MARKER, json.dumps(marker, indent=1))
 
 
-def environment() -> Environment:
-    """Return the Jinja environment: text from a run is escaped, and unknown names are errors."""
+def environment(models: Sequence[str] = ()) -> Environment:
+    """Return the Jinja environment: text from a run is escaped, and unknown names are errors.
+
+    Args:
+        models: The models of the run; those in files have shorter names on the page.
+    """
+    titles = short_titles(models)
+
+    def displayed(value: Any) -> Any:
+        if type(value) is not str:  # markup stays as it is
+            return value
+        for name, title in titles.items():
+            value = value.replace(name, title)
+        return value
+
     pages = Environment(
         loader=ChoiceLoader([PackageLoader("heatproof.report"), FunctionLoader(_template)]),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=displayed,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -162,6 +178,7 @@ def environment() -> Environment:
         "listing": listing,
         "ticks": ticks,
         "described": described,
+        "verbatim": escape,
     }
     pages.globals["symbol"] = lambda family: charts.tag(
         "svg",

@@ -38,6 +38,7 @@ from heatproof.bench.store import Store
 from heatproof.bench.taskfiles import TaskTensors
 from heatproof.protocols import PROTOCOLS, ViewKey
 from heatproof.tensor.scores import HeadName, class_probabilities, is_correct
+from heatproof.text import short_titles
 
 PLAIN_VIEW = ViewKey()
 CRISP_BELOW = 160  # px: smaller images are drawn with square pixels
@@ -338,10 +339,14 @@ class Run:
 
     @cached_property
     def short_names(self) -> dict[str, str]:
-        """The models' names without the part before the first slash, if it is the same for all."""
-        if len({name.partition("/")[0] for name in self.models}) > 1:
-            return {name: name for name in self.models}
-        return {name: name.partition("/")[2] or name for name in self.models}
+        """The models' names without the part before the first slash, if it is the same for all.
+
+        Of those in files, the file's name is left.
+        """
+        titles = {name: name for name in self.models} | short_titles(self.models)
+        if len({title.partition("/")[0] for title in titles.values()}) > 1:
+            return titles
+        return {name: title.partition("/")[2] or title for name, title in titles.items()}
 
     def facts(self, model: str, view: ViewKey | None = None) -> ModelFacts | None:
         """Return what is on record about a view of a model, by default the plain one."""

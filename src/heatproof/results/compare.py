@@ -21,6 +21,7 @@ from heatproof.errors import HeatproofError, join_limited, unknown
 from heatproof.protocols import PROTOCOLS
 from heatproof.results.result import JSON_SCHEMA, Result
 from heatproof.results.tables import WIDTH, html_table
+from heatproof.text import counted
 
 MOST_LINES = 20  # of a repr
 EVERY_METHOD = "all"
@@ -100,7 +101,7 @@ class RunComparison:
             for name, lines in (("a", self.only_in_a), ("b", self.only_in_b))
             if len(lines)
         ]
-        text = f"{len(self.differences)} mean scores in both"
+        text = f"{counted(len(self.differences), 'mean score')} in both"
         if not self.differences["n"].any():
             return (
                 f"{', '.join([text, *alone])}; nothing can be compared, as no sample has a "
@@ -118,7 +119,7 @@ class RunComparison:
             width = min(40, max(len(row["method"]) for row in group))
             lines += [_text_line(row, width)[:WIDTH] for row in group[:MOST_LINES]]
             if len(group) > MOST_LINES:
-                lines.append(f"  and {len(group) - MOST_LINES} more methods")
+                lines.append(f"  and {counted(len(group) - MOST_LINES, 'more method')}")
         if len(self.changes):
             lines += ["", "changed:"]
             for row in self.changes.to_dict("records")[:MOST_LINES]:
@@ -175,7 +176,7 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> RunComparison:
     if not len(lines):
         raise HeatproofError(
             f"{first.store.root} and {second.store.root} have no scores of the same model, "
-            "protocol, settings and method"
+            f"protocol, settings and method. {_disjoint(first, second, *present)}".rstrip()
         )
     return RunComparison(
         lines,
@@ -183,6 +184,28 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> RunComparison:
         _without(present[0], present[1]),
         _without(present[1], present[0]),
     )
+
+
+def _disjoint(first: Result, second: Result, a: pd.DataFrame, b: pd.DataFrame) -> str:
+    """Say in what two runs have nothing in common, and how models get the same name."""
+    for column in ("model", "protocol", "method"):
+        names = [list(dict.fromkeys(lines[column])) for lines in (a, b)]
+        if set(names[0]) & set(names[1]):
+            continue
+        shown = " and of ".join(join_limited(part) for part in names)
+        text = f"They are of {shown}."
+        if column != "model":
+            return text
+        same = " These are the same network." if _weights(first) & _weights(second) else ""
+        return (
+            f"{text}{same} Give the model one name in both: in Python hp.Model(network, "
+            'name="mine"), in a spec models: [{name: file:net.py:build, as: mine}]'
+        )
+    return ""
+
+
+def _weights(result: Result) -> set[str]:
+    return {facts.fingerprint for facts in result.store.provenance().models}
 
 
 def _result(result: Result | str | Path) -> Result:

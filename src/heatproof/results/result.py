@@ -18,6 +18,7 @@ import heatproof
 from heatproof.analysis.compare import method_differences
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import (
+    GROUP,
     RESAMPLES,
     AggregateDraws,
     bootstrap_aggregates,
@@ -35,6 +36,7 @@ from heatproof.methods.notes import kind_of
 from heatproof.report import build
 from heatproof.report.run_data import Run
 from heatproof.results import tables
+from heatproof.text import counted
 
 if TYPE_CHECKING:
     from heatproof.results.plots import Plots
@@ -104,7 +106,7 @@ class Result:
         evaluated = self._rows.loc[self._rows["status"] != "skipped", "sample"]
         samples = SampleCounts.of(evaluated, self.store.grids())
         of_models = f" on {models} models" if models > 1 else ""
-        return f"Result({methods} methods{of_models}, {samples}: {counts})"
+        return f"Result({counted(methods, 'method')}{of_models}, {samples}: {counts})"
 
     @property
     def caveats(self) -> list[str]:
@@ -112,17 +114,39 @@ class Result:
 
         Files that are damaged, so that their results are missing, parts that were computed with
         other versions, on other hardware or with another batch size than the rest, too few samples
-        for intervals, and why methods have no score at all.
+        for intervals, methods on different samples, and why methods have no score at all.
         """
         damage = [damage_text(self.store)] if self.store.damage else []
-        return [*damage, *differences(self.store), *self._few_samples, *self._unscored]
+        few = self._few_samples
+        return [*damage, *differences(self.store), *few, *self._other_samples, *self._unscored]
 
     @property
     def _few_samples(self) -> list[str]:
         clusters = self._rows.loc[self._rows["status"] == "ok", "cluster"].nunique()
         if not 0 < clusters < FEW:
             return []
-        return [f"there are only {clusters} images, too few for reliable intervals and ranks"]
+        verb = "is" if clusters == 1 else "are"
+        images = counted(clusters, "image")
+        return [f"there {verb} only {images}, too few for reliable intervals and ranks"]
+
+    @property
+    def _other_samples(self) -> list[str]:
+        """Whether methods of one ranking were evaluated on different samples."""
+        samples = self._rows.groupby([*GROUP, "method"], sort=False, observed=True)["sample"]
+        by_method = samples.nunique()
+        in_all = self._rows.groupby(GROUP, sort=False, observed=True)["sample"].nunique()
+        unequal = by_method.groupby(GROUP, sort=False, observed=True).min() < in_all
+        if not unequal.any():
+            return []
+        ranking = unequal[unequal].index[0]
+        model, protocol, *_ = ranking
+        counts = by_method.loc[ranking]
+        named = join_limited(f"{method} ({count})" for method, count in counts.items())
+        return [
+            f"methods were evaluated on different samples ({model}, {protocol}: {named}), so that "
+            "their means and ranks do not compare; result.difference compares the samples that two "
+            "methods have in common"
+        ]
 
     @property
     def _unscored(self) -> list[str]:

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from heatproof.analysis.ranks import Key
 from heatproof.protocols import PROTOCOLS
+from heatproof.text import counted, short_titles
 
 WIDTH = 100  # columns of a terminal
 MOST_BLOCKS = 6  # rankings in a repr
@@ -64,17 +65,23 @@ def blocks(summary: pd.DataFrame) -> Iterator[Block]:
     Args:
         summary: What ``Result.summary`` returns.
     """
+    titles = short_titles(summary["model"])
     groups = summary.groupby(["model", "protocol", "setting", "baseline"], sort=False)
     for (model, protocol, setting, baseline), group in groups:
         better = "higher" if PROTOCOLS[protocol].cls.higher_is_better else "lower"
         settings = ", ".join(filter(None, (setting, baseline and f"baseline={baseline}")))
         heading = f"{protocol}({settings})" if settings else protocol
         ranked = group.sort_values("rank", na_position="last", kind="stable")
-        lines = [_line(row) for row in ranked.to_dict("records")]
-        yield Block(f"{model} · {heading}: {better} is better", lines)
+        scored = ranked.loc[ranked["n"] > 0, "n"]
+        is_same = scored.nunique() == 1
+        lines = [_line(row, shows_n=not is_same) for row in ranked.to_dict("records")]
+        n = f", n = {scored.iloc[0]}" if is_same else ""
+        title = titles.get(model, model)
+        yield Block(f"{title} · {heading}: {better} is better{n}", lines)
 
 
-def _line(row: Mapping[str, object]) -> Line:
+def _line(row: Mapping[str, object], shows_n: bool) -> Line:
+    """Return a line of a ranking, with the number of scores unless the title has it."""
     mean, low, high, rank = (row[name] for name in ("mean", "low", "high", "rank"))
     statuses = ("undefined", "failed", "missing", "n/a", "skipped")
     return Line(
@@ -82,7 +89,10 @@ def _line(row: Mapping[str, object]) -> Line:
         method=str(row["method"]),
         mean=f"{mean:.3f}" if pd.notna(mean) else NONE,
         interval=f"{low:.3f} … {high:.3f}" if pd.notna(low) else "",
-        lost=", ".join(f"{row[status]} {status}" for status in statuses if row[status]),
+        lost=", ".join(
+            [f"n = {row['n']}"] * shows_n
+            + [f"{row[status]} {status}" for status in statuses if row[status]]
+        ),
     )
 
 
@@ -101,7 +111,10 @@ def to_text(heading: str, summary: pd.DataFrame, caveats: Sequence[str] = ()) ->
     for block in every[:MOST_BLOCKS]:
         lines += ["", _cut(block.title), *_text_lines(block.lines)]
     if len(every) > MOST_BLOCKS:
-        lines += ["", f"and {len(every) - MOST_BLOCKS} more rankings; see result.summary()"]
+        lines += [
+            "",
+            f"and {counted(len(every) - MOST_BLOCKS, 'more ranking')}; see result.summary()",
+        ]
     return "\n".join(lines)
 
 
@@ -120,7 +133,7 @@ def _text_lines(ranking: list[Line]) -> Iterator[str]:
         )
         yield _cut(text.rstrip())
     if len(ranking) > MOST_LINES:
-        yield f"  and {len(ranking) - MOST_LINES} more methods"
+        yield f"  and {counted(len(ranking) - MOST_LINES, 'more method')}"
 
 
 def _cut(text: str, width: int = WIDTH) -> str:
@@ -140,7 +153,9 @@ def to_html(heading: str, summary: pd.DataFrame, caveats: Sequence[str] = ()) ->
     for block in every[:MOST_BLOCKS]:
         parts.append(_html_block(block))
     if len(every) > MOST_BLOCKS:
-        parts.append(Markup("<p>and {} more rankings</p>").format(len(every) - MOST_BLOCKS))
+        parts.append(
+            Markup("<p>and {}</p>").format(counted(len(every) - MOST_BLOCKS, "more ranking"))
+        )
     return str(Markup("\n").join(parts))
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, join_limited
 
 
 def grid_side(patches: int, height: int, width: int) -> int:
@@ -21,14 +21,23 @@ def grid_side(patches: int, height: int, width: int) -> int:
     side = math.isqrt(max(patches, 0))
     if side < 2 or side * side != patches:
         raise HeatproofError(
-            f"patches={patches} is not the square of a number above 1; use 4, 16 or 64"
+            f"patches={patches} is not the square of a number above 1; {_possible(height, width)}"
         )
     if height % side or width % side:
         raise HeatproofError(
             f"a {side}×{side} grid does not divide an image of {height}×{width} px evenly; "
-            "choose another number of patches"
+            f"{_possible(height, width)}"
         )
     return side
+
+
+def _possible(height: int, width: int) -> str:
+    """Return which numbers of patches an image can be divided into."""
+    shorter = min(height, width)
+    sides = [n for n in range(2, shorter + 1) if not height % n and not width % n]
+    if not sides:
+        return f"no number of patches divides {height}×{width} px; choose another size of images"
+    return f"choose patches from {join_limited((str(n * n) for n in sides), 8)}"
 
 
 def bands_of(height: int, bands: int) -> Tensor:  # (H,)

@@ -12,6 +12,7 @@ from heatproof.report.charts.axes import Axis
 from heatproof.report.charts.lattice import Panel, panel_headings
 from heatproof.report.charts.marks import mark, row_background
 from heatproof.report.charts.svg import LONG, label_width, number, shortened, svg, tag
+from heatproof.text import counted
 
 ROW = 19.0
 TOP = 50.0
@@ -46,7 +47,7 @@ class Box:
             f"mean {number(mean)}",
             f"median {number(median)}",
             f"middle half {number(low)} to {number(high)}",
-            f"{len(array)} maps",
+            counted(len(array), "map"),
         ]
         whiskers = (float(inside.min()), float(inside.max()))
         return cls(whiskers, (low, median, high), mean, "\n".join(lines))

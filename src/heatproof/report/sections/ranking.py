@@ -20,7 +20,7 @@ from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import describe_mean, select
 from heatproof.report.site import Figure, Site
-from heatproof.text import without_formulas
+from heatproof.text import with_short_titles, without_formulas
 
 ROOM = {1: 480.0, 2: 330.0}  # px for the marks, by the number of panels side by side
 GZIP_ABOVE = 15_000  # rows: an uncompressed file would have some 2 MB
@@ -170,7 +170,8 @@ def _panel(
     pairs: PairedTests,
 ) -> Panel:
     name, setting, baseline = key
-    where = f"{standing.model} at layer {standing.layer}" if standing.layer else standing.model
+    where = with_short_titles(standing.model, run.models)
+    where = f"{where} at layer {standing.layer}" if standing.layer else where
     title = (
         f"{where}, {name} ({setting}), baseline {baseline}: "
         "mean score and 95 % interval of each method"
