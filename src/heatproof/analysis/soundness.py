@@ -11,7 +11,8 @@ these steps, and more images decide them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +22,9 @@ import torch
 from heatproof.analysis.intervals import (
     RESAMPLES,
     Estimate,
+    Halves,
+    SettingHalves,
     around_estimate,
-    half_samples,
     halves_of,
 )
 from heatproof.bench.store import Store
@@ -80,13 +82,15 @@ def table(
     """
     rows = store.rows() if rows is None else rows
     lines = []
+    of_setting: SettingHalves | None = None
     for part in store.pending_curves():
         protocol = part.protocol
         if isinstance(protocol, Soundness) and part.samples:
             score, mass = (part.curves[name].numpy() for name in protocol.aggregates)
             key = (part.model, protocol.setting, protocol.baseline_name, part.method)
             group = (part.model, protocol.id, protocol.setting, protocol.baseline_name)
-            halves = halves_of(rows, group, part.samples, resamples, seed)
+            of_setting = halves_of(of_setting, rows, group, resamples, seed)
+            halves = of_setting.of(part.samples)
             estimates = at_levels(protocol, score, mass, levels, halves=halves)
             steps = steps_until(protocol, score, levels)
             for level, estimate, counts in zip(levels, estimates, steps, strict=True):
@@ -111,7 +115,7 @@ def at_levels(
     resamples: int = RESAMPLES,
     seed: int = 0,
     *,
-    halves: Iterable[np.ndarray] | None = None,
+    halves: Halves | None = None,
 ) -> list[Estimate]:
     """Estimate mean q at the first step whose accuracy reaches each level.
 
@@ -124,8 +128,7 @@ def at_levels(
         levels: Levels of accuracy.
         resamples: Number of bootstrap draws.
         seed: Seed of the bootstrap.
-        halves: Which samples are in each half, ``(r, N)`` for some draws at a time; by default
-            samples are drawn one by one.
+        halves: Which samples are in each half; by default samples are drawn one by one.
 
     Returns:
         One estimate per level; nan for levels that are not reached.
@@ -137,12 +140,9 @@ def at_levels(
     if len(values) < 2:
         return [Estimate.of(value, np.empty(0)) for value in values_at]
     if halves is None:
-        halves = half_samples(len(score), resamples, seed)
-    drawn = [
-        protocol.at_levels(levels, values, amounts, torch.from_numpy(some[:, usable]))
-        for some in halves
-    ]
-    of_halves = torch.cat(drawn).numpy()
+        halves = Halves.draw(len(score), resamples, seed)
+    compute = partial(protocol.at_levels, levels, values, amounts)
+    of_halves = halves.take(usable).estimates(compute).numpy()
     return [
         Estimate.of(value, around_estimate(value, column, len(values), protocol.range))
         for value, column in zip(values_at, of_halves.T, strict=True)

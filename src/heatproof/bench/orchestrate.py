@@ -122,13 +122,17 @@ def run_plan(
 
 def plan_file(plan: Plan) -> PlanFile:
     """Return the content of ``plan.json``."""
-    records = [record for task in plan.tasks for record in task.records]
-    expressions = {record.expression.label: record.expression for record in records}
-    protocols = {record.protocol.canonical: record.protocol for record in records}
+    of_views = {task.records.evaluations: task for task in plan.tasks}  # the same in all shards
+    evaluations = [evaluation for evaluations in of_views for evaluation in evaluations]
+    expressions = {e.expression.label: e.expression for e in evaluations}
+    names = {evaluations: list(task.protocols) for evaluations, task in of_views.items()}
+    protocols: dict[str, Protocol] = {}
+    for task in of_views.values():
+        protocols |= task.protocols
     data = {task.subject: task.data for task in plan.tasks}
     sharing = _sharing(expressions.values())
     return PlanFile(
-        tasks=[_task_facts(task) for task in plan.tasks],
+        tasks=[_task_facts(task, names[task.records.evaluations]) for task in plan.tasks],
         methods={
             label: method_facts(e, shares=e.map_key in sharing) for label, e in expressions.items()
         },
@@ -146,13 +150,13 @@ def plan_file(plan: Plan) -> PlanFile:
     )
 
 
-def _task_facts(task: Task) -> TaskFacts:
+def _task_facts(task: Task, protocols: list[str]) -> TaskFacts:
     return TaskFacts(
         name=task.name,
         model=task.model_name,
         view=task.view,
-        protocols=list(dict.fromkeys(record.protocol.canonical for record in task.records)),
-        records=[record.key for record in task.records],
+        protocols=protocols,
+        records=task.records.keys,
     )
 
 

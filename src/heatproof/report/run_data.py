@@ -153,16 +153,17 @@ class Run:
 
     Args:
         store: The directory.
+        rows: Its rows, if `Store.rows` has been called before.
 
     Raises:
         HeatproofError: If it is not a run, or damaged.
     """
 
-    def __init__(self, store: Store):
+    def __init__(self, store: Store, rows: pd.DataFrame | None = None):
         self.store = store
         self.plan = store.plan()
         self.provenance = store.provenance()
-        self.rows = store.rows()
+        self.rows = store.rows() if rows is None else rows
         self.methods = self.plan.methods
         self.protocols: dict[Key, ProtocolFacts] = {p.key: p for p in self.plan.protocols}
         self.tasks = self.plan.tasks
@@ -184,7 +185,8 @@ class Run:
         return dict(zip(self.rows["sample"], self.rows["cluster"], strict=True))
 
     @cached_property
-    def _aggregate_draws(self) -> AggregateDraws:
+    def aggregate_draws(self) -> AggregateDraws:
+        """Draws of the protocols that aggregate over all samples."""
         return bootstrap_aggregates(self.store, self.rows)
 
     @cached_property
@@ -195,7 +197,7 @@ class Run:
     @cached_property
     def summary(self) -> pd.DataFrame:
         return summarize(
-            self.rows, aggregate_draws=self._aggregate_draws, layers=self.ranked_layers
+            self.rows, aggregate_draws=self.aggregate_draws, layers=self.ranked_layers
         )
 
     def summary_of(self, standing: Standings) -> pd.DataFrame:
@@ -204,7 +206,7 @@ class Run:
             return self.summary
         rows = self.rows[self.rows["model"] == standing.model]
         rows = rows[rows["method"].isin(standing.methods)]
-        return summarize(rows, aggregate_draws=self._aggregate_draws)
+        return summarize(rows, aggregate_draws=self.aggregate_draws)
 
     @cached_property
     def standings(self) -> list[Standings]:
@@ -212,7 +214,7 @@ class Run:
         if not len(self.rows):
             return []
         return standings(
-            self.rows, aggregate_draws=self._aggregate_draws, layers=self.ranked_layers
+            self.rows, aggregate_draws=self.aggregate_draws, layers=self.ranked_layers
         )
 
     @cached_property

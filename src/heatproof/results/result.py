@@ -17,13 +17,7 @@ from torch import Tensor
 import heatproof
 from heatproof.analysis.compare import method_differences
 from heatproof.analysis.counts import SampleCounts
-from heatproof.analysis.intervals import (
-    RESAMPLES,
-    AggregateDraws,
-    bootstrap_aggregates,
-    summarize,
-)
-from heatproof.analysis.ranks import ranked_layers
+from heatproof.analysis.intervals import RESAMPLES, bootstrap_aggregates, summarize
 from heatproof.bench.integrity import damage_text
 from heatproof.bench.layout import IMAGES, TaskFacts, TensorKey
 from heatproof.bench.origins import differences
@@ -159,23 +153,18 @@ class Result:
             is the number of scores whose map has a note. Where a method was run at several layers,
             ranks are among the methods of the same layer and the controls.
         """
+        if resamples == RESAMPLES:
+            return self._run.summary.copy()
         if resamples not in self._summaries:
-            draws = self._draws
-            if resamples != RESAMPLES:
-                draws = bootstrap_aggregates(self.store, self._rows, resamples)
-            layers = ranked_layers(self._rows, self.store.plan().methods)
+            draws = bootstrap_aggregates(self.store, self._rows, resamples)
             self._summaries[resamples] = summarize(
-                self._rows, resamples, aggregate_draws=draws, layers=layers
+                self._rows, resamples, aggregate_draws=draws, layers=self._run.ranked_layers
             )
         return self._summaries[resamples].copy()
 
     @cached_property
-    def _draws(self) -> AggregateDraws:
-        return bootstrap_aggregates(self.store, self._rows)
-
-    @cached_property
     def _run(self) -> Run:
-        return Run(self.store)
+        return Run(self.store, self._rows)
 
     def difference(
         self,
@@ -211,7 +200,7 @@ class Result:
             if name is not None and name not in set(rows[column]):
                 raise unknown(column, name, rows[column])
             rows = rows if name is None else rows[rows[column] == name]
-        return method_differences(rows, a, b, self._draws)
+        return method_differences(rows, a, b, self._run.aggregate_draws)
 
     @property
     def plot(self) -> Plots:
@@ -453,7 +442,8 @@ class Result:
                 'this result was not given a directory; name one: result.report("out/")'
             )
         known = len(self.store.damage)
-        page = build(self.store, Path(directory) if directory else self.store.paths.report)
+        out = Path(directory) if directory else self.store.paths.report
+        page = build(self.store, out, self._run)
         if len(self.store.damage) > known:
             warnings.warn(damage_text(self.store), stacklevel=2)
         return page
