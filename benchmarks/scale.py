@@ -35,7 +35,7 @@ from heatproof.analysis.intervals import GROUP
 from heatproof.api import Result
 from heatproof.bench.artifacts import kept_tensors
 from heatproof.bench.engines.base import Engine
-from heatproof.bench.layout import ROW_SCHEMA
+from heatproof.bench.layout import ROW_SCHEMA, TimingKey
 from heatproof.bench.orchestrate import open_spec, plan_file, run_plan
 from heatproof.bench.parts import Journal, TaskProgress
 from heatproof.bench.plan import Plan, Record, Task
@@ -140,6 +140,10 @@ class Synthetic:
         self.batch = Batch(ids, torch.empty(0), labels, None, {})
         draw = generator(0, "scale", task.name)
         self._clean(draw, task, labels)
+        for evaluation in task.records.evaluations:
+            name, expression = evaluation.protocol.canonical, evaluation.expression
+            self.progress.seconds[TimingKey("maps", expression.map_key)] = 0.1
+            self.progress.seconds[TimingKey("scores", expression.label, name)] = 0.1
         values = drawn_scores(task)
         lost = torch.zeros(len(ids), 1, dtype=torch.bool)
         for i, record in enumerate(records):

@@ -302,7 +302,9 @@ def test_thousands_of_finished_tasks_are_recognized_in_seconds(tmp_path, monkeyp
     class Planned:
         def __init__(self, name: str):
             self.name = name
-            self.records = Records(evaluations, [f"{int(name[-5:]):012x}{i:012x}" for i in range(150)])
+            self.records = Records(
+                evaluations, [f"{int(name[-5:]):012x}{i:012x}" for i in range(150)]
+            )
 
     plan = SimpleNamespace(tasks=[Planned(f"task-{i:05d}") for i in range(count)])
     begin = time.perf_counter()

@@ -22,11 +22,12 @@ def table(rows: pd.DataFrame, model: str, key: Key) -> pd.DataFrame:
     Returns:
         One row per sample and one column per method; nan if a score is missing.
     """
-    part = rows[rows["model"] == model]
-    for column, value in zip(("protocol", "setting", "baseline"), key, strict=True):
-        part = part[part[column] == value]
+    chosen = np.logical_and.reduce(
+        [rows[column] == value for column, value in zip(GROUP, (model, *key), strict=True)]
+    )
+    part = rows.loc[chosen, ["sample", "method", "value"]]
     return part.pivot(index="sample", columns="method", values="value").reindex(
-        columns=list(dict.fromkeys(part["method"]))
+        columns=list(part["method"].unique())
     )
 
 

@@ -65,6 +65,7 @@ def table(
     resamples: int = RESAMPLES,
     seed: int = 0,
     rows: pd.DataFrame | None = None,
+    most: int | None = None,
 ) -> pd.DataFrame:
     """Tabulate the soundness of a run, one line per model, setting, baseline, method and level.
 
@@ -74,6 +75,7 @@ def table(
         resamples: Number of bootstrap draws.
         seed: Seed of the bootstrap.
         rows: The scores of the run; read from the directory by default.
+        most: How many samples of a model are read at most; by default all.
 
     Returns:
         Soundness at each level with its 95 % interval, the number of steps up to the level and how
@@ -83,7 +85,7 @@ def table(
     rows = store.rows() if rows is None else rows
     lines = []
     of_setting: SettingHalves | None = None
-    for part in store.pending_curves():
+    for part in store.pending_curves(most=most):
         protocol = part.protocol
         if isinstance(protocol, Soundness) and part.samples:
             score, mass = (part.curves[name].numpy() for name in protocol.aggregates)

@@ -28,7 +28,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -243,15 +243,26 @@ class TensorKey:
 
     def encode(self) -> str:
         """Return the key as JSON, so that every field may contain any character."""
-        return json.dumps({field: value for field, value in asdict(self).items() if value})
+        return _encoded(self)
 
     @classmethod
     def decode(cls, text: str) -> TensorKey:
         """Parse what ``encode`` returns; raises ValidationError for anything else."""
-        return _TENSOR_KEY.validate_json(text)
+        return _decoded(text)
 
 
 _TENSOR_KEY = TypeAdapter(TensorKey)
+
+
+# All tasks of a run have the same keys.
+@lru_cache(maxsize=20_000)
+def _encoded(key: TensorKey) -> str:
+    return json.dumps({field: value for field, value in asdict(key).items() if value})
+
+
+@lru_cache(maxsize=20_000)
+def _decoded(text: str) -> TensorKey:
+    return _TENSOR_KEY.validate_json(text)
 
 
 class BlockKey(NamedTuple):

@@ -33,6 +33,8 @@ from heatproof.bench.layout import (
     PreparedKey,
     ProtocolFacts,
     Provenance,
+    Setting,
+    TaskFacts,
     TaskManifest,
     TensorKey,
     Timings,
@@ -332,10 +334,17 @@ class Store(RunDirectory):
         codes = names.codes[samples.cat.codes]
         return pd.Series(pd.Categorical.from_codes(codes, names.categories), samples.index)
 
-    def pending_curves(self) -> Iterator[PendingCurves]:
+    def pending_curves(
+        self, model: str | None = None, protocol_key: Setting | None = None, most: int | None = None
+    ) -> Iterator[PendingCurves]:
         """Yield the curves of protocols that compute values from all samples of a model together.
 
         They are those of the rows that `rows` has returned, if it was called before.
+
+        Args:
+            model: Name of a model; by default all.
+            protocol_key: Protocol, setting and baseline; by default all.
+            most: How many samples of a model are read at most, in whole tasks; by default all.
         """
         if self._scored is None:
             self._scored = self._scored_rows(self._rows_as_written())
@@ -344,14 +353,46 @@ class Store(RunDirectory):
             protocol = stored_protocol(facts.id, facts.settings)
             if protocol is None or facts.canonical not in self._scored:
                 continue
+            if protocol_key not in (None, facts.key):
+                continue
             rows = self._scored[facts.canonical]
-            for model, of_model in rows.groupby("model", sort=False, observed=True):
+            for name, of_model in rows.groupby("model", sort=False, observed=True):
+                if model not in (None, name):
+                    continue
                 tasks = [
-                    task.name
+                    task
                     for task in plan.tasks
-                    if task.model == model and facts.canonical in task.protocols
+                    if task.model == name and facts.canonical in task.protocols
                 ]
-                yield from self._pending(protocol, facts, str(model), of_model, tasks)
+                if most is not None:
+                    tasks = self.first_tasks(tasks, most)
+                    of_model = of_model[of_model["sample"].isin(self._samples_of(tasks))]
+                names = [task.name for task in tasks]
+                yield from self._pending(protocol, facts, str(name), of_model, names)
+
+    def first_tasks(self, tasks: Sequence[TaskFacts], most: int) -> list[TaskFacts]:
+        """Return the first of some tasks, which have no more than a number of samples in all.
+
+        The first task is always among them; tasks that are not finished are not counted.
+        """
+        found: list[TaskFacts] = []
+        count = 0
+        for task in tasks:
+            count += self._samples_in(task)
+            if count > most and found:
+                break
+            found.append(task)
+        return found
+
+    def _samples_in(self, task: TaskFacts) -> int:
+        """Return the number of samples of a task, by its manifest."""
+        manifest = self.manifest(task.name)
+        groups = manifest.groups if manifest else []
+        return max((sum(group.rows.values()) for group in groups), default=0)
+
+    def _samples_of(self, tasks: Sequence[TaskFacts]) -> set[str]:
+        ids = (self.tensors(task.name, ()).samples.ids for task in tasks)
+        return {sample for of_task in ids for sample in of_task}
 
     def _scored_rows(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return the rows that have curves instead of values, by protocol.

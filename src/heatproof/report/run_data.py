@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -30,24 +29,28 @@ from heatproof.bench.layout import (
     ModelFacts,
     ModelView,
     ProtocolFacts,
+    TaskFacts,
     TensorKey,
     TimingKey,
 )
+from heatproof.bench.plan import SHARD_SIZE
 from heatproof.bench.store import Store
 from heatproof.bench.taskfiles import TaskTensors
 from heatproof.protocols import PROTOCOLS, ViewKey
 from heatproof.tensor.scores import HeadName, class_probabilities, is_correct
 
 PLAIN_VIEW = ViewKey()
+MOST_CURVES = 80 * SHARD_SIZE  # samples of a model whose curves and logits the report shows
 CRISP_BELOW = 160  # px: smaller images are drawn with square pixels
 
 
 @dataclass
 class Kept:
-    """The stored tensors of one view of a model.
+    """The stored tensors of one view of a model, of its first `MOST_CURVES` samples.
 
     Attributes:
-        ids: All samples.
+        total: The number of samples of the view.
+        ids: The samples.
         labels: Their labels; None where a sample has none.
         logits: Their logits, ``(K,)`` each.
         head: The head of the model.
@@ -57,6 +60,7 @@ class Kept:
         whole: Tensors that all samples of a task have, task by task.
     """
 
+    total: int = 0
     ids: list[str] = field(default_factory=list)
     labels: list[int | None] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
@@ -125,21 +129,12 @@ class Kept:
         values = torch.cat(self.whole[key])
         return values if len(values) == len(self.ids) else None
 
-    @property
+    @cached_property
     def correct(self) -> list[bool | None]:
         """Whether each sample's label is predicted; None where it has none."""
-        return [
-            None
-            if label is None
-            else bool(is_correct(logits[None], torch.tensor([label]), self.head))
-            for logits, label in zip(self.logits, self.labels, strict=True)
-        ]
-
-    @property
-    def accuracy(self) -> tuple[int, int]:
-        """(correct, labelled)"""
-        correct = [right for right in self.correct if right is not None]
-        return sum(correct), len(correct)
+        if not self.ids:
+            return []
+        return _correct(torch.stack(self.logits), self.labels, self.head)
 
     def confidence(self, row: int) -> tuple[int, float]:
         """Return (predicted class, its probability) of a sample by its position."""
@@ -182,7 +177,8 @@ class Run:
     @cached_property
     def clusters(self) -> dict[str, str]:
         """The cluster of each sample: the grid that it belongs to, or the sample itself."""
-        return dict(zip(self.rows["sample"], self.rows["cluster"], strict=True))
+        distinct = self.rows[["sample", "cluster"]].drop_duplicates("sample", keep="last")
+        return dict(zip(distinct["sample"], distinct["cluster"], strict=True))
 
     @cached_property
     def aggregate_draws(self) -> AggregateDraws:
@@ -196,9 +192,7 @@ class Run:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        return summarize(
-            self.rows, aggregate_draws=self.aggregate_draws, layers=self.ranked_layers
-        )
+        return summarize(self.rows, aggregate_draws=self.aggregate_draws, layers=self.ranked_layers)
 
     def summary_of(self, standing: Standings) -> pd.DataFrame:
         """Return the summary of the methods of standings, which may be those at one layer."""
@@ -213,9 +207,7 @@ class Run:
         """Standings of each model that has rows."""
         if not len(self.rows):
             return []
-        return standings(
-            self.rows, aggregate_draws=self.aggregate_draws, layers=self.ranked_layers
-        )
+        return standings(self.rows, aggregate_draws=self.aggregate_draws, layers=self.ranked_layers)
 
     @cached_property
     def accuracy(self) -> dict[str, tuple[int, int]]:
@@ -224,7 +216,20 @@ class Run:
 
     def accuracy_of(self, model: str, view: ViewKey) -> tuple[int, int]:
         """Return (correct, labelled); (0, 0) on grids, where the class of one cell is explained."""
-        return self.kept(model, view).accuracy if view in self.networks(model) else (0, 0)
+        if view not in self.networks(model):
+            return 0, 0
+        facts = self.facts(model, view)
+        head: HeadName = facts.head if facts else "softmax"
+        correct: list[bool | None] = []
+        for task in self._tasks_of(ModelView(model, view)):
+            stored = self.store.tensors(task.name, (LOGITS,))
+            if LOGITS in stored.tensors:
+                correct += _correct(stored.tensors[LOGITS], stored.samples.labels, head)
+        labelled = [right for right in correct if right is not None]
+        return sum(labelled), len(labelled)
+
+    def _tasks_of(self, subject: ModelView) -> list[TaskFacts]:
+        return [task for task in self.tasks if task.subject == subject]
 
     @cached_property
     def counts(self) -> SampleCounts:
@@ -355,17 +360,26 @@ class Run:
     def kept(self, model: str, view: ViewKey | None = None) -> Kept:
         """Return the stored tensors of a view of a model, by default the plain one.
 
-        They are read from disk each time: the maps of one model can be hundreds of megabytes.
+        They are read from disk each time: the maps of one model can be hundreds of megabytes. Those
+        of more than `MOST_CURVES` samples are not read.
         """
         facts = self.facts(model, view)
-        kept = Kept(head=facts.head if facts else "softmax")
         subject = ModelView(model, self._first_view(model) if view is None else view)
-        for task in self.tasks:
-            if task.subject == subject:
-                tensors = self.store.tensors(task.name)
-                if LOGITS in tensors.tensors:
-                    kept.add(tensors)
+        kept = Kept(head=facts.head if facts else "softmax")
+        tasks = self._tasks_of(subject)
+        first = self.store.first_tasks(tasks, MOST_CURVES)
+        for task in first:
+            tensors = self.store.tensors(task.name)
+            if LOGITS in tensors.tensors:
+                kept.add(tensors)
+        kept.total = len(kept.ids) + sum(map(self._sample_count, tasks[len(first) :]))
         return kept
+
+    def _sample_count(self, task: TaskFacts) -> int:
+        """Return the number of samples of a task that could be read, by its manifest."""
+        manifest = self.store.manifest(task.name)
+        counts = [group.rows for group in manifest.groups] if manifest else []
+        return max((sum(rows.values()) - rows.get("skipped", 0) for rows in counts), default=0)
 
     @cached_property
     def milliseconds(self) -> dict[tuple[str, str], float]:
@@ -376,14 +390,12 @@ class Run:
             timings = self.store.timings(task.name)
             if timings is None:
                 continue
-            rows = self.store.table(task.name)
-            count = pc.count_distinct(
-                rows.filter(pc.not_equal(rows["status"], "skipped"))["sample"]
-            ).as_py()
+            count = self._sample_count(task)
             if not count:
                 continue
+            by_key = {timing.key: timing.seconds for timing in timings.seconds}
             for method, facts in self.methods.items():
-                spent = timings.seconds_of(TimingKey("maps", facts.map_key))
+                spent = by_key.get(TimingKey("maps", facts.map_key))
                 if spent is not None:
                     seconds.setdefault((task.model, method), []).append(spent)
                     images[task.model, method] = images.get((task.model, method), 0) + count
@@ -396,6 +408,17 @@ class Run:
         facts = self.facts(model)
         names = facts.class_names if facts else None
         return names[index] if names and index < len(names) else f"class {index}"
+
+
+def _correct(
+    logits: Tensor, labels: Sequence[int | None], head: HeadName
+) -> list[bool | None]:  # (N, K), (N,)
+    """Return whether each label is predicted; None where there is none."""
+    targets = torch.tensor([0 if label is None else label for label in labels])
+    found = is_correct(logits, targets, head).tolist()
+    return [
+        None if label is None else bool(right) for right, label in zip(found, labels, strict=True)
+    ]
 
 
 def mean_scores(rows: pd.DataFrame, methods: Sequence[str]) -> pd.Series:

@@ -77,8 +77,7 @@ class Result:
     @cached_property
     def scores(self) -> pd.DataFrame:
         """The rows, with texts instead of categories (see the attributes of the class)."""
-        categories = self._rows.columns[self._rows.dtypes == "category"]
-        return self._rows.astype(dict.fromkeys(categories, "str"))
+        return _with_texts(self._rows)
 
     def __repr__(self) -> str:
         return tables.to_text(self._heading, self.summary(), self.caveats)
@@ -195,7 +194,7 @@ class Result:
         for method in (a, b):
             if method not in plan.methods:
                 raise unknown("method", method, plan.methods)
-        rows = self.scores[self.scores["method"].isin([a, b])]
+        rows = _with_texts(self._rows[self._rows["method"].isin([a, b])])
         for column, name in (("model", model), ("protocol", protocol)):
             if name is not None and name not in set(rows[column]):
                 raise unknown(column, name, rows[column])
@@ -216,19 +215,19 @@ class Result:
     @property
     def failures(self) -> pd.DataFrame:
         """The rows whose status is ``failed``."""
-        return self.scores[self.scores["status"] == "failed"]
+        return _with_texts(self._rows[self._rows["status"] == "failed"])
 
     @property
     def left_out(self) -> pd.DataFrame:
         """Why rows have no score: one line per reason, with the number of its samples."""
-        lost = self.scores[self.scores["status"] != "ok"]
+        lost = _with_texts(self._rows[self._rows["status"] != "ok"])
         reasons = lost.groupby(["model", "protocol", "method", "status", "message"], sort=False)
         return reasons.size().rename("samples").reset_index()
 
     @property
     def notes(self) -> pd.DataFrame:
         """What methods say about their maps: one line per kind of note, with an example."""
-        noted = self.scores[self.scores["note"] != ""]
+        noted = _with_texts(self._rows[self._rows["note"] != ""])
         kinds = noted["note"].map(kind_of).rename("kind")
         groups = noted.groupby(["model", "method", kinds], sort=False)
         counted = groups.agg(samples=("sample", "nunique"), example=("note", "first"))
@@ -328,7 +327,7 @@ class Result:
             if sample in ids:
                 return [stored.tensors[key][ids.index(sample)] for key in keys]
             kept += ids
-        if sample in set(self.scores["sample"]):
+        if (self._rows["sample"] == sample).any():
             raise HeatproofError(
                 f"the {what} of {sample} is not stored; a run keeps those of the first samples, "
                 f"here {join_limited(kept) or 'none'}. Evaluate again with a larger keep_maps"
@@ -466,3 +465,9 @@ class Result:
         lock = shutil.ignore_patterns(self.store.paths.lock.name)
         shutil.copytree(self.store.root, target, dirs_exist_ok=True, ignore=lock)
         return target
+
+
+def _with_texts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with texts instead of categories, which take much more memory."""
+    categories = rows.columns[rows.dtypes == "category"]
+    return rows.astype(dict.fromkeys(categories, "str"))

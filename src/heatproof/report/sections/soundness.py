@@ -18,7 +18,7 @@ from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
 from heatproof.analysis.metric_curves import Metric, MetricCurves, SoundnessCurves, metric_curves
 from heatproof.analysis.ranks import Key
 from heatproof.report.charts import Axis, Trace, traces
-from heatproof.report.run_data import Run
+from heatproof.report.run_data import MOST_CURVES, Run
 from heatproof.report.sections import distinctness
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import MethodEstimates, estimate_or_none, select
@@ -128,7 +128,7 @@ def content(run: Run, site: Site) -> Content | None:
     """Return the metrics of values; None if the run has none."""
     if not any(key[0] in VALUE_METRICS for key in run.protocols):
         return None
-    levels = soundness.table(run.store, rows=run.rows)
+    levels = soundness.table(run.store, rows=run.rows, most=MOST_CURVES)
     models = [_model(run, site, model, levels) for model in run.models]
     with_values = [model for model in models if model is not None]
     return Content(with_values, LEVELS) if with_values else None
@@ -175,7 +175,7 @@ def _metric(run: Run, model: str, key: Key) -> Metric:
     protocol = run.protocols[key]
     if key[0] not in VALUE_METRICS and protocol.settings.get("score") != "correct":
         return {}
-    return metric_curves(run.store, run.rows, model, protocol)
+    return metric_curves(run.store, run.rows, model, protocol, MOST_CURVES)
 
 
 def _figure(
