@@ -26,7 +26,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -715,6 +715,25 @@ class Provenance(_Content):
     started: str
     models: list[ModelFacts]
     spec: dict[str, Any]
+
+
+NO_TASKS = b'"tasks": []'
+
+
+def plan_parts(plan: PlanFile, tasks: Iterable[TaskFacts]) -> Iterator[bytes]:
+    """Yield the bytes of a plan with some tasks, part by part: it can have millions of records.
+
+    Args:
+        plan: The plan, without tasks.
+        tasks: Its tasks.
+    """
+    before, _, after = to_json(plan).partition(NO_TASKS)
+    yield before + NO_TASKS[:-1]
+    separator = b"\n  "
+    for task in tasks:
+        yield separator + to_json(task).replace(b"\n", b"\n  ")
+        separator = b",\n  "
+    yield (b"]" if separator == b"\n  " else b"\n ]") + after
 
 
 def to_json(content: BaseModel) -> bytes:

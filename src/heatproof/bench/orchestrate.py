@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from heatproof.bench.cost import plan_cost
@@ -116,12 +116,19 @@ def run_plan(
         models = {task.subject: task.model for task in plan.tasks}
         open_tasks = find_open_tasks(plan, store)
         facts = provenance(spec, models, engine.threads)
-        store.write_plan(plan_file(plan), facts, computes=bool(open_tasks))
+        without_tasks, tasks = plan_file_parts(plan)
+        store.write_plan(without_tasks, facts, computes=bool(open_tasks), tasks=tasks)
         engine.execute(plan, store, watcher, open_tasks)
 
 
 def plan_file(plan: Plan) -> PlanFile:
     """Return the content of ``plan.json``."""
+    without_tasks, tasks = plan_file_parts(plan)
+    return without_tasks.model_copy(update={"tasks": list(tasks())})
+
+
+def plan_file_parts(plan: Plan) -> tuple[PlanFile, Callable[[], Iterator[TaskFacts]]]:
+    """Return the content of ``plan.json`` without tasks, and what makes these one by one."""
     of_views = {task.records.evaluations: task for task in plan.tasks}  # the same in all shards
     evaluations = [evaluation for evaluations in of_views for evaluation in evaluations]
     expressions = {e.expression.label: e.expression for e in evaluations}
@@ -131,8 +138,12 @@ def plan_file(plan: Plan) -> PlanFile:
         protocols |= task.protocols
     data = {task.subject: task.data for task in plan.tasks}
     sharing = _sharing(expressions.values())
-    return PlanFile(
-        tasks=[_task_facts(task, names[task.records.evaluations]) for task in plan.tasks],
+
+    def tasks() -> Iterator[TaskFacts]:
+        return (_task_facts(task, names[task.records.evaluations]) for task in plan.tasks)
+
+    without_tasks = PlanFile(
+        tasks=[],
         methods={
             label: method_facts(e, shares=e.map_key in sharing) for label, e in expressions.items()
         },
@@ -148,6 +159,7 @@ def plan_file(plan: Plan) -> PlanFile:
             for subject, cost in plan_cost(plan).items()
         ],
     )
+    return without_tasks, tasks
 
 
 def _task_facts(task: Task, protocols: list[str]) -> TaskFacts:

@@ -39,6 +39,7 @@ from heatproof.bench.layout import (
     TensorKey,
     Timings,
     name_hash,
+    plan_parts,
     to_json,
 )
 from heatproof.bench.sealed import (
@@ -49,6 +50,8 @@ from heatproof.bench.sealed import (
     read_spec,
     reason_of,
     seal,
+    seal_parts,
+    unseal,
 )
 from heatproof.bench.taskfiles import (
     TaskTensors,
@@ -153,7 +156,13 @@ class Store(RunDirectory):
     def _is_foreign(self, name: str) -> bool:
         return name != self.paths.lock.name and not name.startswith(TEMP_PREFIX)
 
-    def write_plan(self, plan: PlanFile, provenance: Provenance, computes: bool = True) -> None:
+    def write_plan(
+        self,
+        plan: PlanFile,
+        provenance: Provenance,
+        computes: bool = True,
+        tasks: Callable[[], Iterable[TaskFacts]] | None = None,
+    ) -> None:
         """Write what is run and how; the plan last, so that a run with a plan has both.
 
         Args:
@@ -161,15 +170,27 @@ class Store(RunDirectory):
             provenance: What is needed to repeat a run that starts now.
             computes: Whether the run computes anything. If not, versions and hardware on record
                 stay those of the run that did.
+            tasks: Makes the tasks of a plan that does not have them, since they are too many.
         """
         before = self._sound(self.paths.provenance, Provenance)
         if before is not None and not computes:
             changed = {"models": provenance.models, "spec": provenance.spec}
             provenance = before.model_copy(update=changed)
-        self._sound(self.paths.plan, PlanFile)
+        self._set_aside_if_changed(self.paths.plan)
         self._scored = None
         self.write(self.paths.provenance, seal(to_json(provenance)))
-        self.write(self.paths.plan, seal(to_json(plan)))
+        listed = tasks or (lambda: plan.tasks)
+        empty = plan.model_copy(update={"tasks": []})
+        self.write(self.paths.plan, seal_parts(lambda: plan_parts(empty, listed())))
+
+    def _set_aside_if_changed(self, path: Path) -> None:
+        """Set a sealed file aside if it is not as it was written."""
+        try:
+            unseal(path.read_bytes())
+        except FileNotFoundError:
+            return
+        except ValueError as error:
+            self.set_aside([path], str(error))
 
     def _sound(self, path: Path, kind: type[Content]) -> Content | None:
         """Return the content of a sealed file; one that is damaged is set aside."""

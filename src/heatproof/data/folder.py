@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
@@ -187,8 +188,8 @@ def list_images(root: Path) -> list[str]:
             if _is_dir(entry):
                 ahead.append((f"{below}{entry.name}/", above | {here}))
             elif entry.name[entry.name.rfind(".") :].lower() in SUFFIXES:
-                images.append(below + entry.name)
-    return sorted(images, key=lambda image: image.split("/"))
+                images.append(sys.intern(below + entry.name))  # once for all models of a run
+    return sorted(images, key=lambda image: image.replace("/", "\0"))  # which no name contains
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:

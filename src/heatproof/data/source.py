@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,7 @@ from heatproof.models.hashes import known_hashes
 from heatproof.models.model import Model
 from heatproof.tensor.noise import generator
 
+HASHED = 4096  # files that are looked up at a time
 STAMP_DIGITS = 32  # of the SHA-256 of an image file
 CHECKED = 4  # items of a user's object that are read twice when it is opened
 
@@ -137,7 +139,12 @@ def fingerprint(item: Item, normalized: Normalization | None = None) -> str:
 
 def image_stamps(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
     """Return texts that change when the content of image files does; why not, if unreadable."""
-    return [text[:STAMP_DIGITS] if len(text) == 64 else text for text in known_hashes(paths)]
+    stamps = []
+    for begin in range(0, len(paths), HASHED):
+        for text in known_hashes(paths[begin : begin + HASHED]):
+            # The models of a run have the same images.
+            stamps.append(sys.intern(text[:STAMP_DIGITS] if len(text) == 64 else text))
+    return stamps
 
 
 def file_stamp(path: str | os.PathLike[str]) -> str:
