@@ -7,7 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from heatproof.analysis.intervals import GROUP, AggregateDraws, Estimate, clusters_of
+from heatproof.analysis.intervals import (
+    BLOCKS,
+    GROUP,
+    AggregateDraws,
+    Estimate,
+    clusters_of,
+)
 from heatproof.analysis.ranks import Key
 
 
@@ -46,7 +52,9 @@ def gap(
     """
     both = pd.concat([first, second], axis=1, join="inner")
     both = both[np.isfinite(both.to_numpy(float)).all(1)]
-    labels = [(clusters or {}).get(sample, sample) for sample in both.index]
+    labels = None
+    if clusters or len(both) <= BLOCKS:  # more are put together at random, whatever they are called
+        labels = [(clusters or {}).get(sample, sample) for sample in both.index]
     values = both.to_numpy(float)
     return Estimate.mean(values[:, 0] - values[:, 1], labels), len(both)
 

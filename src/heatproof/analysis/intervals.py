@@ -36,7 +36,7 @@ CHUNK = 2**22  # bootstrap weights in memory at the same time
 # standard error of a mean is then estimated from 4000 values, with an error of 1.1 % of itself.
 BLOCKS = 4000
 HALVED = 1000  # blocks that halves of more clusters than `BLOCKS` consist of: an error of 2.2 %
-CACHED = 2**24  # drawn counts that are kept, since all methods and settings draw the same
+CACHED = 2**23  # drawn weights that are kept, since all methods and settings draw the same
 # A draw of a few equal samples has a standard error of nearly 0, and t would have no bound.
 LEAST_ERROR = 0.25  # of the standard error of all samples
 AggregateDraws = Mapping[tuple[str, ...], np.ndarray]  # (*GROUP, method) -> (R,)
@@ -211,25 +211,30 @@ def bootstrap_weights(
         Counts ``(r, n)`` of float64, for some of the draws at a time. The samples of a cluster have
         the same counts.
     """
-    count, members = _numbered(n, clusters)
-    chunk = max(1, CHUNK // max(1, n))
+    count, members, _ = _numbered(n, clusters)
+    for part in _drawn_weights(count, resamples, seed, max(1, CHUNK // max(1, n))):
+        yield part[:, members]
+
+
+def _drawn_weights(count: int, resamples: int, seed: int, chunk: int) -> Iterator[np.ndarray]:
+    """Draw how often each of some clusters occurs: float64, not to be changed."""
     if resamples * count > CACHED:
-        parts = _drawn_counts(count, resamples, seed, chunk)
-    else:
-        drawn = _kept_counts(count, resamples, seed)
-        parts = (drawn[begin : begin + chunk] for begin in range(0, resamples, chunk))
-    for part in parts:
-        yield part.astype(np.float64)[:, members]
+        yield from (p.astype(float) for p in _drawn_counts(count, resamples, seed, chunk))
+        return
+    drawn = _kept_weights(count, resamples, seed)
+    for begin in range(0, resamples, chunk):
+        yield drawn[begin : begin + chunk]
 
 
 @lru_cache(maxsize=2)
-def _kept_counts(count: int, resamples: int, seed: int) -> np.ndarray:  # (resamples, count)
+def _kept_weights(count: int, resamples: int, seed: int) -> np.ndarray:  # (resamples, count)
     """Draw how often each of some clusters occurs, once for all methods and settings."""
-    kept = np.empty((resamples, count), np.min_scalar_type(count))
+    kept = np.empty((resamples, count))
     begin = 0
     for part in _drawn_counts(count, resamples, seed, max(1, CHUNK // max(1, count))):
         kept[begin : begin + len(part)] = part
         begin += len(part)
+    kept.setflags(write=False)
     return kept
 
 
@@ -243,8 +248,8 @@ def _drawn_counts(count: int, resamples: int, seed: int, chunk: int) -> Iterator
 
 def _numbered(
     n: int, clusters: Sequence[object] | np.ndarray | None, blocks: int = BLOCKS
-) -> tuple[int, np.ndarray]:
-    """Return the number of clusters, and the index of each sample's cluster, ``(n,)``.
+) -> tuple[int, np.ndarray, bool]:
+    """Return the number of clusters, the index of each sample's, ``(n,)``, and if they are blocks.
 
     More than `BLOCKS` clusters are put together at random into blocks of nearly the same size.
     """
@@ -255,9 +260,9 @@ def _numbered(
         count = len(names)
         members = codes
     if count <= BLOCKS:
-        return count, members
+        return count, members, False
     block_of = generator(0, "blocks", count).permutation(count) % blocks
-    return blocks, block_of[members]
+    return blocks, block_of[members], True
 
 
 def bootstrap_means(
@@ -284,7 +289,7 @@ def bootstrap_means(
     Returns:
         Draws ``(R, M)``; nan for columns with values in fewer than two clusters.
     """
-    number, members = _numbered(len(values), clusters)
+    number, members, in_blocks = _numbered(len(values), clusters)
     finite = np.isfinite(values)
     totals = np.zeros((number, values.shape[1]))
     counts = np.zeros_like(totals)
@@ -297,12 +302,19 @@ def bootstrap_means(
         errors = np.sqrt((totals**2).sum(0)) / counts.sum(0)
         widen = np.sqrt((groups + 1) / (groups - 1))
     drawn = []
-    for weights in bootstrap_weights(number, resamples, seed):
-        count = weights @ counts
+    summed = (counts, totals, totals**2, counts**2, totals * counts)
+    drawn_weights = bootstrap_weights(number, resamples, seed)
+    if in_blocks:  # one product without a copy of the weights is several times as fast as five
+        summed = (np.hstack(summed),)
+        drawn_weights = _drawn_weights(number, resamples, seed, CHUNK // number)
+    for weights in drawn_weights:
+        products = [weights @ part for part in summed]
+        if in_blocks:
+            products = np.hsplit(products[0], 5)
+        count, total, squares, count_squares, mixed = products
         with np.errstate(invalid="ignore", divide="ignore"):
-            shift = (weights @ totals) / count
-            squares = weights @ totals**2
-            squares += shift * (shift * (weights @ counts**2) - 2 * (weights @ (totals * counts)))
+            shift = total / count
+            squares += shift * (shift * count_squares - 2 * mixed)
             error = np.sqrt(np.maximum(squares, 0)) / count
             t = shift / np.maximum(error, LEAST_ERROR * errors)
             drawn.append(means - widen * np.where(errors > 0, t, 0) * errors)
@@ -359,7 +371,7 @@ class Halves:
         clusters: Sequence[object] | np.ndarray | None = None,
     ) -> Halves:
         """Draw halves; the arguments are those of `half_samples`."""
-        count, members = _numbered(n, clusters, HALVED)
+        count, members, in_blocks = _numbered(n, clusters, HALVED)
         draw = generator(seed, "halves", count)
         pairs = -(-resamples // 2)
         chunk = max(1, CHUNK // max(1, 2 * n))
@@ -370,8 +382,7 @@ class Halves:
             first = order < (count + 1) // 2
             both = np.stack([first, ~first], 1).reshape(-1, count)
             drawn[2 * begin : 2 * (begin + size)] = both
-        found = n if clusters is None else len(pd.unique(np.asarray(clusters)))
-        return cls(members, drawn[:resamples], 2 * chunk, found > BLOCKS)
+        return cls(members, drawn[:resamples], 2 * chunk, in_blocks)
 
     def take(self, samples: np.ndarray) -> Halves:
         """Return the halves of some samples, by their positions or a mask ``(N,)``."""

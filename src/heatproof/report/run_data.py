@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +57,7 @@ class Kept:
         grids: What samples on grids consist of; empty for other views.
         with_images: The first samples, whose images and maps are stored: the tensors of a sample's
             task, and its row in them.
-        whole: Tensors that all samples of a task have, task by task.
+        read: Reads a tensor of all samples, task by task; None if it is missing.
     """
 
     total: int = 0
@@ -67,10 +67,10 @@ class Kept:
     head: HeadName = "softmax"
     grids: dict[str, GridNote] = field(default_factory=dict)
     with_images: dict[str, tuple[dict[TensorKey, Tensor], int]] = field(default_factory=dict)
-    whole: dict[TensorKey, list[Tensor]] = field(default_factory=dict)
+    read: Callable[[TensorKey], Tensor | None] = lambda key: None
 
     def add(self, task: TaskTensors) -> None:
-        """Add the tensors of another task."""
+        """Add a task: all its tensors if it has images, else at least its logits."""
         ids = task.samples.ids
         self.ids += ids
         self.labels += task.samples.labels
@@ -78,9 +78,6 @@ class Kept:
         self.grids |= dict(zip(ids, task.samples.grids or [], strict=False))
         images = len(task.tensors.get(IMAGES, ()))
         self.with_images |= {sample: (task.tensors, i) for i, sample in enumerate(ids[:images])}
-        for key, values in task.tensors.items():
-            if len(values) == len(ids):
-                self.whole.setdefault(key, []).append(values)
 
     def image(self, sample: str) -> Tensor:  # (C, H, W) uint8
         """Return the image of one of the first samples."""
@@ -124,10 +121,8 @@ class Kept:
 
     def _all(self, key: TensorKey) -> Tensor | None:
         """Return the tensor of all samples; None if some sample lacks it."""
-        if key not in self.whole:
-            return None
-        values = torch.cat(self.whole[key])
-        return values if len(values) == len(self.ids) else None
+        values = self.read(key)
+        return values if values is not None and len(values) == len(self.ids) else None
 
     @cached_property
     def correct(self) -> list[bool | None]:
@@ -176,7 +171,12 @@ class Run:
 
     @cached_property
     def clusters(self) -> dict[str, str]:
-        """The cluster of each sample: the grid that it belongs to, or the sample itself."""
+        """The cluster of each sample: the grid that it belongs to, or the sample itself.
+
+        None if no sample belongs to a grid.
+        """
+        if not self._grids:
+            return {}
         distinct = self.rows[["sample", "cluster"]].drop_duplicates("sample", keep="last")
         return dict(zip(distinct["sample"], distinct["cluster"], strict=True))
 
@@ -368,12 +368,27 @@ class Run:
         kept = Kept(head=facts.head if facts else "softmax")
         tasks = self._tasks_of(subject)
         first = self.store.first_tasks(tasks, MOST_CURVES)
+        kept.read = partial(self._read_all, first)
         for task in first:
-            tensors = self.store.tensors(task.name)
+            tensors = self.store.tensors(task.name, (LOGITS, IMAGES))
+            if len(tensors.tensors.get(IMAGES, ())):
+                tensors = self.store.tensors(task.name)
             if LOGITS in tensors.tensors:
                 kept.add(tensors)
         kept.total = len(kept.ids) + sum(map(self._sample_count, tasks[len(first) :]))
         return kept
+
+    def _read_all(self, tasks: Sequence[TaskFacts], key: TensorKey) -> Tensor | None:
+        """Read one tensor of all samples of some tasks; None if a task lacks it."""
+        parts = []
+        for task in tasks:
+            stored = self.store.tensors(task.name, (key,))
+            values = stored.tensors.get(key)
+            if values is not None and len(values) == len(stored.samples.ids):
+                parts.append(values)
+            elif stored.samples.ids:
+                return None
+        return torch.cat(parts) if parts else None
 
     def _sample_count(self, task: TaskFacts) -> int:
         """Return the number of samples of a task that could be read, by its manifest."""

@@ -177,14 +177,19 @@ def drawn_soundness(
     false = false_steps(accuracy, eps, compat, gate).double()
     steps = sorted(set(reached[reached >= 0].tolist()))
     sums = None if grouped is None else _block_sums(grouped, mass, steps, compat)
+    varies = (false != false[:1]).any(0)  # steps that are false in some draws, but not in all
+    always = (false[0] > 0) & ~varies
     for k in steps:
         draws = (reached == k).any(1).nonzero()[:, 0]
         if sums is None:
             q = _drawn_after(k, mass, weights[draws], false[draws], compat)
         else:
             kept, lost = next(sums)
-            missing = (weights[draws] @ lost * false[draws, : lost.shape[1]]).sum(1)
-            q = (weights[draws] @ kept - missing).clamp(0, 1)
+            until = lost.shape[1]
+            some = varies[:until]
+            left = kept - lost[:, always[:until]].sum(1)
+            missing = weights[draws] @ lost[:, some] * false[draws, :until][:, some]
+            q = (weights[draws] @ left - missing.sum(1)).clamp(0, 1)
         values[draws] = torch.where(reached[draws] == k, q[:, None], values[draws])
     return values
 

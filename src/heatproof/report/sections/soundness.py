@@ -24,6 +24,7 @@ from heatproof.report.sections.base import section
 from heatproof.report.sections.common import MethodEstimates, estimate_or_none, select
 from heatproof.report.site import Figure, Site
 
+FEW_RESAMPLES = 500  # of bands in runs of very many samples
 VALUE_METRICS = ("soundness", "completeness")
 LEVELS = soundness.LEVELS[1::2]  # of the table
 UNIT_AXIS = Axis(-0.02, 1.04, (0.0, 0.25, 0.5, 0.75, 1.0))
@@ -128,10 +129,15 @@ def content(run: Run, site: Site) -> Content | None:
     """Return the metrics of values; None if the run has none."""
     if not any(key[0] in VALUE_METRICS for key in run.protocols):
         return None
-    levels = soundness.table(run.store, rows=run.rows, most=MOST_CURVES)
+    levels = soundness.table(run.store, resamples=_resamples(run), rows=run.rows, most=MOST_CURVES)
     models = [_model(run, site, model, levels) for model in run.models]
     with_values = [model for model in models if model is not None]
     return Content(with_values, LEVELS) if with_values else None
+
+
+def _resamples(run: Run) -> int:
+    """Return the number of draws of bands: fewer where there are more samples than are shown."""
+    return RESAMPLES if run.counts.images + run.counts.maps <= MOST_CURVES else FEW_RESAMPLES
 
 
 def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> Model | None:
