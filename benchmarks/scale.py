@@ -171,7 +171,11 @@ class Synthetic:
                 drops = torch.from_numpy(draw.random((size, 16), np.float32))
                 shared = {"drops": drops, "correct": drops.round(), "log_prob": -drops}
             else:
-                shared = {"end": logits, "norm": logits.norm(dim=1), "picture": (255 * images).byte()}
+                shared = {
+                    "end": logits,
+                    "norm": logits.norm(dim=1),
+                    "picture": (255 * images).byte(),
+                }
             if not protocol.startswith(("road", "soundness")):
                 self.kept.add_shared(0, protocol, shared)
 

@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from heatproof.analysis.tables import positions, score_table
+from heatproof.analysis.tables import groups, positions, score_table
 from heatproof.bench.store import PendingCurves, Store
 from heatproof.protocols import PROTOCOLS
 from heatproof.tensor.noise import generator
@@ -117,7 +117,7 @@ def summarize(
         has a note (``noted``).
     """
     lines = []
-    for key, group in rows.groupby(GROUP, sort=False, observed=True):
+    for key, group in groups(rows, GROUP):
         higher = PROTOCOLS[key[1]].cls.higher_is_better
         table = score_table(group)
         means = table.means
@@ -394,20 +394,26 @@ class Halves:
             part = self.drawn[begin : begin + self.chunk]
             yield part[:, self.members].astype(np.float64)
 
-    def estimates(self, compute: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
-        """Compute something of every half.
+    def estimates(
+        self, compute: Callable[[Tensor, Tensor | None], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Compute something of all samples and of every half.
 
         Args:
             compute: Takes the weights of samples, ``(r, N)``, and None; or those of blocks,
                 ``(R, G)``, and the block of each sample, ``(N,)``. Returns ``(r, …)``.
 
         Returns:
-            The results of all halves, ``(R, …)``.
+            The result of all samples, ``(…)``, and those of the halves, ``(R, …)``.
         """
         if self.blocks:
-            weights = torch.from_numpy(self.drawn.astype(np.float64))
-            return compute(weights, torch.from_numpy(self.members))
-        return torch.cat([compute(torch.from_numpy(part), None) for part in self.by_sample()])
+            weights = np.ones((1 + len(self.drawn), self.drawn.shape[1]))
+            weights[1:] = self.drawn
+            found = compute(torch.from_numpy(weights), torch.from_numpy(self.members))
+            return found[0], found[1:]
+        whole = compute(torch.ones(1, len(self.members)), None)[0]
+        parts = [compute(torch.from_numpy(part), None) for part in self.by_sample()]
+        return whole, torch.cat(parts)
 
 
 def around_estimate(
@@ -503,11 +509,10 @@ def bootstrap_aggregates(
         if len(part.samples) < 2:
             aggregated[*key, part.method] = np.full(resamples, np.nan)
             continue
-        whole = part.protocol.bootstrap(part.curves, torch.ones(1, len(part.samples))).item()
         halves = halves_of(halves, rows, key, resamples, seed)
-        of_halves = halves.of(part.samples).estimates(partial(_bootstrap, part))
+        whole, of_halves = halves.of(part.samples).estimates(partial(_bootstrap, part))
         aggregated[*key, part.method] = around_estimate(
-            whole, of_halves.numpy(), len(part.samples), range_of(part.protocol.id)
+            whole.item(), of_halves.numpy(), len(part.samples), range_of(part.protocol.id)
         )
     return aggregated
 

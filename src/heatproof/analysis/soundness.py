@@ -137,14 +137,15 @@ def at_levels(
     """
     usable = _usable(protocol, score, mass)
     values, amounts = (torch.from_numpy(part[usable].astype(float)) for part in (score, mass))
-    everyone = torch.ones(1, len(values))
-    values_at = protocol.at_levels(levels, values, amounts, everyone)[0].tolist()
+    compute = partial(protocol.at_levels, levels, values, amounts)
     if len(values) < 2:
+        values_at = compute(torch.ones(1, len(values)))[0].tolist()
         return [Estimate.of(value, np.empty(0)) for value in values_at]
     if halves is None:
         halves = Halves.draw(len(score), resamples, seed)
-    compute = partial(protocol.at_levels, levels, values, amounts)
-    of_halves = halves.take(usable).estimates(compute).numpy()
+    whole, drawn = halves.take(usable).estimates(compute)
+    values_at = whole.tolist()
+    of_halves = drawn.numpy()
     return [
         Estimate.of(value, around_estimate(value, column, len(values), protocol.range))
         for value, column in zip(values_at, of_halves.T, strict=True)

@@ -26,6 +26,7 @@ from heatproof.bench.store import Store
 from heatproof.data.base import Data
 from heatproof.data.catalog import load_data
 from heatproof.data.grids import Grids
+from heatproof.data.source import shared_listings
 from heatproof.methods import Expression
 from heatproof.models.model import Model
 from heatproof.protocols import Protocol
@@ -66,23 +67,24 @@ def open_spec(
             seed=spec.seed,
         )
 
-    data = [
-        load(spec.data.altered(entry.alteration), model)
-        for entry, model in zip(spec.models, models, strict=True)
-    ]
-    references = None
-    if spec.reference:
-        references = [load(spec.reference, model) for model in models]
-    return make_plan(
-        models,
-        data,
-        spec.expressions(),
-        protocols,
-        seed=spec.seed,
-        batch_size=spec.batch_size,
-        keep_maps=sys.maxsize if spec.keep_maps == "all" else spec.keep_maps,
-        references=references,
-    )
+    with shared_listings():
+        data = [
+            load(spec.data.altered(entry.alteration), model)
+            for entry, model in zip(spec.models, models, strict=True)
+        ]
+        references = None
+        if spec.reference:
+            references = [load(spec.reference, model) for model in models]
+        return make_plan(
+            models,
+            data,
+            spec.expressions(),
+            protocols,
+            seed=spec.seed,
+            batch_size=spec.batch_size,
+            keep_maps=sys.maxsize if spec.keep_maps == "all" else spec.keep_maps,
+            references=references,
+        )
 
 
 def run_plan(

@@ -124,8 +124,9 @@ class Records(Sequence[Record]):
         """Return the records whose keys are not among some."""
         if not keys:
             return self
-        left = [i for i, key in enumerate(self.keys) if key not in keys]
-        return Records(tuple(self.evaluations[i] for i in left), (self.keys[i] for i in left))
+        pairs = zip(self.evaluations, self.keys, strict=True)
+        left = [(evaluation, key) for evaluation, key in pairs if key not in keys]
+        return Records(tuple(evaluation for evaluation, _ in left), (key for _, key in left))
 
 
 @dataclass(frozen=True)

@@ -164,9 +164,12 @@ class Soundness(PixelRemoval):
         The value of a sample is its q at the first step at which the data set reaches the level, so
         that the mean over samples is soundness@level.
         """
-        score = curves["score"].double()
-        mass = curves["mass"].double()
-        level = score.mean(0)
+        score = curves["score"]
+        mass = curves["mass"]
+        if self.score == "correct":  # sums of zeros and ones are exact
+            level = score.mean(0, dtype=torch.float64)
+        else:
+            level = score.double().mean(0)
         if self.score == "correct" and len(score) * self.eps < 1:
             warnings.warn(
                 f"soundness: {len(score)} samples cannot resolve a gain of eps={self.eps} "

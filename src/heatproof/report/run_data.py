@@ -15,12 +15,14 @@ from torch import Tensor
 
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import (
+    GROUP,
     AggregateDraws,
     RankedLayers,
     bootstrap_aggregates,
     summarize,
 )
 from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, standings
+from heatproof.analysis.tables import groups
 from heatproof.bench.layout import (
     CHANNEL_PEAKS,
     IMAGES,
@@ -239,8 +241,9 @@ class Run:
     @cached_property
     def counts_of(self) -> dict[tuple[str, Key], SampleCounts]:
         """How many images, grids and maps were evaluated, by model and setting."""
-        groups = self.rows.groupby(["model", "protocol", "setting", "baseline"], sort=False)
-        return {(key[0], key[1:]): self._count(part) for key, part in groups}
+        columns = self.rows[[*GROUP, "status", "sample"]]
+        parts = groups(columns, GROUP)
+        return {(key[0], (key[1], key[2], key[3])): self._count(part) for key, part in parts}
 
     def _count(self, rows: pd.DataFrame) -> SampleCounts:
         return SampleCounts.of(rows.loc[rows["status"] != "skipped", "sample"], self._grids)

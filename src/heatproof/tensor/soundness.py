@@ -166,7 +166,10 @@ def drawn_soundness(
         Soundness ``(R, L)`` of float64; nan where a draw does not reach a level.
     """
     grouped = None if blocks is None else Blocks(blocks, weights.shape[1])
-    score, mass, weights = _in_double(score, mass, weights, grouped)
+    weights = _normalized(weights, grouped)
+    if grouped is None or per_sample:
+        score = score.double()
+        mass = mass.double()
     accuracy = weights @ (score if grouped is None else grouped.sum(score))
     reached = torch.stack([first_reached(accuracy, level) for level in levels], 1)
     if per_sample:
@@ -221,7 +224,7 @@ class Blocks:
 
     def sum(self, values: Tensor) -> Tensor:  # (N, S) -> (G, S)
         """Sum up the values of each block."""
-        return self.of(values).sum(1)
+        return self.of(values).sum(1, dtype=torch.float64)
 
 
 def _block_sums(
@@ -235,7 +238,7 @@ def _block_sums(
     """
     if not steps:
         return
-    mass = mass[:, : steps[-1] + 1]
+    mass = mass[:, : steps[-1] + 1].double()
     included = mass.cumsum(1)[:, list(steps)]
     total = included + TINY if compat else included
     kept = blocks.sum(included / total)
@@ -248,13 +251,11 @@ def _block_sums(
             yield kept[:, begin + i], products[:, : k if compat else k + 1, i]
 
 
-def _in_double(
-    score: Tensor, mass: Tensor, weights: Tensor, blocks: Blocks | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
+def _normalized(weights: Tensor, blocks: Blocks | None) -> Tensor:
     """Convert to double precision and scale the weights of the samples of each draw to sum 1."""
     weights = weights.double()
     total = weights.sum(1, keepdim=True) if blocks is None else (weights @ blocks.sizes)[:, None]
-    return score.double(), mass.double(), weights / total
+    return weights / total
 
 
 def _drawn_after(
