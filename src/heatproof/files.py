@@ -68,19 +68,23 @@ def file_hash(path: Path, length: int = 16) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:length]
 
 
-def atomic_write(path: Path, content: bytes) -> None:
+def atomic_write(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file so that readers see the old content or the new, never a part of it.
 
     The content goes to a temporary file in the same directory (which is created where it is
     missing), is flushed to disk, and then replaces ``path``; last the directory is flushed. If the
     write fails, the temporary file is removed; if the process is killed, a file that starts with
     ``TEMP_PREFIX`` is left.
+
+    Args:
+        path: The file.
+        content: Its bytes, or parts of them.
     """
     _make_directory(path.parent)
     temporary = path.with_name(f"{TEMP_PREFIX}{secrets.token_hex(8)}")
     try:
         with temporary.open("xb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

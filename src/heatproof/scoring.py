@@ -19,7 +19,7 @@ from torch import Tensor
 
 from heatproof.bench.calibration import Pace
 from heatproof.bench.parts import Journal
-from heatproof.bench.plan import Plan, Record, Task
+from heatproof.bench.plan import NO_KEY, Evaluation, Plan, Records, Task
 from heatproof.bench.store import Store
 from heatproof.bench.task_runner import TaskRunner
 from heatproof.data.base import Data, Sample
@@ -142,7 +142,7 @@ class Scorer:
             raise HeatproofError(
                 f"{counted(len(images), 'image')}, but {counted(len(labels), 'target')}"
             )
-        record = Record("", self.protocol, method)
+        records = Records((Evaluation(self.protocol, method),), [NO_KEY])
         data = _Batch(list(ids), list(labels))
         count = len(images)
         task = Task(
@@ -152,7 +152,7 @@ class Scorer:
             self.model,
             data,
             range(count),
-            (record,),
+            records,
             self._reference,
         )
         plan = Plan((task,), self._seed, self._batch_size, keep_maps=0)

@@ -23,12 +23,15 @@ from torch import nn
 import heatproof as hp
 from heatproof.bench import integrity, provenance
 from heatproof.bench.layout import SUFFIXES, Timings
+from heatproof.bench.plan import Evaluation, Records
 from heatproof.bench.runner import find_open_tasks
 from heatproof.bench.sealed import seal, unseal
 from heatproof.bench.store import Store
 from heatproof.bench.taskfiles import TaskTensors
 from heatproof.cli import main
 from heatproof.errors import HeatproofError, StorageError
+from heatproof.methods import Expression
+from heatproof.protocols import make_protocol
 
 METHODS = ["ixg", "random", "constant"]
 PROTOCOLS = ["sds(patches=4)", "deletion(steps=4, baseline=mean)"]  # one prepares something
@@ -299,22 +302,21 @@ def test_thousands_of_finished_tasks_are_recognized_in_seconds(tmp_path, monkeyp
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # the disk is not what is measured
     fabricate(store, count, 150)
 
-    class Planned:
-        def __init__(self, name: str):
-            self.name = name
-            self.records = [FakeRecord(f"{name}-{i}") for i in range(150)]
+    evaluation = Evaluation(make_protocol("sds", {}), Expression.parse("ixg"))
 
-    plan = SimpleNamespace(tasks=[Planned(f"task-{i:05d}") for i in range(count)])
+    def planned(i):
+        return SimpleNamespace(
+            name=f"task-{i:05d}", records=Records((evaluation,) * 150, record_keys(i, 150))
+        )
+
+    plan = SimpleNamespace(tasks=[planned(i) for i in range(count)])
     begin = time.perf_counter()
     assert find_open_tasks(plan, Store(tmp_path)) == []
     assert time.perf_counter() - begin < 10 * count / 2346 * 5  # five times as slow is accepted
 
 
-class FakeRecord:
-    unrecognizable = False
-
-    def __init__(self, key: str):
-        self.key = key
+def record_keys(task: int, records: int) -> list[str]:
+    return [f"{task:012x}{i:012x}" for i in range(records)]
 
 
 def fabricate(store: Store, tasks: int, records: int) -> None:
@@ -322,7 +324,7 @@ def fabricate(store: Store, tasks: int, records: int) -> None:
 
     for i in range(tasks):
         name = f"task-{i:05d}"
-        keys = [f"{name}-{r}" for r in range(records)]
+        keys = record_keys(i, records)
         columns = [keys, *([["x"] * records] * 7), [1] * records, [""] * records, [0.5] * records]
         columns += [["ok"] * records, *([[""] * records] * 2)]
         arrays = [pa.array(c, f.type) for c, f in zip(columns, ROW_SCHEMA, strict=True)]

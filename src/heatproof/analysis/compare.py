@@ -7,7 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from heatproof.analysis.intervals import GROUP, AggregateDraws, Estimate, clusters_of
+from heatproof.analysis.intervals import (
+    BLOCKS,
+    GROUP,
+    AggregateDraws,
+    Estimate,
+    clusters_of,
+)
 from heatproof.analysis.ranks import Key
 
 
@@ -22,11 +28,12 @@ def table(rows: pd.DataFrame, model: str, key: Key) -> pd.DataFrame:
     Returns:
         One row per sample and one column per method; nan if a score is missing.
     """
-    part = rows[rows["model"] == model]
-    for column, value in zip(("protocol", "setting", "baseline"), key, strict=True):
-        part = part[part[column] == value]
+    chosen = np.logical_and.reduce(
+        [rows[column] == value for column, value in zip(GROUP, (model, *key), strict=True)]
+    )
+    part = rows.loc[chosen, ["sample", "method", "value"]]
     return part.pivot(index="sample", columns="method", values="value").reindex(
-        columns=list(dict.fromkeys(part["method"]))
+        columns=list(part["method"].unique())
     )
 
 
@@ -45,7 +52,9 @@ def gap(
     """
     both = pd.concat([first, second], axis=1, join="inner")
     both = both[np.isfinite(both.to_numpy(float)).all(1)]
-    labels = [(clusters or {}).get(sample, sample) for sample in both.index]
+    labels = None
+    if clusters or len(both) <= BLOCKS:  # more are put together at random, whatever they are called
+        labels = [(clusters or {}).get(sample, sample) for sample in both.index]
     values = both.to_numpy(float)
     return Estimate.mean(values[:, 0] - values[:, 1], labels), len(both)
 

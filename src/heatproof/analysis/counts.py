@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import pandas as pd
+
 from heatproof.bench.layout import GridNote
 from heatproof.text import counted
 
@@ -32,7 +34,7 @@ class SampleCounts:
             samples: Ids of samples; those that occur twice are counted once.
             grids: What samples on grids consist of, from `Store.grids`.
         """
-        distinct = set(samples)
+        distinct = set(samples.unique() if isinstance(samples, pd.Series) else samples)
         maps = [grids[sample] for sample in distinct if sample in grids]
         sizes = Counter(len(images) for images in {note.images for note in maps})
         return cls(len(distinct) - len(maps), dict(sorted(sizes.items())), len(maps))

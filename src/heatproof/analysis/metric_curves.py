@@ -86,7 +86,13 @@ class SoundnessCurves(NamedTuple):
 Metric = dict[str, MetricCurves] | dict[str, SoundnessCurves]  # by method
 
 
-def metric_curves(store: Store, rows: pd.DataFrame, model: str, facts: ProtocolFacts) -> Metric:
+def metric_curves(
+    store: Store,
+    rows: pd.DataFrame,
+    model: str,
+    facts: ProtocolFacts,
+    most: int | None = None,
+) -> Metric:
     """Read the curves of a protocol, for every method that has them.
 
     Args:
@@ -94,6 +100,7 @@ def metric_curves(store: Store, rows: pd.DataFrame, model: str, facts: ProtocolF
         rows: Its scores.
         model: Name of the model.
         facts: The protocol with its settings.
+        most: How many samples are read at most; by default all.
 
     Returns:
         The curves by method; none if the protocol stores no curve that it could be drawn by.
@@ -101,24 +108,34 @@ def metric_curves(store: Store, rows: pd.DataFrame, model: str, facts: ProtocolF
     if facts.id == "soundness":
         return {
             part.method: SoundnessCurves(part)
-            for part in store.pending_curves()
-            if part.model == model and _key(part) == facts.key and part.samples and _has_mass(part)
+            for part in store.pending_curves(model, facts.key, most)
+            if part.samples and _has_mass(part)
         }
     if facts.id not in CURVES:
         return {}
     scores = table(rows, model, facts.key)
     keys = {method: TensorKey.curve(facts.canonical, method, CURVES[facts.id]) for method in scores}
     stored: dict[str, dict[str, np.ndarray]] = {method: {} for method in scores}
-    for task in store.plan().tasks:
-        if task.model == model and facts.canonical in task.protocols:
-            kept = store.tensors(task.name, keys.values())
-            for method, key in keys.items():
-                if key in kept.tensors:
-                    curves = kept.tensors[key].double().numpy()
-                    stored[method] |= dict(zip(kept.samples.ids, curves, strict=True))
+    tasks = [
+        task
+        for task in store.plan().tasks
+        if task.model == model and facts.canonical in task.protocols
+    ]
+    read: set[str] = set()
+    for task in tasks if most is None else store.first_tasks(tasks, most):
+        kept = store.tensors(task.name, keys.values())
+        read.update(kept.samples.ids)
+        for method, key in keys.items():
+            if key in kept.tensors:
+                curves = kept.tensors[key].double().numpy()
+                stored[method] |= dict(zip(kept.samples.ids, curves, strict=True))
+    if most is not None:
+        scores = scores[scores.index.isin(read)]
+    order = [str(sample) for sample in rows["sample"].unique()]
     found: dict[str, MetricCurves] = {}
     for method, curve_of in stored.items():
-        samples = _in_order(rows, scores[method].dropna().index)
+        chosen = set(scores[method].dropna().index)
+        samples = [sample for sample in order if sample in chosen]
         if samples and all(sample in curve_of for sample in samples):
             values = np.stack([curve_of[sample] for sample in samples])
             if facts.id == "completeness":  # it begins with the highest threshold
@@ -126,16 +143,6 @@ def metric_curves(store: Store, rows: pd.DataFrame, model: str, facts: ProtocolF
             positions = _positions(facts.settings["steps"], values.shape[1])
             found[method] = MetricCurves(positions, values, samples)
     return found
-
-
-def _in_order(rows: pd.DataFrame, samples: pd.Index) -> list[str]:
-    """Return samples in the order of the rows."""
-    chosen = set(samples)
-    return [sample for sample in dict.fromkeys(rows["sample"]) if sample in chosen]
-
-
-def _key(part: PendingCurves) -> tuple[str, str, str]:
-    return part.protocol.id, part.protocol.setting, part.protocol.baseline_name
 
 
 def _has_mass(part: PendingCurves) -> bool:

@@ -36,7 +36,7 @@ from heatproof.analysis.intervals import (
     rank_bounds,
     ranked_together,
 )
-from heatproof.analysis.tables import score_table
+from heatproof.analysis.tables import groups, score_table
 from heatproof.bench.layout import MethodFacts
 from heatproof.protocols import PROTOCOLS
 
@@ -304,13 +304,13 @@ def standings(
         One entry per model, in the order of the rows.
     """
     all_standings = []
-    for model, group in rows.groupby("model", sort=False, observed=True):
+    for (model,), group in groups(rows, ["model"]):
         methods = [str(method) for method in group["method"].unique()]
         keys = []
         means = []
         drawn = []
         columns = ["protocol", "setting", "baseline"]
-        for key, part in group.groupby(columns, sort=False, observed=True):
+        for key, part in groups(group, columns):
             table = score_table(part, methods)
             limits = range_of(key[0])
             keys.append(key)

@@ -11,7 +11,8 @@ these steps, and more images decide them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +22,9 @@ import torch
 from heatproof.analysis.intervals import (
     RESAMPLES,
     Estimate,
+    Halves,
+    SettingHalves,
     around_estimate,
-    half_samples,
     halves_of,
 )
 from heatproof.bench.store import Store
@@ -63,6 +65,7 @@ def table(
     resamples: int = RESAMPLES,
     seed: int = 0,
     rows: pd.DataFrame | None = None,
+    most: int | None = None,
 ) -> pd.DataFrame:
     """Tabulate the soundness of a run, one line per model, setting, baseline, method and level.
 
@@ -72,6 +75,7 @@ def table(
         resamples: Number of bootstrap draws.
         seed: Seed of the bootstrap.
         rows: The scores of the run; read from the directory by default.
+        most: How many samples of a model are read at most; by default all.
 
     Returns:
         Soundness at each level with its 95 % interval, the number of steps up to the level and how
@@ -80,13 +84,15 @@ def table(
     """
     rows = store.rows() if rows is None else rows
     lines = []
-    for part in store.pending_curves():
+    of_setting: SettingHalves | None = None
+    for part in store.pending_curves(most=most):
         protocol = part.protocol
         if isinstance(protocol, Soundness) and part.samples:
             score, mass = (part.curves[name].numpy() for name in protocol.aggregates)
             key = (part.model, protocol.setting, protocol.baseline_name, part.method)
             group = (part.model, protocol.id, protocol.setting, protocol.baseline_name)
-            halves = halves_of(rows, group, part.samples, resamples, seed)
+            of_setting = halves_of(of_setting, rows, group, resamples, seed)
+            halves = of_setting.of(part.samples)
             estimates = at_levels(protocol, score, mass, levels, halves=halves)
             steps = steps_until(protocol, score, levels)
             for level, estimate, counts in zip(levels, estimates, steps, strict=True):
@@ -111,7 +117,7 @@ def at_levels(
     resamples: int = RESAMPLES,
     seed: int = 0,
     *,
-    halves: Iterable[np.ndarray] | None = None,
+    halves: Halves | None = None,
 ) -> list[Estimate]:
     """Estimate mean q at the first step whose accuracy reaches each level.
 
@@ -124,25 +130,22 @@ def at_levels(
         levels: Levels of accuracy.
         resamples: Number of bootstrap draws.
         seed: Seed of the bootstrap.
-        halves: Which samples are in each half, ``(r, N)`` for some draws at a time; by default
-            samples are drawn one by one.
+        halves: Which samples are in each half; by default samples are drawn one by one.
 
     Returns:
         One estimate per level; nan for levels that are not reached.
     """
     usable = _usable(protocol, score, mass)
     values, amounts = (torch.from_numpy(part[usable].astype(float)) for part in (score, mass))
-    everyone = torch.ones(1, len(values))
-    values_at = protocol.at_levels(levels, values, amounts, everyone)[0].tolist()
+    compute = partial(protocol.at_levels, levels, values, amounts)
     if len(values) < 2:
+        values_at = compute(torch.ones(1, len(values)))[0].tolist()
         return [Estimate.of(value, np.empty(0)) for value in values_at]
     if halves is None:
-        halves = half_samples(len(score), resamples, seed)
-    drawn = [
-        protocol.at_levels(levels, values, amounts, torch.from_numpy(some[:, usable]))
-        for some in halves
-    ]
-    of_halves = torch.cat(drawn).numpy()
+        halves = Halves.draw(len(score), resamples, seed)
+    whole, drawn = halves.take(usable).estimates(compute)
+    values_at = whole.tolist()
+    of_halves = drawn.numpy()
     return [
         Estimate.of(value, around_estimate(value, column, len(values), protocol.range))
         for value, column in zip(values_at, of_halves.T, strict=True)

@@ -6,7 +6,7 @@ their codes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +54,7 @@ def score_table(rows: pd.DataFrame, methods: list[str] | None = None) -> ScoreTa
     cells = codes[chosen] * len(methods) + columns[chosen]
     values = np.full(len(samples) * len(methods), np.nan)
     values[cells] = rows["value"].to_numpy()[chosen]
-    if len(np.unique(cells)) != len(cells):
+    if len(cells) and np.bincount(cells).max() > 1:
         raise ValueError("a sample has several rows of the same method and setting")
     clusters = samples
     if "cluster" in rows:
@@ -63,6 +63,26 @@ def score_table(rows: pd.DataFrame, methods: list[str] | None = None) -> ScoreTa
         of_sample[codes] = cluster_codes
         clusters = np.asarray(cluster_names, dtype=object)[of_sample]
     return ScoreTable(samples, methods, values.reshape(len(samples), -1), clusters)
+
+
+def groups(rows: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
+    """Yield the rows of each combination of texts, in the order in which they first occur.
+
+    The same as ``rows.groupby(by, sort=False, observed=True)``, in a small part of its memory if
+    the columns are categories.
+    """
+    columns = [rows[name] for name in by]
+    if not all(isinstance(column.dtype, pd.CategoricalDtype) for column in columns):
+        for key, group in rows.groupby(list(by), sort=False, observed=True):
+            yield tuple(map(str, key)), group
+        return
+    combined = np.zeros(len(rows), np.int64 if len(by) > 4 else np.int32)
+    for column in columns:
+        combined *= len(column.cat.categories)
+        combined += column.cat.codes.to_numpy()
+    for code in pd.unique(combined):
+        chosen = np.flatnonzero(combined == code)
+        yield tuple(str(column.iloc[chosen[0]]) for column in columns), rows.iloc[chosen]
 
 
 def positions(column: pd.Series, texts: Sequence[str]) -> np.ndarray:  # (N,)

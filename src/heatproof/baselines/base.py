@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any
 
 import torch
@@ -44,7 +45,7 @@ class BaselineEntry:
     blind: bool = False
     source: str | None = None  # hash of a user's code; None for what ships with heatproof
 
-    @property
+    @cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
         return options(self.function, "x", "removed", "model", "rng", "prepared")
 

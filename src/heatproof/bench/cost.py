@@ -20,7 +20,7 @@ from heatproof.bench.calibration import (
     record_speed,
 )
 from heatproof.bench.layout import Cost, ModelView, TimingKey
-from heatproof.bench.plan import Plan, Task
+from heatproof.bench.plan import Evaluation, Plan, Task
 from heatproof.models.body import Body
 from heatproof.models.model import Model
 
@@ -38,13 +38,9 @@ def plan_cost(plan: Plan) -> dict[ModelView, Cost]:
     images: Counter[ModelView] = Counter()
     forwards: Counter[ModelView] = Counter()
     backwards: Counter[ModelView] = Counter()
-    per_image: dict[tuple[ModelView, tuple[tuple[str, str], ...]], tuple[int, int]] = {}
+    cost_of = cost_memo()
     for task in plan.tasks:
-        # Shards of a view have the same records.
-        names = tuple((r.protocol.canonical, r.expression.canonical) for r in task.applicable)
-        if (task.subject, names) not in per_image:
-            per_image[task.subject, names] = task_cost(task)
-        forward, backward = per_image[task.subject, names]
+        forward, backward = cost_of(task)
         images[task.subject] += len(task.indices)
         forwards[task.subject] += forward * len(task.indices)
         backwards[task.subject] += backward * len(task.indices)
@@ -72,6 +68,19 @@ def _preparation_cost(task: Task) -> tuple[int, int]:
     images = len(task.reference.indices) if task.reference else 0
     forwards = len(preparations) * images + sum(forward for forward, _ in costs)
     return forwards, sum(backward for _, backward in costs)
+
+
+def cost_memo() -> Callable[[Task], tuple[int, int]]:
+    """Return `task_cost` for many tasks: shards of a view that evaluate the same cost the same."""
+    known: dict[tuple[ModelView, tuple[Evaluation, ...]], tuple[int, int]] = {}
+
+    def cost(task: Task) -> tuple[int, int]:
+        key = (task.subject, task.records.evaluations)
+        if key not in known:
+            known[key] = task_cost(task)
+        return known[key]
+
+    return cost
 
 
 def task_cost(task: Task) -> tuple[int, int]:
@@ -276,7 +285,7 @@ def _timed(call: Callable[..., object], *arguments: object) -> float:
 def _disk(task: Task, keep_maps: int) -> int:
     samples = len(task.indices)
     kept = max(0, min(keep_maps - task.indices.start, samples))
-    methods = {record.expression.label for record in task.records}
+    methods = {e.expression.label for e in task.records.evaluations} if kept else ()
     pixel = BYTES_PER_PIXEL + BYTES_PER_MAP_PIXEL * len(methods)
     return (
         BYTES_PER_ROW * len(task.records) * samples

@@ -52,7 +52,7 @@ class RunDirectory:
                 leftover.unlink()
             yield
 
-    def write(self, path: Path, content: bytes) -> None:
+    def write(self, path: Path, content: bytes | Iterable[bytes]) -> None:
         """Write a file of the run, completely or not at all.
 
         Raises:

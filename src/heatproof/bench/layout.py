@@ -26,9 +26,9 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -256,15 +256,26 @@ class TensorKey:
 
     def encode(self) -> str:
         """Return the key as JSON, so that every field may contain any character."""
-        return json.dumps({field: value for field, value in asdict(self).items() if value})
+        return _encoded(self)
 
     @classmethod
     def decode(cls, text: str) -> TensorKey:
         """Parse what ``encode`` returns; raises ValidationError for anything else."""
-        return _TENSOR_KEY.validate_json(text)
+        return _decoded(text)
 
 
 _TENSOR_KEY = TypeAdapter(TensorKey)
+
+
+# All tasks of a run have the same keys.
+@lru_cache(maxsize=20_000)
+def _encoded(key: TensorKey) -> str:
+    return json.dumps({field: value for field, value in asdict(key).items() if value})
+
+
+@lru_cache(maxsize=20_000)
+def _decoded(text: str) -> TensorKey:
+    return _TENSOR_KEY.validate_json(text)
 
 
 class BlockKey(NamedTuple):
@@ -718,6 +729,25 @@ class Provenance(_Content):
     started: str
     models: list[ModelFacts]
     spec: dict[str, Any]
+
+
+NO_TASKS = b'"tasks": []'
+
+
+def plan_parts(plan: PlanFile, tasks: Iterable[TaskFacts]) -> Iterator[bytes]:
+    """Yield the bytes of a plan with some tasks, part by part: it can have millions of records.
+
+    Args:
+        plan: The plan, without tasks.
+        tasks: Its tasks.
+    """
+    before, _, after = to_json(plan).partition(NO_TASKS)
+    yield before + NO_TASKS[:-1]
+    separator = b"\n  "
+    for task in tasks:
+        yield separator + to_json(task).replace(b"\n", b"\n  ")
+        separator = b",\n  "
+    yield (b"]" if separator == b"\n  " else b"\n ]") + after
 
 
 def to_json(content: BaseModel) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from heatproof.bench.cost import plan_cost
@@ -26,6 +26,7 @@ from heatproof.bench.store import Store
 from heatproof.data.base import Data
 from heatproof.data.catalog import load_data
 from heatproof.data.grids import Grids
+from heatproof.data.source import shared_listings
 from heatproof.methods import Expression
 from heatproof.models.model import Model
 from heatproof.protocols import Protocol
@@ -66,23 +67,24 @@ def open_spec(
             seed=spec.seed,
         )
 
-    data = [
-        load(spec.data.altered(entry.alteration), model)
-        for entry, model in zip(spec.models, models, strict=True)
-    ]
-    references = None
-    if spec.reference:
-        references = [load(spec.reference, model) for model in models]
-    return make_plan(
-        models,
-        data,
-        spec.expressions(),
-        protocols,
-        seed=spec.seed,
-        batch_size=spec.batch_size,
-        keep_maps=sys.maxsize if spec.keep_maps == "all" else spec.keep_maps,
-        references=references,
-    )
+    with shared_listings():
+        data = [
+            load(spec.data.altered(entry.alteration), model)
+            for entry, model in zip(spec.models, models, strict=True)
+        ]
+        references = None
+        if spec.reference:
+            references = [load(spec.reference, model) for model in models]
+        return make_plan(
+            models,
+            data,
+            spec.expressions(),
+            protocols,
+            seed=spec.seed,
+            batch_size=spec.batch_size,
+            keep_maps=sys.maxsize if spec.keep_maps == "all" else spec.keep_maps,
+            references=references,
+        )
 
 
 def run_plan(
@@ -116,19 +118,34 @@ def run_plan(
         models = {task.subject: task.model for task in plan.tasks}
         open_tasks = find_open_tasks(plan, store)
         facts = provenance(spec, models, engine.threads)
-        store.write_plan(plan_file(plan), facts, computes=bool(open_tasks))
+        without_tasks, tasks = plan_file_parts(plan)
+        store.write_plan(without_tasks, facts, computes=bool(open_tasks), tasks=tasks)
         engine.execute(plan, store, watcher, open_tasks)
 
 
 def plan_file(plan: Plan) -> PlanFile:
     """Return the content of ``plan.json``."""
-    records = [record for task in plan.tasks for record in task.records]
-    expressions = {record.expression.label: record.expression for record in records}
-    protocols = {record.protocol.canonical: record.protocol for record in records}
+    without_tasks, tasks = plan_file_parts(plan)
+    return without_tasks.model_copy(update={"tasks": list(tasks())})
+
+
+def plan_file_parts(plan: Plan) -> tuple[PlanFile, Callable[[], Iterator[TaskFacts]]]:
+    """Return the content of ``plan.json`` without tasks, and what makes these one by one."""
+    of_views = {task.records.evaluations: task for task in plan.tasks}  # the same in all shards
+    evaluations = [evaluation for evaluations in of_views for evaluation in evaluations]
+    expressions = {e.expression.label: e.expression for e in evaluations}
+    names = {evaluations: list(task.protocols) for evaluations, task in of_views.items()}
+    protocols: dict[str, Protocol] = {}
+    for task in of_views.values():
+        protocols |= task.protocols
     data = {task.subject: task.data for task in plan.tasks}
     sharing = _sharing(expressions.values())
-    return PlanFile(
-        tasks=[_task_facts(task) for task in plan.tasks],
+
+    def tasks() -> Iterator[TaskFacts]:
+        return (_task_facts(task, names[task.records.evaluations]) for task in plan.tasks)
+
+    without_tasks = PlanFile(
+        tasks=[],
         methods={
             label: method_facts(e, shares=e.map_key in sharing) for label, e in expressions.items()
         },
@@ -144,15 +161,16 @@ def plan_file(plan: Plan) -> PlanFile:
             for subject, cost in plan_cost(plan).items()
         ],
     )
+    return without_tasks, tasks
 
 
-def _task_facts(task: Task) -> TaskFacts:
+def _task_facts(task: Task, protocols: list[str]) -> TaskFacts:
     return TaskFacts(
         name=task.name,
         model=task.model_name,
         view=task.view,
-        protocols=list(dict.fromkeys(record.protocol.canonical for record in task.records)),
-        records=[record.key for record in task.records],
+        protocols=protocols,
+        records=task.records.keys,
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, cached_property
+from typing import Any, overload
 
 from heatproof.baselines import Baseline
 from heatproof.bench.layout import ModelView, TaskContent
@@ -26,29 +27,107 @@ from heatproof.protocols import Protocol, View, ViewKey
 from heatproof.text import counted
 
 Refusal = Callable[[Expression, Model, bool], str]
+KEY_DIGITS = 24  # of the SHA-256 that is the key of a record
+NO_KEY = "0" * KEY_DIGITS  # of a record that is not stored
 SHARD_SIZE = 64  # samples per task; fixed, so that a larger limit reuses what a smaller one did
 
 
-@dataclass(frozen=True)
-class Record:
-    """The scores of one (model view, protocol setting, method, shard).
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """A protocol's scores of a method on one view of a model: a record in each of its shards.
 
     Attributes:
-        key: A hash of everything that changes the scores.
         protocol: The protocol with its settings.
         expression: The method.
         not_applicable: Why there are no scores; empty if there are.
     """
 
-    key: str
     protocol: Protocol
     expression: Expression
     not_applicable: str = ""
 
-    @property
+    @cached_property
     def unrecognizable(self) -> bool:
         """Whether it runs user code that cannot be read, so that an edit would go unnoticed."""
         return "" in (*self.expression.sources, *self.protocol.sources)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The scores of one (model view, protocol setting, method, shard).
+
+    Attributes:
+        key: A hash of everything that changes the scores.
+        evaluation: What is evaluated, the same in all shards.
+    """
+
+    key: str
+    evaluation: Evaluation
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol with its settings."""
+        return self.evaluation.protocol
+
+    @property
+    def expression(self) -> Expression:
+        """The method."""
+        return self.evaluation.expression
+
+    @property
+    def not_applicable(self) -> str:
+        """Why there are no scores; empty if there are."""
+        return self.evaluation.not_applicable
+
+    @property
+    def unrecognizable(self) -> bool:
+        """Whether it runs user code that cannot be read, so that an edit would go unnoticed."""
+        return self.evaluation.unrecognizable
+
+
+class Records(Sequence[Record]):
+    """The records of a shard, which are made when they are asked for.
+
+    A plan can have millions of them: a shard has but the digits of their keys, and shares the rest.
+
+    Args:
+        evaluations: What is evaluated.
+        keys: The key of each record.
+    """
+
+    __slots__ = ("_keys", "evaluations")
+
+    def __init__(self, evaluations: tuple[Evaluation, ...], keys: Iterable[str]):
+        self.evaluations = evaluations
+        self._keys = "".join(keys)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the records, in order."""
+        return [self._keys[i : i + KEY_DIGITS] for i in range(0, len(self._keys), KEY_DIGITS)]
+
+    def __len__(self) -> int:
+        return len(self.evaluations)
+
+    def __iter__(self) -> Iterator[Record]:
+        return map(Record, self.keys, self.evaluations)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Records: ...
+    def __getitem__(self, index: int | slice) -> Record | Records:
+        if isinstance(index, slice):
+            return Records(self.evaluations[index], self.keys[index])
+        return Record(self.keys[index], self.evaluations[index])
+
+    def without(self, keys: Set[str]) -> Records:
+        """Return the records whose keys are not among some."""
+        if not keys:
+            return self
+        pairs = zip(self.evaluations, self.keys, strict=True)
+        left = [(evaluation, key) for evaluation, key in pairs if key not in keys]
+        return Records(tuple(evaluation for evaluation, _ in left), (key for _, key in left))
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,7 +153,7 @@ class Task:
     model: Model
     data: Data
     indices: range
-    records: tuple[Record, ...]
+    records: Records
     reference: Reference | None = None
     content: TaskContent = TaskContent()  # noqa: RUF009 (frozen)
 
@@ -92,6 +171,12 @@ class Task:
     def applicable(self) -> list[Record]:
         """The records that have scores."""
         return [record for record in self.records if not record.not_applicable]
+
+    @property
+    def protocols(self) -> dict[str, Protocol]:
+        """The protocols that evaluate it, by their canonical names."""
+        distinct = {id(e.protocol): e.protocol for e in self.records.evaluations}
+        return {protocol.canonical: protocol for protocol in distinct.values()}
 
     def load(self) -> Batch:
         """Return the samples, with parts if a protocol needs them."""
@@ -279,19 +364,20 @@ def _tasks(
         for e in expressions
     }
 
-    def reason(protocol: Protocol, expression: Expression) -> str:
+    def protocol_reason(protocol: Protocol) -> str:
         return (
             refused[protocol.canonical]
             or "; ".join(filter(None, (lacking[need] for need in protocol.needs)))
             or (no_reference if protocol.needs_reference else "")
-            or method_reasons[expression.canonical]
         )
 
     # What is the same in every shard is computed once.
-    evaluated: list[tuple[list[Any], Protocol, Expression, str]] = []
+    contents: list[str] = []
+    evaluations: list[Evaluation] = []
     for protocol in protocols:
         of_protocol = _of_protocol(protocol)
         protocol_needs_reference = protocol.needs_reference
+        no_protocol = protocol_reason(protocol)
         for expression in expressions:
             needs_reference = protocol_needs_reference or expression.needs_reference
             content = [
@@ -300,7 +386,10 @@ def _tasks(
                 layers[expression.canonical],
                 reference_key if needs_reference else "",
             ]
-            evaluated.append((content, protocol, expression, reason(protocol, expression)))
+            contents.append(json.dumps(content)[1:])
+            why_not = no_protocol or method_reasons[expression.canonical]
+            evaluations.append(Evaluation(protocol, expression, why_not))
+    of_every_shard = tuple(evaluations)
     methods = {
         e.label: _hash(
             [e.canonical, layers[e.canonical], reference_key if e.needs_reference else ""]
@@ -316,16 +405,10 @@ def _tasks(
         indices = range(start, min(start + SHARD_SIZE, len(data.ids)))
         shard = [(data.ids[i], data.fingerprints[i], data.labels[i]) for i in indices]
         beginning = [data.name, shard, weights, model.backend, seed, *code]
-        key_of = _keys(beginning)
-        records = [
-            Record(key_of(content), protocol, expression, not_applicable)
-            for content, protocol, expression, not_applicable in evaluated
-        ]
+        records = Records(of_every_shard, _keys(beginning, contents))
         name = _task_name(model_name, view.key, start, [data.ids[i] for i in indices])
         identity = TaskContent(samples=_hash(beginning), methods=methods, protocols=shared)
-        yield Task(
-            name, model_name, view.key, model, data, indices, tuple(records), images, identity
-        )
+        yield Task(name, model_name, view.key, model, data, indices, records, images, identity)
 
 
 def _task_name(model_name: str, view: ViewKey, start: int, ids: Sequence[str]) -> str:
@@ -413,10 +496,18 @@ def _baseline_version(protocol: Protocol) -> int | str:
     return Baseline.parse(protocol.baseline_name).entry.revision if protocol.baseline_name else 0
 
 
-def _keys(beginning: list[Any]) -> Callable[[list[Any]], str]:
-    """Return a function that hashes lists with the same beginning, which is written once."""
-    written = json.dumps(beginning)[:-1]
-    return lambda rest: content_hash(f"{written}, {json.dumps(rest)[1:]}", length=24)
+def _keys(beginning: list[Any], contents: Sequence[str]) -> Iterator[str]:
+    """Yield the hashes of lists with the same beginning, which is written and hashed once.
+
+    Args:
+        beginning: How the lists begin.
+        contents: How they go on, each as JSON without its opening bracket.
+    """
+    begun = hashlib.sha256(json.dumps(beginning)[:-1].encode())
+    for content in contents:
+        sha = begun.copy()
+        sha.update(f", {content}".encode())
+        yield sha.hexdigest()[:KEY_DIGITS]
 
 
 def _hash(content: Any) -> str:

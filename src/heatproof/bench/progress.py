@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from heatproof.bench.calibration import BACKWARD
-from heatproof.bench.cost import task_cost
+from heatproof.bench.cost import cost_memo
 from heatproof.bench.plan import Plan, Task
 from heatproof.bench.runner import Callback, OpenTask, Progress, Watcher
 from heatproof.models.model import Model
@@ -232,8 +232,9 @@ class RunWatcher(Watcher):
     def begin(self, plan: Plan, open_tasks: Sequence[OpenTask]) -> None:
         self._tasks = len(plan.tasks)
         self._open = [entry.task for entry in open_tasks]
-        for task, _, missing in open_tasks:
-            forward, backward = task_cost(replace(task, records=tuple(missing)))
+        cost_of = cost_memo()
+        for task, missing in open_tasks:
+            forward, backward = cost_of(replace(task, records=missing))
             self._weights[task.name] = len(task.indices) * (forward + BACKWARD * backward)
         self._finished = self._tasks - len(open_tasks)
         reused = f", {self._finished} of them finished before" if self._finished else ""

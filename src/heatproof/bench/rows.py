@@ -156,7 +156,7 @@ class RowBuilder:
         if not missing:
             return
         columns = [
-            *(pa.repeat(text, len(ids)) for text in self._record_columns(record)),
+            *(pa.repeat(text, len(ids)) for text in self.record_columns(record)),
             ids,
             targets,
             target_is,
@@ -171,7 +171,7 @@ class RowBuilder:
         self.tables.append(table if len(missing) == len(ids) else table.take(missing))
         self._present.setdefault(record.key, set()).update(ids)
 
-    def _record_columns(self, record: Record) -> list[str]:
+    def record_columns(self, record: Record) -> list[str]:
         """Return the values of the first columns, which all rows of a record have."""
         layer = record.expression.layer
         if not record.not_applicable:

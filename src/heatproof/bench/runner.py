@@ -21,7 +21,7 @@ from heatproof.bench.layout import (
     Timings,
 )
 from heatproof.bench.parts import Journal
-from heatproof.bench.plan import Plan, Record, Task
+from heatproof.bench.plan import Plan, Record, Records, Task
 from heatproof.bench.rows import in_order, rows_of
 from heatproof.bench.store import Store
 from heatproof.bench.task_runner import TaskRunner, is_out_of_memory
@@ -37,8 +37,7 @@ class OpenTask(NamedTuple):
     """A task that is not finished."""
 
     task: Task
-    stored: frozenset[str]  # records that are finished, planned or not
-    missing: list[Record]
+    missing: Records
 
 
 class Watcher:
@@ -133,23 +132,31 @@ def find_open_tasks(plan: Plan, store: Store) -> list[OpenTask]:
     Files are verified; those of a damaged task are set aside, so that it is computed anew.
     """
     heal(store, [task.name for task in plan.tasks])
-    opened = [_open_task(store, task) for task in plan.tasks]
+    opened = (_open_task(store, task) for task in plan.tasks)
     return [open_task for open_task in opened if open_task.missing]
 
 
 def _open_task(store: Store, task: Task) -> OpenTask:
     """Return what a task lacks, by its manifest."""
-    manifest = store.manifest(task.name)
-    stored = set(manifest.records) - manifest.failed if manifest else set()
-    unreadable = [record for record in task.records if record.unrecognizable]
-    if unreadable and manifest:
-        names = ", ".join(sorted({record.expression.label for record in unreadable}))
+    stored = _stored_records(store, task)
+    unreadable = [e for e in task.records.evaluations if e.unrecognizable]
+    if unreadable and store.manifest(task.name) is not None:
+        names = ", ".join(sorted({evaluation.expression.label for evaluation in unreadable}))
         warnings.warn(
             f"the code of {names} cannot be read, so its results are not reused", stacklevel=2
         )
-    stored -= {record.key for record in unreadable}
-    missing = [record for record in task.records if record.key not in stored]
-    return OpenTask(task, frozenset(stored), missing)
+    return OpenTask(task, task.records.without(stored))
+
+
+def _stored_records(store: Store, task: Task) -> set[str]:
+    """Return the records of a task that can be reused, planned or not, by its manifest."""
+    manifest = store.manifest(task.name)
+    if manifest is None:
+        return set()
+    stored = {record for group in manifest.groups for record in group.records} - manifest.failed
+    if any(evaluation.unrecognizable for evaluation in task.records.evaluations):
+        stored -= {record.key for record in task.records if record.unrecognizable}
+    return stored
 
 
 def run_task(plan: Plan, store: Store, open_task: OpenTask, batch: Batch, pace: Pace) -> None:
@@ -157,7 +164,7 @@ def run_task(plan: Plan, store: Store, open_task: OpenTask, batch: Batch, pace: 
 
     Several processes may do this in the same directory at once, for different tasks.
     """
-    task, _, missing = open_task
+    task, missing = open_task
     journal = Journal(store, task, batch, plan.rows_per_pass(task))
     while True:
         runner = TaskRunner(plan, task, missing, store, journal, pace)
@@ -165,7 +172,7 @@ def run_task(plan: Plan, store: Store, open_task: OpenTask, batch: Batch, pace: 
         try:
             with task.model.passes.batches_of(journal.batch_size):
                 runner.run(batch, journal.batch_size)
-            _commit(store, open_task, batch, runner, journal)
+            commit_task(store, open_task, batch, runner, journal)
             break
         except BaseException as error:  # also an interruption
             if is_out_of_memory(error) and journal.batch_size > 1:
@@ -207,21 +214,23 @@ def stored_shared(
     return {key: values for key, values in found.items() if len(values) == len(batch.ids)}
 
 
-def _commit(
+def commit_task(
     store: Store, open_task: OpenTask, batch: Batch, runner: TaskRunner, journal: Journal
 ) -> None:
     """Write a finished task, with what is stored of it already."""
-    task, stored, missing = open_task
+    task, missing = open_task
+    stored = _stored_records(store, task)
     progress = runner.progress
-    planned = [record.key for record in task.records]
+    planned = task.records.keys
     now = pa.concat_tables([ROW_SCHEMA.empty_table(), *progress.rows])
     rows = now
     kept = now.slice(0, 0)
     origins = {key: set(progress.origins[key]) for key in _keys_of(now)}
     computed = progress.rows[len(journal.restored.rows) :]
-    for table in computed:
-        for key in _keys_of(table):
-            origins[key].add(journal.origin)
+    if computed:
+        origin = journal.origin
+        for key in _keys_of(pa.concat_tables(computed)):
+            origins[key].add(origin)
     tensors = runner.kept.finished(len(batch.ids))
     timings = Timings()
     explained = _explained(missing)

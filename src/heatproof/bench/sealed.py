@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,10 +19,29 @@ Content = TypeVar("Content", bound=BaseModel)
 
 def seal(content: bytes) -> bytes:
     """Return a JSON object with the SHA-256 of its bytes as a first entry."""
-    digest = hashlib.sha256(content).hexdigest()
-    return f'{{"sha256": "{digest}",'.encode() + content[1:]
+    return _seal_head(hashlib.sha256(content).hexdigest()) + content[1:]
 
 
+def _seal_head(digest: str) -> bytes:
+    return f'{{"sha256": "{digest}",'.encode()
+
+
+def seal_parts(parts: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
+    """Yield the parts of a JSON object as `seal` returns it whole, which would take much memory.
+
+    Args:
+        parts: Returns the object in parts, the first of which begins with its bracket; it is called
+            twice.
+    """
+    sha = hashlib.sha256()
+    for part in parts():
+        sha.update(part)
+    again = iter(parts())
+    yield _seal_head(sha.hexdigest()) + next(again)[1:]
+    yield from again
+
+
+_FORMAT = re.compile(rb'\{(?:"sha256": "[0-9a-f]{64}",)?\s*"format": ?(\d{1,9})\b')
 _SEAL = re.compile(rb'\{"sha256": "([0-9a-f]{64})",')
 
 
@@ -92,6 +112,10 @@ def is_older(root: Path) -> bool:
 def written_format(plan: Path) -> int | None:
     """Return the format that a ``plan.json`` claims; None if it cannot be read."""
     try:
+        with plan.open("rb") as file:
+            begins = _FORMAT.match(file.read(200))
+        if begins:  # a plan can have millions of records
+            return int(begins[1])
         content = json.loads(plan.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
@@ -23,8 +22,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from heatproof.bench.directory import RunDirectory, Stamp, stamp_of
+from heatproof.bench.frame import FrameBuilder
 from heatproof.bench.layout import (
-    COLUMNS,
     ROW_SCHEMA,
     SUFFIXES,
     FileKind,
@@ -34,11 +33,13 @@ from heatproof.bench.layout import (
     PreparedKey,
     ProtocolFacts,
     Provenance,
+    Setting,
     TaskFacts,
     TaskManifest,
     TensorKey,
     Timings,
     name_hash,
+    plan_parts,
     to_json,
 )
 from heatproof.bench.sealed import (
@@ -49,11 +50,14 @@ from heatproof.bench.sealed import (
     read_spec,
     reason_of,
     seal,
+    seal_parts,
+    unseal,
 )
 from heatproof.bench.taskfiles import (
     TaskTensors,
     encode_files,
     make_manifest,
+    read_coded_rows,
     read_rows,
     read_tensors,
     read_timings,
@@ -66,6 +70,7 @@ from heatproof.protocols.base import register_stored, stored_protocol
 
 T = TypeVar("T")
 RUN_NAMES = {*SUFFIXES, "tasks", "provenance", "prepared", "parts", "plan.json", "provenance.json"}
+CURVE_BYTES = 2**29  # of curves of all samples in memory at the same time
 SAME_KEYS = ("data", "seed", "backend")  # of specs whose results can be in the same directory
 
 
@@ -119,6 +124,8 @@ class Store(RunDirectory):
     def __init__(self, root: Path):
         super().__init__(root)
         self._manifests: dict[Path, tuple[Stamp, TaskManifest]] = {}
+        self._plan: tuple[Stamp, PlanFile] | None = None
+        self._scored: dict[str, pd.DataFrame] | None = None  # see `_scored_rows`
 
     def claim(self, identity: Mapping[str, Any], add: bool = False) -> None:
         """Take the directory for a spec; raises as ``check`` does."""
@@ -176,7 +183,13 @@ class Store(RunDirectory):
     def _is_foreign(self, name: str) -> bool:
         return name != self.paths.lock.name and not name.startswith(TEMP_PREFIX)
 
-    def write_plan(self, plan: PlanFile, provenance: Provenance, computes: bool = True) -> None:
+    def write_plan(
+        self,
+        plan: PlanFile,
+        provenance: Provenance,
+        computes: bool = True,
+        tasks: Callable[[], Iterable[TaskFacts]] | None = None,
+    ) -> None:
         """Write what is run and how; the plan last, so that a run with a plan has both.
 
         Args:
@@ -184,14 +197,27 @@ class Store(RunDirectory):
             provenance: What is needed to repeat a run that starts now.
             computes: Whether the run computes anything. If not, versions and hardware on record
                 stay those of the run that did.
+            tasks: Makes the tasks of a plan that does not have them, since they are too many.
         """
         before = self._sound(self.paths.provenance, Provenance)
         if before is not None and not computes:
             changed = {"models": provenance.models, "spec": provenance.spec}
             provenance = before.model_copy(update=changed)
-        self._sound(self.paths.plan, PlanFile)
+        self._set_aside_if_changed(self.paths.plan)
+        self._scored = None
         self.write(self.paths.provenance, seal(to_json(provenance)))
-        self.write(self.paths.plan, seal(to_json(plan)))
+        listed = tasks or (lambda: plan.tasks)
+        empty = plan.model_copy(update={"tasks": []})
+        self.write(self.paths.plan, seal_parts(lambda: plan_parts(empty, listed())))
+
+    def _set_aside_if_changed(self, path: Path) -> None:
+        """Set a sealed file aside if it is not as it was written."""
+        try:
+            unseal(path.read_bytes())
+        except FileNotFoundError:
+            return
+        except ValueError as error:
+            self.set_aside([path], str(error))
 
     def _sound(self, path: Path, kind: type[Content]) -> Content | None:
         """Return the content of a sealed file; one that is damaged is set aside."""
@@ -237,7 +263,10 @@ class Store(RunDirectory):
             raise HeatproofError(
                 f"{self.root} is not a run of heatproof (it has no {self.paths.plan.name})"
             )
-        return read_sealed(self.paths.plan, PlanFile)
+        stamp = stamp_of(self.paths.plan)
+        if self._plan is None or self._plan[0] != stamp:
+            self._plan = (stamp, read_sealed(self.paths.plan, PlanFile))
+        return self._plan[1]
 
     def provenance(self) -> Provenance:
         """Return the provenance of the latest plan."""
@@ -257,6 +286,7 @@ class Store(RunDirectory):
             kept: Its tensors, and what computed its records.
             timings: What it took.
         """
+        self._scored = None
         contents = encode_files(rows, kept, timings)
         files = {
             kind: self.write_hashed(self.paths.folder(kind), task, SUFFIXES[kind], content)
@@ -317,13 +347,14 @@ class Store(RunDirectory):
         the sample itself.
         """
         frame = self._rows_as_written()
+        self._scored = self._scored_rows(frame)
         frame["cluster"] = self._clusters(frame["sample"])
         for facts in self.plan().protocols:
             if facts.aggregates and stored_protocol(facts.id, facts.settings) is None:
                 chosen = (frame["protocol"] == facts.id) & (frame["status"] == "ok")
                 reason = f"the code of protocol {facts.id} is not loaded; import it first"
                 _set_undefined(frame, frame.index[chosen], reason)
-        for pending in self.pending_curves(frame):
+        for pending in self.pending_curves():
             reason = "its curves are not kept, since others of its task failed"
             if pending.damaged:
                 reason = "its curves are damaged; run the spec again to compute them anew"
@@ -351,96 +382,164 @@ class Store(RunDirectory):
         codes = names.codes[samples.cat.codes]
         return pd.Series(pd.Categorical.from_codes(codes, names.categories), samples.index)
 
-    def pending_curves(self, frame: pd.DataFrame | None = None) -> Iterator[PendingCurves]:
+    def pending_curves(
+        self, model: str | None = None, protocol_key: Setting | None = None, most: int | None = None
+    ) -> Iterator[PendingCurves]:
         """Yield the curves of protocols that compute values from all samples of a model together.
 
+        They are those of the rows that `rows` has returned, if it was called before.
+
         Args:
-            frame: The rows as tasks have written them; read from the directory by default.
+            model: Name of a model; by default all.
+            protocol_key: Protocol, setting and baseline; by default all.
+            most: How many samples of a model are read at most, in whole tasks; by default all.
         """
-        frame = self._rows_as_written() if frame is None else frame
+        if self._scored is None:
+            self._scored = self._scored_rows(self._rows_as_written())
         plan = self.plan()
         for facts in plan.protocols:
             protocol = stored_protocol(facts.id, facts.settings)
-            if not facts.aggregates or protocol is None:
+            if protocol is None or facts.canonical not in self._scored:
                 continue
-            chosen = frame["status"] == "ok"
-            for column, value in zip(("protocol", "setting", "baseline"), facts.key, strict=True):
-                chosen &= frame[column] == value
-            groups = frame[chosen].groupby(["model", "method"], sort=False, observed=True)
-            for (model, method), rows in groups:
+            if protocol_key not in (None, facts.key):
+                continue
+            rows = self._scored[facts.canonical]
+            for name, of_model in rows.groupby("model", sort=False, observed=True):
+                if model not in (None, name):
+                    continue
                 tasks = [
-                    task.name
+                    task
                     for task in plan.tasks
-                    if task.model == model and facts.canonical in task.protocols
+                    if task.model == name and facts.canonical in task.protocols
                 ]
-                yield self._pending(protocol, facts, model, method, rows, tasks)
+                if most is not None:
+                    tasks = self.first_tasks(tasks, most)
+                    of_model = of_model[of_model["sample"].isin(self._samples_of(tasks))]
+                names = [task.name for task in tasks]
+                yield from self._pending(protocol, facts, str(name), of_model, names)
+
+    def first_tasks(self, tasks: Sequence[TaskFacts], most: int) -> list[TaskFacts]:
+        """Return the first of some tasks, which have no more than a number of samples in all.
+
+        The first task is always among them; tasks that are not finished are not counted.
+        """
+        found: list[TaskFacts] = []
+        count = 0
+        for task in tasks:
+            count += self._samples_in(task)
+            if count > most and found:
+                break
+            found.append(task)
+        return found
+
+    def _samples_in(self, task: TaskFacts) -> int:
+        """Return the number of samples of a task, by its manifest."""
+        manifest = self.manifest(task.name)
+        groups = manifest.groups if manifest else []
+        return max((sum(group.rows.values()) for group in groups), default=0)
+
+    def _samples_of(self, tasks: Sequence[TaskFacts]) -> set[str]:
+        ids = (self.tensors(task.name, ()).samples.ids for task in tasks)
+        return {sample for of_task in ids for sample in of_task}
+
+    def _scored_rows(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+        """Return the rows that have curves instead of values, by protocol.
+
+        Args:
+            frame: The rows as tasks have written them.
+        """
+        found = {}
+        for facts in self.plan().protocols:
+            if facts.aggregates:
+                chosen = frame["status"] == "ok"
+                columns = zip(("protocol", "setting", "baseline"), facts.key, strict=True)
+                for column, value in columns:
+                    chosen &= frame[column] == value
+                found[facts.canonical] = frame.loc[chosen, ["model", "method", "sample"]]
+        return found
 
     def _pending(
         self,
         protocol: Protocol,
         facts: ProtocolFacts,
         model: str,
-        method: str,
         rows: pd.DataFrame,
         tasks: list[str],
-    ) -> PendingCurves:
-        keys = {name: TensorKey.curve(facts.canonical, method, name) for name in facts.aggregates}
-        ids, curves = self._stacked(tasks, keys)
-        position = {sample: i for i, sample in enumerate(ids)}
-        stored = rows["sample"].isin(position)
-        samples = rows.loc[stored, "sample"].tolist()
-        order = [position[sample] for sample in samples]
-        return PendingCurves(
-            protocol,
-            model,
-            method,
-            samples,
-            rows.index[stored],
-            rows.index[~stored],
-            {name: curve[order] for name, curve in curves.items()},
-            any(self.is_finished(t) and self.path_of(t, "tensors") is None for t in tasks),
-        )
+    ) -> Iterator[PendingCurves]:
+        """Yield the curves of each method of a model; those of some methods are read at a time."""
+        by_method = dict(iter(rows.groupby("method", sort=False, observed=True)["sample"]))
+        keys = {
+            method: [TensorKey.curve(facts.canonical, method, name) for name in facts.aggregates]
+            for method in by_method
+        }
+        is_damaged = any(self.is_finished(t) and self.path_of(t, "tensors") is None for t in tasks)
+        for methods in self._readable_at_once(tasks, keys):
+            stacked = self._stacked(tasks, {method: keys[method] for method in methods})
+            for method, (ids, curves) in stacked.items():
+                position = {sample: i for i, sample in enumerate(ids)}
+                samples = by_method[method]
+                stored = samples.isin(position)
+                of_samples = samples[stored].tolist()
+                order = [position[sample] for sample in of_samples]
+                if order != list(range(len(ids))):
+                    curves = [curve[order] for curve in curves]
+                yield PendingCurves(
+                    protocol,
+                    model,
+                    method,
+                    of_samples,
+                    samples.index[stored],
+                    samples.index[~stored],
+                    dict(zip(facts.aggregates, curves, strict=False)),
+                    is_damaged,
+                )
+
+    def _readable_at_once(
+        self, tasks: Sequence[str], keys: Mapping[str, Sequence[TensorKey]]
+    ) -> Iterator[list[str]]:
+        """Divide methods into groups whose curves of all tasks fit into `CURVE_BYTES`."""
+        methods = list(keys)
+        sizes = [0]
+        for task in tasks[:1]:
+            stored = self.tensors(task, [key for each in keys.values() for key in each]).tensors
+            sizes += [
+                sum(stored[key].nbytes for key in each if key in stored) for each in keys.values()
+            ]
+        count = max(1, CURVE_BYTES // max(1, max(sizes) * len(tasks)))
+        for begin in range(0, len(methods), count):
+            yield methods[begin : begin + count]
 
     def _stacked(
-        self, tasks: Sequence[str], keys: Mapping[str, TensorKey]
-    ) -> tuple[list[str], dict[str, Tensor]]:
-        """Return the samples of tasks that have all keys, and their tensors under these keys."""
-        ids: list[str] = []
-        parts: dict[str, list[Tensor]] = {name: [] for name in keys}
+        self, tasks: Sequence[str], keys: Mapping[str, Sequence[TensorKey]]
+    ) -> dict[str, tuple[list[str], list[Tensor]]]:
+        """Return for each method the samples of tasks that have all its keys, and their tensors."""
+        ids: dict[str, list[str]] = {method: [] for method in keys}
+        parts: dict[str, list[list[Tensor]]] = {method: [] for method in keys}
+        wanted = [key for each in keys.values() for key in each]
         for task in tasks:
-            kept = self.tensors(task, keys.values())
-            if not all(key in kept.tensors for key in keys.values()):
-                continue
-            ids += kept.samples.ids
-            for name, key in keys.items():
-                parts[name].append(kept.tensors[key])
-        return ids, {name: torch.cat(tensors) for name, tensors in parts.items() if tensors}
+            kept = self.tensors(task, wanted)
+            for method, each in keys.items():
+                if all(key in kept.tensors for key in each):
+                    ids[method] += kept.samples.ids
+                    parts[method].append([kept.tensors[key] for key in each])
+        found = {}
+        for method in keys:
+            of_method = parts.pop(method)
+            curves = [torch.cat(tensors) for tensors in zip(*of_method, strict=True)]
+            found[method] = (ids[method], curves)
+        return found
 
     def _rows_as_written(self) -> pd.DataFrame:
         """Return rows as tasks have written them, without values that need all samples."""
         plan = self.plan()
         for facts in plan.protocols:
             register_stored(facts.model_dump())
-        tables = [self._planned_rows(task) for task in plan.tasks if self.is_finished(task.name)]
-        empty = _as_categories(ROW_SCHEMA.empty_table())
-        table = pa.concat_tables(tables or [empty]).unify_dictionaries()
-        frame = table.select(COLUMNS).to_pandas()
-        for column in frame.columns[frame.dtypes == "category"]:  # so that texts sort as texts
-            texts = frame[column].cat
-            frame[column] = texts.reorder_categories(sorted(texts.categories))
-        return frame
-
-    def _planned_rows(self, task: TaskFacts) -> pa.Table:
-        """Return the rows of a task that the plan has, in its order; texts are categories."""
-        table = _as_categories(self.table(task.name))
-        records = table["record"].combine_chunks()
-        order = {record: i for i, record in enumerate(task.records)}
-        positions = np.array([order.get(r, -1) for r in records.dictionary.to_pylist()], int)
-        of_row = positions[records.indices.to_numpy()]
-        if (of_row >= 0).all() and (np.diff(of_row) >= 0).all():
-            return table
-        chosen = np.flatnonzero(of_row >= 0)
-        return table.take(chosen[np.argsort(of_row[chosen], kind="stable")])
+        builder = FrameBuilder()
+        for task in plan.tasks:
+            table = self._read(task.name, "rows", read_coded_rows)
+            if table is not None:
+                builder.add(table, task.records)
+        return builder.frame()
 
     def table(self, task: str) -> pa.Table:
         """Return the rows of a task as written (``ROW_SCHEMA``); none if it is not finished."""
@@ -500,14 +599,6 @@ class Store(RunDirectory):
         content = save(tensors)
         self.write_hashed(self.paths.folder("prepared"), key.digest, ".safetensors", content)
         return load(content)
-
-
-def _as_categories(table: pa.Table) -> pa.Table:
-    """Return a table whose texts are dictionary-encoded."""
-    for i, column in enumerate(table.schema):
-        if pa.types.is_string(column.type):
-            table = table.set_column(i, column.name, table[i].dictionary_encode())
-    return table
 
 
 def _set_undefined(frame: pd.DataFrame, rows: pd.Index, reason: str) -> None:

@@ -33,6 +33,15 @@ SAMPLES = "samples"  # the metadata entries of a tensor file: its notes,
 CONTENT = "content"  # what it belongs to,
 ORIGINS = "origins"  # and what computed which record
 _ORIGINS = TypeAdapter(dict[str, list[str]])
+TEXT_COLUMNS = [field.name for field in ROW_SCHEMA if pa.types.is_string(field.type)]
+CODED_SCHEMA = pa.schema(
+    [
+        (field.name, pa.dictionary(pa.int32(), pa.string()))
+        if field.name in TEXT_COLUMNS
+        else (field.name, field.type)
+        for field in ROW_SCHEMA
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,31 @@ def read_rows(path: Path) -> pa.Table:
     column = table.schema.get_field_index("note")
     notes = pc.fill_null(table["note"], "")
     return table.set_column(column, table.schema.field(column), notes)
+
+
+def read_coded_rows(path: Path) -> pa.Table:
+    """Read the rows of a task with texts as they are stored: each once, and a code per row.
+
+    Returns:
+        A table (``CODED_SCHEMA``).
+
+    Raises:
+        ValueError: If the rows are damaged.
+    """
+    try:
+        with pq.ParquetFile(path, read_dictionary=TEXT_COLUMNS) as file:
+            table = file.read(use_threads=False)
+        if "note" not in table.column_names:
+            notes = pa.repeat("", len(table)).dictionary_encode()
+            table = table.append_column("note", notes)
+        table = table.select(ROW_SCHEMA.names).cast(CODED_SCHEMA)
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise ValueError(_first_line(error)) from None
+    column = table.schema.get_field_index("note")
+    if table["note"].null_count:
+        notes = pc.fill_null(table["note"].cast(pa.string()), "").dictionary_encode()
+        table = table.set_column(column, table.schema.field(column), notes)
+    return table
 
 
 def read_tensors(path: Path, only: Iterable[TensorKey] | None = None) -> TaskTensors:

@@ -35,7 +35,7 @@ NONE = "–"
 
 def print_summary(result: Result) -> None:
     """Print what was evaluated, the models' accuracy and the scores or ranks of all methods."""
-    run = Run(result.store)
+    run = result._run
     print_plain(f"evaluated on {run.counts}")
     for model, (correct, labelled) in run.accuracy.items():
         if labelled:
@@ -163,7 +163,9 @@ def print_plan(plan: Plan, expected: Forecast, to_train: Sequence[str] = ()) -> 
     print_cost(plan_cost(plan), expected.seconds)
     results = sum(len(task.records) for task in plan.tasks)
     not_applicable = sum(
-        bool(record.not_applicable) for task in plan.tasks for record in task.records
+        bool(evaluation.not_applicable)
+        for task in plan.tasks
+        for evaluation in task.records.evaluations
     )
     note = f" ({not_applicable} not applicable)" if not_applicable else ""
     console.print(f"{counted(len(plan.tasks), 'task')}, {counted(results, 'result')}{note}")

@@ -12,7 +12,7 @@ from heatproof.data.base import Sample
 from heatproof.data.catalog import data
 from heatproof.data.images import MODES, SUFFIXES, Mode, Size, fit, read_image
 from heatproof.data.labels import WNID, class_index, labels_of, path_and_labels
-from heatproof.data.source import image_stamps
+from heatproof.data.source import image_stamps, once
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.files import escape_name
 from heatproof.models.model import Model
@@ -168,6 +168,10 @@ def list_images(root: Path) -> list[str]:
     Raises:
         HeatproofError: If the folder itself cannot be read.
     """
+    return once(("images", str(root)), lambda: _list_images(root))
+
+
+def _list_images(root: Path) -> list[str]:
     images: list[str] = []
     ahead: list[tuple[str, frozenset[str]]] = [("", frozenset())]
     while ahead:
@@ -182,14 +186,14 @@ def list_images(root: Path) -> list[str]:
             reason = f"cannot list {escape_name(str(root / below))}: {error.strerror}"
             if not below:
                 raise HeatproofError(reason) from None
-            warnings.warn(f"{reason}; it is skipped", stacklevel=3)
+            warnings.warn(f"{reason}; it is skipped", stacklevel=5)
             continue
         for entry in found:  # names with a dot are what programs leave: .ipynb_checkpoints
             if _is_dir(entry):
                 ahead.append((f"{below}{entry.name}/", above | {here}))
             elif entry.name[entry.name.rfind(".") :].lower() in SUFFIXES:
                 images.append(below + entry.name)
-    return sorted(images, key=lambda image: image.split("/"))
+    return sorted(images, key=lambda image: image.replace("/", "\0"))  # which no name contains
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:
@@ -197,7 +201,7 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError as error:  # a link to itself
         path = escape_name(entry.path)
-        warnings.warn(f"cannot follow {path}: {error.strerror}; it is skipped", stacklevel=4)
+        warnings.warn(f"cannot follow {path}: {error.strerror}; it is skipped", stacklevel=6)
         return False
 
 

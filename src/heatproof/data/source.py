@@ -8,10 +8,12 @@ kind of source is a subclass of `Source` of a few lines.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from PIL import Image
@@ -26,6 +28,8 @@ from heatproof.models.hashes import known_hashes
 from heatproof.models.model import Model
 from heatproof.tensor.noise import generator
 
+T = TypeVar("T")
+HASHED = 4096  # files that are looked up at a time
 STAMP_DIGITS = 32  # of the SHA-256 of an image file
 CHECKED = 4  # items of a user's object that are read twice when it is opened
 
@@ -136,7 +140,41 @@ def fingerprint(item: Item, normalized: Normalization | None = None) -> str:
 
 def image_stamps(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
     """Return texts that change when the content of image files does; why not, if unreadable."""
-    return [text[:STAMP_DIGITS] if len(text) == 64 else text for text in known_hashes(paths)]
+    return once(("stamps", *paths), lambda: _image_stamps(paths))
+
+
+def _image_stamps(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
+    stamps = []
+    for begin in range(0, len(paths), HASHED):
+        for text in known_hashes(paths[begin : begin + HASHED]):
+            stamps.append(text[:STAMP_DIGITS] if len(text) == 64 else text)
+    return stamps
+
+
+_SHARED: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar("shared", default=None)
+
+
+@contextmanager
+def shared_listings() -> Iterator[None]:
+    """Look at the files of a data set once within this context, whatever models it is opened for.
+
+    Tens of thousands of files take a second or more to list and to recognize.
+    """
+    token = _SHARED.set({})
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
+def once(key: tuple[Any, ...], compute: Callable[[], T]) -> T:
+    """Return a result, which is kept under its key within `shared_listings`; not to be changed."""
+    known = _SHARED.get()
+    if known is None:
+        return compute()
+    if key not in known:
+        known[key] = compute()
+    return cast(T, known[key])
 
 
 def file_stamp(path: str | os.PathLike[str]) -> str:

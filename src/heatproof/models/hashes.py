@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     import sqlite3
 
 THREADS = 8  # that read files; hashing leaves Python's lock alone
+LOOKED_UP = 500  # files in one query
 FileName = str | os.PathLike[str]
+_SHA256 = re.compile("[0-9a-f]{64}")
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS hashes "
     "(path BLOB PRIMARY KEY, stamp TEXT NOT NULL, sha256 TEXT NOT NULL) WITHOUT ROWID"
@@ -104,13 +106,14 @@ def _look_up(keys: Sequence[bytes]) -> dict[bytes, tuple[str, str]]:
     import sqlite3
 
     found: dict[bytes, tuple[str, str]] = {}
-    query = "SELECT stamp, sha256 FROM hashes WHERE path = ?"
     try:
         with closing(_database()) as database:
-            for key in keys:
-                row = database.execute(query, (key,)).fetchone()
-                if row and re.fullmatch("[0-9a-f]{64}", str(row[1])):
-                    found[key] = (str(row[0]), str(row[1]))
+            for begin in range(0, len(keys), LOOKED_UP):
+                some = keys[begin : begin + LOOKED_UP]
+                query = f"SELECT * FROM hashes WHERE path IN ({','.join('?' * len(some))})"
+                for key, stamp, digest in database.execute(query, some):
+                    if _SHA256.fullmatch(str(digest)):
+                        found[key] = (str(stamp), str(digest))
     except sqlite3.OperationalError:  # locked, or the cache cannot be written
         return found
     except sqlite3.DatabaseError:  # damaged

@@ -119,6 +119,7 @@ class Scores(NamedTuple):
 # Results for all methods, with samples along the first axis. They are stored with the run;
 # `picture` only for the first samples.
 Shared = Mapping[str, Tensor]
+WEIGHTS = 2**22  # of samples in bootstrap draws, in memory at the same time
 PICTURES = 4  # samples whose pictures are stored for every setting
 
 
@@ -293,6 +294,25 @@ class Protocol(BaseModel):
             Mean scores ``(R,)``; NaN where a draw has none.
         """
         raise NotImplementedError
+
+    def bootstrap_blocks(
+        self, curves: Mapping[str, Tensor], weights: Tensor, blocks: Tensor
+    ) -> Tensor:
+        """Aggregate draws of blocks of samples, which take the place of thousands of samples.
+
+        By default the same as `bootstrap` with the weights of samples. A protocol whose sums over
+        samples can be computed once per block may do that instead.
+
+        Args:
+            curves: The curves named in ``aggregates``, ``(N, S)`` each.
+            weights: How often each block is drawn, ``(R, G)``; the same for all methods.
+            blocks: The block of each sample, ``(N,)``.
+
+        Returns:
+            Mean scores ``(R,)``; NaN where a draw has none.
+        """
+        size = max(1, WEIGHTS // max(1, len(blocks)))
+        return torch.cat([self.bootstrap(curves, w[:, blocks]) for w in weights.split(size)])
 
     @property
     def baseline_name(self) -> str:

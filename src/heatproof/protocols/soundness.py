@@ -164,28 +164,48 @@ class Soundness(PixelRemoval):
         The value of a sample is its q at the first step at which the data set reaches the level, so
         that the mean over samples is soundness@level.
         """
-        score = curves["score"].double()
-        mass = curves["mass"].double()
-        level = score.mean(0)
+        score = curves["score"]
+        mass = curves["mass"]
+        if self.score == "correct":  # sums of zeros and ones are exact
+            level = score.mean(0, dtype=torch.float64)
+        else:
+            level = score.double().mean(0)
         if self.score == "correct" and len(score) * self.eps < 1:
             warnings.warn(
                 f"soundness: {len(score)} samples cannot resolve a gain of eps={self.eps} "
                 f"in accuracy; use {math.ceil(1 / self.eps)} or more",
                 stacklevel=2,
             )
-        step = int(first_reached(level, self.level))
+        step = int(first_reached(level, self.level))  # later ones do not matter
         if step < 0:
             measure = "accuracy" if self.score == "correct" else "score"
             reason = f"the {measure} is {level.max():.3g} at most and never reaches {self.level:g}"
             undefined = torch.full((len(score),), torch.nan, dtype=torch.float64)
             return Scores(undefined, [reason] * len(score))
-        return scores_with_reasons(self.quality(score, mass)[:, step], {})
+        if self.score == "correct":
+            q = soundness(
+                level[: step + 1], mass[:, : step + 1], self.eps, self.compat, gate=self.gate
+            )
+        else:
+            q = self.quality(score, mass)
+        return scores_with_reasons(q[:, step], {})
 
     def bootstrap(self, curves: Mapping[str, Tensor], weights: Tensor) -> Tensor:
         return self.at_levels((self.level,), curves["score"], curves["mass"], weights)[:, 0]
 
+    def bootstrap_blocks(
+        self, curves: Mapping[str, Tensor], weights: Tensor, blocks: Tensor
+    ) -> Tensor:
+        score, mass = (curves[name] for name in self.aggregates)
+        return self.at_levels((self.level,), score, mass, weights, blocks)[:, 0]
+
     def at_levels(
-        self, levels: Sequence[float], score: Tensor, mass: Tensor, weights: Tensor
+        self,
+        levels: Sequence[float],
+        score: Tensor,
+        mass: Tensor,
+        weights: Tensor,
+        blocks: Tensor | None = None,
     ) -> Tensor:
         """Compute the mean q at the first step that reaches each level, for draws of the samples.
 
@@ -195,7 +215,8 @@ class Soundness(PixelRemoval):
             levels: Accuracies (or mean scores) of length ``L``.
             score: Scores per sample and step ``(N, S)``.
             mass: Inserted fractions of each map's mass ``(N, S)``.
-            weights: How often each sample is drawn ``(R, N)``.
+            weights: How often each sample is drawn ``(R, N)``, or each block ``(R, G)``.
+            blocks: The block of each sample ``(N,)``, if blocks are drawn.
 
         Returns:
             Soundness at each level ``(R, L)``; nan for levels that are not reached.
@@ -209,6 +230,7 @@ class Soundness(PixelRemoval):
             self.compat,
             self.gate,
             per_sample=self.score != "correct",
+            blocks=blocks,
         )
 
     def quality(self, score: Tensor, mass: Tensor) -> Tensor:  # (N, S), (N, S) -> (N, S) float64

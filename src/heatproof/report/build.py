@@ -36,12 +36,13 @@ LEFTOVER_AGE = 3600  # seconds after which a directory without a lock was left b
 ASSETS = Path(__file__).parent / "assets"
 
 
-def build(store: Store, out: Path) -> Path:
+def build(store: Store, out: Path, run: Run | None = None) -> Path:
     """Write the report of a run.
 
     Args:
         store: The run.
         out: Directory of the report; an old report in it is replaced.
+        run: The run as the report sees it, if it has been read.
 
     Returns:
         The path of its page.
@@ -51,7 +52,7 @@ def build(store: Store, out: Path) -> Path:
     """
     out = Path(out).resolve()
     _check_destination(out)
-    run = Run(store)
+    run = run or Run(store)
     verify_plan(store)
     out.parent.mkdir(parents=True, exist_ok=True)
     suffix = secrets.token_hex(8)

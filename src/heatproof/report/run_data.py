@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import (
+    GROUP,
     AggregateDraws,
     RankedLayers,
     bootstrap_aggregates,
@@ -23,6 +23,7 @@ from heatproof.analysis.intervals import (
 )
 from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, standings
 from heatproof.analysis.significance import PairedTests, pairs_of_methods
+from heatproof.analysis.tables import groups
 from heatproof.bench.layout import (
     CHANNEL_PEAKS,
     IMAGES,
@@ -31,9 +32,11 @@ from heatproof.bench.layout import (
     ModelFacts,
     ModelView,
     ProtocolFacts,
+    TaskFacts,
     TensorKey,
     TimingKey,
 )
+from heatproof.bench.plan import SHARD_SIZE
 from heatproof.bench.store import Store
 from heatproof.bench.taskfiles import TaskTensors
 from heatproof.protocols import PROTOCOLS, ViewKey
@@ -41,34 +44,37 @@ from heatproof.tensor.scores import HeadName, class_probabilities, is_correct
 from heatproof.text import short_titles
 
 PLAIN_VIEW = ViewKey()
+MOST_CURVES = 80 * SHARD_SIZE  # samples of a model whose curves and logits the report shows
 CRISP_BELOW = 160  # px: smaller images are drawn with square pixels
 
 
 @dataclass
 class Kept:
-    """The stored tensors of one view of a model.
+    """The stored tensors of one view of a model, of its first `MOST_CURVES` samples.
 
     Attributes:
-        ids: All samples.
+        total: The number of samples of the view.
+        ids: The samples.
         labels: Their labels; None where a sample has none.
         logits: Their logits, ``(K,)`` each.
         head: The head of the model.
         grids: What samples on grids consist of; empty for other views.
         with_images: The first samples, whose images and maps are stored: the tensors of a sample's
             task, and its row in them.
-        whole: Tensors that all samples of a task have, task by task.
+        read: Reads a tensor of all samples, task by task; None if it is missing.
     """
 
+    total: int = 0
     ids: list[str] = field(default_factory=list)
     labels: list[int | None] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
     head: HeadName = "softmax"
     grids: dict[str, GridNote] = field(default_factory=dict)
     with_images: dict[str, tuple[dict[TensorKey, Tensor], int]] = field(default_factory=dict)
-    whole: dict[TensorKey, list[Tensor]] = field(default_factory=dict)
+    read: Callable[[TensorKey], Tensor | None] = lambda key: None
 
     def add(self, task: TaskTensors) -> None:
-        """Add the tensors of another task."""
+        """Add a task: all its tensors if it has images, else at least its logits."""
         ids = task.samples.ids
         self.ids += ids
         self.labels += task.samples.labels
@@ -76,9 +82,6 @@ class Kept:
         self.grids |= dict(zip(ids, task.samples.grids or [], strict=False))
         images = len(task.tensors.get(IMAGES, ()))
         self.with_images |= {sample: (task.tensors, i) for i, sample in enumerate(ids[:images])}
-        for key, values in task.tensors.items():
-            if len(values) == len(ids):
-                self.whole.setdefault(key, []).append(values)
 
     def image(self, sample: str) -> Tensor:  # (C, H, W) uint8
         """Return the image of one of the first samples."""
@@ -122,26 +125,15 @@ class Kept:
 
     def _all(self, key: TensorKey) -> Tensor | None:
         """Return the tensor of all samples; None if some sample lacks it."""
-        if key not in self.whole:
-            return None
-        values = torch.cat(self.whole[key])
-        return values if len(values) == len(self.ids) else None
+        values = self.read(key)
+        return values if values is not None and len(values) == len(self.ids) else None
 
-    @property
+    @cached_property
     def correct(self) -> list[bool | None]:
         """Whether each sample's label is predicted; None where it has none."""
-        return [
-            None
-            if label is None
-            else bool(is_correct(logits[None], torch.tensor([label]), self.head))
-            for logits, label in zip(self.logits, self.labels, strict=True)
-        ]
-
-    @property
-    def accuracy(self) -> tuple[int, int]:
-        """(correct, labelled)"""
-        correct = [right for right in self.correct if right is not None]
-        return sum(correct), len(correct)
+        if not self.ids:
+            return []
+        return _correct(torch.stack(self.logits), self.labels, self.head)
 
     def confidence(self, row: int) -> tuple[int, float]:
         """Return (predicted class, its probability) of a sample by its position."""
@@ -155,16 +147,17 @@ class Run:
 
     Args:
         store: The directory.
+        rows: Its rows, if `Store.rows` has been called before.
 
     Raises:
         HeatproofError: If it is not a run, or damaged.
     """
 
-    def __init__(self, store: Store):
+    def __init__(self, store: Store, rows: pd.DataFrame | None = None):
         self.store = store
         self.plan = store.plan()
         self.provenance = store.provenance()
-        self.rows = store.rows()
+        self.rows = store.rows() if rows is None else rows
         self.methods = self.plan.methods
         self.protocols: dict[Key, ProtocolFacts] = {p.key: p for p in self.plan.protocols}
         self.tasks = self.plan.tasks
@@ -182,11 +175,18 @@ class Run:
 
     @cached_property
     def clusters(self) -> dict[str, str]:
-        """The cluster of each sample: the grid that it belongs to, or the sample itself."""
-        return dict(zip(self.rows["sample"], self.rows["cluster"], strict=True))
+        """The cluster of each sample: the grid that it belongs to, or the sample itself.
+
+        None if no sample belongs to a grid.
+        """
+        if not self._grids:
+            return {}
+        distinct = self.rows[["sample", "cluster"]].drop_duplicates("sample", keep="last")
+        return dict(zip(distinct["sample"], distinct["cluster"], strict=True))
 
     @cached_property
-    def _aggregate_draws(self) -> AggregateDraws:
+    def aggregate_draws(self) -> AggregateDraws:
+        """Draws of the protocols that aggregate over all samples."""
         return bootstrap_aggregates(self.store, self.rows)
 
     @cached_property
@@ -196,9 +196,7 @@ class Run:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        return summarize(
-            self.rows, aggregate_draws=self._aggregate_draws, layers=self.ranked_layers
-        )
+        return summarize(self.rows, aggregate_draws=self.aggregate_draws, layers=self.ranked_layers)
 
     def summary_of(self, standing: Standings) -> pd.DataFrame:
         """Return the summary of the methods of standings, which may be those at one layer."""
@@ -206,16 +204,14 @@ class Run:
             return self.summary
         rows = self.rows[self.rows["model"] == standing.model]
         rows = rows[rows["method"].isin(standing.methods)]
-        return summarize(rows, aggregate_draws=self._aggregate_draws)
+        return summarize(rows, aggregate_draws=self.aggregate_draws)
 
     @cached_property
     def standings(self) -> list[Standings]:
         """Standings of each model that has rows."""
         if not len(self.rows):
             return []
-        return standings(
-            self.rows, aggregate_draws=self._aggregate_draws, layers=self.ranked_layers
-        )
+        return standings(self.rows, aggregate_draws=self.aggregate_draws, layers=self.ranked_layers)
 
     def pairs_of(self, standing: Standings) -> dict[tuple[str, ...], PairedTests]:
         """Return the tests of all pairs of methods of standings, which may be those at one layer.
@@ -226,7 +222,7 @@ class Run:
         chosen = of_model & self.rows["method"].isin(standing.methods)
         layers = None if standing.layer else self.ranked_layers
         return pairs_of_methods(
-            self.rows[chosen], aggregate_draws=self._aggregate_draws, layers=layers
+            self.rows[chosen], aggregate_draws=self.aggregate_draws, layers=layers
         )
 
     @cached_property
@@ -236,7 +232,20 @@ class Run:
 
     def accuracy_of(self, model: str, view: ViewKey) -> tuple[int, int]:
         """Return (correct, labelled); (0, 0) on grids, where the class of one cell is explained."""
-        return self.kept(model, view).accuracy if view in self.networks(model) else (0, 0)
+        if view not in self.networks(model):
+            return 0, 0
+        facts = self.facts(model, view)
+        head: HeadName = facts.head if facts else "softmax"
+        correct: list[bool | None] = []
+        for task in self._tasks_of(ModelView(model, view)):
+            stored = self.store.tensors(task.name, (LOGITS,))
+            if LOGITS in stored.tensors:
+                correct += _correct(stored.tensors[LOGITS], stored.samples.labels, head)
+        labelled = [right for right in correct if right is not None]
+        return sum(labelled), len(labelled)
+
+    def _tasks_of(self, subject: ModelView) -> list[TaskFacts]:
+        return [task for task in self.tasks if task.subject == subject]
 
     @cached_property
     def counts(self) -> SampleCounts:
@@ -246,8 +255,9 @@ class Run:
     @cached_property
     def counts_of(self) -> dict[tuple[str, Key], SampleCounts]:
         """How many images, grids and maps were evaluated, by model and setting."""
-        groups = self.rows.groupby(["model", "protocol", "setting", "baseline"], sort=False)
-        return {(key[0], key[1:]): self._count(part) for key, part in groups}
+        columns = self.rows[[*GROUP, "status", "sample"]]
+        parts = groups(columns, GROUP)
+        return {(key[0], (key[1], key[2], key[3])): self._count(part) for key, part in parts}
 
     def _count(self, rows: pd.DataFrame) -> SampleCounts:
         return SampleCounts.of(rows.loc[rows["status"] != "skipped", "sample"], self._grids)
@@ -371,17 +381,41 @@ class Run:
     def kept(self, model: str, view: ViewKey | None = None) -> Kept:
         """Return the stored tensors of a view of a model, by default the plain one.
 
-        They are read from disk each time: the maps of one model can be hundreds of megabytes.
+        They are read from disk each time: the maps of one model can be hundreds of megabytes. Those
+        of more than `MOST_CURVES` samples are not read.
         """
         facts = self.facts(model, view)
-        kept = Kept(head=facts.head if facts else "softmax")
         subject = ModelView(model, self._first_view(model) if view is None else view)
-        for task in self.tasks:
-            if task.subject == subject:
+        kept = Kept(head=facts.head if facts else "softmax")
+        tasks = self._tasks_of(subject)
+        first = self.store.first_tasks(tasks, MOST_CURVES)
+        kept.read = partial(self._read_all, first)
+        for task in first:
+            tensors = self.store.tensors(task.name, (LOGITS, IMAGES))
+            if len(tensors.tensors.get(IMAGES, ())):
                 tensors = self.store.tensors(task.name)
-                if LOGITS in tensors.tensors:
-                    kept.add(tensors)
+            if LOGITS in tensors.tensors:
+                kept.add(tensors)
+        kept.total = len(kept.ids) + sum(map(self._sample_count, tasks[len(first) :]))
         return kept
+
+    def _read_all(self, tasks: Sequence[TaskFacts], key: TensorKey) -> Tensor | None:
+        """Read one tensor of all samples of some tasks; None if a task lacks it."""
+        parts = []
+        for task in tasks:
+            stored = self.store.tensors(task.name, (key,))
+            values = stored.tensors.get(key)
+            if values is not None and len(values) == len(stored.samples.ids):
+                parts.append(values)
+            elif stored.samples.ids:
+                return None
+        return torch.cat(parts) if parts else None
+
+    def _sample_count(self, task: TaskFacts) -> int:
+        """Return the number of samples of a task that could be read, by its manifest."""
+        manifest = self.store.manifest(task.name)
+        counts = [group.rows for group in manifest.groups] if manifest else []
+        return max((sum(rows.values()) - rows.get("skipped", 0) for rows in counts), default=0)
 
     @cached_property
     def milliseconds(self) -> dict[tuple[str, str], float]:
@@ -392,14 +426,12 @@ class Run:
             timings = self.store.timings(task.name)
             if timings is None:
                 continue
-            rows = self.store.table(task.name)
-            count = pc.count_distinct(
-                rows.filter(pc.not_equal(rows["status"], "skipped"))["sample"]
-            ).as_py()
+            count = self._sample_count(task)
             if not count:
                 continue
+            by_key = {timing.key: timing.seconds for timing in timings.seconds}
             for method, facts in self.methods.items():
-                spent = timings.seconds_of(TimingKey("maps", facts.map_key))
+                spent = by_key.get(TimingKey("maps", facts.map_key))
                 if spent is not None:
                     seconds.setdefault((task.model, method), []).append(spent)
                     images[task.model, method] = images.get((task.model, method), 0) + count
@@ -412,6 +444,17 @@ class Run:
         facts = self.facts(model)
         names = facts.class_names if facts else None
         return names[index] if names and index < len(names) else f"class {index}"
+
+
+def _correct(
+    logits: Tensor, labels: Sequence[int | None], head: HeadName
+) -> list[bool | None]:  # (N, K), (N,)
+    """Return whether each label is predicted; None where there is none."""
+    targets = torch.tensor([0 if label is None else label for label in labels])
+    found = is_correct(logits, targets, head).tolist()
+    return [
+        None if label is None else bool(right) for right, label in zip(found, labels, strict=True)
+    ]
 
 
 def mean_scores(rows: pd.DataFrame, methods: Sequence[str]) -> pd.Series:

@@ -195,7 +195,7 @@ def _entries(name: str, result: Result) -> Iterator[_Entry]:
     protocols = {facts.key: facts for facts in result.store.plan().protocols}
     for key, rows in result._rows.groupby(GROUP, sort=False, observed=True):
         model, protocol, setting, baseline = (str(part) for part in key)
-        draws = {k[-1]: drawn for k, drawn in result._draws.items() if k[:-1] == key}
+        draws = {k[-1]: drawn for k, drawn in result._run.aggregate_draws.items() if k[:-1] == key}
         yield _Entry(name, model, protocols[protocol, setting, baseline], rows, draws)
 
 

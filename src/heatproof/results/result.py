@@ -17,14 +17,7 @@ from torch import Tensor
 import heatproof
 from heatproof.analysis.compare import method_differences
 from heatproof.analysis.counts import SampleCounts
-from heatproof.analysis.intervals import (
-    GROUP,
-    RESAMPLES,
-    AggregateDraws,
-    bootstrap_aggregates,
-    summarize,
-)
-from heatproof.analysis.ranks import ranked_layers
+from heatproof.analysis.intervals import GROUP, RESAMPLES, bootstrap_aggregates, summarize
 from heatproof.analysis.significance import pair_lines, pairs_of_methods
 from heatproof.analysis.variance import split_variance
 from heatproof.bench.integrity import damage_text
@@ -87,8 +80,7 @@ class Result:
     @cached_property
     def scores(self) -> pd.DataFrame:
         """The rows, with texts instead of categories (see the attributes of the class)."""
-        categories = self._rows.columns[self._rows.dtypes == "category"]
-        return self._rows.astype(dict.fromkeys(categories, "str"))
+        return _with_texts(self._rows)
 
     def __repr__(self) -> str:
         return tables.to_text(self._heading, self.summary(), self.caveats)
@@ -185,23 +177,18 @@ class Result:
             is the number of scores whose map has a note. Where a method was run at several layers,
             ranks are among the methods of the same layer and the controls.
         """
+        if resamples == RESAMPLES:
+            return self._run.summary.copy()
         if resamples not in self._summaries:
-            draws = self._draws
-            if resamples != RESAMPLES:
-                draws = bootstrap_aggregates(self.store, self._rows, resamples)
-            layers = ranked_layers(self._rows, self.store.plan().methods)
+            draws = bootstrap_aggregates(self.store, self._rows, resamples)
             self._summaries[resamples] = summarize(
-                self._rows, resamples, aggregate_draws=draws, layers=layers
+                self._rows, resamples, aggregate_draws=draws, layers=self._run.ranked_layers
             )
         return self._summaries[resamples].copy()
 
     @cached_property
-    def _draws(self) -> AggregateDraws:
-        return bootstrap_aggregates(self.store, self._rows)
-
-    @cached_property
     def _run(self) -> Run:
-        return Run(self.store)
+        return Run(self.store, self._rows)
 
     def difference(
         self,
@@ -232,8 +219,9 @@ class Result:
         for method in (a, b):
             if method not in plan.methods:
                 raise unknown("method", method, plan.methods)
-        rows = _chosen(self.scores, model, protocol)
-        return method_differences(rows[rows["method"].isin([a, b])], a, b, self._draws)
+        rows = _chosen(self._rows, model, protocol)
+        rows = _with_texts(rows[rows["method"].isin([a, b])])
+        return method_differences(rows, a, b, self._run.aggregate_draws)
 
     def pairs(self, *, model: str | None = None, protocol: str | None = None) -> pd.DataFrame:
         """Test all pairs of methods, and say how many images would tell them apart.
@@ -254,8 +242,9 @@ class Result:
             HeatproofError: If there is no such model or protocol.
         """
         rows = _chosen(self._rows, model, protocol)
-        layers = ranked_layers(self._rows, self.store.plan().methods)
-        return pair_lines(pairs_of_methods(rows, aggregate_draws=self._draws, layers=layers))
+        run = self._run
+        draws = run.aggregate_draws
+        return pair_lines(pairs_of_methods(rows, aggregate_draws=draws, layers=run.ranked_layers))
 
     def variance(self) -> pd.DataFrame:
         """Split the variance of ranks over methods and choices: which choice moves the ranking?
@@ -286,19 +275,19 @@ class Result:
     @property
     def failures(self) -> pd.DataFrame:
         """The rows whose status is ``failed``."""
-        return self.scores[self.scores["status"] == "failed"]
+        return _with_texts(self._rows[self._rows["status"] == "failed"])
 
     @property
     def left_out(self) -> pd.DataFrame:
         """Why rows have no score: one line per reason, with the number of its samples."""
-        lost = self.scores[self.scores["status"] != "ok"]
+        lost = _with_texts(self._rows[self._rows["status"] != "ok"])
         reasons = lost.groupby(["model", "protocol", "method", "status", "message"], sort=False)
         return reasons.size().rename("samples").reset_index()
 
     @property
     def notes(self) -> pd.DataFrame:
         """What methods say about their maps: one line per kind of note, with an example."""
-        noted = self.scores[self.scores["note"] != ""]
+        noted = _with_texts(self._rows[self._rows["note"] != ""])
         kinds = noted["note"].map(kind_of).rename("kind")
         groups = noted.groupby(["model", "method", kinds], sort=False)
         counted = groups.agg(samples=("sample", "nunique"), example=("note", "first"))
@@ -398,7 +387,7 @@ class Result:
             if sample in ids:
                 return [stored.tensors[key][ids.index(sample)] for key in keys]
             kept += ids
-        if sample in set(self.scores["sample"]):
+        if (self._rows["sample"] == sample).any():
             raise HeatproofError(
                 f"the {what} of {sample} is not stored; a run keeps those of the first samples, "
                 f"here {join_limited(kept) or 'none'}. Evaluate again with a larger keep_maps"
@@ -512,7 +501,8 @@ class Result:
                 'this result was not given a directory; name one: result.report("out/")'
             )
         known = len(self.store.damage)
-        page = build(self.store, Path(directory) if directory else self.store.paths.report)
+        out = Path(directory) if directory else self.store.paths.report
+        page = build(self.store, out, self._run)
         if len(self.store.damage) > known:
             warnings.warn(damage_text(self.store), stacklevel=2)
         return page
@@ -548,3 +538,9 @@ def _chosen(rows: pd.DataFrame, model: str | None, protocol: str | None) -> pd.D
             raise unknown(column, name, dict.fromkeys(rows[column]))
         rows = rows if name is None else rows[rows[column] == name]
     return rows
+
+
+def _with_texts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with texts instead of categories, which take much more memory."""
+    categories = rows.columns[rows.dtypes == "category"]
+    return rows.astype(dict.fromkeys(categories, "str"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 Compat = Literal["soco"]
 GATE = 0.04  # up to this accuracy, soco counts no step as false
 TINY = 1e-6  # soco adds it to denominators
+BLOCK_VALUES = 2**23  # sums of blocks in memory at the same time
 ROUNDING = 1e-6  # tolerance when accuracies are compared: one more sample of 100 is a gain of 0.01
 
 
@@ -142,6 +143,7 @@ def drawn_soundness(
     gate: float | None = None,
     *,
     per_sample: bool = False,
+    blocks: Tensor | None = None,
 ) -> Tensor:
     """Compute soundness at levels of accuracy for draws of the samples.
 
@@ -151,35 +153,109 @@ def drawn_soundness(
     Args:
         score: Score of each sample after each step, ``(N, S)``.
         mass: Mass that each step newly includes, ``(N, S)``.
-        weights: Weight of each sample in each draw, ``(R, N)``.
+        weights: Weight of each sample in each draw, ``(R, N)``, or of each block, ``(R, G)``.
         levels: The L levels of accuracy.
         eps: Smallest gain of a step that is not false.
         compat: See `soundness`.
         gate: See `soundness`.
         per_sample: Whether each sample's own score decides, instead of the accuracy of the draw.
+        blocks: The block of each sample, ``(N,)``, if weights are those of blocks. All sums over
+            samples are then computed once per block.
 
     Returns:
         Soundness ``(R, L)`` of float64; nan where a draw does not reach a level.
     """
-    score, mass, weights = _in_double(score, mass, weights)
-    accuracy = weights @ score
+    grouped = None if blocks is None else Blocks(blocks, weights.shape[1])
+    weights = _normalized(weights, grouped)
+    if grouped is None or per_sample:
+        score = score.double()
+        mass = mass.double()
+    accuracy = weights @ (score if grouped is None else grouped.sum(score))
     reached = torch.stack([first_reached(accuracy, level) for level in levels], 1)
     if per_sample:
-        q = weights @ soundness(score, mass, eps, compat, gate=gate)
+        quality = soundness(score, mass, eps, compat, gate=gate)
+        q = weights @ (quality if grouped is None else grouped.sum(quality))
         return torch.where(reached >= 0, q.gather(1, reached.clamp(min=0)), torch.nan)
     values = torch.full(reached.shape, torch.nan, dtype=torch.float64)
     false = false_steps(accuracy, eps, compat, gate).double()
-    for k in sorted(set(reached[reached >= 0].tolist())):
+    steps = sorted(set(reached[reached >= 0].tolist()))
+    sums = None if grouped is None else _block_sums(grouped, mass, steps, compat)
+    varies = (false != false[:1]).any(0)  # steps that are false in some draws, but not in all
+    always = (false[0] > 0) & ~varies
+    for k in steps:
         draws = (reached == k).any(1).nonzero()[:, 0]
-        q = _drawn_after(k, mass, weights[draws], false[draws], compat)
+        if sums is None:
+            q = _drawn_after(k, mass, weights[draws], false[draws], compat)
+        else:
+            kept, lost = next(sums)
+            until = lost.shape[1]
+            some = varies[:until]
+            left = kept - lost[:, always[:until]].sum(1)
+            missing = weights[draws] @ lost[:, some] * false[draws, :until][:, some]
+            q = (weights[draws] @ left - missing.sum(1)).clamp(0, 1)
         values[draws] = torch.where(reached[draws] == k, q[:, None], values[draws])
     return values
 
 
-def _in_double(score: Tensor, mass: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Convert to double precision and scale the weights of each draw to a sum of 1."""
+class Blocks:
+    """Samples that are drawn together in blocks of nearly the same size.
+
+    Args:
+        blocks: The block of each sample, ``(N,)``.
+        count: The number of blocks G.
+
+    Attributes:
+        sizes: Number of samples in each block, ``(G,)`` of float64.
+    """
+
+    def __init__(self, blocks: Tensor, count: int):
+        sizes = torch.bincount(blocks, minlength=count)
+        self.sizes = sizes.double()
+        order = blocks.argsort(stable=True)
+        within = torch.arange(len(blocks)) - (sizes.cumsum(0) - sizes)[blocks[order]]
+        # The samples of each block; len(blocks) where a block has fewer than the largest.
+        self._samples = torch.full((count, int(sizes.max())), len(blocks))
+        self._samples[blocks[order], within] = order
+
+    def of(self, values: Tensor) -> Tensor:  # (N, S) -> (G, P, S)
+        """Return the values of the samples of each block, with zeros for those it lacks."""
+        padded = torch.cat([values, torch.zeros_like(values[:1])])
+        return padded[self._samples.flatten()].view(*self._samples.shape, -1)
+
+    def sum(self, values: Tensor) -> Tensor:  # (N, S) -> (G, S)
+        """Sum up the values of each block."""
+        return self.of(values).sum(1, dtype=torch.float64)
+
+
+def _block_sums(
+    blocks: Blocks, mass: Tensor, steps: Sequence[int], compat: Compat | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield what `_drawn_after` needs of each block after each of some steps k.
+
+    Yields:
+        The sum of included / total over the samples of a block, ``(G,)``, and that of
+        mass_j / total for every step j that may be false, ``(G, k + 1)``, or ``(G, k)`` for soco.
+    """
+    if not steps:
+        return
+    mass = mass[:, : steps[-1] + 1].double()
+    included = mass.cumsum(1)[:, list(steps)]
+    total = included + TINY if compat else included
+    kept = blocks.sum(included / total)
+    each = blocks.of(mass).transpose(1, 2)
+    inverse = blocks.of(1 / total)
+    size = max(1, BLOCK_VALUES // (each.shape[0] * each.shape[1]))
+    for begin in range(0, len(steps), size):
+        products = each @ inverse[..., begin : begin + size]  # (G, S, size)
+        for i, k in enumerate(steps[begin : begin + size]):
+            yield kept[:, begin + i], products[:, : k if compat else k + 1, i]
+
+
+def _normalized(weights: Tensor, blocks: Blocks | None) -> Tensor:
+    """Convert to double precision and scale the weights of the samples of each draw to sum 1."""
     weights = weights.double()
-    return score.double(), mass.double(), weights / weights.sum(1, keepdim=True)
+    total = weights.sum(1, keepdim=True) if blocks is None else (weights @ blocks.sizes)[:, None]
+    return weights / total
 
 
 def _drawn_after(

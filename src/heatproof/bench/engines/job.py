@@ -115,7 +115,7 @@ def request(task: Task) -> TaskRequest:
     samples = [(data.ids[i], data.fingerprints[i], data.labels[i]) for i in task.indices]
     return TaskRequest(
         name=task.name,
-        records=tuple(record.key for record in task.records),
+        records=tuple(task.records.keys),
         model=task.model_name,
         weights=task.model.fingerprint(),
         data=data.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -42,10 +43,8 @@ def select(
     conditions = {"model": model, "method": method}
     if key is not None:
         conditions |= dict(zip(("protocol", "setting", "baseline"), key, strict=True))
-    for column, value in conditions.items():
-        if value is not None:
-            frame = frame[frame[column] == value]
-    return frame
+    masks = [frame[column] == value for column, value in conditions.items() if value is not None]
+    return frame[np.logical_and.reduce(masks)] if masks else frame
 
 
 def size_of(image: Tensor) -> tuple[int, int]:

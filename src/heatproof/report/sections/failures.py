@@ -182,7 +182,7 @@ def _worst(run: Run, site: Site, model: str, order: list[str], protocol: str) ->
             for sample, value in scores.items()
         ]
         methods.append(WorstOfMethod(method, run.family(method), samples))
-    return Worst(model, methods, len(kept.ids) - len(kept.with_images))
+    return Worst(model, methods, kept.total - len(kept.with_images))
 
 
 def _photo(site: Site, kept: Kept, sample: str) -> str | None:

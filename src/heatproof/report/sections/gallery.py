@@ -197,7 +197,7 @@ def _view(
         settings=list(settings),
         samples=samples,
         kept=len(kept.with_images),
-        of=len(kept.ids),
+        of=kept.total,
     )
 
 

@@ -113,7 +113,7 @@ def content(
         tables=tables,
         titles=[f"{a}–{b} %" for a, b in pairwise(edges)],
         maps=len(samples),
-        of=len(kept.ids),
+        of=kept.total,
         every_layer=sum(map(len, by_layer.values())) == len(real),
         paper_bins=edges == EDGES,
         frame=charts.grid_cell_frame(side, cell),

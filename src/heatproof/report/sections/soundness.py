@@ -18,12 +18,13 @@ from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
 from heatproof.analysis.metric_curves import Metric, MetricCurves, SoundnessCurves, metric_curves
 from heatproof.analysis.ranks import Key
 from heatproof.report.charts import Axis, Trace, traces
-from heatproof.report.run_data import Run
+from heatproof.report.run_data import MOST_CURVES, Run
 from heatproof.report.sections import distinctness
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import MethodEstimates, estimate_or_none, select
 from heatproof.report.site import Figure, Site
 
+FEW_RESAMPLES = 500  # of bands in runs of very many samples
 VALUE_METRICS = ("soundness", "completeness")
 LEVELS = soundness.LEVELS[1::2]  # of the table
 UNIT_AXIS = Axis(-0.02, 1.04, (0.0, 0.25, 0.5, 0.75, 1.0))
@@ -128,10 +129,15 @@ def content(run: Run, site: Site) -> Content | None:
     """Return the metrics of values; None if the run has none."""
     if not any(key[0] in VALUE_METRICS for key in run.protocols):
         return None
-    levels = soundness.table(run.store, rows=run.rows)
+    levels = soundness.table(run.store, resamples=_resamples(run), rows=run.rows, most=MOST_CURVES)
     models = [_model(run, site, model, levels) for model in run.models]
     with_values = [model for model in models if model is not None]
     return Content(with_values, LEVELS) if with_values else None
+
+
+def _resamples(run: Run) -> int:
+    """Return the number of draws of bands: fewer where there are more samples than are shown."""
+    return RESAMPLES if run.counts.images + run.counts.maps <= MOST_CURVES else FEW_RESAMPLES
 
 
 def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> Model | None:
@@ -175,7 +181,7 @@ def _metric(run: Run, model: str, key: Key) -> Metric:
     protocol = run.protocols[key]
     if key[0] not in VALUE_METRICS and protocol.settings.get("score") != "correct":
         return {}
-    return metric_curves(run.store, run.rows, model, protocol)
+    return metric_curves(run.store, run.rows, model, protocol, MOST_CURVES)
 
 
 def _figure(

@@ -1,0 +1,392 @@
+"""Very large runs: what planning, resuming, summarising and reporting millions of rows takes.
+
+    python benchmarks/scale.py                      # 50,000 samples, 22.5 million rows
+    python benchmarks/scale.py --samples 1000 --methods 3 --protocols sds soundness
+
+makes a run of real models, images, methods and protocols, except that the scores are drawn at
+random around a true effect of each method instead of computed, which would take days. Everything
+else is that of any run: plan, rows, tensors, manifests and checksums. Each step is then measured in
+a process of its own (seconds with all imports, and peak memory), and compared with its bounds. The
+exit code is 1 if a bound is exceeded, or if the summary does not have the means that were drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+import yaml
+from PIL import Image
+
+from heatproof.analysis.intervals import GROUP
+from heatproof.api import Result
+from heatproof.bench.artifacts import kept_tensors
+from heatproof.bench.engines.base import Engine
+from heatproof.bench.layout import ROW_SCHEMA, TimingKey
+from heatproof.bench.orchestrate import open_spec, plan_file, run_plan
+from heatproof.bench.parts import Journal, TaskProgress
+from heatproof.bench.plan import Plan, Record, Task
+from heatproof.bench.rows import RowBuilder
+from heatproof.bench.runner import OpenTask, Watcher, commit_task
+from heatproof.bench.spec import load_spec
+from heatproof.bench.store import Store
+from heatproof.cli.results import print_failures, print_notes, print_summary
+from heatproof.data.catalog import Batch
+from heatproof.platform import peak_memory
+from heatproof.tensor.noise import generator
+
+PIXELS = 16
+SMALL = 1000  # samples of the run whose memory the large one is compared with
+METHODS = [
+    *("saliency", "ixg", "ig", "ig-u", "ixg-sg", "smoothgrad", "squaregrad", "vargrad"),
+    *("guided-backprop", "deconvnet", "gradcam", "gradcam++", "xgradcam", "layercam"),
+    *("ablationcam", "occlusion(4, 4)", "rise(masks=64)", "lime(masks=64)", "lrp-composite"),
+    *("deepshap", "random", "edges", "center", "ixg|abs", "ig|abs", "ig-u|abs", "ixg-sg|abs"),
+    *("lrp-composite|abs", "deepshap|abs", "ixg|smooth(3)"),
+]
+PROTOCOLS = ["sds", "deletion", "insertion", "road", "soundness"]
+NETS = """
+import torch
+from torch import nn
+
+import heatproof as hp
+
+
+def _net(seed):
+    torch.manual_seed(seed)
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 8, 3, stride=2), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, {classes}),
+    )
+    return hp.Model(net, name=f"net{{seed}}", size={pixels})
+
+"""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a step may take; None: it is only measured."""
+
+    seconds: float | None = None
+    memory: float | None = None  # GB
+    disk: float | None = None  # MB
+
+
+BOUNDS = {
+    "plan": Bound(30, 2),
+    "write": Bound(),
+    "resume": Bound(10),
+    "summary": Bound(60, 4),
+    "check": Bound(),
+    "report": Bound(60, None, 60),
+}
+GROWTH = 0.1  # by which the memory of writing may exceed that of `SMALL` samples
+
+
+def make_inputs(folder: Path, samples: int, options: argparse.Namespace) -> None:
+    """Write tiny images in folders of classes, networks of a few weights, and a spec."""
+    images = folder / "images"
+    draw = np.random.default_rng(0)
+    names = [f"{label:04d}" for label in range(options.classes)]
+    for name in names:
+        (images / name).mkdir(parents=True, exist_ok=True)
+    for i in range(samples):
+        path = images / names[i % len(names)] / f"{i:06d}.png"
+        pixels = draw.integers(0, 256, (PIXELS, PIXELS, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path, compress_level=0)
+    code = NETS.format(classes=options.classes, pixels=PIXELS)
+    for seed in range(options.models):
+        code += f"\ndef net{seed}():\n    return _net({seed})\n"
+    (folder / "nets.py").write_text(code, encoding="utf-8")
+    spec = {
+        "models": [f"file:{folder / 'nets.py'}:net{seed}" for seed in range(options.models)],
+        "data": {"name": f"folder:{images}"},
+        "methods": METHODS[: options.methods],
+        "protocols": options.protocols,
+    }
+    (folder / "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+
+
+def open_plan(folder: Path) -> Plan:
+    return open_spec(load_spec(folder / "spec.yaml"), "cpu")
+
+
+class Synthetic:
+    """Draws what a task would compute, and fills what is stored of it.
+
+    Attributes:
+        progress: The rows, as of a task that was computed.
+        kept: The tensors that are stored with the run.
+    """
+
+    def __init__(self, plan: Plan, task: Task, records: Sequence[Record]):
+        self.progress = TaskProgress()
+        self.kept = kept_tensors(task.indices.start, plan.keep_maps)
+        ids = [task.data.ids[i] for i in task.indices]
+        labels = [task.data.labels[i] for i in task.indices]
+        self.batch = Batch(ids, torch.empty(0), labels, None, {})
+        draw = generator(0, "scale", task.name)
+        self._clean(draw, task, labels)
+        for evaluation in task.records.evaluations:
+            name, expression = evaluation.protocol.canonical, evaluation.expression
+            self.progress.seconds[TimingKey("maps", expression.map_key)] = 0.1
+            self.progress.seconds[TimingKey("scores", expression.label, name)] = 0.1
+        values = drawn_scores(task)
+        lost = torch.zeros(len(ids), 1, dtype=torch.bool)
+        for i, record in enumerate(records):
+            curves = drawn_curves(draw, record, len(ids))
+            name, label = record.protocol.canonical, record.expression.label
+            self.kept.add_curves(0, name, label, curves, lost)
+            if record.protocol.aggregates:
+                values[i] = np.nan
+        self.progress.rows.append(make_rows(task, records, ids, labels, values))
+
+    def _clean(self, draw: np.random.Generator, task: Task, labels: Sequence[int]) -> None:
+        """Add logits that are right for two thirds of the samples, images, maps, shared tensors."""
+        size = len(labels)
+        shown = max(0, min(size, self.kept.keep_maps))
+        logits = torch.from_numpy(draw.random((size, task.model.n_classes), np.float32))
+        logits[torch.arange(size), torch.tensor(labels)] += torch.from_numpy(draw.random(size) * 3)
+        images = torch.from_numpy(draw.random((shown, 3, PIXELS, PIXELS), np.float32))
+        self.kept.add_clean(0, logits, images, logits[:, :8, None, None])
+        if shown:
+            for label in {e.expression.label for e in task.records.evaluations}:
+                maps = torch.from_numpy(draw.normal(size=(shown, PIXELS, PIXELS)))
+                self.kept.add_map(0, label, maps.float())
+        for protocol in task.protocols:
+            if protocol.startswith("sds"):
+                drops = torch.from_numpy(draw.random((size, 16), np.float32))
+                shared = {"drops": drops, "correct": drops.round(), "log_prob": -drops}
+            else:
+                shared = {
+                    "end": logits,
+                    "norm": logits.norm(dim=1),
+                    "picture": (255 * images).byte(),
+                }
+            if not protocol.startswith(("road", "soundness")):
+                self.kept.add_shared(0, protocol, shared)
+
+
+def make_rows(
+    task: Task, records: Sequence[Record], ids: list[str], labels: list[int], values: np.ndarray
+) -> pa.Table:
+    """Return the rows of all records of a task at once, as `RowBuilder` makes them one by one."""
+    of_record = np.repeat(np.arange(len(records)), len(ids))
+    of_sample = np.tile(np.arange(len(ids)), len(records))
+    builder = RowBuilder(task)
+    texts = zip(*(builder.record_columns(record) for record in records), strict=True)
+    columns = [pa.array(text).take(of_record) for text in texts]
+    columns += [pa.array(ids).take(of_sample), pa.array(labels, pa.int32()).take(of_sample)]
+    target_is = [target_column(record) for record in records]
+    columns += [pa.array(target_is).take(of_record), pa.array(values.ravel())]
+    columns += [pa.repeat(text, len(of_record)) for text in ("ok", "", "")]
+    return pa.Table.from_arrays(columns, schema=ROW_SCHEMA)
+
+
+def target_column(record: Record) -> str:
+    return "label" if record.protocol.target_policy == "label" else "prediction"
+
+
+def drawn_scores(task: Task) -> np.ndarray:  # (records, samples)
+    """Draw scores: the effect of the method, the difficulty of the sample, and noise."""
+    draw = generator(0, "scores", task.name)
+    labels = [evaluation.expression.label for evaluation in task.records.evaluations]
+    number = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+    effects = np.array([0.2 + 0.4 * number[label] / len(number) for label in labels])
+    difficulty = draw.normal(0, 0.05, len(task.indices))
+    noise = draw.normal(0, 0.05, (len(labels), len(task.indices)))
+    return effects[:, None] + difficulty + noise
+
+
+def drawn_curves(
+    draw: np.random.Generator, record: Record, size: int
+) -> dict[str, torch.Tensor]:  # (size, steps) each
+    """Draw what a protocol keeps of each map."""
+    if record.protocol.id == "sds":
+        return {}
+    if record.protocol.id != "soundness":
+        steps = 9 if record.protocol.id == "road" else 11
+        return {"score": torch.from_numpy(draw.random((size, steps), np.float32))}
+    steps = len(record.protocol.missing)
+    # From which step on the label is predicted: the accuracy rises fast at first, then slowly.
+    reached = draw.exponential(steps / 5, (size, 1))
+    mass = draw.random((size, steps), np.float32) * np.linspace(2, 0, steps, dtype=np.float32)
+    score = (np.arange(steps) >= reached).astype(np.float32)
+    return {"score": torch.from_numpy(score), "mass": torch.from_numpy(mass)}
+
+
+def write(plan: Plan, store: Store, watcher: Watcher, open_tasks: Sequence[OpenTask]) -> None:
+    """Write tasks as the local engine does, with scores that are drawn instead of computed."""
+    for open_task in open_tasks:
+        task = open_task.task
+        synthetic = Synthetic(plan, task, open_task.missing)
+        journal = Journal(store, task, synthetic.batch, plan.rows_per_pass(task))
+        commit_task(store, open_task, synthetic.batch, synthetic, journal)
+        watcher.finish(task, False)
+
+
+def run(folder: Path, engine: Engine) -> None:
+    plan = open_plan(folder)
+    spec = load_spec(folder / "spec.yaml")
+    run_plan(plan, Store(folder / "run"), spec.identity(), spec.as_dict(), engine=engine)
+
+
+def step_plan(folder: Path) -> dict[str, float]:
+    plan = open_plan(folder)
+    content = plan_file(plan)
+    return {"rows": sum(len(t.indices) * len(t.records) for t in plan.tasks if content.tasks)}
+
+
+def step_write(folder: Path) -> dict[str, float]:
+    run(folder, Engine(write))
+    return {"disk": size_of(folder / "run")}
+
+
+def step_resume(folder: Path) -> dict[str, float]:
+    def nothing(plan: Plan, store: Store, watcher: Watcher, open_tasks: Sequence[OpenTask]) -> None:
+        assert not open_tasks, "the run is finished"
+
+    run(folder, Engine(nothing))
+    return {}
+
+
+def step_summary(folder: Path) -> dict[str, float]:
+    """Print what ``heatproof run`` prints at the end."""
+    result = Result.load(folder / "run")
+    print_summary(result)
+    print_notes(result)
+    print_failures(result)
+    result.summary().to_csv(folder / "summary.csv", index=False)
+    return {}
+
+
+def step_check(folder: Path) -> dict[str, float]:
+    """Count the means of the first model that are not those of the scores that were drawn."""
+    plan = open_plan(folder)
+    first = plan.tasks[0].model_name
+    tasks = [task for task in plan.tasks if task.model_name == first]
+    total = sum(drawn_scores(task).sum(1) for task in tasks)
+    drawn = total / sum(len(task.indices) for task in tasks)
+    frame = pd.read_csv(folder / "summary.csv", keep_default_na=False)
+    means = frame.set_index([*GROUP, "method"])["mean"].astype(float)
+    wrong = 0
+    for record, mean in zip(tasks[0].records, drawn.tolist(), strict=True):
+        protocol = record.protocol
+        if not protocol.aggregates:
+            key = (first, protocol.id, protocol.setting, protocol.baseline_name)
+            wrong += int(abs(means[*key, record.expression.label] - mean) > 1e-9)
+    return {"wrong": wrong}
+
+
+def step_report(folder: Path) -> dict[str, float]:
+    page = Result.load(folder / "run").report(folder / "report")
+    return {"disk": size_of(page.parent)}
+
+
+STEPS = {
+    "plan": step_plan,
+    "write": step_write,
+    "resume": step_resume,
+    "summary": step_summary,
+    "check": step_check,
+    "report": step_report,
+}
+
+
+def size_of(folder: Path) -> float:  # MB
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+
+
+def measured(step: str, folder: Path) -> dict[str, float]:
+    """Return what a step takes in a process of its own: seconds, peak memory in GB, and more."""
+    command = [sys.executable, __file__, "--step", step, "--folder", str(folder)]
+    environment = {**os.environ, "HEATPROOF_CACHE": str(folder / "cache")}
+    begin = time.perf_counter()
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    seconds = time.perf_counter() - begin
+    return {"seconds": seconds, **json.loads(done.stdout.splitlines()[-1])}
+
+
+def exceeded(step: str, found: dict[str, float], small: dict[str, float] | None) -> list[str]:
+    """Return the bounds that a step has exceeded, as texts."""
+    bound = BOUNDS[step]
+    texts = [
+        f"{name} {found[name]:.1f} > {limit:g}"
+        for name in ("seconds", "memory", "disk")
+        if (limit := getattr(bound, name)) is not None and found[name] > limit
+    ]
+    if small is not None and found["memory"] > (1 + GROWTH) * small["memory"]:
+        texts.append(f"memory {found['memory']:.3f} of {small['memory']:.3f} GB")
+    if found.get("wrong"):
+        texts.append(f"{found['wrong']} means are wrong")
+    return texts
+
+
+def measure(folder: Path, options: argparse.Namespace) -> int:
+    """Measure every step, print a table and write it as JSON; return the exit code."""
+    small = None
+    if options.samples > SMALL:
+        make_inputs(folder / "small", SMALL, options)
+        small = measured("write", folder / "small")
+    make_inputs(folder, options.samples, options)
+    found = {}
+    failed = False
+    print(f"{'step':10}{'seconds':>10}{'memory, GB':>12}{'disk, MB':>10}  bounds")
+    for step in options.steps:
+        found[step] = measured(step, folder)
+        texts = exceeded(step, found[step], small if step == "write" else None)
+        failed |= bool(texts)
+        numbers = [found[step][name] for name in ("seconds", "memory")]
+        disk = f"{found[step]['disk']:.0f}" if "disk" in found[step] else ""
+        line = f"{step:10}{numbers[0]:10.1f}{numbers[1]:12.3f}{disk:>10}"
+        print(f"{line}  {'; '.join(texts) or 'ok'}", flush=True)
+    if small is not None:
+        print(f"writing {SMALL} samples: {small['memory']:.3f} GB")
+    if options.json:
+        content = {"steps": found, "small": small, "samples": options.samples}
+        options.json.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    return int(failed)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--samples", type=int, default=50_000)
+    parser.add_argument("--methods", type=int, default=len(METHODS))
+    parser.add_argument("--models", type=int, default=3)
+    parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--protocols", nargs="+", default=PROTOCOLS)
+    parser.add_argument("--steps", nargs="+", default=list(STEPS), choices=list(STEPS))
+    parser.add_argument("--folder", type=Path, help="kept; by default a temporary one")
+    parser.add_argument("--json", type=Path, help="file for the numbers")
+    parser.add_argument("--step", choices=list(STEPS), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.step:
+        warnings.simplefilter("ignore")
+        torch.set_num_threads(1)
+        more = STEPS[options.step](options.folder)
+        print(json.dumps({"memory": (peak_memory() or 0) / 1e9, **more}))
+        return 0
+    if options.folder:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        return measure(options.folder, options)
+    with tempfile.TemporaryDirectory() as folder:
+        return measure(Path(folder), options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
