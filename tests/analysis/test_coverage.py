@@ -16,6 +16,7 @@ CHOSEN = {  # one scenario of each kind
     "paired difference": "n = 16",
     "proportion": "p = 0.9, n = 40",
     "change of a proportion": "0.8 to 0.6, n = 64",
+    "no false difference": "localization, 10 of 10 equal, 16 × 1",
     "rank": "10 methods, 0.05 apart, n = 32",
     "mean rank": "10 methods, 4 settings, 0.02 ± 0.03, n = 32",
     "trade-off": "baselines 0.1 ± 0.1, n = 32",

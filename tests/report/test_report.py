@@ -258,7 +258,7 @@ def test_a_winner_by_mean_rank_that_loses_under_one_setting_is_no_clear_winner(
     negated = pa.Table.from_pandas(rows, table.schema, preserve_index=False)
     store.commit(task.name, negated, store.tensors(task.name), store.timings(task.name))
     (verdict,) = headline.content(Run(result.store), Site(tmp_path)).verdicts
-    page = " ".join(result.report().read_text().split())
+    page = " ".join(hp.Result.load(store.root).report().read_text().split())
     assert verdict.winner == "ixg" and [best for _, best in verdict.elsewhere] == ["upside_down"]
     assert "The settings do not agree." in page and ">clear win<" not in page
 
