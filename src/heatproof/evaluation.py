@@ -146,8 +146,7 @@ def evaluate(
             keep_maps=keep_maps,
         )
     models = [load_model(entry) for entry in entries]
-    expressions = parse_methods(methods)
-    parsed = parse_protocols(protocols)
+    expressions, parsed = _parse(methods, protocols)
     data_sets = _load(data, models, limit, seed)
     references = None if reference is None else _load(reference, models, None, seed)
     plan = make_plan(
@@ -187,6 +186,26 @@ def evaluate(
     except BaseException:
         shutil.rmtree(store.root, ignore_errors=True)
         raise
+
+
+def _parse(
+    methods: Sequence[Method], protocols: Sequence[ProtocolLike]
+) -> tuple[list[Expression], list[Protocol]]:
+    """Parse methods and protocols, and tell all their mistakes at once."""
+    problems = []
+    expressions: list[Expression] = []
+    try:
+        expressions = parse_methods(methods)
+    except HeatproofError as error:
+        problems.append(str(error))
+    for protocol in protocols:
+        try:
+            parse_protocols([protocol])
+        except HeatproofError as error:
+            problems.append(str(error))
+    if problems:
+        raise HeatproofError("\n".join(problems))
+    return expressions, parse_protocols(protocols)
 
 
 def _image_digests(data_sets: Sequence[Data]) -> list[str]:
