@@ -212,8 +212,8 @@ def _image_digests(data_sets: Sequence[Data]) -> list[str]:
     """Return what identifies the images of Python objects, whose names may be the same."""
     digests: dict[str, None] = {}
     for data in data_sets:
-        for sample in zip(data.ids, data.fingerprints, data.labels, strict=True):
-            digests[content_hash(repr(sample), length=12)] = None
+        for fingerprint in data.fingerprints:
+            digests[content_hash(fingerprint, length=12)] = None
     return list(digests)
 
 
