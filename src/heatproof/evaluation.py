@@ -146,8 +146,7 @@ def evaluate(
             keep_maps=keep_maps,
         )
     models = [load_model(entry) for entry in entries]
-    expressions = parse_methods(methods)
-    parsed = parse_protocols(protocols)
+    expressions, parsed = _parse(methods, protocols)
     data_sets = _load(data, models, limit, seed)
     references = None if reference is None else _load(reference, models, None, seed)
     plan = make_plan(
@@ -189,12 +188,32 @@ def evaluate(
         raise
 
 
+def _parse(
+    methods: Sequence[Method], protocols: Sequence[ProtocolLike]
+) -> tuple[list[Expression], list[Protocol]]:
+    """Parse methods and protocols, and tell all their mistakes at once."""
+    problems = []
+    expressions: list[Expression] = []
+    try:
+        expressions = parse_methods(methods)
+    except HeatproofError as error:
+        problems.append(str(error))
+    for protocol in protocols:
+        try:
+            parse_protocols([protocol])
+        except HeatproofError as error:
+            problems.append(str(error))
+    if problems:
+        raise HeatproofError("\n".join(problems))
+    return expressions, parse_protocols(protocols)
+
+
 def _image_digests(data_sets: Sequence[Data]) -> list[str]:
     """Return what identifies the images of Python objects, whose names may be the same."""
     digests: dict[str, None] = {}
     for data in data_sets:
-        for sample in zip(data.ids, data.fingerprints, data.labels, strict=True):
-            digests[content_hash(repr(sample), length=12)] = None
+        for fingerprint in data.fingerprints:
+            digests[content_hash(fingerprint, length=12)] = None
     return list(digests)
 
 

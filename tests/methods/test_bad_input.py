@@ -169,6 +169,24 @@ def test_the_names_of_other_libraries_are_known(name, short):
         Expression.parse(name)
 
 
+def test_all_unknown_names_are_told_at_once():
+    with pytest.raises(HeatproofError) as told:
+        hp.evaluate("paperbirds/vgg", "paperbirds:test", ["gradcm", "ixg", "ixx"], ["sdss"])
+    first, second, third = str(told.value).splitlines()
+    assert "gradcm" in first and "ixx" in second and "sdss" in third
+
+
+def test_targets_may_be_floats_that_are_whole_numbers():
+    model = hp.load_model("paperbirds/vgg")
+    x = torch.zeros(2, 3, 64, 64)
+    maps = hp.explain(model, x, torch.tensor([1.0, 2.0]), "ixg")
+    assert torch.equal(maps, hp.explain(model, x, [1, 2], "ixg"))
+    with pytest.raises(HeatproofError, match="class indices from 0"):
+        hp.explain(model, x, torch.tensor([1.0, 0.5]), "ixg")
+    with pytest.raises(HeatproofError, match="torch.from_numpy"):
+        hp.explain(model, x.numpy(), 0, "ixg")
+
+
 @pytest.mark.parametrize(
     ("shape", "cure"),
     [

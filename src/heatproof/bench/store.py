@@ -88,12 +88,16 @@ def _differing(stored: Mapping[str, Any], requested: Mapping[str, Any]) -> Itera
             yield key
     images = [set(spec.get("images", ())) for spec in (stored, requested)]
     if all(images) and not images[0] & images[1]:
-        yield "data, whose images or labels are others"
+        yield "data, whose images are others"
     common = [model for model in requested.get("models", []) if model in stored.get("models", [])]
     before = stored.get("weights", {})
     now = requested.get("weights", {})
     changed = [
-        name for name in common if name in before and now.get(name, before[name]) != before[name]
+        model
+        for model in common
+        if isinstance(model, str)  # a name, not the entry of a spec
+        and model in before
+        and now.get(model, before[model]) != before[model]
     ]
     if not common:
         yield "models"

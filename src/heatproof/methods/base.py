@@ -863,17 +863,26 @@ def parse_methods(texts: Sequence[Any]) -> list[Expression]:
         The expressions; a label occurs once.
 
     Raises:
-        HeatproofError: If one of them cannot be parsed, or two have the same name.
+        HeatproofError: If some of them cannot be parsed, with a line for each, or two have the
+            same name.
     """
     by_label: dict[str, Expression] = {}
+    problems: list[str] = []
     for text in texts:
-        for expression in _expanded(text):
+        try:
+            expressions = _expanded(text)
+        except HeatproofError as error:
+            problems.append(str(error))
+            continue
+        for expression in expressions:
             by_label.setdefault(expression.label, expression)
             if by_label[expression.label].entry.function is not expression.entry.function:
                 raise HeatproofError(
                     f"two methods are called {expression.label}; give one another name: "
                     'hp.named("another name", method)'
                 )
+    if problems:
+        raise HeatproofError("\n".join(problems))
     return list(by_label.values())
 
 

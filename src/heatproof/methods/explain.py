@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -383,9 +384,10 @@ def explain(
     """
     expression = Expression.parse(method)
     if not isinstance(images, Tensor):
+        cure = "write torch.from_numpy(images)" if isinstance(images, np.ndarray) else ""
         raise HeatproofError(
             "images must be a tensor in the model's input space; "
-            f"got {type(images).__name__} (see model.normalize)"
+            f"got {type(images).__name__} ({cure or 'see model.normalize'})"
         )
     if not images.is_floating_point():
         raise HeatproofError(
@@ -450,11 +452,9 @@ def _indices(targets: Tensor | Sequence[int] | int, count: int, model: Model) ->
     try:
         target = torch.as_tensor(targets, device=model.device).reshape(-1)
         target = target.expand(count) if len(target) == 1 else target
+        whole = not target.is_floating_point() or bool((target == target.round()).all())
         fits = (
-            not target.is_floating_point()
-            and len(target) == count
-            and target.min() >= 0
-            and target.max() < model.n_classes
+            whole and len(target) == count and target.min() >= 0 and target.max() < model.n_classes
         )
     except (TypeError, ValueError, RuntimeError):  # not numbers
         fits = False
@@ -465,7 +465,7 @@ def _indices(targets: Tensor | Sequence[int] | int, count: int, model: Model) ->
         raise HeatproofError(
             f"targets must be {count} class indices from 0 to {model.n_classes - 1}; got {got}"
         )
-    return target
+    return target.long()
 
 
 def _reference(model: Model, reference: Data | str | Tensor) -> Reference:

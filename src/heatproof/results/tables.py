@@ -109,7 +109,8 @@ def to_text(heading: str, summary: pd.DataFrame, caveats: Sequence[str] = ()) ->
         lines += textwrap.wrap(f"! {caveat}", WIDTH, break_long_words=False, break_on_hyphens=False)
     every = list(blocks(summary))
     for block in every[:MOST_BLOCKS]:
-        lines += ["", _cut(block.title), *_text_lines(block.lines)]
+        title = textwrap.wrap(block.title, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        lines += ["", *title, *_text_lines(block.lines)]
     if len(every) > MOST_BLOCKS:
         lines += [
             "",
