@@ -6,8 +6,9 @@
 makes a run of real models, images, methods and protocols, except that the scores are drawn at
 random around a true effect of each method instead of computed, which would take days. Everything
 else is that of any run: plan, rows, tensors, manifests and checksums. Each step is then measured in
-a process of its own (seconds with all imports, and peak memory), and compared with its bounds. The
-exit code is 1 if a bound is exceeded, or if the summary does not have the means that were drawn.
+a process of its own (seconds with all imports, processor seconds, and peak memory), and compared
+with its bounds. The exit code is 1 if a bound is exceeded, or if the summary does not have the
+means that were drawn.
 """
 
 from __future__ import annotations
@@ -344,14 +345,15 @@ def measure(folder: Path, options: argparse.Namespace) -> int:
     make_inputs(folder, options.samples, options)
     found = {}
     failed = False
-    print(f"{'step':10}{'seconds':>10}{'memory, GB':>12}{'disk, MB':>10}  bounds")
+    print(f"load before the start: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(f"{'step':10}{'seconds':>10}{'processor':>11}{'memory, GB':>12}{'disk, MB':>10}  bounds")
     for step in options.steps:
         found[step] = measured(step, folder)
         texts = exceeded(step, found[step], small if step == "write" else None)
         failed |= bool(texts)
-        numbers = [found[step][name] for name in ("seconds", "memory")]
+        numbers = [found[step][name] for name in ("seconds", "processor", "memory")]
         disk = f"{found[step]['disk']:.0f}" if "disk" in found[step] else ""
-        line = f"{step:10}{numbers[0]:10.1f}{numbers[1]:12.3f}{disk:>10}"
+        line = f"{step:10}{numbers[0]:10.1f}{numbers[1]:11.1f}{numbers[2]:12.3f}{disk:>10}"
         print(f"{line}  {'; '.join(texts) or 'ok'}", flush=True)
     if small is not None:
         print(f"writing {SMALL} samples: {small['memory']:.3f} GB")
@@ -379,7 +381,8 @@ def main() -> int:
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
         more = STEPS[options.step](options.folder)
-        print(json.dumps({"memory": (peak_memory() or 0) / 1e9, **more}))
+        used = {"processor": time.process_time(), "memory": (peak_memory() or 0) / 1e9}
+        print(json.dumps({**used, **more}))
         return 0
     if options.folder:
         options.folder.mkdir(parents=True, exist_ok=True)

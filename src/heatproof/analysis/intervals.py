@@ -302,10 +302,10 @@ def bootstrap_means(
         errors = np.sqrt((totals**2).sum(0)) / counts.sum(0)
         widen = np.sqrt((groups + 1) / (groups - 1))
     drawn = []
-    summed = (counts, totals, totals**2, counts**2, totals * counts)
+    summed: list[np.ndarray] = [counts, totals, totals**2, counts**2, totals * counts]
     drawn_weights = bootstrap_weights(number, resamples, seed)
     if in_blocks:  # one product without a copy of the weights is several times as fast as five
-        summed = (np.hstack(summed),)
+        summed = [np.hstack(summed)]
         drawn_weights = _drawn_weights(number, resamples, seed, CHUNK // number)
     for weights in drawn_weights:
         products = [weights @ part for part in summed]

@@ -310,7 +310,8 @@ def standings(
         means = []
         drawn = []
         columns = ["protocol", "setting", "baseline"]
-        for key, part in groups(group, columns):
+        for (protocol, setting, baseline), part in groups(group, columns):
+            key = (protocol, setting, baseline)
             table = score_table(part, methods)
             limits = range_of(key[0])
             keys.append(key)

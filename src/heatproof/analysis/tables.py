@@ -76,7 +76,7 @@ def groups(rows: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple[str, .
         for key, group in rows.groupby(list(by), sort=False, observed=True):
             yield tuple(map(str, key)), group
         return
-    combined = np.zeros(len(rows), np.int64 if len(by) > 4 else np.int32)
+    combined: np.ndarray = np.zeros(len(rows), np.int64)
     for column in columns:
         combined *= len(column.cat.categories)
         combined += column.cat.codes.to_numpy()

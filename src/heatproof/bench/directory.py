@@ -49,7 +49,8 @@ class RunDirectory:
         )
         with file_lock(self.paths.lock, busy):
             for leftover in self.root.rglob(f"{TEMP_PREFIX}*"):  # of a run that was killed
-                leftover.unlink()
+                if not leftover.is_dir() or leftover.is_symlink():  # heatproof leaves none
+                    leftover.unlink()
             yield
 
     def write(self, path: Path, content: bytes | Iterable[bytes]) -> None:

@@ -63,8 +63,8 @@ class FrameBuilder:
 
     def _categories(self, name: str, codes: np.ndarray) -> pd.Categorical:
         """Return a column of texts, which sort as texts."""
-        texts = list(self._texts[name])
-        order = sorted(range(len(texts)), key=texts.__getitem__)
+        texts = [str(text) for text in self._texts[name]]
+        order = sorted(range(len(texts)), key=lambda i: texts[i])
         ranks = np.empty(len(texts) + 1, codes.dtype)
         ranks[order] = np.arange(len(order))
         ranks[-1] = -1

@@ -70,7 +70,7 @@ from heatproof.protocols.base import register_stored, stored_protocol
 
 T = TypeVar("T")
 RUN_NAMES = {*SUFFIXES, "tasks", "provenance", "prepared", "parts", "plan.json", "provenance.json"}
-CURVE_BYTES = 2**29  # of curves of all samples in memory at the same time
+CURVE_BYTES = 5 * 2**28  # of curves of all samples in memory at the same time
 SAME_KEYS = ("data", "seed", "backend")  # of specs whose results can be in the same directory
 
 
@@ -430,15 +430,15 @@ class Store(RunDirectory):
         found: list[TaskFacts] = []
         count = 0
         for task in tasks:
-            count += self._samples_in(task)
+            count += self._samples_in(task.name)
             if count > most and found:
                 break
             found.append(task)
         return found
 
-    def _samples_in(self, task: TaskFacts) -> int:
+    def _samples_in(self, task: str) -> int:
         """Return the number of samples of a task, by its manifest."""
-        manifest = self.manifest(task.name)
+        manifest = self.manifest(task)
         groups = manifest.groups if manifest else []
         return max((sum(group.rows.values()) for group in groups), default=0)
 
@@ -518,20 +518,22 @@ class Store(RunDirectory):
     ) -> dict[str, tuple[list[str], list[Tensor]]]:
         """Return for each method the samples of tasks that have all its keys, and their tensors."""
         ids: dict[str, list[str]] = {method: [] for method in keys}
-        parts: dict[str, list[list[Tensor]]] = {method: [] for method in keys}
+        curves: dict[str, list[Tensor]] = {method: [] for method in keys}
         wanted = [key for each in keys.values() for key in each]
+        most = sum(map(self._samples_in, tasks))
         for task in tasks:
             kept = self.tensors(task, wanted)
             for method, each in keys.items():
-                if all(key in kept.tensors for key in each):
-                    ids[method] += kept.samples.ids
-                    parts[method].append([kept.tensors[key] for key in each])
-        found = {}
-        for method in keys:
-            of_method = parts.pop(method)
-            curves = [torch.cat(tensors) for tensors in zip(*of_method, strict=True)]
-            found[method] = (ids[method], curves)
-        return found
+                if not all(key in kept.tensors for key in each):
+                    continue
+                found = [kept.tensors[key] for key in each]
+                if not curves[method]:  # filled task by task, so that no file stays open
+                    curves[method] = [torch.empty(most, *part.shape[1:]) for part in found]
+                begin = len(ids[method])
+                for whole, part in zip(curves[method], found, strict=True):
+                    whole[begin : begin + len(part)] = part
+                ids[method] += kept.samples.ids
+        return {m: (ids[m], [curve[: len(ids[m])] for curve in curves[m]]) for m in keys}
 
     def _rows_as_written(self) -> pd.DataFrame:
         """Return rows as tasks have written them, without values that need all samples."""
@@ -555,7 +557,8 @@ class Store(RunDirectory):
 
         Args:
             task: The task's name.
-            only: The keys to read; all by default.
+            only: The keys to read; all by default. With some keys, neither the content nor the
+                origins are read.
         """
         found = self._read(task, "tensors", partial(read_tensors, only=only))
         return TaskTensors() if found is None else found

@@ -108,7 +108,16 @@ def read_coded_rows(path: Path) -> pa.Table:
 
 
 def read_tensors(path: Path, only: Iterable[TensorKey] | None = None) -> TaskTensors:
-    """Read all or some tensors of a task; raises ValueError if they are damaged."""
+    """Read all or some tensors of a task.
+
+    Args:
+        path: The file.
+        only: The keys to read; all by default. With some keys, neither the content nor the origins
+            are read; with none, everything but tensors.
+
+    Raises:
+        ValueError: If they are damaged.
+    """
     try:
         with safe_open(path, "pt") as file:
             names = set(file.keys())
@@ -118,9 +127,12 @@ def read_tensors(path: Path, only: Iterable[TensorKey] | None = None) -> TaskTen
                 keys = {key.encode(): key for key in only}
             tensors = {keys[name]: file.get_tensor(name) for name in names & set(keys)}
             metadata = file.metadata() or {}
+        samples = SampleNotes.model_validate_json(metadata.get(SAMPLES, ""))
+        if only is not None and keys:
+            return TaskTensors(tensors, samples)
         return TaskTensors(
             tensors,
-            SampleNotes.model_validate_json(metadata.get(SAMPLES, "")),
+            samples,
             TaskContent.model_validate_json(metadata.get(CONTENT, "{}")),
             _ORIGINS.validate_json(metadata.get(ORIGINS, "{}")),
         )

@@ -312,7 +312,8 @@ class Protocol(BaseModel):
             Mean scores ``(R,)``; NaN where a draw has none.
         """
         size = max(1, WEIGHTS // max(1, len(blocks)))
-        return torch.cat([self.bootstrap(curves, w[:, blocks]) for w in weights.split(size)])
+        starts = range(0, len(weights), size)
+        return torch.cat([self.bootstrap(curves, weights[s : s + size, blocks]) for s in starts])
 
     @property
     def baseline_name(self) -> str:

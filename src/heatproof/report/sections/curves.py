@@ -146,6 +146,7 @@ class Model:
     model: str
     method: str
     samples: int
+    of: int  # samples of the run, of which the first are shown
     figures: dict[str, list[Figure]]  # by protocol
     rows: list[Row]
     tradeoffs: list[Tradeoffs]
@@ -194,6 +195,7 @@ def _model(run: Run, site: Site, standing: Standings) -> Model | None:
         model=standing.model,
         method=method,
         samples=len(kept.ids),
+        of=kept.total,
         figures=figures,
         rows=rows,
         tradeoffs=_tradeoffs(run, site, kept, standing, first, method),

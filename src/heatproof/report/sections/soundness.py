@@ -99,6 +99,7 @@ class Model:
 
     model: str
     samples: int
+    of: int  # samples of the run, of which the first are shown
     by_value: dict[str, Figure]  # by label of the setting
     by_order: dict[str, Figure]
     columns: list[tuple[str, bool]]  # label of the setting, and whether higher is better
@@ -155,6 +156,7 @@ def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> Model | No
     return Model(
         model=model,
         samples=len(kept.ids),
+        of=kept.total,
         by_value=figures(values),
         by_order=figures([key for key in metrics if key not in values]),
         distinct=distinctness.content(

@@ -1,0 +1,162 @@
+"""Very large runs, in small: what is shared, read in parts or thinned gives the same results."""
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+from heatproof.analysis import intervals
+from heatproof.analysis.intervals import GROUP, Halves
+from heatproof.analysis.tables import groups
+from heatproof.bench.frame import FrameBuilder
+from heatproof.bench.layout import (
+    COLUMNS,
+    ROW_SCHEMA,
+    PlanFile,
+    TaskFacts,
+    Timings,
+    plan_parts,
+    to_json,
+)
+from heatproof.bench.sealed import seal, seal_parts
+from heatproof.bench.store import Store
+from heatproof.bench.taskfiles import TaskTensors, encode_files, read_coded_rows, read_rows
+from heatproof.protocols import ViewKey, make_protocol
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "scale.py"
+
+
+def test_the_benchmark_finds_the_means_that_it_has_drawn(tmp_path):
+    """Two protocols, one of which aggregates; every step in its own process."""
+    out = tmp_path / "numbers.json"
+    small = ["--samples", "200", "--methods", "3", "--models", "1", "--classes", "4"]
+    few = ["--protocols", "sds", "soundness", "--steps", "write", "resume", "summary", "check"]
+    command = [sys.executable, str(BENCHMARK), *small, *few, "--json", str(out)]
+    subprocess.run([*command, "--folder", str(tmp_path / "run")], check=False)
+    steps = json.loads(out.read_text())["steps"]
+    assert list(steps) == ["write", "resume", "summary", "check"]
+    assert steps["check"]["wrong"] == 0
+    assert all(step["memory"] > 0 and step["processor"] > 0 for step in steps.values())
+
+
+# Rows as codes
+
+
+def rows(count: int, record: str = "r") -> pa.Table:
+    texts = [f"{record}{i % 3}" for i in range(count)]
+    columns = [texts, *([["x"] * count] * 6), [f"s{i}" for i in range(count)]]
+    columns += [[None, *range(count - 1)], ["label"] * count, [i / 7 for i in range(count)]]
+    columns += [["ok"] * count, [""] * count, [""] * count]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, ROW_SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=ROW_SCHEMA)
+
+
+def test_rows_as_codes_are_the_rows_as_texts(tmp_path):
+    builder = FrameBuilder()
+    expected = []
+    for i, record in enumerate("ab"):
+        path = tmp_path / f"{i}.parquet"
+        path.write_bytes(encode_files(rows(9, record), TaskTensors(), Timings())["rows"])
+        chosen = [f"{record}2", f"{record}0"]  # not in the order of the file, and not all
+        builder.add(read_coded_rows(path), chosen)
+        table = read_rows(path).to_pandas()
+        expected += [table[table["record"] == name] for name in chosen]
+    wanted = pd.concat(expected, ignore_index=True)[COLUMNS]
+    found = builder.frame()
+    texts = found.columns[found.dtypes == "category"]
+    assert (found["sample"].cat.categories == sorted(found["sample"].cat.categories)).all()
+    pd.testing.assert_frame_equal(found.astype(dict.fromkeys(texts, "str")), wanted)
+    assert FrameBuilder().frame().empty
+
+
+def test_groups_are_those_of_pandas():
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame({name: draw.choice(list("abc"), 200) for name in GROUP})
+    frame["value"] = draw.normal(size=200)
+    coded = frame.astype(dict.fromkeys(GROUP, "category"))
+    expected = list(frame.groupby(GROUP, sort=False))
+    for table in (frame, coded):
+        found = list(groups(table, GROUP))
+        assert [key for key, _ in found] == [key for key, _ in expected]
+        for (_, ours), (_, theirs) in zip(found, expected, strict=True):
+            assert ours["value"].tolist() == theirs["value"].tolist()
+
+
+def test_a_plan_in_parts_has_the_same_bytes():
+    tasks = [
+        TaskFacts(name=f"t{i}", model="m\n", view=ViewKey(), protocols=[], records=["a" * i])
+        for i in range(3)
+    ]
+    empty = PlanFile(tasks=[], methods={}, protocols=[], views=[])
+    for some in ([], tasks[:1], tasks):
+        whole = to_json(PlanFile(tasks=some, methods={}, protocols=[], views=[]))
+        assert b"".join(plan_parts(empty, some)) == whole
+        assert b"".join(seal_parts(lambda some=some: plan_parts(empty, some))) == seal(whole)
+
+
+# Blocks of samples
+
+
+@pytest.mark.parametrize("settings", [{}, {"compat": "soco"}, {"score": "softmax", "eps": 0.02}])
+def test_sums_of_blocks_give_the_soundness_of_their_samples(settings):
+    protocol = make_protocol("soundness", {"eps": 0.05, **settings})
+    draw = np.random.default_rng(1)
+    start = draw.integers(0, 14, 90)
+    score = torch.from_numpy((np.arange(12) >= start[:, None]).astype(np.float32))
+    mass = torch.from_numpy(draw.random((90, 12)).astype(np.float32))
+    blocks = torch.from_numpy(draw.permutation(90) % 20)
+    weights = torch.from_numpy(draw.integers(0, 2, (40, 20)).astype(float))
+    levels = (0.2, 0.5, 0.7, 0.99)
+    expected = protocol.at_levels(levels, score, mass, weights[:, blocks])
+    found = protocol.at_levels(levels, score, mass, weights, blocks)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12, equal_nan=True)
+    curves = {"score": score, "mass": mass}
+    own = protocol.bootstrap_blocks(curves, weights, blocks)
+    by_default = super(type(protocol), protocol).bootstrap_blocks(curves, weights, blocks)
+    torch.testing.assert_close(own, by_default, rtol=1e-10, atol=1e-12, equal_nan=True)
+
+
+def test_many_clusters_are_halved_in_blocks(monkeypatch):
+    monkeypatch.setattr(intervals, "BLOCKS", 50)
+    monkeypatch.setattr(intervals, "HALVED", 20)
+    halves = Halves.draw(100, 10)
+    assert halves.blocks and halves.drawn.shape == (10, 20)
+    (weights,) = halves.by_sample()
+    np.testing.assert_array_equal(weights.sum(1), 50)
+    whole, drawn = halves.estimates(lambda w, blocks: w @ torch.bincount(blocks).double())
+    assert whole == 100 and (drawn == 50).all()
+    assert not Halves.draw(50, 10).blocks
+
+
+# Several processes
+
+
+def commit(root: Path, worker: int) -> None:
+    store = Store(root)
+    for i in range(5):
+        store.commit(f"{worker}-{i}", rows(30), TaskTensors(), Timings())
+
+
+def test_processes_that_commit_at_once_lose_nothing(tmp_path):
+    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
+        list(pool.map(commit, [tmp_path] * 3, range(3)))
+    store = Store(tmp_path)
+    for name in (f"{worker}-{i}" for worker in range(3) for i in range(5)):
+        assert store.is_finished(name)
+        assert store.table(name).equals(rows(30))
+
+
+def test_a_leftover_directory_does_not_stop_a_run(tmp_path):
+    (tmp_path / ".tmp-abc").mkdir()
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / ".tmp-def").write_bytes(b"half")
+    with Store(tmp_path).locked():
+        assert not (tmp_path / "rows" / ".tmp-def").exists()
