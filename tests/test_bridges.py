@@ -140,7 +140,7 @@ def broken(model, x, target, *, rng):
         (lambda m, x: hp.metrics.SDS(m, "ixg", patch=4), "no setting 'patch'"),
         (lambda m, x: hp.metrics.SDS(m, "expected-gradients"), "needs reference images|unknown"),
         (lambda m, x: hp.metrics.SDS(m, "ixg").update(x[:, :, 1:]), "takes images of shape"),
-        (lambda m, x: hp.metrics.SDS(m, "ixg").update(x, [0]), "12 images, but 1 targets"),
+        (lambda m, x: hp.metrics.SDS(m, "ixg").update(x, [0]), "12 images, but 1 target$"),
         (lambda m, x: hp.metrics.SDS(m, broken).update(x), "ZeroDivisionError: no luck"),
     ],
 )

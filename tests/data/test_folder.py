@@ -190,7 +190,7 @@ def test_tensors_must_be_images():
         hp.TensorData(torch.randn(2, 3, 8, 8))
     with pytest.raises(HeatproofError, match="2 images, but 3 labels"):
         hp.TensorData(torch.rand(2, 3, 8, 8), [0, 1, 2])
-    with pytest.raises(HeatproofError, match="2 images, but 1 ids"):
+    with pytest.raises(HeatproofError, match="2 images, but 1 id$"):
         hp.TensorData(torch.rand(2, 3, 8, 8), ids=["a"])
     with pytest.raises(HeatproofError, match="at least one image"):
         hp.TensorData(torch.rand(0, 3, 8, 8))

@@ -201,7 +201,9 @@ def test_splits_of_folders_and_invalid_data_are_refused(tmp_path):
         ):
             hp.load_data(wrong, network(2))
     images = torch.rand(2, 3, 16, 16)
-    with pytest.raises(HeatproofError, match="or names of classes; got tensor"):
+    with pytest.raises(
+        HeatproofError, match="whole numbers from 0; got 0.5. hp.load_data takes names"
+    ):
         hp.evaluate(network(2), (images, torch.tensor([0.5, 1.0])), ["random"])
     named = network(2, ["ant", "bee"])
     assert hp.load_data((images, ["bee", "ant"]), named, limit=2).labels in ([1, 0], [0, 1])

@@ -1,7 +1,8 @@
 """A short form of benchmarks/fuzz.py: some random cases of every kind."""
 
 import importlib.util
-import itertools
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,9 +17,11 @@ from heatproof.expressions import parse_call
 from heatproof.methods import Expression
 
 
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
 def _load():
-    path = Path(__file__).parents[2] / "benchmarks" / "fuzz.py"
-    spec = importlib.util.spec_from_file_location("fuzz_of_input", path)
+    spec = importlib.util.spec_from_file_location("fuzz_of_input", FOLDER / "fuzz.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -38,28 +41,48 @@ def test_random_input_is_accepted_or_refused_with_a_short_message(kind, tmp_path
     assert count.longest_message < 12_000
 
 
+BROKEN = """
+import itertools
+import sys
+from pathlib import Path
+
+import fuzz
+from heatproof.errors import HeatproofError
+
+numbers = itertools.cycle(range(4))
+
+
+def case(rng, folder):
+    number = next(numbers)
+
+    def run():
+        if number == 0:
+            raise HeatproofError("no")
+        if number == 1:
+            raise KeyError("traceback")
+        while number == 2:
+            pass
+
+    return run
+
+
+fuzz.KINDS["broken"] = case
+count = fuzz.fuzz("broken", 8, 0, Path(sys.argv[1]), limit=2)
+print(count.cases, count.refused, count.accepted, count.tracebacks, count.hangs)
+print(len(count.examples))
+"""
+
+
 @pytest.mark.skipif(not hasattr(FUZZ.signal, "setitimer"), reason="needs alarms")
-def test_the_fuzzer_counts_what_goes_wrong(tmp_path, monkeypatch):
-    numbers = itertools.cycle(range(4))
-
-    def case(rng, folder):
-        number = next(numbers)
-
-        def run():
-            if number == 0:
-                raise HeatproofError("no")
-            if number == 1:
-                raise KeyError("traceback")
-            while number == 2:
-                pass
-
-        return run
-
-    monkeypatch.setitem(FUZZ.KINDS, "broken", case)
-    count = FUZZ.fuzz("broken", 4, 0, tmp_path, limit=2)
-    assert (count.cases, count.refused, count.accepted) == (4, 1, 1)
-    assert (count.tracebacks, count.hangs) == (1, 1)
-    assert len(count.examples) == 2
+def test_the_fuzzer_counts_what_goes_wrong(tmp_path):
+    """In a process of its own, which gets the alarms."""
+    script = tmp_path / "broken.py"
+    script.write_text(BROKEN)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(FOLDER), *sys.path])}
+    shown = subprocess.run(
+        [sys.executable, script, tmp_path], env=environment, capture_output=True, check=True
+    )
+    assert shown.stdout.split() == b"8 2 2 2 2 2".split()
 
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()

@@ -132,7 +132,7 @@ def test_files_that_do_not_fit_are_reported(model, tmp_path):
     with pytest.raises(HeatproofError, match="write the sample ids"):
         Expression.parse(f"file:{tmp_path}/alone.npy")
     (tmp_path / "alone.txt").write_text("a\n")
-    with pytest.raises(HeatproofError, match="2 maps, but alone.txt 1 ids"):
+    with pytest.raises(HeatproofError, match="2 maps, but alone.txt 1 id$"):
         Expression.parse(f"file:{tmp_path}/alone.npy")
     (tmp_path / "broken.npz").write_bytes(b"not a zip")
     with pytest.raises(HeatproofError, match="cannot read maps"):

@@ -92,8 +92,10 @@ def read_coded_rows(path: Path) -> pa.Table:
         ValueError: If the rows are damaged.
     """
     try:
-        with pq.ParquetFile(path, read_dictionary=TEXT_COLUMNS) as file:
-            table = file.read(use_threads=False)
+        try:
+            table = _read_texts(path, TEXT_COLUMNS)
+        except KeyError:  # rows that were written before there were notes
+            table = _read_texts(path, [name for name in TEXT_COLUMNS if name != "note"])
         if "note" not in table.column_names:
             notes = pa.repeat("", len(table)).dictionary_encode()
             table = table.append_column("note", notes)
@@ -105,6 +107,12 @@ def read_coded_rows(path: Path) -> pa.Table:
         notes = pc.fill_null(table["note"].cast(pa.string()), "").dictionary_encode()
         table = table.set_column(column, table.schema.field(column), notes)
     return table
+
+
+def _read_texts(path: Path, columns: list[str]) -> pa.Table:
+    """Read a table, and the texts of some columns as they are stored."""
+    with pq.ParquetFile(path, read_dictionary=columns) as file:
+        return file.read(use_threads=False)
 
 
 def read_tensors(path: Path, only: Iterable[TensorKey] | None = None) -> TaskTensors:
