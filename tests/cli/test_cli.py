@@ -375,6 +375,16 @@ def test_a_stopped_run_keeps_what_it_has_and_says_how_to_go_on(
     assert list((tmp_path / "run").glob("parts/*/*.safetensors"))
 
 
+def test_an_interruption_before_a_run_is_one_line(monkeypatch):
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("heatproof.bench.spec.load_spec", interrupt)
+    shown = CliRunner().invoke(main, ["validate", "quickstart"])
+    assert shown.exit_code == 130
+    assert shown.output.strip() == "interrupted"
+
+
 def test_a_run_ends_at_its_walltime(tmp_path, spec):
     (tmp_path / "own.py").write_text(SLOW)
     spec.write_text(yaml.safe_dump({**SPEC, "methods": [f"file:{tmp_path}/own.py:slow"]}))

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -160,6 +161,19 @@ def test_the_tables_show_the_numbers_of_the_summary(full: hp.Result, page: Path)
             assert [int(v) for v in (n, undefined, failed, not_applicable)] == list(
                 line[["n", "undefined", "failed", "n/a"]]
             )
+
+
+def test_ties_are_those_of_all_pairs(evaluated: Evaluate):
+    result = evaluated(["ixg", "saliency", "gradcam", "random"], 12, protocols=["sds"])
+    run = Run(result.store)
+    (standing,) = run.standings
+    (found,) = run.pairs_of(standing).values()
+    lines = result.pairs().set_index(["better", "other"])
+    for i, j in combinations(range(4), 2):
+        line = lines.loc[(found.methods[i], found.methods[j])]
+        assert line["p"] == pytest.approx(found.adjusted[i, j])
+        shared = set(found.letters[i]) & set(found.letters[j])
+        assert bool(shared) == (not line["significant"])
 
 
 def test_the_rows_of_a_table_are_sorted_by_rank_and_the_unranked_come_last(page: Path):

@@ -25,7 +25,7 @@ from heatproof.analysis.intervals import (
     range_of,
     ranked_together,
 )
-from heatproof.analysis.tables import ScoreTable, score_table
+from heatproof.analysis.tables import ScoreTable, groups, score_table
 from heatproof.protocols import PROTOCOLS
 
 LEVEL = 0.05
@@ -326,7 +326,7 @@ def pairs_of_methods(
         The tests by model, protocol, setting and baseline.
     """
     tests = {}
-    for key, group in rows.groupby(GROUP, sort=False, observed=True):
+    for key, group in groups(rows, GROUP):
         table = score_table(group)
         draws = bootstrap_means(table.values, resamples, seed, table.clusters, range_of(key[1]))
         insert_draws(draws, table.methods, key, aggregate_draws)
@@ -334,9 +334,7 @@ def pairs_of_methods(
         own_layers = [(layers or {}).get((key[0], method), "") for method in table.methods]
         higher = PROTOCOLS[key[1]].cls.higher_is_better
         together = ranked_together(own_layers)
-        tests[tuple(str(part) for part in key)] = paired_tests(
-            table, higher, draws, aggregated, together
-        )
+        tests[key] = paired_tests(table, higher, draws, aggregated, together)
     return tests
 
 

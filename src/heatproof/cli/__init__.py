@@ -53,6 +53,9 @@ class Group(click.Group):
             if error.filename:
                 message += f": {clip(str(error.filename))}"
             _exit_with_error(message)
+        except KeyboardInterrupt:  # while modules are imported, or in a command without a run
+            echo("interrupted", err=True)
+            sys.exit(INTERRUPTED)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

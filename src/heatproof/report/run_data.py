@@ -19,11 +19,12 @@ from heatproof.analysis.intervals import (
     AggregateDraws,
     RankedLayers,
     bootstrap_aggregates,
+    ranked_together,
     summarize,
 )
 from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, standings
-from heatproof.analysis.significance import PairedTests, pairs_of_methods
-from heatproof.analysis.tables import groups
+from heatproof.analysis.significance import PairedTests, paired_tests
+from heatproof.analysis.tables import groups, score_table
 from heatproof.bench.layout import (
     CHANNEL_PEAKS,
     IMAGES,
@@ -213,17 +214,26 @@ class Run:
             return []
         return standings(self.rows, aggregate_draws=self.aggregate_draws, layers=self.ranked_layers)
 
-    def pairs_of(self, standing: Standings) -> dict[tuple[str, ...], PairedTests]:
+    def pairs_of(self, standing: Standings) -> dict[Key, PairedTests]:
         """Return the tests of all pairs of methods of standings, which may be those at one layer.
 
-        They are by model, protocol, setting and baseline.
+        They are by protocol, setting and baseline, with the draws that the ranks are from.
         """
-        of_model = self.rows["model"] == standing.model
-        chosen = of_model & self.rows["method"].isin(standing.methods)
-        layers = None if standing.layer else self.ranked_layers
-        return pairs_of_methods(
-            self.rows[chosen], aggregate_draws=self.aggregate_draws, layers=layers
-        )
+        rows = self.rows[self.rows["model"] == standing.model]
+        position = {key: s for s, key in enumerate(standing.settings)}
+        together = ranked_together(standing.layers)
+        tests = {}
+        for (protocol, setting, baseline), part in groups(rows, GROUP[1:]):
+            key = (protocol, setting, baseline)
+            at = (standing.model, *key)
+            tests[key] = paired_tests(
+                score_table(part, standing.methods),
+                PROTOCOLS[protocol].cls.higher_is_better,
+                standing.drawn_means[position[key]],
+                [method for method in standing.methods if (*at, method) in self.aggregate_draws],
+                None if standing.layer else together,
+            )
+        return tests
 
     @cached_property
     def accuracy(self) -> dict[str, tuple[int, int]]:

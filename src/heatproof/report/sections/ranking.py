@@ -154,7 +154,7 @@ def _ranking(run: Run, site: Site, standing: Standings, axes: dict[str, Axis]) -
     summary = run.summary_of(standing)
     pairs = run.pairs_of(standing)
     panels = [
-        _panel(run, site, standing, summary, key, axes[key[0]], pairs[(standing.model, *key)])
+        _panel(run, site, standing, summary, key, axes[key[0]], pairs[key])
         for key in standing.settings
     ]
     return Ranking(standing.layer, panels, _overall(run, standing))
