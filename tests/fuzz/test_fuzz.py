@@ -16,7 +16,6 @@ from heatproof.errors import HeatproofError
 from heatproof.expressions import parse_call
 from heatproof.methods import Expression
 
-
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
