@@ -50,7 +50,7 @@ class Board:
     def title(self) -> str:
         """The protocol with its version and settings, and the number of samples."""
         facts = self.protocol
-        settings = ", ".join(filter(None, (facts.setting, facts.baseline and f"{facts.baseline}")))
+        settings = ", ".join(filter(None, (facts.setting, facts.baseline)))
         better = "higher" if facts.higher_is_better else "lower"
         return (
             f"{facts.id} version {facts.version} ({settings}), {len(self.samples)} samples; "
@@ -106,9 +106,8 @@ class Leaderboard:
             for line in board.lines.head(MOST_LINES).to_dict("records"):
                 name = f"{line['method']} · {line['model']} · {line['run']}"
                 name = name if len(name) <= 56 else name[:55] + "…"
-                place = "–" if pd.isna(line["place"]) else f"{line['place']:.0f}"
                 interval = f"({line['low']:.3f} … {line['high']:.3f})"
-                text = f"{place:>4}  {name:<56}  {line['mean']:.3f}  {interval}"
+                text = f"{line['place']:>4}  {name:<56}  {line['mean']:.3f}  {interval}"
                 lines.append(f"{text}  {line['ties']}"[:WIDTH].rstrip())
             if len(board.lines) > MOST_LINES:
                 lines.append(f"      and {len(board.lines) - MOST_LINES} more")
