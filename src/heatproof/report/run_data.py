@@ -178,7 +178,7 @@ class Run:
     def clusters(self) -> dict[str, str]:
         """The cluster of each sample: the grid that it belongs to, or the sample itself.
 
-        None if no sample belongs to a grid.
+        Empty if no sample belongs to a grid.
         """
         if not self._grids:
             return {}
