@@ -88,7 +88,7 @@ class Record:
 class Records(Sequence[Record]):
     """The records of a shard, which are made when they are asked for.
 
-    A plan can have millions of them: a shard has only the digits of their keys, and shares the rest.
+    A plan can have millions of them: a shard has only the keys, as digits, and shares the rest.
 
     Args:
         evaluations: What is evaluated.
