@@ -14,7 +14,7 @@ from heatproof.bench.plan import make_plan
 from heatproof.bench.spec import parse_protocols
 from heatproof.errors import HeatproofError
 from heatproof.methods import METHODS, Explainer, Expression, parse_methods
-from heatproof.methods.base import Noise
+from heatproof.methods.noise import Noise
 from heatproof.models.batch import ModelBatch
 from heatproof.tensor.noise import Rng
 

@@ -8,8 +8,8 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.errors import NotApplicable
-from heatproof.methods.base import Expression
 from heatproof.methods.explain import Explainer
+from heatproof.methods.expression import Expression
 from heatproof.models.batch import ModelBatch
 from heatproof.models.tokens import Grid, find_grid
 from heatproof.tensor.noise import Rng

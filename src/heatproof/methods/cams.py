@@ -10,7 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from heatproof.methods.base import NoiseUnit, method, noise_scale
+from heatproof.methods.base import method
+from heatproof.methods.noise import NoiseUnit, noise_scale
 from heatproof.methods.notes import MapNotes, note_sign
 from heatproof.models.batch import LayerBatch
 from heatproof.models.model import Model

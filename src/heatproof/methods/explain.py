@@ -25,8 +25,10 @@ from heatproof.data.catalog import load_data
 from heatproof.data.reference import Reference
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods.adapters import as_maps
-from heatproof.methods.base import PER_CALL, REDUCTIONS, Expression, noise_scale
+from heatproof.methods.base import PER_CALL, REDUCTIONS
 from heatproof.methods.checkpoint import Checkpoint
+from heatproof.methods.expression import Expression
+from heatproof.methods.noise import noise_scale
 from heatproof.methods.notes import MapNotes, kind_of
 from heatproof.models.batch import LayerBatch, ModelBatch
 from heatproof.models.guards import assert_unchanged
