@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from torch import nn
 
 import heatproof as hp
-from heatproof.bench import integrity, provenance
+from heatproof.bench import directory, integrity, provenance
 from heatproof.bench.layout import SUFFIXES, Timings
 from heatproof.bench.plan import Evaluation, Records
 from heatproof.bench.runner import find_open_tasks
@@ -30,7 +30,9 @@ from heatproof.bench.store import Store
 from heatproof.bench.taskfiles import TaskTensors
 from heatproof.cli import main
 from heatproof.errors import HeatproofError, StorageError
+from heatproof.files import file_hash
 from heatproof.methods import Expression
+from heatproof.models.hashes import file_stamp, remember_hashes
 from heatproof.protocols import make_protocol
 
 METHODS = ["ixg", "random", "constant"]
@@ -313,6 +315,103 @@ def test_thousands_of_finished_tasks_are_recognized_in_seconds(tmp_path, monkeyp
     begin = time.perf_counter()
     assert find_open_tasks(plan, Store(tmp_path)) == []
     assert time.perf_counter() - begin < 10 * count / 2346 * 5  # five times as slow is accepted
+
+
+def count_reads(monkeypatch) -> list[Path]:
+    """Return a list of the task files that are read to be verified, from now on."""
+    read: list[Path] = []
+    original = directory.file_hash
+    monkeypatch.setattr(
+        directory, "file_hash", lambda path, length: read.append(path) or original(path, length)
+    )
+    return read
+
+
+def test_a_finished_run_is_resumed_without_reading_its_files(run, monkeypatch):
+    task_files = [p for p in files(run) if p.relative_to(run).parts[0] in SUFFIXES]
+    read = count_reads(monkeypatch)
+    find_open_tasks(fabricated_plan(run), Store(run))  # a copy, which no process has read
+    assert sorted(read) == task_files
+    read.clear()
+    find_open_tasks(fabricated_plan(run), Store(run))
+    assert read == []
+    task_files[0].touch()
+    find_open_tasks(fabricated_plan(run), Store(run))
+    assert read == task_files[:1]
+    read.clear()
+    integrity.check(Store(run))
+    assert set(read) >= set(task_files)
+
+
+def test_what_a_run_has_written_is_not_read_to_be_resumed(tmp_path, monkeypatch):
+    evaluate(tmp_path / "run", count=8)
+    read = count_reads(monkeypatch)
+    find_open_tasks(fabricated_plan(tmp_path / "run"), Store(tmp_path / "run"))
+    assert read == []
+
+
+def fabricated_plan(root: Path) -> SimpleNamespace:
+    """Return a plan of the tasks in a run, of which no record is missing."""
+    tasks = [
+        SimpleNamespace(name=task.name, records=Records((), []))
+        for task in Store(root).plan().tasks
+    ]
+    return SimpleNamespace(tasks=tasks)
+
+
+def flip_with_old_times(path: Path) -> None:
+    status = path.stat()
+    flip(path, 4 * status.st_size)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the system has no time of the last change")
+@pytest.mark.parametrize("kind", SUFFIXES)
+def test_a_bit_flipped_with_old_times_is_found_by_the_next_run(run, sound, kind):
+    evaluate(run)
+    path = sorted((run / kind).iterdir())[0]
+    flip_with_old_times(path)
+    with pytest.warns(UserWarning, match=rf"set aside.*{path.name}"):
+        evaluate(run)
+    assert_same(run, sound)
+
+
+@pytest.mark.filterwarnings("ignore:.*damaged files")
+@pytest.mark.parametrize("kind", SUFFIXES)
+def test_a_bit_that_the_disk_has_flipped_is_found_when_it_is_read(run, sound, kind):
+    """A disk changes no times: resuming trusts the file, but none of its numbers is used."""
+    evaluate(run)
+    path = sorted((run / kind).iterdir())[0]
+    digest = file_hash(path, 64)
+    flip(path, 4 * path.stat().st_size)
+    remember_hashes({path: (file_stamp(path), digest)})  # as if the times were the old ones
+    find_open_tasks(fabricated_plan(run), Store(run))
+    assert path.is_file()
+    assert is_noticed_or_harmless(run, sound)
+    with pytest.warns(UserWarning, match=rf"set aside.*{path.name}"):  # now it is known
+        evaluate(run)
+    assert_same(run, sound)
+
+
+def test_a_wrong_entry_in_the_cache_does_no_harm(run, sound):
+    evaluate(run)
+    entries = {p: (file_stamp(p), "0" * 64) for p in files(run)}
+    remember_hashes(entries)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert integrity.heal(Store(run), [task.name for task in Store(run).plan().tasks]) == []
+    assert not (run / "damaged").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes")
+def test_a_pipe_in_a_run_does_not_hang(run):
+    path = sorted((run / "rows").iterdir())[0]
+    path.unlink()
+    os.mkfifo(path)
+    findings = integrity.check(Store(run)).findings
+    assert [f.problem for f in findings if f.path == path] == [
+        "it cannot be read: not a regular file"
+    ]
 
 
 def record_keys(task: int, records: int) -> list[str]:

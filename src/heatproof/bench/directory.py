@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from heatproof.bench.layout import RunPaths, StoredFile, hashed_name, name_hash
 from heatproof.errors import StorageError
 from heatproof.files import TEMP_PREFIX, atomic_write, file_hash
+from heatproof.models.hashes import cached_hashes, file_stamp, remember_hashes
 from heatproof.platform import file_lock
-
-Stamp = tuple[int, int, int, int]  # changes whenever a file does
-
-
-def stamp_of(path: Path) -> Stamp:
-    """Return what changes whenever a file is touched."""
-    status = os.stat(path)
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 class RunDirectory:
@@ -37,7 +29,9 @@ class RunDirectory:
         self.paths = RunPaths(root)
         self.damage: dict[Path, str] = {}
         self._was_there = False
-        self._hashes: dict[Path, tuple[Stamp, str]] = {}
+        self._hashes: dict[Path, tuple[str, str]] = {}  # what this process has read or written
+        self._fresh: dict[Path, tuple[str, str]] = {}  # those of them that are to be remembered
+        self._cached: dict[Path, tuple[str, str]] = {}  # what any process has read or written
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -86,34 +80,52 @@ class RunDirectory:
         name = hashed_name(stem, digest, suffix)
         path = folder / name
         self.write(path, content)
-        self._hashes[path] = (stamp_of(path), digest)
+        self._know(path, file_stamp(path), digest)
         return StoredFile(name=name, sha256=digest, size=len(content))
 
-    def problem_of(self, path: Path, expected: StoredFile | None = None) -> str:
+    def problem_of(self, path: Path, expected: StoredFile | None = None, read: bool = True) -> str:
         """Return what is wrong with a file that has a hash in its name; empty if nothing is.
 
-        A file is read once, and again only if it has been touched since.
+        Args:
+            path: The file.
+            expected: What it should be; by default only what its name says.
+            read: Whether the file is read, once by this process, and again if it was touched since.
+                If not, a file is trusted that was as expected when it was last read by a process
+                that has `remember`\\ ed it, and that has not been touched since.
         """
         try:
-            stamp = stamp_of(path)
+            stamp = file_stamp(path)
+            if not read and _is_sound(path, expected, stamp, self._cached.get(path)):
+                return ""
             known = self._hashes.get(path)
             if known is None or known[0] != stamp:
-                known = (stamp, file_hash(path, length=64))
-                self._hashes[path] = known
+                known = self._know(path, stamp, file_hash(path, length=64))
         except FileNotFoundError:
             return "it is missing"
         except OSError as error:
             return f"it cannot be read: {error.strerror or error}"
-        digest = known[1]
-        named = name_hash(path.name)
-        if expected is not None and digest != expected.sha256:
-            size = stamp[0]
-            if size != expected.size:
-                return f"it has {size:,} bytes instead of {expected.size:,}"
-            return "its content does not match its checksum"
-        if named is None or not digest.startswith(named):
-            return "its content does not match its checksum"
-        return ""
+        if _is_sound(path, expected, stamp, known):
+            return ""
+        remember_hashes({path: known})  # so that no process trusts it
+        size = path.stat().st_size
+        if expected is not None and size != expected.size:
+            return f"it has {size:,} bytes instead of {expected.size:,}"
+        return "its content does not match its checksum"
+
+    def recall(self, paths: Sequence[Path]) -> None:
+        """Look up what other processes have found files to be, for `problem_of`."""
+        self._cached |= cached_hashes(paths)
+
+    def remember(self) -> None:
+        """Keep what files were found to be in the cache, for other processes."""
+        fresh, self._fresh = self._fresh, {}
+        remember_hashes(fresh)
+
+    def _know(self, path: Path, stamp: str, digest: str) -> tuple[str, str]:
+        known = (stamp, digest)
+        self._hashes[path] = known
+        self._fresh[path] = known
+        return known
 
     def set_aside(self, paths: Iterable[Path], reason: str) -> None:
         """Move files into ``damaged/``, and note why; nothing is deleted.
@@ -138,6 +150,19 @@ class RunDirectory:
                 raise StorageError(f"cannot move {path}: {error.strerror or error}") from error
             moved.append(target.relative_to(self.root).as_posix())
             self._hashes.pop(path, None)
+            self._fresh.pop(path, None)
+            self._cached.pop(path, None)
         if moved:
             with (self.paths.damaged / "notes.txt").open("a", encoding="utf-8") as notes:
                 notes.write(f"{', '.join(moved)}: {reason}\n")
+
+
+def _is_sound(
+    path: Path, expected: StoredFile | None, stamp: str, known: tuple[str, str] | None
+) -> bool:
+    """Return whether a file with this stamp is known to have the content that it should have."""
+    if known is None or known[0] != stamp:
+        return False
+    named = name_hash(path.name)
+    is_named = named is not None and known[1].startswith(named)
+    return is_named and (expected is None or known[1] == expected.sha256)

@@ -1,8 +1,9 @@
 """Find what is damaged in a run directory, set it aside, and rebuild what follows from the rest.
 
-A run verifies the tasks of its plan before it computes (`heal`); ``heatproof check`` verifies every
-file (`check`). A damaged task is set aside as a whole, so that it is computed anew; a lost manifest
-is rebuilt from the files that it listed.
+Before it computes, a run verifies the tasks of its plan (`heal`), by manifests and stamps: a file
+is read only if it was touched since it was last verified. ``heatproof check`` reads every file
+(`check`), and whoever uses a file verifies what it reads. A damaged task is set aside as a whole,
+so that it is computed anew; a lost manifest is rebuilt from the files that it listed.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ def verify_plan(store: Store) -> None:
 def heal(store: Store, tasks: Sequence[str]) -> list[Finding]:
     """Verify all files of some tasks, and set aside what is damaged.
 
+    A file that was verified before and has not been touched since is not read again.
+
     Args:
         store: The run directory, which no other process may write to meanwhile.
         tasks: The names of the tasks.
@@ -88,7 +91,11 @@ def heal(store: Store, tasks: Sequence[str]) -> list[Finding]:
     if is_older(store.root):
         upgrade(store)
     files = store.paths.of_tasks()
-    problems = _all_findings(store, tasks, files)
+    planned = set(tasks)
+    of_tasks = (of_kind for task, of_kind in files.items() if task in planned)
+    store.recall([path for of_kind in of_tasks for paths in of_kind.values() for path in paths])
+    problems = _all_findings(store, tasks, files, read=False)
+    store.remember()
     found = []
     for task, findings in zip(tasks, problems, strict=True):
         was_lost = [finding.problem for finding in findings] == [MISSING]
@@ -118,17 +125,22 @@ def _remove_uncommitted(store: Store, task: str, files: TaskPaths | None) -> Non
 
 
 def _all_findings(
-    store: Store, tasks: Sequence[str], files: Mapping[str, TaskPaths] | None = None
+    store: Store,
+    tasks: Sequence[str],
+    files: Mapping[str, TaskPaths] | None = None,
+    read: bool = True,
 ) -> list[list[Finding]]:
-    """Return what is wrong with the files of each task."""
+    """Return what is wrong with the files of each task; see ``Store.problem_of`` about ``read``."""
     files = store.paths.of_tasks() if files is None else files
     none: TaskPaths = {kind: [] for kind in SUFFIXES}
-    arguments = [(task, files.get(task, none)) for task in tasks]
     with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(lambda task: _findings(store, *task), arguments))
+        of_tasks = [files.get(task, none) for task in tasks]
+        return list(
+            pool.map(lambda t, of_task: _findings(store, t, of_task, read), tasks, of_tasks)
+        )
 
 
-def _findings(store: Store, task: str, found: TaskPaths) -> list[Finding]:
+def _findings(store: Store, task: str, found: TaskPaths, read: bool) -> list[Finding]:
     """Return what is wrong with the files of a task; nothing if it is not finished."""
     path = store.paths.manifest(task)
     manifest = store.manifest(task)
@@ -142,7 +154,7 @@ def _findings(store: Store, task: str, found: TaskPaths) -> list[Finding]:
     elif found["rows"]:  # which are written after the other files
         findings.append(Finding(path, MISSING))
     for file in [*expected, *(f for files in found.values() for f in files if f not in expected)]:
-        problem = store.problem_of(file, expected.get(file))
+        problem = store.problem_of(file, expected.get(file), read)
         if problem:
             findings.append(Finding(file, problem))
     return findings
@@ -247,6 +259,7 @@ def check(store: Store, repair: bool = False) -> Checked:
     tasks = _tasks_with_files(store)
     of_tasks = _all_findings(store, tasks)
     others = list(_other_findings(store))
+    store.remember()
     if repair:
         for task, findings in zip(tasks, of_tasks, strict=True):
             if findings:

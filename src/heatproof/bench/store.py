@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from heatproof.bench.directory import RunDirectory, Stamp, stamp_of
+from heatproof.bench.directory import RunDirectory
 from heatproof.bench.frame import FrameBuilder
 from heatproof.bench.layout import (
     ROW_SCHEMA,
@@ -65,6 +65,7 @@ from heatproof.bench.taskfiles import (
 from heatproof.data.grids import grid_name
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.files import TEMP_PREFIX
+from heatproof.models.hashes import file_stamp
 from heatproof.protocols import Protocol
 from heatproof.protocols.base import register_stored, stored_protocol
 
@@ -127,8 +128,8 @@ class Store(RunDirectory):
 
     def __init__(self, root: Path):
         super().__init__(root)
-        self._manifests: dict[Path, tuple[Stamp, TaskManifest]] = {}
-        self._plan: tuple[Stamp, PlanFile] | None = None
+        self._manifests: dict[Path, tuple[str, TaskManifest]] = {}
+        self._plan: tuple[str, PlanFile] | None = None
         self._scored: dict[str, pd.DataFrame] | None = None  # see `_scored_rows`
 
     def claim(self, identity: Mapping[str, Any], add: bool = False) -> None:
@@ -267,7 +268,7 @@ class Store(RunDirectory):
             raise HeatproofError(
                 f"{self.root} is not a run of heatproof (it has no {self.paths.plan.name})"
             )
-        stamp = stamp_of(self.paths.plan)
+        stamp = file_stamp(self.paths.plan)
         if self._plan is None or self._plan[0] != stamp:
             self._plan = (stamp, read_sealed(self.paths.plan, PlanFile))
         return self._plan[1]
@@ -302,12 +303,13 @@ class Store(RunDirectory):
         for kind, file in (before.files if before else {}).items():
             if file.name != files[kind].name:
                 self.paths.stored(kind, file.name).unlink(missing_ok=True)
+        self.remember()
 
     def manifest(self, task: str) -> TaskManifest | None:
         """Return the manifest of a task; None if the task is not finished."""
         path = self.paths.manifest(task)
         try:
-            stamp = stamp_of(path)
+            stamp = file_stamp(path)
         except FileNotFoundError:
             return None
         known = self._manifests.get(path)

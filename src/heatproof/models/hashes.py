@@ -7,11 +7,12 @@ its size and its modification time, but not the time at which the system changed
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -43,7 +44,7 @@ def known_hashes(paths: Sequence[FileName]) -> list[str]:
         64 hexadecimal digits each; why not, for what is not a regular file or cannot be read.
     """
     stamps = [_stamp(path) for path in paths]
-    keys = [os.fsencode(os.path.abspath(path)) for path in paths]
+    keys = [_key(path) for path in paths]
     known = _look_up(keys)
     missing = [
         i
@@ -71,16 +72,45 @@ def known_hash(path: FileName) -> str:
     return known_hashes([path])[0]
 
 
-def _stamp(path: FileName) -> str:
-    """Return what changes whenever a file does; why not, if it cannot be read."""
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        return str(error.strerror)
+def cached_hashes(paths: Sequence[Path]) -> dict[Path, tuple[str, str]]:
+    """Return the stamps of files when they were last hashed, and their SHA-256, from the cache.
+
+    Args:
+        paths: The files; those that are not in the cache are left out.
+    """
+    keys = [_key(path) for path in paths]
+    known = _look_up(keys)
+    return {path: known[key] for path, key in zip(paths, keys, strict=True) if key in known}
+
+
+def remember_hashes(hashes: Mapping[Path, tuple[str, str]]) -> None:
+    """Keep stamps and SHA-256 of files in the cache, where it can be written."""
+    _remember({_key(path): entry for path, entry in hashes.items()})
+
+
+def file_stamp(path: FileName) -> str:
+    """Return what changes whenever a file is touched.
+
+    Raises:
+        OSError: If there is no such file, or it is not a regular one.
+    """
+    status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):  # a pipe would wait for ever
-        return "not a regular file"
+        raise OSError(errno.EINVAL, "not a regular file")
     times = (status.st_mtime_ns, status.st_ctime_ns)
     return f"file {status.st_size} {times[0]} {times[1]} {status.st_ino}"
+
+
+def _stamp(path: FileName) -> str:
+    """Return what changes whenever a file is touched; why not, if it cannot be read."""
+    try:
+        return file_stamp(path)
+    except OSError as error:
+        return str(error.strerror)
+
+
+def _key(path: FileName) -> bytes:
+    return os.fsencode(os.path.abspath(path))
 
 
 def _read(path: FileName) -> str:
