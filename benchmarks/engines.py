@@ -1,16 +1,21 @@
 """Engines: the bytes and the speed of Dask workers, and what the local engine costs.
 
 ``--check`` (``make engines``) compares a small run of two workers with a local one, byte for byte.
-Otherwise prints ratios: one worker over two, and the local engine over what its tasks compute.
+Otherwise prints ratios, in about three minutes on two quiet cores: the local engine over what its
+tasks compute, one worker over two, and what two processes without any engine reach, which share
+caches, memory and clock rate: no engine can do better.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
+import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import distributed
@@ -27,7 +32,7 @@ from heatproof.bench.store import Store
 SPEC = {
     "models": ["paperbirds/resnet"],
     "data": {"name": "paperbirds", "split": "test", "limit": 512},
-    "methods": ["saliency", "ixg", "ig", "ig-u", "gradcam", "layercam", "edges", "random"],
+    "methods": ["saliency", "ixg", "gradcam", "layercam", "edges", "random"],
     "protocols": [{"name": "sds", "patches": 16, "baseline": ["zero", "blur"]}],
     "keep_maps": 0,
 }
@@ -83,6 +88,40 @@ def speed(spec: Spec, repeats: int) -> None:
             repeats=repeats,
         )
     print(f"  one worker / two workers, {os.cpu_count()} cores         {slow.wall / fast.wall:.2f}")
+    print(f"    ({slow.wall:.1f} s / {fast.wall:.1f} s, of which this process {fast.cpu:.1f} s)")
+
+
+def limit_of_speed(limit: int) -> None:
+    """Compare processes that compute alone with two at the same time, without an engine."""
+    gain = 2 * _computed_at_once(limit, 1) / _computed_at_once(limit, 2)
+    print(f"  two processes without an engine             {gain:.2f}", flush=True)
+
+
+def _computed_at_once(limit: int, count: int) -> float:
+    """Return the seconds that some processes take for a task each."""
+    context = multiprocessing.get_context("spawn")
+    ready = context.Barrier(count)
+    seconds = context.SimpleQueue()
+    processes = [
+        context.Process(target=_compute, args=(limit, ready.wait, seconds.put))
+        for _ in range(count)
+    ]
+    for process in processes:
+        process.start()
+    longest = max(seconds.get() for _ in processes)
+    for process in processes:
+        process.join()
+    return longest
+
+
+def _compute(limit: int, wait: Callable[[], object], put: Callable[[float], object]) -> None:
+    torch.set_num_threads(1)
+    plan = open_spec(make_spec(SPEC, limit=limit))
+    with tempfile.TemporaryDirectory() as folder:
+        wait()
+        begin = time.perf_counter()
+        execute(plan, Store(Path(folder)), Watcher())
+        put(time.perf_counter() - begin)
 
 
 def overhead(spec: Spec, repeats: int) -> None:
@@ -102,14 +141,15 @@ def overhead(spec: Spec, repeats: int) -> None:
             timings = [store.timings(task.name) for task in plan.tasks]
         computed = sum(entry.seconds for timing in timings if timing for entry in timing.seconds)
         ratios.append(wall / computed)
-    print(f"  local run / its maps and scores             {sorted(ratios[1:])[repeats // 2]:.3f}")
+    middle = statistics.median(ratios[1:])
+    print(f"  local run / its maps and scores             {middle:.3f}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="only compare bytes")
     parser.add_argument("--limit", type=int, default=None)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     options = parser.parse_args()
     if options.check:
         check(options.limit or 16)
@@ -118,7 +158,8 @@ def main() -> None:
     spec = make_spec(SPEC, limit=options.limit)
     load = os.getloadavg()[0]
     print(f"paperbirds/resnet, {spec.data.limit} images; load before the start: {load:.1f}")
-    overhead(spec, options.repeats)
+    overhead(make_spec(SPEC, limit=128), options.repeats)
+    limit_of_speed(128)
     speed(spec, options.repeats)
 
 

@@ -2,6 +2,8 @@
 
     python benchmarks/scale.py                      # 50,000 samples, 22.5 million rows
     python benchmarks/scale.py --samples 1000 --methods 3 --protocols sds soundness
+    python benchmarks/scale.py --folder F           # kept in F, where later
+    python benchmarks/scale.py --folder F --steps resume report    # measures some steps again
 
 makes a run of real models, images, methods and protocols, except that the scores are drawn at
 random around a true effect of each method instead of computed, which would take days. Everything
@@ -98,7 +100,17 @@ GROWTH = 0.1  # by which the memory of writing may exceed that of `SMALL` sample
 
 
 def make_inputs(folder: Path, samples: int, options: argparse.Namespace) -> None:
-    """Write tiny images in folders of classes, networks of a few weights, and a spec."""
+    """Write tiny images in folders of classes, networks of a few weights, and a spec.
+
+    What is there from an earlier call with the same options is kept, so that a step can be measured
+    again on its own.
+    """
+    made_for = {"samples": samples} | {
+        name: getattr(options, name) for name in ("classes", "models", "methods", "protocols")
+    }
+    note = folder / "inputs.json"
+    if note.is_file() and json.loads(note.read_text(encoding="utf-8")) == made_for:
+        return
     images = folder / "images"
     draw = np.random.default_rng(0)
     names = [f"{label:04d}" for label in range(options.classes)]
@@ -119,6 +131,7 @@ def make_inputs(folder: Path, samples: int, options: argparse.Namespace) -> None
         "protocols": options.protocols,
     }
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    note.write_text(json.dumps(made_for), encoding="utf-8")
 
 
 def open_plan(folder: Path) -> Plan:
@@ -339,7 +352,7 @@ def exceeded(step: str, found: dict[str, float], small: dict[str, float] | None)
 def measure(folder: Path, options: argparse.Namespace) -> int:
     """Measure every step, print a table and write it as JSON; return the exit code."""
     small = None
-    if options.samples > SMALL:
+    if options.samples > SMALL and "write" in options.steps:
         make_inputs(folder / "small", SMALL, options)
         small = measured("write", folder / "small")
     make_inputs(folder, options.samples, options)

@@ -425,14 +425,26 @@ class Timings(_Content):
 
 
 class PartNotes(_Content):
-    """What a part of an unfinished task consists of, besides its tensors."""
+    """What a part of an unfinished task consists of, besides its tensors.
+
+    Attributes:
+        content: What the task computes.
+        ids: Readable samples of the task, in order.
+        batch_size: Images in one pass.
+        origin: Digest of the ``Origin`` of what the part holds.
+        map_notes: Notes and missing maps, by key of native maps.
+        timings: What the content of the part took.
+        after: The parts that its writer had read or written before; nothing is in them and in this
+            one. None in parts of older versions.
+    """
 
     content: TaskContent
-    ids: list[str]  # readable samples of the task, in order
+    ids: list[str]
     batch_size: int
-    origin: str  # digest of the ``Origin`` of what the part holds
-    map_notes: dict[str, tuple[list[str], list[str]]]  # by key of native maps: notes, missing
+    origin: str
+    map_notes: dict[str, tuple[list[str], list[str]]]
     timings: Timings
+    after: list[str] | None = None
 
 
 class Cost(_Content):

@@ -5,6 +5,10 @@ as it goes: rows and tensors of finished records, the maps of slow methods and w
 share block by block, and the state of optimisations. When the task is finished, its results are
 written as one, and its parts are deleted. A resumed task gives the same bytes as one that was not
 interrupted, since the results of a sample do not depend on which others are computed with it.
+
+A worker whose scheduler was killed may still write a part while another one has begun with its task
+again. So a part says which ones its writer knew of, and only those of one writer and of the writers
+before it are read.
 """
 
 from __future__ import annotations
@@ -69,6 +73,7 @@ class TaskProgress:
 class Part(NamedTuple):
     """What one part holds."""
 
+    name: str
     notes: PartNotes
     rows: pa.Table
     tensors: dict[BlockKey, Tensor]
@@ -100,18 +105,22 @@ class Journal:
         self._written_passes: Counter[str] = Counter()
         self._written_states: Path | None = None
         self._last = time.monotonic()
+        self._known: list[str] = []  # parts that this process has read or written
         found = [part for part in map(self._read, self._files()) if part and self._fits(part.notes)]
         self.batch_size = min([batch_size, *(part.notes.batch_size for part in found)])
         self.restored = TaskProgress()
-        for part in found:
-            if part.notes.batch_size == self.batch_size:
-                self._restore(part)
+        for part in one_after_the_other(
+            [part for part in found if part.notes.batch_size == self.batch_size]
+        ):
+            self._restore(part)
+            self._known.append(part.name)
         self._remember(self.restored)
 
     def restart(self, batch_size: int) -> None:
         """Forget what was computed, to repeat it with fewer images in one pass."""
         self.clear()
         self.batch_size = batch_size
+        self._known = []
         self.restored = TaskProgress()
         self._remember(self.restored)
 
@@ -171,6 +180,7 @@ class Journal:
                 if key in tensors
             },
             timings=timings,
+            after=self._known,
         )
         # Tensors that share memory cannot be stored.
         encoded = {
@@ -179,7 +189,9 @@ class Journal:
         encoded[ROWS] = _to_tensor(pa.concat_tables([ROW_SCHEMA.empty_table(), *rows]))
         number = max((int(path.name[:5]) for path in self._files()), default=-1) + 1
         content = save(encoded, {NOTES: notes.model_dump_json()})
-        return self._store.write_part(self._task.name, number, content)
+        path = self._store.write_part(self._task.name, number, content)
+        self._known.append(path.name)
+        return path
 
     def clear(self) -> None:
         """Delete the parts."""
@@ -271,7 +283,25 @@ def _read(path: Path) -> Part:
         names = [name for name in file.keys() if name != ROWS]  # noqa: SIM118
         tensors = {BlockKey.decode(name): file.get_tensor(name) for name in names}
         rows = pa.ipc.open_stream(file.get_tensor(ROWS).numpy()).read_all()
-    return Part(notes, rows.cast(ROW_SCHEMA), tensors)
+    return Part(path.name, notes, rows.cast(ROW_SCHEMA), tensors)
+
+
+def one_after_the_other(parts: Sequence[Part]) -> list[Part]:
+    """Return the longest series of parts each of whose writers knew of those before.
+
+    Nothing is in two parts of it, as long as a writer writes only what is new.
+
+    Args:
+        parts: Parts in the order of their names.
+    """
+    there = {part.name for part in parts}
+    older = {part.name for part in parts if part.notes.after is None}
+
+    def before(part: Part) -> set[str]:
+        return older | (there & {*(part.notes.after or ()), part.name})
+
+    chosen = max(map(before, parts), key=len, default=older)
+    return [part for part in parts if part.name in chosen]
 
 
 def _to_tensor(rows: pa.Table) -> Tensor:
