@@ -61,7 +61,7 @@ def assert_same(result: hp.Result, expected: hp.Result) -> None:
             assert torch.equal(found[key].nan_to_num(9), values.nan_to_num(9)), key
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(2, 4), (4, 2), (3, 3)])
+@pytest.mark.parametrize(("ours", "theirs"), [(6, 10), (10, 6), (14, 14)])
 def test_parts_of_two_processes_are_not_mixed(tmp_path, monkeypatch, ours, theirs):
     """A worker that was thought lost may write on while another one repeats its task."""
     expected = evaluate(tmp_path / "expected")
@@ -76,9 +76,9 @@ def test_parts_of_two_processes_are_not_mixed(tmp_path, monkeypatch, ours, their
 
 def test_a_task_that_was_interrupted_twice_reads_all_its_parts(tmp_path, monkeypatch):
     expected = evaluate(tmp_path / "expected")
-    first = interrupt(monkeypatch, tmp_path / "run", 2)
-    second = interrupt(monkeypatch, tmp_path / "run", 3)
-    assert len(first) == 2 and len(second) == 5
+    first = interrupt(monkeypatch, tmp_path / "run", 6)
+    second = interrupt(monkeypatch, tmp_path / "run", 5)
+    assert len(first) == 6 and len(second) == 11
     restored = []
     restore = parts.Journal._restore
     monkeypatch.setattr(
