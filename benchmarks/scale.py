@@ -34,6 +34,7 @@ import torch
 import yaml
 from PIL import Image
 
+import heatproof as hp
 from heatproof.analysis.intervals import GROUP
 from heatproof.api import Result
 from heatproof.bench.artifacts import kept_tensors
@@ -95,6 +96,7 @@ BOUNDS = {
     "summary": Bound(60, 4),
     "check": Bound(),
     "report": Bound(60, None, 60),
+    "merge": Bound(),
 }
 GROWTH = 0.1  # by which the memory of writing may exceed that of `SMALL` samples
 
@@ -310,6 +312,15 @@ def step_report(folder: Path) -> dict[str, float]:
     return {"disk": size_of(page.parent)}
 
 
+def step_merge(folder: Path) -> dict[str, float]:
+    """Merge the run with itself: every row is there twice, is compared, and is kept once."""
+    with tempfile.TemporaryDirectory(dir=folder) as out:
+        merged = hp.merge([folder / "run", folder / "run"], Path(out) / "merged")
+        manifests = [merged.store.manifest(task.name) for task in merged.store.plan().tasks]
+    groups = [group for manifest in manifests if manifest for group in manifest.groups]
+    return {"rows": sum(sum(group.rows.values()) * len(group.records) for group in groups)}
+
+
 STEPS = {
     "plan": step_plan,
     "write": step_write,
@@ -317,7 +328,9 @@ STEPS = {
     "summary": step_summary,
     "check": step_check,
     "report": step_report,
+    "merge": step_merge,
 }
+DEFAULT = [step for step in STEPS if step != "merge"]
 
 
 def size_of(folder: Path) -> float:  # MB
@@ -385,7 +398,7 @@ def main() -> int:
     parser.add_argument("--models", type=int, default=3)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--protocols", nargs="+", default=PROTOCOLS)
-    parser.add_argument("--steps", nargs="+", default=list(STEPS), choices=list(STEPS))
+    parser.add_argument("--steps", nargs="+", default=DEFAULT, choices=list(STEPS))
     parser.add_argument("--folder", type=Path, help="kept; by default a temporary one")
     parser.add_argument("--json", type=Path, help="file for the numbers")
     parser.add_argument("--step", choices=list(STEPS), help=argparse.SUPPRESS)

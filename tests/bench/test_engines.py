@@ -355,6 +355,21 @@ def test_a_cluster_is_described_in_a_file(code, tmp_path):
         hp.run(spec, tmp_path / "other", engine="dask", address="nowhere")
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="dask-jobqueue starts shell scripts")
+def test_a_cluster_of_dask_jobqueue_computes_a_run(code, tmp_path):
+    """Its class for this machine differs from that for Slurm in how a job is submitted only."""
+    pytest.importorskip("dask_jobqueue")
+    spec = spec_of(["ixg"], data={"name": "paperbirds", "limit": 70})
+    file = tmp_path / "cluster.yaml"
+    options = {"cores": 1, "processes": 1, "memory": "2GB", "jobs": 2}
+    options |= {"class": "dask_jobqueue.local.LocalCluster", "local_directory": str(tmp_path)}
+    options |= {"log_directory": str(tmp_path), "scheduler_options": {"dashboard_address": ":0"}}
+    file.write_text(yaml.safe_dump(options))
+    dask = hp.run(spec, tmp_path / "dask", engine="dask", cluster=file)
+    assert_same(hp.run(spec, tmp_path / "local"), dask)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

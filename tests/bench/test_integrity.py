@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -548,6 +549,47 @@ def test_a_full_disk_stops_the_run_which_goes_on_later(tmp_path, sound, monkeypa
         assert not list(root.rglob(".tmp-*"))
         evaluate(root)
         assert_same(root, sound)
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A disk of 64 kB, which only root can make."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("only root can mount a disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", disk], check=False)
+    if mounted.returncode:
+        pytest.skip("this system does not let root mount a disk")
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def remount(disk: Path, options: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{options}", disk], check=True)
+
+
+def test_a_disk_that_is_full_or_read_only_stops_a_run_which_goes_on_later(small_disk, sound):
+    with pytest.raises(StorageError, match=r"No space left on device.*the same command continues"):
+        evaluate(small_disk / "run")
+    assert not list(small_disk.rglob(".tmp-*"))
+    remount(small_disk, "size=20m,ro")
+    with pytest.raises(HeatproofError, match="Read-only file system"):
+        evaluate(small_disk / "run")
+    remount(small_disk, "rw")
+    evaluate(small_disk / "run")
+    assert_same(small_disk / "run", sound)
+    assert integrity.check(Store(small_disk / "run")).findings == []
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/run", "gs://bucket/run", "file:///tmp/run"])
+def test_an_address_is_not_taken_for_a_directory(tmp_path, monkeypatch, address):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HeatproofError, match="Choose a local or shared directory with -o"):
+        evaluate(address)
+    refused = CliRunner().invoke(main, ["run", "quickstart", "-o", address])
+    assert refused.exit_code == 2 and "Choose a local or shared" in refused.output
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_directory_that_vanishes_is_named(tmp_path):

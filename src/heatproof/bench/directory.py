@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from heatproof.bench.layout import RunPaths, StoredFile, hashed_name, name_hash
-from heatproof.errors import StorageError
+from heatproof.errors import HeatproofError, StorageError
 from heatproof.files import TEMP_PREFIX, atomic_write, file_hash
 from heatproof.models.hashes import cached_hashes, file_stamp, remember_hashes
 from heatproof.platform import file_lock
+
+
+def require_local(root: str | Path) -> None:
+    """Raise HeatproofError if a run directory is the address of a remote file system."""
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", Path(root).as_posix())  # not a drive letter
+    if found:
+        raise HeatproofError(
+            f"{found[1]}:// is not a file system of this machine; a run directory needs files that "
+            "are renamed in one step and locked, which object stores do not offer. Choose a local "
+            "or shared directory with -o (in Python: out=…), and copy it when the run is finished"
+        )
 
 
 class RunDirectory:
@@ -25,6 +37,7 @@ class RunDirectory:
     """
 
     def __init__(self, root: Path):
+        require_local(root)
         self.root = root
         self.paths = RunPaths(root)
         self.damage: dict[Path, str] = {}
@@ -35,16 +48,25 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing; raises HeatproofError if another one does."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        """Keep other processes from writing.
+
+        Raises:
+            HeatproofError: If another process is writing.
+            StorageError: If the directory cannot be written to.
+        """
         busy = (
             f"another run is writing to {self.root}; wait for it, or choose another directory "
             "with -o"
         )
-        with file_lock(self.paths.lock, busy):
-            for leftover in self.root.rglob(f"{TEMP_PREFIX}*"):  # of a run that was killed
-                if not leftover.is_dir() or leftover.is_symlink():  # heatproof leaves none
-                    leftover.unlink()
+        with ExitStack() as stack:
+            try:
+                self.root.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(file_lock(self.paths.lock, busy))
+                for leftover in self.root.rglob(f"{TEMP_PREFIX}*"):  # of a run that was killed
+                    if not leftover.is_dir() or leftover.is_symlink():  # heatproof leaves none
+                        leftover.unlink()
+            except OSError as error:
+                raise _cannot_write(self.root, error) from error
             yield
 
     def write(self, path: Path, content: bytes | Iterable[bytes]) -> None:
@@ -62,11 +84,7 @@ class RunDirectory:
         try:
             atomic_write(path, content)
         except OSError as error:
-            raise StorageError(
-                f"cannot write {path}: {error.strerror or error}. What was written before is "
-                "whole; once there is room and the directory can be written to, the same command "
-                "continues the run"
-            ) from error
+            raise _cannot_write(path, error) from error
         self._was_there = True
 
     def write_part(self, task: str, number: int, content: bytes) -> Path:
@@ -155,6 +173,13 @@ class RunDirectory:
         if moved:
             with (self.paths.damaged / "notes.txt").open("a", encoding="utf-8") as notes:
                 notes.write(f"{', '.join(moved)}: {reason}\n")
+
+
+def _cannot_write(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"cannot write {path}: {error.strerror or error}. What was written before is whole; once "
+        "there is room and the directory can be written to, the same command continues the run"
+    )
 
 
 def _is_sound(

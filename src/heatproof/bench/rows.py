@@ -22,6 +22,8 @@ from heatproof.protocols.base import Scores
 
 Status = Literal["ok", "undefined", "failed", "missing", "n/a", "skipped"]
 
+PLACE = ("protocol", "setting", "baseline", "method")  # what a record is of, in its task
+
 
 @dataclass(frozen=True)
 class BatchSamples:
@@ -200,3 +202,11 @@ def in_order(table: pa.Table, records: Sequence[str]) -> pa.Table:
     of_row = of_record[encoded.indices.to_numpy()]
     chosen = np.flatnonzero(of_row >= 0)
     return table.take(chosen[np.argsort(of_row[chosen], kind="stable")])
+
+
+def places_of(rows: pa.Table) -> dict[str, tuple[str, ...]]:
+    """Return the protocol, setting, baseline and method of every record (``PLACE``)."""
+    names = ["record", *PLACE]
+    records = rows.select(names).group_by(names, use_threads=False).aggregate([])
+    columns = [records[name].to_pylist() for name in names]
+    return {record: tuple(place) for record, *place in zip(*columns, strict=True)}

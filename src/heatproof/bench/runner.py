@@ -22,7 +22,7 @@ from heatproof.bench.layout import (
 )
 from heatproof.bench.parts import Journal
 from heatproof.bench.plan import Plan, Record, Records, Task
-from heatproof.bench.rows import in_order, rows_of
+from heatproof.bench.rows import in_order, places_of, rows_of
 from heatproof.bench.store import Store
 from heatproof.bench.task_runner import TaskRunner, is_out_of_memory
 from heatproof.bench.taskfiles import TaskTensors
@@ -304,24 +304,16 @@ def _unplanned(stored: pa.Table, planned: pa.Table, task: Task, before: TaskCont
     methods = task.content.methods
     replaced = {label for label, key in before.methods.items() if methods.get(label, key) != key}
     keys = {record.key for record in task.records}
-    taken = set(_places(planned).values())
+    taken = set(places_of(planned).values())
     kept = [
         record
-        for record, place in _places(stored).items()
+        for record, place in places_of(stored).items()
         if record not in keys
         and place[-1] in before.methods
         and place[-1] not in replaced
         and place not in taken
     ]
     return rows_of(stored, kept)
-
-
-def _places(rows: pa.Table) -> dict[str, tuple[str, ...]]:
-    """Return the protocol, setting, baseline and method of every record."""
-    names = ["record", "protocol", "setting", "baseline", "method"]
-    records = rows.select(names).group_by(names, use_threads=False).aggregate([])
-    columns = [records[name].to_pylist() for name in names]
-    return {record: tuple(place) for record, *place in zip(*columns, strict=True)}
 
 
 def _longest(

@@ -332,6 +332,7 @@ def run(
       protocols: [sds, {name: sds, patches: 64, baseline: blur}]
     """
     from heatproof.api import run as run_spec
+    from heatproof.bench.directory import require_local
     from heatproof.bench.engines.base import EngineOptions
     from heatproof.bench.orchestrate import open_spec
     from heatproof.cli.progress import preparation_progress
@@ -342,6 +343,7 @@ def run(
     EngineOptions(**engine).check()
     loaded = _load_spec(spec, options)
     directory = out or Path("runs") / (Path(spec).stem if Path(spec).is_file() else spec)
+    require_local(directory)
     resume = "what is computed is kept, and the same command continues the run"
     try:
         with stopped_by_sigterm(walltime):

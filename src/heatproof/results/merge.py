@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
 from heatproof.bench.layout import (
     LOGITS,
-    ROW_SCHEMA,
     Cost,
     GridNote,
     MethodFacts,
@@ -39,7 +39,7 @@ from heatproof.bench.layout import (
     Timings,
     ViewFacts,
 )
-from heatproof.bench.rows import rows_of
+from heatproof.bench.rows import PLACE, places_of, rows_of
 from heatproof.bench.store import Store
 from heatproof.bench.taskfiles import TaskTensors
 from heatproof.errors import HeatproofError, join_limited
@@ -48,7 +48,6 @@ from heatproof.results.result import Result
 
 ROUNDING = 1e-6  # by which scores of other machines may differ
 LOGIT_ROUNDING = 1e-3  # of the largest logit
-Row = dict[str, Any]
 
 
 def merge(results: Sequence[Result | str | Path], out: str | Path | None = None) -> Result:
@@ -114,23 +113,23 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Source:
-    """A task of a run, with its content."""
+    """A task of a run."""
 
     part: _Part
     task: TaskFacts
     notes: SampleNotes
-    rows: Sequence[Row]
+    samples: list[str]  # in the order of the tensors, and those that could not be read
 
     @classmethod
     def read(cls, part: _Part, task: TaskFacts) -> _Source:
-        planned = set(task.records)
-        rows = rows_of(part.store.table(task.name), planned).to_pylist()
-        return cls(part, task, part.store.tensors(task.name, ()).samples, rows)
+        notes = part.store.tensors(task.name, ()).samples
+        source = cls(part, task, notes, [])
+        of_rows = source.rows()["sample"].unique().to_pylist()
+        return replace(source, samples=list(dict.fromkeys([*notes.ids, *of_rows])))
 
-    @cached_property
-    def samples(self) -> list[str]:
-        """The samples in the order of the tensors, and those that could not be read."""
-        return list(dict.fromkeys([*self.notes.ids, *(row["sample"] for row in self.rows)]))
+    def rows(self) -> pa.Table:
+        """Read rows from disk; those of all tasks are too many to be kept."""
+        return rows_of(self.part.store.table(self.task.name), set(self.task.records))
 
     def tensors(self, only: Sequence[TensorKey] | None = None) -> dict[TensorKey, Tensor]:
         """Read tensors from disk; they are too large to be kept for all tasks."""
@@ -226,18 +225,20 @@ def _groups(subject: ModelView, parts: Sequence[_Part]) -> list[_Group]:
 def _check_images(subject: ModelView, group: _Group) -> None:
     """Refuse samples that have another label, or another image by the model's outputs."""
     first = group.sources[0]
-    logits = _by_sample(first, LOGITS)
-    labels = dict(zip(first.notes.ids, first.notes.labels, strict=True))
+    positions = _positions(first)
+    logits = first.tensors((LOGITS,)).get(LOGITS)
     for source in group.sources[1:]:
-        other_logits = _by_sample(source, LOGITS)
-        other_labels = dict(zip(source.notes.ids, source.notes.labels, strict=True))
-        for sample in group.samples:
-            if sample not in logits or sample not in other_logits:
-                continue
-            a, b = logits[sample].float(), other_logits[sample].float()
-            apart = float((a - b).abs().max()) if a.shape == b.shape else np.inf
-            same = apart <= LOGIT_ROUNDING * float(a.abs().max().clamp(min=1))
-            if not same or labels[sample] != other_labels[sample]:
+        others = _positions(source)
+        common = [sample for sample in group.samples if sample in positions and sample in others]
+        other_logits = source.tensors((LOGITS,)).get(LOGITS)
+        if not common or logits is None or other_logits is None:
+            continue
+        ours = [positions[sample] for sample in common]
+        theirs = [others[sample] for sample in common]
+        same = _same_logits(logits[ours].float(), other_logits[theirs].float())
+        for i, sample in enumerate(common):
+            label, other_label = first.notes.labels[ours[i]], source.notes.labels[theirs[i]]
+            if not same[i] or label != other_label:
                 raise HeatproofError(
                     f'sample "{sample}" of {subject.title} is another image or has another label '
                     f"in {first.part.name} than in {source.part.name}; give samples ids of their "
@@ -245,8 +246,17 @@ def _check_images(subject: ModelView, group: _Group) -> None:
                 )
 
 
-def _by_sample(source: _Source, key: TensorKey) -> dict[str, Tensor]:
-    return dict(zip(source.notes.ids, source.tensors((key,)).get(key, ()), strict=False))
+def _positions(source: _Source) -> dict[str, int]:
+    return {sample: i for i, sample in enumerate(source.notes.ids)}
+
+
+def _same_logits(ours: Tensor, theirs: Tensor) -> list[bool]:  # (B, K) each
+    """Return whether logits differ by no more than rounding."""
+    if ours.shape != theirs.shape:
+        return [False] * len(ours)
+    apart = (ours - theirs).abs().amax(1)
+    same: list[bool] = (apart <= LOGIT_ROUNDING * ours.abs().amax(1).clamp(min=1)).tolist()
+    return same
 
 
 def _write(store: Store, group: _Group) -> TaskFacts:
@@ -258,26 +268,23 @@ def _write(store: Store, group: _Group) -> TaskFacts:
         name = f"{name[:8]}-merged-{content_hash(members + name, length=12)}"
     rows = _rows(group)
     kept = replace(_tensors(group), origins=_origins(store, group, rows))
-    store.commit(name, pa.Table.from_pylist(rows, ROW_SCHEMA), kept, _timings(group))
+    store.commit(name, rows, kept, _timings(group))
     return TaskFacts(
         name=name,
         model=first.task.model,
         view=first.task.view,
         protocols=list(dict.fromkeys(p for s in group.sources for p in s.task.protocols)),
-        records=list(dict.fromkeys(row["record"] for row in rows)),
+        records=rows["record"].unique().to_pylist(),
     )
 
 
-def _origins(store: Store, group: _Group, rows: Sequence[Row]) -> dict[str, list[str]]:
+def _origins(store: Store, group: _Group, rows: pa.Table) -> dict[str, list[str]]:
     """Return what computed each record of a group, and put it on record in the merged run."""
-    settings = ("protocol", "setting", "baseline", "method")
-    records = {tuple(row[column] for column in settings): row["record"] for row in rows}
+    records = {place: record for record, place in places_of(rows).items()}
     found: dict[str, set[str]] = {}
     for source in group.sources:
         origins = source.part.store.origins(source.task.name)
-        for place, record in {
-            (tuple(row[column] for column in settings), row["record"]) for row in source.rows
-        }:
+        for record, place in places_of(source.rows()).items():
             for digest in origins.get(record, ()):
                 origin = source.part.store.origin(digest)
                 if place in records and origin is not None:
@@ -285,41 +292,80 @@ def _origins(store: Store, group: _Group, rows: Sequence[Row]) -> dict[str, list
     return {record: sorted(digests) for record, digests in found.items()}
 
 
-def _rows(group: _Group) -> list[Row]:
-    """Return the rows of all sources; those that are there twice must be equal."""
-    chosen = set(group.samples)
-    rows: dict[tuple[str, ...], Row] = {}
-    origin: dict[tuple[str, ...], _Part] = {}
-    records: dict[tuple[str, ...], str] = {}  # one record per setting and method of the group
+def _rows(group: _Group) -> pa.Table:
+    """Return the rows of all sources; those that are there twice must be equal.
+
+    All rows of a place (setting and method) have the record of the first of them.
+    """
+    tables = []
     for source in group.sources:
-        for row in source.rows:
-            if row["sample"] not in chosen:
-                continue
-            of = tuple(row[c] for c in ("protocol", "setting", "baseline", "method"))
-            key = (*of, row["sample"])
-            if key not in rows:
-                record = records.setdefault(of, row["record"])
-                rows[key] = {**row, "record": record}
-                origin[key] = source.part
-            elif not _equal(rows[key], row):
-                raise HeatproofError(
-                    f"{row['method']} has two scores for sample {row['sample']} of {row['model']} "
-                    f"under {row['protocol']}({row['setting']}, baseline={row['baseline']}): "
-                    f"{_shown(rows[key])} in {origin[key].name} and {_shown(row)} in "
-                    f"{source.part.name}"
-                )
-    order = {record: i for i, record in enumerate(records.values())}
-    return sorted(rows.values(), key=lambda row: order[row["record"]])
+        table = source.rows()
+        chosen = pc.is_in(table["sample"], pa.array(group.samples, pa.string()))
+        tables.append(table.filter(chosen))
+    rows = pa.concat_tables(tables)
+    if not rows.num_rows:
+        return rows
+    places = _distinct([_codes(rows[name]) for name in PLACE])
+    keys = _distinct([places.number, _codes(rows["sample"])])
+    _check_equal(group, rows, keys.first[keys.number], [table.num_rows for table in tables])
+    first = places.first[places.number]
+    record = rows.schema.get_field_index("record")
+    rows = rows.set_column(record, rows.schema.field(record), rows["record"].take(first))
+    kept = np.sort(keys.first)
+    return rows.take(kept[np.argsort(first[kept], kind="stable")])
 
 
-def _equal(a: Row, b: Row) -> bool:
-    same = all(a[column] == b[column] for column in ("status", "target", "layer"))
-    return same and bool(
-        np.isclose(a["value"], b["value"], rtol=ROUNDING, atol=ROUNDING, equal_nan=True)
+class _Distinct(NamedTuple):
+    """Which rows of some columns are equal."""
+
+    number: np.ndarray  # (rows,) of the distinct values
+    first: np.ndarray  # (distinct values,) the first row of each
+
+
+def _distinct(codes: Sequence[np.ndarray]) -> _Distinct:  # (rows,) each
+    combined = np.zeros(len(codes[0]), np.int64)
+    for column in codes:
+        combined = combined * (column.max() + 1) + column
+        combined = np.unique(combined, return_inverse=True)[1]  # so that no product overflows
+    first = np.unique(combined, return_index=True)[1]
+    return _Distinct(combined, first)
+
+
+def _codes(column: pa.ChunkedArray) -> np.ndarray:  # (rows,)
+    """Return a number for each text of a column, the same for equal ones; 0 for none."""
+    encoded = column.combine_chunks().dictionary_encode()
+    codes: np.ndarray = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+    return codes.astype(np.int64) + 1
+
+
+def _check_equal(group: _Group, rows: pa.Table, first: np.ndarray, counts: Sequence[int]) -> None:
+    """Refuse rows that differ from the first ones of the same setting, method and sample.
+
+    Args:
+        group: The group.
+        rows: The rows of its sources, one after the other.
+        first: For every row the first one of the same setting, method and sample.
+        counts: Numbers of rows of the sources.
+    """
+    values = rows["value"].to_numpy()
+    same = np.isclose(values, values[first], rtol=ROUNDING, atol=ROUNDING, equal_nan=True)
+    for name in ("status", "target", "layer"):
+        codes = _codes(rows[name])
+        same &= codes == codes[first]
+    if same.all():
+        return
+    there = int(np.argmin(same))
+    sources = np.repeat(np.arange(len(counts)), counts)
+    one, other = (rows.slice(i, 1).to_pylist()[0] for i in (int(first[there]), there))
+    names = [group.sources[sources[i]].part.name for i in (first[there], there)]
+    raise HeatproofError(
+        f"{other['method']} has two scores for sample {other['sample']} of {other['model']} "
+        f"under {other['protocol']}({other['setting']}, baseline={other['baseline']}): "
+        f"{_shown(one)} in {names[0]} and {_shown(other)} in {names[1]}"
     )
 
 
-def _shown(row: Row) -> str:
+def _shown(row: Mapping[str, Any]) -> str:
     return f"{row['value']:.6g}" if row["status"] == "ok" else str(row["status"])
 
 
