@@ -300,7 +300,7 @@ def choose_death(rng: random.Random, kind: str, reference: Reference) -> Death:
     """Choose a process of a run and a moment."""
     victims = {
         "local": ["command"],
-        "dask": ["command", "worker", "worker", "scheduler"],
+        "dask": ["command", "worker", "scheduler"],
         "--workers 2": ["command", "child"],
     }
     victim = rng.choice(victims[kind])
