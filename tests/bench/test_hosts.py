@@ -21,8 +21,8 @@ import heatproof as hp
 
 pytest.importorskip("distributed")
 
-TOOLS = ("ip", "unshare", "nsenter", "mount", "hostname")
-SECONDS = 300  # after which everything ends by itself
+TOOLS = ("ip", "unshare", "nsenter", "setpriv", "mount", "hostname")
+SECONDS = 300  # that a command may take, and after which the namespaces end by themselves
 ADDRESSES = ("10.213.77.1", "10.213.77.2")  # within the namespaces only
 NET = """
 import socket
@@ -107,7 +107,7 @@ class Hosts:
         """Return a command that runs on a host, in its directory."""
         pid = str(self._holders[number].pid)
         spaces = ["--net", "--uts", "--mount", f"--wd={self.folders[number]}"]
-        return ["nsenter", "--target", pid, *spaces, "timeout", str(SECONDS), *command]
+        return ["nsenter", "--target", pid, *spaces, "setpriv", "--pdeathsig", "KILL", *command]
 
     def start(self, number: int, name: str, *command: str) -> Path:
         """Start a command on a host, and return its log."""
