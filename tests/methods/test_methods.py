@@ -61,6 +61,7 @@ IDS = [
     "hsic",
     "extremal",
     "iba",
+    "input-iba",
     "gradcam",
     "gradcam++",
     "sg-cam++",
