@@ -8,7 +8,7 @@ from torch import nn
 import heatproof as hp
 from heatproof.errors import NotApplicable
 from heatproof.methods import input_bottleneck
-from heatproof.methods.bottleneck import Noise, information
+from heatproof.methods.bottleneck import FeatureNoise, information
 from heatproof.methods.input_bottleneck import MaskFit, critic_slope, critic_weights
 from heatproof.tensor.noise import Rng
 
@@ -102,10 +102,10 @@ def fit(net):
     image = drawn(3, 16, 16, seed=1)
     features = net.activation(image[None], "middle")[0]
     mean = features.mean((1, 2), keepdim=True).expand_as(features)
-    noise = Noise(mean, torch.full_like(features, 0.5), torch.ones_like(features))
+    noise = FeatureNoise(mean, torch.full_like(features, 0.5), torch.ones_like(features))
     keep = drawn(*features.shape, seed=2).sigmoid()
     channels = torch.ones(1, 3, 1, 1)
-    image_noise = Noise(0.1 * channels, 0.9 * channels, channels)
+    image_noise = FeatureNoise(0.1 * channels, 0.9 * channels, channels)
     start = drawn(16, 16, seed=3).abs()
     return MaskFit(net, image, start, image_noise, (features, keep, noise), Rng(0, ["a"]))
 

@@ -96,7 +96,7 @@ def iba(
             f"iba smooths features with a kernel of {len(KERNEL)}, too wide for the {x.shape[2]}×"
             f"{x.shape[3]} of {model.start_layer}; name an earlier layer"
         )
-    noise = Noise.of(prepared, x)
+    noise = FeatureNoise.of(prepared, x)
     settings = Settings(beta, steps, copies, lr)
     found = optimised(model, x, target, rng, noise, settings, "iba", checkpoint)
     if notes is not None:
@@ -104,7 +104,7 @@ def iba(
     return found.capacity.sum(1) / log(2)
 
 
-class Noise(NamedTuple):
+class FeatureNoise(NamedTuple):
     """What replaces a feature: Gaussian noise of its mean and standard deviation."""
 
     mean: Tensor  # each broadcasts with (B, C, h, w)
@@ -112,7 +112,7 @@ class Noise(NamedTuple):
     active: Tensor  # 0 for features that are left out
 
     @classmethod
-    def of(cls, statistics: Mapping[str, Tensor], like: Tensor) -> Noise:
+    def of(cls, statistics: Mapping[str, Tensor], like: Tensor) -> FeatureNoise:
         """Return the noise that has the statistics of reference images."""
         mean, std, active = (statistics[name].to(like) for name in ("mean", "std", "active"))
         return cls(mean, std.clamp(min=SMALLEST), active)
@@ -140,7 +140,7 @@ def optimised(
     x: Tensor,
     target: Tensor,
     rng: Rng,
-    noise: Noise,
+    noise: FeatureNoise,
     settings: Settings,
     name: str,
     checkpoint: Checkpoint | None = None,

@@ -30,7 +30,7 @@ from heatproof.errors import NotApplicable
 from heatproof.methods.base import method
 from heatproof.methods.bottleneck import (
     Count,
-    Noise,
+    FeatureNoise,
     Settings,
     note_unconverged,
     optimised,
@@ -135,7 +135,7 @@ def input_iba(
     """
     tail = model.tail(LAYER)
     features = model.activation(x, LAYER)
-    noise = Noise.of(prepared, features)
+    noise = FeatureNoise.of(prepared, features)
     settings = Settings(beta, FEATURE_STEPS, copies, lr)
     name = "input-iba features"
     found = optimised(tail, features, target, rng, noise, settings, name, checkpoint)
@@ -165,9 +165,9 @@ def input_iba(
     return found.keep.mean(1)
 
 
-def _image_noise(prepared: Mapping[str, Tensor], x: Tensor) -> Noise:
+def _image_noise(prepared: Mapping[str, Tensor], x: Tensor) -> FeatureNoise:
     mean, std = (prepared[f"image {name}"].to(x).view(1, -1, 1, 1) for name in ("mean", "std"))
-    return Noise(mean, std.clamp(min=torch.finfo(x.dtype).tiny), torch.ones_like(mean))
+    return FeatureNoise(mean, std.clamp(min=torch.finfo(x.dtype).tiny), torch.ones_like(mean))
 
 
 def fitted_masks(
@@ -216,8 +216,8 @@ class MaskFit:
         model: Model,
         image: Tensor,
         start: Tensor,
-        image_noise: Noise,
-        passing: tuple[Tensor, Tensor, Noise],
+        image_noise: FeatureNoise,
+        passing: tuple[Tensor, Tensor, FeatureNoise],
         rng: Rng,
     ):
         """Begin a fit.
