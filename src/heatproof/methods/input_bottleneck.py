@@ -9,10 +9,13 @@ layer found is the prior of one at the image:
    apart, and the mask, the mean and the deviation of the noise are the generator.
 3. A bottleneck at the image is optimised, in which information counts beyond what that mask keeps.
 
-The map is the mask of the third step. The learning rates, the numbers of steps, copies and images
-are those of the configuration of the authors for ImageNet. Unlike there, the critic sees fresh
-samples of the bottleneck's features, standardized, with the noise of the features themselves; it is
-a smaller network; and the noise at the image has the statistics of reference images.
+The map is the mask of the third step, averaged over the channels. Learning rates, the weight of the
+information, copies, images and steps are those of the authors' configuration for a VGG-16 on
+ImageNet. Unlike there, the generator takes a step after every fifth of the 140 steps of the critic,
+28 in all instead of 40; the features in the first bottleneck pass by its mask, as in the paper,
+where the code takes their information; the critic sees fresh samples of them, standardized, with
+the noise of the features themselves, and is a smaller network; the noise at the image has the
+statistics of reference images; and the map is as smooth as the mask that was optimised.
 """
 
 from __future__ import annotations
