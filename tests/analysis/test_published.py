@@ -15,6 +15,7 @@ from heatproof.analysis.published import (
     published_table,
     published_tables,
 )
+from heatproof.bench.spec import load_spec, parse_protocols
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression, parse_methods
 from heatproof.report.run_data import Run
@@ -46,7 +47,7 @@ def entry(value, method="gradcam", model="paperbirds/resnet", protocol="sds", qu
 
 
 def compared(run, *entries):
-    return compare_published(run.store, PublishedTable("a/table1", "", "", entries))
+    return compare_published(run.store, PublishedTable("a/table1", "", "", "a/b", entries))
 
 
 @pytest.mark.parametrize("table", published_tables().values(), ids=lambda table: table.name)
@@ -129,8 +130,14 @@ def test_the_half_scale_of_funnybirds(run):
 
 
 def test_a_run_without_any_published_number_is_refused(run):
-    with pytest.raises(HeatproofError, match="has no number of li2024/fig1"):
+    with pytest.raises(HeatproofError, match="has no number of li2024/fig1: it has no attr-mass"):
         compare_published(run.store, published_table("li2024/fig1"))
+    with pytest.raises(HeatproofError, match=r"no idsds; .*heatproof run hesse2024/imagenet/idsds"):
+        compare_published(run.store, published_table("hesse2024/table4"))
+    with pytest.raises(HeatproofError, match="accuracy is compared on the paper's own networks"):
+        compared(
+            run, replace(entry(0.5, model="torchvision:resnet50", quantity="accuracy"), method="")
+        )
     with pytest.raises(HeatproofError, match="did you mean hesse2024/table"):
         published_table("hesse2024/tabel4")
 
@@ -201,3 +208,81 @@ def test_a_number_without_an_interval_is_reproduced_by_its_digits_alone(run):
         ).lines
     assert same.verdict == "reproduced"
     assert other.verdict == "not comparable" and "no interval" in other.reason
+
+
+BASELINES = ["zero", "uniform", "blur", "black"]
+
+
+@pytest.fixture(scope="module")
+def stability(tmp_path_factory):
+    curves = {"score": "sigmoid", "steps": 5, "baseline": BASELINES}
+    spec = {
+        "models": ["paperbirds/resnet"],
+        "data": {"name": "paperbirds", "split": "test", "limit": 8},
+        "methods": ["ixg|abs", "saliency(reduce=max_abs)", "gradcam", "gradcam++", "random"],
+        "protocols": [{"name": "deletion", **curves}, {"name": "insertion", **curves}],
+    }
+    return hp.run(spec, tmp_path_factory.mktemp("stability") / "run")
+
+
+def test_agreement_over_baselines_is_the_mean_correlation_of_the_rankings(stability):
+    """On another network of the same kind it is shown without a verdict; controls do not count."""
+    table = published_table("published:picard2024/stability")
+    comparison = compare_published(stability.store, table)
+    found = {line.entry.row: line for line in comparison.lines}
+    assert list(found) == ["ResNet50V2, deletion", "ResNet50V2, insertion"]
+    for row, line in found.items():
+        means = stability.summary().query(f"protocol == '{row.split()[1]}' and method != 'random'")
+        scores = means.pivot(index="method", columns="baseline", values="mean")
+        pairs = scipy.stats.spearmanr(scores).statistic[np.triu_indices(len(BASELINES), 1)]
+        assert line.found.value == pytest.approx(pairs.mean())
+        assert line.found.low <= line.found.value <= line.found.high
+        assert line.verdict == "not comparable"
+        assert "the model is paperbirds/resnet, not timm:resnetv2_50" in line.reason
+        assert "there are 4 baselines, not the 11 of the paper" in line.reason
+        assert "the methods are not those of the paper" in line.reason
+    reasons = {"it has no srg": 2, "it has no model like timm:vit_base_patch16_224": 2}
+    assert comparison.missing == reasons
+    shown = [c.table.name for c in all_comparisons(*_read(stability))]
+    assert "picard2024/stability" in shown
+
+
+def _read(run):
+    read = Run(run.store)
+    return run.store, read.rows, read.standings
+
+
+def test_agreement_needs_enough_methods_and_baselines(run):
+    two = entry(0.9, protocol="sds", quantity="agreement over baselines")
+    with pytest.raises(HeatproofError, match="4 methods with scores under 4 baselines"):
+        compared(run, replace(two, method=""))
+
+
+def test_kernels_for_maps_of_another_size_are_found_by_their_pixels(tmp_path):
+    """Grids of four images of 64 px: K = 33 of 448 px is K = 9 of 128 px."""
+    spec = {
+        "models": ["paperbirds/vgg"],
+        "data": {"name": "paperbirds", "split": "test", "limit": 24},
+        "methods": ["ixg|smooth(9)", "gradcam@final"],
+        "protocols": [{"name": "gridpg", "grids": 2}],
+    }
+    run = hp.run(spec, tmp_path / "run")
+    (line,) = compare_published(run.store, published_table("rao2024/table2")).lines
+    assert line.entry.row == "VGG19, K = 33"
+    scores = run.scores.pivot(index="sample", columns="method", values="value")
+    expected = scipy.stats.spearmanr(scores["ixg|smooth(9)"], scores["gradcam@final"]).statistic
+    assert line.found.value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("table", published_tables().values(), ids=lambda table: table.name)
+def test_the_study_of_a_table_has_its_protocols_and_methods(table):
+    """What `heatproof compare` recommends has every number: protocols, methods and models."""
+    spec = load_spec(table.study)
+    protocols = {p.canonical for p in spec.parsed_protocols()}
+    methods = {e.canonical for e in spec.expressions()}
+    for line in table.entries:
+        (wanted,) = parse_protocols([line.protocol])
+        assert wanted.canonical in protocols, line
+        if line.method:
+            text = line.method.replace(", of=448", "")
+            assert Expression.parse(text).canonical in methods, line

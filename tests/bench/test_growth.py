@@ -148,17 +148,23 @@ def own_map(model, x, target, *, rng):
     return x[:, 0] * len(x)
 
 
-@pytest.mark.parametrize("commit_seconds", [0.0, 60.0])
+SLOW = [
+    "extremal(steps=9, areas=[0.1, 0.3])",
+    "iba(steps=5, copies=3)",
+    hp.named("mine", own_map, images_per_call=2),
+]
+IN_TURNS = ["input-iba(steps=3, copies=2, turns=2)"]  # of 48 passes
+
+
+@pytest.mark.parametrize(
+    ("methods", "most_calls", "commit_seconds"),
+    [(SLOW, 8, 0.0), (SLOW, 8, 60.0), (IN_TURNS, 60, 0.0)],
+)
 def test_slow_methods_are_continued_where_they_were_interrupted(
-    tmp_path, monkeypatch, commit_seconds
+    tmp_path, monkeypatch, methods, most_calls, commit_seconds
 ):
     """Optimisations continue from their state, and a user's method from its last call."""
     reference = hp.TensorData(1 - IMAGES, LABELS)
-    methods = [
-        "extremal(steps=9, areas=[0.1, 0.3])",
-        "iba(steps=5, copies=3)",
-        hp.named("mine", own_map, images_per_call=2),
-    ]
 
     def run(out, model):
         return evaluate(out, methods, ["sds(patches=4)"], [model], reference=reference)
@@ -175,7 +181,7 @@ def test_slow_methods_are_continued_where_they_were_interrupted(
         def interrupted(*args, **kwargs):
             nonlocal calls
             calls += 1
-            if calls > 8:  # fewer than one optimisation takes
+            if calls > most_calls:  # fewer than one optimisation takes
                 raise Stop
             return original(*args, **kwargs)
 

@@ -10,6 +10,7 @@ import heatproof as hp
 from heatproof.data.grids import (
     Grids,
     GridSample,
+    assumed_confidence,
     confident_images,
     count_reused,
     draw_grids,
@@ -281,6 +282,14 @@ def test_too_few_images_are_reported_with_a_sufficient_threshold(bright):
         match="Even confidence=0 gives 47 images in 4 classes, and 11 grids. Use more data",
     ):
         made(model, data, count=100)
+
+
+def test_a_plan_that_has_not_measured_confidences_does_not_claim_any(bright):
+    model, data = bright
+    few = hp.TensorData(data.images[:3], data.labels[:3])
+    message = r"has 3 images in \d class(es)?: not enough for a grid of 2×2. Use more data"
+    with assumed_confidence(), pytest.raises(HeatproofError, match=message):
+        made(model, few)
 
 
 def test_an_empty_pool_is_reported(bright):

@@ -12,7 +12,7 @@ from heatproof.errors import NotApplicable
 from heatproof.methods.base import METHODS
 
 FAMILIES = ("gradient", "cam", "perturbation", "attention", "relevance")
-CHEAP = {"masks": 8, "steps": 2, "n": 2, "designs": 2, "copies": 2}
+CHEAP = {"masks": 8, "steps": 2, "n": 2, "designs": 2, "copies": 2, "turns": 1}
 COARSE = ("kernelshap", "lime", "hsic", "sobol")  # over 2×2 cells
 
 

@@ -16,7 +16,7 @@ from heatproof.methods import METHODS, Expression
 from heatproof.methods.explain import MapError
 
 SIZE = 37  # no stride divides it
-FEW = {"steps": 2, "masks": 130, "designs": 2, "n": 2, "copies": 2}
+FEW = {"steps": 2, "masks": 130, "designs": 2, "n": 2, "copies": 2, "turns": 1}
 FOR_OTHER_NETWORKS = ("bcos", "bagnet", "rollout", "chefer", "vit-gradcam")
 OURS = [e.id for e in METHODS if e.source is None]
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.errors import HeatproofError
-from heatproof.methods.bottleneck import _bits, _slope, statistics
+from heatproof.methods.bottleneck import _slope, information, statistics
 from heatproof.tensor.noise import Rng
 
 
@@ -38,7 +38,7 @@ def test_bits_are_the_divergence_between_two_normal_distributions():
         torch.distributions.Normal(keep * z, 1 - keep),
         torch.distributions.Normal(torch.zeros(50), torch.ones(50)),
     )
-    torch.testing.assert_close(_bits(z, keep), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(information(z, keep), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_slope_is_the_gradient_of_the_loss(model, birds):

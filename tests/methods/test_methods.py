@@ -16,6 +16,7 @@ FEW = {
     "steps": 3,
     "masks": 130,
     "designs": 4,
+    "turns": 1,
     "n": 2,
 }  # few evaluations: the tests check that a method runs
 
@@ -61,6 +62,7 @@ IDS = [
     "hsic",
     "extremal",
     "iba",
+    "input-iba",
     "gradcam",
     "gradcam++",
     "sg-cam++",

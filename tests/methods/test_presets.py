@@ -43,6 +43,7 @@ SETTINGS = [
     ("li2024", "ig-var(", LI_NOISE | {"kind": "var"}, "App. G.4"),
     ("li2024", "deepshap(", {"compat": "captum"} | NOT_SIGNED, "code: Captum's DeepLiftShap"),
     ("li2024", "iba", {"beta": 10, "steps": 10, "copies": 10, "lr": 1}, "defaults of its authors"),
+    ("li2024", "input-iba", {"beta": 20, "steps": 60, "copies": 10}, "its authors' configuration"),
     ("li2024", "extremal", {"steps": 800, "areas": (0.1,)}, "defaults of TorchRay"),
     ("picard2024", "saliency(", {"reduce": "max_abs"}, "Xplique's default reducer"),
     ("picard2024", "ixg|abs", NOT_SIGNED, "notebooks: absolute values are ranked"),
@@ -91,7 +92,7 @@ def test_the_groups_have_the_methods_of_their_papers():
     assert {g: len(of_group) for g, of_group in labels.items()} == {
         "hesse2024": 23,  # Table 2
         "rao2024": 12,  # Sec. 4
-        "li2024": 8,  # Figs 8, 9
+        "li2024": 9,  # Figs 8, 9, and the authors' configuration
     }
     assert {"ixg", "ig-u|abs", "layercam", "bagnet"} <= set(labels["hesse2024"])
 

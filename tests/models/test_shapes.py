@@ -114,6 +114,7 @@ CHEAP = {
     "extremal": "extremal(steps=2)",
     "ig": "ig(steps=4)",
     "iba": "iba(steps=1, copies=1)",
+    "input-iba": "input-iba(steps=1, copies=1, turns=1)",
 }
 
 

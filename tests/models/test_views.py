@@ -23,6 +23,8 @@ FEW = {
     "designs": 2,
     "n": 2,
     "cells": 3,
+    "copies": 2,
+    "turns": 1,
 }  # few evaluations: the test checks that a method runs
 VIEWS = {
     "gridpg": lambda model, grid, cell: views.gridpg(model, grid),

@@ -9,12 +9,16 @@ are named.
 
 A number without an interval, such as a distance of curves, is reproduced if it has the published
 digits, and otherwise not comparable.
+
+A statistic over methods, such as the agreement of rankings under several baselines or a distance of
+curves, is compared on any network of the same kind; an accuracy only on the network itself.
 """
 
 from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -49,6 +53,7 @@ from heatproof.bench.studies import PUBLISHED, STUDIES
 from heatproof.errors import HeatproofError, unknown
 from heatproof.methods import Expression, parse_methods
 from heatproof.protocols import Protocol
+from heatproof.tensor.filters import scaled_odd
 
 PREFIX = "published:"
 REPRODUCED = "reproduced"
@@ -57,7 +62,9 @@ NOT_COMPARABLE = "not comparable"
 CORRELATION = "correlation with "
 AGREEMENT = "agreement over baselines"
 LEAST_DISTANCE = "least distance"
-FEWEST_FOR_RANKS = 4  # methods
+OVER_METHODS = (AGREEMENT, LEAST_DISTANCE)  # statistics that a network of the same kind has too
+FEWEST_FOR_RANKS = 4  # methods, and baselines
+KERNEL = re.compile(r"smooth\((\d+), of=(\d+)\)")  # of maps of another size
 FAMILIES = re.compile("bcos|bagnet|resnext|resnet|vgg|vit|googlenet")  # in names of models
 
 
@@ -83,12 +90,14 @@ class PublishedTable:
         name: Such as ``hesse2024/table6``.
         title: What it shows.
         data: What it was measured on.
+        study: The study that has its numbers.
         entries: Its numbers.
     """
 
     name: str
     title: str
     data: str
+    study: str
     entries: tuple[Entry, ...]
 
 
@@ -125,11 +134,13 @@ class Comparison:
         lines: The numbers that the run has too.
         correlations: By model and protocol, the rank correlation of the run's methods with the
             published ones, and the number of methods.
+        missing: Why the run lacks the other numbers, and how many for each reason.
     """
 
     table: PublishedTable
     lines: list[Line]
     correlations: dict[tuple[str, str], tuple[Estimate, int]]
+    missing: dict[str, int]
 
 
 @cache
@@ -176,11 +187,10 @@ def compare_published(store: Store, table: PublishedTable) -> Comparison:
         HeatproofError: If the run has none of its numbers.
     """
     found = _Run(store).compare(table)
-    if found is None:
-        protocols = ", ".join(dict.fromkeys(entry.protocol for entry in table.entries))
+    if not found.lines:
         raise HeatproofError(
-            f"{store.root} has no number of {table.name}, which is about {protocols} with the "
-            "methods of the paper; docs/figures.md lists the studies that have them"
+            f"{store.root} has no number of {table.name}: {'; '.join(found.missing)}; "
+            f"heatproof run {table.study} has them"
         )
     return found
 
@@ -191,7 +201,8 @@ def all_comparisons(
     """Set a run beside every published table that it has numbers of.
 
     A single method under a protocol of another paper says nothing about its table: where the models
-    are not the paper's, a table needs enough methods for a rank correlation.
+    are not the paper's, a table needs enough methods for a rank correlation, or a statistic over
+    methods.
 
     Args:
         store: The run.
@@ -204,9 +215,13 @@ def all_comparisons(
     return [
         comparison
         for comparison in found
-        if comparison is not None
-        and (comparison.correlations or any(not line.reason for line in comparison.lines))
+        if comparison.correlations
+        or any(not line.reason or line.entry.quantity in OVER_METHODS for line in comparison.lines)
     ]
+
+
+class _Missing(Exception):
+    """Why a run does not have a published number."""
 
 
 class _Run:
@@ -218,10 +233,16 @@ class _Run:
         self.rows = store.rows() if rows is None else rows
         self.models = list(dict.fromkeys(task.model for task in self.plan.tasks))
 
-    def compare(self, table: PublishedTable) -> Comparison | None:
-        """Set the run beside a published table; None if it has none of its numbers."""
-        lines = [line for entry in table.entries if (line := self.line(entry)) is not None]
-        return Comparison(table, lines, self._correlations(lines)) if lines else None
+    def compare(self, table: PublishedTable) -> Comparison:
+        """Set the run beside a published table, of which it may have no number."""
+        lines: list[Line] = []
+        missing: Counter[str] = Counter()
+        for entry in table.entries:
+            try:
+                lines.append(self.line(entry))
+            except _Missing as reason:
+                missing[str(reason)] += 1
+        return Comparison(table, lines, self._correlations(lines), dict(missing))
 
     @cached_property
     def standings(self) -> dict[str, Standings]:
@@ -235,25 +256,27 @@ class _Run:
     def controls(self) -> list[str]:
         return [m for m, facts in self.plan.methods.items() if facts.family == CONTROL]
 
-    def line(self, entry: Entry) -> Line | None:
-        """Return a published number beside the run's; None if the run has no such number."""
-        model = self._model(entry.model)
+    def line(self, entry: Entry) -> Line:
+        """Return a published number beside the run's; raises _Missing if it has no such number."""
         (wanted,) = parse_protocols([entry.protocol])
         candidates = [p for p in self.plan.protocols if p.id == wanted.id]
-        if model is None or not candidates:
-            return None
-        of_the_model = not entry.method and entry.quantity != LEAST_DISTANCE
+        if not candidates:
+            raise _Missing(f"it has no {wanted.id}")
+        model = self._model(entry.model)
+        if model is None:
+            raise _Missing(f"it has no model like {entry.model}")
+        of_the_model = not entry.method and entry.quantity not in OVER_METHODS
         if of_the_model and model != entry.model:
-            return None
+            raise _Missing("an accuracy is compared on the paper's own networks alone")
         exact = [p for p in candidates if p.canonical == wanted.canonical]
         protocol = (exact or [_closest(candidates, wanted)])[0]
-        method = self._method(entry.method) if entry.method else ""
+        method = self._method(entry.method, model) if entry.method else ""
         if method is None:
-            return None
+            raise _Missing("it has other methods, or methods with other settings")
         quantities = (f for name, f in QUANTITIES.items() if entry.quantity.startswith(name))
         found = next(quantities)(self, model, protocol, method, entry)
         if found is None:
-            return None
+            raise _Missing(_needs(entry))
         reasons = []
         if model != entry.model:
             reasons.append(f"the model is {model}, not {entry.model}")
@@ -306,11 +329,24 @@ class _Run:
         alike = [m for m in self.models if _family(m) == family]
         return alike[0] if alike else None
 
-    def _method(self, text: str) -> str | None:
-        """Return the label of a method with exactly these settings."""
-        wanted = Expression.parse(text).canonical
-        labels = (m for m, facts in self.plan.methods.items() if facts.canonical == wanted)
+    def _method(self, text: str, model: str) -> str | None:
+        """Return the label of a method with exactly these settings.
+
+        A kernel for maps of another size is also found by its size in pixels of the model's maps.
+        """
+        wanted = {Expression.parse(text).canonical}
+        kernel = KERNEL.search(text)
+        if kernel:
+            size, of = map(int, kernel.groups())
+            scaled = scaled_odd(size, self._grid_height(model) / of)
+            wanted.add(Expression.parse(text.replace(kernel[0], f"smooth({scaled})")).canonical)
+        labels = (m for m, facts in self.plan.methods.items() if facts.canonical in wanted)
         return next(labels, None)
+
+    def _grid_height(self, model: str) -> int:
+        """Return the height in pixels of what a model is shown, a grid if there is one."""
+        facts = self.store.provenance().models
+        return max(f.height_and_width[0] for f in facts if f.model == model)
 
     def score(self, model: str, key: Key, method: str) -> Estimate | None:
         """Return the mean score of a method."""
@@ -347,7 +383,9 @@ class _Run:
         key = _closest([p for p in self.plan.protocols if p.id == wanted.id], wanted).key
         standing = self.standings[model]
         setting = standing.settings.index(key)
-        columns = [standing.methods.index(self._method(line.entry.method) or "") for line in lines]
+        columns = [
+            standing.methods.index(self._method(line.entry.method, model) or "") for line in lines
+        ]
         drawn = standing.drawn_means[setting][:, columns]
         published = np.array([line.entry.value for line in lines])
         return rank_correlation(
@@ -356,6 +394,18 @@ class _Run:
             drawn,
             np.broadcast_to(published, drawn.shape),
         )
+
+
+def _needs(entry: Entry) -> str:
+    """Return what a run needs for the quantity of an entry."""
+    if entry.quantity == AGREEMENT:
+        return f"it needs {FEWEST_FOR_RANKS} methods with scores under {FEWEST_FOR_RANKS} baselines"
+    if entry.quantity == LEAST_DISTANCE:
+        return "it needs maps as they are, with attribution removed and introduced"
+    if entry.quantity.startswith(CORRELATION):
+        other = entry.quantity.removeprefix(CORRELATION)
+        return f"it needs {other} and {FEWEST_FOR_RANKS} maps of each method"
+    return f"it has no {entry.quantity} for {entry.method or entry.model}"
 
 
 def _family(model: str) -> str:
@@ -392,7 +442,7 @@ def _correlation_with(
     run: _Run, model: str, protocol: ProtocolFacts, method: str, entry: Entry
 ) -> Estimate | None:
     """Return the rank correlation of a method's scores with another's, over the samples."""
-    other = run._method(entry.quantity.removeprefix(CORRELATION))
+    other = run._method(entry.quantity.removeprefix(CORRELATION), model)
     table = run.scores(model, protocol.key)
     if other not in table or method not in table:
         return None
@@ -426,9 +476,13 @@ def _agreement_over_baselines(
     if standing is None:
         return None
     chosen = [s for s, key in enumerate(standing.settings) if key[:2] == protocol.key[:2]]
+    if len(chosen) < FEWEST_FOR_RANKS:
+        return None
     rankings = [(standing.methods, standing.ranks[s], standing.drawn_ranks[s]) for s in chosen]
     agreed = agreement(rankings, run.controls)
-    return None if agreed is None else agreed.mean
+    if agreed is None or len(agreed.methods) < FEWEST_FOR_RANKS:
+        return None
+    return agreed.mean
 
 
 def _accuracy(

@@ -290,9 +290,10 @@ def print_comparison(comparison: Comparison, store: Store) -> None:
         )
     for reason in dict.fromkeys(line.reason for line in comparison.lines if line.reason):
         print_plain(f"not comparable: {reason}")
-    missing = len(table.entries) - len(comparison.lines)
-    if missing:
-        print_plain(f"{missing} of the {len(table.entries)} published numbers are not in the run")
+    for reason, count in comparison.missing.items():
+        print_plain(
+            f"{count} of the {len(table.entries)} published numbers are not in the run: {reason}"
+        )
 
 
 def print_run_comparison(comparison: RunComparison) -> None:

@@ -367,6 +367,8 @@ def _describe_shortage(
         f"{subject} {_describe_pool(pool)} of {models[0][1].name} their label with a softmax of "
         f"at least {confidence:g}"
     )
+    if set(names) <= set(_assuming.get() or ()):  # no confidence is known yet
+        text = f"{models[0][1].name} has {_describe_pool(pool)}"
     return f"{text}, and a grid needs two of one class" if repeated else text
 
 
@@ -375,6 +377,8 @@ def _suggest_confidence(
 ) -> str:
     """Return what a lower threshold would give."""
     more_data = "Use more data, or ask for fewer or smaller grids"
+    if _assuming.get():
+        return more_data
     for lower in (c for c in SUGGESTED_CONFIDENCES if c < confidence):
         pool = confident_images(models, lower)
         grids = len(draw_grids(pool, side, repeated, count, seed))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import log
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 from pydantic import Field
@@ -21,6 +21,7 @@ from heatproof.models.model import Model
 from heatproof.tensor.filters import gaussian, separable
 from heatproof.tensor.noise import Rng
 
+KERNEL = gaussian(5, 1.0)  # which smooths masks
 SMALLEST = 0.01  # standard deviation
 LATE_FALL = 0.02  # of the objective in its last tenth, relative to its whole fall, once converged
 ACTIVE = 0.01  # the fraction of reference images in which a feature must be non-zero to count
@@ -90,57 +91,127 @@ def iba(
         copies: Noisy copies per step.
         lr: The learning rate.
     """
-    kernel = gaussian(5, 1.0)
-    if min(x.shape[2:]) <= len(kernel) // 2:
+    if min(x.shape[2:]) <= len(KERNEL) // 2:
         raise NotApplicable(
-            f"iba smooths features with a kernel of {len(kernel)}, too wide for the {x.shape[2]}×"
+            f"iba smooths features with a kernel of {len(KERNEL)}, too wide for the {x.shape[2]}×"
             f"{x.shape[3]} of {model.start_layer}; name an earlier layer"
         )
-    mean = prepared["mean"].to(x)
-    active = prepared["active"].to(x)
-    std = prepared["std"].to(x).clamp(min=SMALLEST)
+    noise = FeatureNoise.of(prepared, x)
+    settings = Settings(beta, steps, copies, lr)
+    found = optimised(model, x, target, rng, noise, settings, "iba", checkpoint)
+    if notes is not None:
+        note_unconverged(notes, found.objectives)
+    return found.capacity.sum(1) / log(2)
+
+
+class FeatureNoise(NamedTuple):
+    """What replaces a feature: Gaussian noise of its mean and standard deviation."""
+
+    mean: Tensor  # each broadcasts with (B, C, h, w)
+    std: Tensor
+    active: Tensor  # 0 for features that are left out
+
+    @classmethod
+    def of(cls, statistics: Mapping[str, Tensor], like: Tensor) -> FeatureNoise:
+        """Return the noise that has the statistics of reference images."""
+        mean, std, active = (statistics[name].to(like) for name in ("mean", "std", "active"))
+        return cls(mean, std.clamp(min=SMALLEST), active)
+
+
+class Settings(NamedTuple):
+    """How a bottleneck is optimised."""
+
+    beta: float
+    steps: int
+    copies: int
+    lr: float
+
+
+class Bottleneck(NamedTuple):
+    """An optimised bottleneck."""
+
+    keep: Tensor  # (B, C, h, w): how much of each feature passes, in [0, 1]
+    capacity: Tensor  # (B, C, h, w), in nats, before the last step
+    objectives: Tensor  # (steps, B)
+
+
+def optimised(
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    rng: Rng,
+    noise: FeatureNoise,
+    settings: Settings,
+    name: str,
+    checkpoint: Checkpoint | None = None,
+    prior: Tensor | float = 0.0,
+) -> Bottleneck:
+    """Find how much of every feature must pass for the prediction to stay.
+
+    Args:
+        model: The model from the features on.
+        x: The features, ``(B, C, h, w)``.
+        target: Class indices of shape ``(B,)``.
+        rng: The samples' noise.
+        noise: What replaces features.
+        settings: How to optimise.
+        name: What the noise is drawn for, and under which the state is kept.
+        checkpoint: Keeps the state of the optimisation.
+        prior: How much of each feature is expected to pass; information is counted beyond it.
+    """
+    beta, steps, copies, lr = settings
     alpha = torch.full_like(x, 5.0).requires_grad_()
     optimiser = torch.optim.Adam([alpha], lr=lr)
     capacity = torch.zeros_like(x)
     objectives: list[Tensor] = []
     if checkpoint is not None:
-        objectives += _restored(checkpoint, alpha, optimiser)
+        objectives += _restored(checkpoint, name, alpha, optimiser)
     for step in range(len(objectives), steps):
         with torch.enable_grad():
-            keep = separable(alpha.sigmoid(), kernel, "reflect")
-            capacity = _bits((x - mean) / std, keep) * active
+            keep = smoothed(alpha)
+            capacity = information((x - noise.mean) / noise.std, keep, prior) * noise.active
             cost = beta * capacity.flatten(1).mean(1)
-        drawn = rng.normal(f"iba {step}", (copies, *x.shape[1:])).to(x)  # (B, copies, C, h, w)
-        noise = mean + std * drawn
-        slope, entropy = _slope(model, x, target, keep.detach(), noise, active)
+        drawn = rng.normal(f"{name} {step}", (copies, *x.shape[1:])).to(x)  # (B, copies, C, …)
+        slope, entropy = _slope(
+            model, x, target, keep.detach(), noise.mean + noise.std * drawn, noise.active
+        )
         objectives.append(cost.detach() + entropy)
         optimiser.zero_grad()
         torch.autograd.backward([cost.sum(), keep], [torch.ones_like(cost[0]), slope])
         optimiser.step()
         if checkpoint is not None and step < steps - 1:
-            _save(checkpoint, alpha, optimiser, objectives)
-    if notes is not None:
-        note_unconverged(notes, torch.stack(objectives))
-    return capacity.detach().sum(1) / log(2)
+            _save(checkpoint, name, alpha, optimiser, objectives)
+    return Bottleneck(smoothed(alpha.detach()), capacity.detach(), torch.stack(objectives))
+
+
+def smoothed(alpha: Tensor) -> Tensor:
+    """Return how much passes, in [0, 1] and smooth over positions, from free parameters."""
+    return separable(alpha.sigmoid(), KERNEL, "reflect")
 
 
 def _save(
-    checkpoint: Checkpoint, alpha: Tensor, optimiser: torch.optim.Adam, objectives: list[Tensor]
+    checkpoint: Checkpoint,
+    name: str,
+    alpha: Tensor,
+    optimiser: torch.optim.Adam,
+    objectives: list[Tensor],
 ) -> None:
     """Save copies of what the next step needs; Adam changes its tensors in place."""
     of_adam = {name: values.clone() for name, values in optimiser.state[alpha].items()}
     state = {"alpha": alpha.detach().clone(), "objectives": torch.stack(objectives)}
-    checkpoint.save("bottleneck", state | of_adam)
+    checkpoint.save(name, state | of_adam)
 
 
-def _restored(checkpoint: Checkpoint, alpha: Tensor, optimiser: torch.optim.Adam) -> list[Tensor]:
+def _restored(
+    checkpoint: Checkpoint, name: str, alpha: Tensor, optimiser: torch.optim.Adam
+) -> list[Tensor]:
     """Continue from what was saved: return the objectives of the steps that are done."""
-    saved = checkpoint.load("bottleneck")
+    saved = checkpoint.load(name)
     if saved is None:
         return []
-    of_adam = {name: saved[name].clone() for name in saved if name not in ("alpha", "objectives")}
-    for name, values in of_adam.items():
-        optimiser.state[alpha][name] = values if name == "step" else values.to(alpha)
+    of_adam = {key: saved[key].clone() for key in saved if key not in ("alpha", "objectives")}
+    for key, values in of_adam.items():
+        optimiser.state[alpha][key] = values if key == "step" else values.to(alpha)
     with torch.no_grad():
         alpha.copy_(saved["alpha"])
     return list(saved["objectives"].to(alpha))
@@ -168,10 +239,22 @@ def note_unconverged(notes: MapNotes, objectives: Tensor) -> None:
             )
 
 
-def _bits(z: Tensor, keep: Tensor) -> Tensor:
-    """Compute the KL divergence from pure noise, in nats; z is the standardized feature."""
-    left = (1 - keep) ** 2
-    return 0.5 * ((keep * z) ** 2 + left - left.clamp(min=1e-12).log() - 1)
+def information(z: Tensor, keep: Tensor, prior: Tensor | float = 0.0) -> Tensor:
+    """Compute the KL divergence of a noisy feature from what the prior expects, in nats.
+
+    The feature is z with the noise N(0, 1): N(λz, (1 − λ)²); the prior, N(λmz, (1 − λm)²), keeps a
+    part m of it. Nothing is left to tell where the prior keeps everything, m = 1; with m = 0 it is
+    the divergence from pure noise.
+
+    Args:
+        z: Standardized features.
+        keep: How much of each passes, λ.
+        prior: How much the prior keeps, m.
+    """
+    spread = (1 - prior * keep).clamp(min=1e-6)
+    left = ((1 - keep) / spread) ** 2
+    shift = keep * (1 - prior) * z / spread
+    return 0.5 * (shift**2 + left - left.clamp(min=1e-12).log() - 1)
 
 
 def _slope(
