@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 
 from heatproof.analysis.intervals import (
-    BLOCKS,
     GROUP,
+    MOST_CLUSTERS,
     AggregateDraws,
     Estimate,
     clusters_of,
 )
 from heatproof.analysis.ranks import Key
+from heatproof.analysis.tables import score_table
 
 
 def table(rows: pd.DataFrame, model: str, key: Key) -> pd.DataFrame:
@@ -28,12 +29,15 @@ def table(rows: pd.DataFrame, model: str, key: Key) -> pd.DataFrame:
     Returns:
         One row per sample and one column per method; nan if a score is missing.
     """
-    chosen = np.logical_and.reduce(
-        [rows[column] == value for column, value in zip(GROUP, (model, *key), strict=True)]
-    )
-    part = rows.loc[chosen, ["sample", "method", "value"]]
-    return part.pivot(index="sample", columns="method", values="value").reindex(
-        columns=list(part["method"].unique())
+    chosen = np.ones(len(rows), dtype=bool)
+    for column, value in zip(GROUP, (model, *key), strict=True):
+        chosen &= (rows[column] == value).to_numpy()
+    names = [name for name in ("sample", "cluster", "method", "value") if name in rows]
+    part = score_table(rows[names].iloc[np.flatnonzero(chosen)])
+    return pd.DataFrame(
+        part.values,
+        index=pd.Index(part.samples, name="sample"),
+        columns=pd.Index(part.methods, name="method"),
     )
 
 
@@ -50,13 +54,15 @@ def gap(
     Returns:
         The mean of ``first`` minus ``second`` over the samples that both have, and their number.
     """
-    both = pd.concat([first, second], axis=1, join="inner")
-    both = both[np.isfinite(both.to_numpy(float)).all(1)]
+    if not first.index.equals(second.index):
+        first, second = first.align(second, join="inner")
+    difference = first.to_numpy(float) - second.to_numpy(float)
+    finite = np.isfinite(difference)
+    both = first.index[finite]
     labels = None
-    if clusters or len(both) <= BLOCKS:  # more are put together at random, whatever they are called
-        labels = [(clusters or {}).get(sample, sample) for sample in both.index]
-    values = both.to_numpy(float)
-    return Estimate.mean(values[:, 0] - values[:, 1], labels), len(both)
+    if clusters or len(both) <= MOST_CLUSTERS:  # more are put together at random
+        labels = [(clusters or {}).get(sample, sample) for sample in both]
+    return Estimate.mean(difference[finite], labels), len(both)
 
 
 def method_differences(

@@ -16,7 +16,6 @@ from heatproof.analysis.intervals import (
     RESAMPLES,
     Estimate,
     bootstrap_means,
-    insert_draws,
     range_of,
 )
 from heatproof.analysis.significance import paired_tests
@@ -203,19 +202,19 @@ def _board(entries: Sequence[_Entry], samples: frozenset[str]) -> Board:
     protocol = entries[0].protocol
     labels: dict[str, tuple[str, str, str]] = {}
     frames = []
-    draws: dict[tuple[str, ...], np.ndarray] = {}
+    draws: dict[str, np.ndarray] = {}
     for number, entry in enumerate(entries):
         methods = [str(method) for method in entry.rows["method"].unique()]
         named = {method: f"{number} {method}" for method in methods}
         labels |= {label: (method, entry.model, entry.run) for method, label in named.items()}
         columns = entry.rows[["sample", "cluster", "value"]].astype({"sample": str, "cluster": str})
         frames.append(columns.assign(method=entry.rows["method"].astype(str).map(named)))
-        draws |= {("", named[method]): drawn for method, drawn in entry.draws.items()}
+        draws |= {named[method]: drawn for method, drawn in entry.draws.items()}
     table = score_table(pd.concat(frames, ignore_index=True))
     drawn = bootstrap_means(table.values, RESAMPLES, 0, table.clusters, range_of(protocol.id))
-    insert_draws(drawn, table.methods, ("",), draws)
-    aggregated = [label for _, label in draws]
-    tests = paired_tests(table, protocol.higher_is_better, drawn, aggregated)
+    for label, aggregated in draws.items():
+        drawn[:, table.methods.index(label)] = aggregated
+    tests = paired_tests(table, protocol.higher_is_better, drawn, draws)
     letters = dict(zip(tests.methods, tests.letters, strict=True))
     lines = []
     for place, label in enumerate(tests.methods, 1):

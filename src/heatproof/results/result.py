@@ -17,8 +17,10 @@ from torch import Tensor
 import heatproof
 from heatproof.analysis.compare import method_differences
 from heatproof.analysis.counts import SampleCounts
-from heatproof.analysis.intervals import GROUP, RESAMPLES, bootstrap_aggregates, summarize
-from heatproof.analysis.significance import pair_lines, pairs_of_methods
+from heatproof.analysis.halves import bootstrap_aggregates
+from heatproof.analysis.intervals import GROUP, RESAMPLES
+from heatproof.analysis.settings import summarize
+from heatproof.analysis.significance import pair_lines, pairs_of
 from heatproof.analysis.variance import split_variance
 from heatproof.bench.integrity import damage_text
 from heatproof.bench.layout import IMAGES, TaskFacts, TensorKey
@@ -241,10 +243,14 @@ class Result:
         Raises:
             HeatproofError: If there is no such model or protocol.
         """
-        rows = _chosen(self._rows, model, protocol)
-        run = self._run
-        draws = run.aggregate_draws
-        return pair_lines(pairs_of_methods(rows, aggregate_draws=draws, layers=run.ranked_layers))
+        for column, name in (("model", model), ("protocol", protocol)):
+            _check_name(self._rows, column, name)
+        chosen = [
+            scores
+            for scores in self._run.settings
+            if model in (None, scores.key[0]) and protocol in (None, scores.key[1])
+        ]
+        return pair_lines(pairs_of(chosen))
 
     def variance(self) -> pd.DataFrame:
         """Split the variance of ranks over methods and choices: which choice moves the ranking?
@@ -534,10 +540,15 @@ def _chosen(rows: pd.DataFrame, model: str | None, protocol: str | None) -> pd.D
         HeatproofError: If there is no such model or protocol.
     """
     for column, name in (("model", model), ("protocol", protocol)):
-        if name is not None and name not in set(rows[column]):
-            raise unknown(column, name, dict.fromkeys(rows[column]))
+        _check_name(rows, column, name)
         rows = rows if name is None else rows[rows[column] == name]
     return rows
+
+
+def _check_name(rows: pd.DataFrame, column: str, name: str | None) -> None:
+    present = rows[column].unique()
+    if name is not None and name not in present:
+        raise unknown(column, name, list(present))
 
 
 def _with_texts(rows: pd.DataFrame) -> pd.DataFrame:
