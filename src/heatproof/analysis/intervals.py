@@ -331,7 +331,7 @@ def rank(
     """
     values = -means if higher_is_better else means
     if together is None:
-        ranks = _places(values)
+        ranks = places(values)
     else:  # comparing all pairs at once would take M times the memory
         ranks = np.ones(means.shape)
         for j in range(means.shape[-1]):
@@ -339,7 +339,7 @@ def rank(
     return np.where(np.isfinite(means), ranks, np.nan)
 
 
-def _places(values: np.ndarray) -> np.ndarray:  # (..., M) -> same
+def places(values: np.ndarray) -> np.ndarray:  # (..., M) -> same
     """Return the place of each value from 1 for the lowest; equal values share the first."""
     order = values.argsort(-1)
     sorted_values = np.take_along_axis(values, order, -1)
@@ -347,9 +347,9 @@ def _places(values: np.ndarray) -> np.ndarray:  # (..., M) -> same
     new = sorted_values[..., 1:] != sorted_values[..., :-1]
     place[..., 1:] = np.where(new, np.arange(1, values.shape[-1]), 0)
     np.maximum.accumulate(place, axis=-1, out=place)
-    places = np.empty(values.shape)
-    np.put_along_axis(places, order, place + 1, -1)
-    return places
+    found = np.empty(values.shape)
+    np.put_along_axis(found, order, place + 1, -1)
+    return found
 
 
 def ranked_together(layers: Sequence[str]) -> np.ndarray | None:  # (M, M)

@@ -29,6 +29,7 @@ from heatproof.analysis.intervals import (
     AggregateDraws,
     Estimate,
     RankedLayers,
+    places,
     rank,
     rank_bounds,
     ranked_together,
@@ -98,6 +99,8 @@ class Standings:
         layers: The layer within which each method is ranked; empty for one that is ranked with
             those of every layer.
         layer: The layer that these standings are restricted to, if `at` has returned them.
+        scores: The scores under each setting, which know the intervals of ranks; empty if they are
+            of other methods.
     """
 
     model: str
@@ -109,6 +112,7 @@ class Standings:
     drawn_ranks: np.ndarray
     layers: tuple[str, ...]
     layer: str = ""
+    scores: tuple[SettingScores, ...] = ()
 
     @cached_property
     def by_layer(self) -> list[Standings]:
@@ -131,6 +135,7 @@ class Standings:
             drawn_ranks=_drawn_ranks(drawn, higher),
             layers=tuple(self.layers[i] for i in chosen),
             layer=layer,
+            scores=(),
         )
 
     def under(self, settings: Sequence[int]) -> Standings:
@@ -143,11 +148,17 @@ class Standings:
             ranks=self.ranks[chosen],
             drawn_means=self.drawn_means[chosen],
             drawn_ranks=self.drawn_ranks[chosen],
+            scores=tuple(self.scores[s] for s in chosen) if self.scores else (),
         )
 
     @cached_property
     def rank_intervals(self) -> np.ndarray:  # (2, S, M)
         """Lower and upper ends of the 95 % intervals of the ranks."""
+        if self.scores:
+            ends = np.full((2, *self.means.shape), np.nan)
+            for s, scores in enumerate(self.scores):
+                ends[:, s, [self.methods.index(m) for m in scores.methods]] = scores.rank_ends
+            return ends
         together = ranked_together(self.layers) if not self.layer else None
         bounds = [
             rank_bounds(means, drawn, PROTOCOLS[protocol].cls.higher_is_better, together)
@@ -341,6 +352,7 @@ def _standings_of_model(model: str, settings: Sequence[SettingScores]) -> Standi
         drawn,
         _drawn_ranks(drawn, higher, together),
         layers,
+        scores=tuple(settings),
     )
 
 
@@ -447,7 +459,6 @@ class Rankings:
     def only(self, chosen: Sequence[int]) -> Rankings:
         """Return some of the K rankings; what is known about them is not computed again."""
         part = Rankings(self.ranks[..., list(chosen), :])
-        part.__dict__["average"] = self.average[..., list(chosen), :]
         part.__dict__["standardized"] = self.standardized[..., list(chosen), :]
         return part
 
@@ -571,8 +582,11 @@ def rank_correlation(
 
 
 def average_ranks(values: np.ndarray) -> np.ndarray:
-    """Rank values along the last axis; equal ones get their mean rank, and nan stays nan."""
-    from scipy.stats import rankdata  # takes a second to import
+    """Rank values along the last axis from 1 for the lowest; equal ones get their mean rank.
 
-    ranks: np.ndarray = rankdata(values, axis=-1, nan_policy="propagate")
-    return ranks
+    Where a value is nan, none has a rank.
+    """
+    lowest = places(values)
+    highest = values.shape[-1] + 1 - places(-values)
+    missing = np.isnan(values).any(-1, keepdims=True)
+    return np.where(missing, np.nan, (lowest + highest) / 2)

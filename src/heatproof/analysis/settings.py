@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -68,6 +69,12 @@ class SettingScores:
     def together(self) -> np.ndarray | None:  # (M, M)
         """Which methods are ranked against each other; None if all are."""
         return ranked_together(self.ranked_layers)
+
+    @cached_property
+    def rank_ends(self) -> np.ndarray:  # (2, M)
+        """Lower and upper ends of the 95 % intervals of the ranks; nan without an interval."""
+        means = self.table.means
+        return np.stack(rank_bounds(means, self.draws, self.higher_is_better, self.together))
 
     def of(self, methods: Sequence[str]) -> SettingScores:
         """Return the scores of some of the methods, all of which are ranked together."""
@@ -179,7 +186,7 @@ def summary(settings: Sequence[SettingScores]) -> pd.DataFrame:
     for scores in settings:
         means = scores.table.means
         ranks = rank(means, scores.higher_is_better, scores.together)
-        best, worst = rank_bounds(means, scores.draws, scores.higher_is_better, scores.together)
+        best, worst = scores.rank_ends
         for i, method in enumerate(scores.methods):
             estimate = Estimate.of(means[i], scores.draws[:, i])
             ranked = (ranks[i], best[i], worst[i])

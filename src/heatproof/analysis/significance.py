@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -76,10 +77,11 @@ class PairedTests:
         return math.ceil(self.counts[i, j] * (self.detectable(i, j) / gap) ** 2)
 
 
+@cache
 def _factor() -> float:
-    from scipy.stats import norm  # takes a second to import
+    from scipy.special import ndtri  # slow to import
 
-    return float(norm.ppf(1 - LEVEL / 2) + norm.ppf(POWER))
+    return float(ndtri(1 - LEVEL / 2) + ndtri(POWER))
 
 
 def paired_tests(
@@ -246,7 +248,7 @@ def _p_values(
     A p-value is at least that of the signs of all clusters being equal by chance, so that few equal
     differences prove nothing.
     """
-    from scipy.stats import norm, t  # takes a second to import
+    from scipy.special import ndtr, stdtr  # slow to import
 
     sizes = np.abs(gaps)
     equal = errors <= np.where(
@@ -254,7 +256,7 @@ def _p_values(
     )  # equal differences, but for rounding
     with np.errstate(invalid="ignore", divide="ignore"):
         statistic = sizes / errors
-        tested = np.where(normal, norm.sf(statistic), t.sf(statistic, np.maximum(counts - 1, 1)))
+        tested = np.where(normal, ndtr(-statistic), stdtr(np.maximum(counts - 1, 1), -statistic))
         none = sizes <= np.where(normal, 0, 1e-12)
     least = np.ldexp(1.0, 1 - counts)
     p = np.maximum(np.where(equal, none, 2 * tested), least)
@@ -415,12 +417,12 @@ def pair_lines(tests: dict[tuple[str, ...], PairedTests]) -> pd.DataFrame:
             found.methods[j],
             found.gaps[i, j],
             found.adjusted[i, j],
-            bool(found.different[i, j]),
+            bool(different[i, j]),
             found.counts[i, j],
             found.needed(i, j),
             found.detectable(i, j),
         )
-        for key, found in tests.items()
+        for key, found, different in ((k, f, f.different) for k, f in tests.items())
         for i in range(len(found.methods))
         for j in range(i + 1, len(found.methods))
         if found.counts[i, j]

@@ -9,12 +9,18 @@ import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pandas as pd
 from torch import Tensor
 
 import heatproof
+from heatproof.analysis.agreement import (
+    AgreementMatrix,
+    By,
+    agreement_frame,
+    agreement_matrix,
+)
 from heatproof.analysis.compare import method_differences
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.halves import bootstrap_aggregates
@@ -266,6 +272,36 @@ class Result:
         found = split_variance(run.standings, run.methods, run.controls(list(run.methods)))
         lines = [(name, *share) for name, share in (found.shares.items() if found else ())]
         return pd.DataFrame(lines, columns=["between", "share", "low", "high"])
+
+    def agreement(self, *, by: By = "protocol") -> pd.DataFrame:
+        """Correlate the rankings of methods under different protocols, or settings.
+
+        Args:
+            by: ``protocol`` for one ranking per protocol, by the mean rank over its settings;
+                ``setting`` for one per setting.
+
+        Returns:
+            One line per model and pair: ``model``, ``layer`` (where methods are ranked within
+            layers), ``a``, ``b``, Spearman's ``correlation`` with its 95 % interval ``low`` to
+            ``high``, and the number of ``methods``. Controls are left out. There are no lines for
+            fewer than two rankings or three methods.
+
+        Raises:
+            HeatproofError: If ``by`` is neither.
+        """
+        if by not in get_args(By):
+            raise unknown("kind of ranking", by, get_args(By))
+        return agreement_frame(self._matrices(by))
+
+    def _matrices(self, by: By = "protocol") -> list[AgreementMatrix]:
+        """Return the rank correlations of every model, and of every layer if it has several."""
+        run = self._run
+        found = (
+            agreement_matrix(standing, by, run.controls(standing.methods), run.setting_labels)
+            for of_model in run.standings
+            for standing in of_model.by_layer
+        )
+        return [matrix for matrix in found if matrix is not None]
 
     @property
     def plot(self) -> Plots:
