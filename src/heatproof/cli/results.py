@@ -355,6 +355,14 @@ def print_leaderboard(leaderboard: Leaderboard) -> None:
         print_plain(note)
 
 
+def print_figures(listed: Sequence[tuple[str, str, str]]) -> None:
+    """Print names and descriptions of figures or tables, and why a run does not have some."""
+    width = max(len(name) for name, _, _ in listed)
+    for name, description, reason in listed:
+        lacking = f" (not in this run: {reason})" if reason else ""
+        print_plain(f"{name:<{width}}  {description}{lacking}")
+
+
 def print_worse(lines: pd.DataFrame) -> bool:
     """Print which scores are worse by more than allowed, and return whether there are any."""
     for line in lines.to_dict("records"):
