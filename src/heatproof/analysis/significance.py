@@ -284,6 +284,20 @@ def clustered_t_test(
     return float(mean), float(error), float(p), int(count)
 
 
+def drawn_p_value(gap: float, draws: np.ndarray, count: int) -> float:
+    """Return the p-value of a difference whose error is that of draws, as if it were normal.
+
+    Args:
+        gap: The difference.
+        draws: Draws of it, ``(R,)``.
+        count: Number of clusters.
+    """
+    finite = draws[np.isfinite(draws)]
+    error = finite.std() if len(finite) and count > 1 else np.nan
+    values = (np.array([part]) for part in (gap, error))
+    return float(_p_values(*values, np.array([count]), np.ones(1, dtype=bool))[0])
+
+
 def holm(p: np.ndarray) -> np.ndarray:
     """Adjust p-values for their number by Holm's procedure; nan is not a test.
 

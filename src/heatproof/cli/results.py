@@ -304,6 +304,7 @@ def print_run_comparison(comparison: RunComparison) -> None:
         "b": "right",
         "difference": "right",
         "95 % interval": "right",
+        "p": "right",
         "n": "right",
     }
     for title, lines in comparison.groups():
@@ -316,6 +317,7 @@ def print_run_comparison(comparison: RunComparison) -> None:
                 *(NONE if pd.isna(line[k]) else f"{line[k]:.3f}" for k in ("a", "b")),
                 NONE if pd.isna(line["difference"]) else f"{line['difference']:+.3f}",
                 NONE if pd.isna(line["low"]) else interval,
+                NONE if pd.isna(line["p"]) else f"{line['p']:.3f}",
                 str(line["n"]),
                 style="bold" if significant else None,
             )

@@ -76,6 +76,8 @@ def aggregates_data(result: Result, model: str | None, protocol: str | None) -> 
 def draw_aggregates(result: Result, model: str | None, protocol: str | None) -> Figure:
     """Draw the mean map of every bin; all maps of a method have one scale, and white is zero."""
     rows = aggregates(result, model, protocol)
+    if all(len(row) == 1 for row in rows):  # too few maps for bins: methods side by side
+        return _draw_means(rows)
     across = max(len(row) for row in rows)
     figure, axes = panel_grid(across * len(rows), width=1.35, height=1.55, across=across)
     for number, row in enumerate(rows):
@@ -89,6 +91,18 @@ def draw_aggregates(result: Result, model: str | None, protocol: str | None) -> 
             if number == 0:
                 ax.set_title(bin_.title, fontsize=8)
         axes[number * across].set_ylabel(short(row[0].method, 18), fontsize=7)
+    return figure
+
+
+def _draw_means(rows: list[list[Aggregate]]) -> Figure:
+    figure, axes = panel_grid(len(rows), width=1.7, height=1.95, across=6)
+    for (mean,), ax in zip(rows, axes, strict=True):
+        scale = color_scale(mean.map[None]) or 1.0
+        ax.imshow(mean.map.numpy(), cmap=heat_colours(signed=False), vmin=0, vmax=scale)
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.set_title(short(mean.method, 22), fontsize=8)
+        ax.set_xlabel(f"{mean.score:.2f} (n = {mean.count})", fontsize=7)
     return figure
 
 

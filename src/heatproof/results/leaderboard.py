@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +21,7 @@ from heatproof.analysis.tables import score_table
 from heatproof.bench.layout import ProtocolFacts, is_run
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.results.result import JSON_SCHEMA, Result
-from heatproof.results.tables import WIDTH, html_table
+from heatproof.results.tables import WIDTH, html_table, records, write_json
 
 COLUMNS = ["place", "method", "model", "run", "mean", "low", "high", "ties", "n"]
 MOST_LINES = 30  # of a table in a repr
@@ -90,13 +88,8 @@ class Leaderboard:
         The keys are ``schema`` (1; raised when a key changes), ``notes`` and ``lines``, a list of
         objects with the columns of ``to_frame``. What is not a number is null.
         """
-        lines = self.to_frame().astype(object)
-        content: dict[str, Any] = {"schema": JSON_SCHEMA, "notes": self.notes}
-        content["lines"] = lines.where(lines.notna(), None).to_dict("records")
-        text = json.dumps(content, ensure_ascii=False, indent=1, default=str)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        lines = records(self.to_frame())
+        return write_json({"schema": JSON_SCHEMA, "notes": self.notes, "lines": lines}, path)
 
     def __repr__(self) -> str:
         lines = []
@@ -151,7 +144,7 @@ def leaderboard(runs: Sequence[Result | str | Path]) -> Leaderboard:
     results = [result for run in runs for result in _results(run)]
     if not results:
         raise HeatproofError(f"there is no run in {join_limited(str(run) for run in runs)}")
-    names = _names([result.store.root for result in results])
+    names = run_names([result.store.root for result in results])
     groups: dict[tuple[str, frozenset[str]], list[_Entry]] = {}
     for name, result in zip(names, results, strict=True):
         for entry in _entries(name, result):
@@ -177,7 +170,7 @@ def _results(run: Result | str | Path) -> Iterator[Result]:
             yield Result.load(directory)
 
 
-def _names(roots: Sequence[Path]) -> list[str]:
+def run_names(roots: Sequence[Path]) -> list[str]:
     """Return the shortest end of each path that no other path has."""
     parts = [root.absolute().parts for root in roots]
     names = []

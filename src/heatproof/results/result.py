@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import warnings
 import weakref
@@ -488,18 +487,14 @@ class Result:
         Args:
             path: A file; None writes none.
         """
-        lines = self.summary().astype(object)
         content = {
             "schema": JSON_SCHEMA,
             "heatproof": heatproof.__version__,
             "data": self._run.provenance.spec.get("data", {}).get("name"),
             "samples": str(self._run.counts),
-            "summary": lines.where(lines.notna(), None).to_dict("records"),
+            "summary": tables.records(self.summary()),
         }
-        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return tables.write_json(content, path)
 
     def to_markdown(self, *, digits: int = 3, intervals: bool = True) -> str:
         """Return a table in Markdown: methods down, settings across, the best in bold.

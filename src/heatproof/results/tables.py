@@ -5,11 +5,13 @@ Every format shows the same ranking: one block per model and setting, or one col
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pandas as pd
 from markupsafe import Markup, escape
@@ -359,6 +361,20 @@ def latex_text(text: str) -> str:
 def _number(text: str) -> str:
     marks = {"-": "$-$", NONE: "--", "<": "$<$", "∞": r"$\infty$"}
     return "".join(marks.get(character, character) for character in text)
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the lines of a frame as objects for JSON; what is not a number is None."""
+    lines = frame.astype(object)
+    return lines.where(lines.notna(), None).to_dict("records")
+
+
+def write_json(content: object, path: str | Path | None) -> str:
+    """Return content as JSON, and write it to a file if one is named."""
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False, default=str)
+    if path is not None:
+        Path(path).write_text(text + "\n", encoding="utf-8")
+    return text
 
 
 def html_table(frame: pd.DataFrame) -> str:
