@@ -85,7 +85,7 @@ def grids(tmp_path_factory) -> hp.Result:
     data = hp.load_data("paperbirds:test", limit=40)
     methods = ["ixg", "ixg@middle", "gradcam", "gradcam@middle"]
     protocol = {"name": "gridpg", "grids": 5}
-    return hp.evaluate("paperbirds/vgg", data, methods, [protocol], keep_maps="all", out=out)
+    return hp.evaluate("paperbirds/vgg", data, methods, [protocol], keep_maps=100, out=out)
 
 
 def test_layers_and_aggregated_maps_of_grids(grids, tmp_path):

@@ -124,6 +124,12 @@ class Kept:
         values = self.read(key)
         return values if values is not None and len(values) == len(self.ids) else None
 
+    @property
+    def part(self) -> str:
+        """Which samples these are, if they are not all of the view; else empty."""
+        count = len(self.ids)
+        return f"the first {count:,} of {self.total:,} samples" if count < self.total else ""
+
     @cached_property
     def correct(self) -> list[bool | None]:
         """Whether each sample's label is predicted; None where it has none."""

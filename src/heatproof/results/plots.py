@@ -40,7 +40,16 @@ if TYPE_CHECKING:
 
     from heatproof.results.result import Result
 
-DASHES = ("solid", "dashed", "dotted", "dashdot")  # of the methods of one family
+DASHES: tuple[Any, ...] = (  # of the methods of one family
+    "solid",
+    "dashed",
+    "dotted",
+    "dashdot",
+    (0, (6, 2, 1, 2, 1, 2)),
+    (0, (1, 4)),
+    (0, (10, 3)),
+    (0, (2, 1)),
+)
 
 
 FIGURES = {  # with what they show

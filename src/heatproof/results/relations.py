@@ -286,7 +286,9 @@ def _ordered_layers(run: Run, model: str, names: Sequence[str]) -> list[str]:
 
 def _tradeoff_data(result: Result, options: Options) -> pd.DataFrame:
     lines = []
-    for standing in _standings(result, options):
+    for standing in result._run.standings:
+        if options.get("model") not in (None, standing.model):
+            continue
         kept = result._run.kept(standing.model)
         for protocol in ("deletion", "insertion"):
             if options.get("protocol") not in (None, protocol):
