@@ -294,8 +294,9 @@ def drawn_p_value(gap: float, draws: np.ndarray, count: int) -> float:
     """
     finite = draws[np.isfinite(draws)]
     error = finite.std() if len(finite) and count > 1 else np.nan
-    values = (np.array([part]) for part in (gap, error))
-    return float(_p_values(*values, np.array([count]), np.ones(1, dtype=bool))[0])
+    from_draws = np.ones(1, dtype=bool)
+    p = _p_values(np.array([gap]), np.array([error]), np.array([count]), from_draws)
+    return float(p[0])
 
 
 def holm(p: np.ndarray) -> np.ndarray:

@@ -52,8 +52,8 @@ def comparison_page(first: str, runs: Sequence[ComparedRun]) -> str:
         lstrip_blocks=True,
     )
     pages.filters |= {
-        "num": lambda value: _text(value, "{:.3f}"),
-        "signed": lambda value: _text(value, "{:+.3f}"),
+        "num": _number,
+        "signed": _signed,
         "interval": _interval,
         "bar": _bar,
         "cut": _cut,
@@ -68,8 +68,12 @@ def comparison_page(first: str, runs: Sequence[ComparedRun]) -> str:
     )
 
 
-def _text(value: float, form: str) -> str:
-    return "–" if pd.isna(value) else form.format(value)
+def _number(value: float) -> str:
+    return "–" if pd.isna(value) else f"{value:.3f}"
+
+
+def _signed(value: float) -> str:
+    return "–" if pd.isna(value) else f"{value:+.3f}"
 
 
 def _interval(line: Mapping[str, Any]) -> str:
