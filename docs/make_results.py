@@ -23,7 +23,8 @@ import pandas as pd
 
 import heatproof as hp
 from heatproof.analysis import soundness
-from heatproof.analysis.intervals import Estimate, bootstrap_aggregates
+from heatproof.analysis.halves import bootstrap_aggregates
+from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.published import compare_published, published_table
 from heatproof.analysis.ranks import CONTROL, Standings, agreement, ranked_layers, standings
 from heatproof.report.run_data import Run

@@ -19,6 +19,13 @@ def rows(model: str, values: dict[str, list[float]], baseline: str = "zero") -> 
     )
 
 
+def test_a_setting_without_rows_is_an_empty_table():
+    columns = ["model", "protocol", "setting", "baseline", "method", "sample", "value"]
+    rows = pd.DataFrame([("net", "sds", "", "zero", "ixg", "a", 0.5)], columns=columns)
+    assert table(rows, "net", ("sds", "", "blur")).empty
+    assert table(rows, "net", ("sds", "", "zero")).loc["a", "ixg"] == 0.5
+
+
 def test_a_table_has_one_models_scores_under_one_setting():
     all_rows = pd.concat(
         [

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from heatproof.analysis import accuracy
 from heatproof.analysis.compare import gap
-from heatproof.analysis.intervals import Estimate, bootstrap_means, summarize
+from heatproof.analysis.intervals import Estimate, bootstrap_means
 from heatproof.analysis.ranks import agreement, standings
+from heatproof.analysis.settings import summarize
 from heatproof.analysis.soundness import at_levels
 from heatproof.analysis.tradeoff import tradeoff
 from heatproof.protocols import make_protocol

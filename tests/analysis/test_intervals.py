@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,8 +11,8 @@ from heatproof.analysis.intervals import (
     bootstrap_weights,
     rank,
     rank_bounds,
-    summarize,
 )
+from heatproof.analysis.settings import summarize
 from heatproof.tensor.noise import generator
 
 
@@ -46,18 +48,49 @@ def test_draws_are_studentized_means_of_resampled_clusters():
     values[rng.random((40, 2)) < 0.1] = np.nan
     clusters = np.sort(rng.integers(0, 9, 40))
     draws = bootstrap_means(values, 50, 0, clusters)
-    counts = generator(0, "bootstrap", 9).multinomial(9, np.full(9, 1 / 9), size=50)
+    drawn_clusters = generator(0, "bootstrap", 9).integers(9, size=(50, 9), dtype=np.uint32)
     for column, drawn in zip(values.T, draws.T, strict=True):
         mean = np.nanmean(column)
         sums, sizes = _by_cluster(column, clusters)
         error = np.sqrt(((sums - mean * sizes) ** 2).sum()) / sizes.sum()
-        for count, draw in zip(counts, drawn, strict=True):
-            chosen = np.repeat(np.arange(9), count)
+        for chosen, draw in zip(drawn_clusters, drawn, strict=True):
             again = sums[chosen].sum() / sizes[chosen].sum()
             spread = np.sqrt(((sums[chosen] - again * sizes[chosen]) ** 2).sum())
             its_error = max(spread / sizes[chosen].sum(), error / 4)
             t = (again - mean) / its_error
-            assert draw == pytest.approx(mean - np.sqrt(10 / 8) * t * error)
+            assert draw == pytest.approx(mean - np.sqrt(10 / 8) * t * error, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["complete", "missing", "clusters"])
+def test_draws_depend_neither_on_other_methods_nor_on_chunks(kind, monkeypatch):
+    """To the last bit: sums over clusters have no rounding errors, whatever the order."""
+    rng = np.random.default_rng(1)
+    values = rng.gamma(0.5, size=(70, 11)) * 10.0 ** rng.integers(-9, 9, 11)
+    values[:, 5] = values[:, 2]
+    if kind == "missing":
+        values[rng.random(values.shape) < 0.1] = np.nan
+        values[:, 5] = values[:, 2]
+    clusters = np.sort(rng.integers(0, 20, 70)) if kind == "clusters" else None
+    draws = bootstrap_means(values, 300, 0, clusters)
+    np.testing.assert_array_equal(draws[:, 5], draws[:, 2])
+    order = rng.permutation(11)
+    np.testing.assert_array_equal(
+        bootstrap_means(values[:, order], 300, 0, clusters), draws[:, order]
+    )
+    monkeypatch.setattr(intervals, "CHUNK", 700)
+    monkeypatch.setattr(intervals, "CACHED_WEIGHTS", 0)
+    np.testing.assert_array_equal(bootstrap_means(values, 300, 0, clusters), draws)
+    monkeypatch.setattr(intervals, "CACHED", 0)
+    np.testing.assert_array_equal(bootstrap_means(values, 300, 0, clusters), draws)
+
+
+def test_rounding_for_sums_keeps_twelve_digits():
+    columns = np.random.default_rng(0).normal(size=(1000, 3)) * np.array([1e-30, 1.0, 1e30])
+    rounded = intervals.rounded_for_sums(columns, 1000)
+    assert (np.abs(rounded - columns) <= 2**-41 * np.abs(columns).max(0)).all()
+    for column in rounded.T:
+        assert math.fsum(column) == column.sum() == column[::-1].sum()
+    assert (intervals.rounded_for_sums(np.zeros((4, 1)), 4) == 0).all()
 
 
 def _by_cluster(column: np.ndarray, clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -189,6 +222,7 @@ def test_many_samples_drawn_in_blocks_give_the_same_intervals(monkeypatch):
     clusters = np.arange(3000) // 2
     for drawn_together in (None, clusters):
         alone = bootstrap_means(values, 2000, 0, drawn_together)
+        monkeypatch.setattr(intervals, "MOST_CLUSTERS", 600)
         monkeypatch.setattr(intervals, "BLOCKS", 500)
         blocks = bootstrap_means(values, 2000, 0, drawn_together)
         monkeypatch.undo()

@@ -9,15 +9,13 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
-from heatproof.analysis.intervals import summarize
 from heatproof.analysis.ranks import (
+    Rankings,
     agreement,
-    flipped_pairs,
-    kendall_w,
-    rank_spread,
     ranked_layers,
     standings,
 )
+from heatproof.analysis.settings import summarize
 from heatproof.bench.orchestrate import method_facts
 from heatproof.methods import Expression
 
@@ -224,7 +222,7 @@ def test_stability_of_rankings_counted_by_hand():
         [[1, 2, 3, 4, 5], [2, 1, 3, 5, 4], [1, 2, 2, 5, 4], [5, 4, 3, 2, 1]], dtype=float
     )
     pairs = [spearmanr(a, b).statistic for a, b in itertools.combinations(ranks, 2)]
-    assert kendall_w(ranks[[0, 1, 3]]) == pytest.approx(
+    assert Rankings(ranks[[0, 1, 3]]).concordance() == pytest.approx(
         (1 + 2 * np.mean([pairs[0], pairs[2], pairs[4]])) / 3
     )
     flips = [
@@ -232,13 +230,16 @@ def test_stability_of_rankings_counted_by_hand():
         for a, b in itertools.combinations(ranks, 2)
         for i, j in itertools.combinations(range(5), 2)
     ]
-    assert flipped_pairs(ranks) == pytest.approx(np.mean(flips))
-    assert rank_spread(ranks[[0, 1, 3]]) == pytest.approx(
+    assert Rankings(ranks).flipped() == pytest.approx(np.mean(flips))
+    assert Rankings(ranks[[0, 1, 3]]).spread() == pytest.approx(
         np.mean([np.std(column) for column in ranks[[0, 1, 3]].T])
     )
-    same = np.stack([ranks[2]] * 3)
-    assert (kendall_w(same), flipped_pairs(same), rank_spread(same)) == (pytest.approx(1), 0, 0)
-    assert np.isnan(kendall_w(np.ones((3, 4))))
+    assert Rankings(ranks).correlation() == pytest.approx(np.mean(pairs))
+    assert Rankings(ranks).least_correlation() == pytest.approx(np.min(pairs))
+    same = Rankings(np.stack([ranks[2]] * 3))
+    assert (same.concordance(), same.flipped(), same.spread()) == (pytest.approx(1), 0, 0)
+    assert np.isnan(Rankings(np.ones((3, 4))).concordance())
     stacked = np.stack([ranks, ranks[::-1], ranks])
-    for how in (kendall_w, flipped_pairs, rank_spread):
-        np.testing.assert_allclose(how(stacked), [how(r) for r in stacked])
+    for name in ("concordance", "flipped", "spread", "correlation", "least_correlation"):
+        one_by_one = [getattr(Rankings(r), name)() for r in stacked]
+        np.testing.assert_allclose(getattr(Rankings(stacked), name)(), one_by_one)

@@ -8,7 +8,7 @@ from scipy.spatial.distance import directed_hausdorff
 import heatproof.functional as F
 from heatproof.analysis.distance import hausdorff, least_distance
 from heatproof.analysis.distinctness import Trio, distinct, random_halves, trios
-from heatproof.analysis.intervals import half_samples
+from heatproof.analysis.halves import half_samples
 from heatproof.analysis.soundness import at_levels, points, steps_until
 from heatproof.bench.orchestrate import method_facts
 from heatproof.errors import HeatproofError

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from heatproof.analysis import intervals
-from heatproof.analysis.intervals import GROUP, Halves
+from heatproof.analysis.halves import Halves
+from heatproof.analysis.intervals import GROUP
 from heatproof.analysis.tables import groups
 from heatproof.bench.frame import FrameBuilder
 from heatproof.bench.layout import (
@@ -125,8 +126,8 @@ def test_sums_of_blocks_give_the_soundness_of_their_samples(settings):
 
 
 def test_many_clusters_are_halved_in_blocks(monkeypatch):
-    monkeypatch.setattr(intervals, "BLOCKS", 50)
-    monkeypatch.setattr(intervals, "HALVED", 20)
+    monkeypatch.setattr(intervals, "MOST_CLUSTERS", 50)
+    monkeypatch.setattr(intervals, "BLOCKS", 20)
     halves = Halves.draw(100, 10)
     assert halves.blocks and halves.drawn.shape == (10, 20)
     (weights,) = halves.by_sample()

@@ -1,17 +1,22 @@
 """Two results beside each other."""
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
+from PIL import Image
+from scipy.stats import ttest_rel
 
 import heatproof as hp
 from heatproof.cli import main
 from heatproof.errors import HeatproofError
 from heatproof.results.compare import RunComparison
+from heatproof.results.comparison_page import ComparedRun, comparison_page
 
 from .conftest import METHODS, PROTOCOLS, network, part_of, photos
 from .test_result import plain_interval
@@ -68,6 +73,89 @@ def test_what_changed_is_listed(result, other):
     assert "ixg|abs" in found._repr_html_()
 
 
+def test_the_p_values_are_those_of_paired_tests(result, other):
+    """Against scipy, and Holm's adjustment by hand for the three methods of each setting."""
+    found = hp.compare(result, other).differences
+    keys = ["model", "protocol", "setting", "baseline"]
+    for key, lines in found.groupby(keys, sort=False):
+        plain = {}
+        for method in lines["method"]:
+            a, b = (
+                r.scores[(r.scores[[*keys, "method"]] == [*key, method]).all(axis=1)].set_index(
+                    "sample"
+                )["value"]
+                for r in (result, other)
+            )
+            both = pd.concat([a, b], axis=1, join="inner").dropna().to_numpy()
+            plain[method] = max(ttest_rel(both[:, 1], both[:, 0]).pvalue, 2.0 ** (1 - len(both)))
+        largest = 0.0
+        adjusted = {}
+        for number, method in enumerate(sorted(plain, key=plain.__getitem__)):
+            largest = max(largest, plain[method] * (len(plain) - number))
+            adjusted[method] = min(largest, 1.0)
+        for line in lines.to_dict("records"):
+            assert line["p"] == pytest.approx(adjusted[line["method"]], rel=1e-6)
+
+
+def test_only_real_changes_are_listed_between_a_spec_and_python(models, tmp_path):
+    """A spec records more keys than a call in Python, which changes nothing."""
+    (tmp_path / "net.py").write_text(
+        "import heatproof as hp\nimport torch\nfrom torch import nn\n"
+        "def build():\n    torch.manual_seed(0)\n"
+        "    net = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.AvgPool2d(4),"
+        " nn.Flatten(), nn.Linear(96, 4))\n"
+        "    return hp.Model(net.eval(), size=16, name='net')\n",
+        encoding="utf-8",
+    )
+    for i in range(4):
+        folder = tmp_path / "images" / f"class{i}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(i).integers(0, 255, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    data = f"folder:{tmp_path / 'images'}"
+    spec = {
+        "models": [{"name": f"file:{tmp_path / 'net.py'}:build", "as": "net"}],
+        "data": {"name": data},
+        "methods": ["ixg"],
+        "protocols": ["sds"],
+        "about": "a description",
+    }
+    written = hp.run(spec, tmp_path / "spec")
+    again = hp.run({**spec, "about": "another"}, tmp_path / "again")
+    assert not len(hp.compare(written, again).changes)
+    called = hp.evaluate(network(0, "net"), data, ["ixg"], ["sds"])
+    changes = hp.compare(written, called).changes
+    assert set(changes["what"]) <= {"spec.data.name"}, changes
+    seeded = hp.run({**spec, "seed": 1}, tmp_path / "seeded")
+    assert list(hp.compare(written, seeded).changes["what"]) == ["spec.seed"]
+
+
+def test_runs_are_compared_on_a_page(result, other, tmp_path):
+    roots = [str(r.store.root) for r in (result, other)]
+    page, numbers = tmp_path / "page.html", tmp_path / "numbers.json"
+    command = ["compare", *roots, roots[0], "--html", str(page), "--json", str(numbers)]
+    shown = CliRunner().invoke(main, command, catch_exceptions=False)
+    assert shown.exit_code == 0 and "page.html" in shown.output
+    content = json.loads(numbers.read_text(encoding="utf-8"))
+    assert len(content["comparisons"]) == 2 and "NaN" not in numbers.read_text(encoding="utf-8")
+    html = page.read_text(encoding="utf-8")
+    line = hp.compare(*roots).differences.iloc[0]
+    assert f"{line['difference']:+.3f}" in html and "weights of net/first" in html
+    assert "<script" not in html and "http" not in re.sub(r'http-equiv|content="[^"]*"', "", html)
+
+
+def test_names_on_the_page_are_escaped(result):
+    found = hp.compare(result, result)
+    hostile = "<img src=x onerror=alert(1)> & \u202e\"'"
+    changed = found.differences.assign(method=hostile, model=hostile)
+    changes = pd.DataFrame([(hostile, hostile, "x" * 10_000)], columns=["what", "a", "b"])
+    page = comparison_page(
+        hostile, [ComparedRun(hostile, replace(found, differences=changed, changes=changes))]
+    )
+    assert "<img" not in page and "&lt;img" in page
+    assert "x" * 300 not in page
+
+
 def test_other_images_under_the_same_ids_are_noticed(models):
     data = photos(3)
     flipped = hp.TensorData(data.images.flip(3), data.labels, data.ids)
@@ -113,17 +201,17 @@ def test_two_runs_are_compared_in_the_terminal(result, other):
 
 def lines_of(*lines: tuple) -> RunComparison:
     columns = ["model", "protocol", "setting", "baseline", "method", "a", "b"]
-    columns += ["difference", "low", "high", "n"]
+    columns += ["difference", "low", "high", "p", "n"]
     empty = pd.DataFrame(columns=columns[:5])
     return RunComparison(pd.DataFrame(lines, columns=columns), empty, empty, empty)
 
 
 def test_worse_follows_the_direction_of_the_protocol_and_needs_certainty():
     found = lines_of(
-        ("net", "sds", "", "zero", "ixg", 0.5, 0.4, -0.1, -0.15, -0.05, 9),
-        ("net", "sds", "", "blur", "ixg", 0.5, 0.4, -0.1, -0.25, 0.05, 9),
-        ("net", "deletion", "", "zero", "ixg", 0.5, 0.4, -0.1, -0.15, -0.05, 9),
-        ("net", "deletion", "", "blur", "gradcam", 0.5, 0.6, 0.1, 0.05, 0.15, 9),
+        ("net", "sds", "", "zero", "ixg", 0.5, 0.4, -0.1, -0.15, -0.05, 0.01, 9),
+        ("net", "sds", "", "blur", "ixg", 0.5, 0.4, -0.1, -0.25, 0.05, 0.2, 9),
+        ("net", "deletion", "", "zero", "ixg", 0.5, 0.4, -0.1, -0.15, -0.05, 0.01, 9),
+        ("net", "deletion", "", "blur", "gradcam", 0.5, 0.6, 0.1, 0.05, 0.15, 0.01, 9),
     )
     assert list(found.worse("all", 0.02).index) == [0, 3]
     assert list(found.worse("ixg", 0.02).index) == [0]

@@ -29,11 +29,11 @@ def plain_interval(values: np.ndarray, clusters: list[str]) -> tuple[float, floa
     error = np.sqrt((sums**2).sum()) / sizes.sum()
     widen = np.sqrt((count + 1) / (count - 1))
     drawn = []
-    for times in generator(0, "bootstrap", count).multinomial(count, [1 / count] * count, 2000):
-        total = (times * sizes).sum()
-        shift = (times * sums).sum() / total
-        apart = sums - shift * sizes
-        own = np.sqrt((times * apart**2).sum()) / total
+    choose = generator(0, "bootstrap", count)
+    for chosen in choose.integers(count, size=(10_000, count), dtype=np.uint32):
+        total = sizes[chosen].sum()
+        shift = sums[chosen].sum() / total
+        own = np.sqrt(((sums[chosen] - shift * sizes[chosen]) ** 2).sum()) / total
         drawn.append(mean - widen * shift / max(own, 0.25 * error) * error)
     low, high = np.quantile(drawn, [0.025, 0.975])
     return min(low, mean), max(high, mean)

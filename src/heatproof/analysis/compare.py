@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from heatproof.analysis.intervals import (
-    BLOCKS,
     GROUP,
+    MOST_CLUSTERS,
     AggregateDraws,
     Estimate,
     clusters_of,
 )
 from heatproof.analysis.ranks import Key
+from heatproof.analysis.significance import clustered_t_test, drawn_p_value, holm
+from heatproof.analysis.tables import score_table
 
 
 def table(rows: pd.DataFrame, model: str, key: Key) -> pd.DataFrame:
@@ -28,12 +30,15 @@ def table(rows: pd.DataFrame, model: str, key: Key) -> pd.DataFrame:
     Returns:
         One row per sample and one column per method; nan if a score is missing.
     """
-    chosen = np.logical_and.reduce(
-        [rows[column] == value for column, value in zip(GROUP, (model, *key), strict=True)]
-    )
-    part = rows.loc[chosen, ["sample", "method", "value"]]
-    return part.pivot(index="sample", columns="method", values="value").reindex(
-        columns=list(part["method"].unique())
+    chosen = np.ones(len(rows), dtype=bool)
+    for column, value in zip(GROUP, (model, *key), strict=True):
+        chosen &= (rows[column] == value).to_numpy()
+    names = [name for name in ("sample", "cluster", "method", "value") if name in rows]
+    part = score_table(rows[names].iloc[np.flatnonzero(chosen)])
+    return pd.DataFrame(
+        part.values,
+        index=pd.Index(part.samples, name="sample"),
+        columns=pd.Index(part.methods, name="method"),
     )
 
 
@@ -50,13 +55,15 @@ def gap(
     Returns:
         The mean of ``first`` minus ``second`` over the samples that both have, and their number.
     """
-    both = pd.concat([first, second], axis=1, join="inner")
-    both = both[np.isfinite(both.to_numpy(float)).all(1)]
+    if not first.index.equals(second.index):
+        first, second = first.align(second, join="inner")
+    difference = first.to_numpy(float) - second.to_numpy(float)
+    finite = np.isfinite(difference)
+    both = first.index[finite]
     labels = None
-    if clusters or len(both) <= BLOCKS:  # more are put together at random, whatever they are called
-        labels = [(clusters or {}).get(sample, sample) for sample in both.index]
-    values = both.to_numpy(float)
-    return Estimate.mean(values[:, 0] - values[:, 1], labels), len(both)
+    if clusters or len(both) <= MOST_CLUSTERS:  # more are put together at random
+        labels = [(clusters or {}).get(sample, sample) for sample in both]
+    return Estimate.mean(difference[finite], labels), len(both)
 
 
 def method_differences(
@@ -77,7 +84,8 @@ def method_differences(
     """
     lines = []
     for key, group in rows.groupby(GROUP, sort=False):
-        scores = table(group, key[0], key[1:]).reindex(columns=[a, b])
+        scores = table(group, key[0], key[1:])
+        scores = scores.reindex(columns=list(dict.fromkeys([a, b])))
         clusters = dict(zip(scores.index, clusters_of(group, scores.index), strict=True))
         drawn = [(aggregate_draws or {}).get((*key, method)) for method in (a, b)]
         found, n = _difference(scores[a], scores[b], clusters, drawn[0], drawn[1])
@@ -105,7 +113,8 @@ def run_differences(
     Returns:
         One line per model, protocol, setting, baseline and method that both runs have: the means of
         both over the common samples, ``difference`` (the second minus the first), ``low`` and
-        ``high`` (95 % interval), and ``n``.
+        ``high`` (95 % interval), ``p`` of a paired t-test, by Holm's procedure adjusted for all
+        methods of a model and setting, and ``n``.
     """
     keys = [*GROUP, "method"]
     groups_b = dict(iter(b.groupby(keys, sort=False)))
@@ -119,12 +128,31 @@ def run_differences(
         drawn = b_draws.get(key), a_draws.get(key)
         aggregated = drawn[0] is not None or drawn[1] is not None
         if aggregated and set(first.dropna().index) != set(second.dropna().index):
-            lines.append((*key, *[np.nan] * 5, 0))
+            lines.append((*key, *[np.nan] * 6, 0))
             continue
         found, n = _difference(second, first, clusters, drawn[0], drawn[1])
         common = pd.concat([first, second], axis=1, join="inner").dropna()
-        lines.append((*key, *common.mean(), *found, n))
-    return pd.DataFrame(lines, columns=[*keys, "a", "b", "difference", "low", "high", "n"])
+        together = [clusters[sample] for sample in common.index]
+        differences = common.to_numpy(float) @ np.array([-1.0, 1.0])
+        p = _p_value(found.value, differences, together, drawn)
+        lines.append((*key, *common.mean(), *found, p, n))
+    columns = [*keys, "a", "b", "difference", "low", "high", "p", "n"]
+    frame = pd.DataFrame(lines, columns=columns)
+    for _, of_setting in frame.groupby(GROUP, sort=False):
+        frame.loc[of_setting.index, "p"] = holm(of_setting["p"].to_numpy(float))
+    return frame
+
+
+def _p_value(
+    value: float,
+    differences: np.ndarray,
+    clusters: Sequence[str],
+    drawn: tuple[np.ndarray | None, np.ndarray | None],
+) -> float:
+    """Return the p-value of paired differences; from draws where scores are aggregated."""
+    if drawn[0] is None or drawn[1] is None:
+        return clustered_t_test(differences, clusters)[2]
+    return drawn_p_value(value, drawn[0] - drawn[1], len(set(clusters)))
 
 
 def _difference(

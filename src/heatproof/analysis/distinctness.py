@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from heatproof.analysis.distance import hausdorff, least_distance
-from heatproof.analysis.intervals import half_samples
+from heatproof.analysis.halves import half_samples
 from heatproof.bench.layout import MethodFacts
 
 SPLITS = 200  # of the samples into halves

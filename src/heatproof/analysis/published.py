@@ -30,10 +30,10 @@ import yaml
 from heatproof.analysis import compare
 from heatproof.analysis.accuracy import proportion, readings
 from heatproof.analysis.distinctness import Trio, distinct, trios
+from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import (
     RESAMPLES,
     Estimate,
-    bootstrap_aggregates,
     bootstrap_weights,
 )
 from heatproof.analysis.metric_curves import metric_curves

@@ -29,21 +29,18 @@ from heatproof.analysis.intervals import (
     AggregateDraws,
     Estimate,
     RankedLayers,
-    bootstrap_means,
-    insert_draws,
-    range_of,
+    places,
     rank,
     rank_bounds,
     ranked_together,
 )
-from heatproof.analysis.tables import groups, score_table
+from heatproof.analysis.settings import SettingScores, scored_settings
 from heatproof.bench.layout import MethodFacts
 from heatproof.protocols import PROTOCOLS
 
 Key = tuple[str, str, str]  # protocol, setting, baseline
 REACH = 2  # standard errors by which ranks are moved
 WEAK = 0.2  # correlation that errors that settings share may cause among unrelated rankings
-Measure = Callable[[np.ndarray], np.ndarray]  # rankings (..., K, M) -> (...,)
 CONTROL = "control"  # the family of methods that do not depend on the model
 ALIASES = ("input", "middle", "final", "cam")  # of layers, in the order of preference
 
@@ -102,6 +99,8 @@ class Standings:
         layers: The layer within which each method is ranked; empty for one that is ranked with
             those of every layer.
         layer: The layer that these standings are restricted to, if `at` has returned them.
+        scores: The scores under each setting, which know the intervals of ranks; empty if they are
+            of other methods.
     """
 
     model: str
@@ -113,6 +112,7 @@ class Standings:
     drawn_ranks: np.ndarray
     layers: tuple[str, ...]
     layer: str = ""
+    scores: tuple[SettingScores, ...] = ()
 
     @cached_property
     def by_layer(self) -> list[Standings]:
@@ -132,9 +132,10 @@ class Standings:
             means=means,
             ranks=np.stack([rank(m, h) for m, h in zip(means, higher, strict=True)]),
             drawn_means=drawn,
-            drawn_ranks=np.stack([rank(d, h) for d, h in zip(drawn, higher, strict=True)]),
+            drawn_ranks=_drawn_ranks(drawn, higher),
             layers=tuple(self.layers[i] for i in chosen),
             layer=layer,
+            scores=(),
         )
 
     def under(self, settings: Sequence[int]) -> Standings:
@@ -147,11 +148,17 @@ class Standings:
             ranks=self.ranks[chosen],
             drawn_means=self.drawn_means[chosen],
             drawn_ranks=self.drawn_ranks[chosen],
+            scores=tuple(self.scores[s] for s in chosen) if self.scores else (),
         )
 
     @cached_property
     def rank_intervals(self) -> np.ndarray:  # (2, S, M)
         """Lower and upper ends of the 95 % intervals of the ranks."""
+        if self.scores:
+            ends = np.full((2, *self.means.shape), np.nan)
+            for s, scores in enumerate(self.scores):
+                ends[:, s, [self.methods.index(m) for m in scores.methods]] = scores.rank_ends
+            return ends
         together = ranked_together(self.layers) if not self.layer else None
         bounds = [
             rank_bounds(means, drawn, PROTOCOLS[protocol].cls.higher_is_better, together)
@@ -303,39 +310,60 @@ def standings(
     Returns:
         One entry per model, in the order of the rows.
     """
-    all_standings = []
-    for (model,), group in groups(rows, ["model"]):
-        methods = [str(method) for method in group["method"].unique()]
-        keys = []
-        means = []
-        drawn = []
-        columns = ["protocol", "setting", "baseline"]
-        for (protocol, setting, baseline), part in groups(group, columns):
-            key = (protocol, setting, baseline)
-            table = score_table(part, methods)
-            limits = range_of(key[0])
-            keys.append(key)
-            means.append(table.means)
-            drawn.append(bootstrap_means(table.values, resamples, seed, table.clusters, limits))
-            insert_draws(drawn[-1], methods, (model, *key), aggregate_draws)
-        higher = [PROTOCOLS[protocol].cls.higher_is_better for protocol, _, _ in keys]
-        own_layers = tuple((layers or {}).get((str(model), method), "") for method in methods)
-        together = ranked_together(own_layers)
-        ranks = [rank(m, h, together) for m, h in zip(means, higher, strict=True)]
-        drawn_ranks = [rank(d, h, together) for d, h in zip(drawn, higher, strict=True)]
-        all_standings.append(
-            Standings(
-                str(model),
-                methods,
-                keys,
-                np.stack(means),
-                np.stack(ranks),
-                np.stack(drawn),
-                np.stack(drawn_ranks),
-                own_layers,
-            )
-        )
-    return all_standings
+    return standings_of(scored_settings(rows, resamples, seed, aggregate_draws, layers))
+
+
+def standings_of(settings: Sequence[SettingScores]) -> list[Standings]:
+    """Rank all methods of each model under its settings, and in every draw.
+
+    Args:
+        settings: The scores of all models and settings.
+
+    Returns:
+        One entry per model, in the order of the settings.
+    """
+    by_model: dict[str, list[SettingScores]] = {}
+    for scores in settings:
+        by_model.setdefault(scores.key[0], []).append(scores)
+    return [_standings_of_model(model, of_model) for model, of_model in by_model.items()]
+
+
+def _standings_of_model(model: str, settings: Sequence[SettingScores]) -> Standings:
+    methods = list(dict.fromkeys(method for scores in settings for method in scores.methods))
+    column = {method: i for i, method in enumerate(methods)}
+    resamples = len(settings[0].draws)
+    means = np.full((len(settings), len(methods)), np.nan)
+    drawn = np.full((len(settings), resamples, len(methods)), np.nan)
+    layer_of: dict[str, str] = {}
+    for s, scores in enumerate(settings):
+        chosen = [column[method] for method in scores.methods]
+        means[s, chosen] = scores.table.means
+        drawn[s][:, chosen] = scores.draws
+        layer_of |= dict(zip(scores.methods, scores.ranked_layers, strict=True))
+    higher = [scores.higher_is_better for scores in settings]
+    layers = tuple(layer_of[method] for method in methods)
+    together = ranked_together(layers)
+    return Standings(
+        model,
+        methods,
+        [(key[1], key[2], key[3]) for key in (scores.key for scores in settings)],
+        means,
+        np.stack([rank(m, h, together) for m, h in zip(means, higher, strict=True)]),
+        drawn,
+        _drawn_ranks(drawn, higher, together),
+        layers,
+        scores=tuple(settings),
+    )
+
+
+def _drawn_ranks(
+    drawn: np.ndarray, higher: Sequence[bool], together: np.ndarray | None = None
+) -> np.ndarray:  # (S, R, M) -> same
+    """Rank methods in every draw; whole numbers need no double precision."""
+    ranks = np.empty(drawn.shape, np.float32)
+    for s, (means, is_higher) in enumerate(zip(drawn, higher, strict=True)):
+        ranks[s] = rank(means, is_higher, together)
+    return ranks
 
 
 @dataclass(frozen=True)
@@ -386,46 +414,137 @@ def agreement(
         return None
     columns = [[list(methods).index(m) for m in common] for methods, _, _ in rankings]
     parts = list(zip(rankings, columns, strict=True))
-    ranks = np.stack([ranks[c] for (_, ranks, _), c in parts])  # (K, M)
-    draws = np.stack([drawn[:, c] for (_, _, drawn), c in parts], 1)  # (R, K, M)
+    whole = Rankings(np.stack([ranks[c] for (_, ranks, _), c in parts]))
+    drawn = Rankings(np.stack([draws[:, c] for (_, _, draws), c in parts], 1))
     pairs = {
-        pair: measure_agreement(_mean_correlation, ranks[list(pair)], draws[:, list(pair)])
+        pair: measure_agreement(Rankings.correlation, whole.only(pair), drawn.only(pair))
         for pair in combinations(range(len(rankings)), 2)
     }
     values = {pair: e.value for pair, e in pairs.items() if np.isfinite(e.value)}
-    return Agreement(
-        common,
-        pairs,
-        measure_agreement(_mean_correlation, ranks, draws),
-        measure_agreement(_least_correlation, ranks, draws),
-        min(values, key=values.__getitem__, default=(0, 1)),
-        *(
-            measure_agreement(measure, ranks, draws)
-            for measure in (rank_spread, flipped_pairs, kendall_w)
-        ),
+    drawn = drawn.finite()
+    measures = (
+        Rankings.correlation,
+        Rankings.least_correlation,
+        Rankings.spread,
+        Rankings.flipped,
+        Rankings.concordance,
     )
+    mean, least, *others = (measure_agreement(m, whole, drawn) for m in measures)
+    least_pair = min(values, key=values.__getitem__, default=(0, 1))
+    return Agreement(common, pairs, mean, least, least_pair, *others)
 
 
-def measure_agreement(measure: Measure, ranks: np.ndarray, draws: np.ndarray) -> Estimate:
+class Rankings:
+    """K rankings of the same M methods, or R draws of them, and how far they agree.
+
+    Args:
+        ranks: Ranks ``(K, M)``, or ``(R, K, M)`` for draws; ties may have any common rank.
+    """
+
+    def __init__(self, ranks: np.ndarray):
+        self.ranks = ranks
+
+    @cached_property
+    def average(self) -> np.ndarray:
+        """The ranks, where equal ones have their mean rank and nan stays nan."""
+        return average_ranks(self.ranks)
+
+    @cached_property
+    def standardized(self) -> np.ndarray:
+        """Average ranks with mean 0 and norm 1; nan if they are constant or one is missing."""
+        centred = self.average - self.average.mean(-1, keepdims=True)
+        norm = np.sqrt((centred**2).sum(-1, keepdims=True))
+        return np.divide(centred, norm, out=np.full_like(centred, np.nan), where=norm > 0)
+
+    def only(self, chosen: Sequence[int]) -> Rankings:
+        """Return some of the K rankings; what is known about them is not computed again."""
+        part = Rankings(self.ranks[..., list(chosen), :])
+        part.__dict__["standardized"] = self.standardized[..., list(chosen), :]
+        return part
+
+    def finite(self) -> Rankings:
+        """Return the draws in which every method has a rank."""
+        complete = np.isfinite(self.ranks).all((1, 2))
+        if complete.all():
+            return self
+        return Rankings(self.ranks[complete])
+
+    @cached_property
+    def _correlation(self) -> np.ndarray:
+        """The mean correlation of all pairs, from the length of the sum of standardized ranks."""
+        count = self.ranks.shape[-2]
+        squared = (self.standardized.sum(-2) ** 2).sum(-1)
+        return np.clip((squared - count) / (count * (count - 1)), -1, 1)
+
+    def correlation(self) -> np.ndarray:
+        """Compute the mean Spearman correlation of all pairs of rankings."""
+        return self._correlation
+
+    def least_correlation(self) -> np.ndarray:
+        """Compute the smallest Spearman correlation of a pair, of those that are defined."""
+        count = self.ranks.shape[-2]
+        least = np.full(self.ranks.shape[:-2], np.nan)
+        for k in range(count - 1):
+            others = self.standardized[..., k + 1 :, :]
+            products = (self.standardized[..., k : k + 1, :] * others).sum(-1)
+            least = np.fmin(least, np.fmin.reduce(np.clip(products, -1, 1), axis=-1))
+        return least
+
+    def spread(self) -> np.ndarray:
+        """Compute the standard deviation of a method's rank, averaged over methods."""
+        deviations: np.ndarray = self.average.std(-2).mean(-1)
+        return deviations
+
+    def flipped(self) -> np.ndarray:
+        """Compute the fraction of (pair of methods, pair of rankings) with opposite orders.
+
+        Ties do not count as opposite.
+        """
+        rankings, methods = self.ranks.shape[-2:]
+        total = np.zeros(self.ranks.shape[:-2])
+        for i in range(methods - 1):
+            method, others = self.ranks[..., i : i + 1], self.ranks[..., i + 1 :]
+            above = (method < others).sum(-2)
+            below = (method > others).sum(-2)
+            total += (above * below).sum(-1)
+        pairs = methods * (methods - 1) / 2
+        return total / pairs / (rankings * (rankings - 1) / 2)
+
+    def concordance(self) -> np.ndarray:
+        """Compute Kendall's W, corrected for ties; nan if all are tied in every ranking."""
+        rankings, methods = self.ranks.shape[-2:]
+        sums = self.average.sum(-2)
+        apart = ((sums - sums.mean(-1, keepdims=True)) ** 2).sum(-1)
+        deviations = ((self.average - (methods + 1) / 2) ** 2).sum(-1)
+        ties = methods * (methods**2 - 1) - 12 * deviations  # Σ(t³ − t) of every ranking
+        most = rankings**2 * methods * (methods**2 - 1) - rankings * ties.sum(-1)
+        return np.divide(12 * apart, most, out=np.full_like(apart, np.nan), where=most > 0)
+
+
+Measure = Callable[[Rankings], np.ndarray]
+
+
+def measure_agreement(measure: Measure, whole: Rankings, drawn: Rankings) -> Estimate:
     """Estimate a measure of agreement between K rankings.
 
     Args:
-        measure: Computes it from rankings ``(..., K, M)``.
-        ranks: The rankings ``(K, M)``.
-        draws: The rankings in each bootstrap draw, ``(R, K, M)``.
+        measure: Computes it.
+        whole: The rankings.
+        drawn: The rankings in each bootstrap draw.
 
     Returns:
         The measure with an interval: from draws, which agree less than the true rankings, to
         rankings without the noise that made them agree less.
     """
-    draws = draws[np.isfinite(draws).all((1, 2))]
-    estimate = Estimate.of(float(measure(ranks)), measure(draws))
+    drawn = drawn.finite()
+    estimate = Estimate.of(float(measure(whole)), measure(drawn))
     if not np.isfinite(estimate.low):
         return estimate
-    reach = REACH * np.sqrt(((draws - ranks) ** 2).mean(0))
+    ranks = whole.ranks
+    reach = REACH * np.sqrt(((drawn.ranks - ranks) ** 2).mean(0))
     apart = ranks - ranks.mean(0)
     moved = []
-    correlations = _mean_correlation(draws)
+    correlations = drawn.correlation()
     correlations = correlations[np.isfinite(correlations)]
     if not len(correlations):
         return estimate
@@ -433,58 +552,11 @@ def measure_agreement(measure: Measure, ranks: np.ndarray, draws: np.ndarray) ->
         moved.append(ranks - np.clip(apart, -reach, reach))
     if np.quantile(correlations, 0.025) < WEAK:  # they may be unrelated, or disagree
         moved.append(ranks + np.sign(apart) * reach)
-    ends = [float(measure(rankings.round(9))) for rankings in moved]
+    ends = [float(measure(Rankings(rankings.round(9)))) for rankings in moved]
     ends = [end for end in ends if np.isfinite(end)]
     low = min([estimate.low, *ends])
     high = max([estimate.high, *ends])
     return Estimate(estimate.value, low, high)
-
-
-def _correlations(ranks: np.ndarray) -> np.ndarray:  # (..., K, M) -> (..., pairs)
-    standardized = _standardized(ranks)
-    first, second = np.triu_indices(ranks.shape[-2], 1)
-    return _product(standardized[..., first, :], standardized[..., second, :])
-
-
-def _mean_correlation(ranks: np.ndarray) -> np.ndarray:
-    return _correlations(ranks).mean(-1)
-
-
-def _least_correlation(ranks: np.ndarray) -> np.ndarray:
-    return np.fmin.reduce(_correlations(ranks), axis=-1)  # of those that are defined
-
-
-def rank_spread(ranks: np.ndarray) -> np.ndarray:  # (..., K rankings, M methods) -> (...,)
-    """Compute the standard deviation of each method's rank over rankings, averaged over methods."""
-    return average_ranks(ranks).std(-2).mean(-1)
-
-
-def flipped_pairs(ranks: np.ndarray) -> np.ndarray:  # (..., K, M) -> (...,)
-    """Compute the fraction of (pair of methods, pair of rankings) with opposite orders.
-
-    Ties do not count as opposite.
-    """
-    rankings, methods = ranks.shape[-2:]
-    above, below = np.triu_indices(methods, 1)
-    order = np.sign(ranks[..., above] - ranks[..., below])  # (..., K, pairs)
-    up = (order > 0).sum(-2)
-    down = (order < 0).sum(-2)
-    return (up * down).mean(-1) / (rankings * (rankings - 1) / 2)
-
-
-def kendall_w(ranks: np.ndarray) -> np.ndarray:  # (..., K, M) -> (...,)
-    """Compute Kendall's coefficient of concordance, corrected for ties.
-
-    It is nan if all methods are tied in every ranking.
-    """
-    rankings, methods = ranks.shape[-2:]
-    average = average_ranks(ranks)
-    sums = average.sum(-2)
-    apart = ((sums - sums.mean(-1, keepdims=True)) ** 2).sum(-1)
-    deviations = ((average - (methods + 1) / 2) ** 2).sum(-1)
-    ties = methods * (methods**2 - 1) - 12 * deviations  # Σ(t³ − t) of every ranking
-    most = rankings**2 * methods * (methods**2 - 1) - rankings * ties.sum(-1)
-    return np.divide(12 * apart, most, out=np.full_like(apart, np.nan), where=most > 0)
 
 
 def rank_correlation(
@@ -501,29 +573,20 @@ def rank_correlation(
     Returns:
         The correlation; nan if a column is constant or has missing values.
     """
-    ranks = average_ranks(np.stack([a, b]))
-    if _mean_correlation(ranks) < 0:  # columns that disagree are one column and another reversed
+    ranks = Rankings(average_ranks(np.stack([a, b])))
+    if ranks.correlation() < 0:  # columns that disagree are one column and another reversed
         value, low, high = rank_correlation(a, -b, drawn_a, -drawn_b)
         return Estimate(-value, -high, -low)
-    drawn = average_ranks(np.stack([drawn_a, drawn_b], 1))
-    return measure_agreement(_mean_correlation, ranks, drawn)
-
-
-def _standardized(ranks: np.ndarray) -> np.ndarray:  # (..., M) -> same
-    """Return average ranks with mean 0 and norm 1; nan if they are constant or one is missing."""
-    again = average_ranks(ranks)
-    centred = again - again.mean(-1, keepdims=True)
-    norm = np.sqrt((centred**2).sum(-1, keepdims=True))
-    return np.divide(centred, norm, out=np.full_like(centred, np.nan), where=norm > 0)
-
-
-def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.clip((a * b).sum(-1), -1, 1)
+    drawn = Rankings(average_ranks(np.stack([drawn_a, drawn_b], 1)))
+    return measure_agreement(Rankings.correlation, ranks, drawn)
 
 
 def average_ranks(values: np.ndarray) -> np.ndarray:
-    """Rank values along the last axis; equal ones get their mean rank, and nan stays nan."""
-    from scipy.stats import rankdata  # takes a second to import
+    """Rank values along the last axis from 1 for the lowest; equal ones get their mean rank.
 
-    ranks: np.ndarray = rankdata(values, axis=-1, nan_policy="propagate")
-    return ranks
+    Where a value is nan, none has a rank.
+    """
+    lowest = places(values)
+    highest = values.shape[-1] + 1 - places(-values)
+    missing = np.isnan(values).any(-1, keepdims=True)
+    return np.where(missing, np.nan, (lowest + highest) / 2)

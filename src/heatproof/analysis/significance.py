@@ -9,24 +9,16 @@ Holm's procedure, so that the probability of any false difference is at most 5 %
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pandas as pd
 
-from heatproof.analysis.intervals import (
-    GROUP,
-    RESAMPLES,
-    AggregateDraws,
-    RankedLayers,
-    bootstrap_means,
-    insert_draws,
-    range_of,
-    ranked_together,
-)
-from heatproof.analysis.tables import ScoreTable, groups, score_table
-from heatproof.protocols import PROTOCOLS
+from heatproof.analysis.intervals import GROUP, RESAMPLES, AggregateDraws, RankedLayers
+from heatproof.analysis.settings import SettingScores, scored_settings
+from heatproof.analysis.tables import ScoreTable
 
 LEVEL = 0.05
 POWER = 0.8
@@ -85,17 +77,18 @@ class PairedTests:
         return math.ceil(self.counts[i, j] * (self.detectable(i, j) / gap) ** 2)
 
 
+@cache
 def _factor() -> float:
-    from scipy.stats import norm  # takes a second to import
+    from scipy.special import ndtri  # slow to import
 
-    return float(norm.ppf(1 - LEVEL / 2) + norm.ppf(POWER))
+    return float(ndtri(1 - LEVEL / 2) + ndtri(POWER))
 
 
 def paired_tests(
     table: ScoreTable,
     higher_is_better: bool,
     draws: np.ndarray,
-    aggregated: Sequence[str] = (),
+    aggregated: Collection[str] = (),
     together: np.ndarray | None = None,
 ) -> PairedTests:
     """Test all pairs of methods under one setting.
@@ -113,67 +106,161 @@ def paired_tests(
     sign = 1 if higher_is_better else -1
     means = sign * table.means
     order = [int(i) for i in np.argsort(-means, kind="stable") if np.isfinite(means[i])]
-    count = len(order)
-    gaps, errors, p = (np.full((count, count), np.nan) for _ in range(3))
-    counts = np.zeros((count, count), dtype=np.intp)
-    known = Products(table) if len(table.values) > MANY else None
-    for a in range(count):
-        for b in range(a + 1, count):
-            i, j = order[a], order[b]
-            if together is not None and not together[i, j]:
-                continue
-            if table.methods[i] in aggregated or table.methods[j] in aggregated:
-                scored = np.isfinite(table.values[:, [i, j]]).all(1)
-                drawn = sign * (draws[:, i] - draws[:, j])
-                observations = len(set(table.clusters[scored]))
-                found = _drawn_test(means[i] - means[j], drawn, observations)
-            elif known is not None and known.has(i, j):
-                found = known.test(i, j, sign)
-            else:
-                difference = sign * (table.values[:, i] - table.values[:, j])
-                found = clustered_t_test(difference, table.clusters)
-            gaps[a, b], errors[a, b], p[a, b], counts[a, b] = found
-            gaps[b, a], errors[b, a], p[b, a], counts[b, a] = -found[0], *found[1:]
+    methods = [table.methods[i] for i in order]
+    found = _tested(sign * table.values[:, order], table.clusters)
+    drawn = sign * draws[:, order]
+    from_draws = np.array([method in aggregated for method in methods], dtype=bool)
+    _test_by_draws(found, means[order], drawn, from_draws[:, None] | from_draws)
+    if together is not None:
+        found.leave_out(~together[np.ix_(order, order)])
+    p = found.p_values()
     adjusted = np.full_like(p, np.nan)
-    upper = np.triu_indices(count, 1)
+    upper = np.triu_indices(len(order), 1)
     adjusted[upper] = holm(p[upper])
     adjusted.T[upper] = adjusted[upper]
-    methods = [table.methods[i] for i in order]
-    first = first_fractions(sign * draws[:, order])
-    return PairedTests(methods, gaps, errors, counts, p, adjusted, first)
+    first = first_fractions(drawn)
+    return PairedTests(methods, found.gaps, found.errors, found.counts, p, adjusted, first)
 
 
-class Products:
-    """Products of the scores of all pairs of methods, so that no test reads all samples again.
+@dataclass
+class _Tested:
+    """Differences of all pairs of M methods, ``(M, M)`` each, before p-values are computed.
 
-    They are for tables with many samples: differences of sums of squares have rounding errors,
-    which matter where two methods have nearly the same scores on few samples.
+    Attributes:
+        gaps: Means of the differences; nan where two methods have no sample in common.
+        errors: Their standard errors; nan for fewer than two clusters.
+        counts: Numbers of clusters.
+        normal: Whether the error is that of draws, so that there are no degrees of freedom.
     """
 
-    def __init__(self, table: ScoreTable):
-        codes, names = pd.factorize(table.clusters)
-        complete = np.isfinite(table.values).all(0)
-        values = table.values[:, complete]
-        means = values.mean(0)
-        totals = np.zeros((len(names), values.shape[1]))
-        np.add.at(totals, codes, values - means)
-        self._samples = len(values)
-        self._clusters = len(names)
-        self._means = means
-        self._products = totals.T @ totals
-        self._place = {int(i): k for k, i in enumerate(np.flatnonzero(complete))}
+    gaps: np.ndarray
+    errors: np.ndarray
+    counts: np.ndarray
+    normal: np.ndarray
 
-    def has(self, i: int, j: int) -> bool:
-        """Return whether both methods have a score on every sample."""
-        return i in self._place and j in self._place and self._clusters > 1
+    def leave_out(self, pairs: np.ndarray) -> None:
+        """Remove the tests of some pairs."""
+        self.gaps[pairs] = np.nan
+        self.errors[pairs] = np.nan
+        self.counts[pairs] = 0
 
-    def test(self, i: int, j: int, sign: int) -> tuple[float, float, float, int]:
-        """Return what `clustered_t_test` returns for the differences of two methods."""
-        a, b = self._place[i], self._place[j]
-        products = self._products
-        squares = max(products[a, a] + products[b, b] - 2 * products[a, b], 0.0)
-        mean = sign * float(self._means[a] - self._means[b])
-        return _t_test(mean, float(squares), self._samples, self._clusters)
+    def p_values(self) -> np.ndarray:
+        """Compute the p-values of t-tests, or of normal ones for errors of draws."""
+        p = _p_values(self.gaps, self.errors, self.counts, self.normal)
+        np.fill_diagonal(p, np.nan)
+        return p
+
+
+def _tested(values: np.ndarray, clusters: np.ndarray) -> _Tested:  # (N, M), (N,)
+    """Compute the paired differences of all columns, with those of a cluster together."""
+    codes, names = pd.factorize(clusters)
+    count = values.shape[1]
+    gaps, errors = (np.full((count, count), np.nan) for _ in range(2))
+    counts = np.zeros((count, count), dtype=np.intp)
+    complete = np.zeros(count, dtype=bool)
+    if len(values) > MANY and len(names) > 1:
+        complete = np.isfinite(values).all(0)
+        block = np.ix_(complete, complete)
+        gaps[block], errors[block] = _by_products(values[:, complete], codes, len(names))
+        counts[block] = len(names)
+    for i in range(count):
+        others = [j for j in range(i + 1, count) if not (complete[i] and complete[j])]
+        if others:
+            differences = values[:, i : i + 1] - values[:, others]
+            found = _clustered_means(differences, codes, len(names))
+            gaps[i, others], errors[i, others], counts[i, others] = found
+            gaps[others, i] = -gaps[i, others]
+            errors[others, i] = errors[i, others]
+            counts[others, i] = counts[i, others]
+    np.fill_diagonal(gaps, np.nan)
+    np.fill_diagonal(errors, np.nan)
+    np.fill_diagonal(counts, 0)
+    return _Tested(gaps, errors, counts, np.zeros((count, count), dtype=bool))
+
+
+def _by_products(
+    values: np.ndarray, codes: np.ndarray, clusters: int
+) -> tuple[np.ndarray, np.ndarray]:  # (M, M) each
+    """Return the mean differences of all pairs of complete columns, and their errors.
+
+    They come from the products of all pairs, so that no test reads all samples again. This is for
+    many samples: differences of sums of squares have rounding errors, which matter where two
+    columns are nearly the same on few samples.
+    """
+    means = values.mean(0)
+    totals = np.stack([np.bincount(codes, c, clusters) for c in (values - means).T], 1)
+    products = totals.T @ totals
+    own = np.diag(products)
+    squares = np.maximum(own[:, None] + own - 2 * products, 0)
+    return means[:, None] - means, np.sqrt(squares * clusters / (clusters - 1)) / len(values)
+
+
+def _clustered_means(
+    values: np.ndarray, codes: np.ndarray, clusters: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # (K,) each
+    """Return the mean of each column, its standard error, and the number of its clusters.
+
+    Args:
+        values: Values ``(N, K)``; those that are not finite are left out.
+        codes: The cluster of each row, ``(N,)``.
+        clusters: Number of clusters.
+    """
+    finite = np.isfinite(values)
+    samples = finite.sum(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = np.where(finite, values, 0).sum(0) / samples
+        totals = np.where(finite, values - means, 0)
+        count = samples
+        if clusters < len(values):
+            totals = np.stack([np.bincount(codes, column, clusters) for column in totals.T], 1)
+            present = np.stack([np.bincount(codes, column, clusters) for column in finite.T], 1)
+            count = (present > 0).sum(0)
+        squares = np.einsum("nk,nk->k", totals, totals)
+        errors = np.sqrt(squares * count / (count - 1)) / samples
+    return means, np.where(count > 1, errors, np.nan), count
+
+
+def _test_by_draws(found: _Tested, means: np.ndarray, draws: np.ndarray, pairs: np.ndarray) -> None:
+    """Replace what is known of pairs whose scores are not means over samples.
+
+    Args:
+        found: The differences, changed in place; the numbers of clusters stay.
+        means: The scores ``(M,)``.
+        draws: Draws of them, ``(R, M)``.
+        pairs: Which pairs, ``(M, M)``.
+    """
+    for i, j in zip(*np.nonzero(np.triu(pairs, 1)), strict=True):
+        differences = draws[:, i] - draws[:, j]
+        differences = differences[np.isfinite(differences)]
+        known = len(differences) and found.counts[i, j] > 1
+        error = float(differences.std()) if known else np.nan
+        found.gaps[i, j] = means[i] - means[j]
+        found.gaps[j, i] = means[j] - means[i]
+        found.errors[i, j] = found.errors[j, i] = error
+        found.normal[i, j] = found.normal[j, i] = True
+
+
+def _p_values(
+    gaps: np.ndarray, errors: np.ndarray, counts: np.ndarray, normal: np.ndarray
+) -> np.ndarray:
+    """Return p-values of differences in either direction; nan where there is no error.
+
+    A p-value is at least that of the signs of all clusters being equal by chance, so that few equal
+    differences prove nothing.
+    """
+    from scipy.special import ndtr, stdtr  # slow to import
+
+    sizes = np.abs(gaps)
+    equal = errors <= np.where(
+        normal, 0, 1e-12 * (1 + sizes)
+    )  # equal differences, but for rounding
+    with np.errstate(invalid="ignore", divide="ignore"):
+        statistic = sizes / errors
+        tested = np.where(normal, ndtr(-statistic), stdtr(np.maximum(counts - 1, 1), -statistic))
+        none = sizes <= np.where(normal, 0, 1e-12)
+    least = np.ldexp(1.0, 1 - counts)
+    p = np.maximum(np.where(equal, none, 2 * tested), least)
+    return np.where(np.isfinite(errors), np.minimum(p, 1), np.nan)
 
 
 def clustered_t_test(
@@ -190,50 +277,26 @@ def clustered_t_test(
         clusters of one sample each this is the paired t-test. The p-value is at least that of the
         signs of all clusters being equal by chance, so that few equal differences prove nothing.
     """
-    finite = np.isfinite(differences)
-    values = differences[finite]
-    if not len(values):
-        return math.nan, math.nan, math.nan, 0
-    codes, names = pd.factorize(np.asarray(clusters)[finite])
-    count = len(names)
-    mean = float(values.mean())
-    if count < 2:
-        return mean, math.nan, math.nan, count
-    totals = np.bincount(codes, values - mean, minlength=count)
-    return _t_test(mean, float((totals**2).sum()), len(values), count)
+    codes, names = pd.factorize(np.asarray(clusters))
+    found = _clustered_means(differences[:, None], codes, len(names))
+    (p,) = _p_values(*found, np.zeros(1, dtype=bool))
+    (mean,), (error,), (count,) = found
+    return float(mean), float(error), float(p), int(count)
 
 
-def _t_test(
-    mean: float, squares: float, samples: int, count: int
-) -> tuple[float, float, float, int]:
-    """Return a mean, its standard error, the p-value and the number of clusters.
+def drawn_p_value(gap: float, draws: np.ndarray, count: int) -> float:
+    """Return the p-value of a difference whose error is that of draws, as if it were normal.
 
     Args:
-        mean: Mean of the differences.
-        squares: Sum of the squared totals of their deviations from the mean, over clusters.
-        samples: Number of differences.
+        gap: The difference.
+        draws: Draws of it, ``(R,)``.
         count: Number of clusters.
     """
-    from scipy.stats import t  # takes a second to import
-
-    error = float(np.sqrt(squares * count / (count - 1))) / samples
-    least = 2.0 ** (1 - count)
-    if error <= 1e-12 * (1 + abs(mean)):  # equal differences, but for rounding
-        return mean, error, 1.0 if abs(mean) <= 1e-12 else least, count
-    p = 2 * float(t.sf(abs(mean) / error, count - 1))
-    return mean, error, max(p, least), count
-
-
-def _drawn_test(gap: float, draws: np.ndarray, count: int) -> tuple[float, float, float, int]:
-    """Return a difference, its standard error over draws, and the p-value if it is normal."""
-    from scipy.stats import norm
-
     finite = draws[np.isfinite(draws)]
-    if not len(finite) or count < 2:
-        return float(gap), math.nan, math.nan, count
-    error = float(finite.std())
-    p = 2 * float(norm.sf(abs(gap) / error)) if error > 0 else float(gap == 0)
-    return float(gap), error, max(p, 2.0 ** (1 - count)), count
+    error = finite.std() if len(finite) and count > 1 else np.nan
+    from_draws = np.ones(1, dtype=bool)
+    p = _p_values(np.array([gap]), np.array([error]), np.array([count]), from_draws)
+    return float(p[0])
 
 
 def holm(p: np.ndarray) -> np.ndarray:
@@ -284,21 +347,28 @@ def tie_letters(different: np.ndarray) -> list[str]:
         Letters of each method; "a" is the group of the best one.
     """
     count = len(different)
-    groups = [frozenset(range(count))] if count else []
+    groups = [(1 << count) - 1] if count else []  # one bit per method
     for i in range(count):
         for j in range(i + 1, count):
             if different[i, j]:
-                groups = _without_pair(groups, i, j)
-    groups.sort(key=sorted)
+                groups = _without_pair(groups, 1 << i, 1 << j)
+    members = [[i for i in range(count) if group >> i & 1] for group in groups]
+    members.sort()
     return [
-        "".join(_letter(k) for k, group in enumerate(groups) if i in group) for i in range(count)
+        "".join(_letter(k) for k, group in enumerate(members) if i in group) for i in range(count)
     ]
 
 
-def _without_pair(groups: list[frozenset[int]], i: int, j: int) -> list[frozenset[int]]:
-    """Split every group that has both members, and drop those within another group."""
-    split = {part for g in groups for part in ({g - {i}, g - {j}} if {i, j} <= g else {g})}
-    return [g for g in split if not any(g < other for other in split)]
+def _without_pair(groups: list[int], i: int, j: int) -> list[int]:
+    """Split every group that has both members, and drop the parts that are within a group."""
+    both = i | j
+    whole = [group for group in groups if group & both != both]
+    parts = {part for g in groups if g & both == both for part in (g & ~i, g & ~j)}
+    largest_first = sorted(parts, key=int.bit_count, reverse=True)
+    for part in largest_first:
+        if not any(part & group == part for group in whole):
+            whole.append(part)
+    return whole
 
 
 def _letter(number: int) -> str:
@@ -325,17 +395,25 @@ def pairs_of_methods(
     Returns:
         The tests by model, protocol, setting and baseline.
     """
-    tests = {}
-    for key, group in groups(rows, GROUP):
-        table = score_table(group)
-        draws = bootstrap_means(table.values, resamples, seed, table.clusters, range_of(key[1]))
-        insert_draws(draws, table.methods, key, aggregate_draws)
-        aggregated = [m for m in table.methods if (*key, m) in (aggregate_draws or {})]
-        own_layers = [(layers or {}).get((key[0], method), "") for method in table.methods]
-        higher = PROTOCOLS[key[1]].cls.higher_is_better
-        together = ranked_together(own_layers)
-        tests[key] = paired_tests(table, higher, draws, aggregated, together)
-    return tests
+    return pairs_of(scored_settings(rows, resamples, seed, aggregate_draws, layers))
+
+
+def pairs_of(settings: Sequence[SettingScores]) -> dict[tuple[str, ...], PairedTests]:
+    """Test all pairs of methods under some settings.
+
+    Returns:
+        The tests by model, protocol, setting and baseline.
+    """
+    return {
+        scores.key: paired_tests(
+            scores.table,
+            scores.higher_is_better,
+            scores.draws,
+            scores.aggregated,
+            scores.together,
+        )
+        for scores in settings
+    }
 
 
 def pair_lines(tests: dict[tuple[str, ...], PairedTests]) -> pd.DataFrame:
@@ -354,12 +432,12 @@ def pair_lines(tests: dict[tuple[str, ...], PairedTests]) -> pd.DataFrame:
             found.methods[j],
             found.gaps[i, j],
             found.adjusted[i, j],
-            bool(found.different[i, j]),
+            bool(different[i, j]),
             found.counts[i, j],
             found.needed(i, j),
             found.detectable(i, j),
         )
-        for key, found in tests.items()
+        for key, found, different in ((k, f, f.different) for k, f in tests.items())
         for i in range(len(found.methods))
         for j in range(i + 1, len(found.methods))
         if found.counts[i, j]

@@ -19,14 +19,14 @@ import numpy as np
 import pandas as pd
 import torch
 
-from heatproof.analysis.intervals import (
-    RESAMPLES,
-    Estimate,
+from heatproof.analysis.halves import (
+    MOST_HALVES,
     Halves,
     SettingHalves,
     around_estimate,
     halves_of,
 )
+from heatproof.analysis.intervals import Estimate
 from heatproof.bench.store import Store
 from heatproof.protocols.soundness import Soundness
 from heatproof.tensor.soundness import first_reached, undecided_steps
@@ -62,7 +62,7 @@ class Points(NamedTuple):
 def table(
     store: Store,
     levels: Sequence[float] = LEVELS,
-    resamples: int = RESAMPLES,
+    resamples: int = MOST_HALVES,
     seed: int = 0,
     rows: pd.DataFrame | None = None,
     most: int | None = None,
@@ -72,8 +72,8 @@ def table(
     Args:
         store: The run.
         levels: Levels of accuracy.
-        resamples: Number of bootstrap draws.
-        seed: Seed of the bootstrap.
+        resamples: Number of half-samples, of which at most `MOST_HALVES` are drawn.
+        seed: Seed of the draws.
         rows: The scores of the run; read from the directory by default.
         most: How many samples of a model are read at most; by default all.
 
@@ -91,7 +91,7 @@ def table(
             score, mass = (part.curves[name].numpy() for name in protocol.aggregates)
             key = (part.model, protocol.setting, protocol.baseline_name, part.method)
             group = (part.model, protocol.id, protocol.setting, protocol.baseline_name)
-            of_setting = halves_of(of_setting, rows, group, resamples, seed)
+            of_setting = halves_of(of_setting, rows, group, min(resamples, MOST_HALVES), seed)
             halves = of_setting.of(part.samples)
             estimates = at_levels(protocol, score, mass, levels, halves=halves)
             steps = steps_until(protocol, score, levels)
@@ -114,7 +114,7 @@ def at_levels(
     score: np.ndarray,
     mass: np.ndarray,
     levels: Sequence[float] = LEVELS,
-    resamples: int = RESAMPLES,
+    resamples: int = MOST_HALVES,
     seed: int = 0,
     *,
     halves: Halves | None = None,
@@ -128,8 +128,8 @@ def at_levels(
         score: Score of each sample after each step, ``(N, S)``.
         mass: Mass that each step newly includes, ``(N, S)``.
         levels: Levels of accuracy.
-        resamples: Number of bootstrap draws.
-        seed: Seed of the bootstrap.
+        resamples: Number of half-samples.
+        seed: Seed of the draws.
         halves: Which samples are in each half; by default samples are drawn one by one.
 
     Returns:

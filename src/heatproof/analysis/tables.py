@@ -62,7 +62,7 @@ def score_table(rows: pd.DataFrame, methods: list[str] | None = None) -> ScoreTa
         of_sample = np.zeros(len(samples), dtype=np.intp)
         of_sample[codes] = cluster_codes
         clusters = np.asarray(cluster_names, dtype=object)[of_sample]
-    return ScoreTable(samples, methods, values.reshape(len(samples), -1), clusters)
+    return ScoreTable(samples, methods, values.reshape(len(samples), len(methods)), clusters)
 
 
 def groups(rows: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:

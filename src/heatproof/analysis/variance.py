@@ -21,7 +21,7 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings, average_ranks
 from heatproof.bench.layout import MethodFacts
 
-DRAWS = 500
+CHUNK = 2**20  # ranks in memory at the same time
 CHOICES = ("model", "protocol", "setting", "baseline")
 
 
@@ -66,17 +66,31 @@ def split_variance(
     if len(cells) < 2 or len(common) < 3:
         return None
     ranks = np.concatenate([s.ranks[:, _columns(s, common)] for s in standings])  # (C, M)
-    draws = np.concatenate(
-        [s.drawn_ranks[:, :DRAWS, _columns(s, common)] for s in standings]
-    ).transpose(1, 0, 2)  # (R, C, M)
-    draws = draws[np.isfinite(draws).all((1, 2))]
     bases = [facts[m].layerless_base if m in facts else m for m in common]
     names, found = _split(average_ranks(ranks)[None], cells, bases)
     if not np.isfinite(found).all():
         return None
-    _, drawn = _split(average_ranks(draws), cells, bases)
+    size = max(1, CHUNK // ranks.size)
+    starts = range(0, standings[0].drawn_ranks.shape[1], size)
+    drawn = np.concatenate(
+        [_drawn_shares(standings, slice(s, s + size), common, cells, bases) for s in starts]
+    )
     shares = {name: Estimate.of(float(found[0, i]), drawn[:, i]) for i, name in enumerate(names)}
     return Shares(common, len(cells), shares)
+
+
+def _drawn_shares(
+    standings: Sequence[Standings],
+    draws: slice,
+    methods: Sequence[str],
+    cells: Sequence[tuple[str, ...]],
+    bases: Sequence[str],
+) -> np.ndarray:  # (r, K)
+    """Split the variance in some of the draws, those in which every method has a rank."""
+    parts = [s.drawn_ranks[:, draws, _columns(s, methods)] for s in standings]
+    ranks = np.concatenate(parts).transpose(1, 0, 2)  # (r, C, M)
+    ranks = ranks[np.isfinite(ranks).all((1, 2))]
+    return _split(average_ranks(ranks), cells, bases)[1]
 
 
 def _columns(standing: Standings, methods: Sequence[str]) -> list[int]:

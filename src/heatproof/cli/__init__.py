@@ -9,7 +9,6 @@ from __future__ import annotations
 import _thread
 import ctypes
 import inspect
-import math
 import signal
 import sys
 import threading
@@ -492,77 +491,82 @@ def study(name: str, copy: Path | None) -> None:
 
 @main.command("compare", **command)
 @click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.argument("other")
+@click.argument("others", nargs=-1, required=True)
 @click.option(
     "--fail-if-worse",
     "limits",
     metavar="METHOD:AMOUNT",
     multiple=True,
-    help="End with code 4 if a method (or any of all) scores significantly worse in OTHER, by more "
-    "than this amount.",
+    help="End with code 4 if a method (or any of all) scores significantly worse in another run, "
+    "by more than this amount.",
 )
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write as JSON."
 )
-def compare_(run: Path, other: str, limits: tuple[str, ...], json_file: Path | None) -> None:
-    """Set a run beside another run, or beside the published numbers of a paper.
+@click.option(
+    "--html", "html_file", type=click.Path(path_type=Path, dir_okay=False), help="Write a page."
+)
+def compare_(
+    run: Path,
+    others: tuple[str, ...],
+    limits: tuple[str, ...],
+    json_file: Path | None,
+    html_file: Path | None,
+) -> None:
+    """Set a run beside other runs, or beside the published numbers of a paper.
 
-    Two runs are compared over the samples that both have, in pairs: the second
-    minus the first, with 95 % intervals, and what changed in spec, versions and
-    weights.
+    Runs are compared over the samples that both have, in pairs: the other minus
+    the first, with 95 % intervals and tests, and what changed in spec, versions
+    and weights.
 
     A published number is reproduced if it lies in the run's 95 % interval, and
     differs if it does not. Where the model or the protocol's settings are not
     the paper's, there is no verdict.
 
     Examples:
-      heatproof compare runs/before runs/after
+      heatproof compare runs/before runs/after --html compare.html
       heatproof compare runs/main runs/branch --fail-if-worse gradcam:0.02
       heatproof compare runs/main runs/branch --fail-if-worse all:0.05
       heatproof compare runs/hesse2024/ranking published:hesse2024/table6
       heatproof compare runs/li2024/distinctness published:li2024/table1
     """
-    import pandas as pd
-
     from heatproof.analysis.published import PREFIX, compare_published, published_table
-    from heatproof.api import compare
     from heatproof.bench.store import Store
-    from heatproof.cli.results import print_comparison, print_run_comparison, print_worse
+    from heatproof.cli.comparison import compare_runs
+    from heatproof.cli.results import print_comparison
 
-    if other.startswith(PREFIX):
-        if limits or json_file:
-            raise HeatproofError("--fail-if-worse and --json are for two runs")
-        store = Store(run)
-        print_comparison(compare_published(store, published_table(other)), store)
-    elif Path(other).is_dir():
-        allowed = [_limit(text) for text in limits]
-        comparison = compare(run, other)
-        worse = pd.concat([comparison.worse(*limit) for limit in allowed]) if allowed else None
-        if json_file is not None:
-            comparison.to_json(json_file)
-        print_run_comparison(comparison)
-        if worse is not None and print_worse(worse.drop_duplicates()):
-            sys.exit(WORSE)
-    else:
+    published = [other for other in others if other.startswith(PREFIX)]
+    if published and (limits or json_file or html_file):
+        raise HeatproofError("--fail-if-worse, --json and --html are for runs")
+    missing = [o for o in others if o not in published and not Path(o).is_dir()]
+    if missing:
         raise HeatproofError(
-            f'"{other}" is neither a run directory nor a published table, which is named like '
+            f'"{missing[0]}" is neither a run directory nor a published table, which is named like '
             f"{PREFIX}hesse2024/table6"
         )
+    for name in published:
+        store = Store(run)
+        print_comparison(compare_published(store, published_table(name)), store)
+    runs = [Path(other) for other in others if other not in published]
+    if runs and compare_runs(run, runs, limits, json_file, html_file):
+        sys.exit(WORSE)
 
 
 @main.command("figure", **command)
 @click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.argument("name", type=click.Choice(["ranking", "curves", "stability", "cost", "maps"]))
+@click.argument("name", required=False)
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="[default: NAME.pdf]"
 )
+@click.option("--list", "list_all", is_flag=True, help="List the figures of the run.")
 @click.option("--model", help="A model; by default all.")
 @click.option("--protocol", help="A protocol; by default all.")
 @click.option("--sample", help="The sample of maps; by default the first that has any.")
 def figure_(
     run: Path,
-    name: str,
+    name: str | None,
     out: Path | None,
+    list_all: bool,
     model: str | None,
     protocol: str | None,
     sample: str | None,
@@ -573,16 +577,56 @@ def figure_(
     pip install "heatproof[plot]".
 
     Examples:
+      heatproof figure runs/quickstart --list
       heatproof figure runs/quickstart ranking -o ranking.pdf
       heatproof figure runs/quickstart curves --protocol deletion -o deletion.svg
       heatproof figure runs/quickstart maps --sample test_0003 -o maps.png
     """
-    from heatproof.results.figures import write_figure
+    from heatproof.cli.results import print_figures
+    from heatproof.results.figures import list_figures, write_figure
 
+    if list_all or name is None:
+        print_figures(list_figures(run))
+        return
     options = {"model": model, "protocol": protocol, "sample": sample}
     chosen = {key: value for key, value in options.items() if value is not None}
     for path in write_figure(run, name, out or Path(f"{name}.pdf"), chosen):
         echo(str(path))
+
+
+@main.command("table", **command)
+@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("name", required=False)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A file that ends in .tex, .md or .csv; by default the table is printed.",
+)
+@click.option("--model", help="A model; by default all.")
+@click.option("--protocol", help="A protocol; by default all.")
+def table_(
+    run: Path, name: str | None, out: Path | None, model: str | None, protocol: str | None
+) -> None:
+    """Write a table of a run for a paper: LaTeX (booktabs), Markdown or CSV.
+
+    Without NAME, the tables are listed.
+
+    Examples:
+      heatproof table runs/quickstart ranking -o ranking.tex
+      heatproof table runs/quickstart pairs --protocol sds -o pairs.csv
+      heatproof table runs/quickstart agreement
+    """
+    from heatproof.cli.results import print_figures
+    from heatproof.results.figures import TABLES, write_table
+
+    if name is None:
+        print_figures([(name, table.about, "") for name, table in TABLES.items()])
+        return
+    options = {"model": model, "protocol": protocol}
+    chosen = {key: value for key, value in options.items() if value is not None}
+    text = write_table(run, name, out, chosen)
+    echo(str(out) if out else text.rstrip())
 
 
 @main.command("leaderboard", **command)
@@ -617,21 +661,6 @@ def leaderboard_(runs: tuple[Path, ...], json_file: Path | None, csv_file: Path 
     if csv_file is not None:
         without_formulas(board.to_frame()).to_csv(csv_file, index=False)
     print_leaderboard(board)
-
-
-def _limit(text: str) -> tuple[str, float]:
-    """Read a method and by how much it may be worse."""
-    method, _, amount = text.rpartition(":")
-    try:
-        tolerance = float(amount)
-    except ValueError:
-        tolerance = -1.0
-    if not method or not 0 <= tolerance < math.inf:
-        raise HeatproofError(
-            f'--fail-if-worse "{text}" does not name a method and an amount, such as '
-            "gradcam:0.02 or all:0.05"
-        )
-    return method, tolerance
 
 
 @main.command("list", **command)

@@ -305,6 +305,7 @@ def print_run_comparison(comparison: RunComparison) -> None:
         "b": "right",
         "difference": "right",
         "95 % interval": "right",
+        "p": "right",
         "n": "right",
     }
     for title, lines in comparison.groups():
@@ -317,6 +318,7 @@ def print_run_comparison(comparison: RunComparison) -> None:
                 *(NONE if pd.isna(line[k]) else f"{line[k]:.3f}" for k in ("a", "b")),
                 NONE if pd.isna(line["difference"]) else f"{line['difference']:+.3f}",
                 NONE if pd.isna(line["low"]) else interval,
+                NONE if pd.isna(line["p"]) else f"{line['p']:.3f}",
                 str(line["n"]),
                 style="bold" if significant else None,
             )
@@ -354,6 +356,14 @@ def print_leaderboard(leaderboard: Leaderboard) -> None:
         console.print(table)
     for note in leaderboard.notes:
         print_plain(note)
+
+
+def print_figures(listed: Sequence[tuple[str, str, str]]) -> None:
+    """Print names and descriptions of figures or tables, and why a run does not have some."""
+    width = max(len(name) for name, _, _ in listed)
+    for name, description, reason in listed:
+        lacking = f" (not in this run: {reason})" if reason else ""
+        print_plain(f"{name:<{width}}  {description}{lacking}")
 
 
 def print_worse(lines: pd.DataFrame) -> bool:

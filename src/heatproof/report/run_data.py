@@ -14,17 +14,12 @@ import torch
 from torch import Tensor
 
 from heatproof.analysis.counts import SampleCounts
-from heatproof.analysis.intervals import (
-    GROUP,
-    AggregateDraws,
-    RankedLayers,
-    bootstrap_aggregates,
-    ranked_together,
-    summarize,
-)
-from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, standings
-from heatproof.analysis.significance import PairedTests, paired_tests
-from heatproof.analysis.tables import groups, score_table
+from heatproof.analysis.halves import bootstrap_aggregates
+from heatproof.analysis.intervals import GROUP, AggregateDraws, RankedLayers
+from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, standings_of
+from heatproof.analysis.settings import SettingScores, scored_settings, summary
+from heatproof.analysis.significance import PairedTests, pairs_of
+from heatproof.analysis.tables import groups
 from heatproof.bench.layout import (
     CHANNEL_PEAKS,
     IMAGES,
@@ -129,6 +124,12 @@ class Kept:
         values = self.read(key)
         return values if values is not None and len(values) == len(self.ids) else None
 
+    @property
+    def part(self) -> str:
+        """Which samples these are, if they are not all of the view; else empty."""
+        count = len(self.ids)
+        return f"the first {count:,} of {self.total:,} samples" if count < self.total else ""
+
     @cached_property
     def correct(self) -> list[bool | None]:
         """Whether each sample's label is predicted; None where it has none."""
@@ -163,6 +164,7 @@ class Run:
         self.protocols: dict[Key, ProtocolFacts] = {p.key: p for p in self.plan.protocols}
         self.tasks = self.plan.tasks
         self.models = list(dict.fromkeys(task.model for task in self.tasks))
+        self._accuracies: dict[tuple[str, ViewKey], tuple[int, int]] = {}
 
     @property
     def name(self) -> str:
@@ -196,44 +198,36 @@ class Run:
         return ranked_layers(self.rows, self.methods)
 
     @cached_property
+    def settings(self) -> list[SettingScores]:
+        """The scores of every model and setting with their draws, which all statistics share."""
+        draws = self.aggregate_draws
+        return scored_settings(self.rows, aggregate_draws=draws, layers=self.ranked_layers)
+
+    def settings_of(self, standing: Standings) -> list[SettingScores]:
+        """Return the scores of a model; of the methods at one layer if standings are of that."""
+        of_model = [scores for scores in self.settings if scores.key[0] == standing.model]
+        return [s.of(standing.methods) for s in of_model] if standing.layer else of_model
+
+    @cached_property
     def summary(self) -> pd.DataFrame:
-        return summarize(self.rows, aggregate_draws=self.aggregate_draws, layers=self.ranked_layers)
+        return summary(self.settings)
 
     def summary_of(self, standing: Standings) -> pd.DataFrame:
         """Return the summary of the methods of standings, which may be those at one layer."""
-        if not standing.layer:
-            return self.summary
-        rows = self.rows[self.rows["model"] == standing.model]
-        rows = rows[rows["method"].isin(standing.methods)]
-        return summarize(rows, aggregate_draws=self.aggregate_draws)
+        return summary(self.settings_of(standing)) if standing.layer else self.summary
 
     @cached_property
     def standings(self) -> list[Standings]:
         """Standings of each model that has rows."""
-        if not len(self.rows):
-            return []
-        return standings(self.rows, aggregate_draws=self.aggregate_draws, layers=self.ranked_layers)
+        return standings_of(self.settings)
 
     def pairs_of(self, standing: Standings) -> dict[Key, PairedTests]:
         """Return the tests of all pairs of methods of standings, which may be those at one layer.
 
         They are by protocol, setting and baseline, with the draws that the ranks are from.
         """
-        rows = self.rows[self.rows["model"] == standing.model]
-        position = {key: s for s, key in enumerate(standing.settings)}
-        together = ranked_together(standing.layers)
-        tests = {}
-        for (protocol, setting, baseline), part in groups(rows, GROUP[1:]):
-            key = (protocol, setting, baseline)
-            at = (standing.model, *key)
-            tests[key] = paired_tests(
-                score_table(part, standing.methods),
-                PROTOCOLS[protocol].cls.higher_is_better,
-                standing.drawn_means[position[key]],
-                [method for method in standing.methods if (*at, method) in self.aggregate_draws],
-                None if standing.layer else together,
-            )
-        return tests
+        tests = pairs_of(self.settings_of(standing))
+        return {(key[1], key[2], key[3]): found for key, found in tests.items()}
 
     @cached_property
     def accuracy(self) -> dict[str, tuple[int, int]]:
@@ -242,6 +236,11 @@ class Run:
 
     def accuracy_of(self, model: str, view: ViewKey) -> tuple[int, int]:
         """Return (correct, labelled); (0, 0) on grids, where the class of one cell is explained."""
+        if (model, view) not in self._accuracies:
+            self._accuracies[model, view] = self._count_correct(model, view)
+        return self._accuracies[model, view]
+
+    def _count_correct(self, model: str, view: ViewKey) -> tuple[int, int]:
         if view not in self.networks(model):
             return 0, 0
         facts = self.facts(model, view)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +19,15 @@ from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError, join_limited, unknown
 from heatproof.protocols import PROTOCOLS
 from heatproof.results.result import JSON_SCHEMA, Result
-from heatproof.results.tables import WIDTH, html_table
+from heatproof.results.tables import WIDTH, html_table, records, write_json
 from heatproof.text import counted
 
 MOST_LINES = 20  # of a repr
 EVERY_METHOD = "all"
 NOT_A_CHANGE = ("started",)  # keys of the provenance that differ between any two runs
+# Keys of a spec that change no number, and those that are compared by the plan of a run.
+DESCRIPTIONS = ("version", "about", "lead")
+PARTS = ("models", "methods", "protocols")
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class RunComparison:
     Attributes:
         differences: One line per model, protocol, setting, baseline and method that both have:
             ``a`` and ``b``, the means over the common samples, ``difference`` (b minus a) with its
-            95 % interval ``low`` to ``high``, and ``n``, the number of common samples.
+            95 % interval ``low`` to ``high``, ``p`` (of a paired t-test, adjusted for all methods
+            of a setting), and ``n``, the number of common samples.
         changes: What is not the same in both, one line each: ``what``, ``a`` and ``b``; keys of the
             spec, versions, hardware, weights of models, versions of protocols, settings of methods.
         only_in_a: The lines of model, protocol, setting, baseline and method that b does not have.
@@ -84,14 +87,12 @@ class RunComparison:
         The keys are ``schema`` (1; raised when a key changes) and the attributes of this class,
         each a list of objects. What is not a number is null.
         """
-        content: dict[str, Any] = {"schema": JSON_SCHEMA}
-        for name in ("differences", "changes", "only_in_a", "only_in_b"):
-            lines = getattr(self, name).astype(object)
-            content[name] = lines.where(lines.notna(), None).to_dict("records")
-        text = json.dumps(content, ensure_ascii=False, indent=1, default=str)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return write_json({"schema": JSON_SCHEMA, **self.content()}, path)
+
+    def content(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the attributes of this class as lists of objects; what is not a number is None."""
+        names = ("differences", "changes", "only_in_a", "only_in_b")
+        return {name: records(getattr(self, name)) for name in names}
 
     @property
     def summary(self) -> str:
@@ -223,11 +224,15 @@ def _without(lines: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
 
 def _changes(a: Store, b: Store) -> pd.DataFrame:
     """Return what is on record about two runs and not the same in both."""
-    of_a, of_b = dict(_settings(a)), dict(_settings(b))
+    of_a, of_b = (dict(_settings(store)) for store in (a, b))
+    names = list(dict.fromkeys([*of_a, *of_b]))
+    if _from_python(a) != _from_python(b):  # they record other keys of the same settings
+        names = [name for name in names if name in of_a and name in of_b]
+        names = [name for name in names if name.removeprefix("spec.") not in PARTS]
     lines = [
-        (key, *_shown(of_a.get(key), of_b.get(key)))
-        for key in dict.fromkeys([*of_a, *of_b])
-        if of_a.get(key) != of_b.get(key)
+        (name, *_shown(of_a.get(name), of_b.get(name)))
+        for name in names
+        if of_a.get(name) != of_b.get(name)
     ]
     of_a, of_b = dict(_parts(a)), dict(_parts(b))
     common = [key for key in of_a if key in of_b]  # the others are in the spec
@@ -235,6 +240,11 @@ def _changes(a: Store, b: Store) -> pd.DataFrame:
     if other := _other_images(a, b):
         lines.append(("images", f"those of {join_limited(other)}", "others under the same ids"))
     return pd.DataFrame(lines, columns=["what", "a", "b"])
+
+
+def _from_python(store: Store) -> bool:
+    """Return whether a run was made of objects in Python, so that its spec has fewer keys."""
+    return "version" not in store.provenance().spec
 
 
 def _shown(a: Any, b: Any) -> tuple[str, str]:
@@ -266,7 +276,8 @@ def _images(store: Store) -> dict[tuple[ModelView, str], Tensor]:
 def _settings(store: Store) -> Iterator[tuple[str, Any]]:
     """Yield the keys of a run's spec, versions and hardware."""
     provenance = store.provenance()
-    yield from _flat("spec", provenance.spec)
+    spec = {key: v for key, v in provenance.spec.items() if key not in DESCRIPTIONS}
+    yield from _flat("spec", spec)
     yield from _flat("", _machine(provenance))
 
 

@@ -1,16 +1,23 @@
-"""A figure of a run as a file for a paper, with its numbers beside it."""
+"""Figures and tables of a run as files for a paper."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heatproof.errors import HeatproofError
-from heatproof.results.plots import DATA_OF
+import pandas as pd
+
+from heatproof.errors import HeatproofError, unknown
+from heatproof.results import tables
+from heatproof.results.plots import FIGURES, WITHOUT_DATA
+from heatproof.results.relations import RELATIONS
 from heatproof.results.result import Result
 from heatproof.text import without_formulas
+
+DIGITS = 3  # after the point, in tables
 
 # without the time of writing, so that the same run gives the same bytes
 FORMATS: dict[str, dict[str, Any]] = {
@@ -18,6 +25,42 @@ FORMATS: dict[str, dict[str, Any]] = {
     ".svg": {"metadata": {"Date": None}},
     ".png": {"dpi": 200},
 }
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a run: what it has, and its lines."""
+
+    about: str
+    lines: Callable[[Result], pd.DataFrame]
+
+
+TABLES = {
+    "ranking": Table("mean scores with intervals, methods down, settings across", Result.summary),
+    "pairs": Table("tests of all pairs of methods", Result.pairs),
+    "agreement": Table("rank correlations of protocols", Result.agreement),
+    "settings": Table(
+        "rank correlations of all settings", lambda result: result.agreement(by="setting")
+    ),
+    "variance": Table("which choice moves the ranking", Result.variance),
+    "quality": Table("mean rank and time per map", lambda r: _relation(r, "quality")),
+    "layers": Table("scores of methods at several layers", lambda r: _relation(r, "layers")),
+    "tradeoff": Table(
+        "distance and information left, for each baseline", lambda r: _relation(r, "tradeoff")
+    ),
+    "published": Table("the run beside published numbers", lambda r: _relation(r, "published")),
+    "left-out": Table("why samples have no score", lambda result: result.left_out),
+}
+TABLE_FORMATS: dict[str, Callable[[pd.DataFrame], str]] = {
+    ".tex": lambda frame: tables.frame_to_latex(frame, DIGITS),
+    ".md": lambda frame: tables.frame_to_markdown(frame, DIGITS),
+    ".csv": lambda frame: without_formulas(frame).to_csv(index=False),
+}
+TABLE_GRIDS = {".tex": tables.to_latex, ".md": tables.to_markdown}
+
+
+def _relation(result: Result, name: str) -> pd.DataFrame:
+    return RELATIONS[name].data(result, {})
 
 
 def write_figure(run: str | Path, name: str, out: Path, options: Mapping[str, str]) -> list[Path]:
@@ -39,6 +82,8 @@ def write_figure(run: str | Path, name: str, out: Path, options: Mapping[str, st
         raise HeatproofError(
             f"{out} does not end in {', '.join(FORMATS)}, which choose the format of the figure"
         )
+    if name not in FIGURES:
+        raise unknown("figure", name, FIGURES)
     result = Result.load(run)
     draw = getattr(result.plot, name)
     allowed = inspect.signature(draw).parameters
@@ -51,11 +96,82 @@ def write_figure(run: str | Path, name: str, out: Path, options: Mapping[str, st
     figure = draw(**chosen)
     figure.savefig(out, **FORMATS[out.suffix.lower()])
     written = [out]
-    if name in DATA_OF:
+    if name not in WITHOUT_DATA:
         table = out.with_suffix(".csv")
         without_formulas(result.plot.data(name, **chosen)).to_csv(table, index=False)
         written.append(table)
     return written
+
+
+def write_table(run: str | Path, name: str, out: Path | None, options: Mapping[str, str]) -> str:
+    """Write a table of a run as LaTeX (for booktabs), Markdown or CSV.
+
+    Args:
+        run: A run directory.
+        name: A table of `TABLES`.
+        out: The file; its ending chooses the format. None writes nothing.
+        options: ``model`` and ``protocol``, to select lines.
+
+    Returns:
+        The table as text; Markdown without a file.
+
+    Raises:
+        HeatproofError: If the format, the table or an option is unknown, or the table is empty.
+    """
+    ending = out.suffix.lower() if out else ".md"
+    if ending not in TABLE_FORMATS:
+        raise HeatproofError(
+            f"{out} does not end in {', '.join(TABLE_FORMATS)}, which choose the format"
+        )
+    if name not in TABLES:
+        raise unknown("table", name, TABLES)
+    result = Result.load(run)
+    frame = TABLES[name].lines(result)
+    for column, wanted in options.items():
+        if column not in frame:
+            raise HeatproofError(f"the table {name} has no {column}; leave out --{column}")
+        if wanted not in set(frame[column]):
+            raise unknown(column, wanted, list(dict.fromkeys(frame[column])))
+        frame = frame[frame[column] == wanted]
+    if not len(frame):
+        raise HeatproofError(f"the run has nothing for the table {name}: {TABLES[name].about}")
+    if name == "ranking" and ending != ".csv":
+        grid = tables.grid(frame, result._run.setting_labels)
+        text = TABLE_GRIDS[ending](grid, DIGITS, True)
+    else:
+        text = TABLE_FORMATS[ending](_without_constants(frame) if ending != ".csv" else frame)
+    if out:
+        out.write_text(text, encoding="utf-8")
+    return text
+
+
+def _without_constants(frame: pd.DataFrame) -> pd.DataFrame:
+    """Leave out empty columns, and of those that name a setting the ones that are all equal."""
+    names = ("model", "layer", "protocol", "setting", "baseline", "table", "quantity")
+    same = [n for n in names if n in frame and frame[n].nunique(dropna=False) == 1]
+    return frame.drop(columns=same)
+
+
+def list_figures(run: str | Path) -> list[tuple[str, str, str]]:
+    """Return the name and description of every figure, and why a run does not have it.
+
+    Args:
+        run: A run directory.
+
+    Returns:
+        Name, description and reason; the reason is empty for figures that the run has.
+    """
+    plot = Result.load(run).plot
+    listed = []
+    for name, description in FIGURES.items():
+        reason = ""
+        try:
+            if name not in WITHOUT_DATA:
+                plot.data(name)
+        except HeatproofError as error:
+            reason = str(error)
+        listed.append((name, description, reason))
+    return listed
 
 
 def _first_sample(result: Result, options: Mapping[str, str]) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +14,6 @@ from heatproof.analysis.intervals import (
     RESAMPLES,
     Estimate,
     bootstrap_means,
-    insert_draws,
     range_of,
 )
 from heatproof.analysis.significance import paired_tests
@@ -24,7 +21,7 @@ from heatproof.analysis.tables import score_table
 from heatproof.bench.layout import ProtocolFacts, is_run
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.results.result import JSON_SCHEMA, Result
-from heatproof.results.tables import WIDTH, html_table
+from heatproof.results.tables import WIDTH, html_table, records, write_json
 
 COLUMNS = ["place", "method", "model", "run", "mean", "low", "high", "ties", "n"]
 MOST_LINES = 30  # of a table in a repr
@@ -91,13 +88,8 @@ class Leaderboard:
         The keys are ``schema`` (1; raised when a key changes), ``notes`` and ``lines``, a list of
         objects with the columns of ``to_frame``. What is not a number is null.
         """
-        lines = self.to_frame().astype(object)
-        content: dict[str, Any] = {"schema": JSON_SCHEMA, "notes": self.notes}
-        content["lines"] = lines.where(lines.notna(), None).to_dict("records")
-        text = json.dumps(content, ensure_ascii=False, indent=1, default=str)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        lines = records(self.to_frame())
+        return write_json({"schema": JSON_SCHEMA, "notes": self.notes, "lines": lines}, path)
 
     def __repr__(self) -> str:
         lines = []
@@ -152,7 +144,7 @@ def leaderboard(runs: Sequence[Result | str | Path]) -> Leaderboard:
     results = [result for run in runs for result in _results(run)]
     if not results:
         raise HeatproofError(f"there is no run in {join_limited(str(run) for run in runs)}")
-    names = _names([result.store.root for result in results])
+    names = run_names([result.store.root for result in results])
     groups: dict[tuple[str, frozenset[str]], list[_Entry]] = {}
     for name, result in zip(names, results, strict=True):
         for entry in _entries(name, result):
@@ -178,7 +170,7 @@ def _results(run: Result | str | Path) -> Iterator[Result]:
             yield Result.load(directory)
 
 
-def _names(roots: Sequence[Path]) -> list[str]:
+def run_names(roots: Sequence[Path]) -> list[str]:
     """Return the shortest end of each path that no other path has."""
     parts = [root.absolute().parts for root in roots]
     names = []
@@ -203,19 +195,19 @@ def _board(entries: Sequence[_Entry], samples: frozenset[str]) -> Board:
     protocol = entries[0].protocol
     labels: dict[str, tuple[str, str, str]] = {}
     frames = []
-    draws: dict[tuple[str, ...], np.ndarray] = {}
+    draws: dict[str, np.ndarray] = {}
     for number, entry in enumerate(entries):
         methods = [str(method) for method in entry.rows["method"].unique()]
         named = {method: f"{number} {method}" for method in methods}
         labels |= {label: (method, entry.model, entry.run) for method, label in named.items()}
         columns = entry.rows[["sample", "cluster", "value"]].astype({"sample": str, "cluster": str})
         frames.append(columns.assign(method=entry.rows["method"].astype(str).map(named)))
-        draws |= {("", named[method]): drawn for method, drawn in entry.draws.items()}
+        draws |= {named[method]: drawn for method, drawn in entry.draws.items()}
     table = score_table(pd.concat(frames, ignore_index=True))
     drawn = bootstrap_means(table.values, RESAMPLES, 0, table.clusters, range_of(protocol.id))
-    insert_draws(drawn, table.methods, ("",), draws)
-    aggregated = [label for _, label in draws]
-    tests = paired_tests(table, protocol.higher_is_better, drawn, aggregated)
+    for label, aggregated in draws.items():
+        drawn[:, table.methods.index(label)] = aggregated
+    tests = paired_tests(table, protocol.higher_is_better, drawn, draws)
     letters = dict(zip(tests.methods, tests.letters, strict=True))
     lines = []
     for place, label in enumerate(tests.methods, 1):

@@ -6,10 +6,8 @@ changed, and no display is needed. Notebooks show a figure that a cell returns.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,8 +18,21 @@ from heatproof.analysis.metric_curves import MetricCurves, metric_curves
 from heatproof.analysis.ranks import Key
 from heatproof.bench.layout import ProtocolFacts
 from heatproof.errors import HeatproofError, unknown
-from heatproof.report.palette import DIVERGING, FAMILIES, SEQUENTIAL
+from heatproof.report.palette import FAMILIES
 from heatproof.report.pictures import PERCENTILE, is_signed, resized
+from heatproof.results.aggregates import aggregates_data, draw_aggregates
+from heatproof.results.canvas import (
+    GREY,
+    MARKERS,
+    check_panels,
+    figure_class,
+    finish,
+    heat_colours,
+    legend,
+    panel_grid,
+    short,
+)
+from heatproof.results.relations import RELATIONS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,15 +40,32 @@ if TYPE_CHECKING:
 
     from heatproof.results.result import Result
 
-ACROSS = 3  # panels side by side
-MOST_PANELS = 12
-MOST_NAME = 28  # characters of a method's name
-GREY = "#8a8a90"
-DASHES = ("solid", "dashed", "dotted", "dashdot")  # of the methods of one family
-MARKERS = "osD^vPX*"
+DASHES: tuple[Any, ...] = (  # of the methods of one family
+    "solid",
+    "dashed",
+    "dotted",
+    "dashdot",
+    (0, (6, 2, 1, 2, 1, 2)),
+    (0, (1, 4)),
+    (0, (10, 3)),
+    (0, (2, 1)),
+)
 
 
-DATA_OF = ("ranking", "stability", "curves", "cost")  # figures whose numbers are a table
+FIGURES = {  # with what they show
+    "ranking": "mean score of every method, with intervals",
+    "stability": "rank of every method under every baseline",
+    "curves": "mean curves of all methods, with bands; soundness over accuracy",
+    "cost": "milliseconds per map",
+    "maps": "an image and its maps",
+    "aggregates": "mean maps of grids, sorted by score (AggAtt)",
+    **{name: relation.description for name, relation in RELATIONS.items()},
+}
+NO_CURVES = (
+    "this result has no curves; evaluate a protocol that has them: "
+    'protocols=["deletion", "insertion"]'
+)
+WITHOUT_DATA = ("maps",)  # figures whose numbers are no table
 
 
 class Panel(NamedTuple):
@@ -59,7 +87,7 @@ class Plots:
     """
 
     def __init__(self, result: Result):
-        _figure_class()
+        figure_class()
         self._result = result
         self._run = result._run
 
@@ -80,7 +108,7 @@ class Plots:
         panels = self._panels(model, protocol)
         summary = self._result.summary()
         methods = summary.groupby(["model", "protocol", "setting", "baseline"]).size().max()
-        figure, axes = _grid(len(panels), width=4.6, height=1.1 + 0.27 * methods)
+        figure, axes = panel_grid(len(panels), width=4.6, height=1.1 + 0.27 * methods)
         for panel, ax in zip(panels, axes, strict=True):
             lines = _select(summary, panel.model, panel.facts.key)
             self._draw_ranking(ax, panel, lines.sort_values("rank", kind="stable"))
@@ -94,11 +122,11 @@ class Plots:
             ax.plot(line["mean"], y, "o", color=colour, markersize=5)
         if panel.facts.random_score is not None:
             ax.axvline(panel.facts.random_score, color=GREY, linewidth=1, linestyle=":")
-        ax.set_yticks(range(len(lines)), [_short(name) for name in lines["method"]], fontsize=8)
+        ax.set_yticks(range(len(lines)), [short(name) for name in lines["method"]], fontsize=8)
         ax.set_ylim(len(lines) - 0.4, -0.6)
         better = "higher" if panel.facts.higher_is_better else "lower"
         ax.set_xlabel(f"mean score and 95 % interval ({better} is better)", fontsize=8)
-        _finish(ax, panel.title)
+        finish(ax, panel.title)
 
     def curves(
         self,
@@ -128,12 +156,9 @@ class Plots:
             if chosen:
                 drawn.append((panel, chosen))
         if not drawn:
-            raise HeatproofError(
-                "this result has no curves; evaluate a protocol that has them: "
-                'protocols=["deletion", "insertion"]'
-            )
-        _check_panels(len(drawn))
-        figure, axes = _grid(len(drawn), width=4.6, height=3.2)
+            raise HeatproofError(NO_CURVES)
+        check_panels(len(drawn))
+        figure, axes = panel_grid(len(drawn), width=4.6, height=3.2)
         for (panel, chosen), ax in zip(drawn, axes, strict=True):
             seen: dict[str, int] = {}
             for method, curves in chosen.items():
@@ -142,14 +167,14 @@ class Plots:
                 seen[family] = seen.get(family, 0) + 1
                 xy = curves.xy
                 colour = self._colour(method)
-                ax.plot(*xy.T, color=colour, linestyle=dash, label=_short(method), linewidth=1.5)
+                ax.plot(*xy.T, color=colour, linestyle=dash, label=short(method), linewidth=1.5)
                 if isinstance(curves, MetricCurves):
                     low, high = _band(curves.values)
                     ax.fill_between(xy[:, 0], low, high, color=colour, alpha=0.12, linewidth=0)
             ax.set_xlabel(_across(panel.facts), fontsize=8)
             ax.set_ylabel(_up(panel.facts), fontsize=8)
-            _finish(ax, panel.title)
-        _legend(figure, axes)
+            finish(ax, panel.title)
+        legend(figure, axes)
         return figure
 
     def stability(self, *, model: str | None = None, protocol: str | None = None) -> Figure:
@@ -166,6 +191,21 @@ class Plots:
         Raises:
             HeatproofError: If no protocol has several baselines, or a name is unknown.
         """
+        several = self._with_baselines(model, protocol)
+        check_panels(len(several))
+        summary = self._result.summary()
+        widest = max(len(panels) for panels in several)
+        methods = summary["method"].nunique()
+        figure, axes = panel_grid(
+            len(several), width=3.4 + 0.45 * widest, height=1.6 + 0.24 * methods, across=2
+        )
+        for panels, ax in zip(several, axes, strict=True):
+            self._draw_stability(ax, panels, summary)
+        self._explain_colours(figure)
+        return figure
+
+    def _with_baselines(self, model: str | None, protocol: str | None) -> list[list[Panel]]:
+        """Return the panels of every protocol with several baselines, which become one."""
         groups: dict[tuple[str, str, str], list[Panel]] = {}
         for panel in self._panels(model, protocol, limit=False):
             groups.setdefault((panel.model, *panel.facts.key[:2]), []).append(panel)
@@ -175,17 +215,7 @@ class Plots:
                 "no protocol of this result has several baselines; name some: "
                 'protocols=[{"name": "sds", "baseline": ["zero", "blur", "uniform"]}]'
             )
-        _check_panels(len(several))
-        summary = self._result.summary()
-        widest = max(len(panels) for panels in several)
-        methods = summary["method"].nunique()
-        figure, axes = _grid(
-            len(several), width=3.4 + 0.45 * widest, height=1.6 + 0.24 * methods, across=2
-        )
-        for panels, ax in zip(several, axes, strict=True):
-            self._draw_stability(ax, panels, summary)
-        self._explain_colours(figure)
-        return figure
+        return several
 
     def _draw_stability(self, ax: Axes, panels: Sequence[Panel], summary: pd.DataFrame) -> None:
         keys = [panel.facts.key for panel in panels]
@@ -202,7 +232,7 @@ class Plots:
             ax.plot(range(len(keys)), ranks[method], color=colour, marker=marker, markersize=4)
             if np.isfinite(ranks[method][-1]):
                 ax.annotate(
-                    _short(method),
+                    short(method),
                     (len(keys) - 1, ranks[method][-1]),
                     (len(keys) - 1 + 0.12, place),
                     fontsize=8,
@@ -219,7 +249,7 @@ class Plots:
         ax.set_ylabel("rank", fontsize=8)
         facts = panels[0].facts
         models = f"{panels[0].model} · " if len(self._run.models) > 1 else ""
-        _finish(ax, f"{models}{facts.id}({facts.setting})")
+        finish(ax, f"{models}{facts.id}({facts.setting})")
 
     def maps(
         self,
@@ -245,9 +275,9 @@ class Plots:
         image = self._result.image(sample, model=model, protocol=protocol)
         size = (image.shape[1], image.shape[2])
         scores = self._scores(sample, model, protocol)
-        figure, axes = _grid(1 + len(chosen), width=1.7, height=2.1, across=6)
+        figure, axes = panel_grid(1 + len(chosen), width=1.7, height=2.1, across=6)
         for ax, title in zip(axes, [sample, *chosen], strict=True):
-            ax.set_title(_short(title, 22), fontsize=8)
+            ax.set_title(short(title, 22), fontsize=8)
             ax.set_xticks([])
             ax.set_yticks([])
         pixels = image.permute(1, 2, 0).numpy()
@@ -257,7 +287,7 @@ class Plots:
             large = resized(values, size).numpy()
             scale = float(np.nanquantile(np.abs(large), PERCENTILE)) or 1.0
             signed = is_signed(values)
-            ax.imshow(large, cmap=_colours(signed), vmin=-scale if signed else 0, vmax=scale)
+            ax.imshow(large, cmap=heat_colours(signed), vmin=-scale if signed else 0, vmax=scale)
             if method in scores:
                 ax.set_xlabel(scores[method], fontsize=8)
         return figure
@@ -280,18 +310,107 @@ class Plots:
         if not times:
             raise HeatproofError("the run has no times of single methods on record")
         most = max(len(of_model) for of_model in times.values())
-        figure, axes = _grid(len(times), width=4.6, height=1.1 + 0.27 * most)
+        figure, axes = panel_grid(len(times), width=4.6, height=1.1 + 0.27 * most)
         for (name, of_model), ax in zip(times.items(), axes, strict=True):
             order = sorted(of_model, key=of_model.__getitem__)
             colours = [self._colour(method) for method in order]
             ax.barh(range(len(order)), [of_model[m] for m in order], color=colours, height=0.65)
-            ax.set_yticks(range(len(order)), [_short(m) for m in order], fontsize=8)
+            ax.set_yticks(range(len(order)), [short(m) for m in order], fontsize=8)
             ax.set_ylim(len(order) - 0.4, -0.6)
             ax.set_xscale("log")
             ax.set_xlabel("milliseconds per map (shared passes count for none)", fontsize=8)
-            _finish(ax, name)
+            finish(ax, name)
         self._explain_colours(figure)
         return figure
+
+    def aggregates(self, *, model: str | None = None, protocol: str | None = None) -> Figure:
+        """Draw the stored maps of grids, sorted by score and averaged in bins (AggAtt).
+
+        Args:
+            model: The model, if the result has several.
+            protocol: ``gridpg``, ``difull`` or ``dipart``; by default the first.
+
+        Raises:
+            HeatproofError: If too few maps of grids are stored, or a name is unknown.
+        """
+        return draw_aggregates(self._result, model, protocol)
+
+    def agreement(self, *, model: str | None = None) -> Figure:
+        """Draw the rank correlations of protocols as a matrix, with 95 % intervals.
+
+        Args:
+            model: A model; by default all.
+
+        Raises:
+            HeatproofError: If there are fewer than two protocols or three methods.
+        """
+        return self._relation("agreement", model)
+
+    def variance(self) -> Figure:
+        """Draw which choice moves the ranking: shares of the variance of ranks.
+
+        Raises:
+            HeatproofError: If there are fewer than two settings or three methods.
+        """
+        return self._relation("variance")
+
+    def quality(self, *, model: str | None = None) -> Figure:
+        """Draw the mean rank of every method against its time per map.
+
+        A line connects the methods that no other method beats in both.
+
+        Args:
+            model: A model; by default all.
+
+        Raises:
+            HeatproofError: If no time is on record.
+        """
+        return self._relation("quality", model)
+
+    def layers(self, *, model: str | None = None, protocol: str | None = None) -> Figure:
+        """Draw the scores of methods that were run at several layers.
+
+        Args:
+            model: A model; by default all.
+            protocol: A protocol; by default all.
+
+        Raises:
+            HeatproofError: If no method was run at several layers.
+        """
+        return self._relation("layers", model, protocol)
+
+    def tradeoff(self, *, model: str | None = None, protocol: str | None = None) -> Figure:
+        """Draw how far baselines move images out of the data, and how much information is left.
+
+        Args:
+            model: A model; by default all.
+            protocol: ``deletion`` or ``insertion``; by default both.
+
+        Raises:
+            HeatproofError: If distances of three baselines are not stored.
+        """
+        return self._relation("tradeoff", model, protocol)
+
+    def published(self, *, model: str | None = None) -> Figure:
+        """Draw the numbers of papers beside those of the run.
+
+        Args:
+            model: A model; by default all.
+
+        Raises:
+            HeatproofError: If the run has none of the published numbers.
+        """
+        return self._relation("published", model)
+
+    def _relation(self, name: str, model: str | None = None, protocol: str | None = None) -> Figure:
+        frame = self._relation_data(name, model, protocol)
+        return RELATIONS[name].draw(self._run, frame)
+
+    def _relation_data(self, name: str, model: str | None, protocol: str | None) -> pd.DataFrame:
+        self._models(model)
+        if protocol is not None:
+            self._panels(model, protocol, limit=False)
+        return RELATIONS[name].data(self._result, {"model": model, "protocol": protocol})
 
     def data(
         self, figure: str, *, model: str | None = None, protocol: str | None = None
@@ -299,30 +418,40 @@ class Plots:
         """Return the numbers of a figure, for a table or another program.
 
         Args:
-            figure: ``ranking``, ``stability``, ``curves`` or ``cost``.
+            figure: The name of a figure, such as ``ranking``; all but ``maps`` have numbers.
             model: A model; by default all.
             protocol: A protocol; by default all.
 
         Returns:
             For a ranking and stability the lines of ``summary``; for curves one line per point,
-            with ``x``, ``mean`` and its 95 % interval; for cost the milliseconds per map.
+            with ``x``, ``mean`` and its 95 % interval; for cost the milliseconds per map; for the
+            others what is drawn.
 
         Raises:
             HeatproofError: If there is no such figure or name.
         """
-        if figure not in DATA_OF:
-            raise unknown("figure", figure, DATA_OF)
+        with_data = [name for name in FIGURES if name not in WITHOUT_DATA]
+        if figure not in with_data:
+            raise unknown("figure", figure, with_data)
+        if figure == "aggregates":
+            return aggregates_data(self._result, model, protocol)
+        if figure in RELATIONS:
+            return self._relation_data(figure, model, protocol)
         if figure == "cost":
             models = self._models(model)
             times = self._run.milliseconds.items()
             lines = [(of, method, t) for (of, method), t in times if of in models and t > 0]
             return pd.DataFrame(lines, columns=["model", "method", "milliseconds"])
         panels = self._panels(model, protocol, limit=False)
+        if figure == "stability":
+            panels = [panel for group in self._with_baselines(model, protocol) for panel in group]
         if figure != "curves":
             summary = self._result.summary()
             parts = [_select(summary, panel.model, panel.facts.key) for panel in panels]
             return pd.concat(parts, ignore_index=True)
         points = [line for panel in panels for line in self._points(panel)]
+        if not points:
+            raise HeatproofError(NO_CURVES)
         names = ["model", "protocol", "setting", "baseline", "method", "x", "mean", "low", "high"]
         return pd.DataFrame(points, columns=names)
 
@@ -354,7 +483,7 @@ class Plots:
         if not panels:
             raise HeatproofError("no method has a score; result.left_out says why")
         if limit:
-            _check_panels(len(panels))
+            check_panels(len(panels))
         return panels
 
     def _models(self, model: str | None) -> list[str]:
@@ -447,89 +576,3 @@ def _up(facts: ProtocolFacts) -> str:
 def _score_name(facts: ProtocolFacts) -> str:
     score = facts.settings.get("score", "score")
     return "accuracy" if score == "correct" else f"mean {score} of the target"
-
-
-def _short(text: str, most: int = MOST_NAME) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _check_panels(count: int) -> None:
-    if count > MOST_PANELS:
-        raise HeatproofError(
-            f"this would be {count} panels, more than {MOST_PANELS}; name a model or a protocol: "
-            'result.plot.ranking(model="…", protocol="…")'
-        )
-
-
-def _finish(ax: Axes, title: str) -> None:
-    ax.set_title(_wrapped(title), fontsize=9, loc="left")
-    ax.tick_params(labelsize=8)
-    ax.grid(axis="both", color="#e6e6ea", linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
-
-
-def _wrapped(title: str, width: int = 50) -> str:
-    """Break a long title at spaces, since a figure would cut it off."""
-    lines = [""]
-    for word in title.split(" "):
-        if lines[-1] and len(lines[-1]) + len(word) >= width:
-            lines.append("")
-        lines[-1] += f" {word}" if lines[-1] else word
-    return "\n".join(lines)
-
-
-def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """Put one legend for all panels beside them."""
-    handles: dict[str, Any] = {}
-    for ax in axes:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    figure.legend(
-        handles.values(),
-        handles.keys(),
-        loc="outside right upper",
-        fontsize=8,
-        frameon=False,
-    )
-
-
-def _grid(
-    count: int, width: float, height: float, across: int = ACROSS
-) -> tuple[Figure, list[Axes]]:
-    """Make a figure with a number of panels, each of a size in inches."""
-    columns = min(count, across)
-    rows = -(-count // columns)
-    figure = _figure_class()(figsize=(width * columns, height * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
-    for ax in axes[count:]:
-        ax.remove()
-    return figure, axes[:count]
-
-
-def _colours(signed: bool) -> Any:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    anchors = DIVERGING if signed else SEQUENTIAL
-    return LinearSegmentedColormap.from_list("heatproof", list(anchors))
-
-
-@cache
-def _figure_class() -> type[Figure]:
-    """Return a figure that notebooks show even if pyplot was never imported."""
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise HeatproofError(
-            f'matplotlib cannot be imported ({error}). Install it: pip install "heatproof[plot]"'
-        ) from None
-
-    class ShownFigure(Figure):
-        """A figure with its own picture for notebooks."""
-
-        def _repr_png_(self) -> bytes:
-            sink = io.BytesIO()
-            self.savefig(sink, format="png", dpi=110)
-            return sink.getvalue()
-
-    return ShownFigure

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pandas as pd
 from torch import Tensor
 
 import heatproof
+from heatproof.analysis.agreement import (
+    AgreementMatrix,
+    By,
+    agreement_frame,
+    agreement_matrix,
+)
 from heatproof.analysis.compare import method_differences
 from heatproof.analysis.counts import SampleCounts
-from heatproof.analysis.intervals import GROUP, RESAMPLES, bootstrap_aggregates, summarize
-from heatproof.analysis.significance import pair_lines, pairs_of_methods
+from heatproof.analysis.halves import bootstrap_aggregates
+from heatproof.analysis.intervals import GROUP, RESAMPLES
+from heatproof.analysis.settings import summarize
+from heatproof.analysis.significance import pair_lines, pairs_of
 from heatproof.analysis.variance import split_variance
 from heatproof.bench.integrity import damage_text
 from heatproof.bench.layout import IMAGES, TaskFacts, TensorKey
@@ -241,10 +248,14 @@ class Result:
         Raises:
             HeatproofError: If there is no such model or protocol.
         """
-        rows = _chosen(self._rows, model, protocol)
-        run = self._run
-        draws = run.aggregate_draws
-        return pair_lines(pairs_of_methods(rows, aggregate_draws=draws, layers=run.ranked_layers))
+        for column, name in (("model", model), ("protocol", protocol)):
+            _check_name(self._rows, column, name)
+        chosen = [
+            scores
+            for scores in self._run.settings
+            if model in (None, scores.key[0]) and protocol in (None, scores.key[1])
+        ]
+        return pair_lines(pairs_of(chosen))
 
     def variance(self) -> pd.DataFrame:
         """Split the variance of ranks over methods and choices: which choice moves the ranking?
@@ -260,6 +271,36 @@ class Result:
         found = split_variance(run.standings, run.methods, run.controls(list(run.methods)))
         lines = [(name, *share) for name, share in (found.shares.items() if found else ())]
         return pd.DataFrame(lines, columns=["between", "share", "low", "high"])
+
+    def agreement(self, *, by: By = "protocol") -> pd.DataFrame:
+        """Correlate the rankings of methods under different protocols, or settings.
+
+        Args:
+            by: ``protocol`` for one ranking per protocol, by the mean rank over its settings;
+                ``setting`` for one per setting.
+
+        Returns:
+            One line per model and pair: ``model``, ``layer`` (where methods are ranked within
+            layers), ``a``, ``b``, Spearman's ``correlation`` with its 95 % interval ``low`` to
+            ``high``, and the number of ``methods``. Controls are left out. There are no lines for
+            fewer than two rankings or three methods.
+
+        Raises:
+            HeatproofError: If ``by`` is neither.
+        """
+        if by not in get_args(By):
+            raise unknown("kind of ranking", by, get_args(By))
+        return agreement_frame(self._matrices(by))
+
+    def _matrices(self, by: By = "protocol") -> list[AgreementMatrix]:
+        """Return the rank correlations of every model, and of every layer if it has several."""
+        run = self._run
+        found = (
+            agreement_matrix(standing, by, run.controls(standing.methods), run.setting_labels)
+            for of_model in run.standings
+            for standing in of_model.by_layer
+        )
+        return [matrix for matrix in found if matrix is not None]
 
     @property
     def plot(self) -> Plots:
@@ -446,18 +487,14 @@ class Result:
         Args:
             path: A file; None writes none.
         """
-        lines = self.summary().astype(object)
         content = {
             "schema": JSON_SCHEMA,
             "heatproof": heatproof.__version__,
             "data": self._run.provenance.spec.get("data", {}).get("name"),
             "samples": str(self._run.counts),
-            "summary": lines.where(lines.notna(), None).to_dict("records"),
+            "summary": tables.records(self.summary()),
         }
-        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return tables.write_json(content, path)
 
     def to_markdown(self, *, digits: int = 3, intervals: bool = True) -> str:
         """Return a table in Markdown: methods down, settings across, the best in bold.
@@ -534,10 +571,15 @@ def _chosen(rows: pd.DataFrame, model: str | None, protocol: str | None) -> pd.D
         HeatproofError: If there is no such model or protocol.
     """
     for column, name in (("model", model), ("protocol", protocol)):
-        if name is not None and name not in set(rows[column]):
-            raise unknown(column, name, dict.fromkeys(rows[column]))
+        _check_name(rows, column, name)
         rows = rows if name is None else rows[rows[column] == name]
     return rows
+
+
+def _check_name(rows: pd.DataFrame, column: str, name: str | None) -> None:
+    present = rows[column].unique()
+    if name is not None and name not in present:
+        raise unknown(column, name, list(present))
 
 
 def _with_texts(rows: pd.DataFrame) -> pd.DataFrame:

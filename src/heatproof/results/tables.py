@@ -5,10 +5,13 @@ Every format shows the same ranking: one block per model and setting, or one col
 
 from __future__ import annotations
 
+import json
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pandas as pd
 from markupsafe import Markup, escape
@@ -296,13 +299,82 @@ def to_latex(table: Grid, digits: int, intervals: bool) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
+def frame_to_markdown(frame: pd.DataFrame, digits: int = 3) -> str:
+    """Return a frame as a table in Markdown; numbers have some digits after the point."""
+    lines = [list(map(_markdown, frame.columns)), _alignment(frame, "---", "---:")]
+    lines += [[_markdown(text) for text in row] for row in _texts(frame, digits)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def frame_to_latex(frame: pd.DataFrame, digits: int = 3) -> str:
+    """Return a frame as LaTeX for the package booktabs; texts are escaped."""
+    numeric = [pd.api.types.is_numeric_dtype(frame[name]) for name in frame.columns]
+    rows = [
+        " & ".join(
+            _number(text) if is_number else latex_text(text)
+            for text, is_number in zip(row, numeric, strict=True)
+        )
+        for row in _texts(frame, digits)
+    ]
+    lines = [
+        rf"\begin{{tabular}}{{{''.join(_alignment(frame, 'l', 'r'))}}}",
+        r"\toprule",
+        " & ".join(map(latex_text, frame.columns)) + r" \\",
+        r"\midrule",
+        *(rf"{row} \\" for row in rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _alignment(frame: pd.DataFrame, text: str, number: str) -> list[str]:
+    return [number if pd.api.types.is_numeric_dtype(frame[n]) else text for n in frame.columns]
+
+
+def _texts(frame: pd.DataFrame, digits: int) -> Iterator[list[str]]:
+    for row in frame.itertuples(index=False):
+        yield [_cell(value, digits) for value in row]
+
+
+def _cell(value: object, digits: int) -> str:
+    """Return a value as text: nan is a dash, a fraction has some digits, and none becomes 0."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, float):
+        return str(value)
+    if math.isnan(value):
+        return NONE
+    if math.isinf(value):
+        return "∞"
+    if abs(value) >= 1 and value == round(value):
+        return f"{value:.0f}"
+    least = 10**-digits
+    return f"<{least:.{digits}f}" if 0 < value < least / 2 else f"{value:.{digits}f}"
+
+
 def latex_text(text: str) -> str:
     """Escape the characters that LaTeX does not print as they are."""
     return "".join(LATEX.get(character, character) for character in text)
 
 
 def _number(text: str) -> str:
-    return text.replace("-", "$-$").replace(NONE, "--")
+    marks = {"-": "$-$", NONE: "--", "<": "$<$", "∞": r"$\infty$"}
+    return "".join(marks.get(character, character) for character in text)
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the lines of a frame as objects for JSON; what is not a number is None."""
+    lines = frame.astype(object)
+    return lines.where(lines.notna(), None).to_dict("records")
+
+
+def write_json(content: object, path: str | Path | None) -> str:
+    """Return content as JSON, and write it to a file if one is named."""
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False, default=str)
+    if path is not None:
+        Path(path).write_text(text + "\n", encoding="utf-8")
+    return text
 
 
 def html_table(frame: pd.DataFrame) -> str:
