@@ -91,12 +91,12 @@ class Kept:
 
     def map(self, sample: str, method: str) -> Tensor | None:  # (h, w)
         """Return the map of one of the first samples, scaled to a largest absolute value of 1."""
-        return self._row(sample, TensorKey.map(method))
+        return self.row(sample, TensorKey.map(method))
 
     def unscaled_map(self, sample: str, method: str) -> Tensor | None:  # (h, w)
         """Return the map of one of the first samples in its original scale."""
         values = self.map(sample, method)
-        scale = self._row(sample, TensorKey.map_scale(method))
+        scale = self.row(sample, TensorKey.map_scale(method))
         return None if values is None or scale is None else values.float() * scale.float()
 
     def has_maps(self, method: str) -> bool:
@@ -106,7 +106,7 @@ class Kept:
 
     def shared_row(self, sample: str, protocol: ProtocolFacts, name: str) -> Tensor | None:
         """Return what a protocol computed for all methods, for one of the first samples."""
-        return self._row(sample, TensorKey.shared(protocol.canonical, name))
+        return self.row(sample, TensorKey.shared(protocol.canonical, name))
 
     def shared(self, protocol: ProtocolFacts, name: str) -> Tensor | None:  # (N, …)
         """Return what a protocol computed for all methods, in the order of ``ids``."""
@@ -120,7 +120,8 @@ class Kept:
         """Return the largest activations of some channels, in the order of ``ids``."""
         return self._all(CHANNEL_PEAKS)
 
-    def _row(self, sample: str, key: TensorKey) -> Tensor | None:
+    def row(self, sample: str, key: TensorKey) -> Tensor | None:
+        """Return a stored tensor of one of the first samples; None if it is missing."""
         tensors, row = self.with_images[sample]
         return tensors[key][row] if key in tensors and row < len(tensors[key]) else None
 

@@ -16,7 +16,7 @@ from heatproof.report.charts.squares import (
     matrix,
     patch_grid,
 )
-from heatproof.report.charts.svg import STYLE, interval, number, standalone, tag
+from heatproof.report.charts.svg import STYLE, interval, number, shortened, standalone, tag
 
 __all__ = [
     "STYLE",
@@ -45,6 +45,7 @@ __all__ = [
     "ranking",
     "ranks",
     "scatter",
+    "shortened",
     "spread",
     "standalone",
     "symbol",

@@ -147,6 +147,7 @@ class Content:
     short="Answer",
     question="Which method wins, and how confident is this?",
     order=10,
+    page="Overview",
 )
 def content(run: Run, site: Site) -> Content:
     """Return the verdict for each model and the warnings about the run."""

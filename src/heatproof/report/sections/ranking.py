@@ -96,7 +96,7 @@ class Content:
     "ranking",
     short="Ranking",
     question="How do all methods score, and what do they cost?",
-    order=30,
+    order=20,
 )
 def content(run: Run, site: Site) -> Content:
     """Return the figures and tables of all models, and save the scores as CSV files."""

@@ -1,0 +1,84 @@
+"""Which curves of a run the report draws: the score of the target along the steps of a protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from heatproof.analysis.ranks import Key
+from heatproof.bench.layout import ProtocolFacts
+from heatproof.report.run_data import Run
+
+
+class StoredCurve(NamedTuple):
+    """A curve that a protocol stores for every sample and method.
+
+    Attributes:
+        name: Its name in the store.
+        part: What distinguishes it from other curves of the protocol; empty if it is the only one.
+        across: Title of the horizontal axis.
+        up: Title of the vertical axis.
+    """
+
+    name: str
+    part: str
+    across: str
+    up: str
+
+    @property
+    def reverse(self) -> bool:
+        """Whether it is stored from the highest threshold down."""
+        return self.name == "drop"
+
+    def positions(self, protocol: ProtocolFacts, count: int) -> list[float]:
+        """Return where its values lie, from 0 to 1; some curves have no ends."""
+        steps = protocol.settings.get("steps")
+        if not isinstance(steps, int) or count not in (steps - 1, steps, steps + 1):
+            return [k / max(1, count - 1) for k in range(count)]
+        first = 1 if count == steps - 1 else 0
+        return [(first + k) / steps for k in range(count)]
+
+
+REMOVED = "of the pixels removed, {order} relevant first"
+INSERTED = "of the pixels inserted, most relevant first"
+CURVES = {
+    "deletion": (StoredCurve("score", "", REMOVED, "{score}"),),
+    "insertion": (StoredCurve("score", "", INSERTED, "{score}"),),
+    "srg": (
+        StoredCurve("deletion score", "deletion", REMOVED, "{score}"),
+        StoredCurve("insertion score", "insertion", INSERTED, "{score}"),
+    ),
+    "ids": (StoredCurve("score", "", REMOVED, "{score}"),),
+    "road": (StoredCurve("score", "", REMOVED, "{score}"),),
+    "completeness": (
+        StoredCurve(
+            "drop", "", "of the map's maximum: pixels above are removed", "lost by the {score}"
+        ),
+    ),
+}
+SCORES = {
+    "correct": "fraction classified correctly",
+    "softmax": "probability of the target",
+    "logit": "logit of the target",
+}
+
+
+def curves_of(run: Run, settings: Sequence[Key]) -> list[tuple[Key, StoredCurve]]:
+    """Return the curves of some settings, with the titles of their axes."""
+    found = []
+    for key in settings:
+        facts = run.protocols[key].settings
+        words = {
+            "order": "least" if facts.get("order") == "least" else "most",
+            "score": SCORES.get(str(facts.get("score")), "score of the target"),
+        }
+        for curve in CURVES.get(key[0], ()):
+            across = curve.across.format(**words)
+            found.append((key, curve._replace(across=across, up=curve.up.format(**words))))
+    return found
+
+
+def curve_title(run: Run, key: Key, curve: StoredCurve) -> str:
+    """Return the title of a curve: its setting, and its part if there are several."""
+    label = run.setting_labels[key]
+    return f"{label}: {curve.part}" if curve.part else label
