@@ -124,6 +124,7 @@ def write_pages(run: Run, site: Site, live: bool = False) -> None:
                 policy=policy(live),
                 live=live,
                 single=False,
+                shown=set(where),
                 version=heatproof.__version__,
             ),
         )
@@ -156,6 +157,7 @@ def write_single_page(run: Run, site: SingleFile) -> str:
         href=lambda section: f"#{section}",
         blocks=site.blocks,
         single=True,
+        shown={section.id for page in pages for section, _ in page.sections},
         style=css,
         script=script,
         policy=single_policy(css, script),

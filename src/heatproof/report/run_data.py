@@ -248,14 +248,15 @@ class Run:
         facts = self.facts(model, view)
         head: HeadName = facts.head if facts else "softmax"
         correct: list[bool | None] = []
-        for task in self._tasks_of(ModelView(model, view)):
+        for task in self.tasks_of(ModelView(model, view)):
             stored = self.store.tensors(task.name, (LOGITS,))
             if LOGITS in stored.tensors:
                 correct += _correct(stored.tensors[LOGITS], stored.samples.labels, head)
         labelled = [right for right in correct if right is not None]
         return sum(labelled), len(labelled)
 
-    def _tasks_of(self, subject: ModelView) -> list[TaskFacts]:
+    def tasks_of(self, subject: ModelView) -> list[TaskFacts]:
+        """Return the tasks of a view of a model."""
         return [task for task in self.tasks if task.subject == subject]
 
     @cached_property
@@ -398,7 +399,7 @@ class Run:
         facts = self.facts(model, view)
         subject = ModelView(model, self._first_view(model) if view is None else view)
         kept = Kept(head=facts.head if facts else "softmax")
-        tasks = self._tasks_of(subject)
+        tasks = self.tasks_of(subject)
         first = self.store.first_tasks(tasks, MOST_CURVES)
         kept.read = partial(self._read_all, first)
         for task in first:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from heatproof.analysis.ranks import Key
-from heatproof.bench.layout import ProtocolFacts
-from heatproof.report.run_data import Run
+from heatproof.bench.layout import ModelView, ProtocolFacts, TensorKey
+from heatproof.report.run_data import MOST_CURVES, Run
 
 
 class StoredCurve(NamedTuple):
@@ -82,3 +84,54 @@ def curve_title(run: Run, key: Key, curve: StoredCurve) -> str:
     """Return the title of a curve: its setting, and its part if there are several."""
     label = run.setting_labels[key]
     return f"{label}: {curve.part}" if curve.part else label
+
+
+class MeanCurve(NamedTuple):
+    """A curve of a method, averaged over the samples that have it."""
+
+    values: np.ndarray  # (S,)
+    samples: int
+
+
+def mean_curves(
+    run: Run, model: str, curves: Sequence[tuple[Key, StoredCurve]], methods: Sequence[str]
+) -> dict[tuple[Key, StoredCurve], dict[str, MeanCurve]]:
+    """Average curves over the first `MOST_CURVES` samples of a model.
+
+    Every file is read once, for all curves that are in it.
+
+    Args:
+        run: The run.
+        model: Name of the model.
+        curves: The curves.
+        methods: The methods.
+
+    Returns:
+        By curve, the mean of each method that has it.
+    """
+    means: dict[tuple[Key, StoredCurve], dict[str, MeanCurve]] = {}
+    by_view: dict[ModelView, list[tuple[Key, StoredCurve]]] = {}
+    for key, curve in curves:
+        subject = ModelView(model, run.view_of(model, key))
+        by_view.setdefault(subject, []).append((key, curve))
+    for subject, of_view in by_view.items():
+        wanted = {
+            TensorKey.curve(run.protocols[key].canonical, method, curve.name): (key, curve, method)
+            for key, curve in of_view
+            for method in methods
+        }
+        sums: dict[TensorKey, np.ndarray] = {}
+        counts: dict[TensorKey, int] = {}
+        for task in run.store.first_tasks(run.tasks_of(subject), MOST_CURVES):
+            stored = run.store.tensors(task.name, wanted).tensors
+            for name in wanted.keys() & stored.keys():
+                values = stored[name].double().numpy()
+                values = values[np.isfinite(values).all(1)]
+                sums[name] = sums.get(name, 0) + values.sum(0)
+                counts[name] = counts.get(name, 0) + len(values)
+        for name, (key, curve, method) in wanted.items():
+            if counts.get(name):
+                mean = sums[name] / counts[name]
+                mean = mean[::-1] if curve.reverse else mean
+                means.setdefault((key, curve), {})[method] = MeanCurve(mean, counts[name])
+    return means
