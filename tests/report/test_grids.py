@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from report_text import report_text
 from scipy.stats import spearmanr
 
 import heatproof as hp
@@ -52,7 +53,7 @@ def section(run: Run, site: Site) -> grids.Model:
 
 @pytest.fixture(scope="module")
 def page(result: hp.Result) -> str:
-    return result.report().read_text()
+    return report_text(result.report())
 
 
 def test_layers_of_a_method_are_adjacent_and_sorted_by_depth(section: grids.Model):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from report_text import report_text
 from scipy.stats import spearmanr
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from heatproof.protocols import ViewKey
 from heatproof.report.build import _write as write_report
 from heatproof.report.charts import Axis, Panel, Row, Spot, lattice, spread
 from heatproof.report.run_data import Run
-from heatproof.report.sections import example, failures, gallery, models, provenance, stability
+from heatproof.report.sections import example, explorer, failures, models, provenance, stability
 from heatproof.report.sections.models import (
     accuracy,
     across,
@@ -314,7 +315,7 @@ def test_networks_that_are_not_equally_fine_tuned_get_a_warning(
     before, after = section.rows[1].idsds
     assert (before.value, after.value) == (0.8, pytest.approx(0.5))
     write_report(run, site)
-    page = (site.root / "index.html").read_text()
+    page = report_text(site.root / "index.html")
     assert "The networks are not equally fine-tuned" in page
     assert "The learning rate differs" in page
     assert "bcos had not settled" in page
@@ -352,7 +353,7 @@ def test_the_worked_example_gives_the_score_of_the_row(run: Run, site: Site, res
         row["value"], abs=0.02
     )  # written with three digits
     assert content.exact
-    assert f"{row['value']:.2f}" in result.report().read_text()
+    assert f"{row['value']:.2f}" in report_text(result.report())
 
 
 def test_the_example_is_typical_and_never_contradicts_its_row():
@@ -425,7 +426,7 @@ def test_fine_tuned_weights_alone_are_reported_too(data: hp.TensorData, tmp_path
         None,
         [],
     )
-    text = result.report().read_text()
+    text = report_text(result.report())
     assert "add <code>sds</code>" in text
     assert run.accuracy[NAMES[0]][1] == N
     assert not re.search(
@@ -454,7 +455,7 @@ def test_one_model_and_its_copy_are_compared(data: hp.TensorData, tmp_path: Path
 
 def test_one_model_without_copies_has_no_comparison(data: hp.TensorData, tmp_path: Path):
     result = hp.evaluate(NAMES[0], data, ["ixg"], ["sds"], out=tmp_path / "one", keep_maps=0)
-    text = result.report().read_text()
+    text = report_text(result.report())
     assert 'id="models"' not in text
     assert 'href="#models"' not in text
     assert 'id="example"' not in text  # no maps were kept
@@ -502,14 +503,14 @@ def test_an_unfinished_run_without_labels_is_compared_as_far_as_possible(
         out=tmp_path / "run",
         keep_maps=8,
     )
-    text = result.report().read_text()
+    text = report_text(result.report())
     assert "No image has a label" in text
     assert 'id="example"' in text
     assert "classified as" in text
     for kind in ("rows", "tensors"):
         next(p for p in sorted((tmp_path / "run" / kind).iterdir())).unlink()
     with pytest.warns(UserWarning, match="has damaged files, whose results are missing"):
-        text = hp.Result.load(tmp_path / "run").report().read_text()
+        text = report_text(hp.Result.load(tmp_path / "run").report())
     assert 'id="models"' in text
     assert not re.search(
         r"\b(nan|None)\b", re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL)

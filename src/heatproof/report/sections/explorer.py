@@ -238,8 +238,8 @@ def _sample_data(
     size = size_of(image)
     drops = [_drops(run, kept, sample, key) for key in subject.settings]
     counts = sorted({len(values) for values in drops if values})
-    maps = []
-    sums = []
+    maps: list[list[object] | None] = []
+    sums: list[list[list[float | None]] | None] = []
     for method in subject.methods:
         values = kept.map(sample, method)
         if values is None or not bool(torch.isfinite(values).all()):
@@ -302,7 +302,7 @@ def _drops(run: Run, kept: Kept, sample: str, key: Key) -> list[float | None] | 
 
 def _curves(run: Run, subject: _Subject, sample: str) -> list[dict[str, object]]:
     """Return the curves of all methods for one sample."""
-    found = []
+    found: list[dict[str, object]] = []
     for key, curve in curves_of(run, subject.settings):
         canonical = run.protocols[key].canonical
         lines: list[list[float | None] | None] = []
