@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -19,8 +20,8 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.bench.layout import EpochFacts, FineTuningFacts, ModelFacts
 from heatproof.models.zoo import load_fine_tuned
 from heatproof.protocols import ViewKey
-from heatproof.report.build import _write as write_report
 from heatproof.report.charts import Axis, Panel, Row, Spot, lattice, spread
+from heatproof.report.pages import write_pages
 from heatproof.report.run_data import Run
 from heatproof.report.sections import example, explorer, failures, models, provenance, stability
 from heatproof.report.sections.models import (
@@ -314,7 +315,7 @@ def test_networks_that_are_not_equally_fine_tuned_get_a_warning(
     assert section.warnings.disjoint == ("bcos", "vgg")
     before, after = section.rows[1].idsds
     assert (before.value, after.value) == (0.8, pytest.approx(0.5))
-    write_report(run, site)
+    write_pages(run, site)
     page = report_text(site.root / "index.html")
     assert "The networks are not equally fine-tuned" in page
     assert "The learning rate differs" in page
@@ -372,17 +373,17 @@ def test_the_example_is_typical_and_never_contradicts_its_row():
     assert example.typical([], 0.4) is None
 
 
-def test_the_gallery_offers_each_network_the_settings_that_evaluated_it(run: Run, site: Site):
-    for model in gallery.content(run, site).models:
-        assert [view.settings for view in model.views] == [[0], [1]]
-        plain, tuned = (view.samples for view in model.views)
-        assert [s.id for s in plain] == [s.id for s in tuned]
-        for view in model.views:
-            for sample in view.samples:
-                assert list(sample.drops) == view.settings
-                for tile in sample.tiles:
-                    assert list(tile.scores) == view.settings
-                    assert all(score.text != "not evaluated" for score in tile.scores.values())
+def test_the_explorer_offers_each_network_the_settings_that_evaluated_it(run: Run, site: Site):
+    assert explorer.content(run, site) is not None
+    text = (site.root / "explorer" / "index.js").read_text()
+    collections = json.loads(f"[{text[len('heatproofData(') : -len(');') - 1]}]")[1]
+    assert len(collections) == 2 * len(run.models)
+    for plain, tuned in zip(collections[::2], collections[1::2], strict=True):
+        assert [entry[0] for entry in plain["samples"]] == [entry[0] for entry in tuned["samples"]]
+        assert plain["settings"] != tuned["settings"]
+        for collection in (plain, tuned):
+            assert len(collection["settings"]) == 1
+            assert all(len(scores) == 1 for scores in collection["scores"])
 
 
 def test_agreement_before_and_after_fine_tuning_is_a_rank_correlation(run: Run, site: Site):

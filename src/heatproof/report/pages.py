@@ -23,7 +23,8 @@ ASSETS = Path(__file__).parent / "assets"
 OVERVIEW = "Overview"
 STATUS = "status.json"  # what a live report asks for
 ICON = (
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 4 4"><path fill="#fde6ad" d="M0 0h4v4H0z"/>'
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 4 4">'
+    '<path fill="#fde6ad" d="M0 0h4v4H0z"/>'
     '<path fill="#ec6a31" d="M1 1h2v2H1z"/><path fill="#b51d2b" d="M1 1h1v1H1z"/>'
     '<path fill="#a6cde4" d="M3 0h1v1H3z"/><path fill="#2f79b9" d="M0 3h1v1H0z"/></svg>\n'
 )
@@ -71,14 +72,13 @@ def collect_pages(run: Run, site: Site) -> tuple[list[Page], list[Page]]:
     """
     lead = run.provenance.spec.get("lead")
     pages: dict[str, Page] = {}
-    contents = []
     for section in ordered_sections():
         content = section.content(run, site)
         if content is None:
             continue
-        page = pages.setdefault(file_name(section.page), Page(section.page, file_name(section.page)))
+        file = file_name(section.page)
+        page = pages.setdefault(file, Page(section.page, file))
         page.sections.append((section, content))
-        contents.append((section, content))
     first = pages["index.html"]
     named = list(pages.values())
     for page in named:
@@ -150,18 +150,22 @@ def write_single_page(run: Run, site: SingleFile) -> str:
     pages, named = collect_pages(run, site)
     css = Markup(style())
     script = Markup(_asset("site.js") + _asset("explorer.js"))
-    return environment(run.models).get_template("single.html.j2").render(
-        run=run,
-        pages=pages,
-        navigation=[NavigationLink(p.title, f"#{p.anchor}", p is named[0]) for p in pages],
-        href=lambda section: f"#{section}",
-        blocks=site.blocks,
-        single=True,
-        shown={section.id for page in pages for section, _ in page.sections},
-        style=css,
-        script=script,
-        policy=single_policy(css, script),
-        version=heatproof.__version__,
+    return (
+        environment(run.models)
+        .get_template("single.html.j2")
+        .render(
+            run=run,
+            pages=pages,
+            navigation=[NavigationLink(p.title, f"#{p.anchor}", p is named[0]) for p in pages],
+            href=lambda section: f"#{section}",
+            blocks=site.blocks,
+            single=True,
+            shown={section.id for page in pages for section, _ in page.sections},
+            style=css,
+            script=script,
+            policy=single_policy(css, script),
+            version=heatproof.__version__,
+        )
     )
 
 

@@ -127,7 +127,7 @@ def _figure(run: Run, site: Site, title: str, rows: list[Row], front: list[str])
         NO_PASSES - 0.15,
         last + 0.1,
         (NO_PASSES, *powers),
-        ("0", *(f"{10**int(k):,}" for k in powers)),
+        ("0", *(f"{10 ** int(k):,}" for k in powers)),
     )
     worst = float(len(rows))
     step = max(1, round(worst / 6))

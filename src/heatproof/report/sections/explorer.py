@@ -62,12 +62,12 @@ class _Subject:
     best_first: list[str]
     settings: list[Key]
 
-    @property
-    def pixels(self) -> int:
-        """Pixels of all maps of one sample."""
+    def pixels(self, reduction: int) -> int:
+        """Return the number of pixels in the pictures of all maps of one sample."""
         sample = next(iter(self.kept.with_images))
+        size = size_of(self.kept.image(sample))
         maps = (self.kept.map(sample, method) for method in self.methods)
-        return sum(values.numel() for values in maps if values is not None)
+        return sum(_as_drawn(m, size, reduction).numel() for m in maps if m is not None)
 
 
 @section(
@@ -133,12 +133,12 @@ def _first_cells(views: Iterable[ViewKey]) -> list[ViewKey]:
 def _fit(subjects: Sequence[_Subject], budget: int) -> tuple[int, float]:
     """Return how far large maps are reduced, and which fraction of the samples is shown."""
     size = 0.0
-    for subject in subjects:
-        size += BYTES_PER_PIXEL * len(subject.kept.with_images) * subject.pixels
     for reduction in REDUCTIONS:
-        if size / reduction**2 <= budget:
+        pixels = (len(s.kept.with_images) * s.pixels(reduction) for s in subjects)
+        size = BYTES_PER_PIXEL * sum(pixels)
+        if size <= budget:
             return reduction, 1.0
-    return REDUCTIONS[-1], budget * REDUCTIONS[-1] ** 2 / size
+    return REDUCTIONS[-1], budget / size
 
 
 def choose(samples: list[str], best_first: list[str], count: int) -> list[str]:
@@ -279,17 +279,26 @@ def _map_data(
     The end of the scale is in the method's own unit, or None if this is not on record; the last
     entry is the largest absolute value.
     """
-    if max(size) < CRISP_BELOW:
-        values = pictures.resized(values, size)
-    elif reduction > 1 and min(values.shape) > LARGE:
-        values = torch.nn.functional.avg_pool2d(values.float()[None], reduction)[0]
-    grey, end = pictures.grey_map(values, signed)
+    grey, end = pictures.grey_map(_as_drawn(values, size, reduction), signed)
     return [
         site.picture(grey),
         int(signed),
         None if unit is None else _number(end * unit),
         None if unit is None else _number(unit),
     ]
+
+
+def _as_drawn(values: Tensor, size: tuple[int, int], reduction: int) -> Tensor:
+    """Return a map as its picture has it.
+
+    Those of small images, which are drawn pixel by pixel, have the size of the image. Others keep
+    their own, which the browser enlarges; large ones may be reduced.
+    """
+    if max(size) < CRISP_BELOW:
+        return pictures.resized(values, size)
+    if reduction > 1 and min(values.shape) > LARGE:
+        return torch.nn.functional.avg_pool2d(values.float()[None], reduction)[0]
+    return values
 
 
 def _drops(run: Run, kept: Kept, sample: str, key: Key) -> list[float | None] | None:

@@ -1,4 +1,4 @@
-"""What a verdict rests on: each protocol alone, the cost of the winner, and the ranking in short."""
+"""What a verdict rests on: each protocol alone, the winner's cost, and the ranking in short."""
 
 from __future__ import annotations
 
@@ -111,9 +111,7 @@ def winner_cost(run: Run, model: str, winner: str, ties: list[str]) -> WinnerCos
 def brief_ranking(run: Run, standing: Standings) -> BriefRanking:
     """Return the best methods and all controls, with their mean ranks."""
     shown = [
-        method
-        for i, method in enumerate(standing.order)
-        if i < MOST_ROWS or run.is_control(method)
+        method for i, method in enumerate(standing.order) if i < MOST_ROWS or run.is_control(method)
     ]
     axis = Axis(1.0, float(max(2, len(standing.methods))), ())
     rows = []
