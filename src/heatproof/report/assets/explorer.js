@@ -3,7 +3,7 @@
   "use strict";
   const app = document.getElementById("explorer-app");
   if (!app) return;
-  const { all, make, load } = window.heatproof;
+  const { all, make, load, scrollable } = window.heatproof;
   const byId = (id) => document.getElementById(`x-${id}`);
   const BEST = 5;
   const MOST_LISTED = 200;
@@ -287,6 +287,7 @@
     drops(data);
     curves(data);
     scores(data);
+    scrollable();
     app.dataset.ready = String(state.sample);
   }
 

@@ -161,10 +161,11 @@
   const scrollable = () => all(".sheet, .scroll, pre").forEach((frame) => {
     if (frame.scrollWidth > frame.clientWidth + 1 || frame.scrollHeight > frame.clientHeight + 1) {
       frame.tabIndex = 0;
-      if (!frame.hasAttribute("role")) { frame.setAttribute("role", "region"); frame.ariaLabel = frame.dataset.label ?? "scrolls sideways"; }
+      if (!frame.hasAttribute("role")) { frame.setAttribute("role", "group"); frame.ariaLabel = "can be scrolled"; }
     }
   });
   scrollable();
+  window.heatproof.scrollable = scrollable;
   addEventListener("resize", scrollable);
   document.addEventListener("click", () => setTimeout(scrollable));
 

@@ -43,7 +43,7 @@ class Content:
 @section(
     "method-curves",
     short="Curves of all methods",
-    question="What does each method remove first?",
+    question="How does the score change along the order of each map?",
     order=24,
     page="Ranking",
 )
