@@ -129,7 +129,7 @@
         const map = make("img", { src: file, alt: `map of ${here().methods[m]}`.slice(0, 200), className: "heat", ...size });
         const k = factor(m);
         map.style.filter = `${signed ? `contrast(${k})` : `brightness(${k})`} url(#${signed ? "signed" : "unsigned"})`;
-        if (end !== null) caption.append(make("span", { className: "soft end", textContent: `${signed ? "±" : "0 to "}${precise(end / k)}` }));
+        if (end !== null) caption.append(make("span", { className: "soft end", textContent: `${signed ? "±" : "0 to "}${precise(common && known ? largest : end)}` }));
         tile.append(frame(make("img", { src: data.photo, alt: "", className: "under" }), map), caption);
       }
       return tile;
@@ -186,7 +186,7 @@
     [low, high] = [low - margin, high + margin];
     const x = (position) => 46 + position * 250;
     const y = (value) => 190 - ((value - low) / (high - low)) * 168;
-    const plot = draw("svg", { class: "chart traces", viewBox: "0 0 308 232", role: "img", "aria-label": `${curve.title}: ${curve.up} by method` },
+    const plot = draw("svg", { class: "chart traces", viewBox: "0 0 318 232", role: "img", "aria-label": `${curve.title}: ${curve.up} by method` },
       draw("text", { class: "tick", x: 2, y: 12 }, `↑ ${curve.up}`), draw("text", { class: "tick", x: 296, y: 226, "text-anchor": "end" }, `${curve.across} →`));
     [0, 0.25, 0.5, 0.75, 1].forEach((position) => plot.append(
       draw("line", { class: "grid", x1: x(position), x2: x(position), y1: 22, y2: 190 }),

@@ -122,7 +122,8 @@
   const ofMethod = (method) => all(`[data-method="${CSS.escape(method)}"]`);
   const light = (elements) => {
     lit.forEach((element) => element.classList.remove("lit"));
-    lit = elements.length || !pinned ? elements : ofMethod(pinned);
+    const kept = document.activeElement?.closest("button.pin")?.dataset.method ?? pinned;
+    lit = elements.length || !kept ? elements : ofMethod(kept);
     lit.forEach((element) => element.classList.add("lit"));
   };
   const twins = (target) => {
