@@ -51,7 +51,7 @@ def bibtex(run: Run) -> tuple[str, list[str]]:
     keys = [key for citation in dict.fromkeys(cited) for key in keys_of(citation)]
     keys += [DATA[part] for part in name.split(":") if part in DATA]
     known = entries()
-    found = [known[key] for key in dict.fromkeys(keys) if key in known]
+    found = [known[key] for key in sorted(set(keys)) if key in known]
     year = run.provenance.started[:4]
     software = SOFTWARE.format(
         version=heatproof.__version__, year=year if year.isdigit() else "n.d."
@@ -61,4 +61,4 @@ def bibtex(run: Run) -> tuple[str, list[str]]:
         for citation in dict.fromkeys(cited)
         if not keys_of(citation) or any(key not in known for key in keys_of(citation))
     ]
-    return "\n\n".join([software, *sorted(found)]) + "\n", unknown
+    return "\n\n".join([software, *found]) + "\n", unknown

@@ -54,12 +54,12 @@ CURVES = {
     "road": (StoredCurve("score", "", REMOVED, "{score}"),),
     "completeness": (
         StoredCurve(
-            "drop", "", "of the map's maximum: pixels above are removed", "lost by the {score}"
+            "drop", "", "of the map's maximum: pixels above are removed", "loss of {score}"
         ),
     ),
 }
 SCORES = {
-    "correct": "fraction classified correctly",
+    "correct": "accuracy",
     "softmax": "probability of the target",
     "logit": "logit of the target",
 }
