@@ -15,12 +15,13 @@ import heatproof
 from heatproof.report import charts
 from heatproof.report.palette import FAMILIES, family_class
 from heatproof.report.run_data import Run
-from heatproof.report.sections import Section, ordered_sections
+from heatproof.report.sections import SECTIONS, Section, ordered_sections
 from heatproof.report.site import SingleFile, Site
 from heatproof.report.templating import environment
 
 ASSETS = Path(__file__).parent / "assets"
 OVERVIEW = "Overview"
+MOST_FIRST_BYTES = 800_000  # of the first page, which is not compressed on disk
 STATUS = "status.json"  # what a live report asks for
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 4 4">'
@@ -59,34 +60,35 @@ class NavigationLink:
     current: bool
 
 
-def collect_pages(run: Run, site: Site) -> tuple[list[Page], list[Page]]:
-    """Compute all sections of a report; the section that the spec leads with is on the first page.
+def collect_pages(run: Run, site: Site) -> list[Page]:
+    """Compute all sections of a report; returns the pages that have any, in order.
 
     Args:
         run: The run.
         site: The site, which figures and pictures are written to.
-
-    Returns:
-        The pages, and all that the navigation names: those whose only section is on the first page
-        have no file of their own.
     """
-    lead = run.provenance.spec.get("lead")
     pages: dict[str, Page] = {}
     for section in ordered_sections():
         content = section.content(run, site)
-        if content is None:
-            continue
-        file = file_name(section.page)
-        page = pages.setdefault(file, Page(section.page, file))
-        page.sections.append((section, content))
-    first = pages["index.html"]
-    named = list(pages.values())
-    for page in named:
-        leading = [(section, content) for section, content in page.sections if section.id == lead]
-        if leading and page is not first:
-            page.sections = [entry for entry in page.sections if entry not in leading]
-            first.sections = leading + first.sections
-    return [page for page in named if page.sections], named
+        if content is not None:
+            file = file_name(section.page)
+            page = pages.setdefault(file, Page(section.page, file))
+            page.sections.append((section, content))
+    return list(pages.values())
+
+
+def lead_first(pages: list[Page], lead: str | None) -> list[Page]:
+    """Return pages with the section that a spec leads with at the top of the first one.
+
+    A page whose only section was moved stays in the list, without any.
+    """
+    leading = [entry for page in pages for entry in page.sections if entry[0].id == lead]
+    first, *others = (
+        Page(page.title, page.file, [entry for entry in page.sections if entry not in leading])
+        for page in pages
+    )
+    first.sections = leading + first.sections
+    return [first, *others]
 
 
 def file_name(title: str) -> str:
@@ -103,31 +105,43 @@ def write_pages(run: Run, site: Site, live: bool = False) -> None:
         site: The site.
         live: Whether the pages ask a server if there is a newer version.
     """
-    pages, named = collect_pages(run, site)
+    home = collect_pages(run, site)
     site.write("style.css", style())
     site.write("icon.svg", ICON)
     for script in ("site.js", "explorer.js"):
         site.write(script, _asset(script))
-    templates = environment(run.models)
-    where = {section.id: page.file for page in pages for section, _ in page.sections}
-    for page in pages:
-        site.write(
-            page.file,
-            templates.get_template("page.html.j2").render(
-                run=run,
-                page=page,
-                pages=pages,
-                navigation=[
-                    NavigationLink(p.title, _link_to(p, first=pages[0]), p is page) for p in named
-                ],
-                href=_links(where, page.file),
-                policy=policy(live),
-                live=live,
-                single=False,
-                shown=set(where),
-                version=heatproof.__version__,
-            ),
-        )
+    lead = run.provenance.spec.get("lead")
+    named = lead_first(home, lead)
+    first = _render(run, named, named[0], live)
+    if len(first) > MOST_FIRST_BYTES and named[0].sections[0][0].id == lead:
+        # A first page that is slow to open answers nothing: it begins with a link instead.
+        named = home
+        first = _render(run, named, named[0], live, lead)
+    site.write(named[0].file, first)
+    for page in named[1:]:
+        if page.sections:
+            site.write(page.file, _render(run, named, page, live))
+
+
+def _render(run: Run, named: list[Page], page: Page, live: bool, lead: str = "") -> str:
+    """Return a page as HTML; ``lead`` is a section that its first line leads to."""
+    pages = [p for p in named if p.sections]
+    where = {section.id: p.file for p in pages for section, _ in p.sections}
+    navigation = [NavigationLink(p.title, _link_to(p, named[0]), p is page) for p in named]
+    template = environment(run.models).get_template("page.html.j2")
+    return template.render(
+        run=run,
+        page=page,
+        pages=pages,
+        navigation=navigation,
+        href=_links(where, page.file),
+        policy=policy(live),
+        live=live,
+        single=False,
+        shown=set(where),
+        lead=SECTIONS[lead] if lead else None,
+        version=heatproof.__version__,
+    )
 
 
 def _link_to(page: Page, first: Page) -> str:
@@ -147,7 +161,8 @@ def _links(where: dict[str, str], here: str) -> Callable[[str], str]:
 
 def write_single_page(run: Run, site: SingleFile) -> str:
     """Return a report in one file."""
-    pages, named = collect_pages(run, site)
+    named = lead_first(collect_pages(run, site), run.provenance.spec.get("lead"))
+    pages = [page for page in named if page.sections]
     css = Markup(style())
     script = Markup(_asset("site.js") + _asset("explorer.js"))
     return (
@@ -156,10 +171,11 @@ def write_single_page(run: Run, site: SingleFile) -> str:
         .render(
             run=run,
             pages=pages,
-            navigation=[NavigationLink(p.title, f"#{p.anchor}", p is named[0]) for p in pages],
+            navigation=[NavigationLink(p.title, f"#{p.anchor}", p is pages[0]) for p in pages],
             href=lambda section: f"#{section}",
             blocks=site.blocks,
             single=True,
+            lead=None,
             shown={section.id for page in pages for section, _ in page.sections},
             style=css,
             script=script,
