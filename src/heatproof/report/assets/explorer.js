@@ -150,7 +150,7 @@
         const [x, y] = [(i % side) * 44, Math.floor(i / side) * 44];
         const cell = draw("rect", { class: value < 0 ? "patch minus" : "patch plus", x, y, width: 44, height: 44, "data-tip": `patch ${Math.floor(i / side) + 1}, ${(i % side) + 1}: drop ${precise(value)}`, "data-twin": `patch ${i}` });
         cell.style.fillOpacity = Math.abs(value) / largest;
-        return side > 8 ? [cell] : [cell, draw("text", { class: `in-patch${Math.abs(value) / largest > 0.72 ? " on-dark" : ""}`, x: x + 22, y: y + 26, "text-anchor": "middle" }, digits(value, largest < 0.2 ? 2 : 1))];
+        return side > 8 || largest < 0.02 ? [cell] : [cell, draw("text", { class: `in-patch${Math.abs(value) / largest > 0.72 ? " on-dark" : ""}`, x: x + 22, y: y + 26, "text-anchor": "middle" }, digits(value, largest < 0.2 ? 2 : 1))];
       }));
     const column = data.counts.indexOf(values.length);
     const dots = (m) => {
@@ -269,7 +269,7 @@
     const [id, label, predicted, confidence, correct] = here().samples[state.sample];
     byId("title").textContent = short(id, 120);
     byId("title").title = short(id, 400);
-    const percent = `${Math.round(100 * confidence)} %`;
+    const percent = confidence < 0.005 ? "<1 %" : `${Math.round(100 * confidence)} %`;
     const facts = { true: `${label}, predicted with ${percent}`, false: `${label}, but predicted as ${predicted} with ${percent}`, null: `predicted as ${predicted} with ${percent}` }[String(correct)];
     byId("facts").textContent = short(facts, 200);
     byId("facts").className = correct === false ? "wrong" : "soft";
