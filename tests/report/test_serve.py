@@ -136,6 +136,7 @@ def test_a_port_that_is_in_use_is_an_error(server: ReportServer, tmp_path: Path)
         ReportServer(LiveReport(tmp_path, tmp_path), server.server_port)
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot be sent Ctrl-C alone")
 def test_the_command_ends_with_an_interrupt(finished: Path):
     command = [sys.executable, "-m", "heatproof", "serve", str(finished), "--port", "0"]

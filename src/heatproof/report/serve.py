@@ -201,8 +201,8 @@ def serve(
         with ReportServer(report, port) as server:
             thread = threading.Thread(target=server.serve_forever, daemon=True)
             thread.start()
-            started(server.url)
             try:
+                started(server.url)
                 while not stop.wait(SECONDS):
                     _look_again(report, rebuilt)
             except KeyboardInterrupt:
