@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from report_text import report_text
 
 import heatproof as hp
 from heatproof.baselines import BASELINES, Baseline
@@ -154,7 +155,7 @@ def test_a_spec_names_extensions_in_files(code: Path, tmp_path: Path):
     }
     mass = scores[scores["protocol"] == "test_a_spec_names_extensions_in_files-mass"]
     assert set(mass["setting"]) == {"row=2"}
-    assert "One grey." in result.report().read_text()
+    assert "One grey." in report_text(result.report())
 
 
 def test_transforms_and_baselines_need_no_decorator(code: Path):

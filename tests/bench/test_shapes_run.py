@@ -9,6 +9,7 @@ import torch
 import yaml
 from click.testing import CliRunner
 from PIL import Image
+from report_text import report_text
 from torch import nn
 
 import heatproof as hp
@@ -80,7 +81,7 @@ def test_a_wide_grey_or_deep_model_is_evaluated_and_reported(tmp_path, channels)
     ]
     rows = scores[(scores["protocol"] == "sds") & (scores["method"] == "ixg")]
     np.testing.assert_allclose(rows["value"], expected, atol=0.02)
-    page = result.report().read_text()
+    page = report_text(result.report())
     text = "grey" if channels == 1 else "5 channels (pictures show the first three)"
     assert f"16×32 px, {text}" in page
 
@@ -95,7 +96,7 @@ def test_binary_and_multi_label_models_are_evaluated_and_reported(tmp_path, outp
     assert by_protocol["gridpg"] == ({"n/a"} if head == "binary" else {"ok"})
     rows = scores[(scores["protocol"] == "deletion") & (scores["method"] == "random")]
     assert rows["value"].between(0, 1).all()
-    page = result.report().read_text()
+    page = report_text(result.report())
     assert f"({head} head)" in page
     logits = model.logits(model.normalize(images))
     correct = int((logits[torch.arange(24), labels] > 0).sum())
@@ -144,7 +145,7 @@ def test_a_spec_with_a_head_runs_on_a_folder(project):
     assert "16×32 px" in validated.output and "2 classes (sigmoid head)" in validated.output
     run = CliRunner().invoke(main, ["run", "spec.yaml", "-o", "run"], catch_exceptions=False)
     assert run.exit_code == 0, run.output
-    assert "(sigmoid head)" in (project / "run" / "report" / "index.html").read_text()
+    assert "(sigmoid head)" in report_text(project / "run" / "report" / "index.html")
     facts = Store(project / "run").provenance().models[0]
     assert (facts.head, facts.size, facts.image_channels) == ("sigmoid", (16, 32), 1)
     photo = "photos/cat/0.png"

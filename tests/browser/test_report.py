@@ -1,17 +1,23 @@
-"""The report in a real browser, opened from disk."""
+"""The report in a real browser, opened from disk and from a server."""
 
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import heatproof as hp
+from heatproof.report import build_single_file
+from heatproof.report.serve import LiveReport, ReportServer
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+axe = pytest.importorskip("axe_playwright_python", reason="axe is not installed")
+AXE = Path(axe.__file__).with_name("axe.min.js")
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
     f"--{f}"
@@ -21,10 +27,14 @@ FLAGS = [
         "disable-quic",
         "no-first-run",
         "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
     )
 ]
-FLAGS += ["--disable-component-update", "--disable-sync"]
 METHODS = ["saliency", "ixg", "ixg|abs", "gradcam", "random", "constant", "edges"]
+EVIL = "<img src=x onerror=\"document.title='taken over'\">.jpg"
+FIRST_VIEW_SECONDS = 1.5
+FIRST_VIEW_BYTES = 1_000_000
 
 pytestmark = [
     pytest.mark.browser,
@@ -36,7 +46,7 @@ def broken(model, x, target, *, rng):
     raise RuntimeError("<script>document.title = 'taken over'</script>")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator:
     with playwright.sync_playwright() as engine:
         chromium = engine.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
@@ -45,271 +55,365 @@ def browser() -> Iterator:
 
 
 @pytest.fixture(scope="module")
-def report(golden_model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def result(golden_model, tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
     images = torch.rand(12, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    ids = ["<img src=x onerror=\"document.title='taken over'\">.jpg", *(f"s{i}" for i in range(11))]
-    protocols = [{"name": "sds", "baseline": ["zero", "blur"]}]
-    models = [golden_model("resnet"), golden_model("vgg")]
-    result = hp.evaluate(
-        models,
+    ids = [EVIL, "x" * 10_000, "שלום 🦜", *(f"s{i}" for i in range(9))]
+    protocols = [{"name": "sds", "baseline": ["zero", "blur"]}, "deletion(steps=4)"]
+    return hp.evaluate(
+        [golden_model("resnet"), golden_model("vgg")],
         hp.TensorData(images, [i % 10 for i in range(12)], ids),
         [*METHODS, broken],
         protocols,
         batch_size=12,
+        out=tmp_path_factory.mktemp("run") / "tensors",
     )
-    return result.report(tmp_path_factory.mktemp("report") / "site")
+
+
+@pytest.fixture(scope="module")
+def report(result: hp.Result) -> Path:
+    return result.report().parent
 
 
 @pytest.fixture(scope="module")
 def network_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Report on two networks and their fine-tuned copies, for birds with added noise."""
-    birds = hp.load_data("paperbirds:test", limit=24)
-    samples = [birds.load(i) for i in range(24)]
-    images = torch.stack([s.image for s in samples])
-    noisy = (
-        images + 0.15 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
-    ).clamp(0, 1)
-    protocols = [{"name": "sds", "baseline": ["zero", "blur"]}, "idsds"]
-    models = ["paperbirds/vgg", "paperbirds/bcos"]
+    """Report on two networks and their fine-tuned copies, and on grids."""
     result = hp.evaluate(
-        models,
-        (noisy, [s.label or 0 for s in samples]),
-        ["gradcam", "ixg", "saliency", "bcos", "random"],
-        protocols,
+        ["paperbirds/vgg", "paperbirds/bcos"],
+        "paperbirds:test",
+        ["gradcam", "ixg", "bcos", "random"],
+        [{"name": "sds", "baseline": ["zero", "blur"]}, "idsds", {"name": "gridpg", "grids": 2}],
+        limit=24,
     )
-    return result.report(tmp_path_factory.mktemp("networks") / "site")
+    return result.report(tmp_path_factory.mktemp("networks") / "site").parent
+
+
+class Visitor:
+    """A tab that must not log a problem or request anything that is not part of the report."""
+
+    def __init__(self, browser: Any, base: str, **options: Any):
+        self.base = base
+        self.problems: list[str] = []
+        size = {"width": 1300, "height": 900}
+        options = {"viewport": size, "reduced_motion": "reduce"} | options
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.page.on("console", self._logged)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("requestfailed", lambda r: self.problems.append(f"failed: {r.url[:200]}"))
+        self.page.on("request", self._requested)
+
+    def _logged(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.problems.append(message.text)
+
+    def _requested(self, request: Any) -> None:
+        if not request.url.startswith((self.base, "data:")):
+            self.problems.append(f"requested {request.url}")
+
+    def open(self, name: str = "index.html") -> Any:
+        self.page.goto(f"{self.base}/{name}")
+        if name.startswith("explorer.html"):
+            self.ready()
+        return self.page
+
+    def ready(self) -> None:
+        self.page.wait_for_selector("#explorer-app[data-ready]")
 
 
 @pytest.fixture
-def page(browser, report: Path) -> Iterator:
-    yield from open_page(browser, report)
+def visit(browser) -> Iterator:
+    visitors: list[Visitor] = []
+
+    def start(base: Path | str, **options: Any) -> Visitor:
+        base = base.as_uri() if isinstance(base, Path) else base
+        visitors.append(Visitor(browser, base, **options))
+        return visitors[-1]
+
+    yield start
+    for visitor in visitors:
+        assert visitor.problems == []
+        visitor.context.close()
 
 
-@pytest.fixture
-def network_page(browser, network_report: Path) -> Iterator:
-    yield from open_page(browser, network_report)
+def pages(report: Path) -> list[str]:
+    return sorted(path.name for path in report.glob("*.html"))
 
 
-def open_page(browser, report: Path) -> Iterator:
-    """Open a report; fail the test if the page logs a problem or requests an outside file."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
-    page, errors = context.new_page(), []
-    page.on(
-        "console",
-        lambda message: (
-            errors.append(message.text) if message.type in ("error", "warning") else None
-        ),
-    )
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("requestfailed", lambda request: errors.append(f"failed: {request.url}"))
-    page.on(
-        "request",
-        lambda request: (
-            None if request.url.startswith("file://") else errors.append(f"requested {request.url}")
-        ),
-    )
-    page.goto(report.as_uri())
-    yield page
-    assert errors == []
-    context.close()
+def test_every_page_is_reached_by_its_link(visit, report: Path):
+    page = visit(report).open()
+    titles = page.locator("nav a").all_inner_texts()
+    assert titles[:4] == ["Overview", "Ranking", "Stability", "Explorer"]
+    for title in titles:
+        page.locator("nav").get_by_role("link", name=title, exact=True).click()
+        assert page.locator("nav a[aria-current=page]").inner_text() == title
+        assert page.locator("main section").first.is_visible()
+        images = "[...document.images].every((i) => { i.loading = 'eager'; return true; })"
+        assert page.evaluate(images)
+        loaded = "() => [...document.images].every((i) => i.complete && i.naturalWidth)"
+        page.wait_for_function(loaded)
 
 
-def test_charts_are_drawn_with_a_mark_for_every_method(page):
-    charts = page.locator("#ranking svg.ranking:visible")
-    assert charts.count() == 2
-    for i in range(2):
-        assert charts.nth(i).locator("g.mark").count() == len(METHODS) + 1
-        assert charts.nth(i).bounding_box()["width"] > 300
-    assert (
-        page.locator("#stability svg.bump:visible").count() == 2
-    )  # of this model, and across models
-    fill = page.locator("#ranking .f-gradient .dot").first.evaluate(
-        "dot => getComputedStyle(dot).fill"
-    )
-    assert fill == "rgb(0, 103, 168)"
+def test_text_from_the_run_is_not_executed(visit, report: Path):
+    page = visit(report).open("explorer.html")
+    assert page.title() == "Explorer · tensors · heatproof"
+    assert page.locator("#x-list .id").first.inner_text().startswith("<img src=x")
+    assert page.locator("#x-title").inner_text() == EVIL
+    page.locator("#x-list button").nth(1).click()
+    page.wait_for_selector("#explorer-app[data-ready='1']")
+    assert len(page.locator("#x-title").inner_text()) <= 120
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
-def test_text_from_the_run_is_not_executed(page):
-    assert page.title() == "tensors · heatproof"
-    assert page.locator("h4", has_text="<img src=x").first.is_visible()
+def test_a_table_is_sorted_by_the_column_that_is_clicked(visit, report: Path):
+    page = visit(report).open("ranking.html")
+    table = page.locator("table.setting")
 
-
-def test_every_image_loads(page):
-    page.evaluate(
-        """Promise.all([...document.images].map(image => {
-            image.loading = 'eager';
-            return image.decode();
-        }))"""
-    )
-    assert page.evaluate("document.images.length") > 12 * len(METHODS)
-    assert page.evaluate("[...document.images].filter(image => !image.naturalWidth).length") == 0
-
-
-def test_a_table_is_sorted_by_the_column_that_is_clicked(page):
-    page.get_by_role("tab", name="blur").first.click()
-    table = page.locator("#ranking table.setting:visible")
-    values = "cells => cells.map(cell => cell.dataset.value)"
-
-    def means() -> list[str]:
-        return table.locator("td.mean").evaluate_all(values)
+    def means() -> list[float]:
+        values = "cells => cells.filter(c => c.checkVisibility()).map(c => c.dataset.value)"
+        return [float(v) for v in table.locator("td.mean").evaluate_all(values) if v]
 
     before = means()
-    numbers = [float(v) for v in before if v]
-    assert numbers == sorted(numbers, reverse=True)
     head = table.get_by_role("button", name="mean", exact=True)
+    head.focus()
+    page.keyboard.press("Enter")
+    assert means() == sorted(before, reverse=True)
     head.click()
-    assert means() == before
-    head.click()
-    assert [float(v) for v in means() if v] == sorted(numbers)
-    assert means()[-2:] == ["", ""]  # methods without a score are last in both directions
+    assert means() == sorted(before)
     assert table.locator("th[aria-sort=ascending]").inner_text().startswith("mean")
-    table.get_by_role("button", name="method").click()
-    names = table.locator("tbody th").all_inner_texts()
-    assert [n.strip() for n in names] == sorted((n.strip() for n in names), key=str.lower)
+    empty = "rows => rows.slice(-1)[0].querySelector('td.mean').dataset.value"
+    assert table.locator("tbody tr").evaluate_all(empty) == ""  # no score: last either way
 
 
-def test_choosing_a_model_changes_all_sections(page):
-    assert page.locator("#gallery .sample:visible").first.is_visible()
-    page.locator("#ranking").get_by_role("tab", name="vgg").click()
-    for section in ("ranking", "stability", "gallery", "failures"):
-        assert page.locator(f"#{section} [data-tabs=model] > [data-tab=vgg]").first.is_visible()
-        assert not page.locator(
-            f"#{section} [data-tabs=model] > [data-tab=resnet]"
-        ).first.is_visible()
+def test_the_ranking_is_filtered(visit, report: Path):
+    page = visit(report).open("ranking.html")
+    rows = page.locator("table.setting tbody tr:visible")
+    figures = page.locator("#ranking figure:visible")
+    assert rows.count() == 3 * 8  # of the first model
+    assert figures.count() == 3
+    page.locator("select[name=protocol]").select_option(label="sds")
+    assert rows.count() == 2 * 8 and figures.count() == 2
+    page.locator("select[name=baseline]").select_option(label="blur")
+    assert rows.count() == 8 and figures.count() == 1
+    page.locator("select[name=family]").select_option(label="control")
+    assert rows.count() == 3
+    page.locator("select[name=model]").select_option(label="all")
+    assert rows.count() == 6
+    page.locator("#ranking input[type=search]").fill("edg")
+    assert rows.count() == 2
+    assert page.locator("form output").inner_text().startswith("4 of ")  # with the means of ranks
+    page.get_by_role("button", name="reset").click()
+    page.wait_for_timeout(50)
+    assert rows.count() == 3 * 8
 
 
-def test_choosing_a_setting_changes_scores_and_drops(page):
-    tile = page.locator("#gallery .tile:visible").first
-    before = tile.locator(".score:visible").inner_text()
-    page.locator("[data-chooser] button", has_text="blur").click()
-    assert tile.locator(".score:visible").count() == 1
-    assert tile.locator(".score:visible").get_attribute("data-setting") == "1"
-    assert page.locator("#gallery .drops:visible > span").first.inner_text() == "true drops, blur"
-    page.locator("[data-chooser] button", has_text="zero").click()
-    assert tile.locator(".score:visible").inner_text() == before
-
-
-def test_hovering_shows_the_numbers_and_highlights_the_method_everywhere(page):
+def test_pointing_at_a_method_highlights_it_everywhere(visit, report: Path):
+    page = visit(report).open("ranking.html")
     mark = page.locator("#ranking svg.ranking:visible").first.locator('g.mark[data-method="ixg"]')
     mark.scroll_into_view_if_needed()
     page.wait_for_timeout(200)  # scrolling hides the tip
     mark.hover()
-    assert page.locator(".tip").is_visible()
     assert page.locator(".tip").inner_text().startswith("ixg")
-    assert "95 % interval" in page.locator(".tip").inner_text()
-    assert page.locator("#ranking svg.ranking:visible g.mark.lit").count() == 2
-
-
-def test_a_map_can_be_enlarged_and_paged_through(page):
-    page.locator("#gallery .tile:visible:not([disabled])").first.click()
-    viewer = page.locator("dialog")
-    assert viewer.is_visible()
-    assert viewer.locator("img").count() == 2
-    assert viewer.locator(".scatter circle").count() == 16
-    first = viewer.locator("h3").inner_text()
-    page.keyboard.press("ArrowRight")
-    assert viewer.locator("h3").inner_text() != first
-    page.keyboard.press("ArrowLeft")
-    assert viewer.locator("h3").inner_text() == first
+    assert page.locator("#ranking svg.ranking:visible g.mark.lit").count() == 3
+    pin = page.locator('#method-curves button.pin[data-method="gradcam"]:visible')
+    lit = page.locator("#method-curves svg:visible g.mark.lit")
+    assert page.locator("#method-curves svg:visible g.mark").count() == len(METHODS)
+    pin.focus()
+    assert lit.get_attribute("data-method") == "gradcam"
+    page.keyboard.press("Enter")
+    page.mouse.move(2, 2)
+    assert pin.get_attribute("aria-pressed") == "true" and lit.count() == 1
     page.keyboard.press("Escape")
-    assert not viewer.is_visible()
+    assert pin.get_attribute("aria-pressed") == "false"
 
 
-@pytest.mark.parametrize("which", ["page", "network_page"])
-@pytest.mark.parametrize("width", [360, 390, 768, 1920])
-def test_the_page_does_not_scroll_sideways(request, which: str, width: int):
-    page = request.getfixturevalue(which)
-    page.set_viewport_size({"width": width, "height": 900})
-    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+def test_the_explorer_shows_chosen_methods_of_a_sample(visit, report: Path):
+    visitor = visit(report)
+    page = visitor.open("explorer.html")
+    maps = page.locator("#x-maps figure:has(.heat)")
+    assert maps.count() == 6  # the best, and two controls
+    page.locator(".chooser summary").click()
+    page.get_by_role("button", name="none").click()
+    assert maps.count() == 0
+    page.get_by_role("checkbox", name="gradcam").check()
+    page.get_by_role("checkbox", name="saliency").check()
+    assert maps.count() == 2
+    assert "methods=" in page.url
+    page.locator("#x-opacity").fill("40")
+    opacity = "image => getComputedStyle(image).opacity"
+    assert maps.first.locator(".heat").evaluate(opacity) == "0.4"
+    own = maps.locator(".end").all_inner_texts()
+    page.get_by_label("one scale for all").check()
+    common = maps.locator(".end").all_inner_texts()
+    assert own[0] != own[1] and common[0] == common[1]
+    assert page.locator("#x-drops .patches rect").count() == 16
+    assert page.locator("#x-drops svg.ranks").count() == 2
+    assert page.locator("#x-curves g.mark").count() == 2
+    score = page.locator("#x-maps .score b").nth(1).inner_text()
+    page.get_by_label("Scores under").select_option(label="sds · blur")
+    assert page.locator("#x-maps .score b").nth(1).inner_text() != score
+    copy = visit(report)
+    linked = copy.open(f"explorer.html#{page.url.partition('#')[2]}")
+    copy.ready()
+    assert linked.locator("#x-maps figure:has(.heat)").count() == 2
+    assert linked.locator("#x-setting").input_value() == "1"
 
 
-def test_the_tables_of_the_ranking_fit_a_screen_of_1300_px(page):
-    page.set_viewport_size({"width": 1300, "height": 900})
-    hidden = """() => [...document.querySelectorAll("#ranking .sheet")].filter(
-        (sheet) => sheet.offsetParent && sheet.scrollWidth > sheet.clientWidth).length"""
-    tabs = page.locator("#ranking [data-tabs=table] > .tabs button:visible")
-    assert tabs.count() > 1
-    for i in range(tabs.count()):
-        tabs.nth(i).click()
-        assert page.locator("#ranking .sheet:visible").count() == 1
-        assert page.evaluate(hidden) == 0
+def test_samples_are_searched_ordered_and_paged_through(visit, report: Path):
+    page = visit(report).open("explorer.html")
+    page.get_by_label("Search").fill("s7")
+    assert page.locator("#x-list .id").all_inner_texts() == ["s7"]
+    page.wait_for_function("() => document.getElementById('x-title').textContent === 's7'")
+    page.get_by_label("Search").fill("nothing like it")
+    assert page.locator("#x-count").inner_text() == "0 of 12 samples"
+    page.get_by_label("Search").fill("")
+    page.get_by_label("Order").select_option("best")
+    number = "cells => cells.map(c => Number(c.textContent.replace('−', '-')))"
+    values = page.locator("#x-list .value").evaluate_all(number)
+    assert values == sorted(values, reverse=True) and len(values) == 12
+    page.get_by_label("Order").select_option("worst")
+    first = page.locator("#x-title").inner_text()
+    page.locator("#x-title").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#x-title").inner_text() != first
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#x-title").inner_text() == first
+    page.get_by_label("Network").select_option(label="vgg")
+    page.wait_for_timeout(100)
+    assert "network=1" in page.url
 
 
-@pytest.mark.parametrize("which", ["page", "network_page"])
-def test_no_text_is_cut_off_by_its_figure(request, which: str):
+def test_a_setting_shows_the_network_that_it_evaluated(visit, network_report: Path):
+    page = visit(network_report).open("explorer.html")
+    networks = page.locator("#x-collection option").all_inner_texts()
+    assert len(networks) == 6  # plain, fine-tuned and on grids, of two models
+    for i in range(len(networks)):
+        page.locator("#x-collection").select_option(str(i))
+        page.wait_for_function("() => document.querySelectorAll('#x-maps .heat').length > 2")
+        assert page.get_by_text("not evaluated").count() == 0
+    assert page.locator("#example .worked").is_visible()
+
+
+def test_a_map_has_the_colours_of_its_values(visit, report: Path):
+    """The filter gives zero white, and the ends of the scales their colours."""
+    page = visit(report).open("explorer.html")
+    colours = page.evaluate("""() => ["signed", "unsigned"].map((id) =>
+        [...document.querySelectorAll(`#${id} [tableValues]`)].map((f) =>
+            f.getAttribute("tableValues").split(" ").map((v) => Math.round(255 * v))))""")
+    signed, unsigned = colours
+    assert [channel[3] for channel in signed] == [255, 255, 255]
+    assert [channel[0] for channel in unsigned] == [255, 255, 255]
+    assert [channel[-1] for channel in signed] == [0x72, 0x0A, 0x1E]
+
+
+@pytest.mark.parametrize("which", ["report", "network_report"])
+def test_every_page_is_accessible_and_fits(request, visit, which: str):
+    """No serious finding of axe, in light and dark, on a phone and a desktop."""
+    report = request.getfixturevalue(which)
+    source = AXE.read_text(encoding="utf-8")
     cut = """[...document.querySelectorAll('svg.chart')].filter(svg => svg.checkVisibility())
         .flatMap(svg => [...svg.querySelectorAll('text')].filter(text => {
             const box = text.getBBox(), view = svg.viewBox.baseVal;
             return box.x < -1 || box.y < -1
                 || box.x + box.width > view.width + 1 || box.y + box.height > view.height + 2;
         }).map(text => `${svg.getAttribute('class')}: ${text.textContent}`))"""
-    assert request.getfixturevalue(which).evaluate(cut) == []
+    run = """axe.run({resultTypes: ['violations'], preload: false}).then((found) => found.violations
+        .filter((v) => ['serious', 'critical'].includes(v.impact))
+        .map((v) => `${v.id}: ${v.nodes[0].html.slice(0, 200)}`))"""
+    for scheme, width in (("light", 1300), ("dark", 400)):
+        size = {"width": width, "height": 900}
+        visitor = visit(report, viewport=size, color_scheme=scheme)
+        for name in pages(report):
+            page = visitor.open(name)
+            page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
+            assert page.evaluate(cut) == [], name
+            page.evaluate(source)
+            assert page.evaluate(run) == [], (name, scheme, width)
 
 
-def test_networks_are_compared_with_each_other_and_their_copies(network_page):
-    assert network_page.locator("nav a", has_text="Models").is_visible()
-    assert network_page.locator("#models table.accuracy:visible tbody tr").count() == 2 * (
-        1 + 3
-    )  # title; before, after, change
-    assert (
-        network_page.locator("#models svg.lattice:visible").count() == 3
-    )  # scores by model; before and after; similarity
-    assert network_page.locator("#models .channels:visible ul").count() == 3 * 2
-    network_page.locator("#models").get_by_role("tab", name="sds · blur").click()
-    assert (
-        network_page.locator("#models svg.lattice:visible title")
-        .first.text_content()
-        .startswith("sds · blur")
-    )
-
-
-def test_parts_that_do_not_apply_are_absent(page):
-    assert page.locator("#models .channels").count() == 0  # nothing was fine-tuned
-    assert page.locator("#models h2").inner_text() == "Which model is easier to explain?"
-    assert page.locator("#stability .twins").count() == 0
-
-
-def test_a_patch_is_highlighted_in_all_pictures_of_the_worked_example(network_page):
-    worked_example = network_page.locator("#example .worked")
-    worked_example.locator(".patches rect").nth(5).hover()
-    assert worked_example.locator(".lit").count() == 3  # its sum, its drop, its dot
-    assert worked_example.locator(".frame img").evaluate_all(
-        "images => images.every(image => image.naturalWidth > 0)"
-    )
-    assert worked_example.locator(".grid-lines").first.bounding_box()["width"] == pytest.approx(
-        worked_example.locator("img").first.bounding_box()["width"]
-    )
-
-
-def test_a_setting_shows_the_network_that_it_evaluated(network_page):
-    gallery = network_page.locator("#gallery")
-    for setting, label in enumerate(["sds · zero", "sds · blur", "idsds · zero"]):
-        network_page.locator("[data-chooser] button").nth(setting).click()
-        assert gallery.locator("[data-settings]:visible").count() == 1
-        tiles = gallery.locator(".tile:visible")
-        assert tiles.count() == gallery.locator(".tile .score:visible").count()
-        assert gallery.locator(".drops:visible > span").first.inner_text() == f"true drops, {label}"
-        assert gallery.get_by_text("not evaluated").count() == 0
-        tiles.first.click()
-        assert network_page.locator("dialog .scatter circle").count() == 16
-        network_page.keyboard.press("Escape")
-    assert gallery.get_by_text("after it was fine-tuned").first.is_visible()
-    network_page.locator("#ranking").get_by_role("tab", name="paperbirds/bcos").click()
-    assert gallery.locator("[data-settings]:visible").get_attribute("data-settings") == "2"
-
-
-def test_the_report_follows_a_dark_colour_scheme(page):
-    page.emulate_media(color_scheme="dark")
+def test_the_colours_follow_the_scheme(visit, report: Path):
+    page = visit(report, color_scheme="dark").open()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 17, 23)"
 
 
-def test_everything_is_visible_without_scripts(browser, report: Path):
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(report.as_uri())
-    ranking = page.locator("#ranking")
-    charts = ranking.locator("svg.ranking")
-    assert charts.count() == ranking.locator("svg.ranking:visible").count() == 4
-    assert ranking.locator("table.setting:visible").count() == 4
-    context.close()
+def test_the_first_view_is_small_and_fast(visit, report: Path):
+    visitor = visit(report)
+    sizes: list[int] = []
+    visitor.page.on("response", lambda r: sizes.append(len(r.body())))
+    page = visitor.open()
+    loaded = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+    assert loaded < 1000 * FIRST_VIEW_SECONDS
+    assert sum(sizes) < FIRST_VIEW_BYTES
+
+
+def test_networks_are_compared_with_each_other_and_their_copies(visit, network_report: Path):
+    page = visit(network_report).open("models.html")
+    assert page.locator("table.accuracy:visible tbody tr").count() == 2 * (1 + 3)
+    page.get_by_role("tab", name="sds · blur").click()
+    title = page.locator("#models svg.lattice:visible title").first
+    assert title.text_content().startswith("sds · blur")
+
+
+def test_a_patch_is_highlighted_in_all_pictures_of_the_worked_example(visit, network_report: Path):
+    page = visit(network_report).open("explorer.html")
+    example = page.locator("#example .worked")
+    example.locator(".patches rect").nth(5).hover()
+    assert example.locator(".lit").count() == 3  # its sum, its drop, its dot
+
+
+def test_papers_can_be_copied(visit, report: Path):
+    page = visit(report, permissions=["clipboard-read", "clipboard-write"]).open("provenance.html")
+    page.locator("button[data-copies=bibtex]").click()
+    page.wait_for_selector("button[data-copies=bibtex]:has-text('copied')")
+    entries = (report / "papers.bib").read_text()
+    assert page.evaluate("navigator.clipboard.readText()") == entries
+
+
+def test_everything_but_the_explorer_is_visible_without_scripts(visit, report: Path):
+    page = visit(report, java_script_enabled=False).open("ranking.html")
+    charts = page.locator("#ranking svg.ranking")
+    assert charts.count() == page.locator("#ranking svg.ranking:visible").count() == 6
+    assert page.locator("table.setting tbody tr:visible").count() == 2 * 3 * 8
+
+
+def test_a_report_in_one_file_works_like_the_site(visit, result: hp.Result, tmp_path: Path):
+    build_single_file(result.store, tmp_path / "report.html")
+    page = visit(tmp_path).open("report.html")
+    assert page.locator("main section:visible").first.get_attribute("id") == "headline"
+    page.locator("nav").get_by_role("link", name="Explorer").click()
+    page.wait_for_selector("#explorer-app[data-ready]")
+    assert page.locator("#x-maps .heat").first.is_visible()
+    assert not page.locator("#headline").is_visible()
+    page.locator("#x-next").click()
+    page.wait_for_selector("#explorer-app[data-ready='1']")
+    page.locator("nav").get_by_role("link", name="Ranking").click()
+    assert page.locator("#ranking table.setting").is_visible()
+
+
+def test_a_served_report_says_when_there_is_a_newer_one(visit, result: hp.Result, tmp_path: Path):
+    run = tmp_path / "run"
+    shutil.copytree(result.store.root, run, ignore=shutil.ignore_patterns("report", ".lock"))
+    report = LiveReport(run, tmp_path / "work")
+    report.refresh()
+    with ReportServer(report, port=0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            page = visit(server.url.rstrip("/")).open()
+            page.wait_for_function("() => !document.querySelector('.live').hidden")
+            page.keyboard.press("Shift")
+            (run / "provenance.json").touch()
+            report.refresh()
+            page.get_by_role("button", name="new results").click(timeout=8000)
+            page.wait_for_function("() => !document.querySelector('.live').hidden")
+            page.locator("nav").get_by_role("link", name="Ranking").click()
+            with page.expect_download() as download:
+                page.get_by_role("link", name="summary.csv").click()
+            assert Path(download.value.path()).read_bytes() == report.read("summary.csv")
+            with page.expect_download() as download:
+                page.locator("#ranking figcaption a:visible").first.click()
+            assert download.value.suggested_filename.endswith(".svg")
+            page.context.close()
+        finally:
+            server.shutdown()
+            thread.join()

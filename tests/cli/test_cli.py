@@ -10,6 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from PIL import Image
+from report_text import report_text
 
 import heatproof as hp
 from heatproof.cli import main
@@ -424,7 +425,7 @@ def test_names_of_files_are_short_and_uncounted_methods_are_named(spec, tmp_path
     assert "\nnet.py:build: " in call("validate", spec)
     out = call("run", spec, "-o", tmp_path / "run")
     assert "net.py:build · sds" in out
-    page = (tmp_path / "run" / "report" / "index.html").read_text()
+    page = report_text(tmp_path / "run" / "report" / "index.html")
     assert "net.py:build" in page
     told = page.count(f"{code}:build")
     assert told == page.partition("<summary>The spec</summary>")[2].count(f"{code}:build")

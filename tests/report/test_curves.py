@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from report_text import report_text
 from scipy.stats import spearmanr
 
 import heatproof as hp
@@ -141,4 +142,4 @@ def test_curves_without_other_measures_are_reported(tmp_path):
         limit=10,
         out=tmp_path,
     ).report()
-    assert "Where does the area under the curve come from?" in page.read_text()
+    assert "Where does the area under the curve come from?" in report_text(page)

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from report_text import report_text
 from scipy.stats import spearmanr
 
 import heatproof as hp
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Box, number
+from heatproof.report.palette import SEQUENTIAL, colour_map
 from heatproof.report.run_data import Run
 from heatproof.report.sections import grid_aggregates, grids
 from heatproof.report.site import Site
@@ -52,7 +54,7 @@ def section(run: Run, site: Site) -> grids.Model:
 
 @pytest.fixture(scope="module")
 def page(result: hp.Result) -> str:
-    return result.report().read_text()
+    return report_text(result.report())
 
 
 def test_layers_of_a_method_are_adjacent_and_sorted_by_depth(section: grids.Model):
@@ -178,7 +180,9 @@ def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(
     scale = pixels[int(0.995 * len(pixels))]
     for mean, bin_ in zip(means, row.bins, strict=True):
         with Image.open(site.root / bin_.map) as picture:
-            indices = np.asarray(picture).astype(int)
+            colours = np.asarray(picture.convert("RGB")).astype(int)
+        shades = colour_map(SEQUENTIAL).astype(int)
+        indices = np.abs(colours[:, :, None] - shades).sum(3).argmin(2)
         assert (
             np.abs(indices - 255 * np.clip(mean / scale, 0, 1)).max()
             <= 255 / pictures.SHADES / 2 + 0.51

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from report_text import report_text
 from torch import nn
 
 import heatproof as hp
@@ -49,7 +50,7 @@ def verdict(result: hp.Result, tmp_path: Path) -> headline.Verdict:
 def test_a_method_that_is_right_on_a_model_that_works_wins_clearly(tmp_path: Path):
     result = evaluate(tmp_path / "run", 16, correct=True)
     assert verdict(result, tmp_path).clear
-    assert ">clear win<" in result.report().read_text()
+    assert ">clear win<" in report_text(result.report())
 
 
 def test_there_is_no_clear_win_on_a_model_at_chance(tmp_path: Path):
@@ -57,7 +58,7 @@ def test_there_is_no_clear_win_on_a_model_at_chance(tmp_path: Path):
     at_chance = verdict(result, tmp_path)
     assert at_chance.leads and not at_chance.clear
     assert at_chance.doubts.chance == 1 / CLASSES
-    page = " ".join(result.report().read_text().split())
+    page = " ".join(report_text(result.report()).split())
     assert ">clear win<" not in page and "no better than guessing (25 %)" in page
 
 
@@ -65,7 +66,7 @@ def test_there_is_no_clear_win_on_too_few_images(tmp_path: Path):
     result = evaluate(tmp_path / "run", 8, correct=True)
     few = verdict(result, tmp_path)
     assert few.leads and not few.clear and few.doubts.few.images == 8
-    page = " ".join(result.report().read_text().split())
+    page = " ".join(report_text(result.report()).split())
     assert "there are only 8 images, too few for a reliable interval" in page
 
 
@@ -92,7 +93,7 @@ def test_images_grids_and_maps_are_counted_apart(grids: hp.Result):
     run = Run(grids.store)
     by_protocol = {key[0]: str(counts) for (_, key), counts in run.counts_of.items()}
     assert by_protocol == {"sds": "32 images", "gridpg": "2 grids of 4 images (8 maps)"}
-    page = grids.report().read_text()
+    page = report_text(grids.report())
     assert "<b>32 images, 2 grids of 4 images (8 maps)</b>" in page
     assert "No sample has a label" not in page
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -17,7 +18,7 @@ from heatproof.bench.sealed import seal, unseal
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
 from heatproof.platform import file_lock
-from heatproof.report.build import LOCK, MARKER, build
+from heatproof.report.build import LOCK, MARKER, build, build_single_file
 from heatproof.report.run_data import Run
 
 NAME = "=HYPERLINK(1)\x1b[2J\u202e<script>"
@@ -58,7 +59,9 @@ def test_hostile_names_break_neither_figures_nor_tables(tmp_path):
     site = page.parent
     for figure in site.glob("figures/*.svg"):
         ET.parse(figure)
-    for text in (page.read_text(), *(p.read_text() for p in site.glob("figures/*.svg"))):
+    written = [p for p in site.rglob("*") if p.suffix in (".html", ".svg", ".js")]
+    assert len(written) > 10
+    for text in (p.read_text() for p in written):
         assert not any(mark in text for mark in "\x1b\x07\x00\u202e")
     for file in ("summary.csv", "scores.csv"):
         with (site / file).open(newline="", encoding="utf-8") as lines:
@@ -66,6 +69,68 @@ def test_hostile_names_break_neither_figures_nor_tables(tmp_path):
                 names = [line["model"], line.get("sample", "")]
                 assert all(not name.startswith(("=", "+", "-", "@")) for name in names)
                 assert line["model"].startswith("'=HYPERLINK(1)\\x1b[2J")
+
+
+LONG = "x" * 10_000
+WORST_IDS = [
+    '<img src=x onerror="document.title=1">',
+    "</script><script>alert(1)</script>",
+    "\u05d0\u05d1 \u0627\u0644 🦜👩‍🚀 'quotes\" & `ticks`",
+    LONG,
+]
+
+
+def test_names_of_any_kind_are_text_in_every_page(tmp_path):
+    """HTML, quotes, emoji, right to left, 10,000 characters: as model, class, id and method."""
+
+    def nasty(model, x, target, *, rng):
+        return x.mean(1)
+
+    nasty.__name__ = "__proto__"
+    model = hp.Model(small_net(), size=16, classes=[*WORST_IDS[:3], LONG], name=WORST_IDS[1] + LONG)
+    images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    result = hp.evaluate(
+        model,
+        hp.TensorData(images, [0, 1, 2, 3], ids=WORST_IDS),
+        ["ixg", nasty, "random"],
+        ["sds(patches=4)", "deletion(steps=4)"],
+        batch_size=4,
+        out=tmp_path / "run",
+    )
+    page = result.report()
+    single = build_single_file(result.store, tmp_path / "single.html")
+    for path in [*page.parent.glob("*.html"), single]:
+        text = path.read_text()
+        assert "<img src=x" not in text and "</script><script>alert" not in text
+        assert len(text) < 2_000_000
+        title = re.search("<title>(.*)</title>", text)
+        assert title is not None and len(title[1]) < 200
+    names = {p.name for p in page.parent.rglob("*") if p.is_file()}
+    assert all(re.fullmatch(r"[\w.-]{1,40}", name) for name in names)
+
+
+@pytest.mark.parametrize("labels", [None, [0, 1, 2, 3]])
+def test_all_failed_one_method_one_sample_and_no_label_have_every_page(tmp_path, labels):
+    def broken(model, x, target, *, rng):
+        raise RuntimeError("<b>no</b>")
+
+    for count, methods in ((4, [broken]), (1, ["ixg"]), (1, ["random"])):
+        data = hp.TensorData(torch.rand(count, 3, 16, 16), labels and labels[:count])
+        model = hp.Model(small_net(), size=16, name="net")
+        result = hp.evaluate(model, data, methods, ["sds(patches=4)"], batch_size=4)
+        page = result.report(tmp_path / f"{count}{methods[0]!s:.6}")
+        for name in ("ranking", "failures", "provenance"):
+            assert (page.parent / f"{name}.html").is_file()
+        assert "<b>no</b>" not in (page.parent / "failures.html").read_text()
+
+
+def test_a_run_that_is_half_corrupt_has_a_report_that_says_so(run):
+    for folder in ("rows", "tensors"):
+        for file in (run / folder).iterdir():
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.warns(UserWarning, match="damaged|not as"):
+        page = hp.Result.load(run).report()
+    assert "damaged" in (page.parent / "failures.html").read_text()
 
 
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "a/b", "..", "", "a\n", "a\0b"])

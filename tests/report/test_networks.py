@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from report_text import report_text
 from scipy.stats import spearmanr
 from torch import Tensor
 
@@ -18,10 +20,10 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.bench.layout import EpochFacts, FineTuningFacts, ModelFacts
 from heatproof.models.zoo import load_fine_tuned
 from heatproof.protocols import ViewKey
-from heatproof.report.build import _write as write_report
 from heatproof.report.charts import Axis, Panel, Row, Spot, lattice, spread
+from heatproof.report.pages import write_pages
 from heatproof.report.run_data import Run
-from heatproof.report.sections import example, failures, gallery, models, provenance, stability
+from heatproof.report.sections import example, explorer, failures, models, provenance, stability
 from heatproof.report.sections.models import (
     accuracy,
     across,
@@ -313,8 +315,8 @@ def test_networks_that_are_not_equally_fine_tuned_get_a_warning(
     assert section.warnings.disjoint == ("bcos", "vgg")
     before, after = section.rows[1].idsds
     assert (before.value, after.value) == (0.8, pytest.approx(0.5))
-    write_report(run, site)
-    page = (site.root / "index.html").read_text()
+    write_pages(run, site)
+    page = report_text(site.root / "index.html")
     assert "The networks are not equally fine-tuned" in page
     assert "The learning rate differs" in page
     assert "bcos had not settled" in page
@@ -352,7 +354,7 @@ def test_the_worked_example_gives_the_score_of_the_row(run: Run, site: Site, res
         row["value"], abs=0.02
     )  # written with three digits
     assert content.exact
-    assert f"{row['value']:.2f}" in result.report().read_text()
+    assert f"{row['value']:.2f}" in report_text(result.report())
 
 
 def test_the_example_is_typical_and_never_contradicts_its_row():
@@ -371,17 +373,17 @@ def test_the_example_is_typical_and_never_contradicts_its_row():
     assert example.typical([], 0.4) is None
 
 
-def test_the_gallery_offers_each_network_the_settings_that_evaluated_it(run: Run, site: Site):
-    for model in gallery.content(run, site).models:
-        assert [view.settings for view in model.views] == [[0], [1]]
-        plain, tuned = (view.samples for view in model.views)
-        assert [s.id for s in plain] == [s.id for s in tuned]
-        for view in model.views:
-            for sample in view.samples:
-                assert list(sample.drops) == view.settings
-                for tile in sample.tiles:
-                    assert list(tile.scores) == view.settings
-                    assert all(score.text != "not evaluated" for score in tile.scores.values())
+def test_the_explorer_offers_each_network_the_settings_that_evaluated_it(run: Run, site: Site):
+    assert explorer.content(run, site) is not None
+    text = (site.root / "explorer" / "index.js").read_text()
+    collections = json.loads(f"[{text[len('heatproofData(') : -len(');') - 1]}]")[1]
+    assert len(collections) == 2 * len(run.models)
+    for plain, tuned in zip(collections[::2], collections[1::2], strict=True):
+        assert [entry[0] for entry in plain["samples"]] == [entry[0] for entry in tuned["samples"]]
+        assert plain["settings"] != tuned["settings"]
+        for collection in (plain, tuned):
+            assert len(collection["settings"]) == 1
+            assert all(len(scores) == 1 for scores in collection["scores"])
 
 
 def test_agreement_before_and_after_fine_tuning_is_a_rank_correlation(run: Run, site: Site):
@@ -425,7 +427,7 @@ def test_fine_tuned_weights_alone_are_reported_too(data: hp.TensorData, tmp_path
         None,
         [],
     )
-    text = result.report().read_text()
+    text = report_text(result.report())
     assert "add <code>sds</code>" in text
     assert run.accuracy[NAMES[0]][1] == N
     assert not re.search(
@@ -454,7 +456,7 @@ def test_one_model_and_its_copy_are_compared(data: hp.TensorData, tmp_path: Path
 
 def test_one_model_without_copies_has_no_comparison(data: hp.TensorData, tmp_path: Path):
     result = hp.evaluate(NAMES[0], data, ["ixg"], ["sds"], out=tmp_path / "one", keep_maps=0)
-    text = result.report().read_text()
+    text = report_text(result.report())
     assert 'id="models"' not in text
     assert 'href="#models"' not in text
     assert 'id="example"' not in text  # no maps were kept
@@ -502,14 +504,14 @@ def test_an_unfinished_run_without_labels_is_compared_as_far_as_possible(
         out=tmp_path / "run",
         keep_maps=8,
     )
-    text = result.report().read_text()
+    text = report_text(result.report())
     assert "No image has a label" in text
     assert 'id="example"' in text
     assert "classified as" in text
     for kind in ("rows", "tensors"):
         next(p for p in sorted((tmp_path / "run" / kind).iterdir())).unlink()
     with pytest.warns(UserWarning, match="has damaged files, whose results are missing"):
-        text = hp.Result.load(tmp_path / "run").report().read_text()
+        text = report_text(hp.Result.load(tmp_path / "run").report())
     assert 'id="models"' in text
     assert not re.search(
         r"\b(nan|None)\b", re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL)

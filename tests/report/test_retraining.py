@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from report_text import report_text
 
 import heatproof as hp
 from heatproof.analysis.accuracy import wilson
@@ -85,7 +86,7 @@ def test_every_model_has_a_picture_with_its_maps(
     assert [tile.method for tile in first.tiles] == ["ixg", "constant", "object"]
     assert all(tile.file for row in (first, third) for tile in row.tiles)
     assert [tile.score for tile in second.tiles] == ["", "", ""]
-    page = result.report().read_text(encoding="utf-8")
+    page = report_text(result.report())
     assert "What does a network learn from modified images" in page and "trained on" in page
 
 

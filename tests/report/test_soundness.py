@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from report_text import report_text
 from scipy.spatial.distance import directed_hausdorff
 
 import heatproof as hp
@@ -126,7 +127,7 @@ def test_distances_between_changed_maps_are_hausdorff_distances(run: Run, sectio
 
 def test_the_page_shows_the_warnings(run: Run, tmp_path):
     with pytest.warns(UserWarning, match="use 20 or more"):
-        text = hp.Result.load(run.store.root).report(tmp_path / "site").read_text()
+        text = report_text(hp.Result.load(run.store.root).report(tmp_path / "site"))
     assert "1 sample left out (nothing in the map is positive)" in text
     assert "12 samples cannot resolve a gain of 0.05 in accuracy" in text
 

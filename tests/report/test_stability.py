@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from report_text import report_text
 from scipy.stats import spearmanr
 
 import heatproof as hp
@@ -88,4 +89,4 @@ def test_agreement_is_given_over_distinct_baselines_too(tmp_path: Path):
     (distinct,) = compared.subsets
     assert distinct.baselines == ("zero", "black", "uniform")
     assert distinct.agreement.mean.value < compared.agreement.mean.value
-    assert "distinct baselines" in result.report(tmp_path / "page").read_text()
+    assert "distinct baselines" in report_text(result.report(tmp_path / "page"))

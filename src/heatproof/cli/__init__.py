@@ -412,15 +412,45 @@ def plan(spec: str, measure: bool, assume: int | None, device: str, **options: A
     type=click.Path(path_type=Path, file_okay=False),
     help="Directory of the report.  [default: DIRECTORY/report]",
 )
-def report(directory: Path, out: Path | None) -> None:
+@click.option(
+    "--single-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the report to one HTML file instead, with its pictures inside.",
+)
+def report(directory: Path, out: Path | None, single_file: Path | None) -> None:
     """Build the report of a run again.
 
-    Example:
+    Examples:
       heatproof report runs/quickstart
+      heatproof report runs/quickstart --single-file quickstart.html
     """
     from heatproof.api import Result
+    from heatproof.report import build_single_file
 
-    echo(Result.load(directory).report(out))
+    if single_file is None:
+        echo(Result.load(directory).report(out))
+    elif out is None:
+        echo(build_single_file(Result.load(directory).store, single_file))
+    else:
+        raise click.UsageError("--out is for a directory; give either --out or --single-file")
+
+
+@main.command(**command)
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True)
+@click.option("--open", "open_browser", is_flag=True, help="Open it in a browser.")
+def serve(directory: Path, port: int, open_browser: bool) -> None:
+    """Serve the report of a run on this machine, also while the run goes on.
+
+    The report is built again whenever a task has finished; pages say so, or
+    reload. Only this machine can open it. --port 0 takes any port that is free.
+
+    Example:
+      heatproof serve runs/quickstart
+    """
+    from heatproof.cli.serve import serve_run
+
+    serve_run(directory, port, open_browser)
 
 
 @main.command(**command)

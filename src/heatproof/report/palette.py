@@ -52,3 +52,14 @@ def diverging_colour(value: float, scale: float) -> str:
         position += 0.5 * max(-1.0, min(1.0, value / scale))
     red, green, blue = colour_map(DIVERGING, 257)[round(position * 256)]
     return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+def colour_tables() -> dict[str, tuple[str, ...]]:
+    """Return the red, green and blue of both colour maps, as SVG filters take them."""
+    tables = {}
+    for name, anchors in (("signed", DIVERGING), ("unsigned", SEQUENTIAL)):
+        channels: list[list[int]] = colour_map(anchors, len(anchors)).T.tolist()
+        tables[name] = tuple(
+            " ".join(f"{value / 255:.4f}" for value in channel) for channel in channels
+        )
+    return tables

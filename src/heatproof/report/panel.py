@@ -36,7 +36,7 @@ def panel(
         top = TOP + row * (tile[1] + TOP)
         size = (image.shape[1], image.shape[2])
         heatmaps = [heatmap(m[row], size, is_signed(m)) for m in maps.values()]
-        for column, picture in enumerate([photo(image), *heatmaps]):
+        for column, picture in enumerate([photo(image, exact=True), *heatmaps]):
             left = GAP + column * (tile[0] + GAP)
             sheet.paste(_scaled(picture, tile), (left, top))
             frame = (left - 1, top - 1, left + tile[0], top + tile[1])
@@ -51,9 +51,9 @@ def _tile_size(height: int, width: int) -> tuple[int, int]:
     return round(SIDE * width / shorter), round(SIDE * height / shorter)
 
 
-def _scaled(png: bytes, tile: tuple[int, int]) -> Image.Image:
+def _scaled(image: bytes, tile: tuple[int, int]) -> Image.Image:
     """Scale a picture to the size of a tile; small ones keep their pixels."""
-    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    picture = Image.open(io.BytesIO(image)).convert("RGB")
     small = picture.width < tile[0]
     resampling = Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS
     return picture.resize(tile, resampling)

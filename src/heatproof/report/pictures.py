@@ -1,4 +1,4 @@
-"""Tensors as PNG files."""
+"""Tensors as WebP files: maps without loss, photos with little."""
 
 from __future__ import annotations
 
@@ -14,23 +14,58 @@ from heatproof.tensor.filters import resize
 
 PERCENTILE = 0.995  # of |map|: larger values have the colour at the end of the scale
 SHADES = 32  # from white to the end of a scale
-THUMBNAIL_COLOURS = 96
 THUMBNAIL = 64  # px: least side of a thumbnail
+LOSSLESS_BELOW = 160  # px: smaller images are drawn pixel by pixel, so that none may change
+QUALITY = 82  # of larger photos
+ZERO = 128  # the grey value of zero in a signed map
+STEPS = 127  # grey values from zero to the end of the scale of a signed map
 
 
-def photo(image: Tensor, small: bool = False) -> bytes:
-    """Return an image as PNG: one channel is grey, of two their mean, of more the first three.
+def photo(image: Tensor, small: bool = False, exact: bool = False) -> bytes:
+    """Return an image as WebP: one channel is grey, of two their mean, of more the first three.
 
     Args:
         image: ``(C, H, W)`` uint8.
-        small: Whether to make a thumbnail in few colours.
+        small: Whether to make a thumbnail.
+        exact: Whether no pixel of a large image may change.
     """
+    picture = _picture(image)
+    if small:
+        return _lossy(picture.reduce(_reduction(picture.height)))
+    if exact or max(picture.size) < LOSSLESS_BELOW:
+        return _lossless(picture)
+    return _lossy(picture)
+
+
+def _picture(image: Tensor) -> Image.Image:
     visible = image[:3] if len(image) >= 3 else image.float().mean(0, keepdim=True).round().byte()
     pixels = visible.permute(1, 2, 0).numpy()
-    picture = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
-    if small:
-        picture = picture.reduce(_reduction(picture.height)).quantize(THUMBNAIL_COLOURS)
-    return _png(picture)
+    return Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
+
+
+def grey_map(values: Tensor, signed: bool) -> tuple[bytes, float]:
+    """Return a map as grey values of 8 bits, without loss; larger values have the last grey.
+
+    A value is ``(grey - 128) / 127 * end`` for a signed map, and ``grey / 255 * end`` for others.
+
+    Args:
+        values: The map, of shape ``(h, w)``.
+        signed: Whether values may be negative.
+
+    Returns:
+        The WebP file, and the value at the end of the scale.
+    """
+    array = values.float().numpy()
+    end = scale_end(array)
+    relative = np.clip(array / end, -1, 1) if end > 0 else np.zeros_like(array)
+    grey = ZERO + np.round(STEPS * relative) if signed else np.round(255 * relative.clip(0))
+    return _lossless(Image.fromarray(grey.astype(np.uint8))), end
+
+
+def scale_end(values: np.ndarray) -> float:
+    """Return the value at the end of a map's scale, which few pixels exceed."""
+    magnitudes = np.abs(values)
+    return float(np.quantile(magnitudes, PERCENTILE)) or float(magnitudes.max())
 
 
 def heatmap(
@@ -40,7 +75,7 @@ def heatmap(
     scale: float | None = None,
     small: bool = False,
 ) -> bytes:
-    """Return a map as PNG, resized as the protocols see it; white is zero.
+    """Return a map as WebP, resized as the protocols see it; white is zero.
 
     Args:
         values: The map, of shape ``(h, w)``.
@@ -50,7 +85,7 @@ def heatmap(
         small: Whether to make a thumbnail, whose pixels are means.
     """
     large = resized(values, size).numpy()
-    scale = scale or float(np.quantile(np.abs(large), PERCENTILE)) or float(np.abs(large).max())
+    scale = scale or scale_end(large)
     if small:
         pooled = torch.nn.functional.avg_pool2d(torch.from_numpy(large)[None], _reduction(size[0]))
         large = pooled[0].numpy()
@@ -62,9 +97,7 @@ def heatmap(
     else:
         indices = np.round(255 * relative.clip(0)).astype(np.uint8)
         palette = colour_map(SEQUENTIAL, 256)
-    picture = Image.fromarray(indices)
-    picture.putpalette(palette.tobytes())
-    return _png(picture)
+    return _lossless(Image.fromarray(palette[indices]))
 
 
 def resized(values: Tensor, size: tuple[int, int]) -> Tensor:
@@ -73,9 +106,9 @@ def resized(values: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def scale_bar(signed: bool) -> bytes:
-    """Return a colour map from its low to its high end, as PNG."""
+    """Return a colour map from its low to its high end, as WebP."""
     colours = colour_map(DIVERGING if signed else SEQUENTIAL, 240)
-    return _png(Image.fromarray(colours[None].repeat(2, 0)))
+    return _lossless(Image.fromarray(colours[None].repeat(2, 0)))
 
 
 def is_signed(maps: Tensor) -> bool:
@@ -88,7 +121,13 @@ def _reduction(side: int) -> int:
     return max(1, side // THUMBNAIL)
 
 
-def _png(picture: Image.Image) -> bytes:
+def _lossless(picture: Image.Image) -> bytes:
     sink = io.BytesIO()
-    picture.save(sink, "PNG", optimize=True)
+    picture.save(sink, "WEBP", lossless=True, method=2, quality=20)  # more effort saves nothing
+    return sink.getvalue()
+
+
+def _lossy(picture: Image.Image) -> bytes:
+    sink = io.BytesIO()
+    picture.save(sink, "WEBP", quality=QUALITY)
     return sink.getvalue()

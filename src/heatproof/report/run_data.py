@@ -86,12 +86,12 @@ class Kept:
 
     def map(self, sample: str, method: str) -> Tensor | None:  # (h, w)
         """Return the map of one of the first samples, scaled to a largest absolute value of 1."""
-        return self._row(sample, TensorKey.map(method))
+        return self.row(sample, TensorKey.map(method))
 
     def unscaled_map(self, sample: str, method: str) -> Tensor | None:  # (h, w)
         """Return the map of one of the first samples in its original scale."""
         values = self.map(sample, method)
-        scale = self._row(sample, TensorKey.map_scale(method))
+        scale = self.row(sample, TensorKey.map_scale(method))
         return None if values is None or scale is None else values.float() * scale.float()
 
     def has_maps(self, method: str) -> bool:
@@ -101,7 +101,7 @@ class Kept:
 
     def shared_row(self, sample: str, protocol: ProtocolFacts, name: str) -> Tensor | None:
         """Return what a protocol computed for all methods, for one of the first samples."""
-        return self._row(sample, TensorKey.shared(protocol.canonical, name))
+        return self.row(sample, TensorKey.shared(protocol.canonical, name))
 
     def shared(self, protocol: ProtocolFacts, name: str) -> Tensor | None:  # (N, …)
         """Return what a protocol computed for all methods, in the order of ``ids``."""
@@ -115,7 +115,8 @@ class Kept:
         """Return the largest activations of some channels, in the order of ``ids``."""
         return self._all(CHANNEL_PEAKS)
 
-    def _row(self, sample: str, key: TensorKey) -> Tensor | None:
+    def row(self, sample: str, key: TensorKey) -> Tensor | None:
+        """Return a stored tensor of one of the first samples; None if it is missing."""
         tensors, row = self.with_images[sample]
         return tensors[key][row] if key in tensors and row < len(tensors[key]) else None
 
@@ -246,14 +247,15 @@ class Run:
         facts = self.facts(model, view)
         head: HeadName = facts.head if facts else "softmax"
         correct: list[bool | None] = []
-        for task in self._tasks_of(ModelView(model, view)):
+        for task in self.tasks_of(ModelView(model, view)):
             stored = self.store.tensors(task.name, (LOGITS,))
             if LOGITS in stored.tensors:
                 correct += _correct(stored.tensors[LOGITS], stored.samples.labels, head)
         labelled = [right for right in correct if right is not None]
         return sum(labelled), len(labelled)
 
-    def _tasks_of(self, subject: ModelView) -> list[TaskFacts]:
+    def tasks_of(self, subject: ModelView) -> list[TaskFacts]:
+        """Return the tasks of a view of a model."""
         return [task for task in self.tasks if task.subject == subject]
 
     @cached_property
@@ -396,7 +398,7 @@ class Run:
         facts = self.facts(model, view)
         subject = ModelView(model, self._first_view(model) if view is None else view)
         kept = Kept(head=facts.head if facts else "softmax")
-        tasks = self._tasks_of(subject)
+        tasks = self.tasks_of(subject)
         first = self.store.first_tasks(tasks, MOST_CURVES)
         kept.read = partial(self._read_all, first)
         for task in first:

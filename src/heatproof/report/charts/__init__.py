@@ -5,7 +5,7 @@ from heatproof.report.charts.boxes import Box, BoxRow, boxes
 from heatproof.report.charts.bump import Line, bump, rank_text
 from heatproof.report.charts.lattice import Panel, Row, Spot, lattice
 from heatproof.report.charts.lines import Trace, traces
-from heatproof.report.charts.marks import spread, symbol
+from heatproof.report.charts.marks import inline_interval, spread, symbol
 from heatproof.report.charts.ranking import Mark, ranking
 from heatproof.report.charts.scatter import Point, ranks, scatter
 from heatproof.report.charts.squares import (
@@ -16,7 +16,7 @@ from heatproof.report.charts.squares import (
     matrix,
     patch_grid,
 )
-from heatproof.report.charts.svg import STYLE, interval, number, standalone, tag
+from heatproof.report.charts.svg import STYLE, interval, number, shortened, standalone, tag
 
 __all__ = [
     "STYLE",
@@ -36,6 +36,7 @@ __all__ = [
     "fraction_grids",
     "grid_cell_frame",
     "grid_lines",
+    "inline_interval",
     "interval",
     "lattice",
     "matrix",
@@ -45,6 +46,7 @@ __all__ = [
     "ranking",
     "ranks",
     "scatter",
+    "shortened",
     "spread",
     "standalone",
     "symbol",

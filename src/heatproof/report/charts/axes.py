@@ -20,6 +20,7 @@ class Axis:
     low: float
     high: float
     ticks: tuple[float, ...]
+    labels: tuple[str, ...] = ()  # of the ticks; their numbers if there are none
 
     @classmethod
     def around(cls, values: Sequence[float], most: float = 6.5) -> Axis:
@@ -98,9 +99,11 @@ class Plot:
             tag("text", f"↑ {up}", class_="tick", x=self.left - 44, y=12),
             tag("text", f"{across} →", class_="tick", x=self.right, y=below, text_anchor="end"),
         ]
-        for tick in self.across.ticks:
+        for i, tick in enumerate(self.across.ticks):
             x = self.x(tick)
             label = number(tick, self.across.digits) + unit
+            if self.across.labels:
+                label = self.across.labels[i]
             parts += [
                 tag("text", label, class_="tick", x=x, y=self.bottom + 18, text_anchor="middle"),
                 tag("line", class_="grid", x1=x, x2=x, y1=self.top, y2=self.bottom),

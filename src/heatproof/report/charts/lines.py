@@ -64,6 +64,7 @@ def traces(
     level: float | None = None,
     across: Axis = PERCENT,
     unit: str = " %",
+    labels: bool = True,
 ) -> Markup:
     """Draw curves, each labelled at the end where they are furthest apart.
 
@@ -75,13 +76,15 @@ def traces(
         level: Height of a dashed line across.
         across: Horizontal axis, over which positions from 0 to 1 are spread.
         unit: Text behind the numbers of the horizontal axis.
+        labels: Whether to write the names of the curves; if not, a legend has to.
     """
     lines = [line for line in lines if line.finite]
-    labels_left = _range_of([line.end(0) for line in lines]) > _range_of(
+    labels_left = labels and _range_of([line.end(0) for line in lines]) > _range_of(
         [line.end(-1) for line in lines]
     )
     left = 172.0 if labels_left else 52.0
-    plot = Plot(across, up, left, left + 248, top=22.0, bottom=250.0)
+    right = left + 248 if labels else WIDTH - 12
+    plot = Plot(across, up, left, right, top=22.0, bottom=250.0)
     parts = plot.axes(titles, unit, labels_right=labels_left)
     if level is not None:
         parts.append(plot.level(level))
@@ -91,7 +94,7 @@ def traces(
         [plot.y(line.end(end)) for line in ordered], LABEL_GAP, plot.top, plot.bottom + 4
     )
     for line, height in zip(ordered, heights, strict=True):
-        parts.append(_trace(plot, line, height, labels_left))
+        parts.append(_trace(plot, line, height, labels_left, labels))
     return svg(WIDTH, plot.bottom + 44, title, *parts, kind="traces")
 
 
@@ -99,7 +102,9 @@ def _range_of(values: Sequence[float]) -> float:
     return max(values) - min(values)
 
 
-def _trace(plot: Plot, line: Trace, label_height: float, label_left: bool) -> Markup:
+def _trace(
+    plot: Plot, line: Trace, label_height: float, label_left: bool, labelled: bool
+) -> Markup:
     x = [_x(plot, line, k) for k in line.finite]
     y = [plot.y(line.values[k]) for k in line.finite]
     path = _path(x, y)
@@ -110,16 +115,19 @@ def _trace(plot: Plot, line: Trace, label_height: float, label_left: bool) -> Ma
     inside = [
         tag("path", class_="halo", d=path),
         tag("path", class_=f"line thin dash-{line.dash % DASH_PATTERNS}", d=path),
-        tag("path", class_="leader", d=leader),
-        tag(
-            "text",
-            shortened(line.label, 22),
-            class_="name small",
-            x=edge + 13 * outward,
-            y=label_height + 4,
-            text_anchor="end" if label_left else "start",
-        ),
     ]
+    if labelled:
+        inside += [
+            tag("path", class_="leader", d=leader),
+            tag(
+                "text",
+                shortened(line.label, 22),
+                class_="name small",
+                x=edge + 13 * outward,
+                y=label_height + 4,
+                text_anchor="end" if label_left else "start",
+            ),
+        ]
     if line.low:
         inside.insert(0, tag("path", class_="band", d=_band(plot, line)))
     return mark(line.family, *inside, method=line.label, tip=line.tip())

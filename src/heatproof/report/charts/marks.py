@@ -46,6 +46,31 @@ def dot_and_whisker(
     ]
 
 
+def inline_interval(
+    family: str, mean: float, low: float, high: float, axis: Axis, random: float | None = None
+) -> Markup:
+    """Draw a mean and its interval in the line of a table, which has the numbers as well."""
+    width = 132.0
+    height = 16.0
+    left = 7.0
+    right = width - left
+    middle = height / 2
+    parts = [tag("line", class_="grid", x1=left, x2=right, y1=middle, y2=middle)]
+    if random is not None:
+        x = axis.position(random, left, right)
+        parts.append(tag("line", class_="random", x1=x, x2=x, y1=0, y2=height))
+    parts += dot_and_whisker(family, mean, low, high, axis, left, right, middle, 4.2)
+    return tag(
+        "svg",
+        *parts,
+        class_=f"chart inline {family_class(family)}",
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        width=f"{width:.0f}",
+        height=f"{height:.0f}",
+        aria_hidden="true",
+    )
+
+
 def mark(family: str, *children: str, method: str | None = None, tip: str | None = None) -> Markup:
     """Group what belongs to a method: it has the family's colour, and lights up on hover."""
     return tag(

@@ -31,6 +31,7 @@ class Point:
     label: str  # not written if it is empty
     series: str
     large: bool
+    method: str | None = None  # which the point lights up with
 
 
 def scatter(
@@ -41,6 +42,7 @@ def scatter(
     title: str,
     unit: str = "",
     fit: Callable[[float], float] | None = None,
+    front: Sequence[tuple[float, float]] = (),
 ) -> Markup:
     """Draw points with their intervals, and their labels on the right.
 
@@ -52,11 +54,14 @@ def scatter(
         title: Title for screen readers.
         unit: Text behind the numbers of the horizontal axis.
         fit: A straight line to draw.
+        front: Points that a stepped line connects, from left to right.
     """
     plot = Plot(across, up, left=52.0, right=470.0, top=22.0, bottom=330.0)
     parts = plot.axes(titles, unit)
     if fit:
         parts.append(_fitted_line(plot, fit))
+    if len(front) > 1:
+        parts.append(_stepped_line(plot, front))
     parts += _joins(plot, points)
     labelled = sorted((p for p in points if p.label), key=lambda p: plot.y(p.spot.value))
     heights = spread([plot.y(p.spot.value) for p in labelled], LABEL_GAP, plot.top + 4, plot.bottom)
@@ -82,7 +87,13 @@ def _point(plot: Plot, point: Point, label_height: float | None) -> Markup:
             tag("path", class_="leader", d=leader),
             tag("text", label, class_="name", x=plot.right + 10, y=label_height + 4),
         ]
-    return mark(point.family, *inside, tip=spot.tip)
+    return mark(point.family, *inside, method=point.method, tip=spot.tip)
+
+
+def _stepped_line(plot: Plot, front: Sequence[tuple[float, float]]) -> Markup:
+    (x, y), *rest = [(plot.x(x), plot.y(y)) for x, y in front]
+    steps = "".join(f"H{next_x:.1f}V{next_y:.1f}" for next_x, next_y in rest)
+    return tag("path", class_="front", d=f"M{x:.1f} {y:.1f}{steps}")
 
 
 def _joins(plot: Plot, points: Sequence[Point]) -> list[Markup]:

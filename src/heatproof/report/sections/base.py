@@ -31,17 +31,24 @@ class Section:
     content: ContentFunction
     order: float
     template: Path
+    page: str
 
 
 def section(
-    id: str, *, short: str, question: str, order: float = 115, template: str = ""
+    id: str,
+    *,
+    short: str,
+    question: str,
+    order: float = 115,
+    template: str = "",
+    page: str = "",
 ) -> Callable[[AnyContentFunction], AnyContentFunction]:
     """Register a section of the report.
 
     The function is ``(run, site) -> object`` and returns what its template shows, a dataclass or a
     dictionary, or None if it has nothing to say about the run, which leaves the section out.
     ``run`` has the scores and what was kept of the run; ``site.figure(svg)`` and
-    ``site.picture(png)`` add files.
+    ``site.picture(image)`` add files.
 
     Example::
 
@@ -52,13 +59,15 @@ def section(
     with ``notes.html.j2`` beside the file: ``<p>{{ s.text }}</p>``.
 
     Args:
-        id: The anchor of the section in the page.
-        short: Its name in the navigation.
+        id: The anchor of the section in its page.
+        short: Its name in lists of sections.
         question: Its heading, the question that it answers.
         order: Its position; heatproof's own sections are at 10, 20, … 120, and the last one,
-            on provenance, is at 120.
+            on provenance, is at 120. A page stands where its first section does.
         template: The Jinja template, a path relative to the file of the function; by default
             ``{id}.html.j2``. The values are in ``s``.
+        page: The page that it belongs to, by its name in the navigation, such as ``Ranking``; by
+            default a page of its own, whose name is ``short``.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -74,7 +83,7 @@ def section(
         path = folder / (template or f"{id}.html.j2")
         if not path.is_file():
             raise HeatproofError(f'section "{id}": there is no template {path}')
-        SECTIONS.add(Section(id, short, question, content, order, path), content)
+        SECTIONS.add(Section(id, short, question, content, order, path, page or short), content)
         return content
 
     return register
@@ -90,5 +99,5 @@ SECTIONS: Registry[Section] = Registry("section", _entry_of)
 
 
 def ordered_sections() -> list[Section]:
-    """Return all sections in the order of the page."""
+    """Return all sections in the order of the report."""
     return sorted(SECTIONS, key=lambda section: section.order)

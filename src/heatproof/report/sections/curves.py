@@ -165,7 +165,13 @@ class Content:
     groups: list[tuple[str, str]]
 
 
-@section("curves", short="Curves", question="What happens as pixels are removed?", order=70)
+@section(
+    "curves",
+    short="Curves",
+    question="What happens as pixels are removed?",
+    order=35,
+    page="Stability",
+)
 def content(run: Run, site: Site) -> Content | None:
     """Return the curves of deletion and insertion; None if the run has none."""
     models = [_model(run, site, standing) for standing in run.standings]

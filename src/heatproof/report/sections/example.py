@@ -89,7 +89,13 @@ class Content:
     disagreement: Disagreement
 
 
-@section("example", short="Example", question="How is a score computed?", order=20)
+@section(
+    "example",
+    short="Example",
+    question="How is a score computed?",
+    order=45,
+    page="Explorer",
+)
 def content(run: Run, site: Site) -> Content | None:
     """Return the first example that the run allows; None without stored maps and drops."""
     for standing in run.standings:

@@ -82,7 +82,13 @@ class Content:
     depth: dict[str, dict[str, Figure]]  # by setting and method, with a line per model
 
 
-@section("grids", short="Grids", question="Do maps point at the correct grid cell?", order=90)
+@section(
+    "grids",
+    short="Grids",
+    question="Do maps point at the correct grid cell?",
+    order=50,
+    page="Layers",
+)
 def content(run: Run, site: Site) -> Content | None:
     """Return localization on grids; None if no grid protocol has a score."""
     models = []

@@ -12,6 +12,14 @@ from heatproof.bench.layout import ProtocolFacts
 from heatproof.methods.notes import kind_of
 from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
+from heatproof.report.sections.verdict_details import (
+    BriefRanking,
+    ProtocolVerdict,
+    WinnerCost,
+    brief_ranking,
+    by_protocol,
+    winner_cost,
+)
 from heatproof.report.site import Site
 
 FEW_SAMPLES = 50  # images and grids
@@ -73,6 +81,9 @@ class Verdict:
     correct: int
     labelled: int
     doubts: Doubts
+    protocols: list[ProtocolVerdict]  # empty if there is one protocol
+    cost: WinnerCost | None
+    brief: BriefRanking
 
     @property
     def leads(self) -> bool:
@@ -147,6 +158,7 @@ class Content:
     short="Answer",
     question="Which method wins, and how confident is this?",
     order=10,
+    page="Overview",
 )
 def content(run: Run, site: Site) -> Content:
     """Return the verdict for each model and the warnings about the run."""
@@ -201,6 +213,7 @@ def verdict(run: Run, standing: Standings) -> Verdict | None:
             elsewhere.append((label, better[0]))
     control = _best_control(run, standing, real)
     correct, labelled = run.accuracy[standing.model]
+    ties = [m for m in others if not standing.rank_gap(winner, m).low > 0]
     return Verdict(
         model=standing.model,
         layer=standing.layer,
@@ -212,13 +225,16 @@ def verdict(run: Run, standing: Standings) -> Verdict | None:
         second=second,
         rank_gap=standing.rank_gap(winner, second) if second else None,
         score_gap=standing.score_gap(winner, second) if second else None,
-        ties=[m for m in others if not standing.rank_gap(winner, m).low > 0],
+        ties=ties,
         compared=len(real),
         control=control,
         elsewhere=elsewhere,
         correct=correct,
         labelled=labelled,
         doubts=_doubts(run, standing, winner, control),
+        protocols=by_protocol(run, standing),
+        cost=winner_cost(run, standing.model, winner, ties),
+        brief=brief_ranking(run, standing),
     )
 
 

@@ -50,7 +50,8 @@ class Content:
     "pairs",
     short="Pairs",
     question="What do absolute values, or the softmax, change?",
-    order=35,
+    order=26,
+    page="Ranking",
 )
 def content(run: Run, site: Site) -> Content | None:
     """Compare methods with their counterparts; None if there are too few pairs."""

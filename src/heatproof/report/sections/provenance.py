@@ -19,6 +19,7 @@ from heatproof.bench.layout import (
 )
 from heatproof.bench.origins import differences
 from heatproof.protocols import ViewKey
+from heatproof.report.bibliography import bibtex
 from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.site import Site
@@ -67,6 +68,10 @@ class Content:
     facts: Provenance
     cost: dict[str, Cost]
     differences: list[str]  # of what computed the parts of the run
+    command: str  # that makes the run again; empty if it was made from Python
+    bibtex: str
+    bibtex_file: str
+    unknown_papers: list[str]  # that have no entry in the BibTeX
 
 
 @section(
@@ -81,6 +86,7 @@ def content(run: Run, site: Site) -> Content:
     text = yaml.safe_dump(
         spec, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
     )
+    entries, unknown = bibtex(run)
     return Content(
         spec=text,
         spec_file=None if run.made_in_python else site.write("spec.yaml", text),
@@ -93,6 +99,10 @@ def content(run: Run, site: Site) -> Content:
         facts=run.provenance,
         cost={view.subject.title: view.cost for view in run.plan.views},
         differences=differences(run.store),
+        command="" if run.made_in_python else "heatproof run spec.yaml",
+        bibtex=entries,
+        bibtex_file=site.write("papers.bib", entries),
+        unknown_papers=unknown,
     )
 
 

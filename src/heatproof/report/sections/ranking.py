@@ -1,12 +1,14 @@
-"""All methods under every setting: means and intervals as a figure, and tables with costs."""
+"""All methods under every setting: means and intervals as figures, and one table to filter."""
 
 from __future__ import annotations
 
+import gzip
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
+from markupsafe import Markup
 
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import Estimate
@@ -14,7 +16,7 @@ from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.significance import PairedTests
 from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts
-from heatproof.report.charts import Axis, Mark, interval
+from heatproof.report.charts import Axis, Mark
 from heatproof.report.palette import FAMILIES
 from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
@@ -33,7 +35,18 @@ class OverallRow(NamedTuple):
     method: str
     position: int | None
     rank: Estimate
+    interval: Markup  # the mean rank, drawn
     means: list[float]  # per setting
+
+
+class Choices(NamedTuple):
+    """What the page can be filtered by; numbers stand for names, which may be long."""
+
+    models: list[str]
+    layers: list[str]
+    protocols: list[str]
+    baselines: list[str]
+    families: list[str]
 
 
 class BestTwo(NamedTuple):
@@ -58,7 +71,7 @@ class Panel:
 
     label: str
     figure: Figure
-    rows: list[dict[str, Any]]  # lines of the summary, best first
+    rows: list[dict[str, Any]]  # lines of the summary, best first, with a drawn interval
     protocol: ProtocolFacts
     counts: SampleCounts
     best_two: BestTwo | None
@@ -88,19 +101,21 @@ class Content:
     models: list[Model]
     families: list[tuple[str, str]]
     scores_file: str
+    summary_file: str
     many_settings: bool
     protocols: list[ProtocolFacts]
+    choices: Choices
 
 
 @section(
     "ranking",
     short="Ranking",
-    question="How do all methods score, and what do they cost?",
-    order=30,
+    question="How do all methods score?",
+    order=20,
 )
 def content(run: Run, site: Site) -> Content:
     """Return the figures and tables of all models, and save the scores as CSV files."""
-    site.write("summary.csv", without_formulas(run.summary).to_csv(index=False))
+    summary_file = site.write("summary.csv", without_formulas(run.summary).to_csv(index=False))
     axes = {name: _axis(run, name) for name in dict.fromkeys(key[0] for key in run.protocols)}
     return Content(
         models=[
@@ -109,8 +124,22 @@ def content(run: Run, site: Site) -> Content:
         ],
         families=_families(run),
         scores_file=_save_scores(run, site),
+        summary_file=summary_file,
         many_settings=len(run.protocols) > 1,
         protocols=list({p.id: p for p in run.protocols.values()}.values()),
+        choices=_choices(run),
+    )
+
+
+def _choices(run: Run) -> Choices:
+    settings = [key for standing in run.standings for key in standing.settings]
+    layers = [s.layer for standing in run.standings for s in standing.by_layer if s.layer]
+    return Choices(
+        models=[standing.model for standing in run.standings],
+        layers=list(dict.fromkeys(layers)),
+        protocols=list(dict.fromkeys(key[0] for key in settings)),
+        baselines=list(dict.fromkeys(key[2] for key in settings if key[2])),
+        families=[family for family, _ in _families(run)],
     )
 
 
@@ -118,17 +147,11 @@ def _save_scores(run: Run, site: Site) -> str:
     """Save all rows; returns the name of the file, which is empty if there are too many."""
     if len(run.rows) > MOST_ROWS:
         return ""
-    rows = without_formulas(run.rows)
-    if len(rows) <= GZIP_ABOVE:
-        return site.write("scores.csv", rows.to_csv(index=False))
-    name = "scores.csv.gz"
-    rows.to_csv(
-        site.root / name,
-        index=False,
-        compression={"method": "gzip", "mtime": 0},
-        errors="backslashreplace",
-    )
-    return name
+    text = without_formulas(run.rows).to_csv(index=False)
+    if len(run.rows) <= GZIP_ABOVE:
+        return site.write("scores.csv", text)
+    packed = gzip.compress(text.encode(errors="backslashreplace"), mtime=0)
+    return site.write("scores.csv.gz", packed)
 
 
 def _families(run: Run) -> list[tuple[str, str]]:
@@ -178,12 +201,14 @@ def _panel(
     )
     rows = []
     marks = []
+    protocol = run.protocols[key]
     counts = run.counts_of[standing.model, key]
     summary = select(summary, standing.model, key)
     ordered = summary.sort_values("rank", kind="stable", na_position="last")
     for record in ordered.to_dict("records"):
         line = {str(column): value for column, value in record.items()}
         line |= _ties(pairs, line["method"])
+        line["drawn"] = _drawn(run, line, axis, protocol.random_score)
         rows.append(line)
         marks.append(
             Mark(
@@ -197,10 +222,17 @@ def _panel(
                 _unscored(line),
             )
         )
-    protocol = run.protocols[key]
     room = ROOM.get(len(standing.settings), 196)
     figure = site.figure(charts.ranking(marks, axis, protocol.random_score, title, room))
     return Panel(run.setting_labels[key], figure, rows, protocol, counts, _best_two(run, pairs))
+
+
+def _drawn(run: Run, line: dict[str, Any], axis: Axis, random: float | None) -> Markup | None:
+    """Draw the mean of a line and its interval; None without a score."""
+    if not math.isfinite(line["mean"]):
+        return None
+    family = run.family(line["method"])
+    return charts.inline_interval(family, line["mean"], line["low"], line["high"], axis, random)
 
 
 def _ties(pairs: PairedTests, method: str) -> dict[str, Any]:
@@ -238,7 +270,7 @@ def _tip(run: Run, line: dict[str, Any], unit: str) -> str:
     name = line["method"] + (f"  ({paper})" if paper else "")
     if not math.isfinite(line["mean"]):
         return f"{name}\n{_unscored(line)}"
-    ranks = interval(line["rank"], line["rank_low"], line["rank_high"], 0)
+    ranks = charts.interval(line["rank"], line["rank_low"], line["rank_high"], 0)
     noted = f" · {line['noted']} with a note" if line["noted"] else ""
     return (
         f"{name}\n{describe_mean(line['mean'], line['low'], line['high'])}\n"
@@ -249,11 +281,16 @@ def _tip(run: Run, line: dict[str, Any], unit: str) -> str:
 def _overall(run: Run, standing: Standings) -> list[OverallRow]:
     """Return the mean ranks over the settings; methods with a missing score come last."""
     unranked = [m for m in standing.methods if m not in standing.order]
+    axis = Axis(1.0, float(max(2, len(standing.methods))), ())
     rows = []
     for method in [*standing.order, *unranked]:
         column = standing.methods.index(method)
         better = int((standing.mean_ranks < standing.mean_ranks[column]).sum())
         position = 1 + better if method in standing.order else None
         means = [float(v) for v in standing.means[:, column]]
-        rows.append(OverallRow(method, position, standing.mean_rank(method), means))
+        rank = standing.mean_rank(method)
+        interval = Markup("")
+        if position is not None:
+            interval = charts.inline_interval(run.family(method), *rank, axis)
+        rows.append(OverallRow(method, position, rank, interval, means))
     return rows

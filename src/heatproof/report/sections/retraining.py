@@ -78,7 +78,8 @@ class Content:
     "retraining",
     short="Modified images",
     question="What does a network learn from modified images, and do maps show it?",
-    order=50,
+    order=65,
+    page="Values",
 )
 def content(run: Run, site: Site) -> Content | None:
     """Return what networks learned from modified images; None if there are no such networks."""

@@ -124,7 +124,7 @@ class Content:
     "soundness",
     short="Values",
     question="Are the values of the maps meaningful, and not only their order?",
-    order=80,
+    order=60,
 )
 def content(run: Run, site: Site) -> Content | None:
     """Return the metrics of values; None if the run has none."""

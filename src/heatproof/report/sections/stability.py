@@ -90,7 +90,7 @@ class Content:
     "stability",
     short="Stability",
     question="Does the ranking hold for other baselines and models?",
-    order=60,
+    order=30,
 )
 def content(run: Run, site: Site) -> Content:
     """Return all comparisons of rankings that the run allows."""

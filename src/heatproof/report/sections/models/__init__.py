@@ -51,7 +51,7 @@ class Content:
     "models",
     short="Models",
     question="Which model is easier to explain, and what did fine-tuning change?",
-    order=40,
+    order=70,
 )
 def content(run: Run, site: Site) -> Content | None:
     """Compare the networks of a run; None for a single network, which has no counterpart."""

@@ -1,0 +1,147 @@
+"""What a map costs, and what it is worth: passes and milliseconds against the mean rank."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.ranks import Standings
+from heatproof.report import charts
+from heatproof.report.charts import Axis, Point, Spot
+from heatproof.report.run_data import Run
+from heatproof.report.sections.base import section
+from heatproof.report.sections.verdict_details import passes
+from heatproof.report.site import Figure, Site
+
+NO_PASSES = -0.5  # where a method without passes stands on the logarithmic axis
+MOST_LABELS = 20  # names beside the figure
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a method costs."""
+
+    method: str
+    rank: Estimate | None  # None if a score is missing
+    forwards: int | None
+    backwards: int | None
+    milliseconds: float | None
+    shared: bool  # whether it was timed while it shared passes with others
+    on_front: bool
+
+
+@dataclass(frozen=True)
+class Model:
+    """The costs of a model's methods, at one layer or at all."""
+
+    title: str
+    figure: Figure | None  # None if fewer than two methods have a rank and known passes
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template shows."""
+
+    models: list[Model]
+
+
+@section(
+    "costs",
+    short="Costs",
+    question="What does a map cost, and what is it worth?",
+    order=22,
+    page="Ranking",
+)
+def content(run: Run, site: Site) -> Content | None:
+    """Return the costs of all methods by model; None if there are no scores."""
+    models = [_model(run, site, s) for standing in run.standings for s in standing.by_layer]
+    return Content(models) if models else None
+
+
+def _model(run: Run, site: Site, standing: Standings) -> Model:
+    front = _front(run, standing)
+    rows = []
+    for method in dict.fromkeys([*standing.order, *standing.methods]):
+        facts = run.methods[method]
+        forwards, backwards = facts.cost or (None, None)
+        rows.append(
+            Row(
+                method=method,
+                rank=standing.mean_rank(method) if method in standing.order else None,
+                forwards=forwards,
+                backwards=backwards,
+                milliseconds=run.milliseconds.get((standing.model, method)),
+                shared=facts.shares,
+                on_front=method in front,
+            )
+        )
+    title = f"{standing.model}, layer {standing.layer}" if standing.layer else standing.model
+    return Model(title, _figure(run, site, title, rows, front), rows)
+
+
+def _front(run: Run, standing: Standings) -> list[str]:
+    """Return the methods that no other beats in mean rank with as few passes, cheapest first."""
+    priced = [
+        (count, float(standing.mean_ranks[standing.methods.index(m)]), m)
+        for m in standing.order
+        if not run.is_control(m) and (count := passes(run, m)) is not None
+    ]
+    front: list[str] = []
+    best = math.inf
+    for _, rank, method in sorted(priced):
+        if rank < best:
+            front.append(method)
+            best = rank
+    return front
+
+
+def _figure(run: Run, site: Site, title: str, rows: list[Row], front: list[str]) -> Figure | None:
+    points = {}
+    for row in rows:
+        count = passes(run, row.method)
+        if row.rank is None or count is None:
+            continue
+        tip = f"{row.method}\nmean rank {charts.number(row.rank.value, 2)}\n{count} passes per map"
+        spot = Spot(row.rank.value, row.rank.low, row.rank.high, tip)
+        points[row.method] = Point(
+            _position(count),
+            spot,
+            run.family(row.method),
+            row.method,
+            row.method,
+            large=True,
+            method=row.method,
+        )
+    if len(points) < 2:
+        return None
+    if len(points) > MOST_LABELS:
+        points = {
+            method: point if method in front else replace(point, label="")
+            for method, point in points.items()
+        }
+    last = max(1.0, math.ceil(max(point.x for point in points.values())))
+    powers = [float(k) for k in range(int(last) + 1)]
+    across = Axis(
+        NO_PASSES - 0.15,
+        last + 0.1,
+        (NO_PASSES, *powers),
+        ("0", *(f"{10 ** int(k):,}" for k in powers)),
+    )
+    worst = float(len(rows))
+    step = max(1, round(worst / 6))
+    up = Axis(worst + 0.4, 0.6, tuple(float(k) for k in range(1, len(rows) + 1, step)))
+    figure = charts.scatter(
+        list(points.values()),
+        across,
+        up,
+        ("passes per map, alone", "mean rank (best on top)"),
+        f"{title}: passes per map and mean rank of each method",
+        front=[(points[m].x, points[m].spot.value) for m in front],
+    )
+    return site.figure(figure)
+
+
+def _position(count: int) -> float:
+    return math.log10(count) if count > 0 else NO_PASSES

@@ -1,0 +1,137 @@
+"""Which curves of a run the report draws: the score of the target along the steps of a protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from heatproof.analysis.ranks import Key
+from heatproof.bench.layout import ModelView, ProtocolFacts, TensorKey
+from heatproof.report.run_data import MOST_CURVES, Run
+
+
+class StoredCurve(NamedTuple):
+    """A curve that a protocol stores for every sample and method.
+
+    Attributes:
+        name: Its name in the store.
+        part: What distinguishes it from other curves of the protocol; empty if it is the only one.
+        across: Title of the horizontal axis.
+        up: Title of the vertical axis.
+    """
+
+    name: str
+    part: str
+    across: str
+    up: str
+
+    @property
+    def reverse(self) -> bool:
+        """Whether it is stored from the highest threshold down."""
+        return self.name == "drop"
+
+    def positions(self, protocol: ProtocolFacts, count: int) -> list[float]:
+        """Return where its values lie, from 0 to 1; some curves have no ends."""
+        steps = protocol.settings.get("steps")
+        if not isinstance(steps, int) or count not in (steps - 1, steps, steps + 1):
+            return [k / max(1, count - 1) for k in range(count)]
+        first = 1 if count == steps - 1 else 0
+        return [(first + k) / steps for k in range(count)]
+
+
+REMOVED = "of the pixels removed, {order} relevant first"
+INSERTED = "of the pixels inserted, most relevant first"
+CURVES = {
+    "deletion": (StoredCurve("score", "", REMOVED, "{score}"),),
+    "insertion": (StoredCurve("score", "", INSERTED, "{score}"),),
+    "srg": (
+        StoredCurve("deletion score", "deletion", REMOVED, "{score}"),
+        StoredCurve("insertion score", "insertion", INSERTED, "{score}"),
+    ),
+    "ids": (StoredCurve("score", "", REMOVED, "{score}"),),
+    "road": (StoredCurve("score", "", REMOVED, "{score}"),),
+    "completeness": (
+        StoredCurve(
+            "drop", "", "of the map's maximum: pixels above are removed", "loss of {score}"
+        ),
+    ),
+}
+SCORES = {
+    "correct": "accuracy",
+    "softmax": "probability of the target",
+    "logit": "logit of the target",
+}
+
+
+def curves_of(run: Run, settings: Sequence[Key]) -> list[tuple[Key, StoredCurve]]:
+    """Return the curves of some settings, with the titles of their axes."""
+    found = []
+    for key in settings:
+        facts = run.protocols[key].settings
+        words = {
+            "order": "least" if facts.get("order") == "least" else "most",
+            "score": SCORES.get(str(facts.get("score")), "score of the target"),
+        }
+        for curve in CURVES.get(key[0], ()):
+            across = curve.across.format(**words)
+            found.append((key, curve._replace(across=across, up=curve.up.format(**words))))
+    return found
+
+
+def curve_title(run: Run, key: Key, curve: StoredCurve) -> str:
+    """Return the title of a curve: its setting, and its part if there are several."""
+    label = run.setting_labels[key]
+    return f"{label}: {curve.part}" if curve.part else label
+
+
+class MeanCurve(NamedTuple):
+    """A curve of a method, averaged over the samples that have it."""
+
+    values: np.ndarray  # (S,)
+    samples: int
+
+
+def mean_curves(
+    run: Run, model: str, curves: Sequence[tuple[Key, StoredCurve]], methods: Sequence[str]
+) -> dict[tuple[Key, StoredCurve], dict[str, MeanCurve]]:
+    """Average curves over the first `MOST_CURVES` samples of a model.
+
+    Every file is read once, for all curves that are in it.
+
+    Args:
+        run: The run.
+        model: Name of the model.
+        curves: The curves.
+        methods: The methods.
+
+    Returns:
+        By curve, the mean of each method that has it.
+    """
+    means: dict[tuple[Key, StoredCurve], dict[str, MeanCurve]] = {}
+    by_view: dict[ModelView, list[tuple[Key, StoredCurve]]] = {}
+    for key, curve in curves:
+        subject = ModelView(model, run.view_of(model, key))
+        by_view.setdefault(subject, []).append((key, curve))
+    for subject, of_view in by_view.items():
+        wanted = {
+            TensorKey.curve(run.protocols[key].canonical, method, curve.name): (key, curve, method)
+            for key, curve in of_view
+            for method in methods
+        }
+        sums: dict[TensorKey, np.ndarray] = {}
+        counts: dict[TensorKey, int] = {}
+        for task in run.store.first_tasks(run.tasks_of(subject), MOST_CURVES):
+            stored = run.store.tensors(task.name, wanted).tensors
+            for name in wanted.keys() & stored.keys():
+                values = stored[name].double().numpy()
+                values = values[np.isfinite(values).all(1)]
+                sums[name] = sums.get(name, 0) + values.sum(0)
+                counts[name] = counts.get(name, 0) + len(values)
+        for name, (key, curve, method) in wanted.items():
+            if counts.get(name):
+                mean = sums[name] / counts[name]
+                mean = mean[::-1] if curve.reverse else mean
+                means.setdefault((key, curve), {})[method] = MeanCurve(mean, counts[name])
+    return means

@@ -1,0 +1,120 @@
+"""The templates of the report: text from a run is escaped, and numbers are written in one way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from heatproof.report import charts
+from heatproof.report.palette import colour_tables, family_class
+from heatproof.report.plain import described
+from heatproof.report.sections import ordered_sections
+from heatproof.text import short_titles
+
+
+def environment(models: Sequence[str] = ()) -> Environment:
+    """Return the Jinja environment: text from a run is escaped, and unknown names are errors.
+
+    Args:
+        models: The models of the run; those in files have shorter names on the page.
+    """
+    titles = short_titles(models)
+
+    def displayed(value: Any) -> Any:
+        if type(value) is not str:  # markup stays as it is
+            return value
+        for name, title in titles.items():
+            value = value.replace(name, title)
+        return value
+
+    pages = Environment(
+        loader=ChoiceLoader([PackageLoader("heatproof.report"), FunctionLoader(_template)]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=displayed,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters |= {
+        "num": charts.number,
+        "family_class": family_class,
+        "percent": percent,
+        "points": points,
+        "interval": _interval,
+        "percent_interval": lambda e: _interval(e, 1, _hundredfold),
+        "points_interval": lambda e: _interval(e, 1, points),
+        "listing": listing,
+        "ticks": ticks,
+        "described": described,
+        "verbatim": escape,
+        "brief": lambda text, longest=40: charts.shortened(displayed(str(text)), longest),
+    }
+    pages.globals["symbol"] = lambda family: charts.tag(
+        "svg",
+        charts.symbol(family, 7.0, 7.0),
+        class_=f"chart {family_class(family)}",
+        viewBox="0 0 14 14",
+        width=14,
+        height=14,
+        aria_hidden="true",
+    )
+    pages.globals["colours"] = colour_tables()
+    return pages
+
+
+def _template(name: str) -> str | None:
+    """Return the template of a section, which may be a user's own."""
+    for entry in ordered_sections():
+        if name == f"section {entry.id}":
+            return entry.template.read_text(encoding="utf-8")
+    return None
+
+
+def percent(fraction: float) -> str:
+    """Format a fraction in whole percent; 0 and 100 only if it is exactly none or all."""
+    if fraction != fraction:
+        return "unknown"
+    whole = round(100 * fraction)
+    if whole == 100 and fraction < 1:
+        return ">99 %"
+    if whole == 0 and fraction > 0:
+        return "<1 %"
+    return f"{whole} %"
+
+
+def points(change: float, digits: int = 1) -> str:
+    """Format a difference of fractions in percentage points, with its sign."""
+    text = _hundredfold(change, digits)
+    return f"+{text}" if change > 0 and float(text) else text
+
+
+def _interval(
+    estimate: tuple[float, float, float],
+    digits: int = 2,
+    write: Callable[[float, int], str] = charts.number,
+) -> str:
+    value, low, high = estimate
+    return charts.interval(value, low, high, digits, write)
+
+
+def _hundredfold(fraction: float, digits: int) -> str:
+    return charts.number(100 * fraction, digits)
+
+
+def ticks(text: str) -> Markup:
+    """Set text between backticks as code."""
+    parts = text.split("`")
+    marked = [charts.tag("code", part) if i % 2 else escape(part) for i, part in enumerate(parts)]
+    return Markup("").join(marked)
+
+
+def listing(names: list[str], most: int = 6) -> str:
+    """Join names as "a, b and c"; a long list is cut and ends with the number of the rest."""
+    if len(names) > most + 1:
+        names = [*names[:most], f"{len(names) - most} more"]
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
