@@ -44,6 +44,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     return FACTS.sub(lambda match: reference.protocol_facts(match[1]), markdown)
 
 
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Remove the second colon before code, which is reStructuredText."""
+    return html.replace("::</p>", ":</p>")
+
+
+def on_post_build(config: Any) -> None:
+    """Remove the page that only a server shows, and whose links need its address."""
+    (Path(config["site_dir"]) / "404.html").unlink()
+
+
 def move_links(text: str, source: str, page: str) -> str:
     """Change links of a file so that they hold where it stands in the site.
 
