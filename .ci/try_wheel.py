@@ -9,6 +9,7 @@ tutorial runs in an empty directory, with Python's isolated mode.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -73,9 +74,17 @@ def try_wheel(wheel: Path, environment: Path, work: Path) -> None:
 def run(command: list[object], folder: Path) -> str:
     """Run a command and return what it prints; raises if it fails."""
     print("$", *command, flush=True)
-    return subprocess.run(
-        [str(part) for part in command], cwd=folder, check=True, capture_output=True, text=True
-    ).stdout
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    process = subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if process.returncode:
+        raise SystemExit(f"{process.stdout}\nthe last command failed")
+    return process.stdout
 
 
 if __name__ == "__main__":

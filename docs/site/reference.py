@@ -335,7 +335,8 @@ def data() -> str:
 
 def studies() -> str:
     text = f"# Studies\n\n{ORIGIN} `heatproof run NAME` runs a study, and "
-    text += "`heatproof study NAME --copy mine.yaml` copies its spec. [Every figure and table](../figures.md) says which study makes it.\n\n"
+    text += "`heatproof study NAME --copy mine.yaml` copies its spec. "
+    text += "[Every figure and table](../figures.md) says which study makes it.\n\n"
     rows = [[code(s["id"]), s["about"], ", ".join(s["figures"])] for s in catalogue("studies")]
     return text + table(["study", "", "figures"], rows)
 

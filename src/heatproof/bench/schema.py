@@ -61,7 +61,8 @@ def spec_schema() -> Schema:
         several = properties[key]
         description = several.pop("description")
         properties[key] = {"description": description, "anyOf": [several["items"], several]}
-    return {"$schema": DIALECT, "title": "A spec of heatproof", **schema, "definitions": definitions}
+    schema |= {"$schema": DIALECT, "title": "A spec of heatproof", "definitions": definitions}
+    return schema
 
 
 def _protocol(entry: ProtocolEntry) -> Schema:
