@@ -98,7 +98,10 @@ def _names(known: list[str]) -> Schema:
 
 
 def _or_list(schema: Schema) -> Schema:
-    described = {key: schema.pop(key) for key in ("description", "default") if key in schema}
+    described: Schema = {}
+    for key in ("description", "default"):
+        if key in schema:
+            described[key] = schema.pop(key)
     return {**described, "anyOf": [schema, {"type": "array", "items": schema, "minItems": 1}]}
 
 

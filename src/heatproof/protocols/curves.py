@@ -43,7 +43,7 @@ class _ExplainsPrediction(Curve):
     target: ClassVar[Literal["label", "prediction"]] = "prediction"
 
     of: Literal["label"] | None = Field(
-        None,
+        default=None,
         description="label: explain the label as soundness and completeness do, and share their "
         "passes; by default the prediction",
     )
@@ -62,7 +62,7 @@ class _AreaUnderCurve(_ExplainsPrediction):
     )
 
     ood: bool = Field(
-        False,
+        default=False,
         description="also measure the distance to reference images, and the information left, "
         "along the curve",
     )
@@ -241,10 +241,14 @@ class IncrementalDeletion(_MeanOfCurve):
         "TNNLS 2017; as in Hesse et al., NeurIPS 2024"
     )
 
-    score: CurveScore = Field("softmax", description="the score of the target along the curve")
-    order: Side = Field("least", description="whether the least or the most relevant go first")
-    steps: AtLeastTwo = Field(32, description="steps of the curve")
-    updated: bool = Field(False, description="compute a new map before each step")
+    score: CurveScore = Field(
+        default="softmax", description="the score of the target along the curve"
+    )
+    order: Side = Field(
+        default="least", description="whether the least or the most relevant go first"
+    )
+    steps: AtLeastTwo = Field(default=32, description="steps of the curve")
+    updated: bool = Field(default=False, description="compute a new map before each step")
 
     def removal_steps(self) -> tuple[RemovalSteps, ...]:
         if self.updated:
@@ -296,11 +300,15 @@ class Road(_MeanOfCurve, _ExplainsPrediction):
         "ICML 2022"
     )
 
-    baseline: BaselineName = Field("linear", description="what replaces removed pixels")
-    score: CurveScore = Field("correct", description="the score of the target along the curve")
-    order: Side = Field("most", description="whether the most or the least relevant go first")
+    baseline: BaselineName = Field(default="linear", description="what replaces removed pixels")
+    score: CurveScore = Field(
+        default="correct", description="the score of the target along the curve"
+    )
+    order: Side = Field(
+        default="most", description="whether the most or the least relevant go first"
+    )
     steps: AtLeastTwo = Field(
-        10, description="steps of the curve; 10: at 10, 20, … 90 % of the pixels"
+        default=10, description="steps of the curve; 10: at 10, 20, … 90 % of the pixels"
     )
 
     def removal_steps(self) -> tuple[RemovalSteps, ...]:

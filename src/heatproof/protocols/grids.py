@@ -41,16 +41,17 @@ class Localization(Protocol):
     repeated: ClassVar[bool]  # whether the last grid cell shows the class of the first again
     most: ClassVar[int]  # the default number of grids, the paper's
 
-    grid: int = Field(2, ge=2, description="grid cells per side")
+    grid: int = Field(default=2, ge=2, description="grid cells per side")
     confidence: float = Field(
-        0.99, ge=0, le=1, description="least softmax of the label of an image in a grid"
+        default=0.99, ge=0, le=1, description="least softmax of the label of an image in a grid"
     )
     grids: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="number of grids; by default as many as possible, up to the paper's"
+        default=None,
+        description="number of grids; by default as many as possible, up to the paper's",
     )
-    seed: int = Field(0, ge=0, description="seed for combining images into grids")
+    seed: int = Field(default=0, ge=0, description="seed for combining images into grids")
     pool: Literal["common"] | None = Field(
-        None, description="common: only images on which all models are confident"
+        default=None, description="common: only images on which all models are confident"
     )
 
     def facts(self) -> dict[str, Any]:

@@ -58,12 +58,12 @@ class PartDeletion(Protocol):
     shared_by_sample: ClassVar[tuple[str, ...]] = ("drops",)
 
     dilate: Odd | None = Field(
-        None,
+        default=None,
         description="side in pixels of the square that masks of parts are dilated by; by default "
         "5 px at 256 px, scaled with the image",
     )
     compat: Literal["funnybirds"] | None = Field(
-        None, description="funnybirds: the scale of its framework, ½ρ + ½"
+        default=None, description="funnybirds: the scale of its framework, ½ρ + ½"
     )
 
     def facts(self) -> dict[str, Any]:

@@ -147,9 +147,11 @@ class SingleDeletion(Protocol):
         "Benchmarking the Attribution Quality of Vision Models. NeurIPS 2024"
     )
 
-    baseline: BaselineName = Field("zero", description="what replaces a deleted patch")
-    patches: int = Field(16, description="number of patches, a square number: 4, 16, 64, …")
-    score: ScoreName = Field("logit", description="the score of the target whose drops count")
+    baseline: BaselineName = Field(default="zero", description="what replaces a deleted patch")
+    patches: int = Field(default=16, description="number of patches, a square number: 4, 16, 64, …")
+    score: ScoreName = Field(
+        default="logit", description="the score of the target whose drops count"
+    )
 
     @field_validator("patches")
     @classmethod
