@@ -15,6 +15,8 @@ import reference
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+HIDDEN = {"figures-head.md"}  # pages that are parts of others
 # files of the repository that are pages of the site, by their path in it
 OUTSIDE = {
     "CONTRIBUTING.md": "project/contributing.md",
@@ -24,6 +26,17 @@ OUTSIDE = {
 }
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s]+)\)")
 FACTS = re.compile(r"<!-- facts: ([\w-]+) -->")
+
+
+def on_config(config: Any) -> Any:
+    """Put pages that the navigation does not name under "More" of the guide."""
+    named = set(re.findall(r"[\w/-]+\.md", str(config["nav"])))
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    more = sorted(pages - named - HIDDEN)
+    (guide,) = (entry["Guide"] for entry in config["nav"] if "Guide" in entry)
+    if more:
+        guide.append({"More": more})
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:
