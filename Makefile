@@ -1,5 +1,7 @@
 # make quickstart   a first run on the embedded data and models, and its report
 # make test         all checks and tests, and the line coverage
+# make docs         the documentation site, site/index.html
+# make dist         wheel and source archive in dist/, tried in an empty environment
 # make test-isa     the numeric tests as on processors with AVX2 at most, and with SSE4.1 at most
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # make models       docs/models.md: the networks of the papers
@@ -17,13 +19,22 @@ BIN := .venv/bin
 NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: quickstart test test-isa engines soak audit check methods truth models weights clean
+.PHONY: quickstart test docs dist test-isa engines soak audit check methods truth models weights clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
 
 test: .venv/installed-dev check
 	$(PYTEST) --cov=heatproof --cov-report=term
+
+docs: .venv/installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo site/index.html
+
+dist: .venv/installed-dev
+	rm -rf dist
+	$(BIN)/python -m build
+	$(PYTHON) .ci/try_wheel.py dist
 
 test-isa: .venv/installed-dev
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(NUMERIC)
@@ -78,4 +89,4 @@ weights: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .audit sbom.json runs .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv .audit sbom.json runs site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

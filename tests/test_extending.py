@@ -28,7 +28,7 @@ from heatproof.models.zoo import MODELS
 from heatproof.protocols import PROTOCOLS
 from heatproof.registry import Registry
 from heatproof.report.sections import SECTIONS
-from heatproof.userfile import source_hash
+from heatproof.userfile import from_file, source_hash
 
 ROOT = Path(__file__).parent.parent
 PLUGIN = ROOT / "examples" / "plugin"
@@ -443,3 +443,10 @@ def test_the_hash_of_code_that_cannot_be_read_is_empty():
     exec("def f(x):\n    return x\n", names)
     assert source_hash(names["f"]) == ""
     assert source_hash(hp.Model) is None
+
+
+def test_a_file_that_meets_a_build_of_torchvision_for_another_torch_is_told_the_cure(tmp_path):
+    file = tmp_path / "net.py"
+    file.write_text('raise RuntimeError("operator torchvision::nms does not exist")')
+    with pytest.raises(HeatproofError, match="import_torchvision"):
+        from_file(f"file:{file}:build")

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import yaml
 
 from heatproof.bench.spec import make_spec
@@ -23,7 +22,6 @@ def test_the_python_code_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), names)
     assert names["page"].is_file()
-    assert names["maps"].shape == (4, 64, 64)
     assert "gradcam" in capsys.readouterr().out
 
 
@@ -73,28 +71,9 @@ assert '<section id="notes"' in result.report().read_text()
         assert printed in process.stdout
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        line
-        for block in [*blocks("bash"), *blocks("sh", "docs/runs.md")]
-        for line in block.splitlines()
-        if line.startswith("heatproof")
-    ],
-)
-def test_commands_and_options_in_the_readme_exist(line):
-    from heatproof.cli import main
-
-    name = line.split()[1]
-    command = main.commands[name]
-    options = {o for p in command.params for o in p.opts}
-    assert set(re.findall(r" (--?[a-z-]+)", line)) <= options
-
-
-def test_every_link_target_exists():
-    for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.name}: {target}"
+def test_the_readme_is_a_screen_and_a_half():
+    """Sixty lines are a screen; a picture and tables are beside them."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 90
 
 
 def test_the_architecture_page_names_every_package():

@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
     from heatproof import metrics as metrics
     from heatproof import quantus as quantus
@@ -37,6 +35,8 @@ if TYPE_CHECKING:
     from heatproof.api import transform as transform
     from heatproof.data.catalog import data as data
 
+    __version__: str
+
 MODULES = ("metrics", "quantus")  # imported when they are used
 
 
@@ -46,9 +46,21 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     """Import the API on first use, so that ``heatproof --help`` need not wait for torch."""
+    if name == "__version__":
+        return _version()
     if name in MODULES:
         return import_module(f"heatproof.{name}")
     api = import_module("heatproof.api")
     if name in api.__all__:
         return getattr(api, name)
     raise AttributeError(f"module 'heatproof' has no attribute {name!r}")
+
+
+def _version() -> str:
+    """Return the version of the installed package, which is made from the tag of its commit."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("heatproof")
+    except PackageNotFoundError:
+        return "0+not.installed"

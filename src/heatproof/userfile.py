@@ -118,8 +118,15 @@ def _import(path: Path, name: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
+        hint = ""
+        if "torchvision::nms" in str(error):
+            hint = (
+                "\ntorchvision was built for another torch. Install builds that belong together, "
+                "or write in the file: from heatproof.models.vision import import_torchvision; "
+                "torchvision = import_torchvision()"
+            )
         raise HeatproofError(
-            f"{path.name} cannot be imported: {type(error).__name__}: {error}"
+            f"{path.name} cannot be imported: {type(error).__name__}: {error}{hint}"
         ) from error
     finally:
         sys.path.remove(str(path.parent))

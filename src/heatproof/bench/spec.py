@@ -64,8 +64,8 @@ class FineTuningSpec(_Strict):
 
     seed: int | None = Field(default=None, ge=0, description="seed of the fine-tuning")
     lr: float | None = Field(default=None, gt=0, description="learning rate")
-    epochs: int | None = Field(default=None, ge=1)
-    batch_size: int | None = Field(default=None, ge=2)
+    epochs: int | None = Field(default=None, ge=1, description="passes over the training images")
+    batch_size: int | None = Field(default=None, ge=2, description="training images per step")
     step: int | None = Field(
         default=None, ge=1, description="epochs between two reductions of the learning rate"
     )
@@ -77,7 +77,11 @@ class ModelSpec(_Strict):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    name: str | None = Field(default=None, max_length=MAX_PATH)
+    name: str | None = Field(
+        default=None,
+        max_length=MAX_PATH,
+        description="a model, such as paperbirds/resnet, torchvision:resnet50 or file:net.py:build",
+    )
     train: str | None = Field(
         default=None, max_length=MAX_PATH, description="a recipe, such as paperbirds/resnet18"
     )
@@ -86,7 +90,9 @@ class ModelSpec(_Strict):
         ge=0,
         description="seed for the training; a list stands for one model each",
     )
-    weights: str | None = None
+    weights: str | None = Field(
+        default=None, description="a local file, download (the published weights) or random"
+    )
     head: HeadName | None = Field(
         default=None,
         description="what the outputs are: softmax, sigmoid (multi-label) or binary (one output); "
@@ -206,8 +212,8 @@ class ModelSpec(_Strict):
 class DataSpec(_Strict):
     """A data set by its name."""
 
-    name: str
-    split: str | None = None
+    name: str = Field(description="a data set, such as paperbirds or folder:/images")
+    split: str | None = Field(default=None, description="such as test, if the data set has splits")
     limit: int | None = Field(default=None, ge=1, description="number of samples")
     per_class: int | None = Field(
         default=None, ge=1, description="number of samples of every class; by default all"
@@ -223,7 +229,7 @@ class DataSpec(_Strict):
 class Spec(_Strict):
     """What to run."""
 
-    version: Literal[1] = 1
+    version: Literal[1] = Field(default=1, description="of the format of specs")
     about: str | None = Field(default=None, description="what it shows, in a sentence or two")
     seed: int = Field(default=0, ge=0, description="seed for all noise and for the sample order")
     models: tuple[ModelSpec, ...] = Field(min_length=1)

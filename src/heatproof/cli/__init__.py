@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from heatproof import __version__
+from heatproof.cli.complete import complete_spec
 from heatproof.cli.output import echo, replace_unencodable
 from heatproof.errors import HeatproofError, unknown
 from heatproof.text import clip, printable
@@ -83,7 +83,7 @@ command = {"cls": Command, "context_settings": {"help_option_names": ["-h", "--h
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="heatproof")
+@click.version_option(package_name="heatproof", prog_name="heatproof")
 def main() -> None:
     """Measure which attribution heatmaps you can trust.
 
@@ -272,7 +272,7 @@ def _load_spec(spec: str, options: dict[str, Any], weights: bool = True) -> Spec
 
 
 @main.command(**command)
-@click.argument("spec")
+@click.argument("spec", shell_complete=complete_spec)
 @click.option(
     "-o",
     "--out",
@@ -365,7 +365,7 @@ def run(
 
 
 @main.command(**command)
-@click.argument("spec")
+@click.argument("spec", shell_complete=complete_spec)
 @click.option("--measure", is_flag=True, help="Time full batches, for a better estimate.")
 @click.option(
     "--assume",
@@ -474,7 +474,7 @@ def check(directory: Path, repair: bool) -> None:
 
 
 @main.command(**command)
-@click.argument("spec")
+@click.argument("spec", shell_complete=complete_spec)
 @_spec_options
 def validate(spec: str, device: str, **options: Any) -> None:
     """Check the keys, methods, protocols, models and data of a spec.
@@ -494,7 +494,7 @@ def validate(spec: str, device: str, **options: Any) -> None:
 
 
 @main.command(**command)
-@click.argument("name")
+@click.argument("name", shell_complete=complete_spec)
 @click.option(
     "--copy",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -839,3 +839,4 @@ def train(name: str, out: Path | None, steps: int | None, seed: int, data: str |
 
 
 from heatproof.cli import finetune as _finetune  # noqa: E402, F401 (registers a command of `main`)
+from heatproof.cli import setup as _setup  # noqa: E402, F401 (the same)

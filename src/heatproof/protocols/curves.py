@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from heatproof.baselines import Baseline, BaselineName
@@ -41,7 +42,11 @@ class _ExplainsPrediction(Curve):
 
     target: ClassVar[Literal["label", "prediction"]] = "prediction"
 
-    of: Literal["label"] | None = None  # label: as soundness and completeness, sharing passes
+    of: Literal["label"] | None = Field(
+        default=None,
+        description="label: explain the label as soundness and completeness do, and share their "
+        "passes; by default the prediction",
+    )
 
     @property
     def target_policy(self) -> Literal["label", "prediction"]:
@@ -56,7 +61,11 @@ class _AreaUnderCurve(_ExplainsPrediction):
         "Picard, Boissin, Subhash, Cadène, Fel: Back to the Baseline. 2024"
     )
 
-    ood: bool = False  # also measure distance to reference images and information along the curve
+    ood: bool = Field(
+        default=False,
+        description="also measure the distance to reference images, and the information left, "
+        "along the curve",
+    )
 
     @property
     def preparation_key(self) -> str:
@@ -232,10 +241,14 @@ class IncrementalDeletion(_MeanOfCurve):
         "TNNLS 2017; as in Hesse et al., NeurIPS 2024"
     )
 
-    score: CurveScore = "softmax"
-    order: Side = "least"
-    steps: AtLeastTwo = 32
-    updated: bool = False
+    score: CurveScore = Field(
+        default="softmax", description="the score of the target along the curve"
+    )
+    order: Side = Field(
+        default="least", description="whether the least or the most relevant go first"
+    )
+    steps: AtLeastTwo = Field(default=32, description="steps of the curve")
+    updated: bool = Field(default=False, description="compute a new map before each step")
 
     def removal_steps(self) -> tuple[RemovalSteps, ...]:
         if self.updated:
@@ -287,10 +300,16 @@ class Road(_MeanOfCurve, _ExplainsPrediction):
         "ICML 2022"
     )
 
-    baseline: BaselineName = "linear"
-    score: CurveScore = "correct"
-    order: Side = "most"
-    steps: AtLeastTwo = 10  # 10: at 10, 20, … 90 % of the pixels
+    baseline: BaselineName = Field(default="linear", description="what replaces removed pixels")
+    score: CurveScore = Field(
+        default="correct", description="the score of the target along the curve"
+    )
+    order: Side = Field(
+        default="most", description="whether the most or the least relevant go first"
+    )
+    steps: AtLeastTwo = Field(
+        default=10, description="steps of the curve; 10: at 10, 20, … 90 % of the pixels"
+    )
 
     def removal_steps(self) -> tuple[RemovalSteps, ...]:
         return (RemovalSteps(self.baseline, self.order, self.inner_fractions()),)

@@ -41,11 +41,18 @@ class Localization(Protocol):
     repeated: ClassVar[bool]  # whether the last grid cell shows the class of the first again
     most: ClassVar[int]  # the default number of grids, the paper's
 
-    grid: Annotated[int, Field(ge=2)] = 2  # grid cells per side
-    confidence: Annotated[float, Field(ge=0, le=1)] = 0.99  # least softmax of the label in a grid
-    grids: Annotated[int, Field(ge=1)] | None = None  # None: as many as possible, up to `most`
-    seed: Annotated[int, Field(ge=0)] = 0  # seed for combining images into grids
-    pool: Literal["common"] | None = None  # common: images on which all models are confident
+    grid: int = Field(default=2, ge=2, description="grid cells per side")
+    confidence: float = Field(
+        default=0.99, ge=0, le=1, description="least softmax of the label of an image in a grid"
+    )
+    grids: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="number of grids; by default as many as possible, up to the paper's",
+    )
+    seed: int = Field(default=0, ge=0, description="seed for combining images into grids")
+    pool: Literal["common"] | None = Field(
+        default=None, description="common: only images on which all models are confident"
+    )
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | {"random_score": 1 / self.grid**2}

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from heatproof.models.model import Model
@@ -56,8 +57,14 @@ class PartDeletion(Protocol):
     needs: ClassVar[frozenset[str]] = frozenset({"parts"})
     shared_by_sample: ClassVar[tuple[str, ...]] = ("drops",)
 
-    dilate: Odd | None = None  # None: 5 px at 256 px, scaled with the image
-    compat: Literal["funnybirds"] | None = None  # the framework's scale, ½ρ + ½
+    dilate: Odd | None = Field(
+        default=None,
+        description="side in pixels of the square that masks of parts are dilated by; by default "
+        "5 px at 256 px, scaled with the image",
+    )
+    compat: Literal["funnybirds"] | None = Field(
+        default=None, description="funnybirds: the scale of its framework, ½ρ + ½"
+    )
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | ({"range": (0.0, 1.0), "random_score": 0.5} if self.compat else {})

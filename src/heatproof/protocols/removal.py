@@ -281,8 +281,10 @@ class PixelRemoval(Protocol):
     range: ClassVar[tuple[float, float] | None] = None
     random_score: ClassVar[float | None] = None
 
-    baseline: BaselineName = "zero"
-    score: CurveScore = "logit"
+    baseline: BaselineName = Field(default="zero", description="what replaces removed pixels")
+    score: CurveScore = Field(
+        default="logit", description="the score of the target along the curve"
+    )
 
     def removal_steps(self) -> tuple[RemovalSteps, ...]:
         """Return the images needed of a map.
@@ -343,7 +345,9 @@ class Curve(PixelRemoval):
 
     ends: ClassVar[bool] = True  # whether images without any pixels are evaluated as well
 
-    steps: Steps = 10
+    steps: Steps = Field(
+        default=10, description="steps of the curve; 10: at 0, 10, … 100 % of the pixels"
+    )
 
     def check(self, model: Model) -> None:
         super().check(model)

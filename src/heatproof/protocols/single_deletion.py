@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import field_validator
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from heatproof.baselines import Baseline, BaselineName
@@ -147,9 +147,11 @@ class SingleDeletion(Protocol):
         "Benchmarking the Attribution Quality of Vision Models. NeurIPS 2024"
     )
 
-    baseline: BaselineName = "zero"
-    patches: int = 16
-    score: ScoreName = "logit"
+    baseline: BaselineName = Field(default="zero", description="what replaces a deleted patch")
+    patches: int = Field(default=16, description="number of patches, a square number: 4, 16, 64, …")
+    score: ScoreName = Field(
+        default="logit", description="the score of the target whose drops count"
+    )
 
     @field_validator("patches")
     @classmethod

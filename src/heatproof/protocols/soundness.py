@@ -60,11 +60,18 @@ class Completeness(Curve):
     citation: ClassVar[str] = CITATION
     ends: ClassVar[bool] = False
 
-    baseline: BaselineName = "linear"
-    score: CurveScore = "correct"
-    steps: AtLeastTwo = 10  # 10: thresholds at 0.9, 0.8, … 0.1 of the maximum
-    absolute: bool = False  # thresholds are absolute values, for maps scaled to [0, 1]
-    compat: Compat | None = None  # soco: a map without positive values scores 0, not undefined
+    baseline: BaselineName = Field(default="linear", description="what replaces removed pixels")
+    score: CurveScore = Field(default="correct", description="the score of the target that is lost")
+    steps: AtLeastTwo = Field(
+        default=10, description="10: thresholds at 0.9, 0.8, … 0.1 of the map's maximum"
+    )
+    absolute: bool = Field(
+        default=False, description="thresholds are absolute values, for maps scaled to [0, 1]"
+    )
+    compat: Compat | None = Field(
+        default=None,
+        description="soco: a map without positive values scores 0 and is not undefined",
+    )
 
     def facts(self) -> dict[str, Any]:
         return super().facts() | ({"range": (-1.0, 1.0)} if self.score in BOUNDED else {})
@@ -110,17 +117,32 @@ class Soundness(PixelRemoval):
     citation: ClassVar[str] = CITATION
     aggregates: ClassVar[tuple[str, ...]] = ("score", "mass")
 
-    baseline: BaselineName = "linear"
-    # correct: the accuracy decides each step for all samples; otherwise each sample's score does
-    score: CurveScore = "correct"
-    level: float = 0.5  # accuracy (or mean score) at which soundness is reported
-    eps: Annotated[float, Field(gt=0)] = 0.01  # a smaller gain marks pixels as not predictive
-    first: Fraction = 0.98  # fraction of missing pixels at the first step
-    last: Fraction | None = None  # and at the last; None: 0.01 (compat=soco: 0.03)
-    step: Fraction = 0.01
-    # no decision up to this accuracy (or mean score); None: no gate (compat=soco: 0.04)
-    gate: float | None = None
-    compat: Compat | None = None  # soco: as in the published code, see F.soundness
+    baseline: BaselineName = Field(default="linear", description="what replaces missing pixels")
+    score: CurveScore = Field(
+        default="correct",
+        description="correct: the accuracy decides each step for all samples; otherwise each "
+        "sample's score does",
+    )
+    level: float = Field(
+        default=0.5, description="accuracy (or mean score) at which soundness is reported"
+    )
+    eps: float = Field(
+        default=0.01, gt=0, description="a smaller gain marks pixels as not predictive"
+    )
+    first: Fraction = Field(
+        default=0.98, description="fraction of missing pixels at the first step"
+    )
+    last: Fraction | None = Field(
+        default=None,
+        description="the same at the last step; by default 0.01, with compat=soco 0.03",
+    )
+    step: Fraction = Field(default=0.01, description="fraction of the pixels that a step inserts")
+    gate: float | None = Field(
+        default=None,
+        description="no decision up to this accuracy (or mean score); by default none, with "
+        "compat=soco 0.04",
+    )
+    compat: Compat | None = Field(default=None, description="soco: as in the published code")
 
     @model_validator(mode="after")
     def _in_order(self) -> Soundness:

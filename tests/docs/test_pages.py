@@ -1,0 +1,142 @@
+"""Code, commands and specs on the pages of the documentation are run or checked."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from click import Option
+
+from heatproof.baselines import BASELINES
+from heatproof.bench.spec import make_spec
+from heatproof.cli import main
+from heatproof.methods import METHODS
+from heatproof.models.vision import import_torchvision
+from heatproof.protocols import PROTOCOLS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+HOW_TO = sorted((DOCS / "how-to").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+LONGEST = 40  # lines of a page that says how to do something
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    found = re.findall(
+        rf"^( *)```{language}\n(.*?)^\1```", page.read_text(encoding="utf-8"), re.DOTALL | re.M
+    )
+    return [text for _, text in found]
+
+
+@pytest.fixture(autouse=True)
+def registries(monkeypatch):
+    """Forget what the pages register."""
+    for registry in (METHODS, BASELINES):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+        monkeypatch.setattr(registry, "_objects", dict(registry._objects))
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", [DOCS / "tutorial.md", *HOW_TO], ids=name_of)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_python_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    code = "\n".join(blocks(page, "python"))
+    if not code:
+        pytest.skip("no code")
+    if "transformers" in code:
+        import_torchvision()  # it mends a build of torchvision that does not fit torch
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(code)
+    names = {"__name__": page.stem.replace("-", "_")}
+    exec(compile(code, str(tmp_path / "mine.py"), "exec"), names)
+    if "build" in names:
+        assert list(names["build"]().classes) == ["ant", "bee", "cat"]
+    result = names.get("result")
+    if result is not None:
+        assert set(result.scores["status"]) == {"ok"}, result.left_out
+
+
+@pytest.mark.parametrize("page", HOW_TO, ids=name_of)
+def test_pages_on_how_to_do_something_are_short(page):
+    assert len(page.read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_and_options_exist(page):
+    code = "\n".join(blocks(page, r"(?:bash|sh|text)"))
+    for line in re.findall(r"^ *(?:\$ )?heatproof (.+)$", code, re.M):
+        words = line.partition(" #")[0].split()
+        assert words[0] in {*main.commands, "COMMAND", "--version"}, line
+        if words[0] not in main.commands:
+            continue
+        command = main.commands[words[0]]
+        known = {
+            name
+            for p in command.params
+            if isinstance(p, Option)
+            for name in (*p.opts, *p.secondary_opts)
+        }
+        given = {word for word in words[1:] if re.fullmatch(r"--?[a-z][a-z-]*", word)}
+        assert given <= known, line
+
+
+@pytest.mark.parametrize("page", [DOCS / "tutorial.md", *HOW_TO], ids=name_of)
+def test_specs_are_valid(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("\n".join(blocks(page, "python")))
+    for text in blocks(page, "yaml"):
+        assert make_spec(yaml.safe_load(text)).expressions()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_to_files_of_the_repository_exist(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", text):
+        path = (page.parent / target).resolve()
+        generated = path.parent == (DOCS / "reference").resolve()  # when the site is built
+        assert generated or path.exists(), target
+
+
+def test_the_page_on_protocols_has_a_section_and_facts_for_each():
+    text = (DOCS / "which-protocol.md").read_text(encoding="utf-8")
+    sections = re.findall(r"^## (.+)$", text, re.M)
+    assert sorted(sections) == sorted(entry.id for entry in PROTOCOLS if entry.cls.source is None)
+    for name in sections:
+        section = text.split(f"\n## {name}\n")[1].split("\n## ")[0]
+        assert f"<!-- facts: {name} -->" in section
+        assert "**Traps.**" in section
+        assert "**It cannot tell**" in section
+
+
+def test_the_table_of_protocols_in_the_readme_states_the_facts_of_the_registry():
+    text = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Protocols\n")[1]
+    rows = re.findall(r"^\| (`.*?) \| .* \| (\w+) \| (.*?) \| (.*?) \|$", text, re.M)
+    listed = []
+    for names, better, limits, random in rows:
+        for name in re.findall(r"`([\w-]+)`", names):
+            listed.append(name)
+            facts = PROTOCOLS[name].cls().facts()
+            assert better == ("higher" if facts["higher_is_better"] else "lower")
+            if facts["range"] is None:
+                assert limits == "the score's"
+            else:
+                assert [float(n.replace("−", "-")) for n in limits.split(" … ")] == list(
+                    facts["range"]
+                )
+            expected = facts["random_score"]
+            assert random == ("depends" if expected is None else f"{expected:g}"), name
+    assert sorted(listed) == sorted(entry.id for entry in PROTOCOLS if entry.cls.source is None)
+
+
+@pytest.mark.parametrize(
+    "paper", ["hesse2024", "rao2024", "picard2024", "li2024", "li2024-falsification"]
+)
+def test_a_page_of_a_paper_has_claims_what_is_implemented_differences_and_results(paper):
+    text = (DOCS / f"{paper}.md").read_text(encoding="utf-8")
+    for heading in ("**What the paper claims.**", "**What heatproof provides.**", "\n# Results"):
+        assert heading in text
+    assert re.search(r"\*\*Where [^*]*(differ|silent)[^*]*\*\*", text)
+    assert "heatproof run" in text or "studies" in text

@@ -1,0 +1,85 @@
+"""The documentation site builds without a warning, and needs nothing from elsewhere."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import heatproof.api
+from heatproof.baselines import BASELINES
+from heatproof.cli import main
+from heatproof.methods import METHODS
+from heatproof.protocols import PROTOCOLS
+
+ROOT = Path(__file__).parents[2]
+FETCHED = re.compile(r'<(?:script|img|iframe|source|link)\b[^>]*?\b(?:src|href)="([^"]+)"')
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", folder]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return folder
+
+
+def test_nothing_is_fetched_from_elsewhere(site):
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 50
+    for page in pages:
+        for target in FETCHED.findall(page.read_text(encoding="utf-8")):
+            assert not target.startswith(("http:", "https:", "//")), f"{page.name}: {target}"
+            path = (page.parent / target.partition("#")[0].partition("?")[0]).resolve()
+            assert path.exists(), f"{page.name}: {target}"
+
+
+def test_the_reference_has_everything_that_can_be_named(site):
+    def read(name):
+        return (site / f"reference/{name}.html").read_text(encoding="utf-8")
+
+    for page, names in {
+        "cli": main.commands,
+        "methods": [entry.id.replace("++", "-plus-plus") for entry in METHODS],
+        "protocols": [entry.id for entry in PROTOCOLS],
+        "baselines": [entry.id for entry in BASELINES],
+    }.items():
+        text = read(page)
+        for name in names:
+            assert f'id="{name}"' in text, f"{page}: {name}"
+    text = read("api")
+    for name in heatproof.api.__all__:
+        assert re.search(rf'id="heatproof\.[\w.]*\b{name}"', text), name
+
+
+def test_notebooks_are_shown_with_their_outputs(site):
+    pages = sorted((site / "notebooks").glob("*.html"))
+    assert len(pages) == 5
+    for page in pages:
+        assert 'class="output"' in page.read_text(encoding="utf-8"), page.name
+    assert len(list((site / "notebooks").glob("*.png"))) >= 3
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path")
+def test_search_works_from_disk_without_a_request(site):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page()
+        requested: list[str] = []
+        page.on("request", lambda request: requested.append(request.url))
+        page.goto((site / "index.html").as_uri())
+        page.keyboard.press("/")
+        page.keyboard.type("soundness")
+        page.wait_for_selector(".md-search-result__item", timeout=20_000)
+        browser.close()
+    assert all(url.startswith(("file:", "data:", "about:")) for url in requested), requested
