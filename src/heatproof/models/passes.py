@@ -101,7 +101,7 @@ class Passes:
 
     @property
     def _uses_backend(self) -> bool:
-        return self.model.backend != "eager" and self.model.start == 0
+        return backends.used(self.model.backend) != backends.EAGER and self.model.start == 0
 
     def _forward_by_backend(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Compute logits and embeddings by the backend, always with ``batch_size`` rows."""
