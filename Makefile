@@ -19,7 +19,8 @@ BIN := .venv/bin
 NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: quickstart test test-isa engines bench bench-check soak audit check methods truth models weights clean
+.PHONY: quickstart test test-isa engines bench bench-check soak audit check methods truth models \
+  weights clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
@@ -84,10 +85,6 @@ weights: .venv/installed
 
 .venv/installed-dev: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
-
-.venv/installed-dev: .venv/installed-dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	touch $@
 
 clean:

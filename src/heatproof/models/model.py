@@ -409,7 +409,9 @@ class Model:
 
     def normalize(self, images: Tensor) -> Tensor:
         """Convert images ``(…, C, H, W)`` in [0, 1] to the model's input space."""
-        return (images.to(self.device, self.dtype) - self.mean) / self.std
+        if self.device.type == "cuda" and images.device.type == "cpu":
+            images = images.pin_memory()  # so that it is copied while the GPU computes
+        return (images.to(self.device, self.dtype, non_blocking=True) - self.mean) / self.std
 
     def denormalize(self, x: Tensor) -> Tensor:
         """Convert images ``(…, C, H, W)`` from the model's input space to [0, 1]."""
