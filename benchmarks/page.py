@@ -22,6 +22,7 @@ make bench          # all of it, about a quarter of an hour; writes this page
 make bench-check    # the quick form; fails if a committed ratio is more than 15 % worse
 ```
 """
+CLOCKS = {"wall": "wall time", "cpu": "CPU time (the machine was busy)"}
 BACKENDS = """\
 ## Backends
 
@@ -76,9 +77,10 @@ def _tables(results: Result) -> Iterator[str]:
     machine = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     yield (
-        f"{machine['processor']} ({machine['instructions']}), {machine['threads']} threads, Python "
-        f"{machine['python']}, {versions}. ResNet-50 with random weights at 224 px, unless it says "
-        "otherwise.\n"
+        f"{machine['processor']} ({machine['instructions']}), "
+        f"{machine['threads']} {'thread' if machine['threads'] == 1 else 'threads'}, "
+        f"{CLOCKS[machine['clock']]}, Python {machine['python']}, {versions}. ResNet-50 with "
+        "random weights at 224 px, unless it says otherwise.\n"
     )
     yield "| | ratio | goal | |"
     yield "| --- | ---: | ---: | --- |"

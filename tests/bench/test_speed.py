@@ -36,6 +36,7 @@ def results(**values):
         "processor": "mine",
         "instructions": "AVX2",
         "threads": 2,
+        "clock": "wall",
         "python": "3",
         "versions": {"torch": "2"},
     }
