@@ -217,11 +217,10 @@ def main() -> int:
 
 def write_page(results: Result) -> None:
     """Write docs/speed.md and its figure from the results."""
-    from page import growth_plot, speed_page
+    from page import growth_plot, growths_of, speed_page
 
     PAGE.write_text(speed_page(results), encoding="utf-8")
-    cases = results.get("full", {}).get("cases", {}).values()
-    growths = [growth for case in cases for growth in case.get("growths", [])]
+    growths = growths_of(results)
     if growths:
         growth_plot(growths, PLOT)
 

@@ -22,6 +22,10 @@ make bench          # all of it, about a quarter of an hour; writes this page
 make bench-check    # the quick form; fails if a committed ratio is more than 15 % worse
 ```
 """
+KINDS = {  # title and network
+    "full": ("Results", "ResNet-50"),
+    "quick": ("Quick results, which `make bench-check` compares with", "ResNet-18"),
+}
 CLOCKS = {"wall": "wall time", "cpu": "CPU time (the machine was busy)"}
 BACKENDS = """\
 ## Backends
@@ -60,26 +64,33 @@ before are computed.
 def speed_page(results: Result) -> str:
     """Return the page."""
     parts = [INTRODUCTION]
-    if "full" in results:
-        parts += ["## Results\n", *_tables(results["full"])]
+    for kind, (title, network) in KINDS.items():
+        if kind in results:
+            parts += [f"## {title}\n", *_tables(results[kind], network)]
     parts.append(BACKENDS)
-    growths = [
-        g
-        for case in results.get("full", {}).get("cases", {}).values()
-        for g in case.get("growths", [])
-    ]
+    growths = growths_of(results)
     if growths:
         parts += ["## Growth\n", *_growth(growths)]
     return "\n".join(parts)
 
 
-def _tables(results: Result) -> Iterator[str]:
+def growths_of(results: Result) -> list[Result]:
+    """Return how times grow, by the full measurement if there is one."""
+    for kind in KINDS:
+        cases = results.get(kind, {}).get("cases", {}).values()
+        found = [growth for case in cases for growth in case.get("growths", [])]
+        if found:
+            return found
+    return []
+
+
+def _tables(results: Result, network: str) -> Iterator[str]:
     machine = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     yield (
         f"{machine['processor']} ({machine['instructions']}), "
         f"{machine['threads']} {'thread' if machine['threads'] == 1 else 'threads'}, "
-        f"{CLOCKS[machine['clock']]}, Python {machine['python']}, {versions}. ResNet-50 with "
+        f"{CLOCKS[machine['clock']]}, Python {machine['python']}, {versions}. {network} with "
         "random weights at 224 px, unless it says otherwise.\n"
     )
     yield "| | ratio | goal | |"

@@ -91,11 +91,11 @@ def test_the_page_is_written_from_the_committed_results(bench):
     import page
 
     stored = json.loads(bench.RESULTS.read_text())
-    assert {"quick", "full"} <= set(stored)
+    assert "quick" in stored
     assert bench.PAGE.read_text(encoding="utf-8") == page.speed_page(stored)
-    assert bench.PLOT.is_file()
-    for kind in ("quick", "full"):
-        assert all("error" not in case for case in stored[kind]["cases"].values())
+    assert bench.PLOT.is_file() == bool(page.growths_of(stored))
+    for results_of_kind in stored.values():
+        assert all("error" not in case for case in results_of_kind["cases"].values())
 
 
 def test_the_loop_over_patches_scores_as_sds_does(monkeypatch):
