@@ -6,6 +6,8 @@
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # make models       docs/models.md: the networks of the papers
 # make engines      a small run on two Dask workers, compared with a local one bit for bit
+# make bench        speed beside other libraries and bare passes: docs/speed.md (a quarter of an hour)
+# make bench-check  the quick form (4 minutes); fails if a committed ratio is more than 15 % worse
 # make soak         the coverage of every interval on simulated data, 100,000 random and hostile
 #                   inputs, and 50 runs that are killed and continued (about an hour)
 # make audit        sbom.json, a list of what is installed, and the advisories known about it
@@ -19,7 +21,8 @@ BIN := .venv/bin
 NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: quickstart test docs dist test-isa engines soak audit check methods truth models weights clean
+.PHONY: quickstart test docs dist test-isa engines bench bench-check soak audit check methods \
+  truth models weights clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
@@ -42,6 +45,13 @@ test-isa: .venv/installed-dev
 
 engines: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/engines.py --check
+
+bench: .venv/installed-dev
+	$(BIN)/python benchmarks/bench.py --quick
+	$(BIN)/python benchmarks/bench.py
+
+bench-check: .venv/installed-dev
+	$(BIN)/python benchmarks/bench.py --quick --check
 
 soak: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/coverage.py

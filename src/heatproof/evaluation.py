@@ -6,11 +6,13 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from heatproof.bench.choice import choices_of, choose
 from heatproof.bench.engines.base import LOCAL, EngineOptions, make_engine
 from heatproof.bench.orchestrate import open_spec, run_plan
 from heatproof.bench.plan import Plan, make_plan
@@ -23,6 +25,7 @@ from heatproof.errors import HeatproofError, unknown
 from heatproof.files import content_hash
 from heatproof.methods import Expression, parse_methods
 from heatproof.methods import explain as explain_expression
+from heatproof.models.backends import AUTO
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
 from heatproof.protocols import Protocol
@@ -76,6 +79,7 @@ def evaluate(
     seed: int = 0,
     batch_size: int = 64,
     keep_maps: int = 64,
+    backend: str | None = None,
     out: str | Path | None = None,
     progress: ProgressLike = None,
     add: bool = False,
@@ -101,6 +105,9 @@ def evaluate(
         seed: Seed for all noise and for the sample order.
         batch_size: Images in one pass.
         keep_maps: For how many samples of each model images and maps are stored for the report.
+        backend: What computes whole passes without gradients, for all models: ``eager``, ``fused``,
+            ``compile``, ``openvino``, or ``auto``, the fastest here. By default what each model
+            says (``load_model(…, backend=…)``), which is ``auto`` unless it was changed.
         out: A run directory. What it already holds is not computed again, so a call with more
             methods, protocols, models or samples computes only these.
         progress: True shows a bar, or lines where there is no terminal. A function is called after
@@ -144,8 +151,11 @@ def evaluate(
             seed=seed,
             batch_size=batch_size,
             keep_maps=keep_maps,
+            backend=backend,
         )
     models = [load_model(entry) for entry in entries]
+    if backend is not None:
+        models = [model.with_backend(backend) for model in models]
     expressions, parsed = _parse(methods, protocols)
     data_sets = _load(data, models, limit, seed)
     references = None if reference is None else _load(reference, models, None, seed)
@@ -158,6 +168,7 @@ def evaluate(
         batch_size=batch_size,
         keep_maps=keep_maps,
         references=references,
+        choose=partial(choose, begun=choices_of(None if out is None else Path(out)), measure=True),
     )
     identity = {
         "models": [m.name for m in models],
@@ -165,6 +176,7 @@ def evaluate(
         "methods": [e.label for e in expressions],
         "protocols": [{"name": p.id, **p.model_dump()} for p in parsed],
         "seed": seed,
+        "backend": backend or AUTO,
         "weights": {
             model.name: model.fingerprint()
             for model, entry in zip(models, entries, strict=True)
@@ -292,6 +304,6 @@ def run(
         raise unknown("section of the report", spec.lead, [entry.id for entry in SECTIONS])
     executor = make_engine(_engine_options(engine, engine_options), spec, device)
     store = Store(Path(out))
-    plan = plan or open_spec(spec, device)
+    plan = plan or open_spec(spec, device, out=store.root)
     run_plan(plan, store, spec.identity(), spec.as_dict(), progress, add, executor)
     return Result(store)

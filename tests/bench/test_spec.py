@@ -61,7 +61,8 @@ backend: eager
         ({"version": 2}, "version: found 2; input should be 1"),
         (
             {"backend": "turbo"},
-            "backend: found 'turbo'; input should be 'eager', 'fused', 'compile' or 'openvino'",
+            "backend: found 'turbo'; input should be 'auto', 'eager', 'fused', 'compile' or "
+            "'openvino'",
         ),
         ({"methods": ["ixg", "gradcm"]}, 'methods: unknown method "gradcm"; did you mean gradcam'),
         (

@@ -155,6 +155,7 @@ def test_a_failed_method_ends_with_code_3_and_other_results_are_kept(tmp_path, m
 def test_plan_counts_before_anything_runs(spec, tmp_path):
     out = call("plan", spec, "--limit", 100)
     assert "1,700" in out  # 100 images: 1 clean, 16 patches
+    assert "Backend: eager (1,700 forward passes take no longer than to try others)." in out
     assert "100" in out
     assert list(tmp_path.iterdir()) == [spec]
 

@@ -218,6 +218,18 @@ def test_norms_are_folded_into_convolutions():
     torch.testing.assert_close(conv2d(x, weight, bias), norm.eval()(conv(x)))
 
 
+@pytest.mark.parametrize("backend", ["eager", "fused"])
+def test_autocast_of_the_caller_does_not_matter(models, backend):
+    model, x, target = models("resnet")
+    model.backend = backend
+    logits = model.logits(x)
+    gradient = model.gradient(x, target).gradient
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(model.logits(x), logits)
+        assert torch.equal(model.gradient(x, target).gradient, gradient)
+        assert torch.is_autocast_enabled("cpu")
+
+
 @each
 def test_the_network_is_left_unchanged(backend):
     model = small()

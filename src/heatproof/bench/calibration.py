@@ -230,15 +230,20 @@ def _encode(key: TimingKey) -> str:
     return json.dumps({**asdict(key), "method": "" if key.kind == "scores" else key.method})
 
 
-def _path(model: Model) -> Path:
-    machine = [
+def machine_key(device: torch.device) -> list[Any]:
+    """Return what the speed of a network depends on besides the network."""
+    return [
         platform.machine(),
         cpu_name(),
         os.cpu_count(),
         torch.get_num_threads(),
         torch.__version__,
-        str(model.device),
-        torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "",
+        str(device),
+        torch.cuda.get_device_name(device) if device.type == "cuda" else "",
     ]
+
+
+def _path(model: Model) -> Path:
+    machine = machine_key(model.device)
     network = [str(model.module), model.size, model.view, str(model.dtype), model.backend]
     return home() / "speed" / f"{content_hash(json.dumps([machine, network]), length=24)}.json"

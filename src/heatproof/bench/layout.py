@@ -615,6 +615,7 @@ class ModelFacts(_Content):
     fine_tuned: str
     fine_tuning: FineTuningFacts | None = None  # None: not fine-tuned, or not on record
     backend: str
+    backend_reason: str = ""  # why it was chosen; empty if the spec names it
     parameters: int
     size: int | tuple[int, int]  # the side of square images in pixels; else height and width
     image_channels: int = 3

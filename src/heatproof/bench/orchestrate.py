@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from heatproof.bench.choice import choices_of, choose
 from heatproof.bench.cost import plan_cost
 from heatproof.bench.engines.base import LOCAL, Engine
 from heatproof.bench.layout import (
@@ -38,6 +41,8 @@ def open_spec(
     *,
     train: bool = True,
     progress: TrainingProgress | None = None,
+    measure: bool = True,
+    out: Path | None = None,
 ) -> Plan:
     """Load everything a spec names, train what is missing, and plan the run.
 
@@ -47,6 +52,8 @@ def open_spec(
         train: Whether missing weights are trained. If not, untrained weights take their place; the
             plan costs the same.
         progress: Called with (what is trained, steps done, steps in all).
+        measure: Whether backends are measured where the spec leaves the choice (``auto``).
+        out: The run directory, if there is one: a run that has begun keeps its backends.
 
     Returns:
         The plan.
@@ -84,6 +91,7 @@ def open_spec(
             batch_size=spec.batch_size,
             keep_maps=sys.maxsize if spec.keep_maps == "all" else spec.keep_maps,
             references=references,
+            choose=partial(choose, begun=choices_of(out), measure=measure),
         )
 
 

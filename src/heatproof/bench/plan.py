@@ -22,11 +22,15 @@ from heatproof.files import content_hash
 from heatproof.methods import Expression, expand_layers
 from heatproof.methods.adapters import Adapted
 from heatproof.methods.explain import check_applicable
+from heatproof.models.backends import AUTO, EAGER
 from heatproof.models.model import Model
 from heatproof.protocols import Protocol, View, ViewKey
 from heatproof.text import counted
 
 Refusal = Callable[[Expression, Model, bool], str]
+# Takes all samples of a view as a task, images per pass and the weights' fingerprint; returns the
+# view's model with a backend.
+Choose = Callable[["Task", int, str], Model]
 KEY_DIGITS = 24  # of the SHA-256 that is the key of a record
 NO_KEY = "0" * KEY_DIGITS  # of a record that is not stored
 SHARD_SIZE = 64  # samples per task; fixed, so that a larger limit reuses what a smaller one did
@@ -220,6 +224,7 @@ def make_plan(
     keep_maps: int = 64,
     references: Sequence[Data | None] | None = None,
     refusal: Refusal | None = None,
+    choose: Choose | None = None,
 ) -> Plan:
     """Plan the evaluation of methods on models.
 
@@ -235,6 +240,7 @@ def make_plan(
             None, or None for a model, chooses them by the data.
         refusal: Says why a method is not defined for a model, given whether the data has
             silhouettes; empty if it is. By default every method is tried.
+        choose: Chooses the backend of models that have ``auto``; by default it is eager.
 
     Returns:
         The plan, with tasks of ``SHARD_SIZE`` samples.
@@ -260,6 +266,7 @@ def make_plan(
     for expression in expressions:
         _check_objects(expression, models)
     tasks: list[Task] = []
+    with_backend = _Backends(choose or _eager, batch_size)
     why_not = refusal or cache(method_refusal)
     references = references or [None] * len(models)
     for (model, samples), reference_data in zip(pairs, references, strict=True):
@@ -273,11 +280,39 @@ def make_plan(
                 fingerprints[id(view.model)] = view.model.fingerprint()
             weights = fingerprints[id(view.model)]
             model_tasks += _tasks(
-                model.name, view, evaluating, at_layers, reference, refused, seed, weights, why_not
+                model.name,
+                view,
+                evaluating,
+                at_layers,
+                reference,
+                refused,
+                seed,
+                weights,
+                why_not,
+                with_backend,
             )
         # Views of the same images run after each other.
         tasks += sorted(model_tasks, key=lambda task: task.indices.start)
     return Plan(tuple(tasks), seed, batch_size, keep_maps)
+
+
+class _Backends:
+    """Chooses the backend of each model once, since the cells of a grid have the same model."""
+
+    def __init__(self, choose: Choose, batch_size: int):
+        self._choose = choose
+        self._batch_size = batch_size
+        self._chosen: dict[Model, Model] = {}
+
+    def __call__(self, task: Task, weights: str) -> Model:
+        if task.model not in self._chosen:
+            self._chosen[task.model] = self._choose(task, self._batch_size, weights)
+        return self._chosen[task.model]
+
+
+def _eager(task: Task, batch_size: int, weights: str) -> Model:
+    model = task.model
+    return model.with_backend(EAGER) if model.backend == AUTO else model
 
 
 def _refusal(protocol: Protocol, model: Model) -> str:
@@ -334,6 +369,7 @@ def _tasks(
     seed: int,
     weights: str,
     not_applicable: Refusal,
+    with_backend: _Backends,
 ) -> Iterator[Task]:
     """Divide one view into shards.
 
@@ -347,6 +383,7 @@ def _tasks(
         seed: Seed for all noise.
         weights: The fingerprint of the view's model.
         not_applicable: Says why a method is not defined for a model.
+        with_backend: Returns the view's model with a backend, given all its samples as a task.
     """
     model = view.model
     data = view.data
@@ -401,6 +438,17 @@ def _tasks(
         for p in protocols
     }
     code = _data_code(data)
+    every_sample = Task(
+        name="",
+        model_name=model_name,
+        view=view.key,
+        model=model,
+        data=data,
+        indices=range(len(data.ids)),
+        records=Records(of_every_shard, [NO_KEY] * len(of_every_shard)),
+        reference=images,
+    )
+    model = with_backend(every_sample, weights)
     for start in range(0, len(data.ids), SHARD_SIZE):
         indices = range(start, min(start + SHARD_SIZE, len(data.ids)))
         shard = [(data.ids[i], data.fingerprints[i], data.labels[i]) for i in indices]

@@ -99,6 +99,7 @@ def _model_facts(subject: ModelView, model: Model) -> ModelFacts:
         fine_tuned=model.fine_tuned,
         fine_tuning=FineTuningFacts.from_metadata(model.weights_metadata),
         backend=model.backend,
+        backend_reason=model.backend_reason,
         parameters=sum(p.numel() for p in model.module.parameters()),
         size=model.size,
         image_channels=len(model.mean),

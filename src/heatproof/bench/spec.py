@@ -241,7 +241,8 @@ class Spec(_Strict):
     protocols: tuple[str | dict[str, Any], ...] = Field(min_length=1)
     batch_size: int = Field(default=64, ge=1, description="images in one pass")
     backend: BackendName = Field(
-        default="eager", description="what computes whole passes without gradients"
+        default="auto",
+        description="what computes whole passes without gradients; auto: the fastest here",
     )
     lead: str | None = Field(
         default=None, description="the section that the report begins with, such as grids"

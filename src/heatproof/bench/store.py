@@ -65,6 +65,7 @@ from heatproof.bench.taskfiles import (
 from heatproof.data.grids import grid_name
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.files import TEMP_PREFIX
+from heatproof.models.backends import AUTO
 from heatproof.models.hashes import file_stamp
 from heatproof.protocols import Protocol
 from heatproof.protocols.base import register_stored, stored_protocol
@@ -85,6 +86,8 @@ def _differing(stored: Mapping[str, Any], requested: Mapping[str, Any]) -> Itera
     them on record.
     """
     for key in SAME_KEYS:
+        if key == "backend" and AUTO in _backends(stored, requested):
+            continue  # the run keeps what it was begun with, or may be the same
         if stored.get(key) != requested.get(key):
             yield key
     images = [set(spec.get("images", ())) for spec in (stored, requested)]
@@ -104,6 +107,11 @@ def _differing(stored: Mapping[str, Any], requested: Mapping[str, Any]) -> Itera
         yield "models"
     elif changed == common:
         yield f"models, as {join_limited(changed)} has other weights or preprocessing"
+
+
+def _backends(*specs: Mapping[str, Any]) -> set[str]:
+    """Return the backends of specs; those of Python calls on record may have none."""
+    return {spec.get("backend", AUTO) for spec in specs}
 
 
 class PendingCurves(NamedTuple):

@@ -230,7 +230,8 @@ SPEC_OPTIONS = [
     ),
     click.option(
         "--backend",
-        help="Backend of passes without gradients: eager, fused, compile or openvino.",
+        help="Backend of passes without gradients: eager, fused, compile, openvino, or auto, the "
+        "fastest here.  [default: auto]",
     ),
     click.option(
         "--seed",
@@ -347,7 +348,7 @@ def run(
     try:
         with stopped_by_sigterm(walltime):
             with preparation_progress() as trained:
-                plan = open_spec(loaded, device, progress=trained)
+                plan = open_spec(loaded, device, progress=trained, out=directory)
             result = run_spec(loaded, directory, device, True, plan, add, **engine)
     except Terminated:
         echo(f"unfinished; {resume}", err=True)
@@ -488,7 +489,7 @@ def validate(spec: str, device: str, **options: Any) -> None:
     from heatproof.data.grids import assumed_confidence
 
     with assumed_confidence() as assumed:
-        opened = open_spec(_load_spec(spec, options), device, train=False)
+        opened = open_spec(_load_spec(spec, options), device, train=False, measure=False)
     print_validated(spec, opened)
     print_assumed(assumed)
 

@@ -181,12 +181,24 @@ def print_plan(plan: Plan, expected: Forecast, to_train: Sequence[str] = ()) -> 
             "The images have no labels: methods explain the model's own predictions, and "
             "protocols evaluate them."
         )
+    print_backends(plan)
     parts = [f"about {duration(sum(expected.seconds.values()))}"]
     if expected.memory is not None:
         parts.append(f"{expected.memory / 2**30:.1f} GB of memory")
     parts.append(f"{expected.disk / 2**20:.0f} MB on disk")
     console.print(", ".join(parts))
     print_plain(f"The time is {BASES[expected.basis]}.")
+
+
+def print_backends(plan: Plan) -> None:
+    """Print which backend computes the passes of each model, and why it was chosen."""
+    titles: dict[str, list[str]] = {}
+    for subject, model in {task.subject: task.model for task in plan.tasks}.items():
+        reason = f" ({model.backend_reason})" if model.backend_reason else ""
+        titles.setdefault(f"{model.backend}{reason}", []).append(subject.title)
+    for text, subjects in titles.items():
+        of = f" of {join_limited(subjects)}" if len(titles) > 1 else ""
+        print_plain(f"Backend{of}: {text}.")
 
 
 def print_cost(

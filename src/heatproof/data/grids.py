@@ -21,6 +21,7 @@ from heatproof.data.base import Data, Sample
 from heatproof.data.catalog import load_batch
 from heatproof.errors import HeatproofError
 from heatproof.files import atomic_write, content_hash
+from heatproof.models.backends import used
 from heatproof.models.locations import home
 from heatproof.models.model import Model
 from heatproof.tensor.batching import rows
@@ -177,7 +178,8 @@ def label_confidence(model: Model, data: Data) -> Tensor:
         )
     samples = map(repr, zip(data.ids, data.fingerprints, data.labels, strict=True))
     # What computes a pass can change the last digits, and with them which images are in a pool.
-    computed_by = f"{VERSION}, torch {torch.__version__}, {model.device.type}, {model.backend}"
+    backend = used(model.backend)
+    computed_by = f"{VERSION}, torch {torch.__version__}, {model.device.type}, {backend}"
     key = _digest([model.fingerprint(), computed_by, data.name, *samples])
     by_data = _confidences.setdefault(model, {})
     if key not in by_data:

@@ -6,10 +6,12 @@ A backend takes whole images in batches of one shape. Each starts from the same 
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 import textwrap
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import chain
 from math import prod
 from typing import Any, Literal, get_args
@@ -27,14 +29,35 @@ from heatproof.models.guards import assert_unchanged, eval_mode
 from heatproof.tensor.batching import pad
 from heatproof.tensor.noise import generator
 
-BackendName = Literal["eager", "fused", "compile", "openvino"]
-NAMES: tuple[str, ...] = get_args(BackendName)
+BackendName = Literal["auto", "eager", "fused", "compile", "openvino"]
+AUTO = "auto"  # a run chooses the fastest (`heatproof.bench.choice`); other passes are eager
+EAGER = "eager"
+NAMES: tuple[str, ...] = tuple(name for name in get_args(BackendName) if name != AUTO)
 TOLERANCE = 1e-3  # as a fraction of the range of the logits, and of the embedding
 CHECKED = 8  # the number of images that are compared
 
 # Images (B, C, H, W) -> logits (B, K), embedding (B, D)
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 aten = torch.ops.aten
+
+
+def used(backend: str) -> str:
+    """Return what computes the passes of a model whose backend may not be chosen yet."""
+    return EAGER if backend == AUTO else backend
+
+
+def missing(backend: str) -> str:
+    """Return what has to be installed for a backend; empty if nothing is missing."""
+    if backend != "openvino" or find_spec("openvino") is not None:
+        return ""
+    return "pip install 'heatproof[openvino]'"
+
+
+def library_version(backend: str) -> str:
+    """Return the version of the library that a backend needs besides torch; empty if none."""
+    if backend != "openvino" or missing(backend):
+        return ""
+    return importlib.metadata.version("openvino")
 
 
 class Whole(nn.Module):

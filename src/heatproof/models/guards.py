@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -154,9 +154,20 @@ def eval_mode(module: nn.Module) -> Iterator[None]:
     """Set evaluation mode and disable in-place operations, for the duration of the context.
 
     An in-place operation would overwrite the activation of the layer that the network is cut at.
-    Hooks with which other libraries record passes are paused.
+    Hooks with which other libraries record passes are paused, and so is autocast: half precision
+    would change the order of scores.
     """
-    with paused_observers(module), _eval_flags(module):
+    with paused_observers(module), _eval_flags(module), without_autocast():
+        yield
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Compute in the precision of the weights, whatever the caller has enabled."""
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
         yield
 
 

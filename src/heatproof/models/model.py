@@ -172,7 +172,8 @@ class Model:
 
         self.batch_size = batch_size
         self.pad_batches = False  # True: every pass has exactly batch_size rows (see batches_of)
-        self.backend = "eager"
+        self.backend = backends.AUTO
+        self.backend_reason = ""  # why a run has chosen it
         self.pass_counts: Counter[str] = Counter()  # images through the network, by kind of pass
         self.fine_tuned = ""  # what the weights were fine-tuned for, such as 16/zero
         self.weights_metadata: Mapping[str, str] = {}  # of the file, if it has any
@@ -189,13 +190,18 @@ class Model:
 
     @property
     def backend(self) -> str:
-        """What computes whole passes without gradients: eager, fused, compile or openvino."""
+        """What computes whole passes without gradients: eager, fused, compile or openvino.
+
+        Where it is ``auto``, the default, ``hp.evaluate`` and ``hp.run`` choose the fastest for
+        their own passes; any others are eager.
+        """
         return self._backend
 
     @backend.setter
     def backend(self, name: str) -> None:
-        if name not in backends.NAMES:
-            raise unknown("backend", name, backends.NAMES)
+        names = (backends.AUTO, *backends.NAMES)
+        if name not in names:
+            raise unknown("backend", name, names)
         self._backend = name
 
     def to(self, device: str | torch.device) -> Model:
@@ -286,6 +292,18 @@ class Model:
         """Return the same model with another number of images per pass."""
         model = copy.copy(self)
         model.batch_size = size
+        return model
+
+    def with_backend(self, name: str, reason: str = "") -> Model:
+        """Return the same model with another backend.
+
+        Args:
+            name: What computes whole passes without gradients.
+            reason: Why it was chosen, for the provenance of a run.
+        """
+        model = copy.copy(self)
+        model.backend = name
+        model.backend_reason = reason
         return model
 
     def with_view(self, view: str, scale: int, body: Body) -> Model:
@@ -391,7 +409,9 @@ class Model:
 
     def normalize(self, images: Tensor) -> Tensor:
         """Convert images ``(…, C, H, W)`` in [0, 1] to the model's input space."""
-        return (images.to(self.device, self.dtype) - self.mean) / self.std
+        if self.device.type == "cuda" and images.device.type == "cpu":
+            images = images.pin_memory()  # so that it is copied while the GPU computes
+        return (images.to(self.device, self.dtype, non_blocking=True) - self.mean) / self.std
 
     def denormalize(self, x: Tensor) -> Tensor:
         """Convert images ``(…, C, H, W)`` from the model's input space to [0, 1]."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from heatproof.models import backends
-from heatproof.models.guards import eval_mode
+from heatproof.models.guards import eval_mode, without_autocast
 from heatproof.tensor.batching import chunks, pad, rows
 from heatproof.tensor.scores import Score
 
@@ -101,7 +101,7 @@ class Passes:
 
     @property
     def _uses_backend(self) -> bool:
-        return self.model.backend != "eager" and self.model.start == 0
+        return backends.used(self.model.backend) != backends.EAGER and self.model.start == 0
 
     def _forward_by_backend(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Compute logits and embeddings by the backend, always with ``batch_size`` rows."""
@@ -111,7 +111,7 @@ class Passes:
         whole = backends.Whole(model.name, model.module, model.body, embedding_layer)
         logits = []
         embeddings = []
-        with torch.no_grad():
+        with torch.no_grad(), without_autocast():
             for part in rows(x, model.batch_size):
                 batch = pad(part, model.batch_size).contiguous(memory_format=torch.channels_last)
                 forward = backends.forward_by(model.backend, whole, batch, model.input_range)

@@ -162,9 +162,10 @@ def load_model(
             them.
         fine_tuned: Return the model with these fine-tuned weights, such as ``16/zero``: embedded
             ones, or one of ``fine_tuned_weights``.
-        backend: What computes whole passes without gradients: ``eager`` (the default), ``fused``
-            (convolutions merged with norms), ``compile`` (torch.compile) or ``openvino``. Each
-            agrees with eager to 1e-3 of the logits' range, and always runs ``batch_size`` images.
+        backend: What computes whole passes without gradients: ``eager``, ``fused`` (convolutions
+            merged with norms), ``compile`` (torch.compile) or ``openvino``. Each agrees with eager
+            to 1e-3 of the logits' range, and always runs ``batch_size`` images. With ``auto``, the
+            default, ``hp.evaluate`` and ``hp.run`` choose the fastest on this machine.
         head: What the outputs are: ``softmax``, ``sigmoid`` or ``binary``; see `Model`. By default
             as the model says, or as the number of outputs shows.
 

@@ -19,7 +19,8 @@ from heatproof.baselines.base import Remove
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model, head_of
 from heatproof.protocols.base import PICTURES, EvalBatch, Protocol, Scores, Shared
-from heatproof.tensor.batching import chunks, rows
+from heatproof.protocols.known_outputs import KnownOutputs, removed_pixels
+from heatproof.tensor.batching import rows
 from heatproof.tensor.curves import ranks_of, removal_order, tie_order
 from heatproof.tensor.noise import Rng, sample_ids
 from heatproof.tensor.scores import Score, score_function
@@ -70,6 +71,8 @@ def outputs_without(
     bounds: Sequence[int] | Tensor,
     side: Side,
     size: int,
+    known: KnownOutputs | None = None,
+    baseline: str = "",
 ) -> Outputs:
     """Run a network on every sample without the pixels of some ranks.
 
@@ -80,22 +83,38 @@ def outputs_without(
         bounds: Ranks that separate removed from kept pixels, ``(S,)``, or ``(B, S)`` per sample.
         side: Whether pixels below (``most``) or from the bound on (``least``) are removed.
         size: Images per pass.
+        known: Outputs of these samples without some pixels, which are not run again; those of this
+            call are added.
+        baseline: What replaces removed pixels, for ``known``.
 
     Returns:
         Logits ``(B, S, K)`` and embeddings ``(B, S, D)``.
     """
     limits = torch.as_tensor(bounds, device=ranks.device)
     limits = limits.expand(len(ranks), limits.shape[-1])
-    outputs = []
-    with torch.no_grad():
-        for sample, step in chunks(len(limits), limits.shape[1], size):
-            sample, step = sample.to(ranks.device), step.to(ranks.device)
-            below = ranks[sample] < limits[sample, step][:, None, None]
-            outputs.append(forward(remove(sample, below if side == "most" else ~below)))
-    logits, embedding = (
-        by_sample(torch.cat(parts), len(ranks)) for parts in zip(*outputs, strict=True)
-    )
-    return Outputs(logits, embedding)
+
+    def run(pairs: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the images of (sample, step) pairs, numbered sample by sample."""
+        outputs = []
+        with torch.no_grad():
+            for part in rows(pairs.to(ranks.device), size):
+                sample = part // limits.shape[1]
+                step = part % limits.shape[1]
+                below = ranks[sample] < limits[sample, step][:, None, None]
+                outputs.append(forward(remove(sample, below if side == "most" else ~below)))
+        logits, embedding = zip(*outputs, strict=True)
+        return torch.cat(logits), torch.cat(embedding)
+
+    if known is None:
+        outputs = run(torch.arange(limits.numel()))
+    else:
+        images = [
+            (baseline, sample, removed)
+            for sample, steps in enumerate(removed_pixels(ranks, limits, below=side == "most"))
+            for removed in steps
+        ]
+        outputs = known.complete(images, run)
+    return Outputs(*(by_sample(part, len(ranks)) for part in outputs))
 
 
 def removal_curve(
@@ -327,12 +346,26 @@ class PixelRemoval(Protocol):
         def compute() -> Outputs:
             ranks = self._ranks(batch, maps, steps.positive)
             bounds = steps.bounds(ranks[0].numel())
-            remove = self._remover(model, batch)
-            return outputs_without(
-                model.forward, remove, ranks, bounds, steps.side, model.batch_size
-            )
+            return self._outputs_without(model, batch, ranks, bounds, steps.side)
 
         return cached(batch.map_cache, steps, compute)
+
+    def _outputs_without(
+        self,
+        model: Model,
+        batch: EvalBatch,
+        ranks: Tensor,
+        bounds: Sequence[int] | Tensor,
+        side: Side,
+    ) -> Outputs:
+        """Run the model on images without some pixels, each once for all methods and protocols."""
+        known = None
+        if Baseline.parse(self.baseline).entry.source is None:  # a user's may look at the batch
+            known = cached(batch.batch_cache, "known outputs", KnownOutputs)
+        remove = self._remover(model, batch)
+        return outputs_without(
+            model.forward, remove, ranks, bounds, side, model.batch_size, known, self.baseline
+        )
 
     def scores(
         self, model: Model, logits: Tensor, target: Tensor

@@ -27,7 +27,6 @@ from heatproof.protocols.removal import (
     PixelRemoval,
     RemovalSteps,
     cached,
-    outputs_without,
     scores_with_reasons,
 )
 from heatproof.tensor.soundness import (
@@ -91,9 +90,7 @@ class Completeness(Curve):
             thresholds = reversed(self.inner_fractions())
             above = torch.stack([(values > t).flatten(1).sum(1) for t in thresholds], 1)
             ranks = self._ranks(batch, maps)
-            return outputs_without(
-                model.forward, self._remover(model, batch), ranks, above, "most", model.batch_size
-            ).logits
+            return self._outputs_without(model, batch, ranks, above, "most").logits
 
         left = self.scores(
             model, cached(batch.map_cache, self._images, logits_without), batch.target

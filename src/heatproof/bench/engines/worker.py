@@ -242,7 +242,7 @@ def _open(job: Job, wanted: TaskRequest) -> tuple[Session, Task]:
         if task is not None and request(task) == wanted:
             return session, task
         del _sessions[job.key]  # data or weights have changed since
-    session = Session(open_spec(make_spec(job.spec), job.device, train=False))
+    session = Session(open_spec(make_spec(job.spec), job.device, train=False, out=Path(job.root)))
     task = session.tasks.get(wanted.name)
     if task is None or request(task) != wanted:
         raise HeatproofError(_difference(wanted, session, task))

@@ -1,0 +1,142 @@
+"""docs/speed.md: the results of `make bench` as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+Result = dict[str, Any]
+INTRODUCTION = """\
+# Speed
+
+<!-- Written by `make bench`; do not edit. -->
+
+heatproof beside other libraries, and beside the bare passes through the network that the same work
+needs. Everything is measured in one run on one machine: calls alternate, and medians are divided.
+What two libraries compute is checked to be equal first. Absolute times depend on the machine and
+the moment; ratios much less.
+
+```bash
+make bench          # all of it, about a quarter of an hour; writes this page
+make bench-check    # the quick form; fails if a committed ratio is more than 15 % worse
+```
+"""
+KINDS = {  # title and network
+    "full": ("Results", "ResNet-50"),
+    "quick": ("Quick results, which `make bench-check` compares with", "ResNet-18"),
+}
+CLOCKS = {"wall": "wall time", "cpu": "CPU time (the machine was busy)"}
+BACKENDS = """\
+## Backends
+
+`backend: auto`, the default, tries the backends that are installed on the first images of a run and
+takes the fastest, if it needs at most 90 % of eager's time: `eager`, `fused` (batch norms merged
+into convolutions), `openvino` (`pip install 'heatproof[openvino]'`), and `compile` (torch.compile)
+where a run is long enough to pay for half a minute of compiling.
+
+- Nothing is tried where a run is short: below 5·10¹² floating-point operations in passes without
+  gradients (600 of a ResNet-50, a minute on two cores); `compile` from 10¹⁴ on. This depends on the
+  plan alone, so that the quickstart chooses the same on every machine.
+- A backend is refused if its logits differ from the network's by more than 10⁻³ of their range, or
+  if the drops of all patches have a rank correlation below .999 with the network's.
+- What was measured is kept in `$HEATPROOF_CACHE/backends`, by weights, image size, type, batch
+  size, device, threads, processor and versions.
+- `heatproof plan` says which backend a run would take and why; a run's provenance has the same
+  sentence. The backend is part of the key of every record.
+- A run that has begun keeps its backend on every machine, and all workers of a run have the same;
+  where it is not installed, the run says so. With Dask it is measured by the process that starts
+  the run, with its number of threads.
+- Grids (`gridpg`, `difull`, `dipart`) and passes that begin at a later layer or need gradients are
+  always eager.
+- `--backend eager` (in Python: `backend="eager"`) names one.
+
+## Fewer passes
+
+Methods share backward passes and activations, protocols the images they have in common, and all
+methods the clean image and the empty one. An image without the same pixels is run once: methods
+that remove the same pixels, such as `x` and `x|abs` where nothing is negative, cost their curve
+once. The numbers are exactly the same. The images of the next 64 samples are decoded while those
+before are computed.
+"""
+
+
+def speed_page(results: Result) -> str:
+    """Return the page."""
+    parts = [INTRODUCTION]
+    for kind, (title, network) in KINDS.items():
+        if kind in results:
+            parts += [f"## {title}\n", *_tables(results[kind], network)]
+    parts.append(BACKENDS)
+    growths = growths_of(results)
+    if growths:
+        parts += ["## Growth\n", *_growth(growths)]
+    return "\n".join(parts)
+
+
+def growths_of(results: Result) -> list[Result]:
+    """Return how times grow, by the full measurement if there is one."""
+    for kind in KINDS:
+        cases = results.get(kind, {}).get("cases", {}).values()
+        found = [growth for case in cases for growth in case.get("growths", [])]
+        if found:
+            return found
+    return []
+
+
+def _tables(results: Result, network: str) -> Iterator[str]:
+    machine = results["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    yield (
+        f"{machine['processor']} ({machine['instructions']}), "
+        f"{machine['threads']} {'thread' if machine['threads'] == 1 else 'threads'}, "
+        f"{CLOCKS[machine['clock']]}, Python {machine['python']}, {versions}. {network} with "
+        "random weights at 224 px, unless it says otherwise.\n"
+    )
+    yield "| | ratio | goal | |"
+    yield "| --- | ---: | ---: | --- |"
+    for case in results["cases"].values():
+        for ratio in case.get("ratios", []):
+            sign = "≥" if ratio["better"] == "higher" else "≤"
+            goal = "" if ratio["goal"] is None else f"{sign} {ratio['goal']:g}"
+            yield f"| {ratio['name']} | {ratio['value']:.2f} | {goal} | {ratio['detail']} |"
+    yield ""
+    peaks = [
+        f"{name} {case['memory']} GiB"
+        for name, case in results["cases"].items()
+        if case.get("memory") is not None
+    ]
+    yield f"Peak memory of each case, other libraries included: {', '.join(peaks)}.\n"
+
+
+def _growth(growths: Sequence[Result]) -> Iterator[str]:
+    yield "![The time of a run over images, methods, steps and pixels](img/speed-growth.svg)\n"
+    yield "Deletion curves of the embedded ResNet (64 px), eager; seconds:\n"
+    for growth in growths:
+        pairs = zip(growth["sizes"], growth["seconds"], strict=True)
+        times = ", ".join(f"{size:,}: {seconds:.2f}" for size, seconds in pairs)
+        yield f"- {growth['name']}: {times}"
+    yield ""
+
+
+def growth_plot(growths: Sequence[Result], path: Path) -> None:
+    """Draw how the time grows, each part relative to its smallest size, beside a straight line."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    matplotlib.rcParams["svg.hashsalt"] = "heatproof"
+    figure, axes = plt.subplots(figsize=(5.5, 3.8))
+    largest = 1.0
+    for growth in growths:
+        sizes = [size / growth["sizes"][0] for size in growth["sizes"]]
+        times = [seconds / growth["seconds"][0] for seconds in growth["seconds"]]
+        axes.plot(sizes, times, "o-", label=growth["name"])
+        largest = max(largest, sizes[-1])
+    axes.plot([1, largest], [1, largest], "--", color="grey", label="proportional")
+    axes.set(xscale="log", yscale="log", xlabel="size, × the smallest", ylabel="time, × the first")
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
