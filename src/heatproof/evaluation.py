@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -78,7 +78,7 @@ def evaluate(
     reference: Any = None,
     seed: int = 0,
     batch_size: int = 64,
-    keep_maps: int = 64,
+    keep_maps: int | Literal["all"] = 64,
     backend: str | None = None,
     out: str | Path | None = None,
     progress: ProgressLike = None,
@@ -104,7 +104,8 @@ def evaluate(
             prepare beforehand. By default the training split, or the images beyond the limit.
         seed: Seed for all noise and for the sample order.
         batch_size: Images in one pass.
-        keep_maps: For how many samples of each model images and maps are stored for the report.
+        keep_maps: For how many samples of each model images and maps are stored for the report, or
+            ``all``.
         backend: What computes whole passes without gradients, for all models: ``eager``, ``fused``,
             ``compile``, ``openvino``, or ``auto``, the fastest here. By default what each model
             says (``load_model(…, backend=…)``), which is ``auto`` unless it was changed.
@@ -136,6 +137,8 @@ def evaluate(
         )
     if batch_size < 1:
         raise HeatproofError(f"batch_size must be at least 1; got {batch_size}")
+    if keep_maps != "all" and (not isinstance(keep_maps, int) or keep_maps < 0):
+        raise HeatproofError(f'keep_maps is a number of samples, or "all"; got {keep_maps!r}')
     entries = [model] if isinstance(model, AnyModel) else list(model)
     portable = None
     if options.engine != "local":

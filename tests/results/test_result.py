@@ -227,3 +227,14 @@ def test_a_map_that_is_not_there_is_named(result, arguments, message):
         result.map(*arguments, model="net/first")
     with pytest.raises(HeatproofError, match="several models"):
         result.map("ixg", "photo_00")
+
+
+def test_the_maps_of_all_samples_are_kept_on_request(models):
+    one = hp.evaluate(models, photos(), ["ixg"], ["sds"], keep_maps="all")
+    assert len(list(one.maps("ixg", model=models[0].name))) == len(set(one.scores["sample"]))
+
+
+@pytest.mark.parametrize("keep", [-1, "some", 2.5])
+def test_another_number_of_maps_is_refused(models, keep):
+    with pytest.raises(HeatproofError, match='number of samples, or "all"'):
+        hp.evaluate(models, photos(), ["ixg"], ["sds"], keep_maps=keep)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -89,7 +88,7 @@ def open_spec(
             protocols,
             seed=spec.seed,
             batch_size=spec.batch_size,
-            keep_maps=sys.maxsize if spec.keep_maps == "all" else spec.keep_maps,
+            keep_maps=spec.keep_maps,
             references=references,
             choose=partial(choose, begun=choices_of(out), measure=measure),
         )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from heatproof.baselines import Baseline
 from heatproof.bench.layout import ModelView, TaskContent
@@ -221,7 +222,7 @@ def make_plan(
     *,
     seed: int = 0,
     batch_size: int = 64,
-    keep_maps: int = 64,
+    keep_maps: int | Literal["all"] = 64,
     references: Sequence[Data | None] | None = None,
     refusal: Refusal | None = None,
     choose: Choose | None = None,
@@ -235,7 +236,7 @@ def make_plan(
         protocols: The protocols with their settings.
         seed: Seed for all noise.
         batch_size: Images in one pass.
-        keep_maps: For how many samples of each model images and maps are stored.
+        keep_maps: For how many samples of each model images and maps are stored, or ``all``.
         references: For each model, images that are not evaluated, for what is prepared beforehand;
             None, or None for a model, chooses them by the data.
         refusal: Says why a method is not defined for a model, given whether the data has
@@ -293,7 +294,8 @@ def make_plan(
             )
         # Views of the same images run after each other.
         tasks += sorted(model_tasks, key=lambda task: task.indices.start)
-    return Plan(tuple(tasks), seed, batch_size, keep_maps)
+    kept = sys.maxsize if keep_maps == "all" else keep_maps
+    return Plan(tuple(tasks), seed, batch_size, kept)
 
 
 class _Backends:

@@ -72,6 +72,7 @@ class Content:
     methods: list[str]  # that have maps
     pictures: list[PictureRow]  # one per model
     crisp: bool
+    part: str  # which samples the accuracy is of; empty if it is of all
 
 
 @section(
@@ -105,6 +106,7 @@ def content(run: Run, site: Site) -> Content | None:
         methods=methods,
         pictures=_pictures(run, site, kept, methods),
         crisp=all(run.is_crisp(model) for model in changes),
+        part=next((k.part for k in kept.values() if k.part), ""),
     )
 
 

@@ -47,14 +47,17 @@ class Table:
     deletion: Deletion | None
     columns: dict[str, str]
     models: dict[str, list[Row]]  # before and after fine-tuning
+    part: str  # which samples these are; empty if they are all
 
 
 def content(run: Run) -> list[Table]:
     """Return a table for each way of deleting, or one of intact images if nothing was deleted."""
     predictions: dict[Deletion | None, Predictions] = {}
+    part = ""
     for model in run.models:
         for view, keys in run.networks(model).items():
             kept = run.kept(model, view)
+            part = part or kept.part
             for key in keys:
                 deletion, frame = _predictions(kept, run.protocols[key])
                 if len(frame):
@@ -63,15 +66,16 @@ def content(run: Run) -> list[Table]:
     if len(predictions) > 1:
         predictions.pop(None, None)  # tables of deletions contain the intact images as well
     order = [_deletion(run.protocols[key]) for key in run.preferred]
-    return [_table(run, d, predictions[d]) for d in sorted(predictions, key=order.index)]
+    return [_table(run, d, predictions[d], part) for d in sorted(predictions, key=order.index)]
 
 
-def _table(run: Run, deletion: Deletion | None, models: Predictions) -> Table:
+def _table(run: Run, deletion: Deletion | None, models: Predictions, part: str) -> Table:
     columns = READINGS if deletion else {"intact": READINGS["intact"]}
     return Table(
         deletion,
         columns,
         {run.short_names[model]: _rows(views, columns) for model, views in models.items()},
+        part,
     )
 
 
