@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -23,6 +24,15 @@ from heatproof.models.vision import import_timm, import_torchvision
 settings.load_profile("ci")  # no time limits, and the same examples on every machine
 
 DATA = Path(__file__).parent / "golden" / "data"
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 DEVIATIONS = pytest.StashKey[list[tuple[str, str, float]]]()
 
 
@@ -205,3 +215,16 @@ def torchvision() -> Any:
 @pytest.fixture(scope="session")
 def timm() -> Any:
     return extra(import_timm)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium, one for all tests of a process, since playwright has one event loop in it."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("there is no chromium on the path")
+    with sync_api.sync_playwright() as engine:
+        chromium = engine.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
+        yield chromium
+        chromium.close()

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 import torch
 from click.testing import CliRunner
+from report_text import report_text
 from torch import nn
 
 import heatproof as hp
@@ -212,7 +213,7 @@ def test_results_and_reports_go_on_with_what_is_there(run, kind):
     assert any(path.name in str(w.message) for w in caught)
     assert path.name in repr(result) and "Run the spec again" in result.caveats[0]
     assert path.name in result._repr_html_()
-    assert path.name in page.read_text()
+    assert path.name in report_text(page)
     assert path.read_bytes() == before  # reading changes nothing
     expected = 6 * 6 if kind == "rows" else 6 * 70
     assert len(result.scores) == expected
@@ -280,7 +281,7 @@ def test_provenance_is_that_of_the_run_that_computed(run, monkeypatch):
     (text,) = (caveat for caveat in result.caveats if "computed" in caveat)
     assert "torch" in text and "1.0" in text and "batch size 8, 16" in text
     assert "were computed in different ways" in " ".join(repr(result).split())
-    page = result.report().read_text()
+    page = report_text(result.report())
     assert "batch size 8, 16" in page
     assert len(list((run / "provenance").iterdir())) == 2
     store = result.store

@@ -588,12 +588,12 @@ def test_a_report_begins_with_the_section_that_a_spec_names(tmp_path):
         "data": {"name": "paperbirds", "limit": 4},
         "methods": ["ixg", "random"],
         "protocols": ["sds"],
-        "lead": "gallery",
+        "lead": "explorer",
     }
     page = hp.run(spec, tmp_path / "run").report().read_text(encoding="utf-8")
-    assert page.index('id="gallery"') < page.index('id="headline"')
-    with pytest.raises(HeatproofError, match="did you mean gallery"):
-        hp.run({**spec, "lead": "galery"}, tmp_path / "other")
+    assert page.index('id="explorer"') < page.index('id="headline"')
+    with pytest.raises(HeatproofError, match="did you mean explorer"):
+        hp.run({**spec, "lead": "explore"}, tmp_path / "other")
 
 
 def test_grids_take_as_many_rows_per_pass_as_their_images_allow(tmp_path):

@@ -15,43 +15,19 @@ import heatproof as hp
 from heatproof.report import build_single_file
 from heatproof.report.serve import LiveReport, ReportServer
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 axe = pytest.importorskip("axe_playwright_python", reason="axe is not installed")
 AXE = Path(axe.__file__).with_name("axe.min.js")
-CHROMIUM = shutil.which("chromium")
-FLAGS = [
-    f"--{f}"
-    for f in (
-        "no-sandbox",
-        "disable-gpu",
-        "disable-quic",
-        "no-first-run",
-        "disable-background-networking",
-        "disable-component-update",
-        "disable-sync",
-    )
-]
 METHODS = ["saliency", "ixg", "ixg|abs", "gradcam", "random", "constant", "edges"]
 EVIL = "<img src=x onerror=\"document.title='taken over'\">.jpg"
 FIRST_VIEW_SECONDS = 1.5
 FIRST_VIEW_BYTES = 1_000_000
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the path"),
-]
+pytestmark = pytest.mark.browser
 
 
 def broken(model, x, target, *, rng):
     raise RuntimeError("<script>document.title = 'taken over'</script>")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator:
-    with playwright.sync_playwright() as engine:
-        chromium = engine.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from report_text import report_text
 from torch import nn
 
 import heatproof as hp
@@ -50,7 +51,7 @@ def test_the_summary_counts_noted_scores_and_missing_maps(result):
 
 
 def test_the_report_shows_notes_with_an_example(result):
-    page = result.report().read_text()
+    page = report_text(result.report())
     assert "odd: the number 0" in page
     assert "4*" in page
     assert "it was not made" in page

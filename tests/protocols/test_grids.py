@@ -3,6 +3,7 @@
 import pytest
 import torch
 from click.testing import CliRunner
+from report_text import report_text
 
 import heatproof as hp
 from heatproof.cli import main
@@ -122,7 +123,7 @@ def test_images_that_occur_in_several_grids_are_counted_and_reported(tmp_path):
     assert views["gridpg"].reused == 0
     few = views["difull"].reused
     assert 0 < few <= sum(views["difull"].pool.values()) <= 48
-    page = result.report(tmp_path / "site").read_text(encoding="utf-8")
+    page = report_text(result.report(tmp_path / "site"))
     assert f"needs more images than there are: {few} of them occur in more than one grid" in page
 
 
@@ -220,7 +221,7 @@ def test_a_model_without_grids_does_not_stop_other_models(tmp_path):
     assert status["paperbirds/vgg"].to_dict() == {"sds": {"ok"}, "gridpg": {"ok"}, "difull": {"ok"}}
     refused = result.scores[result.scores["status"] == "n/a"]
     assert refused["message"].str.contains("grids are for convolutional networks").all()
-    assert "grids are for convolutional networks" in result.report().read_text()
+    assert "grids are for convolutional networks" in report_text(result.report())
 
 
 def test_a_common_pool_gives_all_models_the_same_grids():

@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 import torch
+from report_text import report_text
 
 import heatproof as hp
 from heatproof.errors import HeatproofError
@@ -47,7 +48,7 @@ def test_runs_of_other_methods_merge_to_the_whole(models, whole, tmp_path):
         assert torch.equal(found, whole.map(method, sample, model="net/first"))
     lines = merged.difference("ixg", "random")
     pd.testing.assert_frame_equal(lines, whole.difference("ixg", "random"), check_exact=True)
-    page = merged.report().read_text(encoding="utf-8")
+    page = report_text(merged.report())
     assert "hp.merge(runs)  # 2 runs" in page
     spec = json.loads((tmp_path / "merged" / "provenance.json").read_text())["spec"]
     assert [part["spec"]["methods"] for part in spec["merged"]] == [METHODS[:2], METHODS[2:]]

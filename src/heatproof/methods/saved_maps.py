@@ -37,7 +37,8 @@ def is_map_file(name: str) -> bool:
 def is_folder(name: str) -> bool:
     """Return whether ``file:path`` names a folder."""
     try:
-        return name.startswith(PREFIX) and Path(name.removeprefix(PREFIX)).is_dir()
+        path = name.removeprefix(PREFIX).strip()
+        return name.startswith(PREFIX) and path != "" and Path(path).is_dir()
     except (OSError, ValueError):  # no path at all, such as a name of 300 letters
         return False
 

@@ -269,7 +269,9 @@
     const [id, label, predicted, confidence, correct] = here().samples[state.sample];
     byId("title").textContent = short(id, 120);
     byId("title").title = short(id, 400);
-    const percent = confidence < 0.005 ? "<1 %" : `${Math.round(100 * confidence)} %`;
+    let percent = `${Math.round(100 * confidence)} %`;
+    if (confidence === null) percent = "an unknown probability";
+    else if (confidence < 0.005) percent = "<1 %";
     const facts = { true: `${label}, predicted with ${percent}`, false: `${label}, but predicted as ${predicted} with ${percent}`, null: `predicted as ${predicted} with ${percent}` }[String(correct)];
     byId("facts").textContent = short(facts, 200);
     byId("facts").className = correct === false ? "wrong" : "soft";

@@ -187,7 +187,7 @@ def _write_collection(
                 sample,
                 run.class_name(subject.model, kept.labels[row]),
                 run.class_name(subject.model, predicted),
-                round(probability, 4),
+                _number(probability),
                 kept.correct[row],
                 site.picture(pictures.photo(image, small=True)),
             ]
