@@ -622,7 +622,8 @@ def test_a_run_that_is_killed_while_it_writes_resumes(tmp_path, sound):
     script = tmp_path / "script.py"
     script.write_text(KILLED)
     source = Path(hp.__file__).parents[1]
-    paths = os.pathsep.join([str(source), str(Path(__file__).parent)])
+    here = Path(__file__).parent
+    paths = os.pathsep.join(map(str, [source, here, here.parent / "helpers"]))
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     killed = []
     for number in (7, 18):  # while files are written
