@@ -352,15 +352,45 @@ def heatproof(environment: dict[str, str], *arguments: str) -> subprocess.Comple
     )
 
 
+LIST = """
+import json, sys
+from click.testing import CliRunner
+from heatproof.cli import main
+for kind in sys.argv[1:]:
+    shown = CliRunner().invoke(main, ["list", kind, "--json"])
+    print(json.dumps([kind, shown.stdout, shown.stderr]))
+"""
+
+
+def list_registries(
+    environment: dict[str, str], *kinds: str
+) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Return the names that `heatproof list` prints, and its warnings, of some registries."""
+    process = subprocess.run(
+        [sys.executable, "-c", LIST, *kinds],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names, errors = {}, {}
+    for line in process.stdout.splitlines():
+        kind, printed, told = json.loads(line)
+        names[kind] = [entry["id"] for entry in json.loads(printed)]
+        errors[kind] = told
+    return names, errors
+
+
 def test_the_example_package_is_listed_and_run(installed: dict[str, str], tmp_path: Path):
-    for kind, name in {
+    added = {
         "methods": "gradient-norm",
         "baselines": "checkerboard",
         "protocols": "center-mass",
         "data": "dots",
-    }.items():
-        listed = heatproof(installed, "list", kind, "--json")
-        assert name in [entry["id"] for entry in json.loads(listed.stdout)], listed.stderr
+    }
+    listed, _ = list_registries(installed, *added)
+    for kind, name in added.items():
+        assert name in listed[kind]
     (spec,) = re.findall(r"```yaml\n(.*?)```", (PLUGIN / "README.md").read_text(), re.DOTALL)
     (tmp_path / "spec.yaml").write_text(spec)
     process = heatproof(installed, "run", str(tmp_path / "spec.yaml"), "-o", str(tmp_path / "run"))
@@ -384,11 +414,11 @@ def test_a_broken_package_is_named_and_skipped(installed: dict[str, str], tmp_pa
         '[project.entry-points."heatproof.methods"]\nlost = "broken_package:lost"\n'
     )
     install(tmp_path / "site", project, source)
-    listed = heatproof(installed, "list", "methods", "--json")
-    assert {"ixg", "gradient-norm"} <= {entry["id"] for entry in json.loads(listed.stdout)}
-    assert "the package broken-package adds the method lost" in listed.stderr
-    assert "No module named 'no_such_module'" in listed.stderr
-    assert heatproof(installed, "list", "baselines").stderr == ""
+    listed, errors = list_registries(installed, "baselines", "methods")
+    assert errors["baselines"] == ""
+    assert {"ixg", "gradient-norm"} <= set(listed["methods"])
+    assert "the package broken-package adds the method lost" in errors["methods"]
+    assert "No module named 'no_such_module'" in errors["methods"]
 
 
 # The registry

@@ -1,11 +1,10 @@
 """Code in the README and in the documentation is executed."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import yaml
+from forked import Forked
 
 from heatproof.bench.spec import make_spec
 
@@ -65,11 +64,9 @@ assert any('<section id="notes"' in page.read_text() for page in pages)
         (tmp_path / name).write_text(text)
     outputs = {"run.py": "", "saved.py": "file:maps.npz", "evaluate.py": "center-mass"}
     for name, printed in outputs.items():
-        process = subprocess.run(
-            [sys.executable, name], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert process.returncode == 0, process.stderr
-        assert printed in process.stdout
+        process = Forked([name], tmp_path / f"{name}.log", folder=tmp_path)
+        assert process.wait() == 0, process.text
+        assert printed in process.text
 
 
 def test_the_readme_is_a_screen_and_a_half():

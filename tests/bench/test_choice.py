@@ -76,7 +76,7 @@ def test_backends_are_measured_once_and_then_read(cache, monkeypatch):
     assert first[1].startswith("passes per second: ")
 
 
-def test_other_weights_batches_and_threads_are_measured_anew(cache):
+def test_other_weights_batches_and_threads_are_measured_anew(cache, no_openvino):
     open_spec(make_spec(SPEC))
     open_spec(make_spec({**SPEC, "models": ["paperbirds/vgg"]}))
     open_spec(make_spec({**SPEC, "batch_size": 4}))
@@ -89,7 +89,7 @@ def test_other_weights_batches_and_threads_are_measured_anew(cache):
     assert len(list(cache.iterdir())) == 4
 
 
-def test_a_damaged_cache_is_measured_anew(cache):
+def test_a_damaged_cache_is_measured_anew(cache, no_openvino):
     open_spec(make_spec(SPEC))
     (file,) = cache.iterdir()
     file.write_bytes(b"{")

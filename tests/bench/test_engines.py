@@ -13,6 +13,7 @@ import pandas as pd
 import psutil
 import pytest
 import yaml
+from forked import Forked
 from PIL import Image
 
 import heatproof as hp
@@ -101,7 +102,7 @@ class Machine:
     def __init__(self, root: Path):
         self.root = root
         self.address = ""
-        self.processes: list[subprocess.Popen] = []
+        self.processes: list[Forked] = []
 
     def start(self, workers: int) -> None:
         file = self.root / "scheduler.json"
@@ -120,11 +121,8 @@ class Machine:
         folder = self.root / name
         folder.mkdir(parents=True)
         environment = {**os.environ, "HEATPROOF_CACHE": str(folder), "TMPDIR": str(folder)}
-        command = [sys.executable, "-m", f"distributed.cli.{module}", *options]
-        with (folder / "log").open("w") as log:
-            self.processes.append(
-                subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
-            )
+        command = ["-m", f"distributed.cli.{module}", *options]
+        self.processes.append(Forked(command, folder / "log", environment, folder))
 
     def stop(self) -> None:
         for process in self.processes:
@@ -247,14 +245,13 @@ def test_an_interrupted_task_writes_what_it_has_computed(code, tmp_path, machine
     spec = spec_of(["ixg", "file:net.py:slow"], data={"name": "paperbirds", "limit": 64})
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
     machine.start(workers=1)
-    command = [sys.executable, "-m", "heatproof", "run", tmp_path / "spec.yaml", "-o", out]
+    command = ["-m", "heatproof", "run", tmp_path / "spec.yaml", "-o", out]
     command += ["--engine", "dask", "--address", machine.address]
-    client = subprocess.Popen(command, stderr=subprocess.PIPE)
-    wait_until(lambda: "slow" in (machine.root / "host0" / "log").read_text().split())
+    client = Forked(command, tmp_path / "log")
+    machine.processes[1].wait_for("slow\n")
     client.send_signal(signal.SIGINT)
-    _, errors = client.communicate(timeout=120)
-    assert client.returncode == 130
-    assert "interrupted; what is computed is kept" in errors.decode()
+    assert client.wait(120) == 130
+    assert "interrupted; what is computed is kept" in client.text
     assert not list(out.glob("rows/*"))
     assert list(out.glob("parts/*/*.safetensors"))
     assert_same(hp.run(spec, tmp_path / "local"), hp.run(spec, out))
@@ -368,9 +365,10 @@ def test_a_cluster_of_dask_jobqueue_computes_a_run(code, tmp_path):
     options |= {"interface": "lo"}
     file.write_text(yaml.safe_dump(options))
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
-    command = [sys.executable, "-m", "heatproof", "run", tmp_path / "spec.yaml", "--no-report"]
+    command = ["-m", "heatproof", "run", tmp_path / "spec.yaml", "--no-report"]
     command += ["--engine", "dask", "--cluster", file, "-o", tmp_path / "dask"]
-    subprocess.run(command, check=True, timeout=300)
+    client = Forked(command, tmp_path / "log")
+    assert client.wait() == 0, client.text
     assert_same(hp.run(spec, tmp_path / "local"), hp.Result.load(tmp_path / "dask"))
 
 

@@ -1,14 +1,12 @@
 """Runs that grow and runs that are interrupted: nothing is computed twice, and the same results."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import pandas as pd
 import pytest
 import torch
+from forked import Forked
 from torch import nn
 
 import heatproof as hp
@@ -318,15 +316,15 @@ hp.evaluate("paperbirds/vgg", "paperbirds:test", methods, ["sds"], limit=16, out
 def test_a_killed_task_keeps_what_it_has_written(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
 
-    def start(out: str, wait: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "script.py", out, wait], cwd=tmp_path)
+    def start(out: str, wait: str) -> Forked:
+        return Forked(["script.py", out, wait], tmp_path / "log", folder=tmp_path)
 
     victim = start("run", "60")
     for _ in range(1200):
         if list((tmp_path / "run").glob("parts/*/*.safetensors")):
             break
         time.sleep(0.1)
-    os.kill(victim.pid, signal.SIGKILL)
+    victim.kill()
     victim.wait()
     assert list((tmp_path / "run").glob("parts/*/*.safetensors"))
     assert not list((tmp_path / "run").glob("rows/*"))

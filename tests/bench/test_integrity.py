@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 import torch
 from click.testing import CliRunner
+from forked import Forked
 from report_text import report_text
 from torch import nn
 
@@ -603,6 +604,7 @@ def test_a_directory_that_vanishes_is_named(tmp_path):
 
 KILLED = """
 import os, signal, sys
+sys.path.append(sys.argv[3])
 import test_integrity
 from heatproof import files
 write = files.os.fsync
@@ -621,15 +623,11 @@ test_integrity.evaluate(sys.argv[1])
 def test_a_run_that_is_killed_while_it_writes_resumes(tmp_path, sound):
     script = tmp_path / "script.py"
     script.write_text(KILLED)
-    source = Path(hp.__file__).parents[1]
-    here = Path(__file__).parent
-    paths = os.pathsep.join(map(str, [source, here, here.parent / "helpers"]))
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     killed = []
     for number in (7, 18):  # while files are written
         root = tmp_path / f"run-{number}"
-        command = [sys.executable, script, root, str(number)]
-        killed.append(subprocess.run(command, env=environment, check=False).returncode)
+        arguments = [script, root, str(number), Path(__file__).parent]
+        killed.append(Forked(arguments, tmp_path / "log").wait())
         evaluate(root)
         assert_same(root, sound)
         assert not list(root.rglob(".tmp-*"))

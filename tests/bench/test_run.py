@@ -2,14 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from forked import Forked
 from torch import Tensor
 
 import heatproof as hp
@@ -305,10 +304,10 @@ hp.evaluate(
 def test_a_killed_run_resumes(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
 
-    def start(out: Path, wait: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, tmp_path / "script.py", out, wait])
+    def start(out: Path, wait: str) -> Forked:
+        return Forked([tmp_path / "script.py", out, wait], tmp_path / "log")
 
-    victim = start(tmp_path / "run", "1.5")
+    victim = start(tmp_path / "run", "0.7")
     for _ in range(600):
         if len(list((tmp_path / "run").glob("rows/*.parquet"))) >= 1:
             break

@@ -9,6 +9,7 @@ import sys
 import pytest
 import yaml
 from click.testing import CliRunner
+from forked import Forked
 from PIL import Image
 from report_text import report_text
 
@@ -366,14 +367,11 @@ def test_a_stopped_run_keeps_what_it_has_and_says_how_to_go_on(
     spec.write_text(
         yaml.safe_dump({**SPEC, "methods": ["ixg", f"file:{tmp_path}/own.py:slow", "edges"]})
     )
-    command = [sys.executable, "-m", "heatproof", "run", str(spec), "-o", str(tmp_path / "run")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
-        assert process.stdout.readline() == b"slow\n"
-        process.send_signal(stop)
-        errors = process.stderr.read().decode()
-        assert process.wait() == code
-    assert line in errors
+    process = Forked(["-m", "heatproof", "run", spec, "-o", tmp_path / "run"], tmp_path / "log")
+    process.wait_for("slow\n")
+    process.send_signal(stop)
+    assert process.wait() == code
+    assert line in process.text
     assert list((tmp_path / "run").glob("parts/*/*.safetensors"))
 
 
@@ -390,13 +388,11 @@ def test_an_interruption_before_a_run_is_one_line(monkeypatch):
 def test_a_run_ends_at_its_walltime(tmp_path, spec):
     (tmp_path / "own.py").write_text(SLOW)
     spec.write_text(yaml.safe_dump({**SPEC, "methods": [f"file:{tmp_path}/own.py:slow"]}))
-    command = [sys.executable, "-m", "heatproof", "run", str(spec), "-o", str(tmp_path / "run")]
+    run = ["-m", "heatproof", "run", spec, "-o", tmp_path / "run", "--walltime", "0.1"]
     # A process of its own: the signal would reach the process of the tests.
-    process = subprocess.run(
-        [*command, "--walltime", "0.1"], capture_output=True, text=True, check=False
-    )
-    assert process.returncode == 0, process.stderr
-    assert "unfinished; what is computed is kept" in process.stderr
+    process = Forked(run, tmp_path / "log")
+    assert process.wait() == 0, process.text
+    assert "unfinished; what is computed is kept" in process.text
 
 
 def test_a_plan_says_how_sure_it_is_and_assumes_grids(spec, tmp_path, monkeypatch):

@@ -7,14 +7,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from forked import Forked
 
 import heatproof as hp
 from heatproof.report import serve as serve_module
@@ -138,11 +137,9 @@ def test_a_port_that_is_in_use_is_an_error(server: ReportServer, tmp_path: Path)
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot be sent Ctrl-C alone")
-def test_the_command_ends_with_an_interrupt(finished: Path):
-    command = [sys.executable, "-m", "heatproof", "serve", str(finished), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("http://127.0.0.1:")
-        process.send_signal(signal.SIGINT)
-        assert list(process.stdout)[-1] == "stopped\n"
-        assert process.wait(timeout=30) == 0
+def test_the_command_ends_with_an_interrupt(finished: Path, tmp_path: Path):
+    process = Forked(["-m", "heatproof", "serve", finished, "--port", "0"], tmp_path / "log")
+    process.wait_for("http://127.0.0.1:")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    assert process.text.endswith("\nstopped\n")

@@ -5,8 +5,6 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
-import sys
 import time
 from inspect import getsource
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from forked import Forked
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -319,8 +318,8 @@ hp.finetune(network(norm=True, dropout=True), colours(48), val=colours(24, "v", 
 def test_a_killed_fine_tuning_resumes(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
 
-    def start(out: Path, wait: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, tmp_path / "script.py", out, wait])
+    def start(out: Path, wait: str) -> Forked:
+        return Forked([tmp_path / "script.py", out, wait], tmp_path / "log")
 
     victim = start(tmp_path / "run", "0.5")
     for _ in range(600):
@@ -360,16 +359,15 @@ def test_two_processes_reach_the_weights_of_one(tmp_path):
         "OMP_NUM_THREADS": "1",
     }
     both = [
-        subprocess.Popen(
-            [sys.executable, tmp_path / "script.py", tmp_path / "two"],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
+        Forked(
+            [tmp_path / "script.py", tmp_path / "two"],
+            tmp_path / f"log{rank}",
+            {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(2)
     ]
-    outputs = [process.communicate(timeout=120)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0]
+    assert [process.wait(120) for process in both] == [0, 0]
+    outputs = [process.text for process in both]
     assert outputs[0] == outputs[1]
     one = tuned(tmp_path / "one", data=colours(50), epochs=2)
     assert outputs[0].split() == [str(one.metrics[-1].accuracy), str(one.metrics[-1].worst_all)]
