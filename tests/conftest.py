@@ -42,10 +42,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=Path,
         help="write the largest deviation of every compared expression to this JSON file",
     )
+    parser.addoption("--soak", action="store_true", help="run the tests marked soak, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[DEVIATIONS] = []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what `make soak` runs."""
+    if config.getoption("--soak"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("soak")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not item.get_closest_marker("soak")]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -197,6 +207,18 @@ class Sum(nn.Module):
 @pytest.fixture(scope="session")
 def sign_of_sum() -> nn.Module:
     return Sum()
+
+
+@pytest.fixture
+def cheap_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill weights with a constant: drawing them would take longer than all else."""
+
+    def fill(tensor: Tensor, *args: Any, **options: Any) -> Tensor:
+        with torch.no_grad():
+            return tensor.fill_(1e-3)
+
+    for name in ("kaiming_uniform_", "kaiming_normal_", "normal_", "trunc_normal_", "uniform_"):
+        monkeypatch.setattr(nn.init, name, fill)
 
 
 def extra(load: Callable[[], Any]) -> Any:

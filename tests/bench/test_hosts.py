@@ -44,7 +44,7 @@ def build():
 
 def slow(model, x, target):
     print("computed on", socket.gethostname(), flush=True)
-    time.sleep(2)  # so that both hosts have something to do
+    time.sleep(1)  # so that both hosts have something to do
     return x[:, 0]
 """
 SPEC = {

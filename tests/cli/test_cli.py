@@ -388,7 +388,7 @@ def test_an_interruption_before_a_run_is_one_line(monkeypatch):
 def test_a_run_ends_at_its_walltime(tmp_path, spec):
     (tmp_path / "own.py").write_text(SLOW)
     spec.write_text(yaml.safe_dump({**SPEC, "methods": [f"file:{tmp_path}/own.py:slow"]}))
-    run = ["-m", "heatproof", "run", spec, "-o", tmp_path / "run", "--walltime", "0.1"]
+    run = ["-m", "heatproof", "run", spec, "-o", tmp_path / "run", "--walltime", "0.05"]
     # A process of its own: the signal would reach the process of the tests.
     process = Forked(run, tmp_path / "log")
     assert process.wait() == 0, process.text

@@ -66,7 +66,7 @@ def case(rng, folder):
 
 
 fuzz.KINDS["broken"] = case
-count = fuzz.fuzz("broken", 8, 0, Path(sys.argv[1]), limit=2)
+count = fuzz.fuzz("broken", 8, 0, Path(sys.argv[1]), limit=1)
 print(count.cases, count.refused, count.accepted, count.tracebacks, count.hangs)
 print(len(count.examples))
 """

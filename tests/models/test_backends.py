@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
+from torch.nn.functional import conv2d, max_pool2d
 
 import heatproof as hp
 import heatproof.functional as F
@@ -33,8 +33,9 @@ installed = pytest.mark.skipif(
 CASES = [
     *(pytest.param(net, "fused", id=f"{net}-fused") for net in NETS),
     *(pytest.param(net, "openvino", id=f"{net}-openvino", marks=installed) for net in NETS),
+    pytest.param("block", "compile", id="block-compile", marks=[compiler, pytest.mark.slow]),
     pytest.param(
-        "resnet", "compile", id="resnet-compile", marks=[compiler, pytest.mark.slow]
+        "resnet", "compile", id="resnet-compile", marks=[compiler, pytest.mark.soak]
     ),  # half a minute of C++ for every network
 ]
 each = pytest.mark.parametrize("backend", ["fused", pytest.param("openvino", marks=installed)])
@@ -64,7 +65,7 @@ def models():
 
     def load(net: str) -> tuple[hp.Model, Tensor, Tensor]:
         if net not in loaded:
-            model = hp.load_model(f"paperbirds/{net}")
+            model = block() if net == "block" else hp.load_model(f"paperbirds/{net}")
             model.batch_size = ROWS
             batch = load_batch(
                 hp.load_data("paperbirds:test", model, limit=2 * ROWS), range(2 * ROWS), model
@@ -86,6 +87,30 @@ def assert_same_order(ours: Tensor, theirs: Tensor, within: float) -> None:
     clear = gaps > within
     assert clear.sum() > gaps.numel() / 4  # at most half of the gaps are positive
     assert (ours[:, :, None] > ours[:, None])[clear].all()
+
+
+class Block(nn.Module):
+    """The operations of the ResNet, each once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, 2, 1, bias=False)
+        self.norm = nn.BatchNorm2d(16)
+        self.conv = nn.Conv2d(16, 16, 3, 1, 1)
+        self.fc = nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = max_pool2d(self.norm(self.stem(x)).relu(), 2)
+        x = (x + self.conv(x)).relu()
+        return self.fc(x.mean((2, 3)))
+
+
+def block() -> hp.Model:
+    torch.manual_seed(0)
+    net = Block()
+    net.norm.running_mean.normal_()
+    net.norm.running_var.uniform_(0.5, 2)
+    return hp.Model(net.eval(), size=64)
 
 
 def small() -> hp.Model:

@@ -42,18 +42,6 @@ SIDES = {
 TRANSFORMING = ("googlenet", "inception_v3")
 
 
-@pytest.fixture
-def cheap_weights(monkeypatch):
-    """Fill weights with a constant: drawing them would take longer than all else."""
-
-    def fill(tensor, *args, **options):
-        with torch.no_grad():
-            return tensor.fill_(1e-3)
-
-    for name in ("kaiming_uniform_", "kaiming_normal_", "normal_", "trunc_normal_", "uniform_"):
-        monkeypatch.setattr(nn.init, name, fill)
-
-
 @pytest.mark.usefixtures("cheap_weights")
 @pytest.mark.parametrize("name", SIDES)
 def test_layers_are_the_same_by_name_as_module_and_from_a_file(name, torchvision, tmp_path):

@@ -239,11 +239,13 @@ def test_weights_that_do_not_ship_are_reported_with_a_remedy():
 )
 def test_a_model_of_a_library_has_its_preprocessing(timm, name, size, resize, mean):
     state = torch.random.get_rng_state()
-    model, again = hp.load_model(name, "random"), hp.load_model(name, "random")
+    model = hp.load_model(name, "random")
     assert (model.name, model.size, model.resize, model.n_classes) == (name, size, resize, 1000)
     assert model.mean[0].item() == pytest.approx(mean)
     assert not model.module.training
-    assert model.fingerprint() == again.fingerprint()  # random, but always the same
+    if "base" not in name:  # which takes ten times as long
+        again = hp.load_model(name, "random")
+        assert model.fingerprint() == again.fingerprint()  # random, but always the same
     assert torch.equal(torch.random.get_rng_state(), state)
 
 

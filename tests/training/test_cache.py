@@ -30,7 +30,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setitem(
         schedule.SCHEDULES, "short", replace(schedule.SCHEDULES["short"], epochs=1, limit=64)
     )
-    monkeypatch.setitem(paperbirds.SPLITS, "val", 64)
+    monkeypatch.setitem(paperbirds.SPLITS, "val", 16)
     monkeypatch.setattr(training, "accuracy", lambda *_, **__: {"accuracy": 0.5, "confident": 0.1})
     monkeypatch.setattr(training, "part_drops", lambda *_, **__: {})
     return tmp_path / "cache"

@@ -252,6 +252,7 @@ def test_the_short_schedule_is_the_same_for_every_embedded_network():
     assert resolve_schedule("short", {"lr": 0.5}, build("resnet")).lr == 0.5
 
 
+@pytest.mark.usefixtures("cheap_weights")
 @pytest.mark.parametrize("name", ["bcos-resnet18", "bcos-resnet50", "bagnet9"])
 def test_bcos_networks_have_the_loss_and_the_learning_rate_of_the_paper(name):
     model = hp.load_model(name, "random")
@@ -321,7 +322,7 @@ def test_a_killed_fine_tuning_resumes(tmp_path):
     def start(out: Path, wait: str) -> Forked:
         return Forked([tmp_path / "script.py", out, wait], tmp_path / "log")
 
-    victim = start(tmp_path / "run", "0.5")
+    victim = start(tmp_path / "run", "0.3")
     for _ in range(600):
         if (tmp_path / "run" / WEIGHTS).exists():
             break
