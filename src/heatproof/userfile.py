@@ -141,9 +141,18 @@ def _forget_neighbours() -> None:
     the folder of another file.
     """
     files = {part for loaded in _modules.values() for part in loaded.hashes}
+    names = {file.name for file in files}
     for name, module in list(sys.modules.items()):
-        if name != "__main__" and not name.startswith(_MODULE) and _path_of(module) in files:
+        if name == "__main__" or name.startswith(_MODULE) or not _may_be_in(module, names):
+            continue
+        if _path_of(module) in files:
             del sys.modules[name]
+
+
+def _may_be_in(module: object, names: set[str]) -> bool:
+    """Return whether a module's file may have one of these names; to resolve thousands is slow."""
+    file = getattr(module, "__file__", None)
+    return isinstance(file, str) and (os.path.basename(file) in names or os.path.islink(file))
 
 
 def _modules_beside(module: ModuleType, folder: Path) -> list[ModuleType]:

@@ -40,6 +40,8 @@ SIDES = {
 }
 # With published weights these normalize their images once more, which is a layer of its own.
 TRANSFORMING = ("googlenet", "inception_v3")
+# A file builds the same model as a call, whatever the network.
+IN_FILES = ("googlenet", "mobilenet_v2", "resnet18", "squeezenet1_1")
 
 
 @pytest.mark.usefixtures("cheap_weights")
@@ -57,15 +59,20 @@ def test_layers_are_the_same_by_name_as_module_and_from_a_file(name, torchvision
     names = {}
     exec(source, names)
     as_module = hp.Model(names["module"](), size=SIDES[name])  # in training mode, as it is built
-    from_file = hp.load_model(f"file:{tmp_path}/mine.py:build")
-    assert by_name.layers == as_module.layers == from_file.layers
-    assert by_name.landmarks == as_module.landmarks == from_file.landmarks
+    assert by_name.layers == as_module.layers
+    assert by_name.landmarks == as_module.landmarks
     assert bool(by_name.landmarks) == ("vit_b" not in name)
-    assert by_name.all_layers == as_module.all_layers == from_file.all_layers
+    assert by_name.all_layers == as_module.all_layers
+    if "middle" in by_name.landmarks:
+        assert by_name.shape("middle")[0] == as_module.shape("middle")[0]  # channels
+    if name not in IN_FILES:
+        return
+    from_file = hp.load_model(f"file:{tmp_path}/mine.py:build")
+    assert as_module.layers == from_file.layers
+    assert as_module.landmarks == from_file.landmarks
+    assert as_module.all_layers == from_file.all_layers
     for layer in as_module.landmarks:
         assert as_module.shape(layer) == from_file.shape(layer)
-    if "middle" in by_name.landmarks:
-        assert by_name.shape("middle")[0] == from_file.shape("middle")[0]  # channels
 
 
 def normalized(net):
