@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -69,6 +70,23 @@ def cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEATPROOF_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+FSYNC = os.fsync
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Leave out flushes, which only matter if the system crashes: a run has dozens of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flush files, as users do."""
+    monkeypatch.setattr(os, "fsync", FSYNC)
 
 
 @pytest.fixture

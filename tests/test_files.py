@@ -10,6 +10,8 @@ import pytest
 
 from heatproof.files import TEMP_PREFIX, atomic_write, content_hash, file_hash
 
+pytestmark = pytest.mark.usefixtures("flushed")
+
 
 @pytest.mark.parametrize(
     "content", ["größe", "größe".encode(), ["grö", "ße"], iter([b"gr", "öße"])]

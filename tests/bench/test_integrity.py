@@ -554,7 +554,7 @@ def test_a_full_disk_stops_the_run_which_goes_on_later(tmp_path, sound, monkeypa
 
 
 @pytest.fixture
-def small_disk(tmp_path) -> Iterator[Path]:
+def small_disk(tmp_path, flushed) -> Iterator[Path]:
     """A disk of 64 kB, which only root can make."""
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("only root can mount a disk")

@@ -1,5 +1,7 @@
 """Methods against Captum, against closed forms, and against each other."""
 
+from functools import cache
+
 import captum.attr
 import pytest
 import torch
@@ -94,11 +96,16 @@ def test_every_method_of_the_papers_is_registered():
     assert set(IDS) <= {entry.id for entry in METHODS if entry.source is None}
 
 
+@cache
+def embedded(net):
+    return hp.load_model(f"paperbirds/{net}")
+
+
 @pytest.mark.parametrize("name", [e.id for e in METHODS if e.source is None and e.id != "constant"])
 def test_every_method_gives_a_map_on_an_embedded_model_it_applies_to(bird, name):
     _, _, target, silhouette = bird
     entry = METHODS[name]
-    models = (hp.load_model(f"paperbirds/{net}") for net in ("resnet", "vit", "bagnet", "bcos"))
+    models = map(embedded, ("resnet", "vit", "bagnet", "bcos"))
     model = next(m for m in models if not (entry.applies and entry.applies(m)))
     x = model.normalize(
         torch.stack(
