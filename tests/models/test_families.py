@@ -13,28 +13,24 @@ from heatproof.models.papers import NETWORKS
 from heatproof.models.vision import library_module
 from heatproof.tensor.noise import Rng
 
-# Networks of every family of torchvision, and a small side that all their layers fit into.
+# A network of every class of torchvision, and a small side that all its layers fit into.
 SIDES = {
     "alexnet": 128,
     "convnext_tiny": 64,
     "densenet121": 64,
     "efficientnet_b0": 64,
-    "efficientnet_v2_s": 64,
     "googlenet": 64,
     "inception_v3": 160,
     "maxvit_t": 224,
     "mnasnet0_5": 64,
     "mobilenet_v2": 64,
     "mobilenet_v3_large": 64,
-    "regnet_x_400mf": 64,
     "regnet_y_400mf": 64,
     "resnet18": 64,
     "resnet50": 64,
-    "resnext50_32x4d": 64,
     "shufflenet_v2_x0_5": 64,
     "squeezenet1_1": 64,
     "swin_t": 224,
-    "vgg11": 64,
     "vgg11_bn": 64,
     "vit_b_32": 224,
 }
@@ -45,7 +41,10 @@ IN_FILES = ("googlenet", "mobilenet_v2", "resnet18", "squeezenet1_1")
 
 
 @pytest.mark.usefixtures("cheap_weights")
-@pytest.mark.parametrize("name", SIDES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.soak) if n == "maxvit_t" else n for n in SIDES],
+)
 def test_layers_are_the_same_by_name_as_module_and_from_a_file(name, torchvision, tmp_path):
     by_name = hp.load_model(f"torchvision:{name}", "random")
     options = "transform_input=True, init_weights=False" if name in TRANSFORMING else ""
