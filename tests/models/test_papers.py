@@ -293,7 +293,30 @@ def test_receptive_fields_of_bagnets(name, field):
     assert (net.field, net.stride) == (field, 8)
 
 
-@pytest.mark.parametrize("name", [name for name in NETWORKS if name not in OURS])
+# More of the same blocks as in networks that are not listed here
+DEEPER = {
+    "torchvision:resnet34",
+    "torchvision:resnet101",
+    "torchvision:resnet152",
+    "torchvision:wide_resnet50_2",
+    "torchvision:vgg13",
+    "torchvision:vgg19",
+    "torchvision:vgg13_bn",
+    "torchvision:vgg19_bn",
+    "torchvision:vit_b_16",
+    "timm:vit_base_patch16_224",
+    "timm:vit_small_patch16_224",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.soak) if name in DEEPER else name
+        for name in NETWORKS
+        if name not in OURS
+    ],
+)
 def test_every_layer_of_library_networks_is_an_exact_cut(name, x, timm, torchvision):
     network, (package, _, net) = NETWORKS[name], name.partition(":")
     if package == "timm":

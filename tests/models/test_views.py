@@ -373,7 +373,14 @@ FAMILIES = {  # the last layer before the last pool, and how many layers there a
 }
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+# More of the same blocks
+DEEPER = ("vgg19", "vgg19_bn", "resnet101", "resnet152", "wide_resnet50_2")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.soak) if n in DEEPER else n for n in FAMILIES],
+)
 def test_maps_at_every_layer_of_the_papers_networks_in_every_view(torchvision, name):
     """Check shapes, the order of layers, and that one backward pass serves all of them."""
     final, count = FAMILIES[name]
