@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
+from jinja2 import (
+    BytecodeCache,
+    ChoiceLoader,
+    Environment,
+    FunctionLoader,
+    PackageLoader,
+    StrictUndefined,
+)
+from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from heatproof.report import charts
@@ -13,6 +21,26 @@ from heatproof.report.palette import colour_tables, family_class
 from heatproof.report.plain import described
 from heatproof.report.sections import ordered_sections
 from heatproof.text import short_titles
+
+
+class _Compiled(BytecodeCache):
+    """Templates that this process has compiled, for all pages of all its reports.
+
+    Jinja keys them by their source; none has a constant expression that names a model.
+    """
+
+    def __init__(self) -> None:
+        self._codes: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self._codes:
+            bucket.bytecode_from_string(self._codes[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._codes[bucket.key] = bucket.bytecode_to_string()
+
+
+_COMPILED = _Compiled()
 
 
 def environment(models: Sequence[str] = ()) -> Environment:
@@ -37,6 +65,7 @@ def environment(models: Sequence[str] = ()) -> Environment:
         finalize=displayed,
         trim_blocks=True,
         lstrip_blocks=True,
+        bytecode_cache=_COMPILED,
     )
     pages.filters |= {
         "num": charts.number,
