@@ -324,7 +324,7 @@ def test_workers_end_with_their_client(code, tmp_path):
     assert len(children) >= 2
     client.kill()
     client.wait()
-    _, alive = psutil.wait_procs(children, timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=120)
     assert not alive
     assert_same(hp.run(SLOW, tmp_path / "local"), hp.run(SLOW, out))
 

@@ -308,7 +308,7 @@ def test_a_killed_run_resumes(tmp_path):
         return Forked([tmp_path / "script.py", out, wait], tmp_path / "log")
 
     victim = start(tmp_path / "run", "0.7")
-    for _ in range(600):
+    for _ in range(2400):
         if len(list((tmp_path / "run").glob("rows/*.parquet"))) >= 1:
             break
         time.sleep(0.1)

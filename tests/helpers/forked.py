@@ -78,7 +78,7 @@ class Forked:
         assert self._process.exitcode is not None, f"it did not end in time:\n{self.text}"
         return self._process.exitcode
 
-    def wait_for(self, text: str, seconds: float = 120) -> None:
+    def wait_for(self, text: str, seconds: float = 300) -> None:
         """Wait until it has written a text."""
         end = time.monotonic() + seconds
         while text not in self.text:

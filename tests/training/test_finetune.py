@@ -323,7 +323,7 @@ def test_a_killed_fine_tuning_resumes(tmp_path):
         return Forked([tmp_path / "script.py", out, wait], tmp_path / "log")
 
     victim = start(tmp_path / "run", "0.3")
-    for _ in range(600):
+    for _ in range(2400):
         if (tmp_path / "run" / WEIGHTS).exists():
             break
         time.sleep(0.1)
