@@ -42,10 +42,10 @@ LETTERS = st.text(st.sampled_from("()[]|@,='\" \0-1exig:/{}é😀"), max_size=60
 
 
 def parse_quickly(parse, text: str) -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     with suppress(HeatproofError):
         parse(text)
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 @given(EXPRESSION)

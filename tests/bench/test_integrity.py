@@ -315,9 +315,9 @@ def test_thousands_of_finished_tasks_are_recognized_in_seconds(tmp_path, monkeyp
         )
 
     plan = SimpleNamespace(tasks=[planned(i) for i in range(count)])
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert find_open_tasks(plan, Store(tmp_path)) == []
-    assert time.perf_counter() - begin < 10 * count / 2346 * 5  # five times as slow is accepted
+    assert time.process_time() - begin < 10 * count / 2346 * 5  # five times as slow is accepted
 
 
 def count_reads(monkeypatch) -> list[Path]:
