@@ -27,14 +27,15 @@ NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor 
 # Bytecode is kept, also where the environment says otherwise: tests start many processes.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: quickstart test coverage docs dist test-isa engines bench bench-check soak audit check methods \
+.PHONY: quickstart test coverage docs dist test-isa engines bench bench-check soak audit lint check methods \
   truth models weights clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
 
-test: .venv/installed-dev check
-	$(PYTEST)
+# mypy, which has one thread, runs beside the tests
+test: .venv/installed-dev lint
+	@$(BIN)/mypy & types=$$!; $(PYTEST); tests=$$?; wait $$types && exit $$tests
 
 coverage: .venv/installed-dev
 	$(PYTEST) --cov=heatproof --cov-report=term
@@ -79,9 +80,11 @@ audit: .venv/installed .audit/installed
 	  'pip-audit>=2.9' 'cyclonedx-bom>=7'
 	touch $@
 
-check: .venv/installed-dev
+lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+check: lint
 	$(BIN)/mypy
 
 methods: .venv/installed-dev
