@@ -368,7 +368,7 @@ def test_two_processes_reach_the_weights_of_one(tmp_path):
         for rank in range(2)
     ]
     assert [process.wait(120) for process in both] == [0, 0]
-    outputs = [process.text for process in both]
+    outputs = [process.text.splitlines()[-1] for process in both]  # after what torch may say
     assert outputs[0] == outputs[1]
     one = tuned(tmp_path / "one", data=colours(50), epochs=2)
     assert outputs[0].split() == [str(one.metrics[-1].accuracy), str(one.metrics[-1].worst_all)]
