@@ -1,0 +1,439 @@
+"""Runs on other file systems, at addresses such as ``s3://bucket/run`` that fsspec understands.
+
+Such a run has a copy in the cache, which all other code reads and writes like any run directory.
+`to_read` and `to_write` bring the copy up to date; ``RunDirectory`` passes on what it writes. A
+file counts as written once the file system has it: where the two differ, the copy is replaced.
+
+An object store replaces an object at once or not at all. On other file systems a file is written
+under a temporary name and renamed. There is no lock between machines. It is not needed for files
+with a hash in their name, which two processes can only write with the same content.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import queue
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from heatproof.bench.layout import SUFFIXES
+from heatproof.errors import HeatproofError, StorageError
+from heatproof.files import TEMP_PREFIX, atomic_write, content_hash
+from heatproof.models.hashes import file_stamp
+from heatproof.models.locations import home
+from heatproof.platform import file_lock
+from heatproof.text import clip
+
+T = TypeVar("T")
+Copied = tuple[str, str]  # the stamps of a file on the file system and of its copy
+CONTACT_SECONDS = 30.0  # that a file system may take for its first answer
+FETCHED = 256  # files that are fetched at the same time
+ROUNDS = 5  # of listing and fetching, while another machine is writing
+SINGLE = ("spec.json", "plan.json", "provenance.json")
+COPIED = {*SUFFIXES, "tasks", "provenance", "prepared", "parts", "damaged", *SINGLE}
+OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "oci", "r2", "memory"}
+CONTENT_STAMPS = ("ETag", "etag", "md5Hash", "content_md5")
+TIME_STAMPS = ("mtime", "created", "LastModified", "last_modified", "modified", "modify", "ino")
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(:|/+)(.*)", re.DOTALL)  # not a drive letter
+
+
+def is_address(location: str | Path) -> bool:
+    """Return whether a location is an address, also one that has become a ``Path`` by mistake."""
+    return _ADDRESS.fullmatch(_text(location)) is not None
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without the user, password and query of the addresses in it."""
+    return re.sub(r"\?[^\s\"')]*", "", re.sub(r"(?<=://)[^/\s\"']*@", "", text))
+
+
+def to_read(location: str | Path, fresh: bool = False) -> Path:
+    """Return the directory of a run; for an address its copy, after it was brought up to date.
+
+    Args:
+        location: A directory, or an address.
+        fresh: Whether every file is fetched again, whatever the copy has.
+
+    Raises:
+        HeatproofError: If there is no run at the address, or the file system does not answer.
+    """
+    remote = _attached(location, home())
+    if isinstance(remote, Path):
+        return remote
+    remote.contact(write=False)
+    remote.pull(fresh=fresh)
+    if not remote.has_run:
+        raise HeatproofError(f"there is no run of heatproof at {remote.name}")
+    return remote.copy
+
+
+def to_write(location: str | Path) -> Path:
+    """Return the directory of a run that is begun or continued; for an address its copy.
+
+    Raises:
+        HeatproofError: If the address cannot be written to, or holds something else.
+    """
+    remote = _attached(location, home())
+    if isinstance(remote, Path):
+        return remote
+    remote.contact(write=True)
+    remote.pull()
+    if remote.foreign and not remote.has_run:
+        raise HeatproofError(
+            f"{remote.name} is not empty and not a run of heatproof (it holds "
+            f'"{clip(remote.foreign)}"); choose another directory with -o'
+        )
+    return remote.copy
+
+
+def attach(address: str, folder: Path) -> Path:
+    """Return the directory of a run that a worker writes to.
+
+    Args:
+        address: An address, whose copy begins empty, or a directory.
+        folder: Where copies are.
+    """
+    remote = _attached(address, folder)
+    return remote if isinstance(remote, Path) else remote.copy
+
+
+def remote_of(root: Path) -> Remote | None:
+    """Return the file system that a directory of this process is a copy of."""
+    return _remotes.get(_absolute(root))
+
+
+_remotes: dict[Path, Remote] = {}  # by their copies
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(path))
+
+
+def _text(location: str | Path) -> str:
+    return location if isinstance(location, str) else location.as_posix()
+
+
+def _attached(location: str | Path, folder: Path) -> Remote | Path:
+    """Return the file system at an address, or the directory that a location names."""
+    found = _ADDRESS.fullmatch(_text(location))
+    if not found:
+        return Path(location)
+    scheme, slashes, rest = found[1].lower(), found[2], found[3].rstrip("/")
+    shown = without_secrets(f"{scheme}://{rest}")
+    if slashes == ":":
+        raise HeatproofError(f"{scheme}:: is a chain of file systems; name the last one alone")
+    if "?" in rest:
+        raise HeatproofError(
+            f"the address of a run has no query ({shown}?…); credentials belong into the settings "
+            "of the file system (docs/scaling.md)"
+        )
+    if re.search(r"[*\[]", rest):
+        raise HeatproofError(f"{shown} is a pattern; the address of a run has neither * nor [")
+    if not rest:
+        raise HeatproofError(f"{shown} does not name a directory; add one, such as {shown}run")
+    if scheme in ("file", "local"):
+        from fsspec.implementations.local import LocalFileSystem
+
+        return Path(LocalFileSystem._strip_protocol(f"file:///{rest}"))
+    remote = Remote(f"{scheme}://{rest}", _absolute(folder) / "remote")
+    known = _remotes.setdefault(remote.copy, remote)
+    if known.address != remote.address:  # other credentials
+        known = _remotes[remote.copy] = remote
+    return known
+
+
+class Remote:
+    """A run on another file system, and its copy.
+
+    Args:
+        address: Its address, which may contain credentials.
+        folder: Where copies are.
+
+    Attributes:
+        address: The address; it must not be stored or printed.
+        name: The address as it is shown, without credentials.
+        copy: The directory of the copy.
+        has_run: Whether there was a file of a run when everything was last listed.
+        foreign: The name of another file that was there; empty if there was none.
+    """
+
+    def __init__(self, address: str, folder: Path):
+        self.address = address
+        self.name = without_secrets(address)
+        self.has_run = False
+        self.foreign = ""
+        base = folder / content_hash(self.name)
+        names = self.name.partition("://")[2].split("/")
+        self.copy = base.joinpath(*(re.sub(r"^\.+$|[^\w.-]", "_", name) for name in names if name))
+        self._base = base
+        self._scheme = address.partition("://")[0]
+        self._opened: tuple[Any, str] | None = None
+
+    def contact(self, write: bool) -> None:
+        """Reach the file system for the first time, and find out whether it can be written to.
+
+        Raises:
+            HeatproofError: If its package is missing, or it does not answer or not as it should.
+        """
+
+        def probe() -> None:
+            if not write:
+                self._fs.find(self._path("plan.json"))
+                return
+            target = self._path(f"{TEMP_PREFIX}{secrets.token_hex(8)}")
+            if self._scheme not in OBJECT_STORES:
+                self._fs.makedirs(self._path(), exist_ok=True)
+            self._fs.pipe_file(target, b"heatproof")
+            self._fs.rm_file(target)
+
+        try:
+            _in_time(probe)
+        except HeatproofError:
+            raise
+        except Exception as error:
+            what = "write to" if write else "read"
+            raise HeatproofError(f"cannot {what} {self.name}: {_reason(error)}") from error
+
+    @property
+    def _fs(self) -> Any:
+        return self._open()[0]
+
+    def _path(self, *names: str) -> str:
+        return "/".join((self._open()[1], *names))
+
+    def _open(self) -> tuple[Any, str]:
+        if self._opened is None:
+            from fsspec import url_to_fs
+            from fsspec.registry import known_implementations
+
+            try:
+                self._opened = url_to_fs(self.address)
+            except ImportError as error:
+                package = known_implementations[self._scheme]["class"].partition(".")[0]
+                cure = "" if package == "fsspec" else f"; install it with: pip install {package}"
+                raise HeatproofError(
+                    f"{self._scheme}:// needs a package that is missing here ({error}){cure}"
+                ) from error
+            except ValueError as error:
+                raise HeatproofError(
+                    f"cannot use {self.name}: {_reason(error)}. Addresses begin like s3://, gs://, "
+                    "abfs:// or sftp://; others are in the documentation of fsspec"
+                ) from error
+        return self._opened
+
+    def pull(self, *names: str, fresh: bool = False) -> None:
+        """Bring the copy up to date: fetch what is new or has changed, delete what is gone.
+
+        Args:
+            *names: Files or folders of the run; by default all.
+            fresh: Whether every file is fetched again.
+
+        Raises:
+            StorageError: If the file system cannot be read.
+        """
+        with self._locked(), self._failing("read"):
+            for _ in range(ROUNDS):
+                if not self._pull_once(names, fresh):
+                    return
+                fresh = False
+
+    def _pull_once(self, names: Sequence[str], fresh: bool) -> bool:
+        """List and fetch once; return whether anything had changed."""
+        found = self._list(names)
+        copied = self._copied()
+        same = {name for name, info in found.items() if self._is_same(name, info, copied)}
+        changed = [name for name in found if fresh or name not in same]
+        gone = [name for name in self._in_copy(names) if name not in found]
+        for name in gone:
+            (self.copy / name).unlink(missing_ok=True)
+        # A manifest comes after the files that it names.
+        changed.sort(key=lambda name: name.startswith("tasks/"))
+        for begin in range(0, len(changed), FETCHED):
+            try:
+                self._fetch(changed[begin : begin + FETCHED], found)
+            except FileNotFoundError:  # another process has replaced it
+                return True
+        if not names:
+            self._compact(found)
+        return any(_stamp(found[name]) for name in changed) or bool(gone)
+
+    def _is_same(self, name: str, info: Mapping[str, Any], copied: Mapping[str, Copied]) -> bool:
+        """Return whether neither a file nor its copy was touched since they were the same."""
+        stamp = _stamp(info)
+        return bool(stamp) and copied.get(name) == (stamp, self._copy_stamp(name))
+
+    def _list(self, names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+        """Return what the file system says about the files of the run, by name."""
+        self._fs.invalidate_cache()
+        found: dict[str, Mapping[str, Any]] = {}
+        root = self._path().strip("/") + "/"
+        for name in names or ("",):
+            listed: dict[str, Mapping[str, Any]] = {}
+            with suppress(FileNotFoundError):
+                listed = self._fs.find(self._path(name).rstrip("/"), detail=True)
+            for path, info in listed.items():
+                own = path.strip("/").removeprefix(root)
+                parts = own.split("/")
+                if own == root[:-1]:
+                    raise HeatproofError(f"{self.name} is a file, not a directory")
+                if parts[-1].startswith(TEMP_PREFIX) or info.get("type") == "directory":
+                    continue
+                if parts[0] not in COPIED:
+                    self.foreign = self.foreign or own
+                elif not any(part in ("", ".", "..") or "\\" in part for part in parts):
+                    found[own] = info if "size" in info else self._fs.info(path)
+        if not names:
+            self.has_run = bool(found)
+        return found
+
+    def _fetch(self, names: Sequence[str], found: Mapping[str, Mapping[str, Any]]) -> None:
+        """Copy files, each of them as a whole."""
+        incoming = self._base / "incoming"
+        incoming.mkdir(parents=True, exist_ok=True)
+        targets = [str(incoming / str(number)) for number in range(len(names))]
+        self._fs.get([self._path(name) for name in names], targets)
+        for name, target in zip(names, targets, strict=True):
+            path = self.copy / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(target, path)
+            if path.stat().st_size == found[name].get("size"):
+                self._note(name, found[name])
+
+    def put(self, path: Path) -> None:
+        """Write a file of the copy to the file system.
+
+        Raises:
+            StorageError: If it cannot be written.
+        """
+        name = path.relative_to(self.copy).as_posix()
+        with self._locked(), self._failing(f"write {name} to"):
+            target = self._path(name)
+            if self._scheme in OBJECT_STORES:
+                self._fs.put_file(str(path), target)
+            else:
+                folder = target.rpartition("/")[0]
+                temporary = f"{folder}/{TEMP_PREFIX}{secrets.token_hex(8)}"
+                self._fs.makedirs(folder, exist_ok=True)
+                self._fs.put_file(str(path), temporary)
+                self._fs.mv(temporary, target)
+            info = self._list([name]).get(name, {})
+            if info.get("size") != path.stat().st_size:
+                raise OSError(f"it has {info.get('size', 'no')} bytes there after it was written")
+            self._note(name, info)
+
+    def push(self) -> None:
+        """Write all files of the copy to the file system, manifests last."""
+        for name in sorted(self._in_copy(()), key=lambda name: name.startswith("tasks/")):
+            self.put(self.copy / name)
+
+    def remove(self, name: str) -> None:
+        """Delete a file or folder of the run, if it is there."""
+        with self._locked(), self._failing(f"delete {name} of"), suppress(FileNotFoundError):
+            self._fs.invalidate_cache()
+            self._fs.rm(self._path(name), recursive=True)
+
+    def _note(self, name: str, info: Mapping[str, Any]) -> None:
+        """Keep that the copy of a file is the same as what the file system has."""
+        with (self._base / "copied").open("a", encoding="utf-8") as file:
+            file.write(json.dumps([name, _stamp(info), self._copy_stamp(name)]) + "\n")
+
+    def _copied(self) -> dict[str, Copied]:
+        """Return the stamps of files when they were last the same."""
+        found: dict[str, Copied] = {}
+        with suppress(FileNotFoundError):
+            for line in (self._base / "copied").read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError):  # the line that a killed process has not finished
+                    name, there, here = json.loads(line)
+                    found[name] = (there, here)
+        return found
+
+    def _compact(self, names: Collection[str]) -> None:
+        """Keep one line for each file that is there."""
+        kept = [[name, *stamps] for name, stamps in self._copied().items() if name in names]
+        content = "".join(json.dumps(entry) + "\n" for entry in kept)
+        atomic_write(self._base / "copied", content.encode())
+
+    def _copy_stamp(self, name: str) -> str:
+        try:
+            return file_stamp(self.copy / name)
+        except OSError:
+            return ""
+
+    def _in_copy(self, names: Sequence[str]) -> list[str]:
+        """Return the files that the copy has."""
+        paths = [self.copy / name for name in names or sorted(COPIED)]
+        files = [path for path in paths if path.is_file()]
+        files += [file for path in paths if path.is_dir() for file in path.rglob("*")]
+        return [p.relative_to(self.copy).as_posix() for p in files if p.is_file()]
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes of this machine from changing the copy meanwhile."""
+        self._base.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(file_lock(self._base / "lock", "busy"))
+                    break
+                except HeatproofError:
+                    time.sleep(0.05)
+            yield
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """Turn the errors of any file system into one line."""
+        try:
+            yield
+        except HeatproofError:
+            raise
+        except Exception as error:
+            raise StorageError(
+                f"cannot {what} {self.name}: {_reason(error)}. What was written before is whole; "
+                "the same command continues the run"
+            ) from error
+
+
+def _stamp(info: Mapping[str, Any]) -> str:
+    """Return what changes whenever a file is replaced; empty if its file system does not say."""
+    content = next((info[key] for key in CONTENT_STAMPS if info.get(key)), "")
+    times = [info[key] for key in TIME_STAMPS if info.get(key)]
+    seconds = [t.timestamp() if isinstance(t, datetime.datetime) else t for t in times]
+    said = content or " ".join(map(str, seconds))
+    return f"{info.get('size')} {said}" if said else ""
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return clip(without_secrets(lines[0])) if lines else type(error).__name__
+
+
+def _in_time(call: Callable[[], T]) -> T:
+    """Return what a function returns.
+
+    Raises:
+        TimeoutError: If it takes longer than `CONTACT_SECONDS`; it goes on in the background.
+    """
+    results: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            results.put((call(), None))
+        except Exception as error:
+            results.put((None, error))
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        value, error = results.get(timeout=CONTACT_SECONDS)
+    except queue.Empty:
+        raise TimeoutError(f"there is no answer after {CONTACT_SECONDS:.0f} s") from None
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]
