@@ -42,7 +42,7 @@ COPIED = {*SUFFIXES, "tasks", "provenance", "prepared", "parts", "damaged", *SIN
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "oci", "r2", "memory"}
 CONTENT_STAMPS = ("ETag", "etag", "md5Hash", "content_md5")
 TIME_STAMPS = ("mtime", "created", "LastModified", "last_modified", "modified", "modify", "ino")
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(:|/+)(.*)", re.DOTALL)  # not a drive letter
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(:|/+|$)(.*)", re.DOTALL)  # not a drive letter
 
 
 def is_address(location: str | Path) -> bool:
@@ -176,6 +176,7 @@ class Remote:
         self._base = base
         self._scheme = address.partition("://")[0]
         self._opened: tuple[Any, str] | None = None
+        self._process = 0  # that has opened it; a forked one cannot use it
 
     def contact(self, write: bool) -> None:
         """Reach the file system for the first time, and find out whether it can be written to.
@@ -188,6 +189,8 @@ class Remote:
             if not write:
                 self._fs.find(self._path("plan.json"))
                 return
+            if self._fs.isfile(self._path()):
+                raise HeatproofError(f"{self.name} is a file, not a directory")
             target = self._path(f"{TEMP_PREFIX}{secrets.token_hex(8)}")
             if self._scheme not in OBJECT_STORES:
                 self._fs.makedirs(self._path(), exist_ok=True)
@@ -210,12 +213,13 @@ class Remote:
         return "/".join((self._open()[1], *names))
 
     def _open(self) -> tuple[Any, str]:
-        if self._opened is None:
+        if self._opened is None or self._process != os.getpid():
             from fsspec import url_to_fs
             from fsspec.registry import known_implementations
 
             try:
                 self._opened = url_to_fs(self.address)
+                self._process = os.getpid()
             except ImportError as error:
                 package = known_implementations[self._scheme]["class"].partition(".")[0]
                 cure = "" if package == "fsspec" else f"; install it with: pip install {package}"
@@ -273,26 +277,34 @@ class Remote:
     def _list(self, names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         """Return what the file system says about the files of the run, by name."""
         self._fs.invalidate_cache()
+        if not names:
+            names = self._look_around()
         found: dict[str, Mapping[str, Any]] = {}
-        root = self._path().strip("/") + "/"
-        for name in names or ("",):
+        for name in names:
             listed: dict[str, Mapping[str, Any]] = {}
             with suppress(FileNotFoundError):
-                listed = self._fs.find(self._path(name).rstrip("/"), detail=True)
+                listed = self._fs.find(self._path(name), detail=True)
             for path, info in listed.items():
-                own = path.strip("/").removeprefix(root)
+                own = self._own_name(path)
                 parts = own.split("/")
-                if own == root[:-1]:
-                    raise HeatproofError(f"{self.name} is a file, not a directory")
-                if parts[-1].startswith(TEMP_PREFIX) or info.get("type") == "directory":
-                    continue
-                if parts[0] not in COPIED:
-                    self.foreign = self.foreign or own
-                elif not any(part in ("", ".", "..") or "\\" in part for part in parts):
+                is_file = info.get("type") != "directory" and not parts[-1].startswith(TEMP_PREFIX)
+                if is_file and not any(part in ("", ".", "..") or "\\" in part for part in parts):
                     found[own] = info if "size" in info else self._fs.info(path)
-        if not names:
-            self.has_run = bool(found)
         return found
+
+    def _look_around(self) -> list[str]:
+        """Return the files and folders of a run that are there, and note whether others are."""
+        listed: list[str] = []
+        with suppress(FileNotFoundError):
+            listed = self._fs.ls(self._path(), detail=False)
+        names = {self._own_name(path) for path in listed} - {""}
+        self.foreign = min((n for n in names - COPIED if not n.startswith(TEMP_PREFIX)), default="")
+        self.has_run = bool(names & COPIED)
+        return sorted(names & COPIED)
+
+    def _own_name(self, path: str) -> str:
+        """Return the name of a file in the run."""
+        return path.strip("/").removeprefix(self._path().strip("/")).strip("/")
 
     def _fetch(self, names: Sequence[str], found: Mapping[str, Mapping[str, Any]]) -> None:
         """Copy files, each of them as a whole."""
@@ -411,8 +423,10 @@ def _stamp(info: Mapping[str, Any]) -> str:
 
 
 def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return clip(without_secrets(lines[0])) if lines else type(error).__name__
+    line = next(iter(str(error).strip().splitlines()), "")
+    if " " not in line:  # only a path, or nothing
+        line = f"{type(error).__name__} {line}".strip()
+    return clip(without_secrets(line))
 
 
 def _in_time(call: Callable[[], T]) -> T:
