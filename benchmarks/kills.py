@@ -42,7 +42,7 @@ from engines import differences
 
 import heatproof as hp
 from heatproof.bench import parts
-from heatproof.bench.remote import to_read
+from heatproof.bench.addresses import to_read
 from heatproof.bench.store import Store
 from heatproof.cli import main as command_line
 

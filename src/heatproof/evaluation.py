@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from heatproof.bench.addresses import to_write
 from heatproof.bench.choice import choices_of, choose
 from heatproof.bench.engines.base import LOCAL, EngineOptions, make_engine
 from heatproof.bench.orchestrate import open_spec, run_plan
 from heatproof.bench.plan import Plan, make_plan
 from heatproof.bench.progress import ProgressLike
-from heatproof.bench.remote import to_write
 from heatproof.bench.spec import ProtocolLike, Spec, load_spec, make_spec, parse_protocols
 from heatproof.bench.store import Store
 from heatproof.data.base import Data

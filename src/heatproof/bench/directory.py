@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from heatproof.bench.addresses import remote_of
 from heatproof.bench.layout import RunPaths, StoredFile, hashed_name, name_hash
-from heatproof.bench.remote import remote_of
 from heatproof.errors import StorageError
 from heatproof.files import TEMP_PREFIX, atomic_write, file_hash
 from heatproof.models.hashes import cached_hashes, file_stamp, remember_hashes

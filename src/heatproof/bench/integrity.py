@@ -101,10 +101,8 @@ def heal(store: Store, tasks: Sequence[str]) -> list[Finding]:
         was_lost = [finding.problem for finding in findings] == [MISSING]
         if not findings and store.remote is None:
             _remove_uncommitted(store, task, files.get(task))
-        elif store.remote and [f.path for f in findings if f.problem == MISSING] == [
-            store.paths.manifest(task)
-        ]:
-            _rebuild(store, task)  # unless another machine is about to write it
+        elif store.remote and findings == [Finding(store.paths.manifest(task), MISSING)]:
+            _rebuild(store, task)  # or another machine is about to write it
         elif findings and not (_mend(store, task, findings) and was_lost):
             found += findings  # a process that was killed has not lost anything
     if found:

@@ -1,12 +1,9 @@
-"""Runs on other file systems, at addresses such as ``s3://bucket/run`` that fsspec understands.
+"""A run on another file system, and its copy.
 
-Such a run has a copy in the cache, which all other code reads and writes like any run directory.
-`to_read` and `to_write` bring the copy up to date; ``RunDirectory`` passes on what it writes. A
-file counts as written once the file system has it: where the two differ, the copy is replaced.
-
-An object store replaces an object at once or not at all. On other file systems a file is written
-under a temporary name and renamed. There is no lock between machines. It is not needed for files
-with a hash in their name, which two processes can only write with the same content.
+A file counts as written once the file system has it: where the two differ, the copy is replaced. An
+object store replaces an object at once or not at all. On other file systems a file is written under
+a temporary name and renamed. There is no lock between machines. It is not needed for files with a
+hash in their name, which two processes can only write with the same content.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ import os
 import queue
 import re
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,11 +22,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from heatproof.bench.layout import SUFFIXES
+from heatproof.bench.layout import SUFFIXES, RunPaths
 from heatproof.errors import HeatproofError, StorageError
 from heatproof.files import TEMP_PREFIX, atomic_write, content_hash
 from heatproof.models.hashes import file_stamp
-from heatproof.models.locations import home
 from heatproof.platform import file_lock
 from heatproof.text import clip
 
@@ -42,112 +39,6 @@ COPIED = {*SUFFIXES, "tasks", "provenance", "prepared", "parts", "damaged", *SIN
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "oci", "r2", "memory"}
 CONTENT_STAMPS = ("ETag", "etag", "md5Hash", "content_md5")
 TIME_STAMPS = ("mtime", "created", "LastModified", "last_modified", "modified", "modify", "ino")
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(:|/+|$)(.*)", re.DOTALL)  # not a drive letter
-
-
-def is_address(location: str | Path) -> bool:
-    """Return whether a location is an address, also one that has become a ``Path`` by mistake."""
-    return _ADDRESS.fullmatch(_text(location)) is not None
-
-
-def without_secrets(text: str) -> str:
-    """Return a text without the user, password and query of the addresses in it."""
-    return re.sub(r"\?[^\s\"')]*", "", re.sub(r"(?<=://)[^/\s\"']*@", "", text))
-
-
-def to_read(location: str | Path, fresh: bool = False) -> Path:
-    """Return the directory of a run; for an address its copy, after it was brought up to date.
-
-    Args:
-        location: A directory, or an address.
-        fresh: Whether every file is fetched again, whatever the copy has.
-
-    Raises:
-        HeatproofError: If there is no run at the address, or the file system does not answer.
-    """
-    remote = _attached(location, home())
-    if isinstance(remote, Path):
-        return remote
-    remote.contact(write=False)
-    remote.pull(fresh=fresh)
-    if not remote.has_run:
-        raise HeatproofError(f"there is no run of heatproof at {remote.name}")
-    return remote.copy
-
-
-def to_write(location: str | Path) -> Path:
-    """Return the directory of a run that is begun or continued; for an address its copy.
-
-    Raises:
-        HeatproofError: If the address cannot be written to, or holds something else.
-    """
-    remote = _attached(location, home())
-    if isinstance(remote, Path):
-        return remote
-    remote.contact(write=True)
-    remote.pull()
-    if remote.foreign and not remote.has_run:
-        raise HeatproofError(
-            f"{remote.name} is not empty and not a run of heatproof (it holds "
-            f'"{clip(remote.foreign)}"); choose another directory with -o'
-        )
-    return remote.copy
-
-
-def attach(address: str, folder: Path) -> Path:
-    """Return the directory of a run that a worker writes to.
-
-    Args:
-        address: An address, whose copy begins empty, or a directory.
-        folder: Where copies are.
-    """
-    remote = _attached(address, folder)
-    return remote if isinstance(remote, Path) else remote.copy
-
-
-def remote_of(root: Path) -> Remote | None:
-    """Return the file system that a directory of this process is a copy of."""
-    return _remotes.get(_absolute(root))
-
-
-_remotes: dict[Path, Remote] = {}  # by their copies
-
-
-def _absolute(path: Path) -> Path:
-    return Path(os.path.abspath(path))
-
-
-def _text(location: str | Path) -> str:
-    return location if isinstance(location, str) else location.as_posix()
-
-
-def _attached(location: str | Path, folder: Path) -> Remote | Path:
-    """Return the file system at an address, or the directory that a location names."""
-    found = _ADDRESS.fullmatch(_text(location))
-    if not found:
-        return Path(location)
-    scheme, slashes, rest = found[1].lower(), found[2], found[3].rstrip("/")
-    shown = without_secrets(f"{scheme}://{rest}")
-    if slashes == ":":
-        raise HeatproofError(f"{scheme}:: is a chain of file systems; name the last one alone")
-    if "?" in rest:
-        raise HeatproofError(
-            f"the address of a run has no query ({shown}?…); credentials belong into the settings "
-            "of the file system (docs/scaling.md)"
-        )
-    if re.search(r"[*\[]", rest):
-        raise HeatproofError(f"{shown} is a pattern; the address of a run has neither * nor [")
-    if not rest:
-        raise HeatproofError(f"{shown} does not name a directory; add one, such as {shown}run")
-    if scheme in ("file", "local"):
-        from fsspec.implementations.local import LocalFileSystem
-
-        return Path(LocalFileSystem._strip_protocol(f"file:///{rest}"))
-    remote = Remote(f"{scheme}://{rest}", _absolute(folder) / "remote")
-    known = _remotes.setdefault(remote.copy, remote)
-    if known.address != remote.address:  # other credentials
-        known = _remotes[remote.copy] = remote
-    return known
 
 
 class Remote:
@@ -203,7 +94,7 @@ class Remote:
             raise
         except Exception as error:
             what = "write to" if write else "read"
-            raise HeatproofError(f"cannot {what} {self.name}: {_reason(error)}") from error
+            raise HeatproofError(f"cannot {what} {self.name}: {_reason(error)}") from None
 
     @property
     def _fs(self) -> Any:
@@ -214,23 +105,25 @@ class Remote:
 
     def _open(self) -> tuple[Any, str]:
         if self._opened is None or self._process != os.getpid():
-            from fsspec import url_to_fs
+            from fsspec.core import url_to_fs
             from fsspec.registry import known_implementations
 
             try:
                 self._opened = url_to_fs(self.address)
                 self._process = os.getpid()
             except ImportError as error:
-                package = known_implementations[self._scheme]["class"].partition(".")[0]
+                known = known_implementations.get(self._scheme, {"class": "fsspec"})
+                package = known["class"].partition(".")[0]
                 cure = "" if package == "fsspec" else f"; install it with: pip install {package}"
                 raise HeatproofError(
                     f"{self._scheme}:// needs a package that is missing here ({error}){cure}"
-                ) from error
+                ) from None
             except ValueError as error:
+                reason = _reason(error) if self.name == self.address else "it cannot be read"
                 raise HeatproofError(
-                    f"cannot use {self.name}: {_reason(error)}. Addresses begin like s3://, gs://, "
+                    f"cannot use {self.name}: {reason}. Addresses begin like s3://, gs://, "
                     "abfs:// or sftp://; others are in the documentation of fsspec"
-                ) from error
+                ) from None
         return self._opened
 
     def pull(self, *names: str, fresh: bool = False) -> None:
@@ -287,8 +180,10 @@ class Remote:
             for path, info in listed.items():
                 own = self._own_name(path)
                 parts = own.split("/")
-                is_file = info.get("type") != "directory" and not parts[-1].startswith(TEMP_PREFIX)
-                if is_file and not any(part in ("", ".", "..") or "\\" in part for part in parts):
+                is_folder = info.get("type") == "directory" or path.endswith("/")
+                if is_folder or parts[-1].startswith(TEMP_PREFIX):
+                    continue
+                if not any(part in ("", ".", "..") or "\\" in part for part in parts):
                     found[own] = info if "size" in info else self._fs.info(path)
         return found
 
@@ -352,6 +247,12 @@ class Remote:
             self._fs.invalidate_cache()
             self._fs.rm(self._path(name), recursive=True)
 
+    def clear(self) -> None:
+        """Delete the copy of a run that is not there any more, unless a run of it is beginning."""
+        lock = RunPaths(self.copy).lock
+        with self._locked(), suppress(HeatproofError, FileNotFoundError), file_lock(lock, "busy"):
+            shutil.rmtree(self.copy, ignore_errors=True)
+
     def _note(self, name: str, info: Mapping[str, Any]) -> None:
         """Keep that the copy of a file is the same as what the file system has."""
         with (self._base / "copied").open("a", encoding="utf-8") as file:
@@ -410,7 +311,12 @@ class Remote:
             raise StorageError(
                 f"cannot {what} {self.name}: {_reason(error)}. What was written before is whole; "
                 "the same command continues the run"
-            ) from error
+            ) from None
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without the user, password and query of the addresses in it."""
+    return re.sub(r"\?[^\s\"')]*", "", re.sub(r"(?<=://)[^/\s\"']*@", "", text))
 
 
 def _stamp(info: Mapping[str, Any]) -> str:

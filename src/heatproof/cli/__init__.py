@@ -334,9 +334,9 @@ def run(
       protocols: [sds, {name: sds, patches: 64, baseline: blur}]
     """
     from heatproof.api import run as run_spec
+    from heatproof.bench.addresses import to_write
     from heatproof.bench.engines.base import EngineOptions
     from heatproof.bench.orchestrate import open_spec
-    from heatproof.bench.remote import to_write
     from heatproof.cli.progress import preparation_progress
     from heatproof.cli.results import print_failures, print_notes, print_summary
     from heatproof.cli.terminal import print_plain
@@ -564,7 +564,7 @@ def compare_(
       heatproof compare runs/li2024/distinctness published:li2024/table1
     """
     from heatproof.analysis.published import PREFIX, compare_published, published_table
-    from heatproof.bench.remote import is_address, to_read
+    from heatproof.bench.addresses import is_address, to_read
     from heatproof.bench.store import Store
     from heatproof.cli.comparison import compare_runs
     from heatproof.cli.results import print_comparison

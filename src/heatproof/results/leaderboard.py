@@ -18,8 +18,8 @@ from heatproof.analysis.intervals import (
 )
 from heatproof.analysis.significance import paired_tests
 from heatproof.analysis.tables import score_table
+from heatproof.bench.addresses import to_read
 from heatproof.bench.layout import ProtocolFacts, is_run
-from heatproof.bench.remote import to_read
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.results.result import JSON_SCHEMA, Result
 from heatproof.results.tables import WIDTH, html_table, records, write_json

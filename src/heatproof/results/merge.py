@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from heatproof.bench.addresses import to_read, to_write
 from heatproof.bench.layout import (
     LOGITS,
     Cost,
@@ -39,7 +40,6 @@ from heatproof.bench.layout import (
     Timings,
     ViewFacts,
 )
-from heatproof.bench.remote import to_read, to_write
 from heatproof.bench.rows import PLACE, places_of, rows_of
 from heatproof.bench.store import Store
 from heatproof.bench.taskfiles import TaskTensors

@@ -27,10 +27,10 @@ from heatproof.analysis.intervals import GROUP, RESAMPLES
 from heatproof.analysis.settings import summarize
 from heatproof.analysis.significance import pair_lines, pairs_of
 from heatproof.analysis.variance import split_variance
+from heatproof.bench.addresses import remote_of, to_read, to_write
 from heatproof.bench.integrity import damage_text
 from heatproof.bench.layout import IMAGES, TaskFacts, TensorKey
 from heatproof.bench.origins import differences
-from heatproof.bench.remote import remote_of, to_read, to_write
 from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError, join_limited, unknown
 from heatproof.methods.notes import kind_of

@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heatproof.bench.addresses import attach
 from heatproof.bench.calibration import Pace
 from heatproof.bench.engines.job import Job, Outcome, TaskRequest, request, versions
 from heatproof.bench.layout import PreparedKey
 from heatproof.bench.orchestrate import open_spec
 from heatproof.bench.plan import Plan, Task
 from heatproof.bench.progress import passes_made
-from heatproof.bench.remote import attach
 from heatproof.bench.runner import execute_task
 from heatproof.bench.spec import make_spec
 from heatproof.bench.store import Store
