@@ -2,6 +2,7 @@
 
     make soak
     python benchmarks/kills.py --kills 50
+    python benchmarks/kills.py --kills 12 --at s3://bucket/kills
 
 A victim dies by SIGKILL: the command of a local run; the command, a worker or the scheduler of a
 run on Dask; and, now and then, the command ``--engine dask --workers 2`` or one of the processes
@@ -41,6 +42,7 @@ from engines import differences
 
 import heatproof as hp
 from heatproof.bench import parts
+from heatproof.bench.addresses import to_read
 from heatproof.bench.store import Store
 from heatproof.cli import main as command_line
 
@@ -93,8 +95,9 @@ class Attempt:
 class Killer:
     """Starts, kills and continues runs."""
 
-    def __init__(self, folder: Path, rng: random.Random):
+    def __init__(self, folder: Path, rng: random.Random, at: str):
         self._folder = folder
+        self._at = at
         self._rng = rng
         self._fork = multiprocessing.get_context("fork")
         self._attempts: list[Attempt] = []
@@ -106,7 +109,7 @@ class Killer:
         writes = self._fork.Value("i", 0)
         root = self._folder / "reference"
         begin = time.perf_counter()
-        process = self._fork_process("reference", _run_counted, writes, self._arguments(root))
+        process = self._fork_process("reference", _run_counted, writes, self._arguments(str(root)))
         if not ended(process, LONGEST) or process.exitcode:
             sys.exit((self._folder / "reference.log").read_text())
         return Reference(Store(root), time.perf_counter() - begin, writes.value)
@@ -115,8 +118,8 @@ class Killer:
         """Start or continue a run, and kill a part of it; return whether something was killed."""
         attempt = Attempt()
         self._attempts.append(attempt)
-        arguments = self._arguments(out)
         name = out.name
+        arguments = self._arguments(self.location(name))
         if kind == "--workers 2":
             arguments += ["--engine", "dask", "--workers", "2"]
             with (self._folder / f"{name}.log").open("ab") as log:
@@ -166,8 +169,12 @@ class Killer:
                     process.join()
         self._attempts.clear()
 
-    def _arguments(self, out: Path) -> list[str]:
-        return ["run", str(self._spec), "-o", str(out), "--no-report"]
+    def location(self, name: str) -> str:
+        """Return where a run is written to."""
+        return f"{self._at or self._folder}/{name}"
+
+    def _arguments(self, out: str) -> list[str]:
+        return ["run", str(self._spec), "-o", out, "--no-report"]
 
     def _start_cluster(self, attempt: Attempt, out: Path, dies_at: dict[str, int]) -> str:
         """Start a scheduler and two workers, and return the address."""
@@ -316,9 +323,9 @@ def choose_death(rng: random.Random, kind: str, reference: Reference) -> Death:
     return Death(victim, seconds=rng.uniform(0, longest))
 
 
-def check(reference: Store, out: Path) -> list[str]:
+def check(reference: Store, out: str) -> list[str]:
     """Return what is different between a finished run and one that was never killed."""
-    store = Store(out)
+    store = Store(to_read(out, fresh=True))
     ours, theirs = (s.rows() for s in (store, reference))
     problems = differences(reference, store)
     if len(ours) != len(theirs):
@@ -331,9 +338,11 @@ def check(reference: Store, out: Path) -> list[str]:
     return problems
 
 
-def kill_runs(folder: Path, kills: int, rng: random.Random, kinds: tuple[str, ...]) -> Counter[str]:
+def kill_runs(
+    folder: Path, kills: int, rng: random.Random, kinds: tuple[str, ...], at: str = ""
+) -> Counter[str]:
     """Kill and continue runs until there were enough kills; every run is finished and compared."""
-    killer = Killer(folder, rng)
+    killer = Killer(folder, rng, at)
     reference = killer.reference()
     print(f"a run takes {reference.seconds:.1f} s and {reference.writes} flushes", flush=True)
     count: Counter[str] = Counter()
@@ -357,7 +366,7 @@ def kill_runs(folder: Path, kills: int, rng: random.Random, kinds: tuple[str, ..
             killer.stop()
         if not finished:
             sys.exit((folder / f"{out.name}.log").read_text())
-        if problems := check(reference.store, out):
+        if problems := check(reference.store, killer.location(out.name)):
             sys.exit(f"{out}: {', '.join(problems)}")
         count["runs"] += 1
         print(f"{count['kills']} kills, {count['runs']} runs finished and compared", flush=True)
@@ -369,6 +378,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=sorted(set(KINDS)))
+    parser.add_argument("--at", default="", help="an empty address, such as s3://bucket/kills")
     args = parser.parse_args()
     if not hasattr(os, "fork"):
         sys.exit("this system cannot fork processes")
@@ -376,7 +386,8 @@ def main() -> None:
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="heatproof-kills-") as folder:
         hp.load_model("paperbirds/resnet")  # imports what models need
-        count = kill_runs(Path(folder), args.kills, random.Random(args.seed), tuple(args.kinds))
+        kinds = tuple(args.kinds)
+        count = kill_runs(Path(folder), args.kills, random.Random(args.seed), kinds, args.at)
     for name, value in sorted(count.items()):
         print(f"{name:>40}  {value}")
     seconds = time.perf_counter() - begin

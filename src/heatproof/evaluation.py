@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from heatproof.bench.addresses import to_write
 from heatproof.bench.choice import choices_of, choose
 from heatproof.bench.engines.base import LOCAL, EngineOptions, make_engine
 from heatproof.bench.orchestrate import open_spec, run_plan
@@ -109,8 +110,9 @@ def evaluate(
         backend: What computes whole passes without gradients, for all models: ``eager``, ``fused``,
             ``compile``, ``openvino``, or ``auto``, the fastest here. By default what each model
             says (``load_model(…, backend=…)``), which is ``auto`` unless it was changed.
-        out: A run directory. What it already holds is not computed again, so a call with more
-            methods, protocols, models or samples computes only these.
+        out: A run directory, or an address such as ``s3://bucket/run``. What it already holds is
+            not computed again, so a call with more methods, protocols, models or samples computes
+            only these.
         progress: True shows a bar, or lines where there is no terminal. A function is called after
             every task, with the task and whether it was finished before.
         add: Whether ``out`` may hold a run with other data or another seed, or of other models.
@@ -126,6 +128,7 @@ def evaluate(
         HeatproofError: If an argument is not valid; nothing has been computed then.
     """
     options = _engine_options(engine, engine_options)
+    root = None if out is None else to_write(out)
     if isinstance(methods, str) or callable(methods) or not isinstance(methods, Iterable):
         methods = [methods]
     methods = list(methods)
@@ -171,7 +174,7 @@ def evaluate(
         batch_size=batch_size,
         keep_maps=keep_maps,
         references=references,
-        choose=partial(choose, begun=choices_of(None if out is None else Path(out)), measure=True),
+        choose=partial(choose, begun=choices_of(root), measure=True),
     )
     identity = {
         "models": [m.name for m in models],
@@ -190,8 +193,8 @@ def evaluate(
     spec = {key: value for key, value in identity.items() if key not in ("weights", "images")}
     spec |= {"data": {"name": data_sets[0].name, "limit": limit}}
     executor = make_engine(options, portable) if portable else LOCAL
-    if out is not None:
-        store = Store(Path(out))
+    if root is not None:
+        store = Store(root)
         run_plan(plan, store, identity, spec, progress, add, executor)
         return Result(store)
     store = Store(Path(tempfile.mkdtemp(prefix="heatproof-")))
@@ -281,7 +284,7 @@ def run(
 
     Args:
         spec: A YAML file, the name of a study, or the same content as a mapping.
-        out: The run directory.
+        out: The run directory, or an address such as ``s3://bucket/run``.
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``.
         progress: True shows a bar, or lines where there is no terminal. A function is called after
             every task, with the task and whether it was finished before.
@@ -306,7 +309,7 @@ def run(
     if spec.lead is not None and spec.lead not in SECTIONS:
         raise unknown("section of the report", spec.lead, [entry.id for entry in SECTIONS])
     executor = make_engine(_engine_options(engine, engine_options), spec, device)
-    store = Store(Path(out))
+    store = Store(to_write(out))
     plan = plan or open_spec(spec, device, out=store.root)
     run_plan(plan, store, spec.identity(), spec.as_dict(), progress, add, executor)
     return Result(store)

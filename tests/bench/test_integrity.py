@@ -21,7 +21,7 @@ import torch
 from click.testing import CliRunner
 from forked import Forked
 from report_text import report_text
-from torch import nn
+from small_runs import METHODS, assert_same, evaluate, small_data, small_model, tensors
 
 import heatproof as hp
 from heatproof.bench import directory, integrity, provenance
@@ -37,25 +37,6 @@ from heatproof.files import file_hash
 from heatproof.methods import Expression
 from heatproof.models.hashes import file_stamp, remember_hashes
 from heatproof.protocols import make_protocol
-
-METHODS = ["ixg", "random", "constant"]
-PROTOCOLS = ["sds(patches=4)", "deletion(steps=4, baseline=mean)"]  # one prepares something
-
-
-def small_model(name: str = "net") -> hp.Model:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    return hp.Model(net, size=16, classes=["a", "b", "c", "d"], name=name)
-
-
-def small_data(count: int = 70, seed: int = 0):
-    images = torch.rand(count, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
-    return hp.TensorData(images, [i % 4 for i in range(count)])
-
-
-def evaluate(out, methods=METHODS, count: int = 70, **options) -> hp.Result:
-    options = {"batch_size": 16, "keep_maps": 4, "reference": small_data(8, seed=1)} | options
-    return hp.evaluate(small_model(), small_data(count), methods, PROTOCOLS, out=out, **options)
 
 
 @pytest.fixture(scope="module")
@@ -73,25 +54,6 @@ def run(sound, tmp_path) -> Path:
 def files(root: Path) -> list[Path]:
     found = (p for p in sorted(root.rglob("*")) if p.is_file() and p.name != ".lock")
     return [p for p in found if p.relative_to(root).parts[0] not in ("damaged", "report")]
-
-
-def tensors(store: Store) -> dict:
-    found = {}
-    for task in store.plan().tasks:
-        for key, values in store.tensors(task.name).tensors.items():
-            found[task.name, key] = values
-    return found
-
-
-def assert_same(root: Path, sound: Path) -> None:
-    """Check that a run has the rows and tensors of another."""
-    pd.testing.assert_frame_equal(Store(root).rows(), Store(sound).rows(), check_exact=True)
-    names = [sorted(p.name for p in (r / "rows").iterdir()) for r in (root, sound)]
-    assert names[0] == names[1]  # which are hashes of the bytes
-    found, expected = tensors(Store(root)), tensors(Store(sound))
-    assert found.keys() == expected.keys()
-    for key in expected:
-        assert torch.equal(found[key].nan_to_num(9), expected[key].nan_to_num(9))
 
 
 def is_noticed_or_harmless(root: Path, sound: Path) -> bool:
@@ -582,16 +544,6 @@ def test_a_disk_that_is_full_or_read_only_stops_a_run_which_goes_on_later(small_
     evaluate(small_disk / "run")
     assert_same(small_disk / "run", sound)
     assert integrity.check(Store(small_disk / "run")).findings == []
-
-
-@pytest.mark.parametrize("address", ["s3://bucket/run", "gs://bucket/run", "file:///tmp/run"])
-def test_an_address_is_not_taken_for_a_directory(tmp_path, monkeypatch, address):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(HeatproofError, match="Choose a local or shared directory with -o"):
-        evaluate(address)
-    refused = CliRunner().invoke(main, ["run", "quickstart", "-o", address])
-    assert refused.exit_code == 2 and "Choose a local or shared" in refused.output
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_directory_that_vanishes_is_named(tmp_path):

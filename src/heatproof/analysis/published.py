@@ -189,7 +189,7 @@ def compare_published(store: Store, table: PublishedTable) -> Comparison:
     found = _Run(store).compare(table)
     if not found.lines:
         raise HeatproofError(
-            f"{store.root} has no number of {table.name}: {'; '.join(found.missing)}; "
+            f"{store.name} has no number of {table.name}: {'; '.join(found.missing)}; "
             f"heatproof run {table.study} has them"
         )
     return found

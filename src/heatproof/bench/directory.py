@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import re
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from heatproof.bench.addresses import remote_of
 from heatproof.bench.layout import RunPaths, StoredFile, hashed_name, name_hash
-from heatproof.errors import HeatproofError, StorageError
+from heatproof.errors import StorageError
 from heatproof.files import TEMP_PREFIX, atomic_write, file_hash
 from heatproof.models.hashes import cached_hashes, file_stamp, remember_hashes
 from heatproof.platform import file_lock
-
-
-def require_local(root: str | Path) -> None:
-    """Raise HeatproofError if a run directory is the address of a remote file system."""
-    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", Path(root).as_posix())  # not a drive letter
-    if found:
-        raise HeatproofError(
-            f"{found[1]}:// is not a file system of this machine; a run directory needs files that "
-            "are renamed in one step and locked, which object stores do not offer. Choose a local "
-            "or shared directory with -o (in Python: out=…), and copy it when the run is finished"
-        )
 
 
 class RunDirectory:
@@ -33,12 +23,13 @@ class RunDirectory:
         root: The directory; it is created by the first write.
 
     Attributes:
+        remote: The file system that the directory is a copy of; None if it is the run itself.
         damage: What is wrong with files that were read and left out, by path.
     """
 
     def __init__(self, root: Path):
-        require_local(root)
         self.root = root
+        self.remote = remote_of(root)
         self.paths = RunPaths(root)
         self.damage: dict[Path, str] = {}
         self._was_there = False
@@ -46,16 +37,30 @@ class RunDirectory:
         self._fresh: dict[Path, tuple[str, str]] = {}  # those of them that are to be remembered
         self._cached: dict[Path, tuple[str, str]] = {}  # what any process has read or written
 
+    @property
+    def name(self) -> str:
+        """The directory or address, as it is shown."""
+        return self.remote.name if self.remote else str(self.root)
+
+    def refresh(self, fresh: bool = False) -> None:
+        """Bring the copy of a run on another file system up to date.
+
+        Args:
+            fresh: Whether every file is fetched again.
+        """
+        if self.remote:
+            self.remote.pull(fresh=fresh)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing.
+        """Keep other processes from writing; on another file system, only those of this machine.
 
         Raises:
             HeatproofError: If another process is writing.
             StorageError: If the directory cannot be written to.
         """
         busy = (
-            f"another run is writing to {self.root}; wait for it, or choose another directory "
+            f"another run is writing to {self.name}; wait for it, or choose another directory "
             "with -o"
         )
         with ExitStack() as stack:
@@ -86,6 +91,17 @@ class RunDirectory:
         except OSError as error:
             raise _cannot_write(path, error) from error
         self._was_there = True
+        if self.remote:
+            self.remote.put(path)
+
+    def remove(self, path: Path) -> None:
+        """Delete a file or folder of the run, if it is there."""
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        if self.remote:
+            self.remote.remove(path.relative_to(self.root).as_posix())
 
     def write_part(self, task: str, number: int, content: bytes) -> Path:
         """Write a part of an unfinished task, and return its path."""
@@ -167,12 +183,17 @@ class RunDirectory:
             except OSError as error:
                 raise StorageError(f"cannot move {path}: {error.strerror or error}") from error
             moved.append(target.relative_to(self.root).as_posix())
+            if self.remote:
+                self.remote.put(target)
+                self.remote.remove(name)
             self._hashes.pop(path, None)
             self._fresh.pop(path, None)
             self._cached.pop(path, None)
         if moved:
             with (self.paths.damaged / "notes.txt").open("a", encoding="utf-8") as notes:
                 notes.write(f"{', '.join(moved)}: {reason}\n")
+            if self.remote:
+                self.remote.put(self.paths.damaged / "notes.txt")
 
 
 def _cannot_write(path: Path, error: OSError) -> StorageError:

@@ -65,7 +65,7 @@ def damage_text(store: Store) -> str:
     """Return a sentence about the damaged files that were found when a run was read."""
     names = join_limited(f"{p.relative_to(store.root)} ({why})" for p, why in store.damage.items())
     return (
-        f"{store.root} has damaged files, whose results are missing: {names}. Run the spec again "
+        f"{store.name} has damaged files, whose results are missing: {names}. Run the spec again "
         "into the same directory to make them anew"
     )
 
@@ -99,14 +99,16 @@ def heal(store: Store, tasks: Sequence[str]) -> list[Finding]:
     found = []
     for task, findings in zip(tasks, problems, strict=True):
         was_lost = [finding.problem for finding in findings] == [MISSING]
-        if not findings:
+        if not findings and store.remote is None:
             _remove_uncommitted(store, task, files.get(task))
-        elif not (_mend(store, task, findings) and was_lost):
+        elif store.remote and findings == [Finding(store.paths.manifest(task), MISSING)]:
+            _rebuild(store, task)  # or another machine is about to write it
+        elif findings and not (_mend(store, task, findings) and was_lost):
             found += findings  # a process that was killed has not lost anything
     if found:
         names = join_limited(f"{f.path.relative_to(store.root)} ({f.problem})" for f in found)
         warnings.warn(
-            f"damaged files of {store.root} were set aside in {store.paths.damaged}, and are made "
+            f"damaged files of {store.name} were set aside in {store.name}/damaged, and are made "
             f"anew: {names}",
             stacklevel=2,
         )
@@ -121,7 +123,7 @@ def _remove_uncommitted(store: Store, task: str, files: TaskPaths | None) -> Non
     for kind, paths in files.items():
         for path in paths:
             if path.name != manifest.files[kind].name:
-                path.unlink(missing_ok=True)
+                store.remove(path)
 
 
 def _all_findings(
@@ -206,7 +208,15 @@ def upgrade(store: Store) -> None:
     """Take over a run of the format before this one, whose files had no hash in their names.
 
     What was damaged before cannot be found any more: manifests say that they were rebuilt.
+
+    Raises:
+        HeatproofError: If the run is not in a directory of this machine.
     """
+    if store.remote:
+        raise HeatproofError(
+            f"{store.name} was written by an older version of heatproof; copy it to a directory "
+            "of this machine, take it over with heatproof check --repair, and copy it back"
+        )
     for folder, suffix in (*SUFFIXES.items(), ("prepared", ".safetensors")):
         for path in sorted(store.paths.folder(folder).glob(f"*{suffix}")):
             if name_hash(path.name) is None:
@@ -248,7 +258,7 @@ def check(store: Store, repair: bool = False) -> Checked:
     """
     names = {path.name for path in store.root.glob("*")}
     if not RUN_NAMES & names:
-        raise HeatproofError(f"{store.root} is not a run of heatproof")
+        raise HeatproofError(f"{store.name} is not a run of heatproof")
     if is_older(store.root):
         if not repair:
             raise HeatproofError(

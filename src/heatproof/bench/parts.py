@@ -14,7 +14,6 @@ before it are read.
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -159,7 +158,7 @@ class Journal:
         earlier = self._written_states
         self._written_states = self._write([], states, {}, Timings()) if states else None
         if earlier is not None:
-            earlier.unlink(missing_ok=True)
+            self._store.remove(earlier)
 
     def _write(
         self,
@@ -195,7 +194,7 @@ class Journal:
 
     def clear(self) -> None:
         """Delete the parts."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._store.remove(self._directory)
 
     def _files(self) -> list[Path]:
         return sorted(self._directory.glob("[0-9]*.safetensors"))

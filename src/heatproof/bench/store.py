@@ -173,7 +173,7 @@ class Store(RunDirectory):
             names = [path.name for path in self.root.iterdir()] if self.root.exists() else []
             if any(map(self._is_foreign, names)) and not RUN_NAMES & set(names):
                 raise HeatproofError(
-                    f"{self.root} is not empty and not a run of heatproof; choose another "
+                    f"{self.name} is not empty and not a run of heatproof; choose another "
                     "directory with -o"
                 )
             return
@@ -188,7 +188,7 @@ class Store(RunDirectory):
         differing = list(_differing(stored, requested))
         if differing and not add:
             raise HeatproofError(
-                f"{self.root} holds a run of another spec, of which nothing could be reused (it "
+                f"{self.name} holds a run of another spec, of which nothing could be reused (it "
                 f"differs in: {', '.join(differing)}); choose another directory with -o (in "
                 "Python: out=…), or add to this one with --add (in Python: add=True)"
             )
@@ -274,7 +274,7 @@ class Store(RunDirectory):
             if lost:
                 raise damaged(self.paths.plan, "it is missing")
             raise HeatproofError(
-                f"{self.root} is not a run of heatproof (it has no {self.paths.plan.name})"
+                f"{self.name} is not a run of heatproof (it has no {self.paths.plan.name})"
             )
         stamp = file_stamp(self.paths.plan)
         if self._plan is None or self._plan[0] != stamp:
@@ -310,8 +310,17 @@ class Store(RunDirectory):
         self.write(self.paths.manifest(task), seal(to_json(manifest)))
         for kind, file in (before.files if before else {}).items():
             if file.name != files[kind].name:
-                self.paths.stored(kind, file.name).unlink(missing_ok=True)
+                self.remove(self.paths.stored(kind, file.name))
         self.remember()
+
+    def fetch(self, task: str) -> None:
+        """Bring the copy of a run on another file system up to date, as far as a task needs it."""
+        if self.remote is None:
+            return
+        self.remote.pull(f"tasks/{task}.json", f"parts/{task}")
+        manifest = self.manifest(task)
+        if manifest is not None:
+            self.remote.pull(*(f"{kind}/{file.name}" for kind, file in manifest.files.items()))
 
     def manifest(self, task: str) -> TaskManifest | None:
         """Return the manifest of a task; None if the task is not finished."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from heatproof.cli.complete import complete_spec
+from heatproof.cli.location import RunLocation
 from heatproof.cli.output import echo, replace_unencodable
 from heatproof.errors import HeatproofError, unknown
 from heatproof.text import clip, printable
@@ -278,7 +279,7 @@ def _load_spec(spec: str, options: dict[str, Any], weights: bool = True) -> Spec
     "-o",
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of the run.  [default: runs/NAME]",
+    help="Directory of the run, or an address such as s3://bucket/run.  [default: runs/NAME]",
 )
 @click.option(
     "--report/--no-report", default=True, show_default=True, help="Build a report at the end."
@@ -324,6 +325,7 @@ def run(
       heatproof run rao2024/fig4 --methods ixg@final --set protocols.0.grids=50
       heatproof run spec.yaml --engine dask --workers 4
       heatproof run spec.yaml --engine dask --cluster slurm.yaml
+      heatproof run spec.yaml -o s3://bucket/runs/mine
 
     A spec:
       models: [paperbirds/resnet, "file:net.py:build", {name: bagnet33, weights: bagnet33.pth.tar}]
@@ -332,7 +334,7 @@ def run(
       protocols: [sds, {name: sds, patches: 64, baseline: blur}]
     """
     from heatproof.api import run as run_spec
-    from heatproof.bench.directory import require_local
+    from heatproof.bench.addresses import to_write
     from heatproof.bench.engines.base import EngineOptions
     from heatproof.bench.orchestrate import open_spec
     from heatproof.cli.progress import preparation_progress
@@ -342,8 +344,8 @@ def run(
     engine = {field.name: options.pop(field.name) for field in fields(EngineOptions)}
     EngineOptions(**engine).check()
     loaded = _load_spec(spec, options)
-    directory = out or Path("runs") / (Path(spec).stem if Path(spec).is_file() else spec)
-    require_local(directory)
+    name = Path(spec).stem if Path(spec).is_file() else spec
+    directory = to_write(out or Path("runs") / name)
     resume = "what is computed is kept, and the same command continues the run"
     try:
         with stopped_by_sigterm(walltime):
@@ -360,7 +362,7 @@ def run(
     print_notes(result)
     if report:
         print_plain(f"\nreport: {result.report()}")
-    print_plain(f"run:    {directory}")
+    print_plain(f"run:    {result.store.name}")
     if print_failures(result):
         sys.exit(METHOD_FAILED)
 
@@ -406,7 +408,7 @@ def plan(spec: str, measure: bool, assume: int | None, device: str, **options: A
 
 
 @main.command(**command)
-@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("directory", type=RunLocation())
 @click.option(
     "-o",
     "--out",
@@ -437,7 +439,7 @@ def report(directory: Path, out: Path | None, single_file: Path | None) -> None:
 
 
 @main.command(**command)
-@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("directory", type=RunLocation())
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True)
 @click.option("--open", "open_browser", is_flag=True, help="Open it in a browser.")
 def serve(directory: Path, port: int, open_browser: bool) -> None:
@@ -455,7 +457,7 @@ def serve(directory: Path, port: int, open_browser: bool) -> None:
 
 
 @main.command(**command)
-@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("directory", type=RunLocation(fresh=True))
 @click.option("--repair", is_flag=True, help="Set damaged files aside; the next run makes them.")
 def check(directory: Path, repair: bool) -> None:
     """Verify that every file of a run is as it was written.
@@ -521,7 +523,7 @@ def study(name: str, copy: Path | None) -> None:
 
 
 @main.command("compare", **command)
-@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("run", type=RunLocation())
 @click.argument("others", nargs=-1, required=True)
 @click.option(
     "--fail-if-worse",
@@ -562,6 +564,7 @@ def compare_(
       heatproof compare runs/li2024/distinctness published:li2024/table1
     """
     from heatproof.analysis.published import PREFIX, compare_published, published_table
+    from heatproof.bench.addresses import is_address, to_read
     from heatproof.bench.store import Store
     from heatproof.cli.comparison import compare_runs
     from heatproof.cli.results import print_comparison
@@ -569,6 +572,7 @@ def compare_(
     published = [other for other in others if other.startswith(PREFIX)]
     if published and (limits or json_file or html_file):
         raise HeatproofError("--fail-if-worse, --json and --html are for runs")
+    others = tuple(str(to_read(o)) if is_address(o) else o for o in others)
     missing = [o for o in others if o not in published and not Path(o).is_dir()]
     if missing:
         raise HeatproofError(
@@ -584,7 +588,7 @@ def compare_(
 
 
 @main.command("figure", **command)
-@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("run", type=RunLocation())
 @click.argument("name", required=False)
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="[default: NAME.pdf]"
@@ -626,7 +630,7 @@ def figure_(
 
 
 @main.command("table", **command)
-@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("run", type=RunLocation())
 @click.argument("name", required=False)
 @click.option(
     "-o",
@@ -661,9 +665,7 @@ def table_(
 
 
 @main.command("leaderboard", **command)
-@click.argument(
-    "runs", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, file_okay=False)
-)
+@click.argument("runs", nargs=-1, required=True, type=RunLocation())
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write as JSON."
 )

@@ -20,15 +20,16 @@ def check_run(directory: Path, repair: bool) -> bool:
             checked = check(store, repair=True)
     else:
         checked = check(store)
-    _print(checked, directory, repair)
+    _print(checked, store, repair)
     return not checked.findings
 
 
-def _print(checked: Checked, directory: Path, repair: bool) -> None:
+def _print(checked: Checked, store: Store, repair: bool) -> None:
     if checked.findings:
         table = make_table({"file": "left", "problem": "left"})
         for finding in checked.findings:
-            table.add_row(escape(str(finding.path.relative_to(directory))), escape(finding.problem))
+            name = str(finding.path.relative_to(store.root))
+            table.add_row(escape(name), escape(finding.problem))
         console.print(table)
     print_plain(f"{counted(checked.files, 'file')}, {counted(checked.tasks, 'finished task')}")
     if checked.rebuilt:
@@ -37,11 +38,11 @@ def _print(checked: Checked, directory: Path, repair: bool) -> None:
         print_plain("every file is as it was written")
     elif repair:
         print_plain(
-            f"damaged files are in {directory / 'damaged'}; run the spec again into the same "
+            f"damaged files are in {store.name}/damaged; run the spec again into the same "
             "directory to make them anew"
         )
     else:
         print_plain(
             "run the spec again into the same directory to set these files aside and make them "
-            f"anew, or only set them aside: heatproof check --repair {directory}"
+            f"anew, or only set them aside: heatproof check --repair {store.name}"
         )

@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,6 +25,7 @@ from heatproof.text import counted
 HOST = "127.0.0.1"  # the report is for this machine alone
 PORT = 8765
 SECONDS = 2.0  # between two looks at the run
+FETCH_SECONDS = 30.0  # between two looks at a run on another file system
 HEADERS = {
     "Content-Security-Policy": f"{policy(live=True)}; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -47,6 +49,7 @@ class LiveReport:
         self._files: dict[str, Path] = {}
         self._work = work
         self._seen: object = None
+        self._fetched = time.monotonic()
         self._lock = threading.Lock()
 
     def refresh(self) -> bool:
@@ -55,6 +58,9 @@ class LiveReport:
         Raises:
             HeatproofError: If the directory holds no run that can be read.
         """
+        if time.monotonic() - self._fetched >= FETCH_SECONDS:
+            Store(self.directory).refresh()
+            self._fetched = time.monotonic()
         state = self._state()
         if state == self._seen:
             return False

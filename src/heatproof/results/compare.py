@@ -178,7 +178,7 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> RunComparison:
     present = [r.scores[keys].drop_duplicates(ignore_index=True) for r in (first, second)]
     if not len(lines):
         raise HeatproofError(
-            f"{first.store.root} and {second.store.root} have no scores of the same model, "
+            f"{first.store.name} and {second.store.name} have no scores of the same model, "
             f"protocol, settings and method. {_disjoint(first, second, *present)}".rstrip()
         )
     return RunComparison(

@@ -18,6 +18,7 @@ from heatproof.analysis.intervals import (
 )
 from heatproof.analysis.significance import paired_tests
 from heatproof.analysis.tables import score_table
+from heatproof.bench.addresses import to_read
 from heatproof.bench.layout import ProtocolFacts, is_run
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.results.result import JSON_SCHEMA, Result
@@ -161,7 +162,7 @@ def _results(run: Result | str | Path) -> Iterator[Result]:
     if isinstance(run, Result):
         yield run
         return
-    root = Path(run)
+    root = to_read(run)
     if not root.is_dir():
         raise HeatproofError(f"{root} is not a directory")
     found = [root] if is_run(root) else sorted(p.parent for p in root.rglob("plan.json"))

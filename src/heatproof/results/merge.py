@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from heatproof.bench.addresses import to_read, to_write
 from heatproof.bench.layout import (
     LOGITS,
     Cost,
@@ -57,8 +58,8 @@ def merge(results: Sequence[Result | str | Path], out: str | Path | None = None)
     reported and merged again, but not continued with ``run``.
 
     Args:
-        results: Results or run directories.
-        out: The directory of the merged run, empty or new; by default it is temporary.
+        results: Results, run directories or addresses.
+        out: The directory or address of the merged run, empty or new; by default it is temporary.
 
     Returns:
         The merged result.
@@ -69,17 +70,18 @@ def merge(results: Sequence[Result | str | Path], out: str | Path | None = None)
             under the same name of a method, another version of a protocol, or two different scores
             of the same model, setting, method and sample. The message names them.
     """
-    stores = [r.store if isinstance(r, Result) else Store(Path(r)) for r in results]
+    stores = [r.store if isinstance(r, Result) else Store(to_read(r)) for r in results]
     if not stores:
         raise HeatproofError("there is nothing to merge; name results or run directories")
-    if out is not None and Path(out).exists() and any(Path(out).iterdir()):
-        raise HeatproofError(f"{out} is not empty; choose another directory")
+    directory = None if out is None else to_write(out)
+    if directory is not None and directory.exists() and any(directory.iterdir()):
+        raise HeatproofError(f"{Store(directory).name} is not empty; choose another directory")
     parts = [_Part(store) for store in stores]
     _check_models(parts)
     methods = _methods(parts)
     protocols = _protocols(parts)
     groups = [group for subject in _subjects(parts) for group in _groups(subject, parts)]
-    root = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="heatproof-"))
+    root = directory or Path(tempfile.mkdtemp(prefix="heatproof-"))
     store = Store(root)
     try:
         store.claim({"merged": [part.provenance.spec for part in parts]})
@@ -104,7 +106,7 @@ class _Part:
 
     @property
     def name(self) -> str:
-        return str(self.store.root)
+        return self.store.name
 
     @cached_property
     def models(self) -> dict[ModelView, ModelFacts]:

@@ -27,6 +27,7 @@ from heatproof.analysis.intervals import GROUP, RESAMPLES
 from heatproof.analysis.settings import summarize
 from heatproof.analysis.significance import pair_lines, pairs_of
 from heatproof.analysis.variance import split_variance
+from heatproof.bench.addresses import remote_of, to_read, to_write
 from heatproof.bench.integrity import damage_text
 from heatproof.bench.layout import IMAGES, TaskFacts, TensorKey
 from heatproof.bench.origins import differences
@@ -163,12 +164,13 @@ class Result:
         """Load the results of a run directory.
 
         Args:
-            directory: Written by ``heatproof run``, ``run`` or ``evaluate(…, out=…)``.
+            directory: Written by ``heatproof run``, ``run`` or ``evaluate(…, out=…)``; a directory
+                or an address such as ``s3://bucket/run``.
 
         Raises:
             HeatproofError: If the directory is not a run, or damaged.
         """
-        return cls(Store(Path(directory)))
+        return cls(Store(to_read(directory)))
 
     def summary(self, resamples: int = RESAMPLES) -> pd.DataFrame:
         """Summarize the scores over the samples.
@@ -548,7 +550,7 @@ class Result:
         """Copy the run directory of a result, such as one that was not given a directory.
 
         Args:
-            directory: The new directory; it must be empty or not exist.
+            directory: The new directory or address; it must be empty or not exist.
 
         Returns:
             Its path.
@@ -556,11 +558,13 @@ class Result:
         Raises:
             HeatproofError: If the directory is not empty.
         """
-        target = Path(directory)
+        target = to_write(directory)
         if target.exists() and any(target.iterdir()):
-            raise HeatproofError(f"{target} is not empty; choose another directory")
+            raise HeatproofError(f"{Store(target).name} is not empty; choose another directory")
         lock = shutil.ignore_patterns(self.store.paths.lock.name)
         shutil.copytree(self.store.root, target, dirs_exist_ok=True, ignore=lock)
+        if remote := remote_of(target):
+            remote.push()
         return target
 
 

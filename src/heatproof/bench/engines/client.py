@@ -67,6 +67,7 @@ class DaskEngine:
         job = make_job(self._spec, self._device, self._threads, store)
         with connected(self._options, watcher.note) as client:
             Dispatch(client, job, tasks, watcher).run()
+        store.refresh()
 
 
 class Dispatch:

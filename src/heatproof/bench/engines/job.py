@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ class Job:
         code: The files of ``file:`` names.
         directory: The client's working directory, which relative paths begin at.
         cache: The client's cache directory, which holds the weights of models it has trained.
-        root: The run directory.
+        root: The run directory, or its address; it is in no log, as it may contain credentials.
         plan: The hash of its ``plan.json``.
         versions: Versions of packages that must be the same.
     """
@@ -41,7 +41,7 @@ class Job:
     code: tuple[CodeFile, ...]
     directory: str
     cache: str
-    root: str
+    root: str = field(repr=False)
     plan: str
     versions: dict[str, str]
 
@@ -98,7 +98,7 @@ def make_job(spec: Spec, device: str, threads: int, store: Store) -> Job:
         code=tuple(collect_code(_texts(content))),
         directory=os.getcwd(),
         cache=str(home().absolute()),
-        root=str(store.root.resolve()),
+        root=store.remote.address if store.remote else str(store.root.resolve()),
         plan=file_hash(store.paths.plan),
         versions=versions(),
     )

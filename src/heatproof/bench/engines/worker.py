@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heatproof.bench.addresses import attach
 from heatproof.bench.calibration import Pace
 from heatproof.bench.engines.job import Job, Outcome, TaskRequest, request, versions
 from heatproof.bench.layout import PreparedKey
@@ -66,7 +67,9 @@ class SharedStore(Store):
             return super().prepared(key, compute)
         from distributed import Lock
 
-        with Lock(f"{LEASE}{self.root}/{key.digest}"):
+        with Lock(f"{LEASE}{self.name}/{key.digest}"):
+            if self.remote:
+                self.remote.pull("prepared")
             return super().prepared(key, compute)
 
 
@@ -91,10 +94,11 @@ def compute_task(job: Job, wanted: TaskRequest) -> Outcome:
     with _computing, _caught_warnings() as notes:
         try:
             with Watch(worker, key, wanted.name) as watch, _as_client(job, worker):
-                _check(job)
-                session, task = _open(job, wanted)
+                store = _store(job, Path(worker.local_directory))
+                session, task = _open(job, wanted, store.root)
                 watch.model = task.model
-                execute_task(session.plan, SharedStore(Path(job.root)), task, session.pace)
+                store.fetch(task.name)
+                execute_task(session.plan, store, task, session.pace)
         except HeatproofError as error:
             where = f"worker {worker.address} on {socket.gethostname()}"
             return Outcome(error=f"{where}: {error}")
@@ -215,8 +219,13 @@ def _as_client(job: Job, worker: Any) -> Iterator[None]:
             os.environ["HEATPROOF_CACHE"] = cache
 
 
-def _check(job: Job) -> None:
-    """Check that this worker has the same software, and sees the run directory."""
+def _store(job: Job, folder: Path) -> SharedStore:
+    """Return the run, after a check that this worker has the same software and sees it.
+
+    Args:
+        job: The job.
+        folder: A directory of the worker, for the copy of a run on another file system.
+    """
     here = versions()
     differing = [name for name, version in job.versions.items() if here[name] != version]
     if differing:
@@ -226,15 +235,19 @@ def _check(job: Job) -> None:
             f"it has {found}, but the run was started with {expected}; install the same versions, "
             "since results may differ"
         )
-    plan = Store(Path(job.root)).paths.plan
+    store = SharedStore(attach(job.root, folder))
+    if store.remote:
+        store.remote.pull("plan.json", "provenance.json")
+    plan = store.paths.plan
     if not plan.is_file() or file_hash(plan) != job.plan:
         raise HeatproofError(
-            f"it does not see the run directory {job.root}; the directory must be on a disk that "
+            f"it does not see the run directory {store.name}; the directory must be on a disk that "
             "all workers share, under the same path (choose it with -o)"
         )
+    return store
 
 
-def _open(job: Job, wanted: TaskRequest) -> tuple[Session, Task]:
+def _open(job: Job, wanted: TaskRequest, root: Path) -> tuple[Session, Task]:
     """Return the opened spec and the task, which must be the one that the client has planned."""
     if job.key in _sessions:
         session = _sessions[job.key]
@@ -242,7 +255,7 @@ def _open(job: Job, wanted: TaskRequest) -> tuple[Session, Task]:
         if task is not None and request(task) == wanted:
             return session, task
         del _sessions[job.key]  # data or weights have changed since
-    session = Session(open_spec(make_spec(job.spec), job.device, train=False, out=Path(job.root)))
+    session = Session(open_spec(make_spec(job.spec), job.device, train=False, out=root))
     task = session.tasks.get(wanted.name)
     if task is None or request(task) != wanted:
         raise HeatproofError(_difference(wanted, session, task))
