@@ -168,12 +168,13 @@ def road(quick: bool) -> Iterator[Ratio | Growth]:
     from curves import gradcam_road, relative_difference, smooth_maps
 
     model = network(quick)
+    tenths = [k / 10 for k in range(1, 10)]
+    model.batch_size = len(tenths)  # the images of a sample, so that every pass is full
     count = 2 if quick else 4
     x = model.normalize(random_images(count, SIZE))
-    best = fastest(model, model.normalize(random_images(BATCH, SIZE)))
+    best = fastest(model, model.normalize(random_images(model.batch_size, SIZE)))
     maps = smooth_maps(count, SIZE)
     target = torch.arange(count)
-    tenths = [k / 10 for k in range(1, 10)]
     call = partial(F.removal_curve, best, x, target, maps, tenths, baseline="linear")
     ours, other = in_turn(call, gradcam_road(model, x, target, maps), repeats=1 if quick else 2)
     clean = best.logits(x).gather(1, target[:, None])[:, 0]
@@ -307,9 +308,9 @@ def protocols(quick: bool) -> Iterator[Ratio | Growth]:
     best = fastest(model, x)
     for text in PROTOCOLS:
         plan = planned(best, ["ixg", "gradcam"], [text], images)
-        counts = run(plan)
+        counts = run(plan)  # also warms up
         calls = partial(run, plan), replayed(plan.tasks[0].model, x, counts)
-        ours, bare = in_turn(*calls, repeats=2 if quick else 3)
+        ours, bare = in_turn(*calls, repeats=3 if quick else 2, warm_up=False)
         passes = ", ".join(f"{n} {kind}" for kind, n in counts.items())
         detail = shown(ours=ours.spent, bare_passes=bare.spent) + f"; {best.backend}, {passes}"
         name = text.partition("(")[0]
@@ -390,8 +391,8 @@ def growth(quick: bool) -> Iterator[Ratio | Growth]:
     """How the time of a run grows with images, methods, steps and the size of images."""
     keep_memory()
     model = hp.load_model("paperbirds/resnet", backend="eager")
-    most = 64 if quick else 256
-    base = 16 if quick else 64
+    most = 64 if quick else 128
+    base = 16 if quick else 32
 
     def seconds(images: int = base, methods: int = 4, steps: int = 10) -> float:
         inputs = random_images(images, 64)
