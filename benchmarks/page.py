@@ -18,7 +18,7 @@ What two libraries compute is checked to be equal first. Absolute times depend o
 the moment; ratios much less.
 
 ```bash
-make bench          # all of it, about a quarter of an hour; writes this page
+make bench          # all of it, about 20 minutes; writes this page
 make bench-check    # the quick form; fails if a committed ratio is more than 15 % worse
 ```
 """
@@ -132,7 +132,11 @@ def _tables(results: Result, network: str) -> Iterator[str]:
         for name, case in results["cases"].items()
         if case.get("memory") is not None
     ]
-    yield f"Peak memory of each case, other libraries included: {', '.join(peaks)}.\n"
+    minutes = sum(case.get("seconds", 0) for case in results["cases"].values()) / 60
+    yield (
+        f"Peak memory of each case, other libraries included: {', '.join(peaks)}. "
+        f"Measured in {minutes:.1f} minutes.\n"
+    )
 
 
 def _growth(growths: Sequence[Result]) -> Iterator[str]:
