@@ -7,8 +7,8 @@
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # make models       docs/models.md: the networks of the papers
 # make engines      a small run on two Dask workers, compared with a local one bit for bit
-# make bench        speed beside other libraries and bare passes: docs/speed.md (a quarter of an hour)
-# make bench-check  the quick form (4 minutes); fails if a committed ratio is more than 15 % worse
+# make bench        speed beside other libraries and bare passes: docs/speed.md (about 20 minutes)
+# make bench-check  the quick form (7 minutes); fails if a committed ratio is more than 15 % worse
 # make soak         the coverage of every interval on simulated data, 100,000 random and hostile
 #                   inputs, 50 runs that are killed and continued, and the longest tests (about an hour)
 # make audit        sbom.json, a list of what is installed, and the advisories known about it

@@ -31,11 +31,12 @@ class Timed(NamedTuple):
         return self.cpu if CLOCK == "cpu" else self.wall
 
 
-def in_turn(*calls: Callable[[], object], repeats: int) -> list[Timed]:
-    """Time several calls in turn, after one round of warm-up."""
+def in_turn(*calls: Callable[[], object], repeats: int, warm_up: bool = True) -> list[Timed]:
+    """Time several calls in turn, by default after one round of warm-up."""
     times: list[list[tuple[float, float]]] = [[] for _ in calls]
     values: list[Any] = [None] * len(calls)
-    for _ in range(repeats + 1):
+    rounds_of_all = repeats + 1 if warm_up else repeats
+    for _ in range(rounds_of_all):
         for i, call in enumerate(calls):
             wall = time.perf_counter()
             cpu = time.process_time()
@@ -43,7 +44,7 @@ def in_turn(*calls: Callable[[], object], repeats: int) -> list[Timed]:
             times[i].append((time.perf_counter() - wall, time.process_time() - cpu))
     results = []
     for rounds, value in zip(times, values, strict=True):
-        wall, cpu = (statistics.median(clock) for clock in zip(*rounds[1:], strict=True))
+        wall, cpu = (statistics.median(clock) for clock in zip(*rounds[-repeats:], strict=True))
         results.append(Timed(wall, cpu, value))
     return results
 

@@ -6,6 +6,7 @@ Removed pixels become weighted means of their neighbours.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Annotated
 
 import torch
@@ -49,10 +50,13 @@ def linear_impute(
     filled, _ = impute(x, removed)
     if noise == 0 or not len(x):
         return filled
-    ids = list(dict.fromkeys(rng.ids))
-    draw = Rng(rng.seed, ids, rng.device).normal("baseline linear", x.shape[1:]).to(x)
-    noise_per_row = draw[[ids.index(sample) for sample in rng.ids]]
-    return torch.where(removed[:, None], filled + noise * noise_per_row, filled)
+    drawn = [_drawn(rng.seed, sample, tuple(x.shape[1:])) for sample in rng.ids]
+    return torch.where(removed[:, None], filled + noise * torch.stack(drawn).to(x), filled)
+
+
+@lru_cache(maxsize=16)  # the steps of a sample follow each other
+def _drawn(seed: int, sample: str, shape: tuple[int, ...]) -> Tensor:  # shape
+    return Rng(seed, [sample]).normal("baseline linear", shape)[0]
 
 
 @baseline("linear", group="imputed", version=2, imputes=True)

@@ -15,12 +15,11 @@ of one image, so a sample's bytes do not depend on the rest of the batch.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, pad
+from torch.nn.functional import pad
 
 from heatproof.errors import HeatproofError
 from heatproof.tensor.batching import rows
@@ -224,17 +223,37 @@ def finest_level(removed: Tensor, dtype: torch.dtype) -> Level:
     return Level(grid, free, diagonal, relax, free - relax * diagonal, None)
 
 
-@cache
-def coarsening_weights(dtype: torch.dtype, device: torch.device) -> Tensor:  # (9, 9, 3, 3)
-    """Return the contributions of fine weights to the weights of the coarser grid.
+def coarsen(planes: Tensor, neighbours: int, pixels: int) -> Tensor:
+    """Sum weights between pixels to weights between coarse pixels, along rows or along columns.
 
-    The axes are the coarse neighbour, the fine neighbour, and the position of the fine pixel.
+    A coarse pixel is one pixel and half of the two beside it. The weight between two of them is the
+    sum over all pairs of their pixels. Sums along rows and then along columns are faster than a
+    convolution.
+
+    Args:
+        planes: The weights of each pixel and its neighbours.
+        neighbours: The dimension of the neighbours: before, itself, after.
+        pixels: The dimension of the pixels, which becomes half as long.
     """
-    along = torch.arange(-1, 2, dtype=dtype, device=device)
-    at_pixel = 1 - along.abs() / 2
-    at_neighbour = (1 - (along + along[:, None] - 2 * along[:, None, None]).abs() / 2).clamp(min=0)
-    side = at_pixel * at_neighbour  # (3 coarse neighbours, 3 neighbours, 3 positions)
-    return torch.einsum("edp,fcq->efdcpq", side, side).reshape(9, 9, 3, 3)
+    length = planes.shape[pixels]
+    size = length // 2 + 1
+    shape = list(planes.shape)
+    shape[pixels] = size + 1
+    own = planes.new_zeros(shape)
+    beside = planes.new_zeros(shape)  # the pixels between, after one that does not exist
+    index = [slice(None)] * planes.ndim
+    index[pixels] = slice(0, None, 2)
+    own.narrow(pixels, 0, (length + 1) // 2).copy_(planes[tuple(index)])
+    index[pixels] = slice(1, None, 2)
+    beside.narrow(pixels, 1, length // 2).copy_(planes[tuple(index)])
+    own_before, own_self, own_after = own.narrow(pixels, 0, size).unbind(neighbours)
+    left_before, left_self, left_after = beside.narrow(pixels, 0, size).unbind(neighbours)
+    right_before, right_self, right_after = beside.narrow(pixels, 1, size).unbind(neighbours)
+    before = (own_before + left_before).mul_(0.5).add_(left_self, alpha=0.25)
+    after = (own_after + right_after).mul_(0.5).add_(right_self, alpha=0.25)
+    itself = (own_before + own_after).add_(right_before).add_(left_after).mul_(0.5).add_(own_self)
+    itself.add_(left_self, alpha=0.25).add_(right_self, alpha=0.25)
+    return torch.stack([before, itself, after], neighbours)
 
 
 def coarser_level(level: Level) -> Level:
@@ -244,8 +263,8 @@ def coarser_level(level: Level) -> Level:
     few numbers with few bits, so in double precision they are exact in any order of summation.
     """
     grid, coarse = level.grid, level.grid.coarser
-    planes = pad(level.matrix().view(len(level.free), 9, grid.height, grid.pitch), (0, 0, 0, 1))
-    weights = conv2d(planes, coarsening_weights(planes.dtype, planes.device), stride=2, padding=1)
+    planes = level.matrix().view(len(level.free), 3, 3, grid.height, grid.pitch)
+    weights = coarsen(coarsen(planes[..., : grid.width], 2, 4), 1, 3).flatten(1, 2)
     weights = pad(weights.to(level.free), (0, 1)).flatten(2)
     diagonal = -weights[:, 4:5]
     free = (diagonal > 0).to(diagonal)
