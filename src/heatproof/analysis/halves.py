@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
@@ -88,7 +88,17 @@ class Halves:
 
     def take(self, samples: np.ndarray) -> Halves:
         """Return the halves of some samples, by their positions or a mask ``(N,)``."""
-        return replace(self, members=self.members[samples])
+        part = replace(self, members=self.members[samples])
+        if self.blocks:  # which have the same weights
+            part.__dict__["block_weights"] = self.block_weights
+        return part
+
+    @cached_property
+    def block_weights(self) -> Tensor:
+        """Weights of the blocks in the whole data set and in every half, ``(1 + R, G)``."""
+        weights = np.ones((1 + len(self.drawn), self.drawn.shape[1]))
+        weights[1:] = self.drawn
+        return torch.from_numpy(weights)
 
     def by_sample(self) -> Iterator[np.ndarray]:
         """Yield weights ``(r, N)`` of float64, for some of the draws at a time."""
@@ -109,9 +119,7 @@ class Halves:
             The result of all samples, ``(…)``, and those of the halves, ``(R, …)``.
         """
         if self.blocks:
-            weights = np.ones((1 + len(self.drawn), self.drawn.shape[1]))
-            weights[1:] = self.drawn
-            found = compute(torch.from_numpy(weights), torch.from_numpy(self.members))
+            found = compute(self.block_weights, torch.from_numpy(self.members))
             return found[0], found[1:]
         whole = compute(torch.ones(1, len(self.members)), None)[0]
         parts = [compute(torch.from_numpy(part), None) for part in self.by_sample()]
@@ -169,11 +177,15 @@ class SettingHalves:
         self.key = key
         self._position = {sample: i for i, sample in enumerate(everyone)}
         self._halves = Halves.draw(len(everyone), resamples, seed, np.array(clusters, object))
+        self._latest: tuple[Sequence[str], Halves] = ((), self._halves)
 
     def of(self, samples: Sequence[str]) -> Halves:
-        """Return the halves of some samples, ``(N,)``."""
-        position = self._position
-        return self._halves.take(np.array([position[sample] for sample in samples], int))
+        """Return the halves of some samples, ``(N,)``; methods often have the same ones."""
+        if samples is not self._latest[0]:
+            position = self._position
+            order = np.array([position[sample] for sample in samples], int)
+            self._latest = (samples, self._halves.take(order))
+        return self._latest[1]
 
 
 def halves_of(
@@ -208,7 +220,7 @@ def bootstrap_aggregates(
     aggregated: dict[tuple[str, ...], np.ndarray] = {}
     count = min(resamples, MOST_HALVES)
     halves: SettingHalves | None = None
-    for part in store.pending_curves():
+    for part in store.pending_curves(reuse=True):
         key = (part.model, part.protocol.id, part.protocol.setting, part.protocol.baseline_name)
         if len(part.samples) < 2:
             aggregated[*key, part.method] = np.full(resamples, np.nan)

@@ -90,6 +90,30 @@ class Estimate(NamedTuple):
         draws = bootstrap_means(values[finite][:, None], resamples, seed, kept)
         return cls.of(float(values[finite].mean()), draws[:, 0])
 
+    @classmethod
+    def means(cls, values: np.ndarray, clusters: Sequence[object] | None = None) -> list[Estimate]:
+        """Estimate the means of columns as `mean` does, those on the same samples at once.
+
+        Args:
+            values: Values ``(N, M)``; those that are not finite are left out.
+            clusters: What values were drawn together from, ``(N,)``; by default each is its own.
+        """
+        finite = np.isfinite(values)
+        found = [cls.of(np.nan, np.empty(0))] * values.shape[1]
+        same: dict[bytes, list[int]] = {}
+        for column, is_finite in enumerate(finite.T):
+            same.setdefault(is_finite.tobytes(), []).append(column)
+        for columns in same.values():
+            rows = finite[:, columns[0]]
+            if not rows.any():
+                continue
+            part = values[np.ix_(rows, columns)]
+            labels = None if clusters is None else np.asarray(clusters)[rows]
+            draws = bootstrap_means(part, RESAMPLES, 0, labels)
+            for i, column in enumerate(columns):
+                found[column] = cls.of(float(part[:, i].mean()), draws[:, i])
+        return found
+
     @property
     def sign(self) -> int:
         """1 or -1 if the value is significantly above or below zero, else 0."""
@@ -200,8 +224,15 @@ def numbered(
         members = codes
     if count <= MOST_CLUSTERS:
         return count, members, False
-    block_of = generator(0, "blocks", count).permutation(count) % BLOCKS
-    return BLOCKS, block_of[members], True
+    return BLOCKS, _block_of(count)[members], True
+
+
+@lru_cache(maxsize=4)
+def _block_of(count: int) -> np.ndarray:  # (count,)
+    """Put clusters together into blocks at random, the same for all methods and settings."""
+    block_of: np.ndarray = generator(0, "blocks", count).permutation(count) % BLOCKS
+    block_of.setflags(write=False)
+    return block_of
 
 
 def bootstrap_means(
@@ -275,8 +306,11 @@ def _drawn_sums(
         the draws at a time.
     """
     clusters = len(totals)
-    patterns, which = np.unique(counts, axis=1, return_inverse=True)  # mostly one for all columns
-    which = which.ravel()
+    patterns = counts[:, :1]
+    which = np.zeros(counts.shape[1], int)
+    if (counts != patterns).any():
+        patterns, which = np.unique(counts, axis=1, return_inverse=True)
+        which = which.ravel()
     largest = counts.max(0, initial=0)
     same = bool(((counts == 0) | (counts == largest)).all())  # clusters have c values, or none
     parts = [patterns, totals, totals**2]

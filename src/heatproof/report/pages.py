@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 import heatproof
 from heatproof.report import charts
+from heatproof.report.deferred import defer
 from heatproof.report.palette import FAMILIES, family_class
 from heatproof.report.run_data import Run
 from heatproof.report.sections import SECTIONS, Section, ordered_sections
@@ -117,10 +118,11 @@ def write_pages(run: Run, site: Site, live: bool = False) -> None:
         # A first page that is slow to open answers nothing: it begins with a link instead.
         named = home
         first = _render(run, named, named[0], live, lead)
-    site.write(named[0].file, first)
+    site.write(named[0].file, defer(first, "index", site))
     for page in named[1:]:
         if page.sections:
-            site.write(page.file, _render(run, named, page, live))
+            name = page.file.removesuffix(".html")
+            site.write(page.file, defer(_render(run, named, page, live), name, site))
 
 
 def _render(run: Run, named: list[Page], page: Page, live: bool, lead: str = "") -> str:

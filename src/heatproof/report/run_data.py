@@ -204,6 +204,12 @@ class Run:
         draws = self.aggregate_draws
         return scored_settings(self.rows, aggregate_draws=draws, layers=self.ranked_layers)
 
+    def table(self, model: str, key: Key) -> pd.DataFrame:
+        """Return the scores of a model under one setting: samples down, methods across."""
+        found = (scores.table for scores in self.settings if scores.key == (model, *key))
+        table = next(found, None)
+        return pd.DataFrame() if table is None else table.frame
+
     def settings_of(self, standing: Standings) -> list[SettingScores]:
         """Return the scores of a model; of the methods at one layer if standings are of that."""
         of_model = [scores for scores in self.settings if scores.key[0] == standing.model]
@@ -320,12 +326,16 @@ class Run:
 
     def views(self, model: str) -> dict[ViewKey, list[Key]]:
         """Return the views of a model, and under which settings each was evaluated."""
+        return self._views.get(model, {})
+
+    @cached_property
+    def _views(self) -> dict[str, dict[ViewKey, list[Key]]]:
         keys = {protocol.canonical: key for key, protocol in self.protocols.items()}
-        return {
-            task.view: [keys[protocol] for protocol in task.protocols]
-            for task in self.tasks
-            if task.model == model
-        }
+        found: dict[str, dict[ViewKey, list[Key]]] = {}
+        for task in self.tasks:
+            of_model = found.setdefault(task.model, {})
+            of_model[task.view] = [keys[protocol] for protocol in task.protocols]
+        return found
 
     def networks(self, model: str) -> dict[ViewKey, list[Key]]:
         """Return the views that show the network the data itself: plain first, then fine-tuned."""

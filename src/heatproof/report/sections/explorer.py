@@ -108,9 +108,10 @@ def content(run: Run, site: Site) -> Content | None:
 
 
 def _subjects(run: Run, model: str) -> list[_Subject]:
-    rows = run.rows[run.rows["model"] == model]
+    columns = run.rows[["method", "protocol", "sample", "value"]]
+    rows = columns[run.rows["model"] == model]
     order = next(s.order for s in run.standings if s.model == model)
-    methods = list(dict.fromkeys([*order, *rows["method"]]))
+    methods = list(dict.fromkeys([*order, *rows["method"].unique()]))
     real = [m for m in order if not run.is_control(m)] or order
     best_first = [str(s) for s in mean_scores(rows, real).index]
     subjects = []
@@ -166,9 +167,9 @@ def _write_collection(
     """Write the data of all samples; returns what the script needs to list them."""
     kept = subject.kept
     signed = {method: _is_signed(kept, method) for method in subject.methods}
-    rows = run.rows[(run.rows["model"] == subject.model) & run.rows["sample"].isin(samples)]
     columns = ["sample", "method", "protocol", "setting", "baseline", "value", "status", "message"]
-    tables = _by_sample(rows[columns])
+    chosen = (run.rows["model"] == subject.model) & run.rows["sample"].isin(samples)
+    tables = _by_sample(run.rows[columns].iloc[np.flatnonzero(chosen)])
     listed = []
     scores = []
     for i, sample in enumerate(samples):
