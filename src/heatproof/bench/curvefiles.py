@@ -33,41 +33,61 @@ TYPES: dict[str, np.dtype[np.floating]] = {
 
 
 class TaskCurves(NamedTuple):
-    """Some curves of a task: the samples, and ``(N, S)`` by key."""
+    """Some curves of a task: the samples, and ``(N, S)`` by key, which are views of a buffer."""
 
     samples: list[str]
     curves: dict[TensorKey, np.ndarray]
+    buffer: bytearray
 
 
-def read_curves(path: Path, keys: Mapping[str, TensorKey]) -> TaskCurves:
-    """Read those of some curves that a file of tensors has.
+class CurveReader:
+    """Reads those of some curves that files of tensors have, in any thread.
 
     Args:
-        path: The file, in the format of safetensors.
-        keys: The curves by the names that they are stored under (`TensorKey.encode`).
-
-    Raises:
-        ValueError: If the file is damaged.
+        keys: The curves.
     """
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-        try:
-            samples = json.loads(header[METADATA][SAMPLES])["ids"]
-            found = {key: header[name] for name, key in keys.items() if name in header}
-            offsets = [offset for entry in found.values() for offset in entry["data_offsets"]]
-            first = min(offsets, default=0)
-            file.seek(8 + size + first)
-            content = file.read(max(offsets, default=0) - first)
-            curves = {}
-            for key, entry in found.items():
-                begin = entry["data_offsets"][0] - first
-                count = math.prod(entry["shape"])
-                values = np.frombuffer(content, TYPES[entry["dtype"]], count, begin)
-                curves[key] = values.reshape(entry["shape"])
-        except (KeyError, TypeError, IndexError) as error:
-            raise ValueError(f"its header is not that of a task: {error}") from None
-    return TaskCurves(samples, curves)
+
+    def __init__(self, keys: Iterable[TensorKey]):
+        self._keys = {key.encode(): key for key in keys}
+        self._free: list[bytearray] = []  # fresh memory takes longer to get than to fill
+
+    def read(self, path: Path) -> TaskCurves:
+        """Read the curves of a file in the format of safetensors.
+
+        Raises:
+            ValueError: If the file is damaged.
+        """
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size))
+            try:
+                samples = json.loads(header[METADATA][SAMPLES])["ids"]
+                found = {key: header[name] for name, key in self._keys.items() if name in header}
+                offsets = [offset for entry in found.values() for offset in entry["data_offsets"]]
+                first = min(offsets, default=0)
+                length = max(offsets, default=0) - first
+                buffer = self._buffer(length)
+                file.seek(8 + size + first)
+                if file.readinto(memoryview(buffer)[:length]) < length:
+                    raise ValueError("it is shorter than its header says")
+                curves = {}
+                for key, entry in found.items():
+                    begin = entry["data_offsets"][0] - first
+                    count = math.prod(entry["shape"])
+                    values = np.frombuffer(buffer, TYPES[entry["dtype"]], count, begin)
+                    curves[key] = values.reshape(entry["shape"])
+            except (KeyError, TypeError, IndexError) as error:
+                raise ValueError(f"its header is not that of a task: {error}") from None
+        return TaskCurves(samples, curves, buffer)
+
+    def _buffer(self, size: int) -> bytearray:
+        """Return memory of at least some bytes."""
+        buffer = self._free.pop() if self._free else bytearray()
+        return buffer if len(buffer) >= size else bytearray(size)
+
+    def release(self, task: TaskCurves) -> None:
+        """Take back the memory of curves that nobody uses any more."""
+        self._free.append(task.buffer)
 
 
 class CurveBuffers:
@@ -94,6 +114,7 @@ def stack_curves(
     keys: Mapping[str, Sequence[TensorKey]],
     most: int,
     buffers: CurveBuffers,
+    done: Callable[[TaskCurves], None] = lambda task: None,
 ) -> dict[str, tuple[list[str], list[np.ndarray]]]:
     """Put the curves of tasks together.
 
@@ -102,15 +123,16 @@ def stack_curves(
         keys: The curves of each method.
         most: Number of samples of all tasks.
         buffers: Memory for them.
+        done: Is called with each task after its curves were copied.
 
     Returns:
         For each method the samples of tasks that have all its curves, and these, ``(N, S)`` each.
     """
     ids: dict[str, list[str]] = {method: [] for method in keys}
     stacked: dict[str, list[np.ndarray]] = {method: [] for method in keys}
-    for samples, curves in tasks:
+    for task in tasks:
         for method, each in keys.items():
-            found = [curves[key] for key in each if key in curves]
+            found = [task.curves[key] for key in each if key in task.curves]
             if len(found) < len(each):
                 continue
             if not stacked[method]:  # filled task by task, so that no file stays open
@@ -118,7 +140,8 @@ def stack_curves(
             begin = len(ids[method])
             for whole, part in zip(stacked[method], found, strict=True):
                 whole[begin : begin + len(part)] = part
-            ids[method] += samples
+            ids[method] += task.samples
+        done(task)
     return {m: (ids[m], [curve[: len(ids[m])] for curve in stacked[m]]) for m in keys}
 
 

@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from heatproof.bench.curvefiles import CurveBuffers, map_ahead, read_curves, stack_curves
+from heatproof.bench.curvefiles import CurveBuffers, CurveReader, map_ahead, stack_curves
 from heatproof.bench.directory import RunDirectory
 from heatproof.bench.frame import FrameBuilder
 from heatproof.bench.layout import (
@@ -591,12 +591,11 @@ class Store(RunDirectory):
         buffers: CurveBuffers,
     ) -> dict[str, tuple[list[str], list[np.ndarray]]]:
         """Return for each method the samples of tasks that have all its keys, and their curves."""
-        names = {key.encode(): key for each in keys.values() for key in each}
-        read = partial(read_curves, keys=names)
-        found = map_ahead(lambda task: self._read(task, "tensors", read), tasks)
+        reader = CurveReader(key for each in keys.values() for key in each)
+        found = map_ahead(lambda task: self._read(task, "tensors", reader.read), tasks)
         most = sum(map(self._samples_in, tasks))
         read_ones = (curves for curves in found if curves is not None)
-        return stack_curves(read_ones, keys, most, buffers)
+        return stack_curves(read_ones, keys, most, buffers, reader.release)
 
     def _rows_as_written(self) -> pd.DataFrame:
         """Return rows as tasks have written them, without values that need all samples."""

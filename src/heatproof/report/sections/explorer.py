@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from heatproof.analysis.ranks import Key
+from heatproof.bench.curvefiles import map_ahead
 from heatproof.bench.layout import ModelView, TensorKey
 from heatproof.protocols import ViewKey
 from heatproof.report import pictures
@@ -241,17 +242,23 @@ def _sample_data(
     counts = sorted({len(values) for values in drops if values})
     maps: list[list[object] | None] = []
     sums: list[list[list[float | None]] | None] = []
-    for method in subject.methods:
+
+    def draw(method: str) -> tuple[bytes, float] | None:
         values = kept.map(sample, method)
         if values is None or not bool(torch.isfinite(values).all()):
+            return None
+        return pictures.grey_map(_as_drawn(values, size, reduction), signed[method])
+
+    for method, drawn in zip(subject.methods, map_ahead(draw, subject.methods), strict=True):
+        values = kept.map(sample, method)
+        if values is None or drawn is None:
             maps.append(None)
             sums.append(None)
             continue
         largest = kept.unscaled_map(sample, method)
         unit = float(largest.abs().max()) if largest is not None else None
-        maps.append(_map_data(site, values, size, signed[method], reduction, unit))
-        large = pictures.resized(values, size)[None]
-        sums.append([_numbers(patch_sums(large, count)[0]) for count in counts])
+        maps.append(_map_data(site, *drawn, signed[method], unit))
+        sums.append(_patch_sums(values, size, counts))
     return {
         "photo": site.picture(pictures.photo(image)),
         "size": [size[1], size[0]],
@@ -267,20 +274,24 @@ def _sample_data(
     }
 
 
+def _patch_sums(
+    values: Tensor, size: tuple[int, int], counts: Sequence[int]
+) -> list[list[float | None]]:
+    """Sum up a map over patches, for several numbers of them."""
+    if not counts:
+        return []
+    large = pictures.resized(values, size)[None]
+    return [_numbers(patch_sums(large, count)[0]) for count in counts]
+
+
 def _map_data(
-    site: Site,
-    values: Tensor,
-    size: tuple[int, int],
-    signed: bool,
-    reduction: int,
-    unit: float | None,
+    site: Site, grey: bytes, end: float, signed: bool, unit: float | None
 ) -> list[object]:
     """Write a map as a grey picture of 8 bits; returns its file, signs, and end of the scale.
 
     The end of the scale is in the method's own unit, or None if this is not on record; the last
     entry is the largest absolute value.
     """
-    grey, end = pictures.grey_map(_as_drawn(values, size, reduction), signed)
     return [
         site.picture(grey),
         int(signed),
