@@ -71,7 +71,7 @@ from heatproof.files import TEMP_PREFIX
 from heatproof.models.backends import AUTO
 from heatproof.models.hashes import file_stamp
 from heatproof.protocols import Protocol
-from heatproof.protocols.base import register_stored, stored_protocol
+from heatproof.protocols.base import Scores, register_stored, stored_protocol
 
 T = TypeVar("T")
 RUN_NAMES = {*SUFFIXES, "tasks", "provenance", "prepared", "parts", "plan.json", "provenance.json"}
@@ -409,14 +409,13 @@ class Store(RunDirectory):
                 reason = f"the code of protocol {facts.id} is not loaded; import it first"
                 _set_undefined(frame, frame.index[chosen], reason)
         values = frame["value"].to_numpy(copy=True) if self._scored else None
-        for pending in self.pending_curves(reuse=True):
+        for pending, scores in self.map_curves(_aggregated):
             reason = "its curves are not kept, since others of its task failed"
             if pending.damaged:
                 reason = "its curves are damaged; run the spec again to compute them anew"
             _set_undefined(frame, pending.lost, reason)
-            if not pending.samples:
+            if scores is None:
                 continue
-            scores = pending.protocol.aggregate(pending.curves)
             if values is not None:
                 values[pending.rows] = scores.value.numpy()
             for reason in dict.fromkeys(filter(None, scores.reasons)):
@@ -445,7 +444,6 @@ class Store(RunDirectory):
         model: str | None = None,
         protocol_key: Setting | None = None,
         most: int | None = None,
-        reuse: bool = False,
     ) -> Iterator[PendingCurves]:
         """Yield the curves of protocols that compute values from all samples of a model together.
 
@@ -455,10 +453,34 @@ class Store(RunDirectory):
             model: Name of a model; by default all.
             protocol_key: Protocol, setting and baseline; by default all.
             most: How many samples of a model are read at most, in whole tasks; by default all.
-            reuse: Whether curves are only valid until the next are asked for, so that these can
-                have the same memory.
         """
-        buffers = CurveBuffers() if reuse else None
+        for group in self._pending_groups(model, protocol_key, most, None):
+            yield from group
+
+    def map_curves(
+        self, function: Callable[[PendingCurves], T], most: int | None = None
+    ) -> Iterator[tuple[PendingCurves, T]]:
+        """Apply a function to what `pending_curves` yields, to several methods at a time.
+
+        Args:
+            function: Is called in threads. The curves are only valid until it returns, since the
+                next ones have the same memory.
+            most: How many samples of a model are read at most, in whole tasks; by default all.
+        """
+        for group in self._pending_groups(None, None, most, CurveBuffers()):
+            yield from zip(group, map_ahead(function, group), strict=True)
+
+    def _pending_groups(
+        self,
+        model: str | None,
+        protocol_key: Setting | None,
+        most: int | None,
+        buffers: CurveBuffers | None,
+    ) -> Iterator[list[PendingCurves]]:
+        """Yield the curves of some methods at a time, which are in memory together.
+
+        With buffers, they are only valid until the next are asked for.
+        """
         if self._scored is None:
             self._scored = self._scored_rows(self._rows_as_written())
         plan = self.plan()
@@ -532,8 +554,8 @@ class Store(RunDirectory):
         rows: pd.DataFrame,
         tasks: list[str],
         buffers: CurveBuffers | None,
-    ) -> Iterator[PendingCurves]:
-        """Yield the curves of each method of a model; those of some methods are read at a time."""
+    ) -> Iterator[list[PendingCurves]]:
+        """Yield the curves of the methods of a model, of as many at a time as can be in memory."""
         by_method = dict(iter(rows.groupby("method", sort=False, observed=True)["sample"]))
         keys = {
             method: [TensorKey.curve(facts.canonical, method, name) for name in facts.aggregates]
@@ -544,12 +566,13 @@ class Store(RunDirectory):
             chosen = {method: keys[method] for method in methods}
             stacked = self._stacked(tasks, chosen, buffers or CurveBuffers())
             is_damaged = any(self._is_damaged(task, "tensors") for task in tasks)
+            group = []
             for method, (ids, curves) in stacked.items():
                 samples = by_method[method]
                 found = found.of(samples, ids)
                 if not found.is_identity:
                     curves = [curve[found.order] for curve in curves]
-                yield PendingCurves(
+                pending = PendingCurves(
                     protocol,
                     model,
                     method,
@@ -559,6 +582,8 @@ class Store(RunDirectory):
                     dict(zip(facts.aggregates, map(torch.from_numpy, curves), strict=False)),
                     is_damaged,
                 )
+                group.append(pending)
+            yield group
             if buffers:
                 buffers.give_back(curve for _, curves in stacked.values() for curve in curves)
 
@@ -668,6 +693,11 @@ class Store(RunDirectory):
         content = save(tensors)
         self.write_hashed(self.paths.folder("prepared"), key.digest, ".safetensors", content)
         return load(content)
+
+
+def _aggregated(pending: PendingCurves) -> Scores | None:
+    """Compute the values of samples from the curves of all; None if there are none."""
+    return pending.protocol.aggregate(pending.curves) if pending.samples else None
 
 
 def _set_undefined(frame: pd.DataFrame, rows: pd.Index, reason: str) -> None:
