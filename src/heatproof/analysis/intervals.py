@@ -265,9 +265,9 @@ def bootstrap_means(
     counts = _cluster_sums(finite, members, number)
     groups = (counts > 0).sum(0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        means = totals.sum(0) / counts.sum(0)
+        means = _column_sums(totals) / counts.sum(0)
         totals -= means * counts  # now of the deviations from the mean
-        errors = np.sqrt((totals**2).sum(0)) / counts.sum(0)
+        errors = np.sqrt(_column_sums(totals**2)) / counts.sum(0)
         widen = np.sqrt((groups + 1) / (groups - 1))
     drawn = []
     for count, total, squares, count_squares, mixed in _drawn_sums(
@@ -282,6 +282,12 @@ def bootstrap_means(
     draws = np.concatenate(drawn)
     draws[:, groups < 2] = np.nan
     return draws if limits is None else draws.clip(*limits)
+
+
+def _column_sums(values: np.ndarray) -> np.ndarray:  # (G, M) -> (M,)
+    """Sum up columns in an order that does not depend on how many there are."""
+    sums: np.ndarray = np.ascontiguousarray(values.T).sum(1)
+    return sums
 
 
 def _cluster_sums(values: np.ndarray, members: np.ndarray, number: int) -> np.ndarray:
