@@ -4,6 +4,7 @@
     python benchmarks/scale.py --samples 1000 --methods 3 --protocols sds soundness
     python benchmarks/scale.py --folder F           # kept in F, where later
     python benchmarks/scale.py --folder F --steps resume report    # measures some steps again
+    python benchmarks/scale.py --samples 1000 --models 1 --pixels 224 --steps write site
 
 makes a run of real models, images, methods and protocols, except that the scores are drawn at
 random around a true effect of each method instead of computed, which would take days. Everything
@@ -11,6 +12,9 @@ else is that of any run: plan, rows, tensors, manifests and checksums. Each step
 a process of its own (seconds with all imports, processor seconds, and peak memory), and compared
 with its bounds. The exit code is 1 if a bound is exceeded, or if the summary does not have the
 means that were drawn.
+
+``site`` builds the report and opens every page in Chromium from disk: its size, what the page loads
+before anything is clicked, and the seconds until it is complete.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +31,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pandas as pd
@@ -52,7 +58,7 @@ from heatproof.data.catalog import Batch
 from heatproof.platform import peak_memory
 from heatproof.tensor.noise import generator
 
-PIXELS = 16
+PIXELS = 16  # by default
 SMALL = 1000  # samples of the run whose memory the large one is compared with
 METHODS = [
     *("saliency", "ixg", "ig", "ig-u", "ixg-sg", "smoothgrad", "squaregrad", "vargrad"),
@@ -87,6 +93,8 @@ class Bound:
     seconds: float | None = None
     memory: float | None = None  # GB
     disk: float | None = None  # MB
+    seconds_open: float | None = None  # until the slowest page is complete
+    first_view: float | None = None  # MB of the largest page, before anything is clicked
 
 
 BOUNDS = {
@@ -96,6 +104,7 @@ BOUNDS = {
     "summary": Bound(60, 4),
     "check": Bound(),
     "report": Bound(60, None, 60),
+    "site": Bound(None, None, 30, 1.5, 1),
     "merge": Bound(),
 }
 GROWTH = 0.1  # by which the memory of writing may exceed that of `SMALL` samples
@@ -110,6 +119,8 @@ def make_inputs(folder: Path, samples: int, options: argparse.Namespace) -> None
     made_for = {"samples": samples} | {
         name: getattr(options, name) for name in ("classes", "models", "methods", "protocols")
     }
+    if options.pixels != PIXELS:
+        made_for["pixels"] = options.pixels
     note = folder / "inputs.json"
     if note.is_file() and json.loads(note.read_text(encoding="utf-8")) == made_for:
         return
@@ -122,7 +133,7 @@ def make_inputs(folder: Path, samples: int, options: argparse.Namespace) -> None
         path = images / names[i % len(names)] / f"{i:06d}.png"
         pixels = draw.integers(0, 256, (PIXELS, PIXELS, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(path, compress_level=0)
-    code = NETS.format(classes=options.classes, pixels=PIXELS)
+    code = NETS.format(classes=options.classes, pixels=options.pixels)
     for seed in range(options.models):
         code += f"\ndef net{seed}():\n    return _net({seed})\n"
     (folder / "nets.py").write_text(code, encoding="utf-8")
@@ -176,11 +187,12 @@ class Synthetic:
         shown = max(0, min(size, self.kept.keep_maps))
         logits = torch.from_numpy(draw.random((size, task.model.n_classes), np.float32))
         logits[torch.arange(size), torch.tensor(labels)] += torch.from_numpy(draw.random(size) * 3)
-        images = torch.from_numpy(draw.random((shown, 3, PIXELS, PIXELS), np.float32))
+        side = task.model.height
+        images = drawn_photos(draw, shown, side)
         self.kept.add_clean(0, logits, images, logits[:, :8, None, None])
         if shown:
             for label in {e.expression.label for e in task.records.evaluations}:
-                maps = torch.from_numpy(draw.normal(size=(shown, PIXELS, PIXELS)))
+                maps = torch.from_numpy(draw.normal(size=(shown, side, side)))
                 self.kept.add_map(0, label, maps.float())
         for protocol in task.protocols:
             if protocol.startswith("sds"):
@@ -194,6 +206,16 @@ class Synthetic:
                 }
             if not protocol.startswith(("road", "soundness")):
                 self.kept.add_shared(0, protocol, shared)
+
+
+def drawn_photos(draw: np.random.Generator, count: int, side: int) -> torch.Tensor:
+    """Draw images ``(count, 3, side, side)``: large ones are smooth with some grain, as photos."""
+    if side <= PIXELS:
+        return torch.from_numpy(draw.random((count, 3, side, side), np.float32))
+    coarse = torch.from_numpy(draw.random((count, 3, side // 8, side // 8), np.float32))
+    smooth = torch.nn.functional.interpolate(coarse, size=(side, side), mode="bicubic")
+    grain = torch.from_numpy(draw.normal(0, 0.02, (count, 1, side, side))).float()
+    return (smooth + grain).clamp(0, 1)
 
 
 def make_rows(
@@ -312,6 +334,36 @@ def step_report(folder: Path) -> dict[str, float]:
     return {"disk": size_of(page.parent)}
 
 
+def step_site(folder: Path) -> dict[str, float]:
+    """Build the report, and open every page of it."""
+    from playwright.sync_api import sync_playwright
+
+    page = Result.load(folder / "run").report(folder / "report")
+    used = {"seconds_open": 0.0, "first_view": 0.0}
+    with sync_playwright() as engine:
+        path = os.environ.get("CHROMIUM") or shutil.which("chromium")
+        browser = engine.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        for file in sorted(page.parent.glob("*.html")):
+            tab = browser.new_page(viewport={"width": 1280, "height": 900})
+            loaded: list[str] = []
+            tab.on("requestfinished", lambda request, found=loaded: found.append(request.url))
+            begin = time.perf_counter()
+            tab.goto(file.as_uri())
+            seconds = time.perf_counter() - begin
+            tab.wait_for_timeout(500)  # what the script asks for without a click
+            files = {Path(unquote(urlsplit(url).path)) for url in loaded if url.startswith("file:")}
+            size = sum(f.stat().st_size for f in files) / 1e6
+            print(f"  {file.name:20}{seconds:6.2f} s, first view {size:.2f} MB", file=sys.stderr)
+            used["seconds_open"] = max(used["seconds_open"], seconds)
+            used["first_view"] = max(used["first_view"], size)
+            tab.close()
+        browser.close()
+    for entry in sorted(page.parent.iterdir()):
+        if entry.is_dir():
+            print(f"  {entry.name + '/':20}{size_of(entry):6.2f} MB", file=sys.stderr)
+    return {"disk": size_of(page.parent), **used}
+
+
 def step_merge(folder: Path) -> dict[str, float]:
     """Merge the run with itself: every row is there twice, is compared, and is kept once."""
     with tempfile.TemporaryDirectory(dir=folder) as out:
@@ -328,9 +380,10 @@ STEPS = {
     "summary": step_summary,
     "check": step_check,
     "report": step_report,
+    "site": step_site,
     "merge": step_merge,
 }
-DEFAULT = [step for step in STEPS if step != "merge"]
+DEFAULT = [step for step in STEPS if step not in ("site", "merge")]
 
 
 def size_of(folder: Path) -> float:  # MB
@@ -351,8 +404,8 @@ def exceeded(step: str, found: dict[str, float], small: dict[str, float] | None)
     """Return the bounds that a step has exceeded, as texts."""
     bound = BOUNDS[step]
     texts = [
-        f"{name} {found[name]:.1f} > {limit:g}"
-        for name in ("seconds", "memory", "disk")
+        f"{name} {found[name]:.2f} > {limit:g}"
+        for name in ("seconds", "memory", "disk", "seconds_open", "first_view")
         if (limit := getattr(bound, name)) is not None and found[name] > limit
     ]
     if small is not None and found["memory"] > (1 + GROWTH) * small["memory"]:
@@ -397,6 +450,9 @@ def main() -> int:
     parser.add_argument("--methods", type=int, default=len(METHODS))
     parser.add_argument("--models", type=int, default=3)
     parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument(
+        "--pixels", type=int, default=PIXELS, help="of maps and images that are kept"
+    )
     parser.add_argument("--protocols", nargs="+", default=PROTOCOLS)
     parser.add_argument("--steps", nargs="+", default=DEFAULT, choices=list(STEPS))
     parser.add_argument("--folder", type=Path, help="kept; by default a temporary one")

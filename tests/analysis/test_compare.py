@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.analysis.compare import gap, table
+from heatproof.analysis.compare import gap, gaps, table
 from heatproof.analysis.intervals import Estimate
 
 KEY = ("sds", "patches=16", "zero")
@@ -49,6 +49,22 @@ def test_a_gap_is_over_the_samples_that_both_have():
     difference, n = gap(of, to)
     assert n == 3
     assert difference == Estimate.mean(np.array([1 - 3.0, 5 - 7.0, 4 - 2.0]))
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_gaps_of_a_table_are_those_of_its_columns(clustered):
+    draw = np.random.default_rng(0)
+    first, second = (
+        pd.DataFrame(draw.normal(size=(40, 4)), [f"s{i:02d}" for i in range(begin, begin + 40)])
+        for begin in (0, 5)
+    )
+    first.iloc[10, 1] = second.iloc[8, 1] = np.nan  # others have other samples
+    first.iloc[:, 3] = np.nan
+    clusters = {sample: sample[:2] for sample in first.index} if clustered else None
+    for column, (found, n) in enumerate(gaps(first, second, clusters)):
+        expected, count = gap(first[column], second[column], clusters)
+        assert n == count == [35, 33, 35, 0][column]
+        assert np.array_equal(found, expected, equal_nan=True)  # to the last bit
 
 
 def test_a_small_lead_on_every_sample_is_significant():

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import heatproof as hp
-from heatproof.report import build_single_file
+from heatproof.report import build_single_file, deferred
 from heatproof.report.serve import LiveReport, ReportServer
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -397,3 +397,30 @@ def test_a_served_report_says_when_there_is_a_newer_one(visit, result: hp.Result
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_what_is_far_down_a_large_page_is_read_when_it_is_needed(
+    result, report, tmp_path: Path, visit, monkeypatch
+):
+    monkeypatch.setattr(deferred, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(deferred, "ROWS", 5)
+    site = result.report(tmp_path / "site").parent
+    whole = visit(report).open("ranking.html")
+    page = visit(site).open("ranking.html")
+    waiting = page.locator("[data-deferred]")
+    assert page.locator("svg[data-deferred]").count() > 1
+    assert page.locator("#ranking tbody[data-deferred]").count() > 1
+    rows = "#ranking form[data-filter] output"
+    assert page.inner_text(rows).split()[-2:] == whole.inner_text(rows).split()[-2:]
+
+    before = waiting.count()
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    waiting.nth(before - 1).wait_for(state="detached")
+    for tab in (page, whole):
+        tab.select_option("#ranking select[name=model]", "1")
+    page.wait_for_selector("#ranking tbody[data-deferred]", state="detached")
+    assert page.inner_text(rows) == whole.inner_text(rows)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_selector("[data-deferred]", state="detached")
+    marks = "[...document.querySelectorAll('svg *, td')].map((e) => e.textContent).join('|')"
+    assert page.evaluate(marks) == whole.evaluate(marks)

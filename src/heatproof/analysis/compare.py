@@ -34,12 +34,7 @@ def table(rows: pd.DataFrame, model: str, key: Key) -> pd.DataFrame:
     for column, value in zip(GROUP, (model, *key), strict=True):
         chosen &= (rows[column] == value).to_numpy()
     names = [name for name in ("sample", "cluster", "method", "value") if name in rows]
-    part = score_table(rows[names].iloc[np.flatnonzero(chosen)])
-    return pd.DataFrame(
-        part.values,
-        index=pd.Index(part.samples, name="sample"),
-        columns=pd.Index(part.methods, name="method"),
-    )
+    return score_table(rows[names].iloc[np.flatnonzero(chosen)]).frame
 
 
 def gap(
@@ -64,6 +59,32 @@ def gap(
     if clusters or len(both) <= MOST_CLUSTERS:  # more are put together at random
         labels = [(clusters or {}).get(sample, sample) for sample in both]
     return Estimate.mean(difference[finite], labels), len(both)
+
+
+def gaps(
+    first: pd.DataFrame, second: pd.DataFrame, clusters: Mapping[str, str] | None = None
+) -> list[tuple[Estimate, int]]:
+    """Estimate the paired differences of the columns of two tables, as `gap` does one by one.
+
+    Args:
+        first: Scores, samples down.
+        second: Scores with as many columns.
+        clusters: The cluster of each sample; by default samples are independent.
+
+    Returns:
+        The mean of each column of ``first`` minus that of ``second`` over the samples that both
+        have, and their number.
+    """
+    if not first.index.equals(second.index):
+        both = first.index.intersection(second.index, sort=False)
+        first = first.loc[both]
+        second = second.loc[both]
+    differences = first.to_numpy(float) - second.to_numpy(float)
+    counts = np.isfinite(differences).sum(0).tolist()
+    labels = None
+    if clusters or len(differences) <= MOST_CLUSTERS:  # more are put together at random
+        labels = [(clusters or {}).get(sample, sample) for sample in first.index]
+    return list(zip(Estimate.means(differences, labels), counts, strict=True))
 
 
 def method_differences(

@@ -7,9 +7,10 @@ coverage.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
@@ -88,7 +89,17 @@ class Halves:
 
     def take(self, samples: np.ndarray) -> Halves:
         """Return the halves of some samples, by their positions or a mask ``(N,)``."""
-        return replace(self, members=self.members[samples])
+        part = replace(self, members=self.members[samples])
+        if self.blocks:  # which have the same weights
+            part.__dict__["block_weights"] = self.block_weights
+        return part
+
+    @cached_property
+    def block_weights(self) -> Tensor:
+        """Weights of the blocks in the whole data set and in every half, ``(1 + R, G)``."""
+        weights = np.ones((1 + len(self.drawn), self.drawn.shape[1]))
+        weights[1:] = self.drawn
+        return torch.from_numpy(weights)
 
     def by_sample(self) -> Iterator[np.ndarray]:
         """Yield weights ``(r, N)`` of float64, for some of the draws at a time."""
@@ -109,9 +120,7 @@ class Halves:
             The result of all samples, ``(…)``, and those of the halves, ``(R, …)``.
         """
         if self.blocks:
-            weights = np.ones((1 + len(self.drawn), self.drawn.shape[1]))
-            weights[1:] = self.drawn
-            found = compute(torch.from_numpy(weights), torch.from_numpy(self.members))
+            found = compute(self.block_weights, torch.from_numpy(self.members))
             return found[0], found[1:]
         whole = compute(torch.ones(1, len(self.members)), None)[0]
         parts = [compute(torch.from_numpy(part), None) for part in self.by_sample()]
@@ -169,24 +178,46 @@ class SettingHalves:
         self.key = key
         self._position = {sample: i for i, sample in enumerate(everyone)}
         self._halves = Halves.draw(len(everyone), resamples, seed, np.array(clusters, object))
+        self._latest: tuple[Sequence[str], Halves] = ((), self._halves)
 
     def of(self, samples: Sequence[str]) -> Halves:
-        """Return the halves of some samples, ``(N,)``."""
-        position = self._position
-        return self._halves.take(np.array([position[sample] for sample in samples], int))
+        """Return the halves of some samples, ``(N,)``; methods often have the same ones."""
+        if samples is not self._latest[0]:
+            position = self._position
+            order = np.array([position[sample] for sample in samples], int)
+            self._latest = (samples, self._halves.take(order))
+        return self._latest[1]
 
 
-def halves_of(
-    before: SettingHalves | None,
-    rows: pd.DataFrame,
-    key: tuple[str, ...],
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> SettingHalves:
-    """Return the halves of a setting: those of the method before, if it is the same setting."""
-    if before is not None and before.key == key:
-        return before
-    return SettingHalves(rows, key, resamples, seed)
+def setting_of(part: PendingCurves) -> tuple[str, ...]:
+    """Return model, protocol, setting and baseline of curves."""
+    protocol = part.protocol
+    return (part.model, protocol.id, protocol.setting, protocol.baseline_name)
+
+
+class HalvesOfSettings:
+    """Halves of one setting after the other, in any thread.
+
+    Args:
+        rows: The scores of a run.
+        resamples: Number of draws.
+        seed: Seed of the draws.
+    """
+
+    def __init__(self, rows: pd.DataFrame, resamples: int, seed: int = 0):
+        self._rows = rows
+        self._resamples = resamples
+        self._seed = seed
+        self._lock = threading.Lock()
+        self._latest: SettingHalves | None = None
+
+    def of(self, part: PendingCurves) -> Halves:
+        """Return the halves of the samples of curves; methods of a setting have the same."""
+        key = setting_of(part)
+        with self._lock:
+            if self._latest is None or self._latest.key != key:
+                self._latest = SettingHalves(self._rows, key, self._resamples, self._seed)
+            return self._latest.of(part.samples)
 
 
 def bootstrap_aggregates(
@@ -205,21 +236,18 @@ def bootstrap_aggregates(
         aggregated anew; nan for a single sample. At most `MOST_HALVES` are drawn, and repeated to
         be as many as the draws of means.
     """
-    aggregated: dict[tuple[str, ...], np.ndarray] = {}
-    count = min(resamples, MOST_HALVES)
-    halves: SettingHalves | None = None
-    for part in store.pending_curves():
-        key = (part.model, part.protocol.id, part.protocol.setting, part.protocol.baseline_name)
+    settings = HalvesOfSettings(rows, min(resamples, MOST_HALVES), seed)
+
+    def draw(part: PendingCurves) -> np.ndarray:
         if len(part.samples) < 2:
-            aggregated[*key, part.method] = np.full(resamples, np.nan)
-            continue
-        halves = halves_of(halves, rows, key, count, seed)
-        whole, of_halves = halves.of(part.samples).estimates(partial(_bootstrap, part))
+            return np.full(resamples, np.nan)
+        whole, of_halves = settings.of(part).estimates(partial(_bootstrap, part))
         draws = around_estimate(
             whole.item(), of_halves.numpy(), len(part.samples), range_of(part.protocol.id)
         )
-        aggregated[*key, part.method] = np.resize(draws, resamples)
-    return aggregated
+        return np.resize(draws, resamples)
+
+    return {(*setting_of(part), part.method): draws for part, draws in store.map_curves(draw)}
 
 
 def _bootstrap(part: PendingCurves, weights: Tensor, blocks: Tensor | None) -> Tensor:

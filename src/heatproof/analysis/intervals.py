@@ -90,6 +90,30 @@ class Estimate(NamedTuple):
         draws = bootstrap_means(values[finite][:, None], resamples, seed, kept)
         return cls.of(float(values[finite].mean()), draws[:, 0])
 
+    @classmethod
+    def means(cls, values: np.ndarray, clusters: Sequence[object] | None = None) -> list[Estimate]:
+        """Estimate the means of columns as `mean` does, those on the same samples at once.
+
+        Args:
+            values: Values ``(N, M)``; those that are not finite are left out.
+            clusters: What values were drawn together from, ``(N,)``; by default each is its own.
+        """
+        finite = np.isfinite(values)
+        found = [cls.of(np.nan, np.empty(0))] * values.shape[1]
+        same: dict[bytes, list[int]] = {}
+        for column, is_finite in enumerate(finite.T):
+            same.setdefault(is_finite.tobytes(), []).append(column)
+        for columns in same.values():
+            rows = finite[:, columns[0]]
+            if not rows.any():
+                continue
+            part = values[np.ix_(rows, columns)]
+            labels = None if clusters is None else np.asarray(clusters)[rows]
+            draws = bootstrap_means(part, RESAMPLES, 0, labels)
+            for i, column in enumerate(columns):
+                found[column] = cls.of(float(part[:, i].mean()), draws[:, i])
+        return found
+
     @property
     def sign(self) -> int:
         """1 or -1 if the value is significantly above or below zero, else 0."""
@@ -200,8 +224,15 @@ def numbered(
         members = codes
     if count <= MOST_CLUSTERS:
         return count, members, False
-    block_of = generator(0, "blocks", count).permutation(count) % BLOCKS
-    return BLOCKS, block_of[members], True
+    return BLOCKS, _block_of(count)[members], True
+
+
+@lru_cache(maxsize=4)
+def _block_of(count: int) -> np.ndarray:  # (count,)
+    """Put clusters together into blocks at random, the same for all methods and settings."""
+    block_of: np.ndarray = generator(0, "blocks", count).permutation(count) % BLOCKS
+    block_of.setflags(write=False)
+    return block_of
 
 
 def bootstrap_means(
@@ -234,9 +265,9 @@ def bootstrap_means(
     counts = _cluster_sums(finite, members, number)
     groups = (counts > 0).sum(0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        means = totals.sum(0) / counts.sum(0)
+        means = _column_sums(totals) / counts.sum(0)
         totals -= means * counts  # now of the deviations from the mean
-        errors = np.sqrt((totals**2).sum(0)) / counts.sum(0)
+        errors = np.sqrt(_column_sums(totals**2)) / counts.sum(0)
         widen = np.sqrt((groups + 1) / (groups - 1))
     drawn = []
     for count, total, squares, count_squares, mixed in _drawn_sums(
@@ -251,6 +282,12 @@ def bootstrap_means(
     draws = np.concatenate(drawn)
     draws[:, groups < 2] = np.nan
     return draws if limits is None else draws.clip(*limits)
+
+
+def _column_sums(values: np.ndarray) -> np.ndarray:  # (G, M) -> (M,)
+    """Sum up columns in an order that does not depend on how many there are."""
+    sums: np.ndarray = np.ascontiguousarray(values.T).sum(1)
+    return sums
 
 
 def _cluster_sums(values: np.ndarray, members: np.ndarray, number: int) -> np.ndarray:
@@ -275,8 +312,11 @@ def _drawn_sums(
         the draws at a time.
     """
     clusters = len(totals)
-    patterns, which = np.unique(counts, axis=1, return_inverse=True)  # mostly one for all columns
-    which = which.ravel()
+    patterns = counts[:, :1]
+    which = np.zeros(counts.shape[1], int)
+    if (counts != patterns).any():
+        patterns, which = np.unique(counts, axis=1, return_inverse=True)
+        which = which.ravel()
     largest = counts.max(0, initial=0)
     same = bool(((counts == 0) | (counts == largest)).all())  # clusters have c values, or none
     parts = [patterns, totals, totals**2]

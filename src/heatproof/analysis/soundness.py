@@ -22,12 +22,11 @@ import torch
 from heatproof.analysis.halves import (
     MOST_HALVES,
     Halves,
-    SettingHalves,
+    HalvesOfSettings,
     around_estimate,
-    halves_of,
 )
 from heatproof.analysis.intervals import Estimate
-from heatproof.bench.store import Store
+from heatproof.bench.store import PendingCurves, Store
 from heatproof.protocols.soundness import Soundness
 from heatproof.tensor.soundness import first_reached, undecided_steps
 
@@ -83,21 +82,23 @@ def table(
         protocol are those of `summarize`.
     """
     rows = store.rows() if rows is None else rows
-    lines = []
-    of_setting: SettingHalves | None = None
-    for part in store.pending_curves(most=most):
+    settings = HalvesOfSettings(rows, min(resamples, MOST_HALVES), seed)
+
+    def lines_of(part: PendingCurves) -> list[tuple[object, ...]]:
         protocol = part.protocol
-        if isinstance(protocol, Soundness) and part.samples:
-            score, mass = (part.curves[name].numpy() for name in protocol.aggregates)
-            key = (part.model, protocol.setting, protocol.baseline_name, part.method)
-            group = (part.model, protocol.id, protocol.setting, protocol.baseline_name)
-            of_setting = halves_of(of_setting, rows, group, min(resamples, MOST_HALVES), seed)
-            halves = of_setting.of(part.samples)
-            estimates = at_levels(protocol, score, mass, levels, halves=halves)
-            steps = steps_until(protocol, score, levels)
-            for level, estimate, counts in zip(levels, estimates, steps, strict=True):
-                lines.append((*key, level, *estimate, *counts, len(score)))
-    return pd.DataFrame(lines, columns=COLUMNS)
+        if not isinstance(protocol, Soundness) or not part.samples:
+            return []
+        score, mass = (part.curves[name].numpy() for name in protocol.aggregates)
+        key = (part.model, protocol.setting, protocol.baseline_name, part.method)
+        estimates = at_levels(protocol, score, mass, levels, halves=settings.of(part))
+        steps = steps_until(protocol, score, levels)
+        return [
+            (*key, level, *estimate, *counts, len(score))
+            for level, estimate, counts in zip(levels, estimates, steps, strict=True)
+        ]
+
+    found = store.map_curves(lines_of, most)
+    return pd.DataFrame([line for _, lines in found for line in lines], columns=COLUMNS)
 
 
 def points(protocol: Soundness, score: np.ndarray, mass: np.ndarray) -> Points:  # (N, S), (N, S)

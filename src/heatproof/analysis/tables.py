@@ -31,6 +31,12 @@ class ScoreTable:
     clusters: np.ndarray
 
     @property
+    def frame(self) -> pd.DataFrame:
+        """The scores with samples down and methods across."""
+        samples = pd.Index(self.samples, name="sample")
+        return pd.DataFrame(self.values, samples, pd.Index(self.methods, name="method"))
+
+    @property
     def means(self) -> np.ndarray:  # (M,)
         """The mean score of each method; nan for a method without a score."""
         return pd.DataFrame(self.values).mean().to_numpy()

@@ -11,16 +11,19 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from heatproof.bench.curvefiles import CurveBuffers, CurveReader, map_ahead, stack_curves
 from heatproof.bench.directory import RunDirectory
 from heatproof.bench.frame import FrameBuilder
 from heatproof.bench.layout import (
@@ -68,7 +71,7 @@ from heatproof.files import TEMP_PREFIX
 from heatproof.models.backends import AUTO
 from heatproof.models.hashes import file_stamp
 from heatproof.protocols import Protocol
-from heatproof.protocols.base import register_stored, stored_protocol
+from heatproof.protocols.base import Scores, register_stored, stored_protocol
 
 T = TypeVar("T")
 RUN_NAMES = {*SUFFIXES, "tasks", "provenance", "prepared", "parts", "plan.json", "provenance.json"}
@@ -114,6 +117,43 @@ def _backends(*specs: Mapping[str, Any]) -> set[str]:
     return {spec.get("backend", AUTO) for spec in specs}
 
 
+@dataclass(frozen=True)
+class _Alignment:
+    """Which rows of a method have curves, and in which order; that of the method before is kept.
+
+    Attributes:
+        codes: The samples of the rows, as codes of their categories, ``(R,)``.
+        ids: The samples that have curves, ``(N,)``.
+        stored: Whether each row has curves, ``(R,)``.
+        order: The positions of rows that have curves among these, ``(K,)``.
+        samples: The samples of rows that have curves, ``(K,)``.
+    """
+
+    codes: np.ndarray | None = None
+    ids: Sequence[str] = ()
+    stored: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    order: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    samples: list[str] = field(default_factory=list)
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the rows have all curves in their order."""
+        return np.array_equal(self.order, np.arange(len(self.ids)))
+
+    def of(self, samples: pd.Series, ids: Sequence[str]) -> _Alignment:
+        """Align the rows of another method; ``samples`` are categories."""
+        codes = samples.cat.codes.to_numpy()
+        if self.codes is not None and np.array_equal(codes, self.codes) and ids == self.ids:
+            return self
+        texts = samples.cat.categories
+        position = np.full(len(texts) + 1, -1)  # the last is that of no text
+        known = texts.get_indexer(pd.Index(ids, dtype=texts.dtype))
+        position[known[known >= 0]] = np.flatnonzero(known >= 0)
+        of_rows = position[codes]
+        stored = of_rows >= 0
+        return _Alignment(codes, ids, stored, of_rows[stored], samples[stored].tolist())
+
+
 class PendingCurves(NamedTuple):
     """Curves of one model and method, from which a protocol computes values for all samples."""
 
@@ -138,7 +178,7 @@ class Store(RunDirectory):
         super().__init__(root)
         self._manifests: dict[Path, tuple[str, TaskManifest]] = {}
         self._plan: tuple[str, PlanFile] | None = None
-        self._scored: dict[str, pd.DataFrame] | None = None  # see `_scored_rows`
+        self._scored: dict[str, dict[str, pd.DataFrame]] | None = None  # see `_scored_rows`
 
     def claim(self, identity: Mapping[str, Any], add: bool = False) -> None:
         """Take the directory for a spec; raises as ``check`` does."""
@@ -377,15 +417,16 @@ class Store(RunDirectory):
                 chosen = (frame["protocol"] == facts.id) & (frame["status"] == "ok")
                 reason = f"the code of protocol {facts.id} is not loaded; import it first"
                 _set_undefined(frame, frame.index[chosen], reason)
-        for pending in self.pending_curves():
+        values = frame["value"].to_numpy(copy=True) if self._scored else None
+        for pending, scores in self.map_curves(_aggregated):
             reason = "its curves are not kept, since others of its task failed"
             if pending.damaged:
                 reason = "its curves are damaged; run the spec again to compute them anew"
             _set_undefined(frame, pending.lost, reason)
-            if not pending.samples:
+            if scores is None:
                 continue
-            scores = pending.protocol.aggregate(pending.curves)
-            frame.loc[pending.rows, "value"] = scores.value.numpy()
+            if values is not None:
+                values[pending.rows] = scores.value.numpy()
             for reason in dict.fromkeys(filter(None, scores.reasons)):
                 rows = [
                     row
@@ -393,6 +434,8 @@ class Store(RunDirectory):
                     if its_reason == reason
                 ]
                 _set_undefined(frame, pd.Index(rows), reason)
+        if values is not None:
+            frame["value"] = values
         return frame
 
     def _clusters(self, samples: pd.Series) -> pd.Series:
@@ -406,7 +449,10 @@ class Store(RunDirectory):
         return pd.Series(pd.Categorical.from_codes(codes, names.categories), samples.index)
 
     def pending_curves(
-        self, model: str | None = None, protocol_key: Setting | None = None, most: int | None = None
+        self,
+        model: str | None = None,
+        protocol_key: Setting | None = None,
+        most: int | None = None,
     ) -> Iterator[PendingCurves]:
         """Yield the curves of protocols that compute values from all samples of a model together.
 
@@ -417,6 +463,33 @@ class Store(RunDirectory):
             protocol_key: Protocol, setting and baseline; by default all.
             most: How many samples of a model are read at most, in whole tasks; by default all.
         """
+        for group in self._pending_groups(model, protocol_key, most, None):
+            yield from group
+
+    def map_curves(
+        self, function: Callable[[PendingCurves], T], most: int | None = None
+    ) -> Iterator[tuple[PendingCurves, T]]:
+        """Apply a function to what `pending_curves` yields, to several methods at a time.
+
+        Args:
+            function: Is called in threads. The curves are only valid until it returns, since the
+                next ones have the same memory.
+            most: How many samples of a model are read at most, in whole tasks; by default all.
+        """
+        for group in self._pending_groups(None, None, most, CurveBuffers()):
+            yield from zip(group, map_ahead(function, group), strict=True)
+
+    def _pending_groups(
+        self,
+        model: str | None,
+        protocol_key: Setting | None,
+        most: int | None,
+        buffers: CurveBuffers | None,
+    ) -> Iterator[list[PendingCurves]]:
+        """Yield the curves of some methods at a time, which are in memory together.
+
+        With buffers, they are only valid until the next are asked for.
+        """
         if self._scored is None:
             self._scored = self._scored_rows(self._rows_as_written())
         plan = self.plan()
@@ -426,8 +499,7 @@ class Store(RunDirectory):
                 continue
             if protocol_key not in (None, facts.key):
                 continue
-            rows = self._scored[facts.canonical]
-            for name, of_model in rows.groupby("model", sort=False, observed=True):
+            for name, of_model in self._scored[facts.canonical].items():
                 if model not in (None, name):
                     continue
                 tasks = [
@@ -439,7 +511,7 @@ class Store(RunDirectory):
                     tasks = self.first_tasks(tasks, most)
                     of_model = of_model[of_model["sample"].isin(self._samples_of(tasks))]
                 names = [task.name for task in tasks]
-                yield from self._pending(protocol, facts, str(name), of_model, names)
+                yield from self._pending(protocol, facts, name, of_model, names, buffers)
 
     def first_tasks(self, tasks: Sequence[TaskFacts], most: int) -> list[TaskFacts]:
         """Return the first of some tasks, which have no more than a number of samples in all.
@@ -465,8 +537,8 @@ class Store(RunDirectory):
         ids = (self.tensors(task.name, ()).samples.ids for task in tasks)
         return {sample for of_task in ids for sample in of_task}
 
-    def _scored_rows(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
-        """Return the rows that have curves instead of values, by protocol.
+    def _scored_rows(self, frame: pd.DataFrame) -> dict[str, dict[str, pd.DataFrame]]:
+        """Return the rows that have curves instead of values, by protocol and model.
 
         Args:
             frame: The rows as tasks have written them.
@@ -478,7 +550,9 @@ class Store(RunDirectory):
                 columns = zip(("protocol", "setting", "baseline"), facts.key, strict=True)
                 for column, value in columns:
                     chosen &= frame[column] == value
-                found[facts.canonical] = frame.loc[chosen, ["model", "method", "sample"]]
+                rows = frame[["model", "method", "sample"]].iloc[np.flatnonzero(chosen)]
+                by_model = rows.groupby("model", sort=False, observed=True)
+                found[facts.canonical] = {str(model): part for model, part in by_model}
         return found
 
     def _pending(
@@ -488,34 +562,46 @@ class Store(RunDirectory):
         model: str,
         rows: pd.DataFrame,
         tasks: list[str],
-    ) -> Iterator[PendingCurves]:
-        """Yield the curves of each method of a model; those of some methods are read at a time."""
+        buffers: CurveBuffers | None,
+    ) -> Iterator[list[PendingCurves]]:
+        """Yield the curves of the methods of a model, of as many at a time as can be in memory."""
         by_method = dict(iter(rows.groupby("method", sort=False, observed=True)["sample"]))
         keys = {
             method: [TensorKey.curve(facts.canonical, method, name) for name in facts.aggregates]
             for method in by_method
         }
-        is_damaged = any(self.is_finished(t) and self.path_of(t, "tensors") is None for t in tasks)
+        found = _Alignment()
         for methods in self._readable_at_once(tasks, keys):
-            stacked = self._stacked(tasks, {method: keys[method] for method in methods})
+            chosen = {method: keys[method] for method in methods}
+            stacked = self._stacked(tasks, chosen, buffers or CurveBuffers())
+            is_damaged = any(self._is_damaged(task, "tensors") for task in tasks)
+            group = []
             for method, (ids, curves) in stacked.items():
-                position = {sample: i for i, sample in enumerate(ids)}
                 samples = by_method[method]
-                stored = samples.isin(position)
-                of_samples = samples[stored].tolist()
-                order = [position[sample] for sample in of_samples]
-                if order != list(range(len(ids))):
-                    curves = [curve[order] for curve in curves]
-                yield PendingCurves(
+                found = found.of(samples, ids)
+                if not found.is_identity:
+                    curves = [curve[found.order] for curve in curves]
+                pending = PendingCurves(
                     protocol,
                     model,
                     method,
-                    of_samples,
-                    samples.index[stored],
-                    samples.index[~stored],
-                    dict(zip(facts.aggregates, curves, strict=False)),
+                    found.samples,
+                    samples.index[found.stored],
+                    samples.index[~found.stored],
+                    dict(zip(facts.aggregates, map(torch.from_numpy, curves), strict=False)),
                     is_damaged,
                 )
+                group.append(pending)
+            yield group
+            if buffers:
+                buffers.give_back(curve for _, curves in stacked.values() for curve in curves)
+
+    def _is_damaged(self, task: str, kind: FileKind) -> bool:
+        """Return whether a file of a task was found to be damaged when it was read."""
+        manifest = self.manifest(task)
+        return manifest is not None and (
+            self.paths.stored(kind, manifest.files[kind].name) in self.damage
+        )
 
     def _readable_at_once(
         self, tasks: Sequence[str], keys: Mapping[str, Sequence[TensorKey]]
@@ -533,26 +619,17 @@ class Store(RunDirectory):
             yield methods[begin : begin + count]
 
     def _stacked(
-        self, tasks: Sequence[str], keys: Mapping[str, Sequence[TensorKey]]
-    ) -> dict[str, tuple[list[str], list[Tensor]]]:
-        """Return for each method the samples of tasks that have all its keys, and their tensors."""
-        ids: dict[str, list[str]] = {method: [] for method in keys}
-        curves: dict[str, list[Tensor]] = {method: [] for method in keys}
-        wanted = [key for each in keys.values() for key in each]
+        self,
+        tasks: Sequence[str],
+        keys: Mapping[str, Sequence[TensorKey]],
+        buffers: CurveBuffers,
+    ) -> dict[str, tuple[list[str], list[np.ndarray]]]:
+        """Return for each method the samples of tasks that have all its keys, and their curves."""
+        reader = CurveReader(key for each in keys.values() for key in each)
+        found = map_ahead(lambda task: self._read(task, "tensors", reader.read), tasks)
         most = sum(map(self._samples_in, tasks))
-        for task in tasks:
-            kept = self.tensors(task, wanted)
-            for method, each in keys.items():
-                if not all(key in kept.tensors for key in each):
-                    continue
-                found = [kept.tensors[key] for key in each]
-                if not curves[method]:  # filled task by task, so that no file stays open
-                    curves[method] = [torch.empty(most, *part.shape[1:]) for part in found]
-                begin = len(ids[method])
-                for whole, part in zip(curves[method], found, strict=True):
-                    whole[begin : begin + len(part)] = part
-                ids[method] += kept.samples.ids
-        return {m: (ids[m], [curve[: len(ids[m])] for curve in curves[m]]) for m in keys}
+        read_ones = (curves for curves in found if curves is not None)
+        return stack_curves(read_ones, keys, most, buffers, reader.release)
 
     def _rows_as_written(self) -> pd.DataFrame:
         """Return rows as tasks have written them, without values that need all samples."""
@@ -560,8 +637,8 @@ class Store(RunDirectory):
         for facts in plan.protocols:
             register_stored(facts.model_dump())
         builder = FrameBuilder()
-        for task in plan.tasks:
-            table = self._read(task.name, "rows", read_coded_rows)
+        tables = map_ahead(lambda t: self._read(t.name, "rows", read_coded_rows), plan.tasks)
+        for task, table in zip(plan.tasks, tables, strict=True):
             if table is not None:
                 builder.add(table, task.records)
         return builder.frame()
@@ -627,8 +704,15 @@ class Store(RunDirectory):
         return load(content)
 
 
+def _aggregated(pending: PendingCurves) -> Scores | None:
+    """Compute the values of samples from the curves of all; None if there are none."""
+    return pending.protocol.aggregate(pending.curves) if pending.samples else None
+
+
 def _set_undefined(frame: pd.DataFrame, rows: pd.Index, reason: str) -> None:
     """Make scores undefined for a reason."""
+    if not len(rows):
+        return
     for column, text in (("status", "undefined"), ("message", reason)):
         if text not in frame[column].cat.categories:
             texts = frame[column].cat

@@ -275,6 +275,8 @@ class Protocol(BaseModel):
     def aggregate(self, curves: Mapping[str, Tensor]) -> Scores:
         """Compute scores that depend on all samples together, whenever rows are read.
 
+        Several methods are computed at the same time, in threads, as in `bootstrap`.
+
         Args:
             curves: The curves named in ``aggregates``, ``(N, S)`` each.
 

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from jinja2 import Environment
 from markupsafe import Markup
 
 import heatproof
 from heatproof.report import charts
+from heatproof.report.deferred import defer
 from heatproof.report.palette import FAMILIES, family_class
 from heatproof.report.run_data import Run
 from heatproof.report.sections import SECTIONS, Section, ordered_sections
@@ -112,24 +114,28 @@ def write_pages(run: Run, site: Site, live: bool = False) -> None:
         site.write(script, _asset(script))
     lead = run.provenance.spec.get("lead")
     named = lead_first(home, lead)
-    first = _render(run, named, named[0], live)
+    templates = environment(run.models)
+    first = _render(run, templates, named, named[0], live)
     if len(first) > MOST_FIRST_BYTES and named[0].sections[0][0].id == lead:
         # A first page that is slow to open answers nothing: it begins with a link instead.
         named = home
-        first = _render(run, named, named[0], live, lead)
-    site.write(named[0].file, first)
+        first = _render(run, templates, named, named[0], live, lead)
+    site.write(named[0].file, defer(first, "index", site))
     for page in named[1:]:
         if page.sections:
-            site.write(page.file, _render(run, named, page, live))
+            name = page.file.removesuffix(".html")
+            content = _render(run, templates, named, page, live)
+            site.write(page.file, defer(content, name, site))
 
 
-def _render(run: Run, named: list[Page], page: Page, live: bool, lead: str = "") -> str:
+def _render(
+    run: Run, templates: Environment, named: list[Page], page: Page, live: bool, lead: str = ""
+) -> str:
     """Return a page as HTML; ``lead`` is a section that its first line leads to."""
     pages = [p for p in named if p.sections]
     where = {section.id: p.file for p in pages for section, _ in p.sections}
     navigation = [NavigationLink(p.title, _link_to(p, named[0]), p is page) for p in named]
-    template = environment(run.models).get_template("page.html.j2")
-    return template.render(
+    return templates.get_template("page.html.j2").render(
         run=run,
         page=page,
         pages=pages,

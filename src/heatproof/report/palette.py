@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -37,12 +38,15 @@ DIVERGING = ("#06306e", "#2f79b9", "#a6cde4", "#ffffff", "#f7b799", "#d2493c", "
 SEQUENTIAL = ("#ffffff", "#fde6ad", "#fbb05a", "#ec6a31", "#b51d2b", "#4e0722")  # 0, +
 
 
+@cache
 def colour_map(anchors: tuple[str, ...], steps: int = 256) -> np.ndarray:  # (steps, 3) uint8
     """Interpolate linearly between colours."""
     rgb = np.array([[int(a[i : i + 2], 16) for i in (1, 3, 5)] for a in anchors], dtype=np.float64)
     positions = np.linspace(0, len(anchors) - 1, steps)
     channels = [np.interp(positions, np.arange(len(anchors)), rgb[:, c]) for c in range(3)]
-    return np.stack(channels, 1).round().astype(np.uint8)
+    colours = np.stack(channels, 1).round().astype(np.uint8)
+    colours.setflags(write=False)
+    return colours
 
 
 def diverging_colour(value: float, scale: float) -> str:

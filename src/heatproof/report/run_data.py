@@ -57,7 +57,7 @@ class Kept:
         grids: What samples on grids consist of; empty for other views.
         with_images: The first samples, whose images and maps are stored: the tensors of a sample's
             task, and its row in them.
-        read: Reads a tensor of all samples, task by task; None if it is missing.
+        read: Reads tensors of all samples, task by task; those that are missing are left out.
     """
 
     total: int = 0
@@ -67,7 +67,7 @@ class Kept:
     head: HeadName = "softmax"
     grids: dict[str, GridNote] = field(default_factory=dict)
     with_images: dict[str, tuple[dict[TensorKey, Tensor], int]] = field(default_factory=dict)
-    read: Callable[[TensorKey], Tensor | None] = lambda key: None
+    read: Callable[[Sequence[TensorKey]], dict[TensorKey, Tensor]] = lambda keys: {}
 
     def add(self, task: TaskTensors) -> None:
         """Add a task: all its tensors if it has images, else at least its logits."""
@@ -111,6 +111,14 @@ class Kept:
         """Return what a protocol kept of the maps of a method, in the order of ``ids``."""
         return self._all(TensorKey.curve(protocol.canonical, method, name))
 
+    def curves_of(
+        self, protocol: ProtocolFacts, methods: Sequence[str], name: str
+    ) -> dict[str, Tensor]:  # (N, S) each
+        """Return the curves of those methods that have them, every file of which is read once."""
+        keys = {m: TensorKey.curve(protocol.canonical, m, name) for m in methods}
+        found = self.read(list(keys.values()))
+        return {m: found[k] for m, k in keys.items() if k in found and self._is_whole(found[k])}
+
     def channel_peaks(self) -> Tensor | None:  # (N, C)
         """Return the largest activations of some channels, in the order of ``ids``."""
         return self._all(CHANNEL_PEAKS)
@@ -122,8 +130,11 @@ class Kept:
 
     def _all(self, key: TensorKey) -> Tensor | None:
         """Return the tensor of all samples; None if some sample lacks it."""
-        values = self.read(key)
-        return values if values is not None and len(values) == len(self.ids) else None
+        values = self.read([key]).get(key)
+        return values if values is not None and self._is_whole(values) else None
+
+    def _is_whole(self, values: Tensor) -> bool:
+        return len(values) == len(self.ids)
 
     @property
     def part(self) -> str:
@@ -203,6 +214,12 @@ class Run:
         """The scores of every model and setting with their draws, which all statistics share."""
         draws = self.aggregate_draws
         return scored_settings(self.rows, aggregate_draws=draws, layers=self.ranked_layers)
+
+    def table(self, model: str, key: Key) -> pd.DataFrame:
+        """Return the scores of a model under one setting: samples down, methods across."""
+        found = (scores.table for scores in self.settings if scores.key == (model, *key))
+        table = next(found, None)
+        return pd.DataFrame() if table is None else table.frame
 
     def settings_of(self, standing: Standings) -> list[SettingScores]:
         """Return the scores of a model; of the methods at one layer if standings are of that."""
@@ -320,12 +337,16 @@ class Run:
 
     def views(self, model: str) -> dict[ViewKey, list[Key]]:
         """Return the views of a model, and under which settings each was evaluated."""
+        return self._views.get(model, {})
+
+    @cached_property
+    def _views(self) -> dict[str, dict[ViewKey, list[Key]]]:
         keys = {protocol.canonical: key for key, protocol in self.protocols.items()}
-        return {
-            task.view: [keys[protocol] for protocol in task.protocols]
-            for task in self.tasks
-            if task.model == model
-        }
+        found: dict[str, dict[ViewKey, list[Key]]] = {}
+        for task in self.tasks:
+            of_model = found.setdefault(task.model, {})
+            of_model[task.view] = [keys[protocol] for protocol in task.protocols]
+        return found
 
     def networks(self, model: str) -> dict[ViewKey, list[Key]]:
         """Return the views that show the network the data itself: plain first, then fine-tuned."""
@@ -410,17 +431,22 @@ class Run:
         kept.total = len(kept.ids) + sum(map(self._sample_count, tasks[len(first) :]))
         return kept
 
-    def _read_all(self, tasks: Sequence[TaskFacts], key: TensorKey) -> Tensor | None:
-        """Read one tensor of all samples of some tasks; None if a task lacks it."""
-        parts = []
+    def _read_all(
+        self, tasks: Sequence[TaskFacts], keys: Sequence[TensorKey]
+    ) -> dict[TensorKey, Tensor]:
+        """Read tensors of all samples of some tasks; those that a task lacks are left out."""
+        parts: dict[TensorKey, list[Tensor]] = {key: [] for key in keys}
         for task in tasks:
-            stored = self.store.tensors(task.name, (key,))
-            values = stored.tensors.get(key)
-            if values is not None and len(values) == len(stored.samples.ids):
-                parts.append(values)
-            elif stored.samples.ids:
-                return None
-        return torch.cat(parts) if parts else None
+            stored = self.store.tensors(task.name, parts)
+            for key in list(parts):
+                values = stored.tensors.get(key)
+                if values is not None and len(values) == len(stored.samples.ids):
+                    parts[key].append(values)
+                elif stored.samples.ids:
+                    del parts[key]
+            if not parts:
+                break
+        return {key: torch.cat(values) for key, values in parts.items() if values}
 
     def _sample_count(self, task: TaskFacts) -> int:
         """Return the number of samples of a task that could be read, by its manifest."""

@@ -166,15 +166,21 @@ def drawn_soundness(
         Soundness ``(R, L)`` of float64; nan where a draw does not reach a level.
     """
     grouped = None if blocks is None else Blocks(blocks, weights.shape[1])
-    weights = _normalized(weights, grouped)
+    weights = weights.double()
+    if grouped is None:
+        total = weights.sum(1)
+        weights = weights / total[:, None]
+        total = torch.ones_like(total)
+    else:  # weights are large and the same for all methods: what they are multiplied with is scaled
+        total = weights @ grouped.sizes
     if grouped is None or per_sample:
         score = score.double()
         mass = mass.double()
-    accuracy = weights @ (score if grouped is None else grouped.sum(score))
+    accuracy = weights @ (score if grouped is None else grouped.sum(score)) / total[:, None]
     reached = torch.stack([first_reached(accuracy, level) for level in levels], 1)
     if per_sample:
         quality = soundness(score, mass, eps, compat, gate=gate)
-        q = weights @ (quality if grouped is None else grouped.sum(quality))
+        q = weights @ (quality if grouped is None else grouped.sum(quality)) / total[:, None]
         return torch.where(reached >= 0, q.gather(1, reached.clamp(min=0)), torch.nan)
     values = torch.full(reached.shape, torch.nan, dtype=torch.float64)
     false = false_steps(accuracy, eps, compat, gate).double()
@@ -191,8 +197,9 @@ def drawn_soundness(
             until = lost.shape[1]
             some = varies[:until]
             left = kept - lost[:, always[:until]].sum(1)
-            missing = weights[draws] @ lost[:, some] * false[draws, :until][:, some]
-            q = (weights[draws] @ left - missing.sum(1)).clamp(0, 1)
+            drawn = weights if len(draws) == len(weights) else weights[draws]
+            missing = drawn @ lost[:, some] * false[draws, :until][:, some]
+            q = ((drawn @ left - missing.sum(1)) / total[draws]).clamp(0, 1)
         values[draws] = torch.where(reached[draws] == k, q[:, None], values[draws])
     return values
 
@@ -219,8 +226,9 @@ class Blocks:
 
     def of(self, values: Tensor) -> Tensor:  # (N, S) -> (G, P, S)
         """Return the values of the samples of each block, with zeros for those it lacks."""
-        padded = torch.cat([values, torch.zeros_like(values[:1])])
-        return padded[self._samples.flatten()].view(*self._samples.shape, -1)
+        if self._samples.numel() > len(values):
+            values = torch.cat([values, torch.zeros_like(values[:1])])
+        return values[self._samples.flatten()].view(*self._samples.shape, -1)
 
     def sum(self, values: Tensor) -> Tensor:  # (N, S) -> (G, S)
         """Sum up the values of each block."""
@@ -249,13 +257,6 @@ def _block_sums(
         products = each @ inverse[..., begin : begin + size]  # (G, S, size)
         for i, k in enumerate(steps[begin : begin + size]):
             yield kept[:, begin + i], products[:, : k if compat else k + 1, i]
-
-
-def _normalized(weights: Tensor, blocks: Blocks | None) -> Tensor:
-    """Convert to double precision and scale the weights of the samples of each draw to sum 1."""
-    weights = weights.double()
-    total = weights.sum(1, keepdim=True) if blocks is None else (weights @ blocks.sizes)[:, None]
-    return weights / total
 
 
 def _drawn_after(

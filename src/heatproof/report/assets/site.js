@@ -29,6 +29,30 @@
   };
   window.heatproof = { all, make, load };
 
+  // What is far down a large page is read when it comes near the window, is asked for, or is printed.
+  const deferred = (root = document) => all("[data-deferred]", root);
+  const fill = async (place) => {
+    const name = place.dataset.deferred;
+    if (!name || place.dataset.state) return;
+    place.dataset.state = "loading";
+    try {
+      const content = await load(name);
+      delete place.dataset.deferred;
+      if (place.tagName === "TBODY") {
+        const rows = make("template", { innerHTML: `<table><tbody>${content}</tbody></table>` }).content;
+        delete place.dataset.rows;
+        place.replaceChildren(...rows.querySelectorAll("tr"));
+        place.closest("section")?.dispatchEvent(new CustomEvent("rows"));
+      } else place.innerHTML = content;
+    } catch { delete place.dataset.state; }
+  };
+  const fillAll = (root) => deferred(root).reduce((before, place) => before.then(() => fill(place)), Promise.resolve());
+  const near = new IntersectionObserver((entries) => {
+    entries.filter((entry) => entry.isIntersecting).forEach((entry) => { near.unobserve(entry.target); fill(entry.target); });
+  }, { rootMargin: "800px" });
+  deferred().forEach((place) => near.observe(place));
+  addEventListener("beforeprint", () => fillAll());
+
   // Tabs: the children of [data-tabs] that have data-tab. Groups of the same name change together.
   let panelCount = 0;
   const groups = all("[data-tabs]").map((root) => {
@@ -72,13 +96,14 @@
       const button = make("button", { type: "button" }, ...head.childNodes);
       head.append(button);
       head.setAttribute("aria-sort", head.dataset.sorted || "none");
-      button.addEventListener("click", () => {
+      button.addEventListener("click", async () => {
+        await fillAll(table);
         const before = head.getAttribute("aria-sort");
         const up = before === "none" ? head.dataset.first !== "descending" : before === "descending";
         all("thead th", table).forEach((other) => other.setAttribute("aria-sort", "none"));
         head.setAttribute("aria-sort", up ? "ascending" : "descending");
         const key = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
-        const rows = [...table.tBodies[0].rows];
+        const rows = [...table.tBodies].flatMap((body) => [...body.rows]);
         const text = rows.some((row) => key(row) !== "" && Number.isNaN(Number(key(row))));
         rows.sort((a, b) => {
           const [x, y] = [key(a), key(b)];
@@ -103,9 +128,11 @@
         element.hidden = misses || (named !== undefined && !named.includes(text));
       });
       const rows = all("tbody tr[data-filtered]", root);
-      count.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length} rows`;
+      const unread = all("tbody[data-rows]", root).reduce((sum, place) => sum + Number(place.dataset.rows), 0);
+      count.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length + unread} rows`;
     };
-    form.addEventListener("input", apply);
+    root.addEventListener("rows", apply);
+    form.addEventListener("input", () => { apply(); all("table", root).forEach((table) => fillAll(table)); });
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("reset", () => setTimeout(apply));
     form.hidden = false;

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from heatproof.analysis.ranks import Key
+from heatproof.bench.curvefiles import map_ahead
 from heatproof.bench.layout import ModelView, TensorKey
 from heatproof.protocols import ViewKey
 from heatproof.report import pictures
@@ -108,9 +109,10 @@ def content(run: Run, site: Site) -> Content | None:
 
 
 def _subjects(run: Run, model: str) -> list[_Subject]:
-    rows = run.rows[run.rows["model"] == model]
+    columns = run.rows[["method", "protocol", "sample", "value"]]
+    rows = columns[run.rows["model"] == model]
     order = next(s.order for s in run.standings if s.model == model)
-    methods = list(dict.fromkeys([*order, *rows["method"]]))
+    methods = list(dict.fromkeys([*order, *rows["method"].unique()]))
     real = [m for m in order if not run.is_control(m)] or order
     best_first = [str(s) for s in mean_scores(rows, real).index]
     subjects = []
@@ -166,9 +168,9 @@ def _write_collection(
     """Write the data of all samples; returns what the script needs to list them."""
     kept = subject.kept
     signed = {method: _is_signed(kept, method) for method in subject.methods}
-    rows = run.rows[(run.rows["model"] == subject.model) & run.rows["sample"].isin(samples)]
     columns = ["sample", "method", "protocol", "setting", "baseline", "value", "status", "message"]
-    tables = _by_sample(rows[columns])
+    chosen = (run.rows["model"] == subject.model) & run.rows["sample"].isin(samples)
+    tables = _by_sample(run.rows[columns].iloc[np.flatnonzero(chosen)])
     listed = []
     scores = []
     for i, sample in enumerate(samples):
@@ -240,17 +242,23 @@ def _sample_data(
     counts = sorted({len(values) for values in drops if values})
     maps: list[list[object] | None] = []
     sums: list[list[list[float | None]] | None] = []
-    for method in subject.methods:
+
+    def draw(method: str) -> tuple[bytes, float] | None:
         values = kept.map(sample, method)
         if values is None or not bool(torch.isfinite(values).all()):
+            return None
+        return pictures.grey_map(_as_drawn(values, size, reduction), signed[method])
+
+    for method, drawn in zip(subject.methods, map_ahead(draw, subject.methods), strict=True):
+        values = kept.map(sample, method)
+        if values is None or drawn is None:
             maps.append(None)
             sums.append(None)
             continue
         largest = kept.unscaled_map(sample, method)
         unit = float(largest.abs().max()) if largest is not None else None
-        maps.append(_map_data(site, values, size, signed[method], reduction, unit))
-        large = pictures.resized(values, size)[None]
-        sums.append([_numbers(patch_sums(large, count)[0]) for count in counts])
+        maps.append(_map_data(site, *drawn, signed[method], unit))
+        sums.append(_patch_sums(values, size, counts))
     return {
         "photo": site.picture(pictures.photo(image)),
         "size": [size[1], size[0]],
@@ -266,20 +274,24 @@ def _sample_data(
     }
 
 
+def _patch_sums(
+    values: Tensor, size: tuple[int, int], counts: Sequence[int]
+) -> list[list[float | None]]:
+    """Sum up a map over patches, for several numbers of them."""
+    if not counts:
+        return []
+    large = pictures.resized(values, size)[None]
+    return [_numbers(patch_sums(large, count)[0]) for count in counts]
+
+
 def _map_data(
-    site: Site,
-    values: Tensor,
-    size: tuple[int, int],
-    signed: bool,
-    reduction: int,
-    unit: float | None,
+    site: Site, grey: bytes, end: float, signed: bool, unit: float | None
 ) -> list[object]:
     """Write a map as a grey picture of 8 bits; returns its file, signs, and end of the scale.
 
     The end of the scale is in the method's own unit, or None if this is not on record; the last
     entry is the largest absolute value.
     """
-    grey, end = pictures.grey_map(_as_drawn(values, size, reduction), signed)
     return [
         site.picture(grey),
         int(signed),

@@ -170,7 +170,8 @@ def _worst(run: Run, site: Site, model: str, order: list[str], protocol: str) ->
     best = [m for m in order if not run.is_control(m)][:BEST_METHODS]
     if not best:
         return None
-    rows = run.rows[(run.rows["model"] == model) & (run.rows["protocol"] == protocol)]
+    columns = run.rows[["method", "protocol", "sample", "value"]]
+    rows = columns[(run.rows["model"] == model) & (run.rows["protocol"] == protocol)]
     views = run.views(model).items()
     view = next((v for v, keys in views if any(key[0] == protocol for key in keys)), None)
     kept = run.kept(model, view)

@@ -124,17 +124,16 @@ class _Occurrence(NamedTuple):
 def depth_lines(
     methods: Sequence[LayerMethod],
     layers: Sequence[str],
-    scores: pd.DataFrame,
-    clusters: Mapping[str, str],
+    means: Mapping[str, Estimate],
 ) -> list[Trace]:
     """Return the mean at each layer, for methods that have a score at all of them."""
     lines = []
     for method, family in dict.fromkeys((m.method, m.family) for m in methods):
-        labels = {m.layer: m.label for m in methods if m.method == method and m.label in scores}
+        labels = {m.layer: m.label for m in methods if m.method == method and m.label in means}
         if len(layers) > 2 and all(layer in labels for layer in layers):
-            means = [_mean(scores[labels[layer]], clusters) for layer in layers]
-            if all(np.isfinite(mean.value) for mean in means):
-                values, low, high = zip(*means, strict=True)
+            at_layers = [means[labels[layer]] for layer in layers]
+            if all(np.isfinite(mean.value) for mean in at_layers):
+                values, low, high = zip(*at_layers, strict=True)
                 lines.append(Trace(method, family, values, low=low, high=high))
     return lines
 
@@ -177,7 +176,7 @@ def depth_by_method(
 
 
 def smoothed(
-    methods: Sequence[LayerMethod], scores: pd.DataFrame, clusters: Mapping[str, str]
+    methods: Sequence[LayerMethod], scores: pd.DataFrame, means: Mapping[str, Estimate]
 ) -> Smoothed | None:
     """Return the mean for each kernel width, and Spearman's ρ with Grad-CAM (Tables 1, 2)."""
     last_gradcams = [
@@ -195,21 +194,16 @@ def smoothed(
         rho = np.nan
         if has_reference:
             rho = scores[[m.label, reference]].corr(method="spearman").iloc[0, 1]
-        score = SmoothedScore(_mean(scores[m.label], clusters), float(rho))
+        score = SmoothedScore(means[m.label], float(rho))
         by_width.setdefault((m.base, m.layer, m.family), {})[width] = score
     by_width = {row: widths for row, widths in by_width.items() if len(widths) > 1}
     if not by_width:
         return None
     widths = sorted({width for row in by_width.values() for width in row})
     rows = [SmoothedRow(*key, [row.get(w) for w in widths]) for key, row in by_width.items()]
-    if not has_reference:
+    if reference is None or not has_reference:
         return Smoothed(widths, rows, None, None)
-    return Smoothed(widths, rows, reference, _mean(scores[reference], clusters))
-
-
-def _mean(scores: pd.Series, clusters: Mapping[str, str]) -> Estimate:
-    """Estimate the mean of scores by sample."""
-    return Estimate.mean(scores.to_numpy(float), [clusters[sample] for sample in scores.index])
+    return Smoothed(widths, rows, reference, means[reference])
 
 
 def in_every_setting(

@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from heatproof.analysis.compare import table
 from heatproof.analysis.counts import SampleCounts
+from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
 from heatproof.protocols import PROTOCOLS
 from heatproof.protocols.grids import Localization
@@ -123,7 +123,7 @@ def _depth(run: Run, site: Site, models: list[Model]) -> dict[str, dict[str, Fig
 
 
 def _model(run: Run, site: Site, model: str, keys: list[Key]) -> Model:
-    tables = {key: table(run.rows, model, key) for key in keys}
+    tables = {key: run.table(model, key) for key in keys}
     facts = run.facts(model)
     layers = facts.all_layers if facts else []
     labels = dict.fromkeys(label for scores in tables.values() for label in scores.columns)
@@ -162,11 +162,8 @@ def _setting(
         kept = run.kept(model, view)
         if not kept.ids or view.cell is None:
             continue
-        sums = {
-            m: curves.double()
-            for m in methods
-            if (curves := kept.curves(protocol, m.label, "cells")) is not None
-        }
+        curves = kept.curves_of(protocol, [m.label for m in methods], "cells")
+        sums = {m: curves[m.label].double() for m in methods if m.label in curves}
         for method, values in sums.items():
             mean = _mean_fractions(values)
             if mean is not None:
@@ -178,7 +175,9 @@ def _setting(
         f"{model}, {label}: mean localization of each method over the depth of the layer, "
         "with 95 % intervals"
     )
-    lines = grid_facts.depth_lines(methods, layers, scores, run.clusters)
+    clusters = [run.clusters[sample] for sample in scores.index]
+    means = dict(zip(scores, Estimate.means(scores.to_numpy(float), clusters), strict=True))
+    lines = grid_facts.depth_lines(methods, layers, means)
     return Setting(
         label=label,
         fractions=fractions,
@@ -187,7 +186,7 @@ def _setting(
         correlation=_correlation(site, model, key, few, scores),
         depth=grid_facts.over_depth(site, title, lines, protocol.random_score),
         depth_lines=lines,
-        smoothed=grid_facts.smoothed(methods, scores, run.clusters),
+        smoothed=grid_facts.smoothed(methods, scores, means),
     )
 
 

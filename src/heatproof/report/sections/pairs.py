@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from heatproof.analysis.compare import gap, table
+from heatproof.analysis.compare import gaps
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
 from heatproof.report import charts
@@ -86,13 +86,12 @@ def _pairs(run: Run) -> Iterator[tuple[str, str, str]]:
 def _compare(
     run: Run, site: Site, model: str, key: Key, title: str, pairs: list[tuple[str, str]]
 ) -> Comparison | None:
-    scores = table(run.rows, model, key)
+    scores = run.table(model, key)
     marks = []
     differences: list[Estimate] = []
-    for original, changed in pairs:
-        if original not in scores or changed not in scores:
-            continue
-        difference, samples = gap(scores[changed], scores[original], run.clusters)
+    scored = [pair for pair in pairs if set(pair) <= set(scores)]
+    found = gaps(scores[[c for _, c in scored]], scores[[o for o, _ in scored]], run.clusters)
+    for (original, changed), (difference, samples) in zip(scored, found, strict=True):
         if samples < 2:
             continue
         differences.append(difference)

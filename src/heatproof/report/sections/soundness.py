@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from heatproof.analysis import soundness
@@ -196,15 +197,15 @@ def _figure(
     label = run.setting_labels[key]
     seen: Counter[str] = Counter()
     lines = []
-    for method, curves in metric.items():
-        if is_changed(run.methods[method]):
-            continue
+    drawn = {m: curves for m, curves in metric.items() if not is_changed(run.methods[m])}
+    means = _mean_curves({m: c for m, c in drawn.items() if isinstance(c, MetricCurves)})
+    for method, curves in drawn.items():
         family = run.family(method)
         if isinstance(curves, SoundnessCurves):
             of_method = _levels_of(levels, model, key, method)
             lines.append(_trace_of_levels(of_method, method, family, seen[family]))
         else:
-            lines.append(_trace(curves, method, family, seen[family]))
+            lines.append(_trace(curves, means[method], method, family, seen[family]))
         seen[family] += 1
     if not any(line.finite for line in lines):
         return None
@@ -235,12 +236,28 @@ def _score_name(run: Run, key: Key) -> str:
     return "accuracy" if score == "correct" else f"mean {score}"
 
 
-def _trace(curves: MetricCurves, label: str, family: str, dash: int) -> Trace:
+def _mean_curves(metric: dict[str, MetricCurves]) -> dict[str, list[Estimate]]:
+    """Estimate the mean curve of each method; those on as many samples are drawn at once."""
+    found: dict[str, list[Estimate]] = {}
+    by_size: dict[int, list[str]] = {}
+    for method, curves in metric.items():
+        by_size.setdefault(len(curves.values), []).append(method)
+    for methods in by_size.values():
+        draws = bootstrap_means(np.hstack([metric[m].values for m in methods]), RESAMPLES)
+        begin = 0
+        for method in methods:
+            means = metric[method].values.mean(0)
+            columns = draws.T[begin : begin + len(means)]
+            found[method] = [Estimate.of(m, c) for m, c in zip(means, columns, strict=True)]
+            begin += len(means)
+    return found
+
+
+def _trace(
+    curves: MetricCurves, means: list[Estimate], label: str, family: str, dash: int
+) -> Trace:
     """Return the mean curve with its band."""
-    draws = bootstrap_means(curves.values, RESAMPLES)
-    means = curves.values.mean(0)
-    estimates = [Estimate.of(m, column) for m, column in zip(means, draws.T, strict=True)]
-    mean, low, high = zip(*estimates, strict=True)
+    mean, low, high = zip(*means, strict=True)
     return Trace(label, family, mean, tuple(curves.positions), low, high, dash)
 
 

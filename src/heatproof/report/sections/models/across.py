@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from heatproof.analysis.compare import gap, table
+from heatproof.analysis.compare import gaps
 from heatproof.analysis.ranks import Key
 from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts
@@ -148,14 +148,10 @@ def _spot(column: Column, line: dict[str, Any] | None) -> Spot | str:
 
 def _differences(run: Run, columns: list[Column], methods: list[str]) -> list[MethodEstimates]:
     """Subtract the first column from the others, on the samples that both have."""
-    first, *others = (table(run.rows, column.model, column.key) for column in columns)
-    empty = pd.Series(dtype=float)
-    rows = []
-    for method in methods:
-        differences = []
-        for other in others:
-            columns_of = (other.get(method, empty), first.get(method, empty))
-            estimate, n = gap(*columns_of, run.clusters)
-            differences.append(estimate if n else None)
-        rows.append(MethodEstimates(method, run.family(method), differences))
-    return rows
+    tables = [run.table(column.model, column.key) for column in columns]
+    first, *others = (table.reindex(columns=methods) for table in tables)
+    found = [gaps(other, first, run.clusters) for other in others]
+    return [
+        MethodEstimates(method, run.family(method), [e if n else None for e, n in of_method])
+        for method, *of_method in zip(methods, *found, strict=True)
+    ]
