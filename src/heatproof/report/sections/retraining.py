@@ -64,10 +64,20 @@ class PictureRow:
 
 
 @dataclass(frozen=True)
+class Contrast:
+    """Two networks, each evaluated on what it was trained on; one saw strictly fewer pixels."""
+
+    less: AccuracyRow  # of the pixels are removed
+    more: AccuracyRow
+    larger_is_higher: bool  # whether the one that saw less is significantly more accurate
+
+
+@dataclass(frozen=True)
 class Content:
     """What the template shows."""
 
     rows: list[AccuracyRow]
+    contrast: Contrast | None
     mass: MassTable | None
     methods: list[str]  # that have maps
     pictures: list[PictureRow]  # one per model
@@ -102,12 +112,23 @@ def content(run: Run, site: Site) -> Content | None:
     ]
     return Content(
         rows=rows,
+        contrast=_contrast(rows),
         mass=_mass(run, list(changes)),
         methods=methods,
         pictures=_pictures(run, site, kept, methods),
         crisp=all(run.is_crisp(model) for model in changes),
         part=next((k.part for k in kept.values() if k.part), ""),
     )
+
+
+def _contrast(rows: list[AccuracyRow]) -> Contrast | None:
+    """Compare a disc with a disc and a notch, which removes the same pixels and more."""
+    retrained = {row.trained_on: row for row in rows if row.trained_on == row.evaluated_on}
+    less = retrained.get("disc")
+    more = retrained.get("disc-notch")
+    if not (less and more and less.accuracy and more.accuracy):
+        return None
+    return Contrast(less, more, more.accuracy.low > less.accuracy.high)
 
 
 def _accuracy(model: str, trained_on: str, evaluated_on: str, kept: Kept) -> AccuracyRow:
