@@ -25,12 +25,7 @@ from heatproof.report.sections.base import section
 from heatproof.report.site import Figure, Site
 
 LARGEST_TABLE = 12  # rankings
-WORDS = (  # from this mean correlation on, of the rankings that agree least
-    (0.9, "hardly changes the ranking"),
-    (0.7, "changes the ranking a little"),
-    (0.4, "changes the ranking"),
-    (-1.0, "changes the ranking a lot"),
-)
+SAME_FROM = 0.7  # mean correlation of two rankings that are much the same
 SAME_BELOW = 0.25  # standard deviations of the scores: of zero, mean and median it is 0.02
 PAPER_BASELINES = (  # Picard et al. 2024
     "zero",
@@ -152,15 +147,24 @@ def _answers(comparisons: Sequence[Comparison]) -> list[Answer]:
             kinds.setdefault(compared.choice, []).append(compared)
     answers = []
     for choice, group in kinds.items():
-        ordered = sorted(group, key=_mean_correlation)
-        least = _mean_correlation(ordered[0])
-        word = next(text for bound, text in WORDS if least >= bound)
+        ordered = sorted(group, key=lambda compared: _mean_correlation(compared).value)
+        word = _verdict(_mean_correlation(ordered[0]))
         answers.append(Answer(choice, word, ordered[0], ordered[-1], len(group)))
     return answers
 
 
-def _mean_correlation(compared: Comparison) -> float:
-    return compared.agreement.mean.value if compared.agreement else np.nan
+def _mean_correlation(compared: Comparison) -> Estimate:
+    assert compared.agreement is not None  # or it would not be compared
+    return compared.agreement.mean
+
+
+def _verdict(least: Estimate) -> str:
+    """Say whether a choice changes the ranking, by the rankings that agree least."""
+    if least.low >= SAME_FROM:
+        return "hardly changes the ranking"
+    if least.high < SAME_FROM:
+        return "changes the ranking"
+    return "may change the ranking or not, as far as these images can tell"
 
 
 def _comparisons_of_model(run: Run, site: Site, standing: Standings) -> list[Comparison]:
