@@ -176,6 +176,7 @@ def write_single_page(run: Run, site: SingleFile) -> str:
             href=lambda section: f"#{section}",
             blocks=site.blocks,
             single=True,
+            live=False,
             lead=None,
             shown={section.id for page in pages for section, _ in page.sections},
             style=css,
