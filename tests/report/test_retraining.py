@@ -10,6 +10,7 @@ from report_text import report_text
 
 import heatproof as hp
 from heatproof.analysis.accuracy import wilson
+from heatproof.analysis.intervals import Estimate
 from heatproof.bench.orchestrate import open_spec
 from heatproof.bench.spec import make_spec
 from heatproof.report.run_data import Run
@@ -61,6 +62,19 @@ def test_accuracy_is_listed_with_training_and_evaluation_images(
         )
         assert row.accuracy.value == pytest.approx(correct) and row.n == 40
         assert (row.accuracy.low, row.accuracy.high) == pytest.approx(wilson(correct, 40))
+
+
+def test_the_accuracies_answer_whether_they_measure_what_was_removed() -> None:
+    def row(change: str, low: float, high: float) -> retraining.AccuracyRow:
+        accuracy = Estimate((low + high) / 2, low, high)
+        return retraining.AccuracyRow(change, change, change, 100, accuracy)
+
+    less = row("disc", 0.4, 0.6)
+    for more, higher in ((row("disc-notch", 0.7, 0.9), True), (row("disc-notch", 0.5, 0.9), False)):
+        contrast = retraining._contrast([row("plain", 0.9, 1.0), less, more])
+        assert contrast is not None
+        assert (contrast.less, contrast.more, contrast.larger_is_higher) == (less, more, higher)
+    assert retraining._contrast([less]) is None
 
 
 def test_masses_are_the_means_of_the_rows(result: hp.Result, section: retraining.Content) -> None:
