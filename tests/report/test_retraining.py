@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from report_text import report_text
@@ -13,6 +14,7 @@ from heatproof.analysis.accuracy import wilson
 from heatproof.analysis.intervals import Estimate
 from heatproof.bench.orchestrate import open_spec
 from heatproof.bench.spec import make_spec
+from heatproof.data.altered import disc, disc_and_notch
 from heatproof.report.run_data import Run
 from heatproof.report.sections import retraining
 from heatproof.report.site import Site
@@ -69,12 +71,18 @@ def test_the_accuracies_answer_whether_they_measure_what_was_removed() -> None:
         accuracy = Estimate((low + high) / 2, low, high)
         return retraining.AccuracyRow(change, change, change, 100, accuracy)
 
-    less = row("disc", 0.4, 0.6)
-    for more, higher in ((row("disc-notch", 0.7, 0.9), True), (row("disc-notch", 0.5, 0.9), False)):
-        contrast = retraining._contrast([row("plain", 0.9, 1.0), less, more])
-        assert contrast is not None
-        assert (contrast.less, contrast.more, contrast.larger_is_higher) == (less, more, higher)
-    assert retraining._contrast([less]) is None
+    plain_disc = row("disc", 0.4, 0.6)
+    for low, differ in ((0.7, True), (0.5, False)):
+        notch = row("disc-notch", low, 0.9)
+        expected = retraining.Contrast(plain_disc, notch, differ)
+        assert retraining._contrast([row("plain", 0.9, 1.0), plain_disc, notch]) == expected
+    assert retraining._contrast([plain_disc]) is None
+
+
+def test_a_disc_and_a_disc_with_a_notch_remove_as_many_pixels() -> None:
+    chance = np.random.default_rng(0)
+    painted = [paint(3, 10, 64, chance).where.sum() for paint in (disc, disc_and_notch)]
+    assert painted[0] == painted[1]
 
 
 def test_masses_are_the_means_of_the_rows(result: hp.Result, section: retraining.Content) -> None:

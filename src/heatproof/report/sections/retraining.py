@@ -65,11 +65,11 @@ class PictureRow:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two networks, each evaluated on what it was trained on; one saw strictly fewer pixels."""
+    """Two networks that saw as many pixels, each evaluated on what it was trained on."""
 
-    less: AccuracyRow  # of the pixels are removed
-    more: AccuracyRow
-    larger_is_higher: bool  # whether the one that saw less is significantly more accurate
+    shape: AccuracyRow  # what is removed is the same for all classes
+    revealing: AccuracyRow  # its position reveals the class
+    differ: bool  # whether the second is significantly more accurate
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,13 @@ def content(run: Run, site: Site) -> Content | None:
 
 
 def _contrast(rows: list[AccuracyRow]) -> Contrast | None:
-    """Compare a disc with a disc and a notch, which removes the same pixels and more."""
+    """Compare a disc with a disc and a notch of as many pixels (Li et al. 2024, Fig. 1)."""
     retrained = {row.trained_on: row for row in rows if row.trained_on == row.evaluated_on}
-    less = retrained.get("disc")
-    more = retrained.get("disc-notch")
-    if not (less and more and less.accuracy and more.accuracy):
+    shape = retrained.get("disc")
+    revealing = retrained.get("disc-notch")
+    if not (shape and revealing and shape.accuracy and revealing.accuracy):
         return None
-    return Contrast(less, more, more.accuracy.low > less.accuracy.high)
+    return Contrast(shape, revealing, revealing.accuracy.low > shape.accuracy.high)
 
 
 def _accuracy(model: str, trained_on: str, evaluated_on: str, kept: Kept) -> AccuracyRow:
