@@ -399,7 +399,7 @@ def test_nothing_is_loaded_from_outside_the_report(page: Path):
     assert links
     for link in links:
         assert re.fullmatch(
-            r"(\w+\.html)?#[a-z-]+|(figures|pictures)/[\w-]+\.(svg|webp)"
+            r"(\w+\.html)?#[a-z-]+|(figures|pictures)/[\w-]+\.(svg|csv|webp)"
             r"|[\w.]+\.(html|css|js|svg|csv|csv\.gz|yaml|bib)",
             link,
         )
