@@ -25,6 +25,7 @@ import torch
 from scipy.stats import spearmanr
 
 from heatproof.analysis import accuracy, ranks
+from heatproof.analysis.agreement import agreement_matrix
 from heatproof.analysis.compare import gap
 from heatproof.analysis.distinctness import Trio, distinct, random_halves
 from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means, rank_bounds
@@ -237,6 +238,34 @@ def rankings(step: float, apart: float, count: int, methods: int, samples: int) 
     return Scenario(f"{count} × {methods}, {step} ± {apart}, n = {samples}", simulate)
 
 
+def protocol_rankings(step: float, apart: float, samples: int) -> Scenario:
+    """Two protocols with three settings each, ranked by the mean rank over them (two rankings).
+
+    This is what the report and ``Result.agreement`` compare, by the same function.
+    """
+    methods = 10
+    deviations = np.random.default_rng(3).standard_normal((6, methods))
+    truth = step * np.arange(methods) + apart * deviations
+    names = [str(i) for i in range(methods)]
+    keys = [(protocol, "", str(k)) for protocol in ("insertion", "sds") for k in range(3)]
+
+    def measured(means: np.ndarray, draws: np.ndarray) -> Estimate:
+        ranked = rank_of(means, True)
+        drawn = rank_of(draws, True)
+        layers = ("",) * methods
+        standing = ranks.Standings("net", names, keys, means, ranked, draws, drawn, layers)
+        found = agreement_matrix(standing)
+        assert found is not None
+        return found.cell(0, 1)
+
+    true = measured(truth, truth[:, None]).value
+
+    def simulate(rng: np.random.Generator) -> list[Outcome]:
+        return [(measured(*draw_tables(truth, samples, rng)), true)]
+
+    return Scenario(f"2 protocols × 3 settings, {step} ± {apart}, n = {samples}", simulate)
+
+
 # Soundness
 
 
@@ -359,6 +388,15 @@ KINDS = [
         [
             rankings(step, apart, count, methods, samples)
             for count, methods in ((2, 8), (4, 15))
+            for step, apart in ((0.15, 0.02), (0.05, 0.03), (0.02, 0.02), (0.0, 0.05))
+            for samples in (64, 256)
+        ],
+    ),
+    Kind(
+        "agreement of protocols",
+        False,
+        [
+            protocol_rankings(step, apart, samples)
             for step, apart in ((0.15, 0.02), (0.05, 0.03), (0.02, 0.02), (0.0, 0.05))
             for samples in (64, 256)
         ],

@@ -210,20 +210,20 @@ def _parse(
     methods: Sequence[Method], protocols: Sequence[ProtocolLike]
 ) -> tuple[list[Expression], list[Protocol]]:
     """Parse methods and protocols, and tell all their mistakes at once."""
-    problems = []
+    problems: list[str] = []
     expressions: list[Expression] = []
+    parsed: list[Protocol] = []
     try:
         expressions = parse_methods(methods)
     except HeatproofError as error:
         problems.append(str(error))
-    for protocol in protocols:
-        try:
-            parse_protocols([protocol])
-        except HeatproofError as error:
-            problems.append(str(error))
+    try:
+        parsed = parse_protocols(protocols)
+    except HeatproofError as error:
+        problems.append(str(error))
     if problems:
         raise HeatproofError("\n".join(problems))
-    return expressions, parse_protocols(protocols)
+    return expressions, parsed
 
 
 def _image_digests(data_sets: Sequence[Data]) -> list[str]:

@@ -161,6 +161,18 @@ def test_one_sample_has_a_mean_but_no_interval():
     assert np.isnan(line[["low", "high", "rank_low", "rank_high"]].to_numpy(float)).all()
 
 
+def test_a_mean_of_fewer_than_four_independent_values_has_no_interval():
+    """Of two values, draws of one alone would set the ends: ±8.3 for a score up to 1."""
+    for count in (2, 3):
+        estimate = Estimate.mean(np.linspace(-0.2, 0.3, count))
+        assert estimate.value == pytest.approx(0.05)
+        assert np.isnan(estimate.low) and np.isnan(estimate.high)
+    together = Estimate.mean(np.linspace(0, 1, 12), clusters=np.arange(12) % 3)
+    assert np.isnan(together.low)
+    low, high = Estimate.mean(np.linspace(-0.2, 0.3, 4))[1:]
+    assert -2 < low < 0.05 < high < 2
+
+
 def test_the_summary_is_reproducible():
     rows = frame(
         {

@@ -10,6 +10,7 @@ import heatproof as hp
 from heatproof.analysis.published import (
     Entry,
     PublishedTable,
+    _other_protocol,
     all_comparisons,
     compare_published,
     published_table,
@@ -90,7 +91,7 @@ def test_other_models_and_settings_are_not_comparable(run):
     ).lines
     assert {other_model.verdict, other_setting.verdict} == {"not comparable"}
     assert "the model is paperbirds/resnet, not torchvision:resnet50" in other_model.reason
-    assert "patches=16" in other_setting.reason and "not sds@1(" in other_setting.reason
+    assert other_setting.reason == "sds has patches=16, not 64"
 
 
 def test_the_rank_correlation_is_that_of_the_means(run):
@@ -286,3 +287,11 @@ def test_the_study_of_a_table_has_its_protocols_and_methods(table):
         if line.method:
             text = line.method.replace(", of=448", "")
             assert Expression.parse(text).canonical in methods, line
+
+
+def test_a_protocol_with_other_settings_names_only_these():
+    found = "sds@1(baseline=uniform(-1, 1), patches=64, score=logit)"
+    wanted = "sds@1(baseline=zero, patches=64, score=logit)"
+    assert _other_protocol(found, wanted) == "sds has baseline=uniform(-1, 1), not zero"
+    later = "sds@2(baseline=zero, patches=64, score=logit)"
+    assert _other_protocol(later, wanted) == f"the protocol is {later}, not {wanted}"

@@ -117,3 +117,12 @@ def test_too_little_has_no_split():
     missing = np.tile(ORDER.astype(float), (4, 1))
     missing[1, 0] = np.nan
     assert split_variance([standing("net", KEYS, missing)], facts()).methods == METHODS[1:]
+
+
+def test_a_setting_that_comes_with_its_protocol_is_not_told_from_it():
+    keys = [("sds", "patches=16", "zero"), ("road", "steps=9", "linear"), ("ids", "", "blur")]
+    ranks = [ORDER, 6 - ORDER, ORDER]
+    found = split_variance([standing("net", keys, ranks)], facts())
+    assert list(found.shares) == ["method", "protocol", "rest"]
+    assert found.shares["rest"].value == pytest.approx(0)
+    assert sum(e.value for e in found.shares.values()) == pytest.approx(1)

@@ -179,3 +179,12 @@ def test_a_mapping_and_a_file_give_the_same_run_and_list_methods_without_scores(
 def test_a_missing_spec_is_refused(name, message):
     with pytest.raises(HeatproofError, match=message):
         load_spec(name)
+
+
+def test_all_mistakes_of_protocols_are_told_at_once():
+    with pytest.raises(HeatproofError) as error:
+        parse_protocols(["sdz", "deletion", "sds(patch=4)", {"patches": 4}])
+    lines = str(error.value).splitlines()
+    assert len(lines) == 3
+    for line, part in zip(lines, ["sdz", "patch", "has no name"], strict=True):
+        assert part in line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 import heatproof as hp
 from heatproof.report import build_single_file, deferred
@@ -347,6 +349,41 @@ def test_papers_can_be_copied(visit, report: Path):
     page.wait_for_selector("button[data-copies=bibtex]:has-text('copied')")
     entries = (report / "papers.bib").read_text()
     assert page.evaluate("navigator.clipboard.readText()") == entries
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_every_figure_can_be_saved(visit, result: hp.Result, report: Path, tmp_path: Path, single):
+    """As a picture of three times its size in the colours of paper, as a PDF, and its numbers."""
+    if single:
+        build_single_file(result.store, tmp_path / "report.html")
+        page = visit(tmp_path, color_scheme="dark").open("report.html#agreement")
+    else:
+        page = visit(report, color_scheme="dark").open("stability.html")
+    figure = page.locator("#agreement figure:visible").first
+    assert figure.locator(".exports > *").all_inner_texts() == ["SVG", "PDF", "PNG", "CSV"]
+    width, height = (int(figure.locator("svg").get_attribute(n)) for n in ("width", "height"))
+    with page.expect_download() as download:
+        figure.get_by_role("button", name="PNG").click()
+    assert download.value.suggested_filename.endswith(".png")
+    download.value.save_as(tmp_path / "figure.png")
+    with Image.open(tmp_path / "figure.png") as picture:
+        assert picture.size == (3 * width, 3 * height)
+        colours = picture.convert("RGB").getcolors(2**20)
+    assert max(colours)[1] == (255, 255, 255) and len(colours) > 50
+    numbers = figure.get_by_role("link", name="CSV").get_attribute("href")
+    if single:
+        text = base64.b64decode(numbers.partition(",")[2]).decode()
+    else:
+        text = (report / numbers).read_text()
+    assert text.startswith("a,b,correlation,low,high")
+    page.evaluate("window.print = () => { window.asked = true; }")
+    figure.get_by_role("button", name="PDF").click()
+    assert page.evaluate("window.asked")
+    page.emulate_media(media="print")
+    assert figure.is_visible() and not page.locator("h2").first.is_visible()
+    assert page.locator("figure:visible").count() == 1
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("#agreement h2").is_visible()
 
 
 def test_everything_but_the_explorer_is_visible_without_scripts(visit, report: Path):

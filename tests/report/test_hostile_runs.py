@@ -63,6 +63,13 @@ def test_hostile_names_break_neither_figures_nor_tables(tmp_path):
     assert len(written) > 10
     for text in (p.read_text() for p in written):
         assert not any(mark in text for mark in "\x1b\x07\x00\u202e")
+    numbers = list(site.glob("figures/*.csv"))
+    assert numbers
+    for path in numbers:
+        with path.open(newline="", encoding="utf-8") as lines:
+            cells = [cell for row in csv.reader(lines) for cell in row]
+        assert not any(cell.startswith(("=", "+", "@")) for cell in cells)
+        assert not any(mark in cell for cell in cells for mark in "\x1b\x07\x00\u202e")
     for file in ("summary.csv", "scores.csv"):
         with (site / file).open(newline="", encoding="utf-8") as lines:
             for line in csv.DictReader(lines):

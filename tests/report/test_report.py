@@ -200,7 +200,9 @@ def test_figures_are_self_contained_files(page: Path):
     figures = sorted((page.parent / "figures").glob("*.svg"))
     links = {a["href"] for tag, a in Page(report_text(page)).tags if tag == "a" and "download" in a}
     linked = {link for link in links if str(link).startswith("figures/")}
-    assert linked == {f"figures/{figure.name}" for figure in figures}
+    numbers = {figure.with_suffix(".csv") for figure in figures}
+    assert linked == {f"figures/{file.name}" for file in {*figures, *numbers}}
+    assert all(len(file.read_text().splitlines()) > 1 for file in numbers)
     charts = re.findall(r'<svg[^>]*class="chart [^"]*"[^>]*>(?=<title>)', report_text(page))
     assert len(charts) >= len(figures) > 0
     for figure in figures:
@@ -397,7 +399,7 @@ def test_nothing_is_loaded_from_outside_the_report(page: Path):
     assert links
     for link in links:
         assert re.fullmatch(
-            r"(\w+\.html)?#[a-z-]+|(figures|pictures)/[\w-]+\.(svg|webp)"
+            r"(\w+\.html)?#[a-z-]+|(figures|pictures)/[\w-]+\.(svg|csv|webp)"
             r"|[\w.]+\.(html|css|js|svg|csv|csv\.gz|yaml|bib)",
             link,
         )

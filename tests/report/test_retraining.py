@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from report_text import report_text
 
 import heatproof as hp
 from heatproof.analysis.accuracy import wilson
+from heatproof.analysis.intervals import Estimate
 from heatproof.bench.orchestrate import open_spec
 from heatproof.bench.spec import make_spec
+from heatproof.data.altered import disc, disc_and_notch
 from heatproof.report.run_data import Run
 from heatproof.report.sections import retraining
 from heatproof.report.site import Site
@@ -61,6 +64,25 @@ def test_accuracy_is_listed_with_training_and_evaluation_images(
         )
         assert row.accuracy.value == pytest.approx(correct) and row.n == 40
         assert (row.accuracy.low, row.accuracy.high) == pytest.approx(wilson(correct, 40))
+
+
+def test_the_accuracies_answer_whether_they_measure_what_was_removed() -> None:
+    def row(change: str, low: float, high: float) -> retraining.AccuracyRow:
+        accuracy = Estimate((low + high) / 2, low, high)
+        return retraining.AccuracyRow(change, change, change, 100, accuracy)
+
+    plain_disc = row("disc", 0.4, 0.6)
+    for low, differ in ((0.7, True), (0.5, False)):
+        notch = row("disc-notch", low, 0.9)
+        expected = retraining.Contrast(plain_disc, notch, differ)
+        assert retraining._contrast([row("plain", 0.9, 1.0), plain_disc, notch]) == expected
+    assert retraining._contrast([plain_disc]) is None
+
+
+def test_a_disc_and_a_disc_with_a_notch_remove_as_many_pixels() -> None:
+    chance = np.random.default_rng(0)
+    painted = [paint(3, 10, 64, chance).where.sum() for paint in (disc, disc_and_notch)]
+    assert painted[0] == painted[1]
 
 
 def test_masses_are_the_means_of_the_rows(result: hp.Result, section: retraining.Content) -> None:

@@ -88,6 +88,17 @@ def test_completeness_is_listed_by_threshold(run: Run, section: soundness.Model)
     assert rows["negative_at_times"].n == 11
 
 
+def test_the_best_methods_by_a_metric_of_values_are_named(section: soundness.Model):
+    for best, word in zip(section.best, ("Most sound", "Most complete"), strict=False):
+        assert best.word == word
+        column = next(
+            i for i, (label, _) in enumerate(section.columns) if label.startswith(word[5:10])
+        )
+        scores = {row.method: row.estimates[column] for row in section.scores}
+        assert best.score == scores[best.methods[0]]
+        assert not set(best.methods) & set(best.controls)
+
+
 def test_warnings_name_the_samples_that_are_left_out(section: soundness.Model):
     left_out = {
         (w.setting.split(" ")[0], w.method): (w.samples, w.reason) for w in section.left_out

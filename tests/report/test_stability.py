@@ -11,6 +11,7 @@ from report_text import report_text
 from scipy.stats import spearmanr
 
 import heatproof as hp
+from heatproof.analysis.intervals import Estimate
 from heatproof.report.run_data import Run
 from heatproof.report.sections import stability
 from heatproof.report.sections.stability import same_baselines
@@ -53,6 +54,23 @@ def test_patches_are_compared_under_the_same_baseline(
         numbers = [4, 16, 64]
         expected = spearmanr(ranks(run, numbers[a], "zero"), ranks(run, numbers[b], "zero"))
         assert estimate.value == pytest.approx(expected.statistic)
+
+
+def test_a_method_that_is_best_in_all_rankings_is_named_even_if_it_is_tied(run: Run):
+    tied = [{"ixg": 1.0, "gradcam": 1.0, "saliency": 3.0}, {"gradcam": 1.0, "ixg": 2.0}]
+    assert stability._leaders(run, tied) == ("gradcam",)
+    assert stability._leaders(run, [{"ixg": 1.0}, {"saliency": 1.0, "ixg": 2.0}]) == (
+        "ixg",
+        "saliency",
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [(0.75, 1.0, "hardly"), (0.1, 0.6, "changes"), (0.1, 0.9, "may change")],
+)
+def test_a_choice_changes_the_ranking_only_if_the_interval_says_so(low, high, word):
+    assert stability._verdict(Estimate((low + high) / 2, low, high)).startswith(word)
 
 
 def test_baselines_are_compared_with_the_same_patches(comparisons: list[stability.Comparison]):

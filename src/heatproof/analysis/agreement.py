@@ -13,6 +13,9 @@ from heatproof.analysis.intervals import Estimate, rank
 from heatproof.analysis.ranks import Agreement, Key, Standings, agreement
 
 By = Literal["protocol", "setting"]
+Ranking = tuple[Sequence[str], np.ndarray, np.ndarray]  # methods, ranks (M,), drawn ranks (R, M)
+Values = Mapping[str, str]  # of the settings of a protocol, with its baseline
+BASELINE = "baseline"
 COLUMNS = ["model", "layer", "a", "b", "correlation", "low", "high", "methods"]
 
 
@@ -28,12 +31,15 @@ class AgreementMatrix:
         layer: The layer that the methods are at, if methods are ranked within layers.
         labels: What each ranking is by: a protocol, or a setting.
         overall: The agreement of all K rankings, with the methods that all of them contain.
+        under: The settings that the protocols were restricted to, as ``zero and blur``; empty if
+            nothing had to be left out.
     """
 
     model: str
     layer: str
     labels: tuple[str, ...]
     overall: Agreement
+    under: str = ""
 
     @property
     def methods(self) -> list[str]:
@@ -68,11 +74,63 @@ class AgreementMatrix:
         ]
 
 
+def ranking_under(standing: Standings, settings: Sequence[int]) -> Ranking:
+    """Rank methods by their mean rank over some settings, and so in every draw.
+
+    Args:
+        standing: The ranks of a model.
+        settings: Indices of the settings.
+
+    Returns:
+        The methods, their ranks ``(M,)`` and their ranks in each draw ``(R, M)``; equal mean ranks
+        share the better rank.
+    """
+    under = standing.under(settings)
+    ranks = rank(under.mean_ranks, higher_is_better=False)
+    return under.methods, ranks, rank(under.drawn_mean_ranks, higher_is_better=False)
+
+
+def shared_settings(settings: Sequence[tuple[str, Values]]) -> tuple[dict[str, list[int]], str]:
+    """Choose the settings of each protocol under which protocols are compared.
+
+    Protocols that were run with different baselines would differ because of these. So each is
+    restricted to the values that all protocols with a setting of that name have, if there are any.
+
+    Args:
+        settings: Protocol, and values of its settings by name, for every setting of a model.
+
+    Returns:
+        Indices of the settings by protocol, and the values that some protocol was restricted to.
+    """
+    chosen: dict[str, list[int]] = {}
+    for s, (protocol, _) in enumerate(settings):
+        chosen.setdefault(protocol, []).append(s)
+    restricted = []
+    for name in dict.fromkeys(name for _, values in settings for name in values):
+        having = {p: m for p, m in chosen.items() if all(name in settings[s][1] for s in m)}
+        found = [{settings[s][1][name] for s in members} for members in having.values()]
+        if len(found) < 2:
+            continue
+        common = set.intersection(*found)
+        if not common or all(values == common for values in found):
+            continue
+        for protocol, members in having.items():
+            chosen[protocol] = [s for s in members if settings[s][1][name] in common]
+        restricted.append(" and ".join(setting_text(name, value) for value in sorted(common)))
+    return chosen, ", ".join(restricted)
+
+
+def setting_text(name: str, value: str) -> str:
+    """Write the value of a setting; a baseline needs no name."""
+    return value if name == BASELINE else f"{name}={value}"
+
+
 def agreement_matrix(
     standing: Standings,
     by: By = "protocol",
     leave_out: Sequence[str] = (),
     labels: Mapping[Key, str] | None = None,
+    settings: Mapping[Key, Values] | None = None,
 ) -> AgreementMatrix | None:
     """Correlate the rankings of a model under different protocols or settings.
 
@@ -83,26 +141,26 @@ def agreement_matrix(
         leave_out: Methods to ignore, such as controls, whose last places would make any two
             protocols agree.
         labels: Names of the settings.
+        settings: The values of each setting by name, so that protocols are compared under those
+            that they share; by default under all.
 
     Returns:
         The matrix, or None for fewer than two rankings or three common methods.
     """
+    under = ""
     groups: dict[str, list[int]] = {}
-    for s, key in enumerate(standing.settings):
-        name = (
-            key[0] if by == "protocol" else (labels or {}).get(key, " · ".join(filter(None, key)))
-        )
-        groups.setdefault(name, []).append(s)
-    rankings = []
-    for members in groups.values():
-        under = standing.under(members)
-        ranks = rank(under.mean_ranks, higher_is_better=False)
-        drawn = rank(under.drawn_mean_ranks, higher_is_better=False)
-        rankings.append((under.methods, ranks, drawn))
+    if by == "protocol":
+        values = [(key[0], (settings or {}).get(key, {})) for key in standing.settings]
+        groups, under = shared_settings(values)
+    else:
+        for s, key in enumerate(standing.settings):
+            name = (labels or {}).get(key, " · ".join(filter(None, key)))
+            groups.setdefault(name, []).append(s)
+    rankings = [ranking_under(standing, members) for members in groups.values()]
     overall = agreement(rankings, leave_out)
     if overall is None:
         return None
-    return AgreementMatrix(standing.model, standing.layer, tuple(groups), overall)
+    return AgreementMatrix(standing.model, standing.layer, tuple(groups), overall, under)
 
 
 def agreement_frame(matrices: Sequence[AgreementMatrix]) -> pd.DataFrame:

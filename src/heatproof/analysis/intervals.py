@@ -39,6 +39,8 @@ BLOCKS = 1000
 CACHED = RESAMPLES * MOST_CLUSTERS
 CACHED_WEIGHTS = RESAMPLES * BLOCKS  # the same in double precision
 MANTISSA = 52  # bits of a sum that has no rounding error
+# Of fewer, more than 2.5 % of the draws are one cluster alone, which has no standard error.
+FEWEST_CLUSTERS = 4
 # A draw of a few equal samples has a standard error of nearly 0, and t would have no bound.
 LEAST_ERROR = 0.25  # of the standard error of all samples
 AggregateDraws = Mapping[tuple[str, ...], np.ndarray]  # (*GROUP, method) -> (R,)
@@ -81,12 +83,15 @@ class Estimate(NamedTuple):
             seed: Seed of the bootstrap.
 
         Returns:
-            The mean; a single cluster has no interval.
+            The mean; fewer than `FEWEST_CLUSTERS` have no interval.
         """
         finite = np.isfinite(values)
         if not finite.any():
             return cls.of(np.nan, np.empty(0))
         kept = None if clusters is None else np.asarray(clusters)[finite]
+        number = finite.sum() if kept is None else len(set(kept.tolist()))
+        if number < FEWEST_CLUSTERS:
+            return cls.of(float(values[finite].mean()), np.empty(0))
         draws = bootstrap_means(values[finite][:, None], resamples, seed, kept)
         return cls.of(float(values[finite].mean()), draws[:, 0])
 

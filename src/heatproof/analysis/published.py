@@ -281,7 +281,7 @@ class _Run:
         if model != entry.model:
             reasons.append(f"the model is {model}, not {entry.model}")
         if not exact:
-            reasons.append(f"the protocol is {protocol.canonical}, not {wanted.canonical}")
+            reasons.append(_other_protocol(protocol.canonical, wanted.canonical))
         if entry.quantity == AGREEMENT:
             reasons += self._other_settings(protocol, entry.paper)
         if entry.quantity == LEAST_DISTANCE:
@@ -412,6 +412,28 @@ def _family(model: str) -> str:
     """Return the kind of network in a model's name: ``torchvision:resnet50`` is a resnet."""
     found = FAMILIES.search(model.lower())
     return found[0] if found else model
+
+
+def _other_protocol(found: str, wanted: str) -> str:
+    """Say in which settings two protocols of canonical names differ."""
+    name, own = _call_parts(found)
+    wanted_name, paper = _call_parts(wanted)
+    if name != wanted_name:
+        return f"the protocol is {found}, not {wanted}"
+    differing = [
+        f"{setting}={own.get(setting)}, not {paper.get(setting)}"
+        for setting in dict.fromkeys([*paper, *own])
+        if own.get(setting) != paper.get(setting)
+    ]
+    return f"{name.partition('@')[0]} has {', '.join(differing)}"
+
+
+def _call_parts(canonical: str) -> tuple[str, dict[str, str]]:
+    """Return the name with its version, and the settings, of a canonical name."""
+    name, _, rest = canonical.partition("(")
+    parts = re.split(r", (?=\w+=)", rest.removesuffix(")"))
+    settings = (part.partition("=") for part in parts if part)
+    return name, {setting: value for setting, _, value in settings}
 
 
 def _closest(candidates: Sequence[ProtocolFacts], wanted: Protocol) -> ProtocolFacts:

@@ -111,16 +111,26 @@ def _split(
     if len(set(bases)) < len(bases):
         parts["transform"] = settings * ((of_method - of_base) ** 2).sum(1)
     moved = centred - of_method[:, None]
-    levels = {
-        choice: [cell[i] for cell in cells]
-        for i, choice in enumerate(CHOICES)
-        if len({cell[i] for cell in cells}) > 1
-    }
-    parts |= _explained(moved, levels)
+    parts |= _explained(moved, _levels(cells))
     parts["rest"] = total - sum(parts.values())
     with np.errstate(invalid="ignore", divide="ignore"):
         shares = np.stack(list(parts.values()), 1) / total[:, None]
     return list(parts), shares
+
+
+def _levels(cells: Sequence[tuple[str, ...]]) -> dict[str, list[str]]:
+    """Return the level of each setting by choice, for the choices that differ.
+
+    A setting or a baseline counts if some protocol was run with several: one that comes with its
+    protocol cannot be told from it.
+    """
+    levels = {}
+    for i, choice in enumerate(CHOICES):
+        within = 1 if choice in ("setting", "baseline") else None
+        pairs = {(cell[within] if within is not None else "", cell[i]) for cell in cells}
+        if len(pairs) > len({group for group, _ in pairs}):
+            levels[choice] = [cell[i] for cell in cells]
+    return levels
 
 
 def _explained(moved: np.ndarray, levels: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:

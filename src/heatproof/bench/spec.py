@@ -355,13 +355,21 @@ def parse_protocols(protocols: Sequence[ProtocolLike]) -> list[Protocol]:
         The protocols, each once.
 
     Raises:
-        HeatproofError: If a protocol or a setting is unknown or not valid.
+        HeatproofError: If protocols or settings are unknown or not valid, with a line for each
+            entry, or if there are too many.
     """
     parsed: dict[str, Protocol] = {}
+    problems: list[str] = []
     for entry in protocols:
-        for protocol in _each_setting(entry):
-            _check_number("protocols", len(parsed))
-            parsed.setdefault(protocol.canonical, protocol)
+        try:
+            expanded = list(_each_setting(entry))
+        except HeatproofError as error:
+            problems.append(str(error))
+            continue
+        parsed.update({p.canonical: p for p in expanded if p.canonical not in parsed})
+        _check_number("protocols", len(parsed))
+    if problems:
+        raise HeatproofError("\n".join(problems))
     return list(parsed.values())
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from heatproof.cli import INTERRUPTED, command, device_option, main
+from heatproof.cli.group import INTERRUPTED, command, main
+from heatproof.cli.options import device_option
 from heatproof.cli.output import echo
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 from rich.markup import escape
 
 from heatproof.analysis.counts import SampleCounts
+from heatproof.analysis.intervals import FEWEST_CLUSTERS
 from heatproof.api import Result
 from heatproof.bench.cost import BASES, Forecast, plan_cost, uncounted_methods
 from heatproof.bench.layout import Cost, GridNote, ModelView
@@ -335,6 +336,11 @@ def print_run_comparison(comparison: RunComparison) -> None:
                 style="bold" if significant else None,
             )
         console.print(table)
+    if comparison.few:
+        print_plain(
+            f"fewer than {FEWEST_CLUSTERS} independent samples have no interval: of these, too "
+            "many draws are one sample alone"
+        )
     for change in comparison.changes.to_dict("records"):
         print_plain(f"changed: {change['what']}: {change['a']} → {change['b']}")
     for name, lines in (("a", comparison.only_in_a), ("b", comparison.only_in_b)):

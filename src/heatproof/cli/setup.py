@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from heatproof.cli import command, main
+from heatproof.cli.group import command, main
 from heatproof.cli.output import echo
 
 SHELLS = ("bash", "zsh", "fish")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -110,8 +111,8 @@ def write_pages(run: Run, site: Site, live: bool = False) -> None:
     home = collect_pages(run, site)
     site.write("style.css", style())
     site.write("icon.svg", ICON)
-    for script in ("site.js", "explorer.js"):
-        site.write(script, _asset(script))
+    site.write("site.js", site_script())
+    site.write("explorer.js", _asset("explorer.js"))
     lead = run.provenance.spec.get("lead")
     named = lead_first(home, lead)
     templates = environment(run.models)
@@ -170,7 +171,7 @@ def write_single_page(run: Run, site: SingleFile) -> str:
     named = lead_first(collect_pages(run, site), run.provenance.spec.get("lead"))
     pages = [page for page in named if page.sections]
     css = Markup(style())
-    script = Markup(_asset("site.js") + _asset("explorer.js"))
+    script = Markup(site_script() + _asset("explorer.js"))
     return (
         environment(run.models)
         .get_template("single.html.j2")
@@ -181,6 +182,7 @@ def write_single_page(run: Run, site: SingleFile) -> str:
             href=lambda section: f"#{section}",
             blocks=site.blocks,
             single=True,
+            live=False,
             lead=None,
             shown={section.id for page in pages for section, _ in page.sections},
             style=css,
@@ -192,11 +194,14 @@ def write_single_page(run: Run, site: SingleFile) -> str:
 
 
 def policy(live: bool = False) -> str:
-    """Return what a page of the site may load: what stands beside it, from disk or a server."""
+    """Return what a page of the site may load: what stands beside it, from disk or a server.
+
+    ``data:`` is for figures that a reader saves as PNG.
+    """
     own = "'self' file:"
     connect = " connect-src 'self';" if live else ""
     return (
-        f"default-src 'none'; img-src {own}; style-src {own}; script-src {own};{connect} "
+        f"default-src 'none'; img-src {own} data:; style-src {own}; script-src {own};{connect} "
         "base-uri 'none'; form-action 'none'"
     )
 
@@ -221,6 +226,11 @@ def style() -> str:
     css = css.replace("/*light families*/", _variables(light))
     css = css.replace("/*dark families*/", _variables(dark))
     return css + charts.STYLE
+
+
+def site_script() -> str:
+    """Return the script of all pages, which knows the style of figures that it saves."""
+    return _asset("site.js").replace('"chart style"', json.dumps(charts.print_style()))
 
 
 def _variables(colours: dict[str, str]) -> str:

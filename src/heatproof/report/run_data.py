@@ -321,6 +321,12 @@ class Run:
         """The shortest texts that distinguish the settings of this run."""
         return {key: " · ".join(self.setting_parts(key)) for key in self.protocols}
 
+    def setting_values(self, key: Key) -> dict[str, str]:
+        """Return the settings of a protocol as texts, with the baseline that it uses."""
+        settings = self.protocols[key].settings
+        values = {name: str(value) for name, value in settings.items() if value is not None}
+        return values | ({"baseline": key[2]} if key[2] else {})
+
     def setting_parts(self, key: Key) -> list[str]:
         """Return what distinguishes a setting: protocol, settings that differ, baseline."""
         name, _, baseline = key

@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
 from markupsafe import Markup
 
 from heatproof.errors import HeatproofError
-from heatproof.report.charts import standalone
-from heatproof.text import printable
+from heatproof.report.charts import Chart, standalone
+from heatproof.text import printable, without_formulas
 
 PICTURE_BYTES = 20_000_000  # of the explorer, so that a report stays below 30 MB
 SINGLE_PICTURE_BYTES = 10_000_000
@@ -32,10 +33,11 @@ MIME_TYPES = {
 
 
 class Figure(NamedTuple):
-    """A figure in the page, and the file that holds it as well."""
+    """A figure in the page, and the files that hold it as well and its numbers, if it has any."""
 
     svg: Markup
     file: str
+    data: str = ""
 
 
 class Site:
@@ -75,9 +77,14 @@ class Site:
         return self._pictures[image]
 
     def figure(self, svg: Markup) -> Figure:
-        """Write a figure to a file of its own."""
+        """Write a figure to a file of its own, and its numbers beside it."""
         self._figures += 1
-        return Figure(svg, self.write(f"figures/figure-{self._figures:02d}.svg", standalone(svg)))
+        name = f"figures/figure-{self._figures:02d}"
+        data = ""
+        if isinstance(svg, Chart) and svg.rows:
+            numbers = without_formulas(pd.DataFrame(svg.rows))
+            data = self.write(f"{name}.csv", numbers.to_csv(index=False))
+        return Figure(svg, self.write(f"{name}.svg", standalone(svg)), data)
 
     def data(self, name: str, value: object) -> None:
         """Write data that a script of the report reads when it needs them.

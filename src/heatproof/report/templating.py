@@ -76,6 +76,7 @@ def environment(models: Sequence[str] = ()) -> Environment:
         "percent_interval": lambda e: _interval(e, 1, _hundredfold),
         "points_interval": lambda e: _interval(e, 1, points),
         "listing": listing,
+        "duration": duration,
         "ticks": ticks,
         "described": described,
         "verbatim": escape,
@@ -131,6 +132,13 @@ def _interval(
 
 def _hundredfold(fraction: float, digits: int) -> str:
     return charts.number(100 * fraction, digits)
+
+
+def duration(milliseconds: float) -> str:
+    """Format a time per map: in seconds from one second on."""
+    if milliseconds >= 1000:
+        return f"{charts.number(milliseconds / 1000, 1)} s"
+    return f"{charts.number(milliseconds, 2 if milliseconds < 10 else 0)} ms"
 
 
 def ticks(text: str) -> Markup:

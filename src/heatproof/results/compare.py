@@ -59,6 +59,12 @@ class RunComparison:
         """The differences whose 95 % interval does not contain zero."""
         return self.differences[(self.differences["low"] > 0) | (self.differences["high"] < 0)]
 
+    @property
+    def few(self) -> bool:
+        """Whether a difference has no interval because it is of too few samples."""
+        found = self.differences
+        return bool((found["difference"].notna() & found["low"].isna()).any())
+
     def worse(self, method: str, tolerance: float) -> pd.DataFrame:
         """Return where the second result is worse than the first, for sure and by enough.
 

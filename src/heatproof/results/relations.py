@@ -17,6 +17,7 @@ from heatproof.analysis.published import DIFFERS, REPRODUCED, all_comparisons
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.tradeoff import tradeoff
 from heatproof.errors import HeatproofError
+from heatproof.report.charts import interval, number
 from heatproof.report.palette import DIVERGING, FAMILIES
 from heatproof.results.canvas import (
     GREY,
@@ -123,8 +124,11 @@ def _draw_agreement(run: Run, frame: pd.DataFrame) -> Figure:
         for line in lines.to_dict("records"):
             i, j = names.index(line["a"]), names.index(line["b"])
             values[i, j] = values[j, i] = line["correlation"]
-            ends = f"\n{line['low']:.2f} … {line['high']:.2f}" if np.isfinite(line["low"]) else ""
-            texts[i, j] = texts[j, i] = f"{line['correlation']:.2f}{ends}"
+            value, low, high = line["correlation"], line["low"], line["high"]
+            text = "all tied"
+            if np.isfinite(value):
+                text = f"{number(value, 2)}\n{interval(value, low, high, 2)}"
+            texts[i, j] = texts[j, i] = text
         ax.imshow(values, cmap=colours, vmin=-1, vmax=1)
         for (i, j), text in texts.items():
             colour = "white" if abs(values[i, j]) > 0.7 else "black"

@@ -278,8 +278,9 @@ class Result:
         """Correlate the rankings of methods under different protocols, or settings.
 
         Args:
-            by: ``protocol`` for one ranking per protocol, by the mean rank over its settings;
-                ``setting`` for one per setting.
+            by: ``protocol`` for one ranking per protocol, by the mean rank over its settings (where
+                protocols have different baselines, over those that all have); ``setting`` for one
+                per setting.
 
         Returns:
             One line per model and pair: ``model``, ``layer`` (where methods are ranked within
@@ -297,8 +298,11 @@ class Result:
     def _matrices(self, by: By = "protocol") -> list[AgreementMatrix]:
         """Return the rank correlations of every model, and of every layer if it has several."""
         run = self._run
+        values = {key: run.setting_values(key) for key in run.protocols}
         found = (
-            agreement_matrix(standing, by, run.controls(standing.methods), run.setting_labels)
+            agreement_matrix(
+                standing, by, run.controls(standing.methods), run.setting_labels, values
+            )
             for of_model in run.standings
             for standing in of_model.by_layer
         )

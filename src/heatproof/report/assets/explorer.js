@@ -198,6 +198,7 @@
     lines.forEach((m) => {
       const family = here().families[m];
       used[family] = (used[family] ?? -1) + 1;
+      if (!curve.lines[m].some((value) => value !== null)) return;
       const points = curve.x.map((position, k) => [x(position), curve.lines[m][k]]).filter(([, value]) => value !== null).map(([a, value]) => `${a.toFixed(1)} ${y(value).toFixed(1)}`);
       const tip = [here().methods[m], ...curve.x.map((position, k) => `${Math.round(100 * position)} %: ${digits(curve.lines[m][k])}`)].join("\n");
       plot.append(draw("g", { class: `mark ${family}`, "data-method": here().methods[m], "data-tip": short(tip, 600) },

@@ -197,6 +197,54 @@
   addEventListener("resize", scrollable);
   document.addEventListener("click", () => setTimeout(scrollable));
 
+  // Every figure can be saved as PNG, drawn here in the colours of paper, and printed alone, to a PDF.
+  const paperStyle = "chart style";
+  const scale = 3;
+  const savePng = async (svg, name) => {
+    const copy = svg.cloneNode(true);
+    const [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
+    copy.setAttribute("width", width * scale);
+    copy.setAttribute("height", height * scale);
+    const style = document.createElementNS(svg.namespaceURI, "style");
+    style.textContent = paperStyle;
+    copy.prepend(style);
+    const image = new Image();
+    image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(new XMLSerializer().serializeToString(copy))}`;
+    await image.decode();
+    const canvas = make("canvas", { width: width * scale, height: height * scale });
+    const context = canvas.getContext("2d");
+    context.fillStyle = "#fff";
+    context.fillRect(0, 0, canvas.width, canvas.height);
+    context.drawImage(image, 0, 0);
+    const link = make("a", { href: canvas.toDataURL("image/png"), download: name });
+    link.click();
+  };
+  const printAlone = (figure) => {
+    const root = document.documentElement;
+    const end = () => { figure.classList.remove("printed"); root.classList.remove("print-one"); };
+    figure.classList.add("printed");
+    root.classList.add("print-one");
+    addEventListener("afterprint", end, { once: true });
+    print();
+  };
+  all("figure .exports").forEach((place) => {
+    const figure = place.closest("figure");
+    const svg = figure.querySelector("svg.chart");
+    if (!svg) return;
+    const title = figure.querySelector("figcaption b")?.textContent ?? "figure";
+    const button = (text, label, action) => {
+      const made = make("button", { type: "button", textContent: text, title: label, ariaLabel: `${text}: ${title}` });
+      made.addEventListener("click", action);
+      return made;
+    };
+    const file = place.querySelector("a").getAttribute("href");
+    const name = file.startsWith("data:") ? "figure" : file.split("/").pop().replace(/\.svg$/, "");
+    place.querySelector("a").after(
+      button("PDF", "prints this figure alone; choose to save it as PDF", () => printAlone(figure)),
+      button("PNG", `saves a picture of ${scale} × the size`, () => savePng(svg, `${name}.png`)),
+    );
+  });
+
   // Buttons that copy a text.
   all("button[data-copies]").forEach((button) => {
     button.hidden = false;

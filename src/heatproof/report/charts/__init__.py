@@ -10,19 +10,30 @@ from heatproof.report.charts.ranking import Mark, ranking
 from heatproof.report.charts.scatter import Point, ranks, scatter
 from heatproof.report.charts.squares import (
     GridFractions,
+    correlations,
     fraction_grids,
     grid_cell_frame,
     grid_lines,
     matrix,
     patch_grid,
 )
-from heatproof.report.charts.svg import STYLE, interval, number, shortened, standalone, tag
+from heatproof.report.charts.svg import (
+    STYLE,
+    Chart,
+    interval,
+    number,
+    print_style,
+    shortened,
+    standalone,
+    tag,
+)
 
 __all__ = [
     "STYLE",
     "Axis",
     "Box",
     "BoxRow",
+    "Chart",
     "GridFractions",
     "Line",
     "Mark",
@@ -33,6 +44,7 @@ __all__ = [
     "Trace",
     "boxes",
     "bump",
+    "correlations",
     "fraction_grids",
     "grid_cell_frame",
     "grid_lines",
@@ -42,6 +54,7 @@ __all__ = [
     "matrix",
     "number",
     "patch_grid",
+    "print_style",
     "rank_text",
     "ranking",
     "ranks",

@@ -92,7 +92,20 @@ def boxes(panels: Sequence[Panel], rows: Sequence[BoxRow], title: str) -> Markup
         for panel, left, box in zip(panels, lefts, row.boxes, strict=True):
             inside.append(_box(box, panel.axis, left, left + axis_width, y))
         parts.append(mark(row.family, *inside, method=row.method))
-    return svg(width, bottom + BOTTOM, title, *parts, kind="boxes")
+    numbers = [
+        {"group": row.group, "row": row.label, "panel": panel.title} | _numbers(box)
+        for row in rows
+        for panel, box in zip(panels, row.boxes, strict=True)
+    ]
+    return svg(width, bottom + BOTTOM, title, *parts, kind="boxes", rows=numbers)
+
+
+def _numbers(box: Box | str) -> dict[str, object]:
+    columns = ("low whisker", "lower quartile", "median", "upper quartile", "high whisker", "mean")
+    if isinstance(box, str):
+        return dict.fromkeys(columns) | {"note": box}
+    low, high = box.whiskers
+    return dict(zip(columns, (low, *box.quartiles, high, box.mean), strict=True)) | {"note": ""}
 
 
 def _box(box: Box | str, axis: Axis, left: float, right: float, y: float) -> Markup:

@@ -48,7 +48,12 @@ def bump(columns: Sequence[str], lines: Sequence[Line], title: str) -> Markup:
             parts.append(tag("text", text, class_="column", x=at, y=y_text, text_anchor="middle"))
     for i, line in enumerate(lines):
         parts.append(_line(line, columns, x, [heights[i] for heights in y]))
-    return svg(width, bottom + BOTTOM, title, *parts, kind="bump")
+    rows = [
+        {"method": line.label, "ranking": column, "rank": rank}
+        for line in lines
+        for column, rank in zip(columns, line.ranks, strict=True)
+    ]
+    return svg(width, bottom + BOTTOM, title, *parts, kind="bump", rows=rows)
 
 
 def _column_gap(columns: int, room: float) -> float:

@@ -89,7 +89,10 @@ def lattice(
         for panel, left, value in zip(panels, lefts, row.values, strict=True):
             right = left + axis_width
             if isinstance(value, str):
-                inside.append(tag("text", value, class_="note", x=left, y=y + 4))
+                note_x = right + (number_width if with_intervals else 38)
+                inside.append(
+                    tag("text", value, class_="note", x=note_x, y=y + 4, text_anchor="end")
+                )
                 continue
             spot = [
                 tag(
@@ -107,7 +110,18 @@ def lattice(
                 spot.append(tag("text", text, class_="span", x=right + 44, y=y + 4))
             inside.append(tag("g", *spot, data_tip=value.tip))
         parts.append(mark(row.family, *inside, method=row.label))
-    return svg(width, bottom + BOTTOM, title, *parts, kind="lattice")
+    numbers = [
+        {"row": row.label, "panel": panel.title} | _numbers(value)
+        for row in rows
+        for panel, value in zip(panels, row.values, strict=True)
+    ]
+    return svg(width, bottom + BOTTOM, title, *parts, kind="lattice", rows=numbers)
+
+
+def _numbers(value: Spot | str) -> dict[str, object]:
+    if isinstance(value, str):
+        return {"value": None, "low": None, "high": None, "note": value}
+    return {"value": value.value, "low": value.low, "high": value.high, "note": ""}
 
 
 def _spot(

@@ -95,7 +95,22 @@ def traces(
     )
     for line, height in zip(ordered, heights, strict=True):
         parts.append(_trace(plot, line, height, labels_left, labels))
-    return svg(WIDTH, plot.bottom + 44, title, *parts, kind="traces")
+    rows = [row for line in lines for row in _rows(line, across, titles)]
+    return svg(WIDTH, plot.bottom + 44, title, *parts, kind="traces", rows=rows)
+
+
+def _rows(line: Trace, across: Axis, titles: tuple[str, str]) -> list[dict[str, object]]:
+    """Return the points of a curve, in the units of the axes."""
+    return [
+        {
+            "curve": line.label,
+            titles[0]: round(across.low + line.position(k) * (across.high - across.low), 6),
+            titles[1]: line.values[k],
+            "low": line.low[k] if line.low else None,
+            "high": line.high[k] if line.high else None,
+        }
+        for k in line.finite
+    ]
 
 
 def _range_of(values: Sequence[float]) -> float:

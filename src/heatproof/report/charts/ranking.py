@@ -58,7 +58,11 @@ def ranking(
         parts += _line(axis.position(random_score, left, right), left, right, bottom, line)
     for i, method in enumerate(marks):
         parts.append(_row(method, axis, left, right, width, TOP + ROW * (i + 0.5)))
-    return svg(width, bottom + BOTTOM, title, *parts, kind="ranking")
+    rows = [
+        {"rank": m.rank, "method": m.label, "mean": m.mean, "low": m.low, "high": m.high}
+        for m in marks
+    ]
+    return svg(width, bottom + BOTTOM, title, *parts, kind="ranking", rows=rows)
 
 
 def _line(x: float, left: float, right: float, bottom: float, label: str) -> list[Markup]:
@@ -89,5 +93,6 @@ def _row(method: Mark, axis: Axis, left: float, right: float, width: float, y: f
             tag("text", mean, class_="value", x=width - 4, y=y + 4, text_anchor="end"),
         ]
     else:
-        parts.append(tag("text", method.note, class_="note", x=left + 4, y=y + 4))
+        note = tag("text", method.note, class_="note", x=width - 4, y=y + 4, text_anchor="end")
+        parts.append(note)
     return mark(method.family, *parts, method=method.label, tip=method.tip)

@@ -67,7 +67,18 @@ def scatter(
     heights = spread([plot.y(p.spot.value) for p in labelled], LABEL_GAP, plot.top + 4, plot.bottom)
     label_heights = dict(zip(labelled, heights, strict=True))
     parts += [_point(plot, point, label_heights.get(point)) for point in points]
-    return svg(WIDTH, plot.bottom + 44, title, *parts, kind="scatter-plot")
+    rows = [
+        {
+            "series": p.series,
+            "label": p.label,
+            titles[0]: p.x,
+            titles[1]: p.spot.value,
+            "low": p.spot.low,
+            "high": p.spot.high,
+        }
+        for p in points
+    ]
+    return svg(WIDTH, plot.bottom + 44, title, *parts, kind="scatter-plot", rows=rows)
 
 
 def _point(plot: Plot, point: Point, label_height: float | None) -> Markup:

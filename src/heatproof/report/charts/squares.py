@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from heatproof.report.charts.marks import mark
-from heatproof.report.charts.svg import LONG, label_width, number, overlay, shortened, svg, tag
+from heatproof.report.charts.svg import (
+    LONG,
+    interval,
+    label_width,
+    number,
+    overlay,
+    shortened,
+    svg,
+    tag,
+)
 from heatproof.report.palette import diverging_colour
 
 DARK_ABOVE = 0.6  # of the scale: numbers are white there
@@ -21,6 +30,8 @@ GROUP_GAP = 20.0
 LEAST_WITH_NUMBER = 28  # px: a grid cell
 MATRIX_SQUARE = 32.0
 LONGEST_IN_MATRIX = LONG + 10
+CELL = (108.0, 50.0)  # px: a correlation with its interval
+LONGEST_ABOVE = 14  # characters above such a column
 
 
 def _square(
@@ -141,7 +152,21 @@ def fraction_grids(
                 inside += _fraction_grid(fractions, x, y, grid_side, f"{name}, {group}")
         parts.append(mark(family, *inside))
     width = lefts[-1] + most[-1] * (GRID + GRID_GAP) + 4
-    return svg(width, top + len(rows) * (GRID + GRID_GAP), title, *parts, kind="fraction-grids")
+    numbers = [
+        {
+            "method": name,
+            "group": group,
+            "target": grid.target,
+            "grid cell": cell,
+            "fraction": value,
+        }
+        for (name, _), line in zip(rows, table, strict=True)
+        for group, grids in zip(groups, line, strict=True)
+        for grid in grids
+        for cell, value in enumerate(grid.values)
+    ]
+    height = top + len(rows) * (GRID + GRID_GAP)
+    return svg(width, height, title, *parts, kind="fraction-grids", rows=numbers)
 
 
 def _fraction_grid(
@@ -203,7 +228,94 @@ def matrix(
         parts.append(mark(family, *inside, method=name))
     width = left + size * len(names) + 4
     height = top + size * len(names) + 4
-    return svg(width, height, title, *parts, kind="matrix-plot")
+    rows = [
+        {"a": names[i][0], "b": names[j][0], "correlation": line[j]}
+        for i, line in enumerate(values)
+        for j in range(i)
+    ]
+    return svg(width, height, title, *parts, kind="matrix-plot", rows=rows)
+
+
+def correlations(
+    labels: Sequence[str], cells: Mapping[tuple[int, int], tuple[float, float, float]], title: str
+) -> Markup:
+    """Draw the correlations of all pairs of rankings with their intervals, each pair once.
+
+    Args:
+        labels: Names of the rankings.
+        cells: Correlation, lower and upper end of its interval by (column, row), where the column
+            comes first in the order of the labels.
+        title: Title for screen readers.
+    """
+    width, height = CELL
+    top = 22.0
+    left = 16 + label_width(list(labels[1:]), LONG)
+    parts = []
+    rows = []
+    for j, label in enumerate(labels[:-1]):
+        x = left + width * (j + 0.5)
+        name = shortened(label, LONGEST_ABOVE)
+        parts.append(tag("text", name, class_="column", x=x, y=14, text_anchor="middle"))
+    for i, label in enumerate(labels[1:]):
+        y = top + height * i
+        name = shortened(label, LONG)
+        parts.append(tag("text", name, class_="name", x=8, y=y + height / 2 + 4))
+        for j in range(i + 1):
+            value, low, high = cells[j, i + 1]
+            parts += _correlation(left + width * j, y, value, low, high, (labels[j], label))
+            rows.append(
+                {"a": labels[j], "b": label, "correlation": value, "low": low, "high": high}
+            )
+    count = len(labels) - 1
+    return svg(
+        left + width * count + 4,
+        top + height * count + 4,
+        title,
+        *parts,
+        kind="correlations",
+        rows=rows,
+    )
+
+
+def _correlation(
+    x: float, y: float, value: float, low: float, high: float, pair: tuple[str, str]
+) -> list[Markup]:
+    width, height = CELL
+    if not math.isfinite(value):
+        note = {"x": x + width / 2, "y": y + height / 2 + 4, "text_anchor": "middle"}
+        return [tag("text", "all methods tie", class_="note", **note)]
+    tone = " on-dark" if abs(value) > DARK_ABOVE else ""
+    ends = interval(value, low, high, 2)
+    tip = f"{pair[0]} and {pair[1]}: {number(value, 2)}, 95 % interval {ends}"
+    middle = x + width / 2
+    return [
+        tag(
+            "rect",
+            class_="patch",
+            x=x,
+            y=y,
+            width=width,
+            height=height,
+            fill=diverging_colour(value, 1),
+            data_tip=tip,
+        ),
+        tag(
+            "text",
+            number(value, 2),
+            class_=f"in-patch large{tone}",
+            x=middle,
+            y=y + height / 2 - 1,
+            text_anchor="middle",
+        ),
+        tag(
+            "text",
+            ends,
+            class_=f"in-patch small{tone}",
+            x=middle,
+            y=y + height / 2 + 14,
+            text_anchor="middle",
+        ),
+    ]
 
 
 def grid_lines(side: int) -> Markup:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from markupsafe import Markup, escape
@@ -22,6 +22,16 @@ PRINT_COLOURS = {
     "--card": "#ffffff",
     "--hover": "#f1eff6",
 }
+
+
+class Chart(Markup):
+    """A figure with the numbers that it shows.
+
+    Attributes:
+        rows: The numbers, one row per mark, with the same columns; they are saved as CSV.
+    """
+
+    rows: Sequence[Mapping[str, object]] = ()
 
 
 def tag(name: str, *children: str, **attributes: object) -> Markup:
@@ -94,9 +104,25 @@ def label_width(labels: list[str], longest: int = LONGEST, shortest: int = 0) ->
     return min(longest, characters) * CHARACTER
 
 
-def svg(width: float, height: float, title: str, *children: str, kind: str) -> Markup:
-    """Return a figure; ``kind`` is its CSS class and ``title`` is read by screen readers."""
-    return tag(
+def svg(
+    width: float,
+    height: float,
+    title: str,
+    *children: str,
+    kind: str,
+    rows: Sequence[Mapping[str, object]] = (),
+) -> Chart:
+    """Return a figure.
+
+    Args:
+        width: Its width in px.
+        height: Its height in px.
+        title: Read by screen readers.
+        *children: What it shows.
+        kind: Its CSS class.
+        rows: The numbers that it shows.
+    """
+    drawn = tag(
         "svg",
         tag("title", title),
         *children,
@@ -107,6 +133,9 @@ def svg(width: float, height: float, title: str, *children: str, kind: str) -> M
         height=f"{height:.0f}",
         role="img",
     )
+    chart = Chart(drawn)
+    chart.rows = rows
+    return chart
 
 
 def overlay(side: int, *children: str, kind: str) -> Markup:
@@ -121,14 +150,18 @@ def overlay(side: int, *children: str, kind: str) -> Markup:
     )
 
 
-def standalone(figure: Markup) -> str:
-    """Return a figure as a file of its own, with its colours inside, for papers and slides."""
+def print_style() -> str:
+    """Return the style of figures that stand alone, with the colours for white paper."""
     colours = {f"--{family_class(name)}": family.light for name, family in FAMILIES.items()}
     colours |= PRINT_COLOURS
-    style = re.sub(r"var\((--[\w-]+)\)", lambda match: colours[match[1]], STYLE)
+    return re.sub(r"var\((--[\w-]+)\)", lambda match: colours[match[1]], STYLE)
+
+
+def standalone(figure: Markup) -> str:
+    """Return a figure as a file of its own, with its colours inside, for papers and slides."""
     opening, rest = str(figure).split(">", 1)
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
-        f"{opening}><style>{style}</style>"
+        f"{opening}><style>{print_style()}</style>"
         f'<rect width="100%" height="100%" fill="#fff"/>{rest}\n'
     )

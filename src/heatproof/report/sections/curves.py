@@ -45,8 +45,8 @@ DISTANCES = {  # in the order in which protocols store the largest usual distanc
     "ood-raw": "distance to reference images (raw embeddings)",
 }
 LEFT = {  # of Picard et al. 2024, or heatproof's own; others are shown under their own names
-    "negentropy": "information left (nats; heatproof's)",
-    "logit-variance": "variance of the logits (heatproof's)",
+    "negentropy": "information left (nats; not in the paper)",
+    "logit-variance": "variance of the logits (not in the paper)",
     "mean-logit": "mean logit (the paper's text, Fig. 4)",
     "energy": "energy of the logits (the paper's text, Sec. 3.3)",
     "mean-sigmoid": "mean sigmoid of the logits (the paper's code)",
@@ -147,7 +147,7 @@ class Model:
     method: str
     samples: int
     of: int  # samples of the run, of which the first are shown
-    figures: dict[str, list[Figure]]  # by protocol
+    figures: dict[str, dict[str, Figure]]  # by protocol, and by what is drawn
     rows: list[Row]
     tradeoffs: list[Tradeoffs]
     distances: dict[str, str]  # that were measured, and their descriptions
@@ -237,14 +237,17 @@ def _curves(
     return curves
 
 
-def _figures(site: Site, protocol: str, method: str, curves: list[BaselineCurves]) -> list[Figure]:
+def _figures(
+    site: Site, protocol: str, method: str, curves: list[BaselineCurves]
+) -> dict[str, Figure]:
     across = f"of the pixels {PROTOCOLS[protocol]}, most relevant first"
-    figures = [_figure(site, across, "score", "score of the target", protocol, method, curves)]
-    shown = {name: DISTANCES[name] for name in curves[0].distances}
+    shown = {"score": "score of the target"}
+    shown |= {name: DISTANCES[name] for name in curves[0].distances}
     shown |= {name: _information_label(name) for name in curves[0].information[:1]}
-    for name, label in shown.items():
-        figures.append(_figure(site, across, name, label, protocol, method, curves))
-    return figures
+    return {
+        label: _figure(site, across, name, label, protocol, method, curves)
+        for name, label in shown.items()
+    }
 
 
 def _information_label(name: str) -> str:

@@ -53,6 +53,18 @@ class Content:
     kinds: list[tuple[str, str]]
     published: str  # what the paper reports
 
+    @property
+    def tell_apart(self) -> list[tuple[str, Distinct]]:
+        """The settings whose mean distance is larger than by chance, the largest first."""
+        found = [(label, d) for label, d in self.distances.items() if d.mean.value > d.mean.chance]
+        return sorted(found, key=lambda pair: -pair[1].mean.value)
+
+    @property
+    def confuse(self) -> list[tuple[str, Distinct]]:
+        """The other settings, and those whose distances are not defined."""
+        apart = {label for label, _ in self.tell_apart}
+        return [(label, d) for label, d in self.distances.items() if label not in apart]
+
 
 def content(
     run: Run,

@@ -34,8 +34,8 @@ def content(run: Run, site: Site) -> Content | None:
     counts = {}
     for comparison in comparisons:
         name = comparison.table.name
-        found = dict.fromkeys(line.reason for line in comparison.lines if line.reason)
-        reasons[name] = list(found)
+        parts = [part for line in comparison.lines for part in line.reason.split("; ") if part]
+        reasons[name] = list(dict.fromkeys(parts))
         verdicts = [line.verdict for line in comparison.lines]
         counts[name] = {v: verdicts.count(v) for v in verdicts if v != NOT_COMPARABLE}
     return Content(comparisons, reasons, counts)

@@ -64,10 +64,20 @@ class PictureRow:
 
 
 @dataclass(frozen=True)
+class Contrast:
+    """Two networks that saw as many pixels, each evaluated on what it was trained on."""
+
+    shape: AccuracyRow  # what is removed is the same for all classes
+    revealing: AccuracyRow  # its position reveals the class
+    differ: bool  # whether the second is significantly more accurate
+
+
+@dataclass(frozen=True)
 class Content:
     """What the template shows."""
 
     rows: list[AccuracyRow]
+    contrast: Contrast | None
     mass: MassTable | None
     methods: list[str]  # that have maps
     pictures: list[PictureRow]  # one per model
@@ -102,12 +112,23 @@ def content(run: Run, site: Site) -> Content | None:
     ]
     return Content(
         rows=rows,
+        contrast=_contrast(rows),
         mass=_mass(run, list(changes)),
         methods=methods,
         pictures=_pictures(run, site, kept, methods),
         crisp=all(run.is_crisp(model) for model in changes),
         part=next((k.part for k in kept.values() if k.part), ""),
     )
+
+
+def _contrast(rows: list[AccuracyRow]) -> Contrast | None:
+    """Compare a disc with a disc and a notch of as many pixels (Li et al. 2024, Fig. 1)."""
+    retrained = {row.trained_on: row for row in rows if row.trained_on == row.evaluated_on}
+    shape = retrained.get("disc")
+    revealing = retrained.get("disc-notch")
+    if not (shape and revealing and shape.accuracy and revealing.accuracy):
+        return None
+    return Contrast(shape, revealing, revealing.accuracy.low > shape.accuracy.high)
 
 
 def _accuracy(model: str, trained_on: str, evaluated_on: str, kept: Kept) -> AccuracyRow:

@@ -95,6 +95,16 @@ class TooFewSamples(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Best:
+    """The methods with the best score by a metric of values, and what they are."""
+
+    word: str
+    methods: list[str]
+    score: Estimate
+    controls: list[str]  # that score as well
+
+
+@dataclass(frozen=True)
 class Model:
     """All metrics of a model."""
 
@@ -103,6 +113,7 @@ class Model:
     of: int  # samples of the run, of which the first are shown
     by_value: dict[str, Figure]  # by label of the setting
     by_order: dict[str, Figure]
+    best: list[Best]  # by each metric of values
     columns: list[tuple[str, bool]]  # label of the setting, and whether higher is better
     scores: list[MethodEstimates]
     levels: list[LevelTable]
@@ -154,6 +165,7 @@ def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> Model | No
         drawn = {key: _figure(run, site, model, key, metrics[key], levels) for key in keys}
         return {run.setting_labels[key]: figure for key, figure in drawn.items() if figure}
 
+    scores = _scores(run, model, list(metrics))
     return Model(
         model=model,
         samples=len(kept.ids),
@@ -164,7 +176,8 @@ def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> Model | No
             run, site, model, kept, metrics, {key: axes(run, key) for key in metrics}
         ),
         columns=[(run.setting_labels[key], run.protocols[key].higher_is_better) for key in metrics],
-        scores=_scores(run, model, list(metrics)),
+        scores=scores,
+        best=[_best(run, key, i, scores) for i, key in enumerate(metrics) if key in values],
         levels=[
             _levels(run, model, key, metrics[key], levels)
             for key in values
@@ -177,6 +190,25 @@ def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> Model | No
         too_few=[w for key in values for w in _too_few(run, key, metrics[key])],
         crisp=run.is_crisp(model),
     )
+
+
+def _best(run: Run, key: Key, column: int, scores: list[MethodEstimates]) -> Best:
+    """Return the methods with the best score, controls and modified maps aside."""
+    found = {
+        row.method: row.estimates[column]
+        for row in scores
+        if not is_changed(run.methods[row.method])
+    }
+    all_scored = {method: score for method, score in found.items() if score is not None}
+    scored = {m: score for m, score in all_scored.items() if not run.is_control(m)}
+    word = "Most sound" if key[0] == "soundness" else "Most complete"
+    if not scored:
+        return Best(word, [], Estimate(math.nan, math.nan, math.nan), [])
+    pick = max if run.protocols[key].higher_is_better else min
+    best = pick(score.value for score in scored.values())
+    equal = [m for m, score in all_scored.items() if round(score.value, 2) == round(best, 2)]
+    methods = [m for m in equal if m in scored]
+    return Best(word, methods, scored[methods[0]], [m for m in equal if m not in scored])
 
 
 def _metric(run: Run, model: str, key: Key) -> Metric:

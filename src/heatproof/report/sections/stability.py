@@ -8,8 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from heatproof.analysis.agreement import (
+    BASELINE,
+    Ranking,
+    ranking_under,
+    setting_text,
+    shared_settings,
+)
 from heatproof.analysis.intervals import Estimate
-from heatproof.analysis.ranks import Agreement, Key, Standings, agreement
+from heatproof.analysis.ranks import Agreement, Standings, agreement
 from heatproof.analysis.variance import Shares, split_variance
 from heatproof.report import charts
 from heatproof.report.charts import Line
@@ -17,9 +24,8 @@ from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.site import Figure, Site
 
-Ranking = tuple[Sequence[str], np.ndarray, np.ndarray]  # methods, ranks (M,), drawn ranks (R, M)
 LARGEST_TABLE = 12  # rankings
-BASELINE = "baseline"
+SAME_FROM = 0.7  # mean correlation of two rankings that are much the same
 SAME_BELOW = 0.25  # standard deviations of the scores: of zero, mean and median it is 0.02
 PAPER_BASELINES = (  # Picard et al. 2024
     "zero",
@@ -62,6 +68,15 @@ class Comparison:
     subsets: tuple[Subset, ...] = ()
     alike: tuple[tuple[str, ...], ...] = ()  # groups of baselines with nearly the same scores
 
+    @property
+    def choice(self) -> str:
+        """What differs between the rankings."""
+        if not self.model:
+            return "model"
+        if not self.over:
+            return "protocol" if "between protocols" in self.title else "setting"
+        return self.factor
+
 
 @dataclass(frozen=True)
 class Twins:
@@ -75,6 +90,17 @@ class Twins:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """How far rankings agree when one kind of choice changes: their mean correlations."""
+
+    choice: str  # such as "baseline"
+    word: str
+    least: Comparison
+    most: Comparison
+    count: int
+
+
+@dataclass(frozen=True)
 class Content:
     """What the template shows."""
 
@@ -84,6 +110,7 @@ class Content:
     controls: list[str]
     twins: list[Twins]
     variance: Shares | None
+    answers: list[Answer]
 
 
 @section(
@@ -106,9 +133,38 @@ def content(run: Run, site: Site) -> Content:
         by_model={s.model: [c for c in comparisons if c.model == s.model] for s in run.standings},
         baselines=[c for c in comparisons if c.factor == BASELINE and c.agreement],
         controls=run.controls(list(run.methods)),
+        answers=_answers(comparisons),
         twins=[twins for standing in run.standings for twins in _twins(run, standing)],
         variance=split_variance(run.standings, run.methods, run.controls(list(run.methods))),
     )
+
+
+def _answers(comparisons: Sequence[Comparison]) -> list[Answer]:
+    """Say in a word how far each kind of choice changes the ranking."""
+    kinds: dict[str, list[Comparison]] = {}
+    for compared in comparisons:
+        if compared.agreement and np.isfinite(compared.agreement.mean.value):
+            kinds.setdefault(compared.choice, []).append(compared)
+    answers = []
+    for choice, group in kinds.items():
+        ordered = sorted(group, key=lambda compared: _mean_correlation(compared).value)
+        word = _verdict(_mean_correlation(ordered[0]))
+        answers.append(Answer(choice, word, ordered[0], ordered[-1], len(group)))
+    return answers
+
+
+def _mean_correlation(compared: Comparison) -> Estimate:
+    assert compared.agreement is not None  # or it would not be compared
+    return compared.agreement.mean
+
+
+def _verdict(least: Estimate) -> str:
+    """Say whether a choice changes the ranking, by the rankings that agree least."""
+    if least.low >= SAME_FROM:
+        return "hardly changes the ranking"
+    if least.high < SAME_FROM:
+        return "changes the ranking"
+    return "may change the ranking or not, as far as these images can tell"
 
 
 def _comparisons_of_model(run: Run, site: Site, standing: Standings) -> list[Comparison]:
@@ -120,7 +176,7 @@ def _comparisons_of_model(run: Run, site: Site, standing: Standings) -> list[Com
     for protocol, members in by_protocol.items():
         comparisons += _comparisons_of_protocol(run, site, standing, protocol, members)
     if len(by_protocol) > 1:
-        comparisons.append(_between_protocols(run, site, standing, by_protocol))
+        comparisons.append(_between_protocols(run, site, standing))
     return comparisons
 
 
@@ -129,7 +185,7 @@ def _comparisons_of_protocol(
 ) -> list[Comparison]:
     """Vary one setting of a protocol while all others are equal."""
     where = _where(standing)
-    settings = {s: _settings(run, standing.settings[s]) for s in members}
+    settings = {s: run.setting_values(standing.settings[s]) for s in members}
     varied = _varied(list(settings.values()))
     comparisons = []
     for name in varied:
@@ -144,7 +200,7 @@ def _comparisons_of_protocol(
             labels = [_part(name, settings[s]) for s in group]
             between = "baselines" if name == BASELINE else f"values of {name}"
             title = f"On {where}, {over}: between {between}"
-            rankings = [_ranking(standing, [s]) for s in group]
+            rankings = [ranking_under(standing, [s]) for s in group]
             if standing.layer:
                 over = f"{over} · layer {standing.layer}"
             compared = _compare(run, site, title, standing.model, labels, rankings, over, name)
@@ -154,38 +210,24 @@ def _comparisons_of_protocol(
     if varied and not comparisons:
         labels = [run.setting_labels[standing.settings[s]] for s in members]
         title = f"On {where}, {protocol}: between settings that differ in several things"
-        rankings = [_ranking(standing, [s]) for s in members]
+        rankings = [ranking_under(standing, [s]) for s in members]
         comparisons.append(_compare(run, site, title, standing.model, labels, rankings))
     return comparisons
 
 
-def _between_protocols(
-    run: Run, site: Site, standing: Standings, by_protocol: dict[str, list[int]]
-) -> Comparison:
+def _between_protocols(run: Run, site: Site, standing: Standings) -> Comparison:
     """Compare protocols under the settings that they share; a protocol may lack a setting."""
-    chosen = {protocol: list(members) for protocol, members in by_protocol.items()}
-    settings = [_settings(run, key) for key in standing.settings]
-    shared_parts = []
-    for name in dict.fromkeys(name for values in settings for name in values):
-        having = {p: m for p, m in chosen.items() if all(name in settings[s] for s in m)}
-        values = [{settings[s][name] for s in members} for members in having.values()]
-        if len(values) < 2:
-            continue
-        common = set.intersection(*values)
-        if not common or all(v == common for v in values):
-            continue
-        for protocol, members in having.items():
-            chosen[protocol] = [s for s in members if settings[s][name] in common]
-        shared_parts.append(" and ".join(_part(name, {name: v}) for v in sorted(common)))
+    values = [(key[0], run.setting_values(key)) for key in standing.settings]
+    chosen, shared = shared_settings(values)
     labels = []
     for protocol, members in chosen.items():
         single = run.setting_labels[standing.settings[members[0]]]
         labels.append(single if len(members) == 1 else protocol)
-    under = f" under {', '.join(shared_parts)}" if shared_parts else ""
+    under = f" under {shared}" if shared else ""
     averaged = any(len(members) > 1 for members in chosen.values())
     note = " (mean rank over the settings of each)" if averaged else ""
     title = f"On {_where(standing)}, between protocols{under}{note}"
-    rankings = [_ranking(standing, members) for members in chosen.values()]
+    rankings = [ranking_under(standing, members) for members in chosen.values()]
     return _compare(run, site, title, standing.model, labels, rankings)
 
 
@@ -200,8 +242,7 @@ def _between_models(run: Run, site: Site) -> list[Comparison]:
         shared = [key for key in group[0].settings if all(key in s.settings for s in group)]
         if len(group) < 2 or not shared:
             continue
-        same = [s.under([s.settings.index(key) for key in shared]) for s in group]
-        rankings = [(s.methods, _positions(s.mean_ranks), s.drawn_mean_ranks) for s in same]
+        rankings = [ranking_under(s, [s.settings.index(key) for key in shared]) for s in group]
         title = f"Between models, at layer {layer}" if layer else "Between models"
         comparisons.append(_compare(run, site, title, "", [s.model for s in group], rankings))
     return comparisons
@@ -209,12 +250,6 @@ def _between_models(run: Run, site: Site) -> list[Comparison]:
 
 def _where(standing: Standings) -> str:
     return f"{standing.model} at layer {standing.layer}" if standing.layer else standing.model
-
-
-def _settings(run: Run, key: Key) -> dict[str, str]:
-    """Return the settings of a protocol as texts, with the baseline that it uses."""
-    settings = {name: str(v) for name, v in run.protocols[key].settings.items() if v is not None}
-    return settings | ({BASELINE: key[2]} if key[2] else {})
 
 
 def _varied(settings: list[dict[str, str]]) -> list[str]:
@@ -225,8 +260,7 @@ def _varied(settings: list[dict[str, str]]) -> list[str]:
 
 def _part(name: str, settings: dict[str, str]) -> str:
     """Return how a label names the value of a setting."""
-    value = settings.get(name, "default")
-    return value if name == BASELINE else f"{name}={value}"
+    return setting_text(name, settings.get(name, "default"))
 
 
 def _with_distinct_baselines(
@@ -250,7 +284,7 @@ def _with_distinct_baselines(
         subsets["the paper's eleven"] = list(PAPER_BASELINES)
     agreements = []
     for label, chosen in subsets.items():
-        rankings = [_ranking(standing, [members[names.index(name)]]) for name in chosen]
+        rankings = [ranking_under(standing, [members[names.index(name)]]) for name in chosen]
         agreed = agreement(rankings, run.controls(standing.methods))
         if agreed:
             agreements.append(Subset(label, tuple(chosen), agreed))
@@ -286,11 +320,6 @@ def same_baselines(scores: pd.DataFrame) -> list[list[str]]:
     return groups
 
 
-def _ranking(standing: Standings, members: Sequence[int]) -> Ranking:
-    under = standing.under(members)
-    return under.methods, _positions(under.mean_ranks), under.drawn_mean_ranks
-
-
 def _twins(run: Run, standing: Standings) -> list[Twins]:
     """Compare the ranking of a network with that of its fine-tuned copy."""
     compared = []
@@ -312,11 +341,6 @@ def _twins(run: Run, standing: Standings) -> list[Twins]:
                 )
             )
     return compared
-
-
-def _positions(ranks: np.ndarray) -> np.ndarray:  # (M,)
-    """Return the ranks of mean ranks: 1, 2, 3; equal ones share the better rank."""
-    return np.where(np.isfinite(ranks), 1.0 + (ranks[None, :] < ranks[:, None]).sum(1), np.nan)
 
 
 def _ranks_by_method(ranking: Ranking) -> dict[str, float]:
@@ -350,10 +374,22 @@ def _compare(
         labels=tuple(labels),
         figure=site.figure(charts.bump(labels, lines, f"{title}: the rank of each method")),
         agreement=agreed,
-        leaders=tuple(dict.fromkeys(_leader(run, ranks) for ranks in ranked)),
+        leaders=_leaders(run, ranked),
         left_out=tuple(m for m in everywhere if m not in shared),
         table=_table(agreed, len(labels)) if agreed else None,
     )
+
+
+def _leaders(run: Run, ranked: Sequence[dict[str, float]]) -> tuple[str, ...]:
+    """Return the best method of every ranking: one that is best in all, alone or tied, or each."""
+    best = []
+    for ranks in ranked:
+        first = ranks[_leader(run, ranks)]
+        best.append([m for m, r in ranks.items() if r == first and not run.is_control(m)])
+    everywhere = [m for m in best[0] if all(m in tied for tied in best)]
+    if everywhere:
+        return (everywhere[0],)
+    return tuple(dict.fromkeys(_leader(run, ranks) for ranks in ranked))
 
 
 def _leader(run: Run, ranks: dict[str, float]) -> str:

@@ -141,7 +141,8 @@ def _spot(column: Column, line: dict[str, Any] | None) -> Spot | str:
         return "not evaluated"
     mean, low, high = (line[column] for column in ("mean", "low", "high"))
     if not math.isfinite(mean):
-        return next((s for s in ("n/a", "failed", "missing", "undefined") if line[s]), "no score")
+        status = next((s for s in ("n/a", "failed", "missing", "undefined") if line[s]), "no score")
+        return "does not apply" if status == "n/a" else status
     numbers = f"{describe_mean(mean, low, high)} · n = {line['n']}"
     return Spot(mean, low, high, f"{line['method']}: {column.title}\n{numbers}")
 

@@ -191,7 +191,7 @@ def _ends(pairs: list[Pair], measure: str) -> list[float]:
 def _spot(pair: Pair, measure: str) -> Spot | str:
     difference = pair.difference(measure)
     if not difference:
-        return "n/a"
+        return "not measured"
     (value, low, high), n = difference
     written = f"{number(value)} · 95 % interval {interval(value, low, high)}"
     tip = f"{pair.label}\nmean absolute difference {written} · n = {n}"

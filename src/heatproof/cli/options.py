@@ -1,0 +1,115 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from heatproof.bench.spec import Spec
+
+CHANGE_OPTIONS = [
+    click.option("--model", "models", multiple=True, help="Model in place of those of the spec."),
+    click.option("--data", help="Data set in place of that of the spec, such as folder:/images."),
+    click.option(
+        "--methods",
+        multiple=True,
+        help="Method, or group of methods, in place of those of the spec.",
+    ),
+    click.option("--protocols", multiple=True, help="Protocol in place of those of the spec."),
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Another value for a key: data.limit=100, protocols.0.grids=50.",
+    ),
+    click.option(
+        "--weights-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Directory with the weights of models: resnet50.pth, resnet50-16-zero.pth.",
+    ),
+]
+device_option = click.option(
+    "--device", default="auto", show_default=True, help="Device: cpu, cuda, cuda:1, mps or auto."
+)
+ENGINE_OPTIONS = [
+    click.option(
+        "--engine",
+        type=click.Choice(["local", "dask"]),
+        default="local",
+        show_default=True,
+        help="What computes: this process, or the workers of a Dask cluster.",
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        help="dask: processes on this machine.  [default: one per core]",
+    ),
+    click.option(
+        "--address", help="dask: address of a running scheduler, such as tcp://host:8786."
+    ),
+    click.option(
+        "--cluster",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="dask: YAML file with a class of cluster and its arguments.",
+    ),
+    click.option(
+        "--threads", type=click.IntRange(min=1), help="dask: threads per worker.  [default: 1]"
+    ),
+    click.option(
+        "--gpus", type=click.IntRange(0, 1), help="dask: give each of the --workers its own GPU."
+    ),
+]
+SPEC_OPTIONS = [
+    click.option("--limit", type=click.IntRange(min=1), help="Evaluate only the first N samples."),
+    click.option(
+        "--batch-size", type=click.IntRange(min=1), help="Images per pass; bounds the memory."
+    ),
+    click.option(
+        "--backend",
+        help="Backend of passes without gradients: eager, fused, compile, openvino, or auto, the "
+        "fastest here.  [default: auto]",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        help="Seed for all noise and for the sample order.",
+    ),
+    device_option,
+]
+
+
+def spec_options(function: Any) -> Any:
+    """Add the options that change a spec to a command."""
+    for option in reversed([*CHANGE_OPTIONS, *SPEC_OPTIONS]):
+        function = option(function)
+    return function
+
+
+def engine_options(function: Any) -> Any:
+    """Add the options that say what computes a run to a command."""
+    for option in reversed(ENGINE_OPTIONS):
+        function = option(function)
+    return function
+
+
+def load_changed_spec(spec: str, options: dict[str, Any], weights: bool = True) -> Spec:
+    """Load a spec with what the options of a command change in it.
+
+    Args:
+        spec: A file, or the name of a study.
+        options: The options; those that change a spec are removed.
+        weights: Whether files of weights are looked up.
+    """
+    from heatproof.bench.changes import Changes
+    from heatproof.bench.spec import load_spec
+
+    names = [field.name for field in fields(Changes)]
+    changes = Changes(**{name: options.pop(name) for name in names})
+    if not weights:
+        changes = replace(changes, weights_dir=None)
+    return load_spec(spec, changes, **options)

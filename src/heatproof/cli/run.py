@@ -1,0 +1,170 @@
+"""The commands that open a spec: ``run``, ``plan`` and ``validate``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from heatproof.cli.complete import complete_spec
+from heatproof.cli.group import INTERRUPTED, METHOD_FAILED, command, main
+from heatproof.cli.options import engine_options, load_changed_spec, spec_options
+from heatproof.cli.output import echo
+from heatproof.cli.signals import Terminated, stopped_by_sigterm
+
+
+@main.command(**command)
+@click.argument("spec", shell_complete=complete_spec)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of the run, or an address such as s3://bucket/run.  [default: runs/NAME]",
+)
+@click.option(
+    "--report/--no-report", default=True, show_default=True, help="Build a report at the end."
+)
+@click.option(
+    "--add",
+    is_flag=True,
+    help="Use a directory that holds a run with other data, another seed or other models.",
+)
+@click.option(
+    "--walltime",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MINUTES",
+    help="Stop after this time, as at SIGTERM.",
+)
+@engine_options
+@spec_options
+def run(
+    spec: str,
+    out: Path | None,
+    report: bool,
+    add: bool,
+    walltime: float | None,
+    device: str,
+    **options: Any,
+) -> None:
+    """Run a spec or an included study and build its report.
+
+    The same command again computes only what is missing, so it resumes a run
+    that was interrupted. A run can grow: with more methods, protocols, models or
+    samples, only these are computed. The exit code is 3 if a method failed.
+
+    At SIGTERM, or after --walltime, what is computed is written, and the command
+    ends with code 0 and a line that begins with "unfinished".
+
+    A spec that names file:… runs that file: use only files you would import.
+
+    Examples:
+      heatproof run quickstart
+      heatproof run spec.yaml -o runs/mine
+      heatproof run spec.yaml -o runs/mine --limit 64 --batch-size 16
+      heatproof run hesse2024/table6 --model file:net.py:build --data folder:/data/images
+      heatproof run rao2024/fig4 --methods ixg@final --set protocols.0.grids=50
+      heatproof run spec.yaml --engine dask --workers 4
+      heatproof run spec.yaml --engine dask --cluster slurm.yaml
+      heatproof run spec.yaml -o s3://bucket/runs/mine
+
+    A spec:
+      models: [paperbirds/resnet, "file:net.py:build", {name: bagnet33, weights: bagnet33.pth.tar}]
+      data: {name: "folder:/data/images", limit: 1000}    # or folder:/data/images:labels.csv
+      methods: [ixg, ig, "ig|abs", gradcam, "ixg@middle|smooth(9)", "file:mine.py:my_method"]
+      protocols: [sds, {name: sds, patches: 64, baseline: blur}]
+    """
+    from heatproof.api import run as run_spec
+    from heatproof.bench.addresses import to_write
+    from heatproof.bench.engines.base import EngineOptions
+    from heatproof.bench.orchestrate import open_spec
+    from heatproof.cli.progress import preparation_progress
+    from heatproof.cli.results import print_failures, print_notes, print_summary
+    from heatproof.cli.terminal import print_plain
+
+    engine = {field.name: options.pop(field.name) for field in fields(EngineOptions)}
+    EngineOptions(**engine).check()
+    loaded = load_changed_spec(spec, options)
+    name = Path(spec).stem if Path(spec).is_file() else spec
+    directory = to_write(out or Path("runs") / name)
+    resume = "what is computed is kept, and the same command continues the run"
+    try:
+        with stopped_by_sigterm(walltime):
+            with preparation_progress() as trained:
+                plan = open_spec(loaded, device, progress=trained, out=directory)
+            result = run_spec(loaded, directory, device, True, plan, add, **engine)
+    except Terminated:
+        echo(f"unfinished; {resume}", err=True)
+        return
+    except KeyboardInterrupt:
+        echo(f"interrupted; {resume}", err=True)
+        sys.exit(INTERRUPTED)
+    print_summary(result)
+    print_notes(result)
+    if report:
+        print_plain(f"\nreport: {result.report()}")
+    print_plain(f"run:    {result.store.name}")
+    if print_failures(result):
+        sys.exit(METHOD_FAILED)
+
+
+@main.command(**command)
+@click.argument("spec", shell_complete=complete_spec)
+@click.option("--measure", is_flag=True, help="Time full batches, for a better estimate.")
+@click.option(
+    "--assume",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Count passes as if there were N images; needs neither data nor weights.",
+)
+@spec_options
+def plan(spec: str, measure: bool, assume: int | None, device: str, **options: Any) -> None:
+    """Estimate what a spec would cost, without running it.
+
+    Counts the passes through the network (passes that methods share count
+    once) and estimates the time from earlier runs of the same network on this
+    machine, or else from two images that are timed.
+
+    Examples:
+      heatproof plan quickstart
+      heatproof plan spec.yaml --limit 1000 --device cuda
+      heatproof plan spec.yaml --measure
+      heatproof plan hesse2024/imagenet/table6 --assume 50000
+    """
+    from heatproof.bench.assumed import assumed_cost
+    from heatproof.bench.cost import forecast
+    from heatproof.bench.models import pending_training
+    from heatproof.bench.orchestrate import open_spec
+    from heatproof.cli.results import print_assumed, print_cost, print_plan
+    from heatproof.data.grids import assumed_confidence
+
+    loaded = load_changed_spec(spec, options, weights=assume is None)
+    if assume is not None:
+        print_cost(assumed_cost(loaded, assume))
+        return
+    with assumed_confidence() as assumed:
+        opened = open_spec(loaded, device, train=False)
+    print_plan(opened, forecast(opened, measure), pending_training(loaded))
+    print_assumed(assumed)
+
+
+@main.command(**command)
+@click.argument("spec", shell_complete=complete_spec)
+@spec_options
+def validate(spec: str, device: str, **options: Any) -> None:
+    """Check the keys, methods, protocols, models and data of a spec.
+
+    Examples:
+      heatproof validate spec.yaml
+      heatproof validate hesse2024/imagenet/sds --data folder:/imagenet/val --weights-dir weights
+    """
+    from heatproof.bench.orchestrate import open_spec
+    from heatproof.cli.results import print_assumed, print_validated
+    from heatproof.data.grids import assumed_confidence
+
+    with assumed_confidence() as assumed:
+        opened = open_spec(load_changed_spec(spec, options), device, train=False, measure=False)
+    print_validated(spec, opened)
+    print_assumed(assumed)

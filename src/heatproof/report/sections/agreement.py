@@ -1,0 +1,107 @@
+"""Whether protocols agree about the order of methods: a matrix of rank correlations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from heatproof.analysis.agreement import AgreementMatrix, agreement_matrix
+from heatproof.analysis.intervals import Estimate
+from heatproof.report import charts
+from heatproof.report.run_data import Run
+from heatproof.report.sections.base import section
+from heatproof.report.site import Figure, Site
+
+AGREE = 0.5  # two protocols agree if the whole interval of their correlation is above
+MOST_LABELS = 12  # protocols in a matrix
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two protocols, and the correlation of their rankings."""
+
+    a: str
+    b: str
+    correlation: Estimate
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The protocols of a model, or of one layer of it."""
+
+    layer: str
+    under: str  # the settings that all protocols have
+    methods: list[str]
+    figure: Figure | None
+    agreeing: list[Pair] = field(default_factory=list)
+    contradicting: list[Pair] = field(default_factory=list)
+    unclear: list[Pair] = field(default_factory=list)
+    undefined: list[Pair] = field(default_factory=list)  # all methods tie by one of the protocols
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """All pairs."""
+        return [*self.agreeing, *self.contradicting, *self.unclear, *self.undefined]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the template shows."""
+
+    by_model: dict[str, list[Matrix]]
+    agree: float
+    controls: list[str]
+
+
+@section(
+    "agreement",
+    short="Agreement of protocols",
+    question="Do the protocols agree?",
+    order=29,
+    page="Stability",
+)
+def content(run: Run, site: Site) -> Content | None:
+    """Return the rank correlations of protocols, if there are two and three methods."""
+    values = {key: run.setting_values(key) for key in run.protocols}
+    by_model: dict[str, list[Matrix]] = {}
+    for of_model in run.standings:
+        for standing in of_model.by_layer:
+            controls = run.controls(standing.methods)
+            found = agreement_matrix(standing, "protocol", controls, settings=values)
+            if found is not None:
+                by_model.setdefault(found.model, []).append(_matrix(site, found))
+    if not by_model:
+        return None
+    return Content(by_model, AGREE, run.controls(list(run.methods)))
+
+
+def _matrix(site: Site, found: AgreementMatrix) -> Matrix:
+    labels = found.labels
+    pairs = [
+        Pair(labels[i], labels[j], found.cell(i, j))
+        for i in range(len(labels))
+        for j in range(i + 1, len(labels))
+    ]
+    defined = [pair for pair in pairs if math.isfinite(pair.correlation.value)]
+    agreeing = [pair for pair in defined if pair.correlation.low > AGREE]
+    contradicting = [pair for pair in defined if round(pair.correlation.high, 2) < 0]
+    unclear = [pair for pair in defined if pair not in agreeing and pair not in contradicting]
+    return Matrix(
+        layer=found.layer,
+        under=found.under,
+        methods=found.methods,
+        figure=_figure(site, found, labels),
+        agreeing=sorted(agreeing, key=lambda pair: -pair.correlation.value),
+        contradicting=sorted(contradicting, key=lambda pair: pair.correlation.value),
+        unclear=unclear,
+        undefined=[pair for pair in pairs if pair not in defined],
+    )
+
+
+def _figure(site: Site, found: AgreementMatrix, labels: Sequence[str]) -> Figure | None:
+    if len(labels) > MOST_LABELS:
+        return None
+    where = f"{found.model} at layer {found.layer}" if found.layer else found.model
+    title = f"{where}: Spearman correlation of the rankings by two protocols, with 95 % intervals"
+    return site.figure(charts.correlations(labels, found.overall.pairs, title))
