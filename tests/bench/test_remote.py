@@ -319,6 +319,14 @@ def test_results_are_read_from_addresses(in_memory, sound, tmp_path):
     assert printed.exit_code == 0 and (tmp_path / "report" / "index.html").is_file()
 
 
+def test_a_report_is_not_written_to_an_address(in_memory, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = evaluate(in_memory, methods=["ixg"])
+    with pytest.raises(HeatproofError, match="name a directory"):
+        result.report("memory://elsewhere/report")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_report_that_is_served_follows_the_file_system(in_memory, tmp_path, monkeypatch):
     monkeypatch.setattr(serve, "FETCH_SECONDS", 0.0)
     evaluate(in_memory, methods=["ixg"])

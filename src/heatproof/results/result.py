@@ -27,7 +27,7 @@ from heatproof.analysis.intervals import GROUP, RESAMPLES
 from heatproof.analysis.settings import summarize
 from heatproof.analysis.significance import pair_lines, pairs_of
 from heatproof.analysis.variance import split_variance
-from heatproof.bench.addresses import remote_of, to_read, to_write
+from heatproof.bench.addresses import is_address, remote_of, to_read, to_write
 from heatproof.bench.integrity import damage_text
 from heatproof.bench.layout import IMAGES, TaskFacts, TensorKey
 from heatproof.bench.origins import differences
@@ -537,11 +537,15 @@ class Result:
 
         Raises:
             HeatproofError: If the result has no directory and none is given, or if the directory
-                holds anything other than a report.
+                holds anything other than a report, or is an address.
         """
         if directory is None and self._temporary:
             raise HeatproofError(
                 'this result was not given a directory; name one: result.report("out/")'
+            )
+        if directory is not None and is_address(directory):
+            raise HeatproofError(
+                "a report is written to this machine; name a directory, and copy it afterwards"
             )
         known = len(self.store.damage)
         out = Path(directory) if directory else self.store.paths.report
