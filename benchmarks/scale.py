@@ -41,6 +41,7 @@ import yaml
 from PIL import Image
 
 import heatproof as hp
+from heatproof import cli
 from heatproof.analysis.intervals import GROUP
 from heatproof.api import Result
 from heatproof.bench.artifacts import kept_tensors
@@ -330,8 +331,9 @@ def step_check(folder: Path) -> dict[str, float]:
 
 
 def step_report(folder: Path) -> dict[str, float]:
-    page = Result.load(folder / "run").report(folder / "report")
-    return {"disk": size_of(page.parent)}
+    """Build the report as the command line does."""
+    cli.main(["report", str(folder / "run"), "-o", str(folder / "report")], standalone_mode=False)
+    return {"disk": size_of(folder / "report")}
 
 
 def step_site(folder: Path) -> dict[str, float]:

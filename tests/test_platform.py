@@ -47,6 +47,25 @@ def test_peak_memory_is_in_bytes():
     assert after >= before
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
+def test_memory_that_was_freed_is_used_again():
+    code = """
+import resource, sys
+import numpy as np
+from heatproof.platform import keep_freed_memory
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+for _ in range(10):
+    np.ones(2**26 // 8)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+"""
+    faults = {
+        name: int(subprocess.check_output([sys.executable, "-c", code, name]))
+        for name in ("kept", "given back")
+    }
+    assert faults["kept"] < faults["given back"]
+
+
 def test_a_windows_lock_that_is_held_is_reported_as_such(tmp_path, monkeypatch):
     """``msvcrt.locking`` raises PermissionError where another process holds the lock."""
     held = set()

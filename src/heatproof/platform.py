@@ -1,4 +1,4 @@
-"""What differs between operating systems: file locks, peak memory, the name of the processor.
+"""What differs between operating systems: file locks, memory, the name of the processor.
 
 ``fcntl`` and ``resource`` exist on POSIX systems only and are imported nowhere else.
 """
@@ -9,7 +9,7 @@ import ctypes
 import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -77,6 +77,19 @@ def peak_memory() -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak  # macOS counts bytes, others KiB
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep large blocks of memory that it frees, where the C library can (glibc).
+
+    The tables of large runs are made and freed often, and memory that was given back has to be
+    cleared by the system before it is used again.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # another C library
+            adjust = ctypes.CDLL(None).mallopt
+            for option in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+                adjust(option, 1 << 30)
 
 
 def cpu_name() -> str:

@@ -33,8 +33,10 @@ def report(directory: Path, out: Path | None, single_file: Path | None) -> None:
       heatproof report runs/quickstart --single-file quickstart.html
     """
     from heatproof.api import Result
+    from heatproof.platform import keep_freed_memory
     from heatproof.report import build_single_file
 
+    keep_freed_memory()
     if single_file is None:
         echo(Result.load(directory).report(out))
     elif out is None:

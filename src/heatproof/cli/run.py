@@ -83,6 +83,7 @@ def run(
     from heatproof.cli.progress import preparation_progress
     from heatproof.cli.results import print_failures, print_notes, print_summary
     from heatproof.cli.terminal import print_plain
+    from heatproof.platform import keep_freed_memory
 
     engine = {field.name: options.pop(field.name) for field in fields(EngineOptions)}
     EngineOptions(**engine).check()
@@ -104,6 +105,7 @@ def run(
     print_summary(result)
     print_notes(result)
     if report:
+        keep_freed_memory()
         print_plain(f"\nreport: {result.report()}")
     print_plain(f"run:    {result.store.name}")
     if print_failures(result):
