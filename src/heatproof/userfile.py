@@ -114,6 +114,8 @@ def _import(path: Path, name: str) -> ModuleType:
     sys.modules[name] = module
     _loading[name] = module
     sys.path.insert(0, str(path.parent))  # so that it can import its neighbours
+    writes_bytecode = not sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # which is also used after an edit within the same second
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -129,6 +131,7 @@ def _import(path: Path, name: str) -> ModuleType:
             f"{path.name} cannot be imported: {type(error).__name__}: {error}{hint}"
         ) from error
     finally:
+        sys.dont_write_bytecode = not writes_bytecode
         sys.path.remove(str(path.parent))
         del _loading[name]
     return module

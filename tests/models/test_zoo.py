@@ -1,3 +1,4 @@
+import os
 import sys
 
 import pytest
@@ -113,6 +114,23 @@ def test_an_edited_file_is_read_again(file):
     after = hp.load_model(f"file:{file}:build")
     assert (before.size, after.size) == (16, 18)
     assert before.fingerprint() != after.fingerprint()
+
+
+def test_a_file_and_its_neighbour_that_are_edited_within_a_second_are_read_again(file, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    beside = file.with_name("beside_net.py")
+    stamp = file.stat().st_mtime
+
+    def load(size: int) -> int:
+        beside.write_text(f"size = {size}")
+        content = FILE.replace("size=16", "size=beside_net.size")
+        file.write_text(f"import beside_net  # {size}\n{content}")
+        for path in (file, beside):
+            os.utime(path, (stamp, stamp))
+        return hp.load_model(f"file:{file}:build").size
+
+    assert (load(16), load(18)) == (16, 18)
+    assert not sys.dont_write_bytecode
 
 
 @pytest.mark.parametrize(
