@@ -68,9 +68,9 @@ ran on the machine at times, so CPU time is given where it says so.
 
 - **Passes.** In a quiet moment eager made 21.1 passes a second, `fused` 22.2 and `openvino` 25.7,
   which is 210 GFLOP/s; two streams or other batches changed that by 6 % at most. A library that
-  runs eager PyTorch needs only 1.2 times as long for the same passes here. Curves that are several
-  times as fast as Quantus' are for machines where eager is slow: on one it made 2.0 passes a second
-  beside 10.5 of `openvino`.
+  runs eager PyTorch needs only 1.2 to 1.3 times as long for the same passes here. Curves that are
+  several times as fast as Quantus' are for machines where eager is slow: on one it made 2.0 passes
+  a second beside 10.5 of `openvino`.
 - **ONNX Runtime** 1.31 took 0.72 s of CPU time for eight passes where `openvino` took 0.67 s, and
   0.44 s beside 0.50 s by the clock while other programs ran: no clear gain, so it is not among the
   backends.
@@ -80,10 +80,10 @@ ran on the machine at times, so CPU time is given where it says so.
   compile and then 2.7 s of CPU time where eager took 2.5 s. None of this is worth other bytes than
   PyTorch's: a different rounding flips ReLUs.
 - **Linear imputation** (`road`, `completeness`, `soundness`) solves a linear system for every
-  image, to 1e-5 of its range. That takes 15 ms of CPU time beside 76 ms for a pass, so that these
-  protocols cost about 1.2 times their bare passes, and more beside a faster network or where small
-  operations do not gain from a second thread. Blocks that fit into the caches, and depthwise
-  convolutions instead of shifts, were not faster.
+  image, to 1e-5 of its range. That takes 15 ms of CPU time beside 76 ms for a pass. Its small
+  operations gain little from a second thread, so that these protocols cost more than 1.2 times
+  their bare passes, and more still beside a faster network. Blocks that fit into the caches, and
+  depthwise convolutions instead of shifts, were not faster.
 """
 
 
