@@ -271,7 +271,9 @@ class TaskRunner:
             self._rows.add_failed(records, samples, native.message)
             return
         missing = [row for row, reason in enumerate(notes.missing) if reason]
-        native[missing] = torch.nan
+        if missing:
+            native = native.clone()  # rows may share their memory
+            native[missing] = torch.nan
         for label in dict.fromkeys(record.expression.label for record in records):
             same = [record for record in records if record.expression.label == label]
             expression = same[0].expression
