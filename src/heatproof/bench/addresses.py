@@ -104,12 +104,12 @@ def _attached(location: str | Path, folder: Path) -> Remote | Path:
     host = rest.partition("/")[0].rpartition("@")[2]
     if ":" in host and not re.fullmatch(r"arn:.*|[^:]*:\d+", host):
         raise HeatproofError(
-            f"the host of the {scheme}:// address cannot be told from its password; in a password, "
-            "write / ? # as %2F %3F %23"
+            f"the host of the {scheme}:// address is not clear; in a password, write / ? # as "
+            "%2F %3F %23"
         )
     if "?" in rest:
         raise HeatproofError(
-            f"the address of a run has no query ({shown}?…); credentials belong into the settings "
+            f"the address of a run has no query ({shown}?…); credentials belong in the settings "
             "of the file system (docs/scaling.md)"
         )
     if re.search(r"[*\[]", rest):

@@ -272,7 +272,6 @@ class TaskRunner:
             return
         missing = [row for row, reason in enumerate(notes.missing) if reason]
         if missing:
-            native = native.clone()  # rows may share their memory
             native[missing] = torch.nan
         for label in dict.fromkeys(record.expression.label for record in records):
             same = [record for record in records if record.expression.label == label]

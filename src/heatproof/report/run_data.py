@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from heatproof.analysis.agreement import AgreementMatrix, By, agreement_matrix
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import GROUP, AggregateDraws, RankedLayers
@@ -326,6 +327,18 @@ class Run:
         settings = self.protocols[key].settings
         values = {name: str(value) for name, value in settings.items() if value is not None}
         return values | ({"baseline": key[2]} if key[2] else {})
+
+    def agreement_matrices(self, by: By = "protocol") -> list[AgreementMatrix]:
+        """Return the rank correlations of every model, and of every layer if it has several."""
+        values = {key: self.setting_values(key) for key in self.protocols}
+        found = (
+            agreement_matrix(
+                standing, by, self.controls(standing.methods), self.setting_labels, values
+            )
+            for of_model in self.standings
+            for standing in of_model.by_layer
+        )
+        return [matrix for matrix in found if matrix is not None]
 
     def setting_parts(self, key: Key) -> list[str]:
         """Return what distinguishes a setting: protocol, settings that differ, baseline."""

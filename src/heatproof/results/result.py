@@ -14,12 +14,7 @@ import pandas as pd
 from torch import Tensor
 
 import heatproof
-from heatproof.analysis.agreement import (
-    AgreementMatrix,
-    By,
-    agreement_frame,
-    agreement_matrix,
-)
+from heatproof.analysis.agreement import By, agreement_frame
 from heatproof.analysis.compare import method_differences
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.halves import bootstrap_aggregates
@@ -293,20 +288,7 @@ class Result:
         """
         if by not in get_args(By):
             raise unknown("kind of ranking", by, get_args(By))
-        return agreement_frame(self._matrices(by))
-
-    def _matrices(self, by: By = "protocol") -> list[AgreementMatrix]:
-        """Return the rank correlations of every model, and of every layer if it has several."""
-        run = self._run
-        values = {key: run.setting_values(key) for key in run.protocols}
-        found = (
-            agreement_matrix(
-                standing, by, run.controls(standing.methods), run.setting_labels, values
-            )
-            for of_model in run.standings
-            for standing in of_model.by_layer
-        )
-        return [matrix for matrix in found if matrix is not None]
+        return agreement_frame(self._run.agreement_matrices(by))
 
     @property
     def plot(self) -> Plots:

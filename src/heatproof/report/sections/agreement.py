@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from heatproof.analysis.agreement import AgreementMatrix, agreement_matrix
+from heatproof.analysis.agreement import AgreementMatrix
 from heatproof.analysis.intervals import Estimate
 from heatproof.report import charts
 from heatproof.report.run_data import Run
@@ -63,14 +63,9 @@ class Content:
 )
 def content(run: Run, site: Site) -> Content | None:
     """Return the rank correlations of protocols, if there are two and three methods."""
-    values = {key: run.setting_values(key) for key in run.protocols}
     by_model: dict[str, list[Matrix]] = {}
-    for of_model in run.standings:
-        for standing in of_model.by_layer:
-            controls = run.controls(standing.methods)
-            found = agreement_matrix(standing, "protocol", controls, settings=values)
-            if found is not None:
-                by_model.setdefault(found.model, []).append(_matrix(site, found))
+    for found in run.agreement_matrices():
+        by_model.setdefault(found.model, []).append(_matrix(site, found))
     if not by_model:
         return None
     return Content(by_model, AGREE, run.controls(list(run.methods)))

@@ -58,7 +58,7 @@ class Comparison:
     title: str
     model: str  # empty for a comparison of models
     over: str = ""  # what the rankings have in common, if they differ in one setting alone
-    factor: str = ""  # that setting
+    factor: str = ""  # that setting, or "protocol" or "model"
     labels: tuple[str, ...] = ()
     figure: Figure | None = None
     agreement: Agreement | None = None
@@ -71,11 +71,7 @@ class Comparison:
     @property
     def choice(self) -> str:
         """What differs between the rankings."""
-        if not self.model:
-            return "model"
-        if not self.over:
-            return "protocol" if "between protocols" in self.title else "setting"
-        return self.factor
+        return self.factor or "setting"
 
 
 @dataclass(frozen=True)
@@ -228,7 +224,7 @@ def _between_protocols(run: Run, site: Site, standing: Standings) -> Comparison:
     note = " (mean rank over the settings of each)" if averaged else ""
     title = f"On {_where(standing)}, between protocols{under}{note}"
     rankings = [ranking_under(standing, members) for members in chosen.values()]
-    return _compare(run, site, title, standing.model, labels, rankings)
+    return _compare(run, site, title, standing.model, labels, rankings, factor="protocol")
 
 
 def _between_models(run: Run, site: Site) -> list[Comparison]:
@@ -244,7 +240,8 @@ def _between_models(run: Run, site: Site) -> list[Comparison]:
             continue
         rankings = [ranking_under(s, [s.settings.index(key) for key in shared]) for s in group]
         title = f"Between models, at layer {layer}" if layer else "Between models"
-        comparisons.append(_compare(run, site, title, "", [s.model for s in group], rankings))
+        models = [s.model for s in group]
+        comparisons.append(_compare(run, site, title, "", models, rankings, factor="model"))
     return comparisons
 
 
