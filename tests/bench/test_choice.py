@@ -207,6 +207,13 @@ def test_a_backend_that_is_not_installed_any_more_is_named(tmp_path, monkeypatch
         hp.run(SPEC, tmp_path)
 
 
+def test_a_named_backend_that_is_not_installed_is_named_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(backends, "missing", lambda name: "pip install fuse")
+    with pytest.raises(HeatproofError, match="the backend fused is not installed: pip install fu"):
+        hp.run({**SPEC, "backend": "fused"}, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_python_calls_choose_and_leave_the_model_as_it_is(tmp_path, monkeypatch):
     fused_is_chosen(monkeypatch)
     model = hp.load_model("paperbirds/resnet")

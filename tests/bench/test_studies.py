@@ -63,6 +63,7 @@ def test_names_that_are_neither_studies_nor_figures():
         ("rao2024/imagenet/fig33", "rao2024/cifar10/quantitative"),
         ("hesse2024/fig77", "did you mean"),
         ("hesse2024/a/b/fig1", "unknown study"),
+        ("hesse2024/tabel6", "did you mean hesse2024/table6"),
     ]:
         with pytest.raises(HeatproofError, match=message):
             study_file(name)

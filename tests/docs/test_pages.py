@@ -136,7 +136,7 @@ def test_the_table_of_protocols_in_the_readme_states_the_facts_of_the_registry()
 )
 def test_a_page_of_a_paper_has_claims_what_is_implemented_differences_and_results(paper):
     text = (DOCS / f"{paper}.md").read_text(encoding="utf-8")
-    for heading in ("**What the paper claims.**", "**What heatproof provides.**", "\n# Results"):
+    for heading in ("**What the paper claims.**", "**What heatproof provides.**", "\n## Results"):
         assert heading in text
     assert re.search(r"\*\*Where [^*]*(differ|silent)[^*]*\*\*", text)
     assert "heatproof run" in text or "studies" in text

@@ -110,10 +110,13 @@ def choose(task: Task, batch_size: int, weights: str, begun: Choices, measure: b
             chosen.
 
     Raises:
-        HeatproofError: If the run was begun with a backend that is not installed.
+        HeatproofError: If the backend of the spec, or that the run was begun with, is not installed.
     """
     model = task.model
     if model.backend != AUTO:
+        install = backends.missing(model.backend)
+        if install:
+            raise HeatproofError(f"the backend {model.backend} is not installed: {install}")
         return model
     before = begun.get(task.subject)
     if before is not None:

@@ -72,7 +72,8 @@ def study_file(name: str) -> Path:
     *scale, figure = rest.split("/")
     entry = figures().get((paper, figure))
     if entry is None or len(scale) > 1:
-        raise unknown("study or spec file", name, study_names())
+        drawn = [f"{paper}/{known}" for source, known in figures() if source == paper]
+        raise unknown("study or spec file", name, [*study_names(), *drawn])
     if entry.without:
         raise HeatproofError(f"{paper} {figure} has no study: {entry.without}")
     if not scale:
