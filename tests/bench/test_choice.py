@@ -61,11 +61,14 @@ def test_a_short_run_is_eager_and_nothing_is_measured(tmp_path, monkeypatch):
 
 
 def test_backends_are_measured_once_and_then_read(cache, monkeypatch):
-    first = backend_of(open_spec(make_spec(SPEC)))
+    shown = []
+    first = backend_of(open_spec(make_spec(SPEC), progress=lambda *step: shown.append(step)))
+    assert {step[0] for step in shown} == {"trying backends for paperbirds/resnet, once"}
     (file,) = cache.iterdir()
     trials = json.loads(file.read_bytes())["of"]
     tried = {"eager", "fused"} | {"openvino"} - {n for n in backends.NAMES if backends.missing(n)}
     assert set(trials) == tried  # `compile` is for longer runs
+    assert [step[1:] for step in shown] == [(i, len(tried)) for i in range(len(tried))]
     assert all(trial["seconds"] > 0 for trial in trials.values())
     for name in tried - {"eager"}:
         assert trials[name]["difference"] < 1e-4

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import heatproof as hp
+from heatproof.bench import cost
 from heatproof.bench.assumed import assumed_cost
 from heatproof.bench.calibration import Speed, method_cost, read_speed, record_speed
 from heatproof.bench.cost import forecast, plan_cost
@@ -19,6 +20,7 @@ from heatproof.bench.store import Store
 from heatproof.data.grids import assumed_confidence
 from heatproof.errors import HeatproofError
 from heatproof.methods import parse_methods
+from heatproof.models import backends
 
 SPEC = {
     "models": ["paperbirds/vgg"],
@@ -89,6 +91,21 @@ def test_a_plan_is_based_on_earlier_runs(own_cache, tmp_path):
     assert expected.basis == "runs"
     assert sum(expected.seconds.values()) == pytest.approx(took, rel=0.5)
     assert forecast(plan, measure=True).basis == "measured"
+
+
+def test_the_time_to_make_a_backend_is_not_taken_for_that_of_a_pass(own_cache, monkeypatch):
+    made = []
+    make = backends._make
+
+    def slow(*arguments):
+        time.sleep(1)
+        made.append(arguments[0])
+        return make(*arguments)
+
+    monkeypatch.setattr(backends, "_make", slow)
+    model = hp.load_model("paperbirds/vgg").with_backend("fused")
+    assert cost._seconds_per_image(model, 2)[0] < 0.5
+    assert made == ["fused"]
 
 
 def test_speeds_are_of_full_passes_and_of_this_network(own_cache):

@@ -26,7 +26,7 @@ def test_a_run_prints_lines_where_there_is_no_terminal(tmp_path, capsys):
     hp.evaluate(*ARGUMENTS, limit=70, out=tmp_path, progress=True)
     assert "2 tasks" in capsys.readouterr().err
     hp.evaluate(*ARGUMENTS, limit=70, out=tmp_path, progress=True)
-    assert capsys.readouterr().err == ""  # nothing to do
+    assert capsys.readouterr().err == "run: nothing to compute, 2 tasks finished before\n"
 
 
 @pytest.mark.parametrize("silent", [False, None])

@@ -271,10 +271,10 @@ def test_the_spec_in_a_report_runs(spec, tmp_path):
     assert "is a run, not a spec" in call("validate", tmp_path / "run", code=2)
 
 
-def test_the_accuracy_of_the_model_is_printed(tmp_path, spec):
-    assert "paperbirds/resnet classifies 4 of 4 images correctly" in call(
-        "run", spec, "-o", tmp_path / "run", "--no-report"
-    )
+def test_the_accuracy_of_the_model_and_what_to_know_are_printed(tmp_path, spec):
+    out = call("run", spec, "-o", tmp_path / "run", "--no-report")
+    assert "paperbirds/resnet classifies 4 of 4 images correctly" in out
+    assert "! there are only 4 images, too few for reliable intervals and ranks" in out
     config = {
         **SPEC,
         "models": [

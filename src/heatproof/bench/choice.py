@@ -24,6 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from heatproof.bench.calibration import machine_key
 from heatproof.bench.cost import task_cost
 from heatproof.bench.layout import ModelView
+from heatproof.bench.models import TrainingProgress
 from heatproof.bench.plan import Task
 from heatproof.bench.store import Store
 from heatproof.data.catalog import load_batch
@@ -98,7 +99,14 @@ def choices_of(root: Path | None) -> Choices:
     return {}
 
 
-def choose(task: Task, batch_size: int, weights: str, begun: Choices, measure: bool) -> Model:
+def choose(
+    task: Task,
+    batch_size: int,
+    weights: str,
+    begun: Choices,
+    measure: bool,
+    progress: TrainingProgress | None = None,
+) -> Model:
     """Return the model of a task with a backend, where it is to be chosen.
 
     Args:
@@ -108,9 +116,11 @@ def choose(task: Task, batch_size: int, weights: str, begun: Choices, measure: b
         begun: The backends that the run was begun with.
         measure: Whether backends are measured. If not, those that nothing is known about are not
             chosen.
+        progress: Called with (what is measured, backends done, backends in all).
 
     Raises:
-        HeatproofError: If the backend of the spec, or that the run was begun with, is not installed.
+        HeatproofError: If the backend that is named, or that the run was begun with, is not
+            installed.
     """
     model = task.model
     if model.backend != AUTO:
@@ -122,7 +132,7 @@ def choose(task: Task, batch_size: int, weights: str, begun: Choices, measure: b
     if before is not None:
         _check_installed(before, task)
         return model.with_backend(*before)
-    return model.with_backend(*_best(task, batch_size, weights, measure))
+    return model.with_backend(*_best(task, batch_size, weights, measure, progress))
 
 
 def _check_installed(before: Choice, task: Task) -> None:
@@ -135,7 +145,9 @@ def _check_installed(before: Choice, task: Task) -> None:
         )
 
 
-def _best(task: Task, batch_size: int, weights: str, measure: bool) -> Choice:
+def _best(
+    task: Task, batch_size: int, weights: str, measure: bool, progress: TrainingProgress | None
+) -> Choice:
     model = task.model
     if model.view:
         return Choice(EAGER, "grids are seen with gradients, which no other backend has")
@@ -157,7 +169,7 @@ def _best(task: Task, batch_size: int, weights: str, measure: bool) -> Choice:
         x = load_batch(task.data, range(min(_samples(rows), len(task.data.ids))), model).x
         if not len(x):
             return Choice(EAGER, "no image could be read to try others")
-        trials = Trials(of=trials.of | _measure(model, x, rows, names))
+        trials = Trials(of=trials.of | _measure(model, x, rows, names, progress))
         with suppress(OSError):  # a cache that cannot be written is no reason to stop
             atomic_write(path, trials.model_dump_json(indent=1).encode())
     return _decide({name: trials.of[name] for name in (EAGER, *names) if name in trials.of})
@@ -203,10 +215,20 @@ def _read(path: Path) -> Trials:
     return Trials()
 
 
-def _measure(model: Model, x: Tensor, rows: int, names: list[str]) -> dict[str, Trial]:
+def _measure(
+    model: Model,
+    x: Tensor,
+    rows: int,
+    names: list[str],
+    progress: TrainingProgress | None = None,
+) -> dict[str, Trial]:
     """Compute logits and the drops of patches by each backend, and time it."""
     patches = next((n * n for n in (4, 3, 5, 2) if not model.height % n and not model.width % n), 0)
     images = len(x) * (1 + patches)
+
+    def show(done: int) -> None:
+        if progress is not None:
+            progress(f"trying backends for {model.name}, once", done, 1 + len(names))
 
     def passed(backend: str) -> tuple[Tensor, Tensor, float]:
         seen = model.with_backend(backend).with_batch_size(rows)
@@ -222,9 +244,11 @@ def _measure(model: Model, x: Tensor, rows: int, names: list[str]) -> dict[str, 
             return logits, drops, (time.perf_counter() - begin) / images
 
     eager: tuple[Tensor, Tensor, float] | None = None
+    show(0)
     eager = passed(EAGER)
     trials = {EAGER: Trial(seconds=eager[2])}
     for name in names:
+        show(len(trials))
         try:
             trials[name] = _compared(eager, passed(name))
         except Exception as error:  # a library may raise anything for a network it cannot run

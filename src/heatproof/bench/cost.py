@@ -21,6 +21,7 @@ from heatproof.bench.calibration import (
 )
 from heatproof.bench.layout import Cost, ModelView, TimingKey
 from heatproof.bench.plan import Evaluation, Plan, Task
+from heatproof.models.backends import EAGER, used
 from heatproof.models.body import Body
 from heatproof.models.model import Model
 
@@ -265,6 +266,8 @@ def _seconds_per_image(model: Model, batch_size: int) -> tuple[float, float]:
     x = torch.zeros((batch_size, *model.image_shape), device=model.device, dtype=model.dtype)
     target = torch.zeros(batch_size, dtype=torch.long, device=model.device)
     with model.passes.batches_of(batch_size):
+        if used(model.backend) != EAGER:
+            model.logits(x)  # makes the backend, which takes longer than many passes
         forward = _timed(model.logits, x)
         backward = _timed(model.gradient, x, target)
     return forward / batch_size, backward / batch_size

@@ -50,7 +50,7 @@ def open_spec(
         device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``.
         train: Whether missing weights are trained. If not, untrained weights take their place; the
             plan costs the same.
-        progress: Called with (what is trained, steps done, steps in all).
+        progress: Called with (what is trained or measured, steps done, steps in all).
         measure: Whether backends are measured where the spec leaves the choice (``auto``).
         out: The run directory, if there is one: a run that has begun keeps its backends.
 
@@ -90,7 +90,7 @@ def open_spec(
             batch_size=spec.batch_size,
             keep_maps=spec.keep_maps,
             references=references,
-            choose=partial(choose, begun=choices_of(out), measure=measure),
+            choose=partial(choose, begun=choices_of(out), measure=measure, progress=progress),
         )
 
 

@@ -242,6 +242,9 @@ class RunWatcher(Watcher):
         if open_tasks:
             self._before = self._passed()
             self._meter.update(0, sum(self._weights.values()) or 1.0, status)
+        else:
+            tasks = counted(self._tasks, "task")
+            self._meter.note(f"run: nothing to compute, {tasks} finished before")
 
     def finish(self, task: Task, reused: bool) -> None:
         if reused:

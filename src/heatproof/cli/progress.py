@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def preparation_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Show how far each model is that is trained before a run."""
+    """Show how far each model is that is trained, or whose backends are tried, before a run."""
     with ExitStack() as stack:
         meters: dict[str, Meter] = {}
 

@@ -60,6 +60,8 @@ def print_summary(result: Result) -> None:
             counts = run.counts_of[model, (protocol, setting, str(baseline))]
             layers = {method: run.ranked_layers.get((model, method), "") for method in run.methods}
             _print_scores(title, protocol, setting, part, str(baseline), counts, layers)
+    for caveat in result.caveats:
+        console.print(f"! {caveat}", style="bold yellow", markup=False)
 
 
 def print_failures(result: Result) -> bool:

@@ -139,6 +139,7 @@ def plan(spec: str, measure: bool, assume: int | None, device: str, **options: A
     from heatproof.bench.cost import forecast
     from heatproof.bench.models import pending_training
     from heatproof.bench.orchestrate import open_spec
+    from heatproof.cli.progress import preparation_progress
     from heatproof.cli.results import print_assumed, print_cost, print_plan
     from heatproof.data.grids import assumed_confidence
 
@@ -146,8 +147,8 @@ def plan(spec: str, measure: bool, assume: int | None, device: str, **options: A
     if assume is not None:
         print_cost(assumed_cost(loaded, assume))
         return
-    with assumed_confidence() as assumed:
-        opened = open_spec(loaded, device, train=False)
+    with assumed_confidence() as assumed, preparation_progress() as measured:
+        opened = open_spec(loaded, device, train=False, progress=measured)
     print_plan(opened, forecast(opened, measure), pending_training(loaded))
     print_assumed(assumed)
 

@@ -65,10 +65,11 @@ def facts_of(module: nn.Module, processor: Any = None) -> ModelFacts:
 def warn_of_defaults(name: str, module: nn.Module) -> None:
     """Warn that the mean and std of a ``transformers`` network are not known."""
     source = getattr(getattr(module, "config", None), "_name_or_path", "") or "…"
+    save = ", or save the processor into that directory" if name == f"hf:{source}" else ""
     warnings.warn(
         f"the preprocessing of {name} is not known, so images are normalized with ImageNet's mean "
         "and std; give its image processor: hp.Model(net, processor=AutoImageProcessor."
-        f'from_pretrained("{source}"))',
+        f'from_pretrained("{source}")){save}',
         stacklevel=3,
     )
 
