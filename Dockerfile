@@ -2,7 +2,7 @@
 # heatproof with the versions of constraints.txt:
 #
 #   docker build -t heatproof .
-#   docker run --rm -v "$PWD:/work" heatproof run spec.yaml -o runs/mine
+#   docker run --rm --user "$(id -u)" -v "$PWD:/work" heatproof run spec.yaml -o runs/mine
 #
 # PIP_ARGS is passed to pip, such as the index of the CPU builds of PyTorch, which are much smaller.
 FROM python:3.13-slim AS build
@@ -25,7 +25,10 @@ COPY constraints.txt /dist/
 RUN wheel="$(echo /dist/*.whl)" \
     && pip install --no-cache-dir ${PIP_ARGS} -c /dist/constraints.txt "${wheel}[${EXTRAS}]" \
     && rm -rf /dist \
-    && useradd --create-home --uid 1000 heatproof
+    && useradd --create-home --uid 1000 heatproof \
+    && install -d -m 1777 /work /cache
+# any user may write there, also one that --user names and who has no home
+ENV HEATPROOF_CACHE=/cache
 USER 1000
 WORKDIR /work
 ENTRYPOINT ["heatproof"]

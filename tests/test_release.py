@@ -59,6 +59,9 @@ def test_the_image_installs_the_wheel_and_does_not_run_as_root():
     assert user not in ("0", "root")
     extras = re.search(r'EXTRAS="([\w,]+)"', "\n".join(lines))[1].split(",")
     assert set(extras) <= set(EXTRAS)
+    (folder,) = (line.split()[1] for line in lines if line.startswith("WORKDIR /w"))
+    (cache,) = (line.partition("CACHE=")[2] for line in lines if line.startswith("ENV HEATPROOF"))
+    assert f"install -d -m 1777 {folder} {cache}" in "\n".join(lines)  # WORKDIR makes it root's
     copied = [line.split()[1] for line in lines if line.startswith("COPY") and "--from" not in line]
     assert all((ROOT / path).exists() for path in copied)
 
