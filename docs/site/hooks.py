@@ -25,6 +25,7 @@ OUTSIDE = {
     "examples/plugin/README.md": "project/plugin.md",
 }
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s]+)\)")
+CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 FACTS = re.compile(r"<!-- facts: ([\w-]+) -->")
 
 
@@ -58,8 +59,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Remove the second colon before code, which is reStructuredText."""
-    return html.replace("::</p>", ":</p>")
+    """Remove the second colon before code, and backslashes before bars in code of tables.
+
+    The colon is reStructuredText. GitHub needs the backslashes, which Python-Markdown shows.
+    """
+    html = html.replace("::</p>", ":</p>")
+    return CELL.sub(lambda match: match[0].replace("\\|", "|"), html)
 
 
 def on_post_build(config: Any) -> None:

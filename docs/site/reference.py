@@ -62,7 +62,9 @@ def arguments_table(parameters: Mapping[str, inspect.Parameter], about: Mapping[
     rows = []
     for name, parameter in parameters.items():
         text = about.get(name, COMMON.get(name, "")).replace("``", "`")
-        rows.append([code(name), code(parameter.default), choices(parameter.annotation), text])
+        required = parameter.default is parameter.empty
+        default = "required" if required else code(parameter.default)
+        rows.append([code(name), default, choices(parameter.annotation), text])
     return table(["argument", "default", "values", ""], rows) if rows else ""
 
 

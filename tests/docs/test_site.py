@@ -66,6 +66,23 @@ def test_the_reference_has_everything_that_can_be_named(site):
         assert re.search(rf'id="heatproof\.[\w.]*\b{name}"', text), name
 
 
+def test_pages_show_no_markup_and_no_objects(site):
+    """Backslashes before bars, boxes of lists, placeholders, and the repr of something."""
+    leftovers = re.compile(r"\\\||\[ \] |<!-- facts|inspect\._empty|&lt;class |object at 0x")
+    for page in sorted(site.rglob("*.html")):
+        text = re.sub(r"<pre.*?</pre>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert not leftovers.search(text.partition("<article")[2]), page.name
+
+
+def test_long_pages_have_a_table_of_contents(site):
+    """Material shows what is below the first heading of level 1, and nothing below a second."""
+    for page in sorted(site.rglob("*.html")):
+        text = page.read_text(encoding="utf-8")
+        assert len(re.findall(r"<h1\b", text)) == 1, page.name
+        if len(re.findall(r"<h2\b", text)) > 1:
+            assert "Table of contents" in text, page.name
+
+
 def test_notebooks_are_shown_with_their_outputs(site):
     pages = sorted((site / "notebooks").glob("*.html"))
     assert len(pages) == 5
