@@ -6,6 +6,7 @@
 # make test-isa     the numeric tests as on processors with AVX2 at most, and with SSE4.1 at most
 # make methods      docs/methods.md: every method, what it was compared with, and how far it is off
 # make models       docs/models.md: the networks of the papers
+# make notebooks    the example notebooks, with the outputs of this version
 # make engines      a small run on two Dask workers, compared with a local one bit for bit
 # make bench        speed beside other libraries and bare passes: docs/speed.md (about 20 minutes)
 # make bench-check  the quick form (7 minutes); fails if a committed ratio is more than 15 % worse
@@ -28,7 +29,7 @@ NUMERIC := tests/golden tests/methods tests/models tests/protocols tests/tensor 
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: quickstart test coverage docs dist test-isa engines bench bench-check soak audit lint check methods \
-  truth models weights clean
+  truth models notebooks weights clean
 
 quickstart: .venv/installed
 	$(BIN)/heatproof run quickstart
@@ -95,6 +96,9 @@ methods: .venv/installed-dev
 
 truth: .venv/installed-dev
 	$(BIN)/python docs/make_truth.py docs/img
+
+notebooks: .venv/installed-dev
+	$(BIN)/python docs/make_notebooks.py
 
 models: .venv/installed
 	$(BIN)/python docs/make_models.py docs/models.md

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -313,6 +314,15 @@ def test_the_error_of_a_method_is_printed_in_one_line(tmp_path):
         code=2,
     )
     assert "broken: ValueError: not today [/tmp/x] (net.py:" in out
+
+
+def test_a_picture_that_is_too_tall_for_its_format_is_refused(tmp_path):
+    """WebP has at most 16,383 pixels."""
+    Image.effect_noise((64, 64), 90).convert("RGB").save(tmp_path / "a.png")
+    images = [tmp_path / "a.png"] * 260
+    options = ("-m", "paperbirds/vgg", "--method", "edges", "-o", tmp_path / "m.webp")
+    out = call("explain", *images, *options, code=2)
+    assert re.search(r"a picture of \d+×\d+ px cannot be written .* give fewer images", out)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")

@@ -131,6 +131,34 @@ def test_the_table_of_protocols_in_the_readme_states_the_facts_of_the_registry()
     assert sorted(listed) == sorted(entry.id for entry in PROTOCOLS if entry.cls.source is None)
 
 
+WORDS = {13: "thirteen", 14: "fourteen", 15: "fifteen", 16: "sixteen"}
+
+
+def test_counts_and_versions_on_the_pages_are_those_of_the_code():
+    """The numbers of what ships; the versions that the comparison was made with are pinned."""
+
+    def read(name):
+        return (ROOT / name).read_text(encoding="utf-8")
+
+    protocols = sum(entry.cls.source is None for entry in PROTOCOLS)
+    baselines = sum(entry.source is None for entry in BASELINES)
+    comparison = read("docs/comparison.md")
+    assert f"| {protocols} protocols |" in comparison
+    assert f"| {baselines}, and out-of-domain distances |" in comparison
+    assert f"`sds` is one of {WORDS[protocols]}," in read("docs/tutorial.md")
+    constraints = read("constraints.txt")
+    for title, package in {
+        "Quantus": "quantus",
+        "Captum": "captum",
+        "grad-cam": "grad-cam",
+    }.items():
+        assert f"{package}=={re.search(rf'{title} ([0-9.]+[0-9])', comparison)[1]}\n" in constraints
+    quickstart = make_spec(yaml.safe_load(read("src/heatproof/studies/quickstart.yaml")))
+    methods = {entry.label.partition("|")[0] for entry in quickstart.expressions()}
+    assert f"run {WORDS[len(methods)]} methods" in read("README.md")
+    assert f"{WORDS[len(methods)]} methods" in quickstart.about
+
+
 @pytest.mark.parametrize(
     "paper", ["hesse2024", "rao2024", "picard2024", "li2024", "li2024-falsification"]
 )

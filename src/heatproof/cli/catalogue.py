@@ -60,6 +60,10 @@ def print_catalogue(kind: str) -> None:
 
 def _value(entry: dict[str, Any], column: str) -> Any:
     value = entry.get(column)
+    if column == "range":
+        return "that of the score" if value is None else f"{value[0]:g} … {value[1]:g}"
+    if column == "random_score":
+        return "depends" if value is None else f"{value:g}"
     return f"any ({entry['layer']})" if value == "any" else value
 
 

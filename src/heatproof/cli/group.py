@@ -75,7 +75,7 @@ def main() -> None:
 
     \b
     Examples:
-      heatproof run quickstart                try it: a run with a report, about a minute
+      heatproof run quickstart                try it: a run with a report, about half a minute
       heatproof run spec.yaml -o runs/mine    evaluate your models, images and methods
       heatproof list methods                  list all methods
     """

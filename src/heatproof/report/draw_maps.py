@@ -39,7 +39,8 @@ def draw_maps(
         One caption per image: the explained class and its probability.
 
     Raises:
-        HeatproofError: If an image or expression is invalid, or a method fails.
+        HeatproofError: If an image or expression is invalid, a method fails, or the picture cannot
+            be written.
     """
     check_suffix(out)
     expressions = parse_methods(list(methods))
@@ -69,7 +70,14 @@ def draw_maps(
         name = model.classes[index] if model.classes else f"class {index}"
         captions.append(f"{name} {probabilities[row, index]:.0%}")
     out.parent.mkdir(parents=True, exist_ok=True)
-    panel(list((photos * 255).round().byte()), captions, maps).save(out)
+    picture = panel(list((photos * 255).round().byte()), captions, maps)
+    try:
+        picture.save(out)
+    except (OSError, ValueError) as error:
+        raise HeatproofError(
+            f"a picture of {picture.width}×{picture.height} px cannot be written to {out} "
+            f"({format_error(error)}); give fewer images, or a name that ends in .png"
+        ) from error
     return captions
 
 
