@@ -253,6 +253,7 @@ def _measure(
             trials[name] = _compared(eager, passed(name))
         except Exception as error:  # a library may raise anything for a network it cannot run
             trials[name] = Trial(refusal=format_error(error))
+    show(len(trials))
     return trials
 
 
