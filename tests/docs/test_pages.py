@@ -8,11 +8,13 @@ import yaml
 from click import Option
 
 from heatproof.baselines import BASELINES
-from heatproof.bench.spec import make_spec
+from heatproof.bench.spec import MAX_ENTRIES, make_spec
 from heatproof.cli import main
+from heatproof.data.images import MOST_PIXELS
 from heatproof.methods import METHODS
 from heatproof.models.vision import import_torchvision
 from heatproof.protocols import PROTOCOLS
+from heatproof.report.run_data import MOST_CURVES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -146,6 +148,10 @@ def test_counts_and_versions_on_the_pages_are_those_of_the_code():
     assert f"| {protocols} protocols |" in comparison
     assert f"| {baselines}, and out-of-domain distances |" in comparison
     assert f"`sds` is one of {WORDS[protocols]}," in read("docs/tutorial.md")
+    limits = read("docs/limits.md")
+    assert f"| {MAX_ENTRIES:,} each |" in limits
+    assert f"| {MOST_PIXELS // 10**6} million |" in limits
+    assert f"| {MOST_CURVES:,}; tables use all |" in limits
     constraints = read("constraints.txt")
     for title, package in {
         "Quantus": "quantus",
