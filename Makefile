@@ -51,8 +51,10 @@ dist: .venv/installed-dev
 	$(PYTHON) .ci/try_wheel.py dist
 
 test-isa: .venv/installed-dev
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(NUMERIC)
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(PYTEST) $(NUMERIC)
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES= \
+	  $(PYTEST) $(NUMERIC)
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= \
+	  $(PYTEST) $(NUMERIC)
 
 engines: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/engines.py --check
