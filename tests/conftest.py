@@ -235,7 +235,8 @@ def cheap_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         with torch.no_grad():
             return tensor.fill_(1e-3)
 
-    for name in ("kaiming_uniform_", "kaiming_normal_", "normal_", "trunc_normal_", "uniform_"):
+    drawing = ("kaiming_uniform_", "kaiming_normal_", "normal_", "trunc_normal_", "uniform_")
+    for name in (*drawing, "xavier_uniform_", "xavier_normal_"):
         monkeypatch.setattr(nn.init, name, fill)
 
 

@@ -34,9 +34,10 @@ def test_a_notebook_runs(path):
     for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
         if cell.cell_type != "code":
             continue
+        code = cell.source.replace("limit=24", "limit=4")  # as many images as the figures need
         file = f"{path.stem}-{number}.py"
-        linecache.cache[file] = (len(cell.source), None, cell.source.splitlines(True), file)
-        *statements, last = ast.parse(cell.source).body
+        linecache.cache[file] = (len(code), None, code.splitlines(True), file)
+        *statements, last = ast.parse(code).body
         if not isinstance(last, ast.Expr):
             statements.append(last)
         exec(compile(ast.Module(statements, []), file, "exec"), names)
