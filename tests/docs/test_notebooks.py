@@ -24,10 +24,20 @@ def test_there_are_five_notebooks():
     assert len(NOTEBOOKS) == 5
 
 
+@pytest.fixture(scope="module")
+def workers():
+    """What stands for two worker processes: a cluster of this process, by its address."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
+    ) as cluster:
+        yield f"address={cluster.scheduler_address!r}"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS[:-1], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.usefixtures("without_windows")
-def test_a_notebook_runs(path):
+def test_a_notebook_runs(path, workers):
     """Cell by cell as a kernel does it, but in this process, which has imported everything."""
     names = {"__name__": "__main__"}
     shown = []
@@ -35,6 +45,7 @@ def test_a_notebook_runs(path):
         if cell.cell_type != "code":
             continue
         code = cell.source.replace("limit=24", "limit=4")  # as many images as the figures need
+        code = code.replace('"limit": 80', '"limit": 8').replace("workers=2", workers)
         file = f"{path.stem}-{number}.py"
         linecache.cache[file] = (len(code), None, code.splitlines(True), file)
         *statements, last = ast.parse(code).body
@@ -48,7 +59,7 @@ def test_a_notebook_runs(path):
     assert all(shown)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 # nbclient starts its own event loop and leaves sockets of the kernel to the garbage collector.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 @pytest.mark.usefixtures("without_windows")
