@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ import heatproof as hp
 from heatproof.errors import HeatproofError
 from heatproof.models.vision import import_timm, import_torchvision
 
+gc.disable()  # until all tests are collected: modules stay
 settings.load_profile("ci")  # no time limits, and the same examples on every machine
 
 DATA = Path(__file__).parent / "golden" / "data"
@@ -59,6 +61,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if not item.get_closest_marker("soak")]
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if path := session.config.getoption("--deviations"):
         path.write_text(json.dumps(session.config.stash[DEVIATIONS]))
@@ -66,9 +73,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def cache_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what heatproof caches out of the user's own cache directory."""
+    """Keep what heatproof caches out of the user's own cache directory.
+
+    The processes of pytest-xdist share it.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HEATPROOF_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("HEATPROOF_CACHE", str(root / "cache"))
         yield
 
 
@@ -235,7 +248,8 @@ def cheap_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         with torch.no_grad():
             return tensor.fill_(1e-3)
 
-    for name in ("kaiming_uniform_", "kaiming_normal_", "normal_", "trunc_normal_", "uniform_"):
+    drawing = ("kaiming_uniform_", "kaiming_normal_", "normal_", "trunc_normal_", "uniform_")
+    for name in (*drawing, "xavier_uniform_", "xavier_normal_"):
         monkeypatch.setattr(nn.init, name, fill)
 
 

@@ -12,7 +12,9 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, get_type_hints
+from weakref import WeakKeyDictionary
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -170,16 +172,32 @@ def options(function: Callable[..., Any], *supplied: str) -> dict[str, inspect.P
         function: The registered function.
         *supplied: Names of the parameters that the library passes, which are left out.
     """
+    parameters = _resolved.get(function) if isinstance(function, FunctionType) else None
+    if parameters is None:
+        parameters = _resolve(function)
+    return {name: parameter for name, parameter in parameters.items() if name not in supplied}
+
+
+# By function: reading a signature and its annotations takes longer than parsing an expression.
+_resolved: WeakKeyDictionary[FunctionType, dict[str, inspect.Parameter]] = WeakKeyDictionary()
+
+
+def _resolve(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the named parameters of a function, with annotations that are types, not texts."""
     try:
         hints = get_type_hints(function, include_extras=True)
+        resolved = True
     except (NameError, TypeError):  # annotations in user code that cannot be resolved
         hints = {}
-    return {
+        resolved = False
+    parameters = {
         name: parameter.replace(annotation=hints.get(name, parameter.annotation))
         for name, parameter in inspect.signature(function).parameters.items()
-        if name not in supplied
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
+    if resolved and isinstance(function, FunctionType):
+        _resolved[function] = parameters
+    return parameters
 
 
 def _parse_value(text: str) -> Any:

@@ -9,19 +9,19 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
+from forked import Forked
 
 import heatproof as hp
 
 pytest.importorskip("distributed")
 
-TOOLS = ("ip", "unshare", "nsenter", "setpriv", "mount", "hostname")
+TOOLS = ("ip", "unshare", "nsenter", "mount", "hostname")
 SECONDS = 300  # that a command may take, and after which the namespaces end by themselves
 ADDRESSES = ("10.213.77.1", "10.213.77.2")  # within the namespaces only
 NET = """
@@ -64,6 +64,7 @@ class Hosts:
         self.shared.mkdir()
         self.folders = [root / "host0", root / "host1"]
         self.processes: list[subprocess.Popen] = []
+        self.forked: list[Forked] = []
         for folder in self.folders:
             folder.mkdir()
         self._holders = [self._hold(number) for number in (0, 1)]
@@ -107,22 +108,25 @@ class Hosts:
         """Return a command that runs on a host, in its directory."""
         pid = str(self._holders[number].pid)
         spaces = ["--net", "--uts", "--mount", f"--wd={self.folders[number]}"]
-        return ["nsenter", "--target", pid, *spaces, "setpriv", "--pdeathsig", "KILL", *command]
+        return ["nsenter", "--target", pid, *spaces, *command]
 
-    def start(self, number: int, name: str, *command: str) -> Path:
-        """Start a command on a host, and return its log."""
-        log = self.folders[number] / f"{name}.log"
-        cache = self.folders[number] / "cache"
-        environment = {**os.environ, "HEATPROOF_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
-        with log.open("w") as file:
-            self.processes.append(
-                subprocess.Popen(
-                    self.on(number, *command), stdout=file, stderr=file, env=environment
-                )
-            )
-        return log
+    def start(self, number: int, name: str, *command: str) -> Forked:
+        """Start a Python module on a host, in its directory."""
+        folder = self.folders[number]
+        environment = {
+            **os.environ,
+            "HEATPROOF_CACHE": str(folder / "cache"),
+            "OMP_NUM_THREADS": "1",
+        }
+        log = folder / f"{name}.log"
+        pid = self._holders[number].pid
+        self.forked.append(Forked(["-m", *command], log, environment, folder, host=pid))
+        return self.forked[-1]
 
     def stop(self) -> None:
+        for forked in reversed(self.forked):
+            forked.kill()
+            forked.wait()
         for process in reversed(self.processes):
             process.kill()
             process.wait()
@@ -146,44 +150,35 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         hosts.stop()
 
 
-def wait_for(log: Path, text: str) -> None:
-    end = time.monotonic() + SECONDS / 2
-    while text not in log.read_text():
-        assert time.monotonic() < end, log.read_text()
-        time.sleep(0.1)
-
-
 @pytest.mark.slow
 def test_two_hosts_write_the_bytes_of_a_local_run(hosts, tmp_path, monkeypatch):
     """The client's code and cache are where the other host does not see them."""
     author, other = hosts.folders
     (author / "net.py").write_text(NET)
     (author / "spec.yaml").write_text(yaml.safe_dump(SPEC))
-    python = (sys.executable, "-m")
     address = f"tcp://{ADDRESSES[0]}:8786"
     scheduler = hosts.start(
         0,
         "scheduler",
-        *python,
         "distributed.cli.dask_scheduler",
         "--host",
         ADDRESSES[0],
         "--no-dashboard",
     )
-    wait_for(scheduler, "Scheduler at")
+    scheduler.wait_for("Scheduler at", SECONDS / 2)
     flags = ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"]
-    logs = []
+    workers = []
     for number, own in enumerate(ADDRESSES):
         worker = ["distributed.cli.dask_worker", address, "--host", own, *flags]
-        logs.append(hosts.start(number, "worker", *python, *worker, "--local-directory", "scratch"))
-    for log in logs:
-        wait_for(log, "Registered to")
+        workers.append(hosts.start(number, "worker", *worker, "--local-directory", "scratch"))
+    for worker in workers:
+        worker.wait_for("Registered to", SECONDS / 2)
     out = hosts.shared / "run"
     run = ["run", "spec.yaml", "--engine", "dask", "--address", address, "--no-report"]
-    client = hosts.start(0, "client", *python, "heatproof", *run, "-o", str(out))
-    assert hosts.processes[-1].wait(SECONDS) == 0, client.read_text()
-    for number, log in enumerate(logs):
-        lines = {line for line in log.read_text().splitlines() if "computed on" in line}
+    client = hosts.start(0, "client", "heatproof", *run, "-o", str(out))
+    assert client.wait(SECONDS) == 0, client.text
+    for number, worker in enumerate(workers):
+        lines = {line for line in worker.text.splitlines() if "computed on" in line}
         assert lines == {f"computed on host{number}"}
     assert list(other.glob("scratch/**/net.py"))  # the code has travelled
 

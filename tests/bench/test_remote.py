@@ -1,13 +1,10 @@
 """Runs on other file systems: the same bytes as in a directory, and nothing lost on the way."""
 
 import json
-import os
 import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +12,9 @@ from pathlib import Path
 import fsspec
 import pytest
 from click.testing import CliRunner
+from forked import Forked
 from fsspec.implementations.memory import MemoryFileSystem
+from machines import Machine
 from small_runs import assert_same, evaluate
 
 import heatproof as hp
@@ -144,12 +143,8 @@ evaluate(sys.argv[1])
 def test_a_run_that_is_killed_while_it_writes_resumes(folder, tmp_path, sound):
     script = tmp_path / "script.py"
     script.write_text(KILLED)
-    source = Path(hp.__file__).parents[1]
-    helpers = Path(__file__).parents[1] / "helpers"
-    paths = os.pathsep.join(map(str, [source, helpers]))
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, script, "dir://killed", "10"]  # in the second task
-    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    command = [script, "dir://killed", "10"]  # in the second task
+    assert Forked(command, tmp_path / "log").wait() == -signal.SIGKILL
     evaluate("dir://killed")
     assert_whole("dir://killed", sound)
 
@@ -224,7 +219,12 @@ def test_workers_write_to_one_address(folder, tmp_path):
         "keep_maps": 4,
     }
     local = hp.run(spec, tmp_path / "run")
-    result = hp.run(spec, "dir://on-workers", engine="dask", workers=2)
+    machine = Machine(tmp_path / "machines")
+    try:
+        machine.start(2)
+        result = hp.run(spec, "dir://on-workers", engine="dask", address=machine.address)
+    finally:
+        machine.stop()
     assert result.store.name == "dir://on-workers"
     rows = [sorted(p.name for p in r.store.paths.folder("rows").iterdir()) for r in (local, result)]
     assert rows[0] == rows[1] and len(rows[0]) == 3

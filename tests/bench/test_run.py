@@ -24,6 +24,7 @@ from heatproof.methods import parse_methods
 
 METHODS = ["ixg", "ig(steps=3)", "gradcam", "gradcam@middle|abs", "random", "constant", "object"]
 PROTOCOLS = [{"name": "sds", "patches": 16, "baseline": ["zero", "uniform"]}]
+FEW_PATCHES = [{**PROTOCOLS[0], "patches": 4}]
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +82,13 @@ def assert_same_rows(a: pd.DataFrame, b: pd.DataFrame) -> None:
 
 def test_the_same_bytes_in_any_order_and_shard(model):
     data = hp.load_data("paperbirds:test", model, limit=70)
-    whole = hp.evaluate(model, data, METHODS, PROTOCOLS, batch_size=16).scores
+    whole = hp.evaluate(model, data, METHODS, FEW_PATCHES, batch_size=16).scores
     assert set(whole["status"]) == {"ok", "undefined"}
     order = [*range(69, -1, -3), *range(68, -1, -3), *range(67, -1, -3)]
     assert_same_rows(
-        hp.evaluate(model, shuffled(data, order), METHODS, PROTOCOLS, batch_size=16).scores, whole
+        hp.evaluate(model, shuffled(data, order), METHODS, FEW_PATCHES, batch_size=16).scores, whole
     )
-    alone = hp.evaluate(model, data, ["gradcam"], PROTOCOLS, batch_size=16).scores
+    alone = hp.evaluate(model, data, ["gradcam"], FEW_PATCHES, batch_size=16).scores
     assert_same_rows(alone, whole[whole["method"] == "gradcam"])
 
 
@@ -168,7 +169,7 @@ def test_a_larger_limit_reuses_existing_results(model, tmp_path):
             model,
             "paperbirds:test",
             ["ixg", "random"],
-            ["sds"],
+            ["sds(patches=4)"],
             limit=limit,
             out=tmp_path / "run",
             batch_size=16,
@@ -179,7 +180,7 @@ def test_a_larger_limit_reuses_existing_results(model, tmp_path):
     grown = run(130)
     assert seen == [(range(64), True), (range(64, 128), False), (range(128, 130), False)]
     fresh = hp.evaluate(
-        model, "paperbirds:test", ["ixg", "random"], ["sds"], limit=130, batch_size=16
+        model, "paperbirds:test", ["ixg", "random"], ["sds(patches=4)"], limit=130, batch_size=16
     )
     assert_same_rows(grown.scores, fresh.scores)
     assert len(run(64).scores) == 2 * 64

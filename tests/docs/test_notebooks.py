@@ -46,31 +46,73 @@ def assert_as_stored(shown, cell):
     assert numbers == pytest.approx(expected, abs=5e-3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS[:-1], ids=lambda path: path.stem)
-@pytest.mark.usefixtures("without_windows")
-def test_a_notebook_runs_and_shows_what_it_has_stored(path):
-    """Cell by cell as a kernel does it, but in this process, which has imported everything."""
+@pytest.fixture(scope="module")
+def workers():
+    """What stands for two worker processes: a cluster of this process, by its address."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
+    ) as cluster:
+        yield f"address={cluster.scheduler_address!r}"
+
+
+def run(path, **replaced):
+    """Run a notebook cell by cell as a kernel does it, but in this process.
+
+    Args:
+        path: The notebook.
+        replaced: What to write in place of what, in the code.
+
+    Returns:
+        Its cells that show something, with what they show.
+    """
     names = {"__name__": "__main__"}
     shown = []
     for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
         if cell.cell_type != "code":
             continue
+        code = cell.source
+        for text, other in replaced.items():
+            code = code.replace(text, other)
         file = f"{path.stem}-{number}.py"
-        linecache.cache[file] = (len(cell.source), None, cell.source.splitlines(True), file)
-        *statements, last = ast.parse(cell.source).body
+        linecache.cache[file] = (len(code), None, code.splitlines(True), file)
+        *statements, last = ast.parse(code).body
         if not isinstance(last, ast.Expr):
             statements.append(last)
         exec(compile(ast.Module(statements, []), file, "exec"), names)
         if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), file, "eval"), names)
             if value is not None:
-                shown.append(DisplayFormatter().format(value)[0])
-                assert_as_stored(shown[-1], cell)
-    assert all(shown)
+                shown.append((cell, DisplayFormatter().format(value)[0]))
+    return shown
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda path: path.stem)
+@pytest.mark.usefixtures("without_windows")
+def test_a_notebook_runs(path, workers):
+    few = {"limit=24": "limit=4", '"limit": 80': '"limit": 8'}  # as many as the figures need
+    shown = run(path, **few, **{"workers=2": workers})
+    assert shown and all(output for _, output in shown)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.soak] if n else [])
+        for n, path in enumerate(NOTEBOOKS[:-1])
+    ],
+)
+@pytest.mark.usefixtures("without_windows")
+def test_a_notebook_shows_what_it_has_stored(path):
+    shown = run(path)
+    assert shown
+    for cell, output in shown:
+        assert_as_stored(output, cell)
+
+
+@pytest.mark.soak
 # nbclient starts its own event loop and leaves sockets of the kernel to the garbage collector.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 @pytest.mark.usefixtures("without_windows")

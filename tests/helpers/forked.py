@@ -7,6 +7,7 @@ fork the process of the tests, which has threads.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import runpy
 import signal
@@ -14,7 +15,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from multiprocessing import get_context
+from multiprocessing.context import BaseContext
 from pathlib import Path
+
+import fsspec
 
 SYSTEM_CAN_FORK = hasattr(os, "fork")
 IMPORTED = [
@@ -28,6 +32,15 @@ IMPORTED = [
 ]
 
 
+def forking() -> BaseContext:
+    """Return how processes are started: forked from one that has imported everything."""
+    if not SYSTEM_CAN_FORK:
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    return context
+
+
 class Forked:
     """A process that runs what ``python`` with these arguments would run.
 
@@ -36,6 +49,7 @@ class Forked:
         log: The file that its output and errors are written to.
         environment: Its environment, if not that of the tests.
         folder: Its working directory, if not that of the tests.
+        host: A process whose network, host name and mounts it sees, if not those of the tests.
     """
 
     def __init__(
@@ -44,19 +58,18 @@ class Forked:
         log: Path,
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
+        host: int | None = None,
     ):
-        context = get_context("forkserver" if SYSTEM_CAN_FORK else "spawn")
-        if SYSTEM_CAN_FORK:
-            context.set_forkserver_preload(IMPORTED)
         log.touch()
         self.log = log
-        self._process = context.Process(
+        self._process = forking().Process(
             target=_run,
             args=(
                 [str(argument) for argument in arguments],
                 log,
                 dict(os.environ if environment is None else environment),
                 folder or Path.cwd(),
+                host,
             ),
         )
         self._process.start()
@@ -92,9 +105,18 @@ class Forked:
         self._process.kill()
 
 
-def _run(arguments: list[str], log: Path, environment: dict[str, str], folder: Path) -> None:
+def _run(
+    arguments: list[str],
+    log: Path,
+    environment: dict[str, str],
+    folder: Path,
+    host: int | None,
+) -> None:
+    if host is not None:
+        _move_to(host)
     os.environ.clear()
     os.environ.update(environment)
+    fsspec.config.set_conf_env(fsspec.config.conf)  # which are read when it is imported
     os.chdir(folder)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # scripts in the background ignore it
     with log.open("ab", buffering=0) as file:
@@ -107,3 +129,13 @@ def _run(arguments: list[str], log: Path, environment: dict[str, str], folder: P
         sys.argv = arguments
         sys.path.insert(0, str(Path(arguments[0]).parent))
         runpy.run_path(arguments[0], run_name="__main__")
+
+
+def _move_to(host: int) -> None:
+    """Let this process, which has one thread, see the network, name and mounts of another."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for kind in ("net", "uts", "mnt"):
+        descriptor = os.open(f"/proc/{host}/ns/{kind}", os.O_RDONLY)
+        if libc.setns(descriptor, 0):
+            raise OSError(ctypes.get_errno(), f"cannot join the {kind} namespace of {host}")
+        os.close(descriptor)

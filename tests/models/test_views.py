@@ -296,8 +296,10 @@ def test_the_gradient_of_global_pooling_is_the_same_at_every_position(golden_mod
         )
 
 
-def quick(name):
+def quick(name, layer):
     arguments = [f"{k}={v}" for k, v in FEW.items() if k in METHODS[name].parameters]
+    if name == "occlusion" and layer == "input":
+        arguments += ["size=32", "stride=32"]
     return name + (f"({', '.join(arguments)})" if arguments else "")
 
 
@@ -313,7 +315,7 @@ def test_every_method_works_on_every_view(model, grids, name, kind):
                 view,
                 x,
                 target,
-                f"{quick(name)}@{layer}",
+                f"{quick(name, layer)}@{layer}",
                 silhouette=silhouette,
                 reference=torch.rand(4, 3, 128, 128),
             )
@@ -323,7 +325,7 @@ def test_every_method_works_on_every_view(model, grids, name, kind):
                     model,
                     x[..., :64, :64],
                     target,
-                    f"{quick(name)}@{layer}",
+                    f"{quick(name, layer)}@{layer}",
                     silhouette=silhouette[..., :64, :64],
                 )
             continue

@@ -17,16 +17,19 @@ from heatproof.report.sections.base import TEMPLATES
 Triple = tuple[float, float, float]  # value, low, high
 METHODS = ["ixg", "ixg@final", "ig(steps=3)", "saliency", "gradcam@final", "random", "edges"]
 RUNS = {
-    "deletions": (["paperbirds/vgg", "paperbirds/resnet"], ["sds", "deletion(steps=4, ood=True)"]),
+    "deletions": (
+        ["paperbirds/vgg", "paperbirds/resnet"],
+        ["sds", "deletion(steps=4, ood=True, baseline=mean)"],
+    ),
     "baselines": (["paperbirds/vgg"], [{"name": "sds", "baseline": ["zero", "mean", "uniform"]}]),
     "grids": (["paperbirds/vgg"], ["gridpg(grids=6, confidence=0)", "difull(grids=6)"]),
     "fine-tuned": (["paperbirds/vgg"], ["sds", "idsds"]),
     "values": (
         ["paperbirds/vgg"],
         [
-            "soundness(first=0.9, last=0.1, step=0.1, eps=0.05)",
-            "completeness",
-            "deletion(score=correct, of=label)",
+            "soundness(first=0.9, last=0.1, step=0.1, eps=0.05, baseline=mean)",
+            "completeness(baseline=mean)",
+            "deletion(score=correct, of=label, baseline=mean)",
         ],
     ),
 }

@@ -36,7 +36,7 @@ from heatproof.report.site import Site
 
 NAMES = ["paperbirds/vgg", "paperbirds/bcos"]
 METHODS = ["gradcam", "ixg", "saliency", "ixg|abs", "bcos", "random", "edges"]
-N = 40
+N = 32
 
 
 @pytest.fixture(scope="module")

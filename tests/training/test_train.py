@@ -1,10 +1,13 @@
 import json
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
+from torch import Tensor
 
 from heatproof.data.paperbirds import CLASSES, PARTS, Paperbirds, compatible
 from heatproof.models.nets import NETS, SHIPPED, build, load_state, weights_path
@@ -106,9 +109,16 @@ def test_shipped_weights_name_the_recipe_they_were_made_with(name: str) -> None:
         assert Recipe(**json.loads(file.metadata()["recipe"])) == RECIPES[name]
 
 
+drawn_once = cache(training.render_images)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
-def test_shipped_weights_classify_birds(name: str) -> None:
+def test_shipped_weights_classify_birds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def render(split: str, chosen: Sequence[tuple[int, Sequence[str]]]) -> Tensor:
+        return drawn_once(split, tuple((index, tuple(parts)) for index, parts in chosen))
+
+    monkeypatch.setattr(training, "render_images", render)  # the same for every network
     net = build(name).eval()
     net.load_state_dict(load_state(weights_path(name)))
     measured = training.accuracy(net, count=400, normalize_images=training.normalizer(name))

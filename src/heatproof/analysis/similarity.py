@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import expit
 
 from heatproof.tensor.scores import HeadName
 
@@ -30,6 +29,8 @@ def softmax_gaps(
 
 def _probability(logits: np.ndarray, labels: np.ndarray, head: HeadName) -> np.ndarray:
     if head != "softmax":
+        from scipy.special import expit  # slow to import
+
         return expit(logits[np.arange(len(labels)), labels].astype(float))
     powers = np.exp(logits.astype(float) - logits.max(1, keepdims=True))
     return powers[np.arange(len(labels)), labels] / powers.sum(1)
