@@ -67,7 +67,7 @@ bench-check: .venv/installed-dev
 	$(BIN)/python benchmarks/bench.py --quick --check
 
 soak: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/coverage.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/interval_coverage.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --cases 15000
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/kills.py --kills 50
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --soak -m soak

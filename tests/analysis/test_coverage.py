@@ -28,7 +28,7 @@ CHOSEN = {  # one scenario of each kind
 
 
 def _load():
-    path = Path(__file__).parents[2] / "benchmarks" / "coverage.py"
+    path = Path(__file__).parents[2] / "benchmarks" / "interval_coverage.py"
     spec = importlib.util.spec_from_file_location("coverage_of_intervals", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -1,7 +1,7 @@
 """Measure the coverage of every interval on simulated data, where the truth is known.
 
     make soak
-    python benchmarks/coverage.py --repetitions 50 mean rank
+    python benchmarks/interval_coverage.py --repetitions 50 mean rank
 
 prints a table and fails if an interval covers the truth too rarely, or too often where it claims to
 be exact. docs/statistics.md explains the intervals and holds the table. Intervals are made with the
