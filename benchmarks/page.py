@@ -78,12 +78,14 @@ ran on the machine at times, so CPU time is given where it says so.
   batches of 8, 2.99 to 3.52 s in batches of 16 to 2, 3.12 s with batch norms merged into
   convolutions, and 3.27 s with frozen parameters. On two threads torch.compile took a minute to
   compile and then 2.7 s of CPU time where eager took 2.5 s. None of this is worth other bytes than
-  PyTorch's: a different rounding flips ReLUs.
+  PyTorch's: a different rounding flips ReLUs. Channels last, which is what the table compares, is
+  the faster layout for both: with a network as it is loaded, 20 steps of integrated gradients of
+  two images took Captum 4.46 s, with channels last 4.15 s, and ours 4.20 s.
 - **Linear imputation** (`road`, `completeness`, `soundness`) solves a linear system for every
   image, to 1e-5 of its range. Its loops are compiled by numba, for about eight seconds at the first
   use of an installation. They take 8 ms of CPU time beside 76 ms for a pass, and each thread solves
-  an image of its own. The same method in PyTorch operations took 19 ms, and threads waited for each
-  other.
+  an image of its own. A similar solver in PyTorch operations took 19 ms, and its threads waited for
+  each other.
 """
 
 
