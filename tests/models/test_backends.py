@@ -10,7 +10,6 @@ import pytest
 import torch
 from forked import Forked
 from torch import Tensor, nn
-from torch._inductor import config as inductor
 from torch.nn.functional import conv2d, max_pool2d
 
 import heatproof as hp
@@ -54,8 +53,6 @@ def instruction_sets(tmp_path_factory):
     conv2d(torch.ones(1, 8, 8, 8), torch.ones(8, 8, 3, 3))
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-        # Headers are compiled in advance for many kernels; here there are few.
-        patch.setattr(inductor, "cpp_cache_precompile_headers", False)
         if "ATEN_CPU_CAPABILITY" in os.environ:
             patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
         yield
