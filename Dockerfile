@@ -29,6 +29,7 @@ RUN wheel="$(echo /dist/*.whl)" \
     && install -d -m 1777 /work /cache
 # any user may write there, also one that --user names and who has no home
 ENV HEATPROOF_CACHE=/cache
+ENV NUMBA_CACHE_DIR=/cache/numba
 USER 1000
 WORKDIR /work
 ENTRYPOINT ["heatproof"]
