@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from report_text import report_text
 from torch import nn
 
 import heatproof as hp
+from heatproof.analysis.ranks import Standings
 from heatproof.report.run_data import Run
 from heatproof.report.sections import headline
 from heatproof.report.site import Site
@@ -78,6 +80,31 @@ def test_there_is_no_clear_win_over_a_random_map_that_is_as_good(tmp_path: Path)
     result = hp.evaluate(model, (images, labels), [upside_down, "random"], ["sds"], out=out)
     worse = verdict(result, tmp_path)
     assert worse.doubts.control == "random" and [r[2] for r in worse.doubts.random] == [0]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_best_method_depends_on_the_model_only_if_winners_do_not_tie(
+    tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    methods = ["ixg", "saliency", "random"]
+    models = ["paperbirds/resnet", "paperbirds/vgg"]
+    result = hp.evaluate(
+        models, "paperbirds:test", methods, ["sds"], limit=12, out=tmp_path / "run"
+    )
+    found = headline.verdict
+
+    def verdict(run: Run, standing: Standings) -> headline.Verdict:
+        first, second = methods[:2] if standing.model == models[0] else methods[1::-1]
+        return replace(found(run, standing), winner=first, ties=[second] if tied else [])
+
+    monkeypatch.setattr(headline, "verdict", verdict)
+    content = headline.content(Run(result.store), Site(tmp_path / "site"))
+    assert content.winners == methods[:2]
+    assert content.shared == (methods[:2] if tied else [])
+    page = " ".join(report_text(result.report()).split())
+    assert ("These data do not show that the best method depends on the model" in page) == tied
+    assert ("The best method depends on the model: <code>ixg</code> on" in page) != tied
+    assert ("<code>ixg</code> and <code>saliency</code> win or tie with the winner" in page) == tied
 
 
 @pytest.fixture(scope="module")

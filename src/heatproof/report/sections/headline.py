@@ -144,6 +144,7 @@ class Content:
 
     verdicts: list[Verdict]
     winners: list[str]
+    shared: list[str]  # methods that win, or tie with the winner, in every verdict
     warnings: Warnings
     unranked_models: list[str]
     settings: int
@@ -169,9 +170,11 @@ def content(run: Run, site: Site) -> Content:
         more_layers |= len(chosen) < len(standing.by_layer)
         verdicts += [v for s in chosen if (v := verdict(run, s))]
     ranked = {v.model for v in verdicts}
+    best = [[v.winner, *v.ties] for v in verdicts]
     return Content(
         verdicts=verdicts,
         winners=list(dict.fromkeys(v.winner for v in verdicts)),
+        shared=[m for m in best[0] if all(m in tied for tied in best)] if best else [],
         warnings=warnings(run, verdicts),
         unranked_models=[s.model for s in run.standings if s.model not in ranked],
         settings=len(run.protocols),
