@@ -23,15 +23,15 @@ from torch import Tensor, nn
 
 import heatproof as hp
 import heatproof.functional as F
-from heatproof.bench.plan import Plan, make_plan
-from heatproof.bench.runner import execute
-from heatproof.bench.spec import parse_protocols
-from heatproof.bench.store import Store
 from heatproof.cli import keep_memory
 from heatproof.data.base import TensorData
+from heatproof.execute.runner import execute
 from heatproof.methods import parse_methods
 from heatproof.models import backends
 from heatproof.models.vision import import_torchvision
+from heatproof.plan.spec import parse_protocols
+from heatproof.plan.tasks import Plan, make_plan
+from heatproof.runs.store import Store
 
 SIZE = 224
 BATCH = 8  # images, and images in one pass

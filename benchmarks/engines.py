@@ -23,11 +23,12 @@ import torch
 from timing import in_turn
 
 import heatproof as hp
-from heatproof.bench.engines.base import EngineOptions, make_engine
-from heatproof.bench.orchestrate import open_spec, run_plan
-from heatproof.bench.runner import Watcher, execute
-from heatproof.bench.spec import Spec, load_spec, make_spec
-from heatproof.bench.store import Store
+from heatproof.execute.engines.base import EngineOptions, make_engine
+from heatproof.execute.run_plan import run_plan
+from heatproof.execute.runner import Watcher, execute
+from heatproof.plan.open_spec import open_spec
+from heatproof.plan.spec import Spec, load_spec, make_spec
+from heatproof.runs.store import Store
 
 SPEC = {
     "models": ["paperbirds/resnet"],

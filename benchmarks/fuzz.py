@@ -37,15 +37,15 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.baselines import Baseline
-from heatproof.bench.changes import Changes
-from heatproof.bench.sealed import seal
-from heatproof.bench.spec import load_spec, make_spec
-from heatproof.bench.store import Store
-from heatproof.bench.studies import study_file, study_names
 from heatproof.data.labels import class_index, labels_of
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression
 from heatproof.models.checkpoint import load_weights, looks_like
+from heatproof.plan.changes import Changes
+from heatproof.plan.spec import load_spec, make_spec
+from heatproof.plan.studies import study_file, study_names
+from heatproof.runs.sealed import seal
+from heatproof.runs.store import Store
 
 LIMIT = 10.0  # seconds that one case may take
 GOOD = {

@@ -17,14 +17,14 @@ from timing import ratio
 from torch import Tensor
 
 import heatproof as hp
-from heatproof.bench.plan import Plan, make_plan
-from heatproof.bench.runner import execute
-from heatproof.bench.spec import parse_protocols
-from heatproof.bench.store import Store
 from heatproof.cli import keep_memory
 from heatproof.data.base import Data
+from heatproof.execute.runner import execute
 from heatproof.methods import parse_methods
 from heatproof.models.model import Model
+from heatproof.plan.spec import parse_protocols
+from heatproof.plan.tasks import Plan, make_plan
+from heatproof.runs.store import Store
 
 LAYERS = ("input", "middle", "final")
 SHARING = ("saliency", "ixg", "gradcam", "gradcam++", "xgradcam", "layercam")

@@ -41,10 +41,10 @@ import yaml
 from engines import differences
 
 import heatproof as hp
-from heatproof.bench import parts
-from heatproof.bench.addresses import to_read
-from heatproof.bench.store import Store
 from heatproof.cli import main as command_line
+from heatproof.execute import parts
+from heatproof.runs.addresses import to_read
+from heatproof.runs.store import Store
 
 SPEC = {
     "models": ["paperbirds/resnet"],

@@ -14,13 +14,13 @@ import torch
 from timing import in_turn, large, random_images, ratio
 
 import heatproof as hp
-from heatproof.bench.plan import make_plan
-from heatproof.bench.runner import execute
-from heatproof.bench.spec import parse_protocols
-from heatproof.bench.store import Store
 from heatproof.data.base import TensorData
+from heatproof.execute.runner import execute
 from heatproof.methods import parse_methods
 from heatproof.models.batch import ModelBatch
+from heatproof.plan.spec import parse_protocols
+from heatproof.plan.tasks import make_plan
+from heatproof.runs.store import Store
 
 SHARED = ["saliency", "ixg", "ixg|abs", "gradcam", "gradcam++", "xgradcam", "layercam"]
 EVERY = [  # gradient and CAM methods that take whole passes, with few steps and draws

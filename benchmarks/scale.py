@@ -44,19 +44,21 @@ import heatproof as hp
 from heatproof import cli
 from heatproof.analysis.intervals import GROUP
 from heatproof.api import Result
-from heatproof.bench.artifacts import kept_tensors
-from heatproof.bench.engines.base import Engine
-from heatproof.bench.layout import ROW_SCHEMA, TimingKey
-from heatproof.bench.orchestrate import open_spec, plan_file, run_plan
-from heatproof.bench.parts import Journal, TaskProgress
-from heatproof.bench.plan import Plan, Record, Task
-from heatproof.bench.rows import RowBuilder
-from heatproof.bench.runner import OpenTask, Watcher, commit_task
-from heatproof.bench.spec import load_spec
-from heatproof.bench.store import Store
 from heatproof.cli.results import print_failures, print_notes, print_summary
 from heatproof.data.catalog import Batch
+from heatproof.execute.artifacts import kept_tensors
+from heatproof.execute.engines.base import Engine
+from heatproof.execute.parts import Journal, TaskProgress
+from heatproof.execute.rows import RowBuilder
+from heatproof.execute.run_plan import run_plan
+from heatproof.execute.runner import OpenTask, Watcher, commit_task
+from heatproof.plan.open_spec import open_spec
+from heatproof.plan.plan_file import plan_file
+from heatproof.plan.spec import load_spec
+from heatproof.plan.tasks import Plan, Record, Task
 from heatproof.platform import peak_memory
+from heatproof.runs.format import ROW_SCHEMA, TimingKey
+from heatproof.runs.store import Store
 from heatproof.tensor.noise import generator
 
 PIXELS = 16  # by default

@@ -10,10 +10,10 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from heatproof.bench.assumed import assumed_cost
-from heatproof.bench.spec import load_spec
-from heatproof.bench.studies import Figure, figures
 from heatproof.errors import HeatproofError
+from heatproof.plan.assumed_cost import assumed_cost
+from heatproof.plan.spec import load_spec
+from heatproof.plan.studies import Figure, figures
 from heatproof.report.sections import SECTIONS
 
 PAPERS = {

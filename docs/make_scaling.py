@@ -10,12 +10,12 @@ import re
 import sys
 from pathlib import Path
 
-from heatproof.bench.assumed import assumed_plan
-from heatproof.bench.calibration import BACKWARD
-from heatproof.bench.cost import plan_cost
-from heatproof.bench.spec import load_spec
-from heatproof.bench.studies import figures
 from heatproof.errors import HeatproofError
+from heatproof.plan.assumed_cost import assumed_plan
+from heatproof.plan.cost import plan_cost
+from heatproof.plan.spec import load_spec
+from heatproof.plan.speed import BACKWARD
+from heatproof.plan.studies import figures
 
 SPEED = 1000  # forward passes per second that are assumed
 BYTES_PER_ROW = 10  # in Parquet files; 8 were measured in the run of quickstart

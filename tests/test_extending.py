@@ -19,12 +19,12 @@ from report_text import report_text
 
 import heatproof as hp
 from heatproof.baselines import BASELINES, Baseline
-from heatproof.bench.spec import parse_protocols
 from heatproof.data.base import code_of
 from heatproof.data.catalog import DATA, DataEntry
 from heatproof.errors import HeatproofError
 from heatproof.methods import METHODS, TRANSFORMS, Expression
 from heatproof.models.zoo import MODELS
+from heatproof.plan.spec import parse_protocols
 from heatproof.protocols import PROTOCOLS
 from heatproof.registry import Registry
 from heatproof.report.sections import SECTIONS

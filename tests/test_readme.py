@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 from forked import Forked
 
-from heatproof.bench.spec import make_spec
+from heatproof.plan.spec import make_spec
 
 ROOT = Path(__file__).parent.parent
 

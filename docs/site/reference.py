@@ -12,7 +12,6 @@ import click
 import heatproof.api
 import heatproof.functional
 from heatproof.baselines import BASELINES
-from heatproof.bench.schema import spec_schema
 from heatproof.catalogue import catalogue
 from heatproof.cli import main
 from heatproof.data.catalog import DATA
@@ -20,6 +19,7 @@ from heatproof.methods import METHODS, TRANSFORMS
 from heatproof.methods.base import NEEDS
 from heatproof.methods.groups import GROUPS
 from heatproof.models.zoo import MODELS
+from heatproof.plan.schema import spec_schema
 from heatproof.protocols import PROTOCOLS
 
 ORIGIN = "*This page is generated from the code.*"

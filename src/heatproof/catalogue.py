@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from heatproof.baselines import BASELINES
-from heatproof.bench.spec import read_yaml
-from heatproof.bench.studies import figures, study_names
 from heatproof.data.catalog import DATA
 from heatproof.methods import METHODS, TRANSFORMS, Expression
 from heatproof.models.nets import NETS, ON_DEMAND
 from heatproof.models.papers import NETWORKS
 from heatproof.models.zoo import MODELS, load_model
+from heatproof.plan.spec import read_yaml
+from heatproof.plan.studies import figures, study_names
 from heatproof.protocols import PROTOCOLS
 from heatproof.report.sections import ordered_sections
 from heatproof.training.recipes import RECIPES

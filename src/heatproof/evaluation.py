@@ -12,26 +12,27 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from heatproof.bench.addresses import to_write
-from heatproof.bench.choice import choices_of, choose
-from heatproof.bench.engines.base import LOCAL, EngineOptions, make_engine
-from heatproof.bench.orchestrate import open_spec, run_plan
-from heatproof.bench.plan import Plan, make_plan
-from heatproof.bench.progress import ProgressLike
-from heatproof.bench.spec import ProtocolLike, Spec, load_spec, make_spec, parse_protocols
-from heatproof.bench.store import Store
 from heatproof.data.base import Data
 from heatproof.data.catalog import load_data
 from heatproof.errors import HeatproofError, unknown
+from heatproof.execute.engines.base import LOCAL, EngineOptions, make_engine
+from heatproof.execute.progress import ProgressLike
+from heatproof.execute.run_plan import run_plan
 from heatproof.files import content_hash
 from heatproof.methods import Expression, parse_methods
 from heatproof.methods import explain as explain_expression
 from heatproof.models.backends import AUTO
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
+from heatproof.plan.backend_choice import choices_of, choose
+from heatproof.plan.open_spec import open_spec
+from heatproof.plan.spec import ProtocolLike, Spec, load_spec, make_spec, parse_protocols
+from heatproof.plan.tasks import Plan, make_plan
 from heatproof.protocols import Protocol
 from heatproof.report.sections import SECTIONS
 from heatproof.results import Result
+from heatproof.runs.addresses import to_write
+from heatproof.runs.store import Store
 
 # An expression, a function, an object of another library, or one of these with a name.
 Method = Any

@@ -23,15 +23,15 @@ import torch
 from torch import Tensor, nn
 
 from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means, range_of
-from heatproof.bench.spec import parse_protocols
 from heatproof.data.base import Data
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
 from heatproof.methods import Expression
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
+from heatproof.plan.spec import parse_protocols
 from heatproof.protocols.base import make_protocol
-from heatproof.scoring import Scorer
+from heatproof.scorer import Scorer
 from heatproof.text import counted
 
 

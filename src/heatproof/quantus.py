@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from heatproof.bench.spec import parse_protocols
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression
 from heatproof.models.model import Model
+from heatproof.plan.spec import parse_protocols
 from heatproof.protocols import Protocol
 from heatproof.protocols.base import make_protocol
-from heatproof.scoring import Scorer
+from heatproof.scorer import Scorer
 
 
 class Metric:

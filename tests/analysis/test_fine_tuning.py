@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from heatproof.analysis.fine_tuning import fine_tuning_warnings, movements
-from heatproof.bench.layout import FineTuningFacts
 from heatproof.models.checkpoint import metadata
 from heatproof.models.nets import FINE_TUNED, fine_tuned_path
+from heatproof.runs.format import FineTuningFacts
 
 
 def facts(idsds: list[float], worst: list[float] | None = None, **changes: Any) -> FineTuningFacts:

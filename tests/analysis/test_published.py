@@ -16,9 +16,9 @@ from heatproof.analysis.published import (
     published_table,
     published_tables,
 )
-from heatproof.bench.spec import load_spec, parse_protocols
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression, parse_methods
+from heatproof.plan.spec import load_spec, parse_protocols
 from heatproof.report.run_data import Run
 
 METHODS = [

@@ -16,8 +16,8 @@ from heatproof.analysis.ranks import (
     standings,
 )
 from heatproof.analysis.settings import summarize
-from heatproof.bench.orchestrate import method_facts
 from heatproof.methods import Expression
+from heatproof.plan.plan_file import method_facts
 
 
 def scores(values: dict[str, np.ndarray], model: str = "net") -> pd.DataFrame:

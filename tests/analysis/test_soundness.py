@@ -10,9 +10,9 @@ from heatproof.analysis.distance import hausdorff, least_distance
 from heatproof.analysis.distinctness import Trio, distinct, random_halves, trios
 from heatproof.analysis.halves import half_samples
 from heatproof.analysis.soundness import at_levels, points, steps_until
-from heatproof.bench.orchestrate import method_facts
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression
+from heatproof.plan.plan_file import method_facts
 from heatproof.protocols import make_protocol
 from heatproof.tensor.noise import generator
 

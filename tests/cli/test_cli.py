@@ -393,7 +393,7 @@ def test_an_interruption_before_a_run_is_one_line(monkeypatch):
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("heatproof.bench.spec.load_spec", interrupt)
+    monkeypatch.setattr("heatproof.plan.spec.load_spec", interrupt)
     shown = CliRunner().invoke(main, ["validate", "quickstart"])
     assert shown.exit_code == 130
     assert shown.output.strip() == "interrupted"

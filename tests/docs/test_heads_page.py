@@ -7,7 +7,7 @@ import torch
 import yaml
 
 import heatproof as hp
-from heatproof.bench.spec import make_spec
+from heatproof.plan.spec import make_spec
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "bring-your-own" / "heads.md"
 

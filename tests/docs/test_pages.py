@@ -8,11 +8,11 @@ import yaml
 from click import Option
 
 from heatproof.baselines import BASELINES
-from heatproof.bench.spec import MAX_ENTRIES, make_spec
 from heatproof.cli import main
 from heatproof.data.images import MOST_PIXELS
 from heatproof.methods import METHODS
 from heatproof.models.vision import import_torchvision
+from heatproof.plan.spec import MAX_ENTRIES, make_spec
 from heatproof.protocols import PROTOCOLS
 from heatproof.report.run_data import MOST_CURVES
 

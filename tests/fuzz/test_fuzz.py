@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heatproof.bench.reading import parse_yaml
-from heatproof.bench.spec import make_spec
 from heatproof.errors import HeatproofError
 from heatproof.expressions import parse_call
 from heatproof.methods import Expression
+from heatproof.plan.spec import make_spec
+from heatproof.plan.yaml_reader import parse_yaml
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 

@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 import heatproof as hp
-from heatproof.bench.layout import TensorKey
 from heatproof.data.catalog import load_batch
 from heatproof.data.funnybirds import INSTANCES
 from heatproof.protocols.parts import part_sums
+from heatproof.runs.format import TensorKey
 from heatproof.tensor.rank import spearman
 
 

@@ -23,8 +23,8 @@ import fsspec
 SYSTEM_CAN_FORK = hasattr(os, "fork")
 IMPORTED = [
     "heatproof.api",
-    "heatproof.bench.engines.client",
-    "heatproof.bench.engines.worker",
+    "heatproof.execute.engines.client",
+    "heatproof.execute.engines.worker",
     "distributed.cli.dask_scheduler",
     "distributed.cli.dask_worker",
     "pyarrow.dataset",

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import heatproof as hp
-from heatproof.bench.store import Store
+from heatproof.runs.store import Store
 
 METHODS = ["ixg", "random", "constant"]
 PROTOCOLS = ["sds(patches=4)", "deletion(steps=4, baseline=mean)"]  # one prepares something

@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 import heatproof as hp
-from heatproof.bench.cost import plan_cost
-from heatproof.bench.layout import ModelView
-from heatproof.bench.plan import make_plan
-from heatproof.bench.spec import parse_protocols
 from heatproof.errors import HeatproofError
 from heatproof.methods import METHODS, Explainer, Expression, parse_methods
 from heatproof.methods.noise import Noise
 from heatproof.models.batch import ModelBatch
+from heatproof.plan.cost import plan_cost
+from heatproof.plan.spec import parse_protocols
+from heatproof.plan.tasks import make_plan
+from heatproof.runs.format import ModelView
 from heatproof.tensor.noise import Rng
 
 

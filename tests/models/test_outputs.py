@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import heatproof as hp
-from heatproof.bench.store import Store
 from heatproof.models.outputs import probabilities
+from heatproof.runs.store import Store
 
 
 def small(classes, *last, seed=0):

@@ -6,10 +6,10 @@ import torch
 
 import heatproof as hp
 import heatproof.functional as F
-from heatproof.bench.spec import parse_protocols
-from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
+from heatproof.plan.spec import parse_protocols
 from heatproof.protocols import EvalBatch, make_protocol
+from heatproof.runs.store import Store
 from heatproof.tensor.noise import Rng
 
 CURVES = ["deletion", "insertion", "srg", "ids", "road(baseline=zero)"]

@@ -7,9 +7,9 @@ import torch
 import heatproof as hp
 import heatproof.functional as F
 from heatproof.analysis.soundness import at_levels, table
-from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
 from heatproof.protocols import EvalBatch, make_protocol
+from heatproof.runs.store import Store
 from heatproof.tensor.noise import Rng
 
 SIDE = 14

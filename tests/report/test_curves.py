@@ -10,10 +10,10 @@ from scipy.stats import spearmanr
 
 import heatproof as hp
 from heatproof.analysis.tradeoff import tradeoff
-from heatproof.bench.layout import ProtocolFacts
 from heatproof.report.run_data import Run
 from heatproof.report.sections import curves, stability
 from heatproof.report.site import Site
+from heatproof.runs.format import ProtocolFacts
 
 BASELINES = ["zero", "uniform", "blur", "local-mean"]
 

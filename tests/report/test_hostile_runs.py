@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 import heatproof as hp
-from heatproof.bench.layout import RunPaths
-from heatproof.bench.sealed import seal, unseal
-from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
 from heatproof.platform import file_lock
 from heatproof.report.build import LOCK, MARKER, build, build_single_file
 from heatproof.report.run_data import Run
+from heatproof.runs.format import RunPaths
+from heatproof.runs.sealed import seal, unseal
+from heatproof.runs.store import Store
 
 NAME = "=HYPERLINK(1)\x1b[2J\u202e<script>"
 IDS = ["=cmd()", "+b\x07", "@c\x00", "-d\u202e"]

@@ -17,7 +17,6 @@ from torch import Tensor
 import heatproof as hp
 from heatproof.analysis.compare import gap
 from heatproof.analysis.intervals import Estimate
-from heatproof.bench.layout import EpochFacts, FineTuningFacts, ModelFacts
 from heatproof.models.zoo import load_fine_tuned
 from heatproof.protocols import ViewKey
 from heatproof.report.charts import Axis, Panel, Row, Spot, lattice, spread
@@ -33,6 +32,7 @@ from heatproof.report.sections.models import (
     similarity,
 )
 from heatproof.report.site import Site
+from heatproof.runs.format import EpochFacts, FineTuningFacts, ModelFacts
 
 NAMES = ["paperbirds/vgg", "paperbirds/bcos"]
 METHODS = ["gradcam", "ixg", "saliency", "ixg|abs", "bcos", "random", "edges"]

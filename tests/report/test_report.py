@@ -20,12 +20,12 @@ from report_text import report_text
 from scipy.stats import spearmanr
 
 import heatproof as hp
-from heatproof.bench.layout import IMAGES
 from heatproof.report import build
 from heatproof.report.charts import number
 from heatproof.report.run_data import Run
 from heatproof.report.sections import SECTIONS, explorer, headline
 from heatproof.report.site import Site
+from heatproof.runs.format import IMAGES
 from heatproof.tensor.filters import resize
 
 EVIL = '"><img src=x onerror=alert(1)>.jpg'

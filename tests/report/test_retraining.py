@@ -12,9 +12,9 @@ from report_text import report_text
 import heatproof as hp
 from heatproof.analysis.accuracy import wilson
 from heatproof.analysis.intervals import Estimate
-from heatproof.bench.orchestrate import open_spec
-from heatproof.bench.spec import make_spec
 from heatproof.data.altered import disc, disc_and_notch
+from heatproof.plan.open_spec import open_spec
+from heatproof.plan.spec import make_spec
 from heatproof.report.run_data import Run
 from heatproof.report.sections import retraining
 from heatproof.report.site import Site

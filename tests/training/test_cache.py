@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import heatproof as hp
-from heatproof.bench.cost import plan_cost
-from heatproof.bench.layout import FineTuningFacts
-from heatproof.bench.models import pending_training
-from heatproof.bench.orchestrate import open_spec
-from heatproof.bench.spec import make_spec
 from heatproof.data import paperbirds
 from heatproof.files import content_hash
 from heatproof.models.checkpoint import metadata
+from heatproof.plan.cost import plan_cost
+from heatproof.plan.open_models import pending_training
+from heatproof.plan.open_spec import open_spec
+from heatproof.plan.spec import make_spec
+from heatproof.runs.format import FineTuningFacts
 from heatproof.training import cache, recipes, schedule
 from heatproof.training import train as training
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import heatproof as hp
-from heatproof.bench.cost import plan_cost
-from heatproof.bench.models import pending_training
-from heatproof.bench.orchestrate import open_spec
-from heatproof.bench.spec import DataSpec, make_spec
 from heatproof.data.altered import ALTERATIONS
 from heatproof.models.nets import load_state, net_named
+from heatproof.plan.cost import plan_cost
+from heatproof.plan.open_models import pending_training
+from heatproof.plan.open_spec import open_spec
+from heatproof.plan.spec import DataSpec, make_spec
 from heatproof.training import cache
 from heatproof.training.loop import init_network
 from heatproof.training.retrain import RetrainRecipe, retrain

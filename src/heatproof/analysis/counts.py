@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from heatproof.bench.layout import GridNote
+from heatproof.runs.format import GridNote
 from heatproof.text import counted
 
 

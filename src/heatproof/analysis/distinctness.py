@@ -15,7 +15,7 @@ import numpy as np
 
 from heatproof.analysis.distance import hausdorff, least_distance
 from heatproof.analysis.halves import half_samples
-from heatproof.bench.layout import MethodFacts
+from heatproof.runs.format import MethodFacts
 
 SPLITS = 200  # of the samples into halves
 CHANGES = ("remove", "introduce")  # transforms that change the values of a map on purpose

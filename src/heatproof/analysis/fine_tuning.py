@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from heatproof.analysis.accuracy import Z, wilson
 from heatproof.analysis.intervals import Estimate
-from heatproof.bench.layout import EpochFacts, FineTuningFacts
+from heatproof.runs.format import EpochFacts, FineTuningFacts
 
 SETTINGS = {
     "lr": "learning rate",

@@ -25,7 +25,7 @@ from heatproof.analysis.intervals import (
     numbered,
     range_of,
 )
-from heatproof.bench.store import PendingCurves, Store
+from heatproof.runs.store import PendingCurves, Store
 from heatproof.tensor.noise import generator
 
 MOST_HALVES = 2000  # each aggregates all samples anew, which takes far longer than a mean

@@ -10,9 +10,9 @@ import pandas as pd
 from heatproof.analysis import soundness
 from heatproof.analysis.compare import table
 from heatproof.analysis.distinctness import Pair, random_halves
-from heatproof.bench.layout import ProtocolFacts, TensorKey
-from heatproof.bench.store import PendingCurves, Store
 from heatproof.protocols.soundness import Soundness
+from heatproof.runs.format import ProtocolFacts, TensorKey
+from heatproof.runs.store import PendingCurves, Store
 
 CURVES = {  # the curve that a metric is drawn by
     "completeness": "drop",

@@ -46,13 +46,13 @@ from heatproof.analysis.ranks import (
     ranked_layers,
     standings,
 )
-from heatproof.bench.layout import LOGITS, ProtocolFacts, TaskFacts, TensorKey
-from heatproof.bench.spec import load_spec, parse_protocols
-from heatproof.bench.store import Store
-from heatproof.bench.studies import PUBLISHED, STUDIES
 from heatproof.errors import HeatproofError, unknown
 from heatproof.methods import Expression, parse_methods
+from heatproof.plan.spec import load_spec, parse_protocols
+from heatproof.plan.studies import PUBLISHED, STUDIES
 from heatproof.protocols import Protocol
+from heatproof.runs.format import LOGITS, ProtocolFacts, TaskFacts, TensorKey
+from heatproof.runs.store import Store
 from heatproof.tensor.filters import scaled_odd
 
 PREFIX = "published:"

@@ -35,8 +35,8 @@ from heatproof.analysis.intervals import (
     ranked_together,
 )
 from heatproof.analysis.settings import SettingScores, scored_settings
-from heatproof.bench.layout import MethodFacts
 from heatproof.protocols import PROTOCOLS
+from heatproof.runs.format import MethodFacts
 
 Key = tuple[str, str, str]  # protocol, setting, baseline
 REACH = 2  # standard errors by which ranks are moved

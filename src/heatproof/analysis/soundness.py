@@ -26,8 +26,8 @@ from heatproof.analysis.halves import (
     around_estimate,
 )
 from heatproof.analysis.intervals import Estimate
-from heatproof.bench.store import PendingCurves, Store
 from heatproof.protocols.soundness import Soundness
+from heatproof.runs.store import PendingCurves, Store
 from heatproof.tensor.soundness import first_reached, undecided_steps
 
 LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))

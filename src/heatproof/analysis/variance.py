@@ -19,7 +19,7 @@ import numpy as np
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings, average_ranks
-from heatproof.bench.layout import MethodFacts
+from heatproof.runs.format import MethodFacts
 
 CHUNK = 2**20  # ranks in memory at the same time
 CHOICES = ("model", "protocol", "setting", "baseline")

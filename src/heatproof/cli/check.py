@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from heatproof.bench.integrity import Checked, check
-from heatproof.bench.store import Store
 from heatproof.cli.terminal import console, make_table, print_plain
+from heatproof.runs.integrity import Checked, check
+from heatproof.runs.store import Store
 from heatproof.text import counted
 
 

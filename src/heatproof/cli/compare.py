@@ -54,10 +54,10 @@ def compare_(
       heatproof compare runs/li2024/distinctness published:li2024/table1
     """
     from heatproof.analysis.published import PREFIX, compare_published, published_table
-    from heatproof.bench.addresses import is_address, to_read
-    from heatproof.bench.store import Store
     from heatproof.cli.comparison import compare_runs
     from heatproof.cli.results import print_comparison
+    from heatproof.runs.addresses import is_address, to_read
+    from heatproof.runs.store import Store
 
     published = [other for other in others if other.startswith(PREFIX)]
     if published and (limits or json_file or html_file):

@@ -13,7 +13,7 @@ def complete_spec(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Offer YAML files, directories, and the studies and figures that ship."""
-    from heatproof.bench.studies import figures, study_names
+    from heatproof.plan.studies import figures, study_names
 
     paths = map(Path, glob(escape(incomplete) + "*"))
     files = [str(path) for path in paths if path.suffix in (".yaml", ".yml")]

@@ -61,7 +61,7 @@ def study(name: str, copy: Path | None) -> None:
       heatproof study quickstart
       heatproof study hesse2024/table6 --copy mine.yaml
     """
-    from heatproof.bench.spec import spec_path
+    from heatproof.plan.spec import spec_path
 
     text = spec_path(name).read_text(encoding="utf-8")
     if copy is None:

@@ -23,7 +23,7 @@ class RunLocation(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the directory."""
         if isinstance(value, str) and ":" in value:
-            from heatproof.bench.addresses import is_address, to_read
+            from heatproof.runs.addresses import is_address, to_read
 
             if is_address(value):
                 return to_read(value, self._fresh)

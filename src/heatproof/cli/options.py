@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from heatproof.bench.spec import Spec
+    from heatproof.plan.spec import Spec
 
 CHANGE_OPTIONS = [
     click.option("--model", "models", multiple=True, help="Model in place of those of the spec."),
@@ -105,8 +105,8 @@ def load_changed_spec(spec: str, options: dict[str, Any], weights: bool = True) 
         options: The options; those that change a spec are removed.
         weights: Whether files of weights are looked up.
     """
-    from heatproof.bench.changes import Changes
-    from heatproof.bench.spec import load_spec
+    from heatproof.plan.changes import Changes
+    from heatproof.plan.spec import load_spec
 
     names = [field.name for field in fields(Changes)]
     changes = Changes(**{name: options.pop(name) for name in names})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from heatproof.bench.progress import Meter
+from heatproof.execute.progress import Meter
 
 if TYPE_CHECKING:
     from heatproof.training.finetune import Step

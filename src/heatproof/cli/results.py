@@ -11,22 +11,22 @@ from rich.markup import escape
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import FEWEST_CLUSTERS
 from heatproof.api import Result
-from heatproof.bench.cost import BASES, Forecast, plan_cost, uncounted_methods
-from heatproof.bench.layout import Cost, GridNote, ModelView
-from heatproof.bench.plan import Plan
 from heatproof.cli.terminal import console, duration, make_table, print_plain
 from heatproof.data.grids import Grids
 from heatproof.errors import join_limited
 from heatproof.models.preprocessing import Resize
+from heatproof.plan.cost import BASES, Forecast, plan_cost, uncounted_methods
+from heatproof.plan.tasks import Plan
 from heatproof.protocols import PROTOCOLS
 from heatproof.report.run_data import Run
+from heatproof.runs.format import Cost, GridNote, ModelView
 from heatproof.text import counted, short_titles, with_short_titles
 
 if TYPE_CHECKING:
     from heatproof.analysis.published import Comparison
-    from heatproof.bench.store import Store
     from heatproof.results.compare import RunComparison
     from heatproof.results.leaderboard import Leaderboard
+    from heatproof.runs.store import Store
     from heatproof.training.by_name import Trained
     from heatproof.training.finetune import Epoch, FineTuned
 

@@ -77,13 +77,13 @@ def run(
       protocols: [sds, {name: sds, patches: 64, baseline: blur}]
     """
     from heatproof.api import run as run_spec
-    from heatproof.bench.addresses import to_write
-    from heatproof.bench.engines.base import EngineOptions
-    from heatproof.bench.orchestrate import open_spec
     from heatproof.cli.progress import preparation_progress
     from heatproof.cli.results import print_failures, print_notes, print_summary
     from heatproof.cli.terminal import print_plain
+    from heatproof.execute.engines.base import EngineOptions
+    from heatproof.plan.open_spec import open_spec
     from heatproof.platform import keep_freed_memory
+    from heatproof.runs.addresses import to_write
 
     engine = {field.name: options.pop(field.name) for field in fields(EngineOptions)}
     EngineOptions(**engine).check()
@@ -135,13 +135,13 @@ def plan(spec: str, measure: bool, assume: int | None, device: str, **options: A
       heatproof plan spec.yaml --measure
       heatproof plan hesse2024/imagenet/table6 --assume 50000
     """
-    from heatproof.bench.assumed import assumed_cost
-    from heatproof.bench.cost import forecast
-    from heatproof.bench.models import pending_training
-    from heatproof.bench.orchestrate import open_spec
     from heatproof.cli.progress import preparation_progress
     from heatproof.cli.results import print_assumed, print_cost, print_plan
     from heatproof.data.grids import assumed_confidence
+    from heatproof.plan.assumed_cost import assumed_cost
+    from heatproof.plan.cost import forecast
+    from heatproof.plan.open_models import pending_training
+    from heatproof.plan.open_spec import open_spec
 
     loaded = load_changed_spec(spec, options, weights=assume is None)
     if assume is not None:
@@ -163,9 +163,9 @@ def validate(spec: str, device: str, **options: Any) -> None:
       heatproof validate spec.yaml
       heatproof validate hesse2024/imagenet/sds --data folder:/imagenet/val --weights-dir weights
     """
-    from heatproof.bench.orchestrate import open_spec
     from heatproof.cli.results import print_assumed, print_validated
     from heatproof.data.grids import assumed_confidence
+    from heatproof.plan.open_spec import open_spec
 
     with assumed_confidence() as assumed:
         opened = open_spec(load_changed_spec(spec, options), device, train=False, measure=False)

@@ -46,7 +46,7 @@ def schema(out: Path | None) -> None:
     Example:
       heatproof schema -o heatproof.schema.json
     """
-    from heatproof.bench.schema import spec_schema
+    from heatproof.plan.schema import spec_schema
 
     text = json.dumps(spec_schema(), indent=1, ensure_ascii=False)
     if out is None:

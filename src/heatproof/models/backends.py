@@ -30,7 +30,7 @@ from heatproof.tensor.batching import pad
 from heatproof.tensor.noise import generator
 
 BackendName = Literal["auto", "eager", "fused", "compile", "openvino"]
-AUTO = "auto"  # a run chooses the fastest (`heatproof.bench.choice`); other passes are eager
+AUTO = "auto"  # a run chooses the fastest (`heatproof.plan.backend_choice`); other passes are eager
 EAGER = "eager"
 NAMES: tuple[str, ...] = tuple(name for name in get_args(BackendName) if name != AUTO)
 TOLERANCE = 1e-3  # as a fraction of the range of the logits, and of the embedding

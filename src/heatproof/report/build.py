@@ -11,14 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import heatproof
-from heatproof.bench.integrity import verify_plan
-from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
 from heatproof.files import atomic_write
 from heatproof.platform import file_lock
 from heatproof.report.pages import write_pages, write_single_page
 from heatproof.report.run_data import Run
 from heatproof.report.site import SingleFile, Site
+from heatproof.runs.integrity import verify_plan
+from heatproof.runs.store import Store
 from heatproof.text import printable
 
 MARKER = "heatproof-report.json"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heatproof.bench.layout import ProtocolFacts
+from heatproof.runs.format import ProtocolFacts
 
 DESCRIPTIONS = {
     "sds": (

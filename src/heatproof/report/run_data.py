@@ -21,7 +21,9 @@ from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, sta
 from heatproof.analysis.settings import SettingScores, scored_settings, summary
 from heatproof.analysis.significance import PairedTests, pairs_of
 from heatproof.analysis.tables import groups
-from heatproof.bench.layout import (
+from heatproof.plan.tasks import SHARD_SIZE
+from heatproof.protocols import PROTOCOLS, ViewKey
+from heatproof.runs.format import (
     CHANNEL_PEAKS,
     IMAGES,
     LOGITS,
@@ -33,10 +35,8 @@ from heatproof.bench.layout import (
     TensorKey,
     TimingKey,
 )
-from heatproof.bench.plan import SHARD_SIZE
-from heatproof.bench.store import Store
-from heatproof.bench.taskfiles import TaskTensors
-from heatproof.protocols import PROTOCOLS, ViewKey
+from heatproof.runs.store import Store
+from heatproof.runs.task_files import TaskTensors
 from heatproof.tensor.scores import HeadName, class_probabilities, is_correct
 from heatproof.text import short_titles
 

@@ -13,13 +13,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from heatproof.bench.layout import RunPaths
-from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError
 from heatproof.report.build import build
 from heatproof.report.pages import STATUS, policy
 from heatproof.report.run_data import Run
 from heatproof.report.site import MIME_TYPES
+from heatproof.runs.format import RunPaths
+from heatproof.runs.store import Store
 from heatproof.text import counted
 
 HOST = "127.0.0.1"  # the report is for this machine alone

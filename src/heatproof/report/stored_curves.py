@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from heatproof.analysis.ranks import Key
-from heatproof.bench.layout import ModelView, ProtocolFacts, TensorKey
 from heatproof.report.run_data import MOST_CURVES, Run
+from heatproof.runs.format import ModelView, ProtocolFacts, TensorKey
 
 
 class StoredCurve(NamedTuple):

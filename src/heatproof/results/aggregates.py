@@ -12,10 +12,10 @@ import pandas as pd
 from torch import Tensor
 
 from heatproof.analysis.compare import table
-from heatproof.bench.layout import ProtocolFacts
 from heatproof.errors import HeatproofError
 from heatproof.report.sections.grid_aggregates import COARSER, FEWEST_IN_BIN, fills_bins, mean_maps
 from heatproof.results.canvas import heat_colours, panel_grid, short
+from heatproof.runs.format import ProtocolFacts
 from heatproof.tensor.localization import bin_slices, color_scale
 
 if TYPE_CHECKING:

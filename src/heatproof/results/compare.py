@@ -14,12 +14,12 @@ from torch import Tensor
 
 from heatproof.analysis.compare import run_differences
 from heatproof.analysis.intervals import GROUP
-from heatproof.bench.layout import IMAGES, ModelView, Provenance
-from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError, join_limited, unknown
 from heatproof.protocols import PROTOCOLS
 from heatproof.results.result import JSON_SCHEMA, Result
 from heatproof.results.tables import WIDTH, html_table, records, write_json
+from heatproof.runs.format import IMAGES, ModelView, Provenance
+from heatproof.runs.store import Store
 from heatproof.text import counted
 
 MOST_LINES = 20  # of a repr

@@ -18,11 +18,11 @@ from heatproof.analysis.intervals import (
 )
 from heatproof.analysis.significance import paired_tests
 from heatproof.analysis.tables import score_table
-from heatproof.bench.addresses import to_read
-from heatproof.bench.layout import ProtocolFacts, is_run
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.results.result import JSON_SCHEMA, Result
 from heatproof.results.tables import WIDTH, html_table, records, write_json
+from heatproof.runs.addresses import to_read
+from heatproof.runs.format import ProtocolFacts, is_run
 
 COLUMNS = ["place", "method", "model", "run", "mean", "low", "high", "ties", "n"]
 MOST_LINES = 30  # of a table in a repr

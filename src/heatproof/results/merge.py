@@ -21,8 +21,12 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from heatproof.bench.addresses import to_read, to_write
-from heatproof.bench.layout import (
+from heatproof.errors import HeatproofError, join_limited
+from heatproof.execute.rows import PLACE, places_of, rows_of
+from heatproof.files import content_hash
+from heatproof.results.result import Result
+from heatproof.runs.addresses import to_read, to_write
+from heatproof.runs.format import (
     LOGITS,
     Cost,
     GridNote,
@@ -40,12 +44,8 @@ from heatproof.bench.layout import (
     Timings,
     ViewFacts,
 )
-from heatproof.bench.rows import PLACE, places_of, rows_of
-from heatproof.bench.store import Store
-from heatproof.bench.taskfiles import TaskTensors
-from heatproof.errors import HeatproofError, join_limited
-from heatproof.files import content_hash
-from heatproof.results.result import Result
+from heatproof.runs.store import Store
+from heatproof.runs.task_files import TaskTensors
 
 ROUNDING = 1e-6  # by which scores of other machines may differ
 LOGIT_ROUNDING = 1e-3  # of the largest logit

@@ -16,7 +16,6 @@ import pandas as pd
 from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
 from heatproof.analysis.metric_curves import MetricCurves, metric_curves
 from heatproof.analysis.ranks import Key
-from heatproof.bench.layout import ProtocolFacts
 from heatproof.errors import HeatproofError, unknown
 from heatproof.report.palette import FAMILIES
 from heatproof.report.pictures import PERCENTILE, is_signed, resized
@@ -33,6 +32,7 @@ from heatproof.results.canvas import (
     short,
 )
 from heatproof.results.relations import RELATIONS
+from heatproof.runs.format import ProtocolFacts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,16 +22,16 @@ from heatproof.analysis.intervals import GROUP, RESAMPLES
 from heatproof.analysis.settings import summarize
 from heatproof.analysis.significance import pair_lines, pairs_of
 from heatproof.analysis.variance import split_variance
-from heatproof.bench.addresses import is_address, remote_of, to_read, to_write
-from heatproof.bench.integrity import damage_text
-from heatproof.bench.layout import IMAGES, TaskFacts, TensorKey
-from heatproof.bench.origins import differences
-from heatproof.bench.store import Store
 from heatproof.errors import HeatproofError, join_limited, unknown
 from heatproof.methods.notes import kind_of
 from heatproof.report import build
 from heatproof.report.run_data import Run
 from heatproof.results import tables
+from heatproof.runs.addresses import is_address, remote_of, to_read, to_write
+from heatproof.runs.format import IMAGES, TaskFacts, TensorKey
+from heatproof.runs.integrity import damage_text
+from heatproof.runs.origins import differences
+from heatproof.runs.store import Store
 from heatproof.text import counted
 
 if TYPE_CHECKING:

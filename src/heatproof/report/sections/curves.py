@@ -13,13 +13,13 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.tradeoff import Tradeoff, tradeoff
 from heatproof.baselines import Baseline
-from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Point, Spot, Trace, traces
 from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import size_of
 from heatproof.report.site import Figure, Site
+from heatproof.runs.format import ProtocolFacts
 from heatproof.tensor.curves import removal_order
 from heatproof.tensor.information import (
     INFORMATION,

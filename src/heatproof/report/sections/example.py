@@ -11,12 +11,12 @@ from torch import Tensor
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
-from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts, pictures
 from heatproof.report.run_data import CRISP_BELOW, Kept, Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import select, size_of
 from heatproof.report.site import Site
+from heatproof.runs.format import ProtocolFacts
 from heatproof.tensor.patches import patch_sums
 from heatproof.tensor.rank import average_ranks, spearman
 

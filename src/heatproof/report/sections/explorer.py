@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 from heatproof.analysis.ranks import Key
-from heatproof.bench.curvefiles import map_ahead
-from heatproof.bench.layout import ModelView, TensorKey
 from heatproof.protocols import ViewKey
 from heatproof.report import pictures
 from heatproof.report.palette import family_class
@@ -22,6 +20,8 @@ from heatproof.report.sections.base import section
 from heatproof.report.sections.common import size_of
 from heatproof.report.site import Site
 from heatproof.report.stored_curves import curve_title, curves_of
+from heatproof.runs.curve_files import map_ahead
+from heatproof.runs.format import ModelView, TensorKey
 from heatproof.tensor.patches import patch_sums
 from heatproof.text import with_short_titles
 

@@ -12,12 +12,12 @@ from markupsafe import Markup
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import CONTROL, Key
-from heatproof.bench.layout import TransformFacts
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Trace, traces
 from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections.common import map_picture, size_of
 from heatproof.report.site import Figure, Site
+from heatproof.runs.format import TransformFacts
 
 ALONE = "alone"
 MOST_IMAGES = 1  # that are shown under every setting

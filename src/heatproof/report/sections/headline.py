@@ -8,7 +8,6 @@ from heatproof.analysis.accuracy import wilson
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import ALIASES, Standings
-from heatproof.bench.layout import ProtocolFacts
 from heatproof.methods.notes import kind_of
 from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
@@ -21,6 +20,7 @@ from heatproof.report.sections.verdict_details import (
     winner_cost,
 )
 from heatproof.report.site import Site
+from heatproof.runs.format import ProtocolFacts
 
 FEW_SAMPLES = 50  # images and grids
 TOO_FEW_SAMPLES = 10  # below about this number the coverage of intervals was not measured

@@ -9,7 +9,12 @@ from typing import Any
 import yaml
 
 from heatproof.baselines import Baseline
-from heatproof.bench.layout import (
+from heatproof.protocols import ViewKey
+from heatproof.report.bibliography import bibtex
+from heatproof.report.run_data import Run
+from heatproof.report.sections.base import section
+from heatproof.report.site import Site
+from heatproof.runs.format import (
     Cost,
     MethodFacts,
     ModelFacts,
@@ -17,12 +22,7 @@ from heatproof.bench.layout import (
     ProtocolFacts,
     Provenance,
 )
-from heatproof.bench.origins import differences
-from heatproof.protocols import ViewKey
-from heatproof.report.bibliography import bibtex
-from heatproof.report.run_data import Run
-from heatproof.report.sections.base import section
-from heatproof.report.site import Site
+from heatproof.runs.origins import differences
 
 TARGETS = {
     "label": (

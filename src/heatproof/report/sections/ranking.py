@@ -14,7 +14,6 @@ from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.significance import PairedTests
-from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Mark
 from heatproof.report.palette import FAMILIES
@@ -22,6 +21,7 @@ from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import describe_mean, select
 from heatproof.report.site import Figure, Site
+from heatproof.runs.format import ProtocolFacts
 from heatproof.text import with_short_titles, without_formulas
 
 ROOM = {1: 480.0, 2: 330.0}  # px for the marks, by the number of panels side by side

@@ -10,7 +10,7 @@ import pandas as pd
 
 from heatproof.analysis.accuracy import proportion
 from heatproof.analysis.intervals import Estimate
-from heatproof.bench.spec import PLAIN
+from heatproof.plan.spec import PLAIN
 from heatproof.report import charts, pictures
 from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections.base import section

@@ -8,10 +8,10 @@ from markupsafe import Markup
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings
-from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts
 from heatproof.report.charts import Axis
 from heatproof.report.run_data import Run
+from heatproof.runs.format import ProtocolFacts
 
 MOST_ROWS = 8  # methods of the ranking in short; controls are always in it
 

@@ -10,9 +10,9 @@ import pandas as pd
 
 from heatproof.analysis.accuracy import change, proportion, readings
 from heatproof.analysis.intervals import Estimate
-from heatproof.bench.layout import ProtocolFacts
 from heatproof.protocols import ViewKey
 from heatproof.report.run_data import PLAIN_VIEW, Kept, Run
+from heatproof.runs.format import ProtocolFacts
 
 READINGS = {  # in the order of the columns
     "intact": "intact image",

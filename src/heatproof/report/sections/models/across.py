@@ -10,12 +10,12 @@ import pandas as pd
 
 from heatproof.analysis.compare import gaps
 from heatproof.analysis.ranks import Key
-from heatproof.bench.layout import ProtocolFacts
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Panel, Row, Spot
 from heatproof.report.run_data import Run
 from heatproof.report.sections.common import MethodEstimates, describe_mean, select
 from heatproof.report.site import Figure, Site
+from heatproof.runs.format import ProtocolFacts
 
 Summary = dict[str, dict[str, Any]]  # method -> its line in the summary
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from heatproof.analysis.accuracy import Z
 from heatproof.analysis.fine_tuning import Warnings, fine_tuning_warnings, worst_patch
 from heatproof.analysis.intervals import Estimate
-from heatproof.bench.layout import EpochFacts, FineTuningFacts
-from heatproof.bench.models import FINE_TUNING_LABELS
+from heatproof.plan.open_models import FINE_TUNING_LABELS
 from heatproof.protocols import ViewKey
 from heatproof.report.charts import Axis, Trace, traces
 from heatproof.report.run_data import Run
 from heatproof.report.site import Figure, Site
+from heatproof.runs.format import EpochFacts, FineTuningFacts
 
 FAMILY = "other"  # of the lines: they are networks, not methods
 

@@ -1,1 +1,0 @@
-"""Evaluation end to end: specs, plans, tasks and run directories."""

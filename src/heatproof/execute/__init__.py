@@ -1,0 +1,1 @@
+"""Compute a plan into a run: tasks, what is written and when, engines and progress."""

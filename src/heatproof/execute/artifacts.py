@@ -1,0 +1,192 @@
+"""Tensors that a run stores: those kept from every task, and those prepared once per run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from heatproof.baselines import Baseline
+from heatproof.data.reference import Reference
+from heatproof.methods import Expression
+from heatproof.methods.explain import prepare
+from heatproof.models.channel_peaks import channel_peaks
+from heatproof.models.model import Model
+from heatproof.protocols import Protocol
+from heatproof.protocols.base import PICTURES, Shared
+from heatproof.runs.format import (
+    CHANNEL_PEAKS,
+    IMAGES,
+    LOGITS,
+    BlockKey,
+    PreparedKey,
+    PreparedKind,
+    TensorKey,
+)
+from heatproof.runs.store import Store
+
+PICTURE = "picture"  # what a protocol calls a shared tensor that is kept for few samples
+
+
+class KeptTensors:
+    """Collects the tensors of a task, block by block of its samples.
+
+    Small tensors are kept for all samples, images and maps for the first ones. Positions of samples
+    are counted among those of the task that can be read.
+
+    Args:
+        keep_maps: For how many samples of the task images and maps are kept.
+        keep_pictures: For how many samples protocols' pictures are kept.
+        done: What an earlier, interrupted attempt has computed.
+    """
+
+    def __init__(
+        self,
+        keep_maps: int,
+        keep_pictures: int,
+        done: Mapping[BlockKey, Tensor] | None = None,
+    ):
+        self.keep_maps = keep_maps
+        self.keep_pictures = keep_pictures
+        self.blocks: dict[BlockKey, Tensor] = dict(done or {})
+
+    def has_clean(self, start: int) -> bool:
+        """Return whether the batch that starts at a position is there."""
+        return BlockKey(start, LOGITS) in self.blocks
+
+    def add_clean(
+        self, start: int, logits: Tensor, images: Tensor, features: Tensor | None
+    ) -> None:
+        """Add what the network makes of the images of a batch.
+
+        Args:
+            start: Position of the first image.
+            logits: Logits ``(B, K)``.
+            images: Pixels in [0, 1], ``(B, C, H, W)``.
+            features: Activations ``(B, C, h, w)`` of the last spatial layer; None if there is none.
+        """
+        if features is not None:
+            self._add(start, CHANNEL_PEAKS, channel_peaks(features))
+        self._add(start, IMAGES, (images * 255).round().clamp(0, 255).byte())
+        self._add(start, LOGITS, logits)
+
+    def add_map(self, start: int, method: str, maps: Tensor) -> None:
+        """Add maps ``(B, h, w)`` in half precision, scaled so that small values do not vanish.
+
+        If protocols explain different classes, the maps of the first one in the spec are kept.
+        """
+        if BlockKey(start, TensorKey.map(method)) in self.blocks:
+            return
+        maps = maps[: max(0, self.keep_maps - start)]
+        scale = maps.abs().flatten(1).amax(1).nan_to_num(1.0, 1.0)
+        scale = torch.where(scale > 0, scale, 1.0)
+        scaled = (maps / scale[:, None, None]).half()
+        self._add(start, TensorKey.map_scale(method), scale)
+        self._add(start, TensorKey.map(method), scaled)
+
+    def add_shared(self, start: int, protocol: str, shared: Shared) -> None:
+        """Add what a protocol has computed for all methods."""
+        for name, values in shared.items():
+            values = values if name == PICTURE else values.float()
+            self._add(start, TensorKey.shared(protocol, name), values)
+
+    def add_curves(
+        self, start: int, protocol: str, method: str, curves: Mapping[str, Tensor], lost: Tensor
+    ) -> None:
+        """Add curves ``(B, S)`` of a method; ``lost`` ``(B, 1)`` marks maps that are not finite."""
+        for name, curve in curves.items():
+            values = curve.float().cpu().masked_fill(lost, torch.nan)
+            self._add(start, TensorKey.curve(protocol, method, name), values)
+
+    def finished(self, samples: int) -> dict[TensorKey, Tensor]:
+        """Return the tensors that all blocks have; others are missing some samples.
+
+        Args:
+            samples: Number of samples of the task that can be read.
+        """
+        by_key: dict[TensorKey, list[Tensor]] = {}
+        for block in sorted(self.blocks, key=lambda block: block.start):
+            by_key.setdefault(block.tensor, []).append(self.blocks[block])
+        tensors = {key: torch.cat(parts) for key, parts in by_key.items()}
+        return {
+            key: values
+            for key, values in tensors.items()
+            if len(values) == min(samples, self._limit(key))
+        }
+
+    def _limit(self, key: TensorKey) -> int:
+        """Return for how many samples of the task a tensor is kept."""
+        if key.kind in ("images", "map", "map_scale"):
+            return self.keep_maps
+        return self.keep_pictures if key.name == PICTURE else sys.maxsize
+
+    def _add(self, start: int, key: TensorKey, values: Tensor) -> None:
+        """Add the values of a block, as long as there are fewer samples than the limit."""
+        values = values[: max(0, self._limit(key) - start)]
+        self.blocks[BlockKey(start, key)] = values.cpu()
+
+
+def kept_tensors(
+    start: int, keep_maps: int, done: Mapping[BlockKey, Tensor] | None = None
+) -> KeptTensors:
+    """Return the collector of a task whose first sample has the index ``start``."""
+    maps = max(0, keep_maps - start)
+    return KeptTensors(maps, max(0, min(PICTURES - start, maps)), done)
+
+
+class PreparedTensors:
+    """What methods, baselines and protocols of a task compute beforehand.
+
+    Everything is computed once per run, stored in its directory, and read once per task.
+    """
+
+    def __init__(self, model: Model, reference: Reference | None, store: Store):
+        self._model = model
+        self._reference = reference
+        self._store = store
+        self._loaded: dict[tuple[str, str, int | str], dict[str, Tensor]] = {}
+
+    def for_method(self, expression: Expression) -> Mapping[str, Tensor]:
+        """Return what a method computes beforehand."""
+
+        def compute(images: Reference) -> Mapping[str, Tensor]:
+            return prepare(expression, self._model, images)
+
+        return self._load("method", expression.map_key, 0, compute)
+
+    def for_baseline(self, baseline: Baseline) -> Mapping[str, Tensor]:
+        """Return what a baseline computes beforehand."""
+
+        def compute(images: Reference) -> Mapping[str, Tensor]:
+            return baseline.prepare(self._model, images.batches(self._model))
+
+        return self._load("baseline", baseline.label, baseline.entry.revision, compute)
+
+    def for_protocol(self, protocol: Protocol) -> Mapping[str, Tensor]:
+        """Return what a protocol computes beforehand."""
+
+        def compute(images: Reference) -> Mapping[str, Tensor]:
+            return protocol.prepare(self._model, images.batches(self._model))
+
+        return self._load("protocol", protocol.preparation_key, protocol.source or 0, compute)
+
+    def _load(
+        self,
+        kind: PreparedKind,
+        name: str,
+        version: int | str,
+        compute: Callable[[Reference], Mapping[str, Tensor]],
+    ) -> Mapping[str, Tensor]:
+        model = self._model
+        reference = self._reference
+        assert reference is not None, "the plan has a reference for every task that needs one"
+        if (kind, name, version) not in self._loaded:
+            weights = model.fingerprint()
+            key = PreparedKey(kind, name, version, weights, model.backend, reference.fingerprint)
+            tensors = self._store.prepared(key, lambda: compute(reference))
+            self._loaded[kind, name, version] = {
+                label: tensor.to(model.device) for label, tensor in tensors.items()
+            }
+        return self._loaded[kind, name, version]

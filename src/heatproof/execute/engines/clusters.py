@@ -1,0 +1,217 @@
+"""The cluster of a run: workers on this machine, a running scheduler, or a class in a YAML file.
+
+Workers import this module when they start, so it imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heatproof.errors import HeatproofError
+
+if TYPE_CHECKING:
+    from heatproof.execute.engines.base import EngineOptions
+
+CONNECT_SECONDS = 20
+CLUSTER_MODULES = ("dask_jobqueue", "dask_kubernetes.operator", "dask_cuda", "distributed")
+EXAMPLE = "class: SLURMCluster, cores: 1, memory: 8GB, jobs: 8"
+
+
+def require_dask() -> None:
+    """Raise HeatproofError if Dask is not installed."""
+    if importlib.util.find_spec("distributed") is None:
+        raise HeatproofError('the engine dask is not installed: pip install "heatproof[dask]"')
+
+
+@contextmanager
+def connected(options: EngineOptions, note: Callable[[str], None]) -> Iterator[Any]:
+    """Start or find a cluster, and stop what was started at the end.
+
+    Args:
+        options: Where to compute.
+        note: Called with lines for the user.
+
+    Yields:
+        The client of Dask.
+
+    Raises:
+        HeatproofError: If there is no scheduler at the address, or the cluster cannot be started.
+    """
+    from distributed import Client
+
+    if options.address is not None:
+        try:
+            client = Client(options.address, timeout=CONNECT_SECONDS, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise HeatproofError(
+                f"there is no Dask scheduler at {options.address} "
+                f"({str(error).splitlines()[0]}); start one with: dask scheduler"
+            ) from error
+        cluster = None
+    else:
+        cluster = _read_cluster(Path(options.cluster)) if options.cluster else _local(options)
+        client = Client(cluster, timeout=CONNECT_SECONDS, set_as_default=False)
+    try:
+        if options.address is None and options.cluster is None:
+            client.register_plugin(_local_plugin(options))
+        if link := dashboard(client):
+            note(f"dashboard: {link}")
+        yield client
+    finally:
+        with _silenced():
+            client.close(timeout=5)
+            if cluster is not None:
+                cluster.close(timeout=10)
+
+
+def dashboard(client: Any) -> str:
+    """Return the address of the scheduler's dashboard; empty if it has none."""
+    with suppress(Exception):
+        services = client.scheduler_info().get("services", {})
+        has_pages = options_known() and services.get("dashboard")
+        return str(client.dashboard_link or "") if has_pages else ""
+    return ""
+
+
+def options_known() -> bool:
+    """Return whether the dashboard has pages, which bokeh draws."""
+    return importlib.util.find_spec("bokeh") is not None
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Keep Dask from reporting connections that end because everything ends."""
+    logger = logging.getLogger("distributed")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _local(options: EngineOptions) -> Any:
+    """Start single-threaded worker processes on this machine."""
+    from distributed import LocalCluster
+
+    count = options.workers
+    if options.gpus:
+        count = len(_chosen_gpus(options.workers))
+        if importlib.util.find_spec("dask_cuda") is not None:
+            from dask_cuda import LocalCUDACluster
+
+            return LocalCUDACluster(n_workers=count, threads_per_worker=1)
+    return LocalCluster(
+        n_workers=count or os.cpu_count() or 1,
+        threads_per_worker=1,
+        processes=True,
+        memory_limit=0,  # as in a local run: batch_size bounds the memory
+        dashboard_address=":0",  # any free port
+        silence_logs=logging.CRITICAL,
+    )
+
+
+def _chosen_gpus(workers: int | None) -> list[str]:
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return choose_gpus(workers, torch.cuda.device_count(), visible)
+
+
+def choose_gpus(workers: int | None, count: int, visible: str | None) -> list[str]:
+    """Return the value of ``CUDA_VISIBLE_DEVICES`` of each worker.
+
+    Args:
+        workers: Number of workers; None for one per GPU.
+        count: Number of GPUs that this process sees.
+        visible: This process's own ``CUDA_VISIBLE_DEVICES``.
+
+    Raises:
+        HeatproofError: If there are fewer GPUs than workers.
+    """
+    names = visible.split(",")[:count] if visible else [str(i) for i in range(count)]
+    wanted = count if workers is None else workers
+    if not names or wanted > len(names):
+        raise HeatproofError(
+            f"{wanted or 1} workers with one GPU each need as many GPUs; PyTorch sees {count}. "
+            "Start fewer workers, or leave out --gpus"
+        )
+    return names[:wanted]
+
+
+def _local_plugin(options: EngineOptions) -> Any:
+    from distributed import WorkerPlugin
+
+    gpus = _chosen_gpus(options.workers) if options.gpus else []
+
+    class LocalWorker(WorkerPlugin):
+        """Prepares a worker process on this machine, also one that is started later."""
+
+        name = "heatproof-local"
+
+        def setup(self, worker: Any) -> None:
+            prepare_worker(worker.name, gpus)
+
+    return LocalWorker()
+
+
+def prepare_worker(number: object, gpus: Sequence[str]) -> None:
+    """Give a worker its GPU, and leave Ctrl-C to the client, which stops workers in order."""
+    if gpus and isinstance(number, int):
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
+    with suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _read_cluster(path: Path) -> Any:
+    """Start the cluster that a YAML file describes."""
+    from heatproof.plan.yaml_reader import parse_yaml, read_text
+
+    if not path.is_file():
+        raise HeatproofError(f"there is no file {path.absolute()}; it would hold: {EXAMPLE}")
+    content = parse_yaml(read_text(path), str(path))
+    if not isinstance(content, dict) or not isinstance(content.get("class"), str):
+        raise HeatproofError(f"{path} names no class of cluster; write, for example: {EXAMPLE}")
+    arguments = dict(content)
+    kind = find_cluster(arguments.pop("class"), str(path))
+    jobs = arguments.pop("jobs", None)
+    workers = arguments.pop("workers", None)
+    try:
+        cluster = kind(**arguments)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise HeatproofError(f"{path}: {content['class']} cannot be started: {error}") from error
+    if jobs is not None:
+        cluster.scale(jobs=jobs)
+    elif workers is not None:
+        cluster.scale(workers)
+    return cluster
+
+
+def find_cluster(name: str, source: str) -> Callable[..., Any]:
+    """Return a class of cluster by its name, such as ``SLURMCluster``, or by its dotted path.
+
+    Raises:
+        HeatproofError: If its package is not installed, or has no such class.
+    """
+    module, _, attribute = name.rpartition(".")
+    for candidate in [module] if module else CLUSTER_MODULES:
+        try:
+            found = getattr(importlib.import_module(candidate), attribute, None)
+        except ImportError:
+            continue
+        if found is not None:
+            return found
+    packages = module or "dask-jobqueue (Slurm, PBS, LSF, SGE), dask-kubernetes or dask-cuda"
+    raise HeatproofError(
+        f"{source}: there is no class of cluster {name} in {sys.prefix}; it needs {packages}: "
+        "pip install dask-jobqueue"
+    )

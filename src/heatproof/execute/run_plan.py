@@ -1,0 +1,50 @@
+"""Execute a plan in a run directory: claim it, write the plan, compute the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from heatproof.execute.engines.base import LOCAL, Engine
+from heatproof.execute.progress import ProgressLike, shown
+from heatproof.execute.runner import find_open_tasks
+from heatproof.plan.plan_file import plan_file_parts
+from heatproof.plan.tasks import Plan
+from heatproof.runs.provenance import provenance
+from heatproof.runs.store import Store
+
+
+def run_plan(
+    plan: Plan,
+    store: Store,
+    identity: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    progress: ProgressLike = None,
+    add: bool = False,
+    engine: Engine = LOCAL,
+) -> None:
+    """Execute a plan in a run directory, which no other process may write to meanwhile.
+
+    Args:
+        plan: What to compute; what the directory already holds is not computed again.
+        store: The run directory.
+        identity: What the directory belongs to: the spec without the number of samples.
+        spec: The spec as it is recorded.
+        progress: True shows a bar, or lines where there is no terminal; a function is called after
+            every task, with the task and whether it was finished before.
+        add: Whether the directory may hold the run of any other spec.
+        engine: What computes the tasks; by default this process, one after the other.
+
+    Raises:
+        HeatproofError: If the spec does not go with the directory, it holds something else, or
+            another process is writing to it.
+    """
+    store.check(identity, add)
+    with store.locked(), shown(progress) as watcher:
+        store.claim(identity, add)
+        models = {task.subject: task.model for task in plan.tasks}
+        open_tasks = find_open_tasks(plan, store)
+        facts = provenance(spec, models, engine.threads)
+        without_tasks, tasks = plan_file_parts(plan)
+        store.write_plan(without_tasks, facts, computes=bool(open_tasks), tasks=tasks)
+        engine.execute(plan, store, watcher, open_tasks)

@@ -1,0 +1,171 @@
+"""Changes to a spec without an editor: other models, data, methods, or any single key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heatproof.errors import HeatproofError
+from heatproof.expressions import parse_call
+from heatproof.models import download
+from heatproof.models.nets import slug
+from heatproof.models.zoo import find_loader
+from heatproof.plan.yaml_reader import parse_yaml
+from heatproof.text import clip, show
+
+WEIGHT_SUFFIXES = (".safetensors", ".pth", ".pt", ".pth.tar")
+CIFAR = ("cifar10/", "cifar100/")  # networks whose weights neither ship nor are published
+FINE_TUNED_SOURCE = "https://github.com/visinf/idsds"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What replaces parts of a spec.
+
+    Attributes:
+        models: Names of models, in place of all models of the spec.
+        data: The name of a data set, in place of the spec's; its limit and its number of samples
+            per class stay, while a split and a reference, which belong to the other data, do not.
+        methods: Method expressions, in place of all.
+        protocols: Protocols, in place of all.
+        settings: Single keys, such as ``data.limit=100`` or ``protocols.0.grids=50``.
+        weights_dir: The directory with the weights of models that have none in the spec.
+    """
+
+    models: Sequence[str] = ()
+    data: str | None = None
+    methods: Sequence[str] = ()
+    protocols: Sequence[str] = ()
+    settings: Sequence[str] = ()
+    weights_dir: Path | None = None
+
+    def apply(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the changed content of a spec, as it would be written in YAML.
+
+        Raises:
+            HeatproofError: If a setting cannot be read, or there is nothing at its place.
+        """
+        changed = dict(content)
+        for key in ("models", "methods", "protocols"):
+            if named := list(getattr(self, key)):
+                changed[key] = named
+        if self.data is not None:
+            data = changed.get("data")
+            data = data if isinstance(data, dict) else {}
+            kept = {k: v for k, v in data.items() if k in ("limit", "per_class")}
+            changed["data"] = {**kept, "name": self.data}
+            changed.pop("reference", None)
+        for setting in self.settings:
+            changed = _changed(changed, setting)
+        return changed
+
+
+def _changed(content: dict[str, Any], setting: str) -> dict[str, Any]:
+    """Return the content with one key replaced, such as ``data.limit=100``."""
+    path, equals, text = setting.partition("=")
+    keys = [key for key in path.split(".") if key]
+    if not equals or not keys:
+        raise HeatproofError(
+            f'--set takes key=value, such as data.limit=100; got "{clip(setting)}"'
+        )
+    value = parse_yaml(text, f'--set {clip(path)}: "{clip(text)}"')
+    changed: dict[str, Any] = _replaced(content, keys, value, clip(setting))
+    return changed
+
+
+def _replaced(content: Any, keys: Sequence[str], value: Any, setting: str) -> Any:
+    if not keys:
+        return value
+    key, *rest = keys
+    index = int(key) if re.fullmatch(r"[0-9]{1,6}", key) else None
+    if index is not None and isinstance(content, str | dict):  # one entry stands for a list of it
+        content = [content]
+    if isinstance(content, list):
+        if index is None or index >= len(content):
+            raise HeatproofError(
+                f'--set {setting}: "{key}" is not the number of an entry; there are '
+                f"{len(content)}, from 0"
+            )
+        entry = _replaced(content[index], rest, value, setting)
+        return [*content[:index], entry, *content[index + 1 :]]
+    if isinstance(content, str):  # an entry that is a name, or a call such as sds(patches=64)
+        call = parse_call(content) if "(" in content else None
+        content = {"name": call.name, **call.kwargs} if call else {"name": content}
+    content = {} if content is None else content
+    if not isinstance(content, dict):
+        raise HeatproofError(f'--set {setting}: "{key}" is not a key of {show(content)}')
+    return {**content, key: _replaced(content.get(key), rest, value, setting)}
+
+
+def find_weights(names: Mapping[str, Sequence[str]], directory: Path) -> dict[str, dict[str, Any]]:
+    """Find the files with the weights of models, by their names.
+
+    The weights of ``torchvision:resnet50`` are in ``resnet50.pth`` (or ``.safetensors``, ``.pt``,
+    ``.pth.tar``) or in the file as it is published, and those that were fine-tuned for 16 patches
+    and the baseline ``zero`` in ``resnet50-16-zero.pth``.
+
+    Args:
+        names: Names of models, and what they need fine-tuned weights for, such as ``16/zero``.
+        directory: Where the files are.
+
+    Returns:
+        For each model the keys ``weights`` and ``fine_tuned_weights`` of its entry in a spec.
+
+    Raises:
+        HeatproofError: If there is no such directory or files are missing; the message names every
+            missing file and where it can be had.
+    """
+    if not directory.is_dir():
+        raise HeatproofError(f"there is no directory {directory.absolute()} with weights")
+    entries: dict[str, dict[str, Any]] = {}
+    missing: list[str] = []
+    for name, fine_tunings in names.items():
+        published = find_loader(name).published
+        if published is None and not name.startswith(CIFAR):
+            continue  # it comes with its weights
+        short = re.split("[:/]", name)[-1]
+        source = published(name) if published else download.Source("", "")
+        file = _first_file(directory, short, source.file)
+        if file is None:
+            missing.append(_missing_weights(name, short, source))
+        entry: dict[str, Any] = {"weights": str(file)}
+        for fine_tuning in fine_tunings:
+            stem = f"{short}-{slug(fine_tuning)}"
+            fine_tuned = _first_file(directory, stem, _authors_file(short, fine_tuning))
+            if fine_tuned is None:
+                missing.append(_missing_fine_tuned(name, stem, fine_tuning))
+            entry.setdefault("fine_tuned_weights", {})[fine_tuning] = str(fine_tuned)
+        entries[name] = entry
+    if missing:
+        raise HeatproofError(f"{directory} does not have all weights:\n  " + "\n  ".join(missing))
+    return entries
+
+
+def _first_file(directory: Path, stem: str, published: str = "") -> Path | None:
+    names = [published] if published else []
+    names += [f"{stem}{suffix}" for suffix in WEIGHT_SUFFIXES]
+    return next((directory / name for name in names if (directory / name).is_file()), None)
+
+
+def _authors_file(short: str, fine_tuning: str) -> str:
+    """Return how Hesse et al. call weights that they fine-tuned with their default settings."""
+    name = short.replace("-", "_")
+    return f"{name}_imagenet1000_checkpoint_best.pth.tar" if fine_tuning == "16/zero" else ""
+
+
+def _missing_weights(name: str, short: str, source: download.Source) -> str:
+    if not source.url:
+        return f"{name}: {short}.pth or {short}.safetensors"
+    return f"{name}: {source.file}, from {source.url}, or {short}.pth with other weights"
+
+
+def _missing_fine_tuned(name: str, stem: str, fine_tuning: str) -> str:
+    patches, _, baseline = fine_tuning.partition("/")
+    return (
+        f"{name} fine-tuned for {fine_tuning}: {stem}.pth, from {FINE_TUNED_SOURCE}, or made by "
+        f"heatproof finetune {name} folder:… -o fine-tuned --patches {patches} "
+        f"--baseline '{baseline}'"
+    )

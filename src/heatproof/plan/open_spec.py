@@ -1,0 +1,75 @@
+"""From a spec to its plan: load the models and data that it names, and divide them into tasks."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from heatproof.data.base import Data
+from heatproof.data.catalog import load_data
+from heatproof.data.source import shared_listings
+from heatproof.models.model import Model
+from heatproof.plan.backend_choice import choices_of, choose
+from heatproof.plan.open_models import TrainingProgress, open_model
+from heatproof.plan.spec import DataSpec, Spec
+from heatproof.plan.tasks import Plan, make_plan
+
+
+def open_spec(
+    spec: Spec,
+    device: str = "auto",
+    *,
+    train: bool = True,
+    progress: TrainingProgress | None = None,
+    measure: bool = True,
+    out: Path | None = None,
+) -> Plan:
+    """Load everything a spec names, train what is missing, and plan the run.
+
+    Args:
+        spec: The spec.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``.
+        train: Whether missing weights are trained. If not, untrained weights take their place; the
+            plan costs the same.
+        progress: Called with (what is trained or measured, steps done, steps in all).
+        measure: Whether backends are measured where the spec leaves the choice (``auto``).
+        out: The run directory, if there is one: a run that has begun keeps its backends.
+
+    Returns:
+        The plan.
+
+    Raises:
+        HeatproofError: If something that the spec names does not exist or does not fit.
+    """
+    protocols = spec.parsed_protocols()
+    models = [open_model(entry, spec, device, train, progress) for entry in spec.models]
+
+    def load(data: DataSpec, model: Model) -> Data:
+        return load_data(
+            data.name,
+            model,
+            split=data.split,
+            limit=data.limit,
+            per_class=data.per_class,
+            seed=spec.seed,
+        )
+
+    with shared_listings():
+        data = [
+            load(spec.data.altered(entry.alteration), model)
+            for entry, model in zip(spec.models, models, strict=True)
+        ]
+        references = None
+        if spec.reference:
+            references = [load(spec.reference, model) for model in models]
+        return make_plan(
+            models,
+            data,
+            spec.expressions(),
+            protocols,
+            seed=spec.seed,
+            batch_size=spec.batch_size,
+            keep_maps=spec.keep_maps,
+            references=references,
+            choose=partial(choose, begun=choices_of(out), measure=measure, progress=progress),
+        )

@@ -1,0 +1,564 @@
+"""What a run will do: records, each with the scores of one method, grouped into tasks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, Literal, overload
+
+from heatproof.baselines import Baseline
+from heatproof.data.base import Data, PartData, code_of
+from heatproof.data.catalog import Batch, load_batch
+from heatproof.data.grids import Grids
+from heatproof.data.reference import Reference, reference_for
+from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.files import content_hash
+from heatproof.methods import Expression, expand_layers
+from heatproof.methods.adapters import Adapted
+from heatproof.methods.explain import check_applicable
+from heatproof.models.backends import AUTO, EAGER
+from heatproof.models.model import Model
+from heatproof.protocols import Protocol, View, ViewKey
+from heatproof.runs.format import ModelView, TaskContent
+from heatproof.text import counted
+
+Refusal = Callable[[Expression, Model, bool], str]
+# Takes all samples of a view as a task, images per pass and the weights' fingerprint; returns the
+# view's model with a backend.
+Choose = Callable[["Task", int, str], Model]
+KEY_DIGITS = 24  # of the SHA-256 that is the key of a record
+NO_KEY = "0" * KEY_DIGITS  # of a record that is not stored
+SHARD_SIZE = 64  # samples per task; fixed, so that a larger limit reuses what a smaller one did
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """A protocol's scores of a method on one view of a model: a record in each of its shards.
+
+    Attributes:
+        protocol: The protocol with its settings.
+        expression: The method.
+        not_applicable: Why there are no scores; empty if there are.
+    """
+
+    protocol: Protocol
+    expression: Expression
+    not_applicable: str = ""
+
+    @cached_property
+    def unrecognizable(self) -> bool:
+        """Whether it runs user code that cannot be read, so that an edit would go unnoticed."""
+        return "" in (*self.expression.sources, *self.protocol.sources)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The scores of one (model view, protocol setting, method, shard).
+
+    Attributes:
+        key: A hash of everything that changes the scores.
+        evaluation: What is evaluated, the same in all shards.
+    """
+
+    key: str
+    evaluation: Evaluation
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol with its settings."""
+        return self.evaluation.protocol
+
+    @property
+    def expression(self) -> Expression:
+        """The method."""
+        return self.evaluation.expression
+
+    @property
+    def not_applicable(self) -> str:
+        """Why there are no scores; empty if there are."""
+        return self.evaluation.not_applicable
+
+    @property
+    def unrecognizable(self) -> bool:
+        """Whether it runs user code that cannot be read, so that an edit would go unnoticed."""
+        return self.evaluation.unrecognizable
+
+
+class Records(Sequence[Record]):
+    """The records of a shard, which are made when they are asked for.
+
+    A plan can have millions of them: a shard has only the keys, as digits, and shares the rest.
+
+    Args:
+        evaluations: What is evaluated.
+        keys: The key of each record.
+    """
+
+    __slots__ = ("_keys", "evaluations")
+
+    def __init__(self, evaluations: tuple[Evaluation, ...], keys: Iterable[str]):
+        self.evaluations = evaluations
+        self._keys = "".join(keys)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the records, in order."""
+        return [self._keys[i : i + KEY_DIGITS] for i in range(0, len(self._keys), KEY_DIGITS)]
+
+    def __len__(self) -> int:
+        return len(self.evaluations)
+
+    def __iter__(self) -> Iterator[Record]:
+        return map(Record, self.keys, self.evaluations)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Records: ...
+    def __getitem__(self, index: int | slice) -> Record | Records:
+        if isinstance(index, slice):
+            return Records(self.evaluations[index], self.keys[index])
+        return Record(self.keys[index], self.evaluations[index])
+
+    def without(self, keys: Set[str]) -> Records:
+        """Return the records whose keys are not among some."""
+        if not keys:
+            return self
+        pairs = zip(self.evaluations, self.keys, strict=True)
+        left = [(evaluation, key) for evaluation, key in pairs if key not in keys]
+        return Records(tuple(evaluation for evaluation, _ in left), (key for _, key in left))
+
+
+@dataclass(frozen=True, repr=False)
+class Task:
+    """One (model view, shard) with all its records, which share passes.
+
+    Attributes:
+        name: Also the name of the task's files.
+        model_name: The model's name in the rows, which is the same for all its views.
+        view: Which view of the model it is.
+        model: The model of that view.
+        data: The data of that view.
+        indices: The samples of the shard.
+        records: What is evaluated.
+        reference: Images that are not evaluated, for what is prepared beforehand; None if nothing
+            needs them.
+        content: What identifies the samples, the model and the methods.
+    """
+
+    name: str
+    model_name: str
+    view: ViewKey
+    model: Model
+    data: Data
+    indices: range
+    records: Records
+    reference: Reference | None = None
+    content: TaskContent = TaskContent()  # noqa: RUF009 (frozen)
+
+    def __repr__(self) -> str:
+        samples = f"samples {self.indices.start} to {self.indices.stop - 1}"
+        records = counted(len(self.records), "record")
+        return f"Task({self.name}: {self.subject.title}, {samples}, {records})"
+
+    @property
+    def subject(self) -> ModelView:
+        """The model and the view that are evaluated."""
+        return ModelView(self.model_name, self.view)
+
+    @property
+    def applicable(self) -> list[Record]:
+        """The records that have scores."""
+        return [record for record in self.records if not record.not_applicable]
+
+    @property
+    def protocols(self) -> dict[str, Protocol]:
+        """The protocols that evaluate it, by their canonical names."""
+        distinct = {id(e.protocol): e.protocol for e in self.records.evaluations}
+        return {protocol.canonical: protocol for protocol in distinct.values()}
+
+    def load(self) -> Batch:
+        """Return the samples, with parts if a protocol needs them."""
+        with_parts = any("parts" in record.protocol.needs for record in self.applicable)
+        return load_batch(self.data, self.indices, self.model, with_parts)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All tasks of a run.
+
+    Attributes:
+        tasks: In the order in which they run.
+        seed: Seed for all noise.
+        batch_size: Images in one pass.
+        keep_maps: For how many samples of each model images and maps are stored.
+    """
+
+    tasks: tuple[Task, ...]
+    seed: int
+    batch_size: int
+    keep_maps: int
+
+    def rows_per_pass(self, task: Task) -> int:
+        """Return the samples in one pass of a task: a grid of 2×2 images counts as four images.
+
+        The memory of a pass then depends on ``batch_size`` alone, not on the size of grids.
+        """
+        images = task.data.side**2 if isinstance(task.data, Grids) else 1
+        return max(1, min(self.batch_size // images, len(task.data.ids)))
+
+
+def make_plan(
+    models: Sequence[Model],
+    data: Sequence[Data],
+    expressions: Sequence[Expression],
+    protocols: Sequence[Protocol],
+    *,
+    seed: int = 0,
+    batch_size: int = 64,
+    keep_maps: int | Literal["all"] = 64,
+    references: Sequence[Data | None] | None = None,
+    refusal: Refusal | None = None,
+    choose: Choose | None = None,
+) -> Plan:
+    """Plan the evaluation of methods on models.
+
+    Args:
+        models: The models; their names must differ.
+        data: The data of each model.
+        expressions: The methods.
+        protocols: The protocols with their settings.
+        seed: Seed for all noise.
+        batch_size: Images in one pass.
+        keep_maps: For how many samples of each model images and maps are stored, or ``all``.
+        references: For each model, images that are not evaluated, for what is prepared beforehand;
+            None, or None for a model, chooses them by the data.
+        refusal: Says why a method is not defined for a model, given whether the data has
+            silhouettes; empty if it is. By default every method is tried.
+        choose: Chooses the backend of models that have ``auto``; by default it is eager.
+
+    Returns:
+        The plan, with tasks of ``SHARD_SIZE`` samples.
+
+    Raises:
+        HeatproofError: If models or samples have the same name, or labels are not classes.
+        NotApplicable: If no protocol is defined for any of the models.
+    """
+    names = [model.name for model in models]
+    if len(set(names)) != len(names):
+        raise HeatproofError(f"two models are called {_repeated(names)}; give one another name")
+    pairs = list(zip(models, data, strict=True))
+    for model, samples in pairs:
+        _check_data(samples, model)
+    refusals = {(m.name, p.canonical): _refusal(p, m) for m in models for p in protocols}
+    if all(refusals.values()):
+        reasons = "; ".join(dict.fromkeys(refusals.values()))
+        raise NotApplicable(f"there is nothing to evaluate: {reasons}")
+    accepted = {
+        p.canonical: [pair for pair in pairs if not refusals[pair[0].name, p.canonical]]
+        for p in protocols
+    }
+    for expression in expressions:
+        _check_objects(expression, models)
+    tasks: list[Task] = []
+    with_backend = _Backends(choose or _eager, batch_size)
+    why_not = refusal or cache(method_refusal)
+    references = references or [None] * len(models)
+    for (model, samples), reference_data in zip(pairs, references, strict=True):
+        refused = {p.canonical: refusals[model.name, p.canonical] for p in protocols}
+        at_layers = expand_layers(expressions, model)
+        model_tasks: list[Task] = []
+        fingerprints: dict[int, str] = {}
+        for view, evaluating in _views(model, samples, protocols, refused, accepted):
+            reference = _reference(view, reference_data, seed, at_layers, evaluating)
+            if id(view.model) not in fingerprints:  # cells of a grid have the same model
+                fingerprints[id(view.model)] = view.model.fingerprint()
+            weights = fingerprints[id(view.model)]
+            model_tasks += _tasks(
+                model.name,
+                view,
+                evaluating,
+                at_layers,
+                reference,
+                refused,
+                seed,
+                weights,
+                why_not,
+                with_backend,
+            )
+        # Views of the same images run after each other.
+        tasks += sorted(model_tasks, key=lambda task: task.indices.start)
+    kept = sys.maxsize if keep_maps == "all" else keep_maps
+    return Plan(tuple(tasks), seed, batch_size, kept)
+
+
+class _Backends:
+    """Chooses the backend of each model once, since the cells of a grid have the same model."""
+
+    def __init__(self, choose: Choose, batch_size: int):
+        self._choose = choose
+        self._batch_size = batch_size
+        self._chosen: dict[Model, Model] = {}
+
+    def __call__(self, task: Task, weights: str) -> Model:
+        if task.model not in self._chosen:
+            self._chosen[task.model] = self._choose(task, self._batch_size, weights)
+        return self._chosen[task.model]
+
+
+def _eager(task: Task, batch_size: int, weights: str) -> Model:
+    model = task.model
+    return model.with_backend(EAGER) if model.backend == AUTO else model
+
+
+def _refusal(protocol: Protocol, model: Model) -> str:
+    """Return why a protocol is not defined for a model; empty if it is."""
+    try:
+        protocol.check(model)
+    except NotApplicable as error:
+        return str(error)
+    return ""
+
+
+def _check_objects(expression: Expression, models: Sequence[Model]) -> None:
+    """Check that an object of another library was made with one of the networks.
+
+    Raises:
+        NotApplicable: If it explains none of them.
+    """
+    if not isinstance(expression.entry.function, Adapted):
+        return
+    reasons = [expression.entry.function.applies(model) for model in models]
+    if all(reasons):
+        raise NotApplicable(f"{expression.label} does not apply: {reasons[0]}")
+
+
+def _views(
+    model: Model,
+    data: Data,
+    protocols: Sequence[Protocol],
+    refused: Mapping[str, str],
+    accepted: Mapping[str, Sequence[tuple[Model, Data]]],
+) -> list[tuple[View, list[Protocol]]]:
+    """Return each view once, with its protocols; a refused protocol goes with the plain view."""
+    views: dict[ViewKey, View] = {}
+    evaluating: dict[ViewKey, list[Protocol]] = {}
+    for protocol in protocols:
+        name = protocol.canonical
+        if refused[name]:
+            chosen = [View(ViewKey(), model, data)]
+        else:
+            chosen = protocol.views(model, data, accepted[name])
+        for view in chosen:
+            views.setdefault(view.key, view)
+            evaluating.setdefault(view.key, []).append(protocol)
+    return [(views[key], evaluating[key]) for key in views]
+
+
+def _tasks(
+    model_name: str,
+    view: View,
+    protocols: Sequence[Protocol],
+    expressions: Sequence[Expression],
+    reference: Reference | str,
+    refused: Mapping[str, str],
+    seed: int,
+    weights: str,
+    not_applicable: Refusal,
+    with_backend: _Backends,
+) -> Iterator[Task]:
+    """Divide one view into shards.
+
+    Args:
+        model_name: The model's name in the rows.
+        view: Model and data.
+        protocols: The protocols that evaluate this view.
+        expressions: The methods, at their layers.
+        reference: The reference images, or why there are none (empty: nothing needs them).
+        refused: By protocol, why it is not defined for the model.
+        seed: Seed for all noise.
+        weights: The fingerprint of the view's model.
+        not_applicable: Says why a method is not defined for a model.
+        with_backend: Returns the view's model with a backend, given all its samples as a task.
+    """
+    model = view.model
+    data = view.data
+    no_reference = reference if isinstance(reference, str) else ""
+    images = None if isinstance(reference, str) else reference
+    reference_key = images.fingerprint if images else ""
+    lacking = _lacking(data)
+    method_reasons = {
+        e.canonical: (no_reference if e.needs_reference else "")
+        or not_applicable(e, model, data.has_silhouettes)
+        for e in expressions
+    }
+    layers = {
+        e.canonical: "" if method_reasons[e.canonical] else model.layer_name(e.layer)
+        for e in expressions
+    }
+
+    def protocol_reason(protocol: Protocol) -> str:
+        return (
+            refused[protocol.canonical]
+            or "; ".join(filter(None, (lacking[need] for need in protocol.needs)))
+            or (no_reference if protocol.needs_reference else "")
+        )
+
+    # What is the same in every shard is computed once.
+    contents: list[str] = []
+    evaluations: list[Evaluation] = []
+    for protocol in protocols:
+        of_protocol = _of_protocol(protocol)
+        protocol_needs_reference = protocol.needs_reference
+        no_protocol = protocol_reason(protocol)
+        for expression in expressions:
+            needs_reference = protocol_needs_reference or expression.needs_reference
+            content = [
+                *of_protocol,
+                expression.canonical,
+                layers[expression.canonical],
+                reference_key if needs_reference else "",
+            ]
+            contents.append(json.dumps(content)[1:])
+            why_not = no_protocol or method_reasons[expression.canonical]
+            evaluations.append(Evaluation(protocol, expression, why_not))
+    of_every_shard = tuple(evaluations)
+    methods = {
+        e.label: _hash(
+            [e.canonical, layers[e.canonical], reference_key if e.needs_reference else ""]
+        )
+        for e in expressions
+    }
+    shared = {
+        p.canonical: _hash([*_of_protocol(p), reference_key if p.needs_reference else ""])
+        for p in protocols
+    }
+    code = _data_code(data)
+    every_sample = Task(
+        name="",
+        model_name=model_name,
+        view=view.key,
+        model=model,
+        data=data,
+        indices=range(len(data.ids)),
+        records=Records(of_every_shard, [NO_KEY] * len(of_every_shard)),
+        reference=images,
+    )
+    model = with_backend(every_sample, weights)
+    for start in range(0, len(data.ids), SHARD_SIZE):
+        indices = range(start, min(start + SHARD_SIZE, len(data.ids)))
+        shard = [(data.ids[i], data.fingerprints[i], data.labels[i]) for i in indices]
+        beginning = [data.name, shard, weights, model.backend, seed, *code]
+        records = Records(of_every_shard, _keys(beginning, contents))
+        name = _task_name(model_name, view.key, start, [data.ids[i] for i in indices])
+        identity = TaskContent(samples=_hash(beginning), methods=methods, protocols=shared)
+        yield Task(name, model_name, view.key, model, data, indices, records, images, identity)
+
+
+def _task_name(model_name: str, view: ViewKey, start: int, ids: Sequence[str]) -> str:
+    """Return a file name that a shard of other samples does not have."""
+    subject = _hash([model_name, view.kind, view.name, view.cell])
+    return f"{subject[:8]}-{start // SHARD_SIZE:05d}-{_hash(ids)[:6]}"
+
+
+def _lacking(data: Data) -> dict[str, str]:
+    """Return why data does not meet each need that a protocol may have; empty if it does."""
+    parts = ""
+    if not isinstance(data, PartData):
+        parts = f"{data.name} has no parts; use paperbirds or funnybirds:…"
+    silhouette = ""
+    if not data.has_silhouettes:
+        silhouette = (
+            f"{data.name} does not say which pixels matter; use watermark:… or paperbirds, or "
+            "give masks: hp.load_data(images, masks=…)"
+        )
+    return {"parts": parts, "silhouette": silhouette}
+
+
+def _reference(
+    view: View,
+    data: Data | None,
+    seed: int,
+    expressions: Sequence[Expression],
+    protocols: Sequence[Protocol],
+) -> Reference | str:
+    """Return the reference images if anything needs them, or why there are none."""
+    needed = any(e.needs_reference for e in expressions)
+    if not needed and not any(p.needs_reference for p in protocols):
+        return ""
+    try:
+        return reference_for(view.data, view.model, data, seed)
+    except HeatproofError as error:
+        return f"it needs reference images. {error}"
+
+
+def _repeated(names: Sequence[str]) -> str:
+    """Return a name that occurs more than once."""
+    return Counter(names).most_common(1)[0][0]
+
+
+def _check_data(data: Data, model: Model) -> None:
+    if not data.ids:
+        raise HeatproofError(f"{data.name} has no samples")
+    if len(set(data.ids)) != len(data.ids):
+        raise HeatproofError(
+            f'{data.name} has two samples with the id "{_repeated(data.ids)}"; every sample '
+            "needs its own"
+        )
+    labels = {label for label in data.labels if label is not None}
+    outside = {label for label in labels if not 0 <= label < model.n_classes}
+    if outside:
+        raise HeatproofError(
+            f"{data.name} has labels such as {min(outside)}, but the classes of {model.name} are "
+            f"0 to {model.n_classes - 1}"
+        )
+
+
+def method_refusal(expression: Expression, model: Model, has_silhouettes: bool) -> str:
+    """Return why a method is not defined for a model; empty if it is."""
+    try:
+        check_applicable(expression, model, has_silhouettes)
+    except NotApplicable as error:
+        return str(error)
+    return ""
+
+
+def _data_code(data: Data) -> list[str]:
+    """Return what identifies the code of a user's own data set; nothing for those that ship."""
+    code = code_of(data)
+    if code is None:
+        return []
+    return [code or secrets.token_hex(8)]  # code that cannot be read is never recognized
+
+
+def _of_protocol(protocol: Protocol) -> list[Any]:
+    """Return what identifies a protocol beside the samples and the reference images."""
+    return [protocol.canonical, protocol.target_policy, _baseline_version(protocol)]
+
+
+def _baseline_version(protocol: Protocol) -> int | str:
+    return Baseline.parse(protocol.baseline_name).entry.revision if protocol.baseline_name else 0
+
+
+def _keys(beginning: list[Any], contents: Sequence[str]) -> Iterator[str]:
+    """Yield the hashes of lists with the same beginning, which is written and hashed once.
+
+    Args:
+        beginning: How the lists begin.
+        contents: How they go on, each as JSON without its opening bracket.
+    """
+    begun = hashlib.sha256(json.dumps(beginning)[:-1].encode())
+    for content in contents:
+        sha = begun.copy()
+        sha.update(f", {content}".encode())
+        yield sha.hexdigest()[:KEY_DIGITS]
+
+
+def _hash(content: Any) -> str:
+    return content_hash(json.dumps(content), length=24)

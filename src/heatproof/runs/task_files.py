@@ -1,0 +1,187 @@
+"""The three files of a finished task, as bytes and back, and the manifest that lists them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from heatproof.runs.format import (
+    ROW_SCHEMA,
+    FileKind,
+    RecordGroup,
+    SampleNotes,
+    StoredFile,
+    TaskContent,
+    TaskManifest,
+    TensorKey,
+    Timings,
+    to_json,
+)
+from heatproof.runs.sealed import parse_json
+
+SAMPLES = "samples"  # the metadata entries of a tensor file: its notes,
+CONTENT = "content"  # what it belongs to,
+ORIGINS = "origins"  # and what computed which record
+_ORIGINS = TypeAdapter(dict[str, list[str]])
+TEXT_COLUMNS = [field.name for field in ROW_SCHEMA if pa.types.is_string(field.type)]
+CODED_SCHEMA = pa.schema(
+    [
+        (field.name, pa.dictionary(pa.int32(), pa.string()))
+        if field.name in TEXT_COLUMNS
+        else (field.name, field.type)
+        for field in ROW_SCHEMA
+    ]
+)
+
+
+@dataclass(frozen=True)
+class TaskTensors:
+    """The stored tensors of a task, which samples they belong to, and what computed them."""
+
+    tensors: dict[TensorKey, Tensor] = field(default_factory=dict)
+    samples: SampleNotes = SampleNotes()  # noqa: RUF009 (frozen)
+    content: TaskContent = TaskContent()  # noqa: RUF009 (frozen)
+    origins: dict[str, list[str]] = field(default_factory=dict)  # by record: digests of `Origin`
+
+
+def encode_files(rows: pa.Table, kept: TaskTensors, timings: Timings) -> dict[FileKind, bytes]:
+    """Return the content of the files of a task, in the order in which they are written."""
+    encoded = {key.encode(): tensor.contiguous() for key, tensor in kept.tensors.items()}
+    notes = {
+        SAMPLES: kept.samples.model_dump_json(),
+        CONTENT: kept.content.model_dump_json(),
+        ORIGINS: json.dumps(kept.origins),
+    }
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows.combine_chunks(), sink, compression="zstd")
+    return {
+        "tensors": save(encoded, notes),
+        "timings": to_json(timings),
+        "rows": sink.getvalue().to_pybytes(),
+    }
+
+
+def read_rows(path: Path) -> pa.Table:
+    """Read the rows of a task (``ROW_SCHEMA``); raises ValueError if they are damaged."""
+    try:
+        table = pq.read_table(path, schema=ROW_SCHEMA)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(_first_line(error)) from None
+    column = table.schema.get_field_index("note")
+    notes = pc.fill_null(table["note"], "")
+    return table.set_column(column, table.schema.field(column), notes)
+
+
+def read_coded_rows(path: Path) -> pa.Table:
+    """Read the rows of a task with texts as they are stored: each once, and a code per row.
+
+    Returns:
+        A table (``CODED_SCHEMA``).
+
+    Raises:
+        ValueError: If the rows are damaged.
+    """
+    try:
+        try:
+            table = _read_texts(path, TEXT_COLUMNS)
+        except KeyError:  # rows that were written before there were notes
+            table = _read_texts(path, [name for name in TEXT_COLUMNS if name != "note"])
+        if "note" not in table.column_names:
+            notes = pa.repeat("", len(table)).dictionary_encode()
+            table = table.append_column("note", notes)
+        table = table.select(ROW_SCHEMA.names).cast(CODED_SCHEMA)
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise ValueError(_first_line(error)) from None
+    column = table.schema.get_field_index("note")
+    if table["note"].null_count:
+        notes = pc.fill_null(table["note"].cast(pa.string()), "").dictionary_encode()
+        table = table.set_column(column, table.schema.field(column), notes)
+    return table
+
+
+def _read_texts(path: Path, columns: list[str]) -> pa.Table:
+    """Read a table, and the texts of some columns as they are stored."""
+    with pq.ParquetFile(path, read_dictionary=columns) as file:
+        return file.read(use_threads=False)
+
+
+def read_tensors(path: Path, only: Iterable[TensorKey] | None = None) -> TaskTensors:
+    """Read all or some tensors of a task.
+
+    Args:
+        path: The file.
+        only: The keys to read; all by default. With some keys, neither the content nor the origins
+            are read; with none, everything but tensors.
+
+    Raises:
+        ValueError: If they are damaged.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            names = set(file.keys())
+            if only is None:
+                keys = {name: TensorKey.decode(name) for name in names}
+            else:
+                keys = {key.encode(): key for key in only}
+            tensors = {keys[name]: file.get_tensor(name) for name in names & set(keys)}
+            metadata = file.metadata() or {}
+        samples = SampleNotes.model_validate_json(metadata.get(SAMPLES, ""))
+        if only is not None and keys:
+            return TaskTensors(tensors, samples)
+        return TaskTensors(
+            tensors,
+            samples,
+            TaskContent.model_validate_json(metadata.get(CONTENT, "{}")),
+            _ORIGINS.validate_json(metadata.get(ORIGINS, "{}")),
+        )
+    except (SafetensorError, ValidationError) as error:
+        raise ValueError(_first_line(error)) from None
+
+
+def read_timings(path: Path) -> Timings:
+    """Read what a task took; raises ValueError if the file is damaged."""
+    return parse_json(path.read_bytes(), Timings)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def make_manifest(
+    task: str,
+    files: Mapping[FileKind, StoredFile],
+    kept: TaskTensors,
+    rows: pa.Table,
+    rebuilt: bool = False,
+) -> TaskManifest:
+    """Return the manifest of a task with these files and rows."""
+    origins = sorted({digest for digests in kept.origins.values() for digest in digests})
+    number = {digest: i for i, digest in enumerate(origins)}
+    counts = rows.group_by(["record", "status"], use_threads=False).aggregate([([], "count_all")])
+    statuses: dict[str, dict[str, int]] = {}
+    columns = (counts[name].to_pylist() for name in ("record", "status", "count_all"))
+    for record, status, count in zip(*columns, strict=True):
+        statuses.setdefault(record, {})[status] = count
+    groups: dict[str, RecordGroup] = {}
+    for record, found in statuses.items():
+        own = sorted(number[digest] for digest in kept.origins.get(record, ()))
+        group = RecordGroup(rows=dict(sorted(found.items())), origins=own, records=[])
+        groups.setdefault(group.model_dump_json(), group).records.append(record)
+    return TaskManifest(
+        task=task,
+        files=dict(files),
+        content=kept.content,
+        groups=list(groups.values()),
+        origins=origins,
+        rebuilt=rebuilt,
+    )

@@ -1,0 +1,88 @@
+"""Parts of unfinished tasks, also those of two processes that have computed the same task."""
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import heatproof as hp
+from heatproof.execute import parts
+
+METHODS = ["ixg", "gradcam", "random"]
+PROTOCOLS = ["sds(patches=4)", "deletion(steps=4)"]
+
+
+def evaluate(out: Path) -> hp.Result:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = hp.Model(net, size=16, classes=["a", "b", "c", "d"], name="net")
+    images = torch.rand(24, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    data = hp.TensorData(images, [i % 4 for i in range(24)])
+    return hp.evaluate(model, data, METHODS, PROTOCOLS, out=out, batch_size=16, keep_maps=4)
+
+
+class Killed(BaseException):
+    """Takes the place of SIGKILL: nothing is written at the end."""
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, out: Path, after: int) -> list[Path]:
+    """Begin a run, which ends after some parts; return these."""
+    write = parts.Journal.write
+    written = 0
+
+    def write_some(journal, progress) -> None:
+        nonlocal written
+        if written == after:
+            raise Killed
+        before = len(journal._files())
+        write(journal, progress)
+        written += len(journal._files()) > before
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "COMMIT_SECONDS", 0.0)
+        patch.setattr(parts.Journal, "write", write_some)
+        with pytest.raises(Killed):
+            evaluate(out)
+    return sorted(out.glob("parts/*/*.safetensors"))
+
+
+def assert_same(result: hp.Result, expected: hp.Result) -> None:
+    pd.testing.assert_frame_equal(result.scores, expected.scores, check_exact=True)
+    for task in expected.store.plan().tasks:
+        stores = (result.store, expected.store)
+        rows, expected_rows = (s.manifest(task.name).files["rows"].sha256 for s in stores)
+        assert rows == expected_rows
+        found, wanted = (s.tensors(task.name).tensors for s in stores)
+        assert found.keys() == wanted.keys()
+        for key, values in wanted.items():
+            assert torch.equal(found[key].nan_to_num(9), values.nan_to_num(9)), key
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(6, 10), (10, 6), (14, 14)])
+def test_parts_of_two_processes_are_not_mixed(tmp_path, monkeypatch, ours, theirs):
+    """A worker that was thought lost may write on while another one repeats its task."""
+    expected = evaluate(tmp_path / "expected")
+    interrupt(monkeypatch, tmp_path / "run", ours)
+    for part in interrupt(monkeypatch, tmp_path / "other", theirs):
+        target = tmp_path / "run" / part.relative_to(tmp_path / "other")
+        if not target.exists():  # timings are part of the content
+            shutil.copy(part, target)
+    assert_same(evaluate(tmp_path / "run"), expected)
+    assert not list((tmp_path / "run" / "parts").glob("*/*"))
+
+
+def test_a_task_that_was_interrupted_twice_reads_all_its_parts(tmp_path, monkeypatch):
+    expected = evaluate(tmp_path / "expected")
+    first = interrupt(monkeypatch, tmp_path / "run", 6)
+    second = interrupt(monkeypatch, tmp_path / "run", 5)
+    assert len(first) == 6 and len(second) == 11
+    restored = []
+    restore = parts.Journal._restore
+    monkeypatch.setattr(
+        parts.Journal, "_restore", lambda j, part: restored.append(part.name) or restore(j, part)
+    )
+    assert_same(evaluate(tmp_path / "run"), expected)
+    assert restored == [path.name for path in second]

@@ -1,0 +1,157 @@
+"""Plans: no pass over the data, times from earlier runs, and passes without data and weights."""
+
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import heatproof as hp
+from heatproof.data.grids import assumed_confidence
+from heatproof.errors import HeatproofError
+from heatproof.execute.runner import execute
+from heatproof.methods import parse_methods
+from heatproof.models import backends
+from heatproof.plan import cost
+from heatproof.plan.assumed_cost import assumed_cost
+from heatproof.plan.cost import forecast, plan_cost
+from heatproof.plan.open_spec import open_spec
+from heatproof.plan.spec import make_spec, parse_protocols
+from heatproof.plan.speed import Speed, method_cost, read_speed, record_speed
+from heatproof.plan.tasks import make_plan
+from heatproof.runs.format import Cost, TimingKey
+from heatproof.runs.store import Store
+
+SPEC = {
+    "models": ["paperbirds/vgg"],
+    "data": {"name": "paperbirds", "split": "test", "limit": 64},
+    "methods": ["ixg", "gradcam", "ig(steps=4)", "random"],
+    "protocols": ["sds(patches=4)", {"name": "gridpg", "grids": 6}],
+}
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEATPROOF_CACHE", str(tmp_path / "cache"))
+
+
+def costs(plan):
+    return {(subject.view.kind, subject.view.cell): c for subject, c in plan_cost(plan).items()}
+
+
+def test_a_plan_with_grids_makes_no_pass_and_counts_the_same(own_cache):
+    with assumed_confidence() as assumed:
+        plan = open_spec(make_spec(SPEC), "cpu")
+    assert assumed == ["paperbirds/vgg"]
+    assert not any(sum(task.model.pass_counts.values()) for task in plan.tasks)
+    with_passes = open_spec(make_spec(SPEC), "cpu")
+    assert costs(plan) == costs(with_passes)
+    with assumed_confidence() as assumed:  # now the confidences are known
+        known = open_spec(make_spec(SPEC), "cpu")
+    assert assumed == []
+    assert [task.name for task in known.tasks] == [task.name for task in with_passes.tasks]
+
+
+def test_the_cost_without_data_and_weights_is_that_of_the_plan(own_cache):
+    plan = open_spec(make_spec(SPEC), "cpu")
+    assert assumed_cost(make_spec(SPEC), 5000) == plan_cost(plan)
+    fewer = assumed_cost(make_spec({**SPEC, "protocols": ["sds(patches=4)", "idsds"]}), 10)
+    assert {subject.view.kind for subject in fewer} == {"plain", "fine-tuned"}
+    assert all(cost.images == 10 for cost in fewer.values())
+
+
+def test_studies_at_the_papers_scale_have_a_cost_without_data_and_weights():
+    spec = make_spec(
+        {
+            "models": [{"train": "cifar10/resnet18", "trained_on": ["plain", "disc"]}],
+            "data": {"name": "cifar10:nowhere.npz", "split": "test"},
+            "methods": ["gradcam", "ixg", "random"],
+            "protocols": ["attr-mass"],
+        }
+    )
+    found = assumed_cost(spec, 10_000)
+    assert list(found.values()) == [Cost(images=10_000, forwards=10_000, backwards=10_000)] * 2
+    own = make_spec({**SPEC, "models": ["file:nowhere.py:build"]})
+    with pytest.raises(HeatproofError, match="a network of your own"):
+        assumed_cost(own, 10)
+
+
+def test_a_plan_is_based_on_earlier_runs(own_cache, tmp_path):
+    """The forecast of the same run is near what the run took, whatever the machine does."""
+    model = hp.load_model("paperbirds/vgg")
+    data = hp.load_data("paperbirds:test", model, limit=64)
+    methods = parse_methods(["ixg", "ig(steps=4)", "rise(masks=30)", "gradcam", "scorecam@final"])
+    protocols = parse_protocols(["sds(patches=4)", "deletion(steps=4)"])
+    plan = make_plan([model], [data], methods, protocols)
+    assert forecast(plan).basis == "estimated"
+    begin = time.perf_counter()
+    execute(plan, Store(tmp_path / "run"))
+    took = time.perf_counter() - begin
+    expected = forecast(plan)
+    assert expected.basis == "runs"
+    assert sum(expected.seconds.values()) == pytest.approx(took, rel=0.5)
+    assert forecast(plan, measure=True).basis == "measured"
+
+
+def test_the_time_to_make_a_backend_is_not_taken_for_that_of_a_pass(own_cache, monkeypatch):
+    made = []
+    make = backends._make
+
+    def slow(*arguments):
+        time.sleep(1)
+        made.append(arguments[0])
+        return make(*arguments)
+
+    monkeypatch.setattr(backends, "_make", slow)
+    model = hp.load_model("paperbirds/vgg").with_backend("fused")
+    assert cost._seconds_per_image(model, 2)[0] < 0.5
+    assert made == ["fused"]
+
+
+def test_speeds_are_of_full_passes_and_of_this_network(own_cache):
+    model = hp.load_model("paperbirds/vgg")
+    speed = Speed()
+    speed.add(2.0, {"forward": 4})
+    speed.add(9.0, {"backward": 3})
+    speed.add(5.0, {"forward": 1, "backward": 1})  # it is unknown which took how long
+    speed.add(5.0, {"forward from layer1": 1})
+    assert (speed.of("forward"), speed.of("backward")) == (0.5, 3.0)
+    maps = TimingKey("maps", "ixg@1")
+    record_speed(model, speed, {maps: 8.0}, 4)
+    last = Speed()
+    last.add(9.0, {"forward": 1})
+    other = TimingKey("maps", "ig@1")
+    record_speed(model, last, {maps: 50.0, other: 1.0}, 1, full=False)
+    known = read_speed(model)
+    assert (known.forward, known.backward) == (0.5, 3.0)
+    assert (known.seconds_of(maps), known.seconds_of(other)) == (2.0, 1.0)
+    assert read_speed(hp.load_model("paperbirds/resnet")).forward is None
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        assert read_speed(model).forward is None
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_plan_runs_the_network_as_little_as_it_can(own_cache):
+    """Features of an image and of a grid once each, and no pass for costs that need none."""
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)
+    )
+    model = hp.Model(net, size=16)
+    images = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    data = hp.TensorData(images, labels=[0, 1, 2, 3] * 2)
+    sizes = []
+    net[0].register_forward_hook(lambda module, inputs, output: sizes.append(inputs[0].shape[-1]))
+    with assumed_confidence():
+        plan = make_plan(
+            [model], [data], parse_methods(["ig", "gradcam"]), parse_protocols(["sds", "gridpg"])
+        )
+    assert sizes == [16, 32]
+    cost = plan_cost(plan)
+    assert sizes == [16, 32]
+    with_channels = parse_methods(["scorecam"])
+    assert method_cost(with_channels[0], model) == (4, 0)
+    assert sizes == [16, 32, 16]
+    assert len(cost) == 5
