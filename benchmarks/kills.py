@@ -42,7 +42,7 @@ from engines import differences
 
 import heatproof as hp
 from heatproof.cli import main as command_line
-from heatproof.execute import parts
+from heatproof.execute import blocks as cut
 from heatproof.runs.addresses import to_read
 from heatproof.runs.store import Store
 
@@ -253,7 +253,7 @@ def _child(log: Path, dies_at: int, target: Callable[..., None], arguments: tupl
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    parts.COMMIT_SECONDS = PART_SECONDS
+    cut.PART_SECONDS = PART_SECONDS
     if dies_at:
         _on_write(lambda number: number == dies_at and os.kill(os.getpid(), signal.SIGKILL))
     target(*arguments)

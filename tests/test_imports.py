@@ -31,7 +31,6 @@ ORDER = [
     "functional",
     "results",
     "evaluation",
-    "scorer",
     "metrics",
     "quantus",
     "api",

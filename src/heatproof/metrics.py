@@ -31,7 +31,7 @@ from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
 from heatproof.plan.spec import parse_protocols
 from heatproof.protocols.base import make_protocol
-from heatproof.scorer import Scorer
+from heatproof.scoring.scorer import Scorer
 from heatproof.text import counted
 
 

@@ -24,7 +24,7 @@ from heatproof.models.model import Model
 from heatproof.plan.spec import parse_protocols
 from heatproof.protocols import Protocol
 from heatproof.protocols.base import make_protocol
-from heatproof.scorer import Scorer
+from heatproof.scoring.scorer import Scorer
 
 
 class Metric:

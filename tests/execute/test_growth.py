@@ -11,8 +11,8 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.errors import HeatproofError
-from heatproof.execute import parts
-from heatproof.execute.parts import blocks
+from heatproof.execute import blocks as cut
+from heatproof.execute.blocks import blocks
 
 IMAGES = torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 LABELS = [0, 1, 2, 3, 0, 1]
@@ -168,7 +168,7 @@ def test_slow_methods_are_continued_where_they_were_interrupted(
         return evaluate(out, methods, ["sds(patches=4)"], [model], reference=reference)
 
     whole = run(tmp_path / "whole", network())
-    monkeypatch.setattr(parts, "COMMIT_SECONDS", commit_seconds)
+    monkeypatch.setattr(cut, "PART_SECONDS", commit_seconds)
     model = network()
     original = model.body.run
     attempts = 0
@@ -258,7 +258,7 @@ def test_an_interrupted_run_continues_with_the_same_results(
     whole, tmp_path, monkeypatch, commit_seconds
 ):
     """Interrupt it again and again, always after a few more passes, in blocks and without."""
-    monkeypatch.setattr(parts, "COMMIT_SECONDS", commit_seconds)
+    monkeypatch.setattr(cut, "PART_SECONDS", commit_seconds)
     model = network()
     run = model.body.run
     interruptions = 0
@@ -301,8 +301,8 @@ def test_blocks_take_a_minute_and_fill_a_pass():
 SCRIPT = """
 import sys, time
 import heatproof as hp
-from heatproof.execute import parts
-parts.COMMIT_SECONDS = 0.0
+from heatproof.execute import blocks as cut
+cut.PART_SECONDS = 0.0
 def slow(model, x, target, *, rng):
     time.sleep(float(sys.argv[2]))
     return x[:, 0]

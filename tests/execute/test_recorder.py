@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 import heatproof as hp
-from heatproof.execute import parts
+from heatproof.execute import blocks as cut
+from heatproof.execute.part_files import Part
+from heatproof.execute.recorder import Recorder
 
 METHODS = ["ixg", "gradcam", "random"]
 PROTOCOLS = ["sds(patches=4)", "deletion(steps=4)"]
@@ -30,20 +32,20 @@ class Killed(BaseException):
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, out: Path, after: int) -> list[Path]:
     """Begin a run, which ends after some parts; return these."""
-    write = parts.Journal.write
+    write = Recorder.write
     written = 0
 
-    def write_some(journal, progress) -> None:
+    def write_some(recorder: Recorder) -> None:
         nonlocal written
         if written == after:
             raise Killed
-        before = len(journal._files())
-        write(journal, progress)
-        written += len(journal._files()) > before
+        before = list(out.glob("parts/*/*"))
+        write(recorder)
+        written += len(list(out.glob("parts/*/*"))) > len(before)
 
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "COMMIT_SECONDS", 0.0)
-        patch.setattr(parts.Journal, "write", write_some)
+        patch.setattr(cut, "PART_SECONDS", 0.0)
+        patch.setattr(Recorder, "write", write_some)
         with pytest.raises(Killed):
             evaluate(out)
     return sorted(out.glob("parts/*/*.safetensors"))
@@ -80,9 +82,12 @@ def test_a_task_that_was_interrupted_twice_reads_all_its_parts(tmp_path, monkeyp
     second = interrupt(monkeypatch, tmp_path / "run", 5)
     assert len(first) == 6 and len(second) == 11
     restored = []
-    restore = parts.Journal._restore
-    monkeypatch.setattr(
-        parts.Journal, "_restore", lambda j, part: restored.append(part.name) or restore(j, part)
-    )
+    restore = Recorder._restore
+
+    def restore_and_note(recorder: Recorder, part: Part, keys: list[str]) -> None:
+        restored.append(part.name)
+        restore(recorder, part, keys)
+
+    monkeypatch.setattr(Recorder, "_restore", restore_and_note)
     assert_same(evaluate(tmp_path / "run"), expected)
     assert restored == [path.name for path in second]

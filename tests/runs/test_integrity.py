@@ -30,13 +30,14 @@ from heatproof.execute.runner import find_open_tasks
 from heatproof.files import file_hash
 from heatproof.methods import Expression
 from heatproof.models.hashes import file_stamp, remember_hashes
-from heatproof.plan.tasks import Evaluation, Records
+from heatproof.plan.tasks import Records
 from heatproof.protocols import make_protocol
 from heatproof.runs import directory, integrity, provenance
 from heatproof.runs.format import SUFFIXES, Timings
 from heatproof.runs.sealed import seal, unseal
 from heatproof.runs.store import Store
 from heatproof.runs.task_files import TaskTensors
+from heatproof.scoring.evaluation import Evaluation
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,9 @@ from heatproof.plan.speed import (
     read_speed,
     record_speed,
 )
-from heatproof.plan.tasks import Evaluation, Plan, Task
+from heatproof.plan.tasks import Plan, Task
 from heatproof.runs.format import Cost, ModelView, TimingKey
+from heatproof.scoring.evaluation import Evaluation
 
 BYTES_PER_ROW = 4  # once compressed
 BYTES_PER_PIXEL = 3  # of a stored image

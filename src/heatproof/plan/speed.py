@@ -24,10 +24,11 @@ from heatproof.methods import Expression
 from heatproof.models.guards import eval_mode
 from heatproof.models.locations import home
 from heatproof.models.model import Model
-from heatproof.plan.tasks import Record, Task
+from heatproof.plan.tasks import Task
 from heatproof.platform import cpu_name, peak_memory
 from heatproof.protocols import Protocol
 from heatproof.runs.format import ModelView, TimingKey
+from heatproof.scoring.evaluation import Evaluation
 
 BACKWARD = 3.0  # cost of a backward pass with its forward pass, in forward passes
 _shapes: WeakKeyDictionary[Model, dict[int, tuple[int, ...]]] = WeakKeyDictionary()
@@ -124,22 +125,22 @@ class Pace:
         """Return the expected seconds of what methods share; None if unknown."""
         return self._seconds(task, (sum(protocol.shared_passes().values()), 0))
 
-    def of_scores(self, task: Task, record: Record) -> float | None:
+    def of_scores(self, task: Task, evaluation: Evaluation) -> float | None:
         """Return the expected seconds of a score; None if unknown."""
-        forwards = sum(record.protocol.passes().values())
-        explanations = record.protocol.explanations()
-        cost = method_cost(record.expression, task.model) if explanations else (0, 0)
+        forwards = sum(evaluation.protocol.passes().values())
+        explanations = evaluation.protocol.explanations()
+        cost = method_cost(evaluation.expression, task.model) if explanations else (0, 0)
         if cost is None:
             return None
         return self._seconds(task, (forwards + explanations * cost[0], explanations * cost[1]))
 
-    def score_variants(self, task: Task, record: Record) -> float:
+    def score_variants(self, task: Task, evaluation: Evaluation) -> float:
         """Return how many images of one sample a protocol passes at a time; 0 if unknown."""
-        if record.protocol.source is not None:
+        if evaluation.protocol.source is not None:
             return 0.0
-        if record.protocol.explanations():
-            return self.variants(task, record.expression)
-        return float(sum(record.protocol.passes().values()))
+        if evaluation.protocol.explanations():
+            return self.variants(task, evaluation.expression)
+        return float(sum(evaluation.protocol.passes().values()))
 
     def _seconds(self, task: Task, cost: tuple[int, int] | None) -> float | None:
         forward = self.forward.get(task.subject)

@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, Literal, overload
 
 from heatproof.baselines import Baseline
@@ -26,6 +26,7 @@ from heatproof.models.backends import AUTO, EAGER
 from heatproof.models.model import Model
 from heatproof.protocols import Protocol, View, ViewKey
 from heatproof.runs.format import ModelView, TaskContent
+from heatproof.scoring.evaluation import Evaluation
 from heatproof.text import counted
 
 Refusal = Callable[[Expression, Model, bool], str]
@@ -35,26 +36,6 @@ Choose = Callable[["Task", int, str], Model]
 KEY_DIGITS = 24  # of the SHA-256 that is the key of a record
 NO_KEY = "0" * KEY_DIGITS  # of a record that is not stored
 SHARD_SIZE = 64  # samples per task; fixed, so that a larger limit reuses what a smaller one did
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """A protocol's scores of a method on one view of a model: a record in each of its shards.
-
-    Attributes:
-        protocol: The protocol with its settings.
-        expression: The method.
-        not_applicable: Why there are no scores; empty if there are.
-    """
-
-    protocol: Protocol
-    expression: Expression
-    not_applicable: str = ""
-
-    @cached_property
-    def unrecognizable(self) -> bool:
-        """Whether it runs user code that cannot be read, so that an edit would go unnoticed."""
-        return "" in (*self.expression.sources, *self.protocol.sources)
 
 
 @dataclass(frozen=True, slots=True)

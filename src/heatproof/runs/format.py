@@ -38,6 +38,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
 from heatproof.protocols import ViewKey
+from heatproof.scoring.prepared import PreparedKind
 from heatproof.tensor.scores import HeadName
 from heatproof.text import clip
 
@@ -311,9 +312,6 @@ class TimingKey:
     kind: Literal["maps", "shared", "scores"]
     method: str = ""
     protocol: str = ""
-
-
-PreparedKind = Literal["method", "baseline", "protocol"]
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,14 @@
-"""Scores of batches in memory, outside of runs: what training loops and other libraries call.
+"""Scores of one method under one protocol, batch by batch, for training loops and other libraries.
 
 The scores are those of ``evaluate`` for the same samples: the same code computes them.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -21,19 +16,17 @@ from heatproof.data.base import Data, Sample
 from heatproof.data.catalog import Batch
 from heatproof.data.reference import Reference
 from heatproof.errors import HeatproofError
-from heatproof.execute.parts import Journal
-from heatproof.execute.task_runner import TaskRunner
 from heatproof.methods import Expression
 from heatproof.methods.explain import check_applicable
 from heatproof.models.model import Model
-from heatproof.plan.speed import Pace
-from heatproof.plan.tasks import NO_KEY, Evaluation, Plan, Records, Task
 from heatproof.protocols import Protocol
-from heatproof.runs.store import Store
+from heatproof.scoring.evaluation import Evaluation
+from heatproof.scoring.kernel import score_batch
+from heatproof.scoring.prepared import PreparedTensors
 from heatproof.text import counted
 
 
-class BatchScores(NamedTuple):
+class MethodScores(NamedTuple):
     """The scores of a batch.
 
     Attributes:
@@ -46,20 +39,17 @@ class BatchScores(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Batch:
-    """A batch as a data set: images in the model's input space, which are never loaded."""
+class _NoImages:
+    """A data set for protocols that only choose a model by it."""
 
-    ids: Sequence[str]
-    labels: Sequence[int | None]
+    ids: Sequence[str] = ("0",)
+    labels: Sequence[int | None] = (None,)
+    fingerprints: Sequence[str] = ("0",)
     name: str = "batch"
     has_silhouettes: bool = False
 
-    @property
-    def fingerprints(self) -> Sequence[str]:
-        return list(self.ids)
-
     def load(self, index: int) -> Sample:
-        raise NotImplementedError("the images of a batch are passed to the runner")
+        raise NotImplementedError("the images of a batch are given to score")
 
 
 class Scorer:
@@ -100,24 +90,21 @@ class Scorer:
                 f"{protocol.id} makes images of its own, such as grids of images; use hp.evaluate"
             )
         protocol.check(model)
-        (view,) = protocol.views(model, _Batch(["0"], [None]))
+        (view,) = protocol.views(model, _NoImages())
         self.model = view.model
         self.protocol = protocol
         self._view = view.key
         self._seed = seed
         self._batch_size = batch_size
-        self._reference = None
-        if reference is not None:
-            self._reference = Reference(reference, range(len(reference.ids)))
-        self._store = Store(Path(tempfile.mkdtemp(prefix="heatproof-")))  # of prepared tensors
-        weakref.finalize(self, shutil.rmtree, self._store.root, ignore_errors=True)
+        images = None if reference is None else Reference(reference, range(len(reference.ids)))
+        self._prepared = PreparedTensors(self.model, images)
 
     def check(self, method: Expression) -> None:
         """Check a method before anything is computed; raises HeatproofError."""
         check_applicable(method, self.model, False)
         needing = [self.protocol.id] if self.protocol.needs_reference else []
         needing += [method.label] if method.needs_reference else []
-        if needing and self._reference is None:
+        if needing and self._prepared.reference is None:
             raise HeatproofError(
                 f"{needing[0]} needs reference images, which are not evaluated; name them: "
                 'reference=hp.load_data("folder:/data/train", model)'
@@ -125,7 +112,7 @@ class Scorer:
 
     def score(
         self, method: Expression, images: Tensor, labels: Sequence[int | None], ids: Sequence[str]
-    ) -> BatchScores:
+    ) -> MethodScores:
         """Score the maps of a method for a batch.
 
         Args:
@@ -142,36 +129,30 @@ class Scorer:
             raise HeatproofError(
                 f"{counted(len(images), 'image')}, but {counted(len(labels), 'target')}"
             )
-        records = Records((Evaluation(self.protocol, method),), [NO_KEY])
-        data = _Batch(list(ids), list(labels))
-        count = len(images)
-        task = Task(
-            "batch",
-            self.model.name,
-            self._view,
-            self.model,
-            data,
-            range(count),
-            records,
-            self._reference,
-        )
-        plan = Plan((task,), self._seed, self._batch_size, keep_maps=0)
-        size = plan.rows_per_pass(task)
-        batch = Batch(
-            list(ids), images.to(self.model.device, self.model.dtype), list(labels), None, {}
-        )
-        journal = Journal(self._store, task, batch, size)
-        runner = TaskRunner(plan, task, task.records, self._store, journal, Pace())
+        x = images.to(self.model.device, self.model.dtype)
+        batch = Batch(list(ids), x, list(labels), None, {})
+        evaluation = Evaluation(self.protocol, method)
+        size = max(1, min(self._batch_size, len(images)))
+        values: list[float] = []
+        messages: list[str] = []
+        failed: list[bool] = []
         with self.model.passes.batches_of(size):
-            runner.run(batch, size)
-        journal.clear()
-        table = pa.concat_tables(runner.progress.rows)
-        rows = {row["sample"]: row for row in table.to_pylist()}
-        found = [rows[sample] for sample in ids]
-        if all(row["status"] == "failed" for row in found):
-            raise HeatproofError(found[0]["message"])
-        values = torch.tensor([row["value"] for row in found], dtype=torch.float64)
-        return BatchScores(values, [row["message"] for row in found])
+            for start in range(0, len(images), size):
+                part = batch.part(slice(start, start + size))
+                found = score_batch(
+                    self.model,
+                    part,
+                    [evaluation],
+                    seed=self._seed,
+                    view=self._view,
+                    prepared=self._prepared,
+                ).outcomes[evaluation]
+                values += found.values
+                messages += found.messages
+                failed += [status == "failed" for status in found.statuses]
+        if all(failed):
+            raise HeatproofError(messages[0])
+        return MethodScores(torch.tensor(values, dtype=torch.float64), messages)
 
 
 def _check_images(model: Model, images: Tensor) -> None:

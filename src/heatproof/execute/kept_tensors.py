@@ -1,31 +1,22 @@
-"""Tensors that a run stores: those kept from every task, and those prepared once per run."""
+"""The tensors of a task that a run stores: logits, images, maps, shared results and curves."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from heatproof.baselines import Baseline
-from heatproof.data.reference import Reference
-from heatproof.methods import Expression
-from heatproof.methods.explain import prepare
 from heatproof.models.channel_peaks import channel_peaks
-from heatproof.models.model import Model
-from heatproof.protocols import Protocol
 from heatproof.protocols.base import PICTURES, Shared
 from heatproof.runs.format import (
     CHANNEL_PEAKS,
     IMAGES,
     LOGITS,
     BlockKey,
-    PreparedKey,
-    PreparedKind,
     TensorKey,
 )
-from heatproof.runs.store import Store
 
 PICTURE = "picture"  # what a protocol calls a shared tensor that is kept for few samples
 
@@ -39,18 +30,15 @@ class KeptTensors:
     Args:
         keep_maps: For how many samples of the task images and maps are kept.
         keep_pictures: For how many samples protocols' pictures are kept.
-        done: What an earlier, interrupted attempt has computed.
+
+    Attributes:
+        blocks: The tensors of each block.
     """
 
-    def __init__(
-        self,
-        keep_maps: int,
-        keep_pictures: int,
-        done: Mapping[BlockKey, Tensor] | None = None,
-    ):
+    def __init__(self, keep_maps: int, keep_pictures: int):
         self.keep_maps = keep_maps
         self.keep_pictures = keep_pictures
-        self.blocks: dict[BlockKey, Tensor] = dict(done or {})
+        self.blocks: dict[BlockKey, Tensor] = {}
 
     def has_clean(self, start: int) -> bool:
         """Return whether the batch that starts at a position is there."""
@@ -93,12 +81,11 @@ class KeptTensors:
             self._add(start, TensorKey.shared(protocol, name), values)
 
     def add_curves(
-        self, start: int, protocol: str, method: str, curves: Mapping[str, Tensor], lost: Tensor
+        self, start: int, protocol: str, method: str, curves: Mapping[str, Tensor]
     ) -> None:
-        """Add curves ``(B, S)`` of a method; ``lost`` ``(B, 1)`` marks maps that are not finite."""
+        """Add curves ``(B, S)`` of a method."""
         for name, curve in curves.items():
-            values = curve.float().cpu().masked_fill(lost, torch.nan)
-            self._add(start, TensorKey.curve(protocol, method, name), values)
+            self._add(start, TensorKey.curve(protocol, method, name), curve)
 
     def finished(self, samples: int) -> dict[TensorKey, Tensor]:
         """Return the tensors that all blocks have; others are missing some samples.
@@ -128,65 +115,7 @@ class KeptTensors:
         self.blocks[BlockKey(start, key)] = values.cpu()
 
 
-def kept_tensors(
-    start: int, keep_maps: int, done: Mapping[BlockKey, Tensor] | None = None
-) -> KeptTensors:
+def kept_tensors(start: int, keep_maps: int) -> KeptTensors:
     """Return the collector of a task whose first sample has the index ``start``."""
     maps = max(0, keep_maps - start)
-    return KeptTensors(maps, max(0, min(PICTURES - start, maps)), done)
-
-
-class PreparedTensors:
-    """What methods, baselines and protocols of a task compute beforehand.
-
-    Everything is computed once per run, stored in its directory, and read once per task.
-    """
-
-    def __init__(self, model: Model, reference: Reference | None, store: Store):
-        self._model = model
-        self._reference = reference
-        self._store = store
-        self._loaded: dict[tuple[str, str, int | str], dict[str, Tensor]] = {}
-
-    def for_method(self, expression: Expression) -> Mapping[str, Tensor]:
-        """Return what a method computes beforehand."""
-
-        def compute(images: Reference) -> Mapping[str, Tensor]:
-            return prepare(expression, self._model, images)
-
-        return self._load("method", expression.map_key, 0, compute)
-
-    def for_baseline(self, baseline: Baseline) -> Mapping[str, Tensor]:
-        """Return what a baseline computes beforehand."""
-
-        def compute(images: Reference) -> Mapping[str, Tensor]:
-            return baseline.prepare(self._model, images.batches(self._model))
-
-        return self._load("baseline", baseline.label, baseline.entry.revision, compute)
-
-    def for_protocol(self, protocol: Protocol) -> Mapping[str, Tensor]:
-        """Return what a protocol computes beforehand."""
-
-        def compute(images: Reference) -> Mapping[str, Tensor]:
-            return protocol.prepare(self._model, images.batches(self._model))
-
-        return self._load("protocol", protocol.preparation_key, protocol.source or 0, compute)
-
-    def _load(
-        self,
-        kind: PreparedKind,
-        name: str,
-        version: int | str,
-        compute: Callable[[Reference], Mapping[str, Tensor]],
-    ) -> Mapping[str, Tensor]:
-        model = self._model
-        reference = self._reference
-        assert reference is not None, "the plan has a reference for every task that needs one"
-        if (kind, name, version) not in self._loaded:
-            weights = model.fingerprint()
-            key = PreparedKey(kind, name, version, weights, model.backend, reference.fingerprint)
-            tensors = self._store.prepared(key, lambda: compute(reference))
-            self._loaded[kind, name, version] = {
-                label: tensor.to(model.device) for label, tensor in tensors.items()
-            }
-        return self._loaded[kind, name, version]
+    return KeptTensors(maps, max(0, min(PICTURES - start, maps)))

@@ -1,0 +1,121 @@
+"""The files of an unfinished task: parts, each with what was computed since the one before.
+
+A worker whose scheduler was killed may still write a part while another one has begun with its task
+again. So a part says which ones its writer knew of, and only those of one writer and of the writers
+before it are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from heatproof.runs.format import ROW_SCHEMA, BlockKey, PartNotes
+from heatproof.runs.store import Store
+
+NOTES_ENTRY = "notes"  # of the metadata
+ROWS_TENSOR = "rows"  # the bytes of an Arrow stream
+
+
+class Part(NamedTuple):
+    """The content of one part."""
+
+    name: str
+    notes: PartNotes
+    rows: pa.Table
+    tensors: dict[BlockKey, Tensor]
+
+
+class PartFiles:
+    """Reads and writes the parts of one task.
+
+    Args:
+        store: The run directory.
+        task: The task's name.
+    """
+
+    def __init__(self, store: Store, task: str):
+        self._store = store
+        self._task = task
+        self._directory = store.paths.parts(task)
+
+    def read(self) -> list[Part]:
+        """Read the parts in order; one that is damaged is set aside, and computed again."""
+        return [part for part in map(self._read, self._paths()) if part is not None]
+
+    def _read(self, path: Path) -> Part | None:
+        problem = self._store.problem_of(path)
+        if not problem:
+            try:
+                return _read_part(path)
+            except (SafetensorError, ValidationError, ValueError, OSError, pa.ArrowException) as e:
+                problem = str(e).partition("\n")[0]
+        self._store.set_aside([path], problem)
+        return None
+
+    def write(
+        self, notes: PartNotes, rows: Sequence[pa.Table], tensors: Mapping[BlockKey, Tensor]
+    ) -> Path:
+        """Write a part after those that are there, and return its path."""
+        # Tensors that share memory cannot be stored.
+        encoded = {
+            key.encode(): values.cpu().contiguous().clone() for key, values in tensors.items()
+        }
+        encoded[ROWS_TENSOR] = _to_tensor(pa.concat_tables([ROW_SCHEMA.empty_table(), *rows]))
+        number = max((int(path.name[:5]) for path in self._paths()), default=-1) + 1
+        content = save(encoded, {NOTES_ENTRY: notes.model_dump_json()})
+        return self._store.write_part(self._task, number, content)
+
+    def remove(self, path: Path) -> None:
+        """Delete one part."""
+        self._store.remove(path)
+
+    def clear(self) -> None:
+        """Delete all parts."""
+        self._store.remove(self._directory)
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._directory.glob("[0-9]*.safetensors"))
+
+
+def _read_part(path: Path) -> Part:
+    with safe_open(path, "pt") as file:
+        notes = PartNotes.model_validate_json((file.metadata() or {}).get(NOTES_ENTRY, ""))
+        names = [name for name in file.keys() if name != ROWS_TENSOR]  # noqa: SIM118
+        tensors = {BlockKey.decode(name): file.get_tensor(name) for name in names}
+        rows = pa.ipc.open_stream(file.get_tensor(ROWS_TENSOR).numpy()).read_all()
+    return Part(path.name, notes, rows.cast(ROW_SCHEMA), tensors)
+
+
+def _to_tensor(rows: pa.Table) -> Tensor:
+    """Return rows as the bytes of an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, ROW_SCHEMA) as stream:
+        stream.write_table(rows.combine_chunks())
+    return torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
+
+
+def one_after_the_other(parts: Sequence[Part]) -> list[Part]:
+    """Return the longest series of parts each of whose writers knew of those before.
+
+    Nothing is in two parts of it, as long as a writer writes only what is new.
+
+    Args:
+        parts: Parts in the order of their names.
+    """
+    there = {part.name for part in parts}
+    older = {part.name for part in parts if part.notes.after is None}
+
+    def before(part: Part) -> set[str]:
+        return older | (there & {*(part.notes.after or ()), part.name})
+
+    chosen = max(map(before, parts), key=len, default=older)
+    return [part for part in parts if part.name in chosen]

@@ -1,0 +1,325 @@
+"""Score a batch in memory: clean logits, shared results, maps, scores and failures.
+
+`score_batch` is a function of its arguments. It computes a batch in steps, in the order of their
+dependence: the clean pass; for each set of explained classes what protocols share; for each method
+its maps, and the scores of these maps. How a step is computed is left to `Steps`, by default at
+once. A run gives steps that compute slow ones in blocks of samples, time them and write them down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from heatproof.data.catalog import Batch
+from heatproof.errors import StorageError, format_error
+from heatproof.methods import Explainer
+from heatproof.methods.checkpoint import Checkpoint
+from heatproof.methods.notes import MapNotes
+from heatproof.models.batch import ModelBatch
+from heatproof.models.model import Model
+from heatproof.protocols import EvalBatch, Protocol, ViewKey
+from heatproof.protocols.base import Shared
+from heatproof.scoring.block import Block
+from heatproof.scoring.evaluation import Evaluation
+from heatproof.scoring.out_of_memory import is_out_of_memory
+from heatproof.scoring.outcomes import CheckedMaps, Failure, Outcomes
+from heatproof.scoring.prepared import PreparedTensors
+from heatproof.tensor.noise import Rng
+
+T = TypeVar("T")
+
+
+class CleanPass(NamedTuple):
+    """Logits ``(B, K)`` of images, and activations ``(B, C, h, w)`` of the CAM layer, if any."""
+
+    logits: Tensor
+    features: Tensor | None
+
+
+class NativeMaps(NamedTuple):
+    """Maps ``(B, h, w)`` at the resolution of their layer, before transforms."""
+
+    values: Tensor
+    notes: MapNotes
+
+
+class Steps:
+    """How each step of a batch is computed, and where its result goes: at once, and nowhere."""
+
+    def clean(self, compute: Callable[[], CleanPass]) -> CleanPass:
+        """Compute the pass of the intact images."""
+        return compute()
+
+    def shared(
+        self, protocol: Protocol, block: Block, compute: Callable[[Block], Shared | Failure]
+    ) -> Shared | Failure:
+        """Compute what a protocol shares between all methods."""
+        return compute(block)
+
+    def maps(
+        self,
+        evaluation: Evaluation,
+        block: Block,
+        compute: Callable[[Block, Checkpoint], NativeMaps | Failure],
+    ) -> NativeMaps | Failure:
+        """Compute the maps of a method; the checkpoint keeps the state of an optimisation."""
+        return compute(block, Checkpoint())
+
+    def scores(
+        self, evaluation: Evaluation, block: Block, compute: Callable[[Block], Outcomes]
+    ) -> None:
+        """Compute the scores of a method under a protocol."""
+        self.add_outcomes(evaluation, block, compute(block))
+
+    def add_maps(self, label: str, block: Block, maps: Tensor) -> None:
+        """Take the maps of a method after its transforms, ``(B, h, w)``."""
+
+    def add_outcomes(self, evaluation: Evaluation, block: Block, outcomes: Outcomes) -> None:
+        """Take the outcome of each sample."""
+
+
+@dataclass
+class BatchScores:
+    """The results of a batch.
+
+    Attributes:
+        outcomes: Scores, notes and failures of each evaluation, by sample.
+        maps: Maps ``(B, h, w)`` by the method's label; of several classes that are explained, those
+            of the first.
+    """
+
+    outcomes: dict[Evaluation, Outcomes] = field(default_factory=dict)
+    maps: dict[str, Tensor] = field(default_factory=dict)
+
+
+class _InMemory(Steps):
+    """Keeps all results."""
+
+    def __init__(self) -> None:
+        self.results = BatchScores()
+
+    def add_maps(self, label: str, block: Block, maps: Tensor) -> None:
+        self.results.maps.setdefault(label, maps)
+
+    def add_outcomes(self, evaluation: Evaluation, block: Block, outcomes: Outcomes) -> None:
+        self.results.outcomes[evaluation] = outcomes
+
+
+def score_batch(
+    model: Model,
+    batch: Batch,
+    evaluations: Iterable[Evaluation],
+    *,
+    seed: int = 0,
+    view: ViewKey = ViewKey(),  # noqa: B008 (frozen)
+    prepared: PreparedTensors | None = None,
+) -> BatchScores:
+    """Evaluate methods on a batch of images.
+
+    Args:
+        model: The model.
+        batch: The images.
+        evaluations: Methods, each with the protocol that scores it.
+        seed: Seed for all noise, which is keyed by the ids of the samples.
+        view: What is evaluated in place of the model as it was given.
+        prepared: Tensors from reference images, where a method or protocol needs them.
+
+    Returns:
+        Scores, notes and failures of each evaluation, and the maps.
+    """
+    steps = _InMemory()
+    prepared = prepared or PreparedTensors(model, None)
+    compute_steps(model, batch, list(evaluations), steps, seed, view, prepared)
+    return steps.results
+
+
+def compute_steps(
+    model: Model,
+    batch: Batch,
+    evaluations: Sequence[Evaluation],
+    steps: Steps,
+    seed: int,
+    view: ViewKey,
+    prepared: PreparedTensors,
+) -> None:
+    """Compute the steps of a batch in order; takes what `score_batch` does."""
+    clean = steps.clean(partial(clean_pass, model, batch.x)).logits
+    rng = Rng(seed, batch.ids, model.device)
+    labelled = [label is not None for label in batch.labels]
+    for targets, same in _by_target(evaluations, batch, clean).items():
+        target = torch.tensor(targets, device=clean.device)
+        applicable = [e for e in same if not e.not_applicable]
+        gradients = {e.expression.layer for e in applicable if e.expression.shares_gradient}
+        block = Block(
+            EvalBatch(
+                batch.ids,
+                batch.x,
+                target,
+                clean,
+                rng,
+                batch.parts,
+                batch.silhouette,
+                view=view,
+                prepared_baseline=prepared.for_baseline,
+            ),
+            Explainer(
+                ModelBatch(model, batch.x, target, sorted(gradients)),
+                rng,
+                batch.silhouette,
+                prepared.for_method,
+                prepared.for_baseline,
+            ),
+            labelled,
+            slice(0, len(batch.ids)),
+        )
+        for evaluation in same:
+            if evaluation.not_applicable:
+                messages = [evaluation.not_applicable] * len(block)
+                steps.add_outcomes(evaluation, block, Outcomes.without_scores("n/a", messages))
+        _BlockScorer(model, block, steps, prepared).score(applicable)
+
+
+def clean_pass(model: Model, x: Tensor) -> CleanPass:
+    """Compute the logits of images, and the activations of the CAM layer if there is one."""
+    if "cam" not in model.landmarks:
+        logits, _ = model.passes.logits_and_activation(x, model.layer_index("input"))
+        return CleanPass(logits, None)
+    logits, features = model.passes.logits_and_activation(x, model.layer_index("cam"))
+    return CleanPass(logits, model.tail("cam").channels_first(features))
+
+
+def _by_target(
+    evaluations: Sequence[Evaluation], batch: Batch, clean: Tensor
+) -> dict[tuple[int, ...], list[Evaluation]]:
+    """Group evaluations by the classes they explain, since those with the same ones share maps.
+
+    These are the labels, where there are any, or the model's predictions.
+    """
+    predicted = clean.argmax(1).tolist()
+    labels = [
+        prediction if label is None else label
+        for prediction, label in zip(predicted, batch.labels, strict=True)
+    ]
+    groups: dict[tuple[int, ...], list[Evaluation]] = {}
+    for evaluation in evaluations:
+        explains_labels = evaluation.protocol.target_policy == "label"
+        groups.setdefault(tuple(labels if explains_labels else predicted), []).append(evaluation)
+    return groups
+
+
+class _BlockScorer:
+    """Scores methods on samples that explain the same classes."""
+
+    def __init__(self, model: Model, block: Block, steps: Steps, prepared: PreparedTensors):
+        self._model = model
+        self._block = block
+        self._steps = steps
+        self._prepared = prepared
+
+    def score(self, evaluations: Sequence[Evaluation]) -> None:
+        protocols = {e.protocol.canonical: e.protocol for e in evaluations}
+        shared = {
+            name: self._steps.shared(p, self._block, partial(self._compute_shared, p))
+            for name, p in protocols.items()
+        }
+        by_map: dict[str, list[Evaluation]] = {}
+        for evaluation in evaluations:
+            by_map.setdefault(evaluation.expression.map_key, []).append(evaluation)
+        for same_map in by_map.values():  # only one method's maps are in memory at a time
+            self._score_method(same_map, shared)
+
+    def _compute_shared(self, protocol: Protocol, block: Block) -> Shared | Failure:
+        return self._attempt(protocol.compute_shared, self._model, self._seen_by(protocol, block))
+
+    def _seen_by(self, protocol: Protocol, block: Block) -> EvalBatch:
+        """Return the samples of a block, with what the protocol has prepared."""
+        prepared = self._prepared.for_protocol(protocol)
+        return replace(block.batch, prepared=prepared) if prepared else block.batch
+
+    def _score_method(
+        self, evaluations: Sequence[Evaluation], shared: dict[str, Shared | Failure]
+    ) -> None:
+        """Score the maps of one method, which differ in their transforms and protocols."""
+        first = evaluations[0]
+        native = self._steps.maps(first, self._block, partial(self._compute_maps, first))
+        if isinstance(native, Failure):
+            self._fail(evaluations, native)
+            return
+        missing = [row for row, reason in enumerate(native.notes.missing) if reason]
+        if missing:
+            native.values[missing] = torch.nan
+        explainer = self._block.explainer
+        for label in dict.fromkeys(e.expression.label for e in evaluations):
+            same = [e for e in evaluations if e.expression.label == label]
+            maps = self._attempt(explainer.transformed, same[0].expression, native.values)
+            if isinstance(maps, Failure):
+                self._fail(same, maps)
+                continue
+            self._steps.add_maps(label, self._block, maps)
+            checked = CheckedMaps.of(maps, native.values, native.notes)
+            resized = explainer.resized(checked.maps)
+            caches: dict[tuple[int, int], dict[Hashable, Any]] = {}
+            for evaluation in same:
+                of_protocol = shared[evaluation.protocol.canonical]
+                if isinstance(of_protocol, Failure):
+                    self._fail([evaluation], of_protocol)
+                    continue
+                compute = partial(
+                    self._compute_scores, evaluation, of_protocol, resized, checked, caches
+                )
+                self._steps.scores(evaluation, self._block, compute)
+
+    def _compute_maps(
+        self, evaluation: Evaluation, block: Block, checkpoint: Checkpoint
+    ) -> NativeMaps | Failure:
+        explainer = replace(block.explainer, checkpoint=checkpoint)
+        notes = MapNotes(len(block))
+        maps = self._attempt(explainer.native, evaluation.expression, notes)
+        return maps if isinstance(maps, Failure) else NativeMaps(maps, notes)
+
+    def _compute_scores(
+        self,
+        evaluation: Evaluation,
+        shared: Shared,
+        maps: Tensor,
+        checked: CheckedMaps,
+        caches: dict[tuple[int, int], dict[Hashable, Any]],
+        block: Block,
+    ) -> Outcomes:
+        """Score the maps of a block; protocols of the same maps share a cache."""
+        rows = block.rows
+        batch = replace(
+            self._seen_by(evaluation.protocol, block),
+            map_cache=caches.setdefault((rows.start, rows.stop), {}),
+            explain=partial(block.explainer.recompute, evaluation.expression),
+        )
+        if block is not self._block:
+            shared = {name: values[rows] for name, values in shared.items()}
+        scores = self._attempt(
+            evaluation.protocol.score_maps, self._model, batch, shared, maps[rows]
+        )
+        if isinstance(scores, Failure):
+            return Outcomes.without_scores("failed", [scores.message] * len(block))
+        return checked.outcomes(evaluation, scores, rows)
+
+    def _fail(self, evaluations: Sequence[Evaluation], failure: Failure) -> None:
+        outcomes = Outcomes.without_scores("failed", [failure.message] * len(self._block))
+        for evaluation in evaluations:
+            self._steps.add_outcomes(evaluation, self._block, outcomes)
+
+    def _attempt(self, call: Callable[..., T], *arguments: Any) -> T | Failure:
+        """Return the result of a call, or its error, so that other evaluations can continue."""
+        try:
+            return call(*arguments)
+        except StorageError:  # of prepared tensors: no fault of the method
+            raise
+        except Exception as error:
+            if is_out_of_memory(error) and self._model.batch_size > 1:
+                raise  # with fewer images in a pass it may go well
+            return Failure(format_error(error))
