@@ -46,15 +46,16 @@ from heatproof.analysis.intervals import GROUP
 from heatproof.api import Result
 from heatproof.cli.results import print_failures, print_notes, print_summary
 from heatproof.data.catalog import Batch
-from heatproof.execute.artifacts import kept_tensors
+from heatproof.execute.commit import commit_task
 from heatproof.execute.engines.base import Engine
-from heatproof.execute.parts import Journal, TaskProgress
+from heatproof.execute.recorder import Recorder
 from heatproof.execute.rows import RowBuilder
 from heatproof.execute.run_plan import run_plan
-from heatproof.execute.runner import OpenTask, Watcher, commit_task
+from heatproof.execute.runner import OpenTask, Watcher
 from heatproof.plan.open_spec import open_spec
 from heatproof.plan.plan_file import plan_file
 from heatproof.plan.spec import load_spec
+from heatproof.plan.speed import Pace
 from heatproof.plan.tasks import Plan, Record, Task
 from heatproof.platform import peak_memory
 from heatproof.runs.format import ROW_SCHEMA, TimingKey
@@ -154,35 +155,26 @@ def open_plan(folder: Path) -> Plan:
     return open_spec(load_spec(folder / "spec.yaml"), "cpu")
 
 
-class Synthetic:
-    """Draws what a task would compute, and fills what is stored of it.
+class Synthetic(Recorder):
+    """Draws what a task would compute, and records it as if it had been."""
 
-    Attributes:
-        progress: The rows, as of a task that was computed.
-        kept: The tensors that are stored with the run.
-    """
-
-    def __init__(self, plan: Plan, task: Task, records: Sequence[Record]):
-        self.progress = TaskProgress()
-        self.kept = kept_tensors(task.indices.start, plan.keep_maps)
-        ids = [task.data.ids[i] for i in task.indices]
-        labels = [task.data.labels[i] for i in task.indices]
-        self.batch = Batch(ids, torch.empty(0), labels, None, {})
+    def compute(self) -> None:
+        task = self._task
+        ids, labels = self._batch.ids, self._batch.labels
         draw = generator(0, "scale", task.name)
         self._clean(draw, task, labels)
         for evaluation in task.records.evaluations:
             name, expression = evaluation.protocol.canonical, evaluation.expression
-            self.progress.seconds[TimingKey("maps", expression.map_key)] = 0.1
-            self.progress.seconds[TimingKey("scores", expression.label, name)] = 0.1
+            self.seconds[TimingKey("maps", expression.map_key)] = 0.1
+            self.seconds[TimingKey("scores", expression.label, name)] = 0.1
         values = drawn_scores(task)
-        lost = torch.zeros(len(ids), 1, dtype=torch.bool)
-        for i, record in enumerate(records):
+        for i, record in enumerate(self._missing):
             curves = drawn_curves(draw, record, len(ids))
             name, label = record.protocol.canonical, record.expression.label
-            self.kept.add_curves(0, name, label, curves, lost)
+            self.kept.add_curves(0, name, label, curves)
             if record.protocol.aggregates:
                 values[i] = np.nan
-        self.progress.rows.append(make_rows(task, records, ids, labels, values))
+        self.rows.tables.append(make_rows(task, self._missing, ids, labels, values))
 
     def _clean(self, draw: np.random.Generator, task: Task, labels: Sequence[int]) -> None:
         """Add logits that are right for two thirds of the samples, images, maps, shared tensors."""
@@ -272,10 +264,13 @@ def drawn_curves(
 def write(plan: Plan, store: Store, watcher: Watcher, open_tasks: Sequence[OpenTask]) -> None:
     """Write tasks as the local engine does, with scores that are drawn instead of computed."""
     for open_task in open_tasks:
-        task = open_task.task
-        synthetic = Synthetic(plan, task, open_task.missing)
-        journal = Journal(store, task, synthetic.batch, plan.rows_per_pass(task))
-        commit_task(store, open_task, synthetic.batch, synthetic, journal)
+        task, missing = open_task
+        ids = [task.data.ids[i] for i in task.indices]
+        labels = [task.data.labels[i] for i in task.indices]
+        batch = Batch(ids, torch.empty(0), labels, None, {})
+        synthetic = Synthetic(store, task, missing, batch, plan, Pace())
+        synthetic.compute()
+        commit_task(store, task, missing, batch, synthetic)
         watcher.finish(task, False)
 
 
