@@ -29,8 +29,9 @@ from heatproof.execute.runner import execute
 from heatproof.methods import parse_methods
 from heatproof.models import backends
 from heatproof.models.vision import import_torchvision
+from heatproof.plan.make_plan import make_plan
 from heatproof.plan.spec import parse_protocols
-from heatproof.plan.tasks import Plan, make_plan
+from heatproof.plan.tasks import Plan
 from heatproof.runs.store import Store
 
 SIZE = 224

@@ -22,8 +22,9 @@ from heatproof.data.base import Data
 from heatproof.execute.runner import execute
 from heatproof.methods import parse_methods
 from heatproof.models.model import Model
+from heatproof.plan.make_plan import make_plan
 from heatproof.plan.spec import parse_protocols
-from heatproof.plan.tasks import Plan, make_plan
+from heatproof.plan.tasks import Plan
 from heatproof.runs.store import Store
 
 LAYERS = ("input", "middle", "final")

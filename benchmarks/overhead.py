@@ -18,8 +18,8 @@ from heatproof.data.base import TensorData
 from heatproof.execute.runner import execute
 from heatproof.methods import parse_methods
 from heatproof.models.batch import ModelBatch
+from heatproof.plan.make_plan import make_plan
 from heatproof.plan.spec import parse_protocols
-from heatproof.plan.tasks import make_plan
 from heatproof.runs.store import Store
 
 SHARED = ["saliency", "ixg", "ixg|abs", "gradcam", "gradcam++", "xgradcam", "layercam"]

@@ -25,9 +25,10 @@ from heatproof.models.backends import AUTO
 from heatproof.models.model import Model
 from heatproof.models.zoo import load_model
 from heatproof.plan.backend_choice import choices_of, choose
+from heatproof.plan.make_plan import make_plan
 from heatproof.plan.open_spec import open_spec
 from heatproof.plan.spec import ProtocolLike, Spec, load_spec, make_spec, parse_protocols
-from heatproof.plan.tasks import Plan, make_plan
+from heatproof.plan.tasks import Plan
 from heatproof.protocols import Protocol
 from heatproof.report.sections import SECTIONS
 from heatproof.results import Result

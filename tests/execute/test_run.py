@@ -16,9 +16,9 @@ from heatproof.errors import HeatproofError
 from heatproof.execute.runner import execute
 from heatproof.methods import parse_methods
 from heatproof.plan.cost import plan_cost
+from heatproof.plan.make_plan import make_plan
 from heatproof.plan.open_spec import open_spec
 from heatproof.plan.spec import make_spec, parse_protocols
-from heatproof.plan.tasks import make_plan
 from heatproof.runs.format import Cost, ModelView, TensorKey
 from heatproof.runs.store import Store
 

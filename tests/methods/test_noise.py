@@ -13,8 +13,8 @@ from heatproof.methods import METHODS, Explainer, Expression, parse_methods
 from heatproof.methods.noise import Noise
 from heatproof.models.batch import ModelBatch
 from heatproof.plan.cost import plan_cost
+from heatproof.plan.make_plan import make_plan
 from heatproof.plan.spec import parse_protocols
-from heatproof.plan.tasks import make_plan
 from heatproof.runs.format import ModelView
 from heatproof.tensor.noise import Rng
 

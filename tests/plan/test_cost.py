@@ -15,10 +15,10 @@ from heatproof.models import backends
 from heatproof.plan import cost
 from heatproof.plan.assumed_cost import assumed_cost
 from heatproof.plan.cost import forecast, plan_cost
+from heatproof.plan.make_plan import make_plan
 from heatproof.plan.open_spec import open_spec
 from heatproof.plan.spec import make_spec, parse_protocols
 from heatproof.plan.speed import Speed, method_cost, read_speed, record_speed
-from heatproof.plan.tasks import make_plan
 from heatproof.runs.format import Cost, TimingKey
 from heatproof.runs.store import Store
 

@@ -8,8 +8,8 @@ import yaml
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression
 from heatproof.plan.changes import Changes
+from heatproof.plan.make_plan import _repeated
 from heatproof.plan.spec import load_spec, make_spec, parse_protocols
-from heatproof.plan.tasks import _repeated
 from heatproof.plan.yaml_reader import MAX_BYTES, parse_yaml
 
 GOOD = {

@@ -20,8 +20,9 @@ from heatproof.models.model import Model
 from heatproof.models.vision import RANDOM
 from heatproof.models.zoo import load_model
 from heatproof.plan.cost import plan_cost
+from heatproof.plan.make_plan import make_plan, method_refusal
 from heatproof.plan.spec import DataSpec, ModelSpec, Spec
-from heatproof.plan.tasks import Plan, make_plan, method_refusal
+from heatproof.plan.tasks import Plan
 from heatproof.runs.format import Cost, ModelView
 from heatproof.userfile import PREFIX
 

@@ -10,9 +10,10 @@ from heatproof.data.catalog import load_data
 from heatproof.data.source import shared_listings
 from heatproof.models.model import Model
 from heatproof.plan.backend_choice import choices_of, choose
+from heatproof.plan.make_plan import make_plan
 from heatproof.plan.open_models import TrainingProgress, open_model
 from heatproof.plan.spec import DataSpec, Spec
-from heatproof.plan.tasks import Plan, make_plan
+from heatproof.plan.tasks import Plan
 
 
 def open_spec(
