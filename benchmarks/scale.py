@@ -58,7 +58,8 @@ from heatproof.plan.spec import load_spec
 from heatproof.plan.speed import Pace
 from heatproof.plan.tasks import Plan, Record, Task
 from heatproof.platform import peak_memory
-from heatproof.runs.format import ROW_SCHEMA, TimingKey
+from heatproof.runs import columns
+from heatproof.runs.format import TimingKey
 from heatproof.runs.store import Store
 from heatproof.tensor.noise import generator
 
@@ -220,13 +221,17 @@ def make_rows(
     of_record = np.repeat(np.arange(len(records)), len(ids))
     of_sample = np.tile(np.arange(len(ids)), len(records))
     builder = RowBuilder(task)
-    texts = zip(*(builder.record_columns(record) for record in records), strict=True)
-    columns = [pa.array(text).take(of_record) for text in texts]
-    columns += [pa.array(ids).take(of_sample), pa.array(labels, pa.int32()).take(of_sample)]
-    target_is = [target_column(record) for record in records]
-    columns += [pa.array(target_is).take(of_record), pa.array(values.ravel())]
-    columns += [pa.repeat(text, len(of_record)) for text in ("ok", "", "")]
-    return pa.Table.from_arrays(columns, schema=ROW_SCHEMA)
+    of_records = [builder.record_columns(record) for record in records]
+    texts = {name: [texts[name] for texts in of_records] for name in of_records[0]}
+    texts["target_is"] = [target_column(record) for record in records]
+    return columns.make_rows(
+        **{name: pa.array(values).take(of_record) for name, values in texts.items()},
+        sample=pa.array(ids).take(of_sample),
+        target=pa.array(labels, pa.int32()).take(of_sample),
+        value=pa.array(values.ravel()),
+        status="ok",
+        message="",
+    )
 
 
 def target_column(record: Record) -> str:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from heatproof.runs.columns import ROW_SCHEMA
 from heatproof.runs.curve_files import CurveBuffers, CurveReader, map_ahead, stack_curves
-from heatproof.runs.format import ROW_SCHEMA, SampleNotes, TensorKey, Timings
+from heatproof.runs.format import SampleNotes, TensorKey, Timings
 from heatproof.runs.task_files import TaskTensors, encode_files, read_tensors
 
 METHODS = ["ig", "ixg|abs", "rise"]

@@ -15,13 +15,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
-import pyarrow as pa
 import pytest
 import torch
 from click.testing import CliRunner
 from forked import Forked
 from report_text import report_text
 from small_runs import METHODS, assert_same, evaluate, small_data, small_model, tensors
+from stored_rows import stored_rows
 
 import heatproof as hp
 from heatproof.cli import main
@@ -385,15 +385,10 @@ def record_keys(task: int, records: int) -> list[str]:
 
 
 def fabricate(store: Store, tasks: int, records: int) -> None:
-    from heatproof.runs.format import ROW_SCHEMA
-
     for i in range(tasks):
         name = f"task-{i:05d}"
         keys = record_keys(i, records)
-        columns = [keys, *([["x"] * records] * 7), [1] * records, [""] * records, [0.5] * records]
-        columns += [["ok"] * records, *([[""] * records] * 2)]
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, ROW_SCHEMA, strict=True)]
-        rows = pa.Table.from_arrays(arrays, schema=ROW_SCHEMA)
+        rows = stored_rows(record=keys)
         origins = {key: ["0123456789abcdef"] for key in keys}
         store.commit(name, rows, TaskTensors(origins=origins), Timings())
 
@@ -484,12 +479,7 @@ def test_a_write_that_fails_leaves_the_old_state_or_the_new(tmp_path, monkeypatc
 
 
 def fabricate_one(store: Store, records: int) -> None:
-    from heatproof.runs.format import ROW_SCHEMA
-
-    columns = [[f"{r}" for r in range(records)], *([["x"] * records] * 7), [1] * records]
-    columns += [[""] * records, [0.5] * records, ["ok"] * records, *([[""] * records] * 2)]
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, ROW_SCHEMA, strict=True)]
-    rows = pa.Table.from_arrays(arrays, schema=ROW_SCHEMA)
+    rows = stored_rows(record=[f"{r}" for r in range(records)])
     kept = TaskTensors(origins={f"{r}": [f"{records:016d}"] for r in range(records)})
     store.commit("task", rows, kept, Timings())
 

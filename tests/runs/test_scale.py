@@ -13,21 +13,15 @@ import pyarrow as pa
 import pytest
 import torch
 from forked import forking
+from stored_rows import stored_rows
 
 from heatproof.analysis import intervals
 from heatproof.analysis.halves import Halves
 from heatproof.analysis.intervals import GROUP
 from heatproof.analysis.tables import groups
 from heatproof.protocols import ViewKey, make_protocol
-from heatproof.runs.format import (
-    COLUMNS,
-    ROW_SCHEMA,
-    PlanFile,
-    TaskFacts,
-    Timings,
-    plan_parts,
-    to_json,
-)
+from heatproof.runs.columns import FRAME_COLUMNS
+from heatproof.runs.format import PlanFile, TaskFacts, Timings, plan_parts, to_json
 from heatproof.runs.row_frame import FrameBuilder
 from heatproof.runs.sealed import seal, seal_parts
 from heatproof.runs.store import Store
@@ -76,12 +70,12 @@ def test_the_benchmark_finds_the_means_that_it_has_drawn(benchmark, tmp_path, mo
 
 
 def rows(count: int, record: str = "r") -> pa.Table:
-    texts = [f"{record}{i % 3}" for i in range(count)]
-    columns = [texts, *([["x"] * count] * 6), [f"s{i}" for i in range(count)]]
-    columns += [[None, *range(count - 1)], ["label"] * count, [i / 7 for i in range(count)]]
-    columns += [["ok"] * count, [""] * count, [""] * count]
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, ROW_SCHEMA, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=ROW_SCHEMA)
+    return stored_rows(
+        record=[f"{record}{i % 3}" for i in range(count)],
+        sample=[f"s{i}" for i in range(count)],
+        target=[None, *range(count - 1)],
+        value=[i / 7 for i in range(count)],
+    )
 
 
 def test_rows_as_codes_are_the_rows_as_texts(tmp_path):
@@ -94,7 +88,7 @@ def test_rows_as_codes_are_the_rows_as_texts(tmp_path):
         builder.add(read_coded_rows(path), chosen)
         table = read_rows(path).to_pandas()
         expected += [table[table["record"] == name] for name in chosen]
-    wanted = pd.concat(expected, ignore_index=True)[COLUMNS]
+    wanted = pd.concat(expected, ignore_index=True)[FRAME_COLUMNS]
     found = builder.frame()
     texts = found.columns[found.dtypes == "category"]
     assert (found["sample"].cat.categories == sorted(found["sample"].cat.categories)).all()

@@ -220,6 +220,13 @@ def all_comparisons(
     ]
 
 
+@cache
+def _parsed(protocol: str) -> Protocol:
+    """Return a protocol that published numbers name, which thousands of them may."""
+    (parsed,) = parse_protocols([protocol])
+    return parsed
+
+
 class _Missing(Exception):
     """Why a run does not have a published number."""
 
@@ -258,7 +265,7 @@ class _Run:
 
     def line(self, entry: Entry) -> Line:
         """Return a published number beside the run's; raises _Missing if it has no such number."""
-        (wanted,) = parse_protocols([entry.protocol])
+        wanted = _parsed(entry.protocol)
         candidates = [p for p in self.plan.protocols if p.id == wanted.id]
         if not candidates:
             raise _Missing(f"it has no {wanted.id}")
@@ -379,7 +386,7 @@ class _Run:
         return found
 
     def _correlation(self, model: str, protocol: str, lines: Sequence[Line]) -> Estimate:
-        (wanted,) = parse_protocols([protocol])
+        wanted = _parsed(protocol)
         key = _closest([p for p in self.plan.protocols if p.id == wanted.id], wanted).key
         standing = self.standings[model]
         setting = standing.settings.index(key)

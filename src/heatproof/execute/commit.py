@@ -12,14 +12,8 @@ from heatproof.data.grids import Grids
 from heatproof.execute.recorder import Recorder
 from heatproof.execute.rows import in_order, places_of, rows_of
 from heatproof.plan.tasks import Record, Records, Task
-from heatproof.runs.format import (
-    ROW_SCHEMA,
-    GridNote,
-    SampleNotes,
-    TaskContent,
-    TensorKey,
-    Timings,
-)
+from heatproof.runs.columns import ROW_SCHEMA
+from heatproof.runs.format import GridNote, SampleNotes, TaskContent, TensorKey, Timings
 from heatproof.runs.store import Store
 from heatproof.runs.task_files import TaskTensors
 

@@ -18,11 +18,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from heatproof.runs.format import ROW_SCHEMA, BlockKey, PartNotes
+from heatproof.runs.columns import ROW_SCHEMA, with_all_columns
+from heatproof.runs.format import BlockKey, PartNotes
 from heatproof.runs.store import Store
 
 NOTES_ENTRY = "notes"  # of the metadata
 ROWS_TENSOR = "rows"  # the bytes of an Arrow stream
+UNREADABLE = (
+    SafetensorError,
+    ValidationError,
+    ValueError,
+    KeyError,
+    OSError,
+    pa.ArrowException,
+)
 
 
 class Part(NamedTuple):
@@ -56,7 +65,14 @@ class PartFiles:
         if not problem:
             try:
                 return _read_part(path)
-            except (SafetensorError, ValidationError, ValueError, OSError, pa.ArrowException) as e:
+            except (
+                SafetensorError,
+                ValidationError,
+                ValueError,
+                KeyError,
+                OSError,
+                pa.ArrowException,
+            ) as e:
                 problem = str(e).partition("\n")[0]
         self._store.set_aside([path], problem)
         return None
@@ -92,7 +108,7 @@ def _read_part(path: Path) -> Part:
         names = [name for name in file.keys() if name != ROWS_TENSOR]  # noqa: SIM118
         tensors = {BlockKey.decode(name): file.get_tensor(name) for name in names}
         rows = pa.ipc.open_stream(file.get_tensor(ROWS_TENSOR).numpy()).read_all()
-    return Part(path.name, notes, rows.cast(ROW_SCHEMA), tensors)
+    return Part(path.name, notes, with_all_columns(rows), tensors)
 
 
 def _to_tensor(rows: pa.Table) -> Tensor:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from heatproof.plan.tasks import Record, Task
-from heatproof.runs.format import ROW_SCHEMA
+from heatproof.runs.columns import make_rows
 from heatproof.scoring.block import Block
 from heatproof.scoring.outcomes import Outcomes
 
@@ -73,36 +73,33 @@ class RowBuilder:
         missing = self.missing(record, ids)
         if not missing:
             return
-        columns = [
-            *(pa.repeat(text, len(ids)) for text in self.record_columns(record)),
-            ids,
-            targets,
-            target_is,
-            outcomes.values,
-            outcomes.statuses,
-            outcomes.messages,
-            outcomes.notes,
-        ]
-        fields = zip(columns, ROW_SCHEMA, strict=True)
-        arrays = [pa.array(column, field.type) for column, field in fields]
-        table = pa.Table.from_arrays(arrays, schema=ROW_SCHEMA)
+        table = make_rows(
+            **self.record_columns(record),
+            sample=ids,
+            target=targets,
+            target_is=target_is,
+            value=outcomes.values,
+            status=outcomes.statuses,
+            message=outcomes.messages,
+            note=outcomes.notes,
+        )
         self.tables.append(table if len(missing) == len(ids) else table.take(missing))
         self._present.setdefault(record.key, set()).update(ids)
 
-    def record_columns(self, record: Record) -> list[str]:
-        """Return the values of the first columns, which all rows of a record have."""
+    def record_columns(self, record: Record) -> dict[str, str]:
+        """Return the values that all rows of a record have in common."""
         layer = record.expression.layer
         if not record.not_applicable:
             layer = self._task.model.layer_name(layer)
-        return [
-            record.key,
-            self._task.model_name,
-            record.expression.label,
-            layer,
-            record.protocol.id,
-            record.protocol.setting,
-            record.protocol.baseline_name,
-        ]
+        return {
+            "record": record.key,
+            "model": self._task.model_name,
+            "method": record.expression.label,
+            "layer": layer,
+            "protocol": record.protocol.id,
+            "setting": record.protocol.setting,
+            "baseline": record.protocol.baseline_name,
+        }
 
 
 def rows_of(table: pa.Table, records: Collection[str]) -> pa.Table:

@@ -32,7 +32,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from heatproof.errors import HeatproofError
@@ -45,26 +44,6 @@ from heatproof.text import clip
 FORMAT: Literal[3] = 3  # of the directory; a run of another format is run again rather than read
 UPGRADABLE = 2  # files of this format are taken over, since only their names were different
 Setting = tuple[str, str, str]  # protocol, setting, baseline: the columns of the rows
-
-ROW_SCHEMA = pa.schema(
-    [
-        ("record", pa.string()),
-        ("model", pa.string()),
-        ("method", pa.string()),
-        ("layer", pa.string()),
-        ("protocol", pa.string()),
-        ("setting", pa.string()),
-        ("baseline", pa.string()),
-        ("sample", pa.string()),
-        ("target", pa.int32()),
-        ("target_is", pa.string()),  # label, or prediction
-        ("value", pa.float64()),
-        ("status", pa.string()),  # ok, undefined, failed, missing, n/a, skipped
-        ("message", pa.string()),
-        ("note", pa.string()),  # what the method says about the map; may be absent in older files
-    ]
-)
-COLUMNS = [field.name for field in ROW_SCHEMA if field.name != "record"]
 
 
 # Files

@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from heatproof.runs.format import COLUMNS, ROW_SCHEMA
-from heatproof.runs.task_files import TEXT_COLUMNS
+from heatproof.runs.columns import FRAME_COLUMNS, ROW_SCHEMA, TEXT_COLUMNS
 
 SHORT = np.iinfo(np.int16).max  # texts of a column whose codes have 16 bits
 
@@ -23,7 +22,7 @@ class FrameBuilder:
 
     def __init__(self) -> None:
         self._texts: dict[str, dict[str | None, int]] = {name: {} for name in TEXT_COLUMNS}
-        self._parts: dict[str, list[np.ndarray]] = {name: [] for name in COLUMNS}
+        self._parts: dict[str, list[np.ndarray]] = {name: [] for name in FRAME_COLUMNS}
 
     def add(self, table: pa.Table, records: Sequence[str]) -> None:
         """Add the rows of some records, in the order of the records.
@@ -33,7 +32,7 @@ class FrameBuilder:
             records: The records to take, in order.
         """
         rows = _rows_of(table, records)
-        for name in COLUMNS:
+        for name in FRAME_COLUMNS:
             column = table[name]
             values = self._codes(name, column) if name in self._texts else column.to_numpy()
             self._parts[name].append(values if rows is None else values[rows])
@@ -51,9 +50,9 @@ class FrameBuilder:
         return translated[indices.to_numpy()]
 
     def frame(self) -> pd.DataFrame:
-        """Return all rows in the order in which they were added (``COLUMNS``)."""
+        """Return all rows in the order in which they were added (``FRAME_COLUMNS``)."""
         columns = {}
-        for name in COLUMNS:
+        for name in FRAME_COLUMNS:
             parts = self._parts.pop(name)
             empty = np.empty(0, np.int16 if name in self._texts else _numpy_type(name))
             values = np.concatenate(parts) if parts else empty

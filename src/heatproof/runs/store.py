@@ -30,10 +30,10 @@ from heatproof.models.backends import AUTO
 from heatproof.models.hashes import file_stamp
 from heatproof.protocols import Protocol
 from heatproof.protocols.base import Scores, register_stored, stored_protocol
+from heatproof.runs.columns import ROW_SCHEMA
 from heatproof.runs.curve_files import CurveBuffers, CurveReader, map_ahead, stack_curves
 from heatproof.runs.directory import RunDirectory
 from heatproof.runs.format import (
-    ROW_SCHEMA,
     SUFFIXES,
     FileKind,
     GridNote,

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from heatproof.runs.columns import ROW_SCHEMA, TEXT_COLUMNS, with_all_columns
 from heatproof.runs.format import (
-    ROW_SCHEMA,
     FileKind,
     RecordGroup,
     SampleNotes,
@@ -33,15 +32,6 @@ SAMPLES = "samples"  # the metadata entries of a tensor file: its notes,
 CONTENT = "content"  # what it belongs to,
 ORIGINS = "origins"  # and what computed which record
 _ORIGINS = TypeAdapter(dict[str, list[str]])
-TEXT_COLUMNS = [field.name for field in ROW_SCHEMA if pa.types.is_string(field.type)]
-CODED_SCHEMA = pa.schema(
-    [
-        (field.name, pa.dictionary(pa.int32(), pa.string()))
-        if field.name in TEXT_COLUMNS
-        else (field.name, field.type)
-        for field in ROW_SCHEMA
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -73,46 +63,28 @@ def encode_files(rows: pa.Table, kept: TaskTensors, timings: Timings) -> dict[Fi
 
 def read_rows(path: Path) -> pa.Table:
     """Read the rows of a task (``ROW_SCHEMA``); raises ValueError if they are damaged."""
-    try:
-        table = pq.read_table(path, schema=ROW_SCHEMA)
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(_first_line(error)) from None
-    column = table.schema.get_field_index("note")
-    notes = pc.fill_null(table["note"], "")
-    return table.set_column(column, table.schema.field(column), notes)
+    return _read_columns(path, coded=False)
 
 
 def read_coded_rows(path: Path) -> pa.Table:
     """Read the rows of a task with texts as they are stored: each once, and a code per row.
 
-    Returns:
-        A table (``CODED_SCHEMA``).
-
     Raises:
         ValueError: If the rows are damaged.
     """
+    return _read_columns(path, coded=True)
+
+
+def _read_columns(path: Path, coded: bool) -> pa.Table:
     try:
-        try:
-            table = _read_texts(path, TEXT_COLUMNS)
-        except KeyError:  # rows that were written before there were notes
-            table = _read_texts(path, [name for name in TEXT_COLUMNS if name != "note"])
-        if "note" not in table.column_names:
-            notes = pa.repeat("", len(table)).dictionary_encode()
-            table = table.append_column("note", notes)
-        table = table.select(ROW_SCHEMA.names).cast(CODED_SCHEMA)
+        with pq.ParquetFile(path) as file:
+            there = file.schema_arrow.names
+        texts = [name for name in TEXT_COLUMNS if name in there] if coded else []
+        with pq.ParquetFile(path, read_dictionary=texts) as file:
+            known = [name for name in ROW_SCHEMA.names if name in there]
+            return with_all_columns(file.read(known, use_threads=False), coded)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ValueError(_first_line(error)) from None
-    column = table.schema.get_field_index("note")
-    if table["note"].null_count:
-        notes = pc.fill_null(table["note"].cast(pa.string()), "").dictionary_encode()
-        table = table.set_column(column, table.schema.field(column), notes)
-    return table
-
-
-def _read_texts(path: Path, columns: list[str]) -> pa.Table:
-    """Read a table, and the texts of some columns as they are stored."""
-    with pq.ParquetFile(path, read_dictionary=columns) as file:
-        return file.read(use_threads=False)
 
 
 def read_tensors(path: Path, only: Iterable[TensorKey] | None = None) -> TaskTensors:
