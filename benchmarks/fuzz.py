@@ -44,6 +44,7 @@ from heatproof.models.checkpoint import load_weights, looks_like
 from heatproof.plan.changes import Changes
 from heatproof.plan.spec import load_spec, make_spec
 from heatproof.plan.studies import study_file, study_names
+from heatproof.runs.run import Run
 from heatproof.runs.sealed import seal
 from heatproof.runs.store import Store
 
@@ -315,7 +316,7 @@ def store(rng: random.Random, folder: Path) -> Case:
 
     def read() -> None:
         opened = Store(folder / "run")
-        opened.rows()
+        _ = Run(opened).rows
         opened.provenance()
         for task in opened.plan().tasks:
             opened.tensors(task.name)

@@ -44,6 +44,7 @@ import heatproof as hp
 from heatproof.cli import main as command_line
 from heatproof.execute import blocks as cut
 from heatproof.runs.addresses import to_read
+from heatproof.runs.run import Run
 from heatproof.runs.store import Store
 
 SPEC = {
@@ -326,7 +327,7 @@ def choose_death(rng: random.Random, kind: str, reference: Reference) -> Death:
 def check(reference: Store, out: str) -> list[str]:
     """Return what is different between a finished run and one that was never killed."""
     store = Store(to_read(out, fresh=True))
-    ours, theirs = (s.rows() for s in (store, reference))
+    ours, theirs = (Run(s).rows for s in (store, reference))
     problems = differences(reference, store)
     if len(ours) != len(theirs):
         problems.append(f"{len(ours)} rows instead of {len(theirs)}")

@@ -27,7 +27,6 @@ from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.published import compare_published, published_table
 from heatproof.analysis.ranks import CONTROL, Standings, agreement, ranked_layers, standings
-from heatproof.report.run_data import Run
 from heatproof.report.sections import curves as curves_section
 from heatproof.report.sections import grids as grids_section
 from heatproof.report.sections import retraining as retraining_section
@@ -53,7 +52,7 @@ def summary(directory: Path) -> pd.DataFrame:
 @cache
 def ranks(directory: Path) -> list[Standings]:
     run = result(directory)
-    draws = bootstrap_aggregates(run.store, run.scores)
+    draws = bootstrap_aggregates(run)
     layers = ranked_layers(run.scores, run.store.plan().methods)
     return standings(run.scores, aggregate_draws=draws, layers=layers)
 
@@ -123,7 +122,7 @@ def correlations(directory: Path, options: Options) -> str:
 
     ``reference`` names a setting that one of the two must be, such as ``idsds,16,zero``.
     """
-    labels = Run(result(directory).store).setting_labels
+    labels = result(directory).setting_labels
     blocks = []
     for standing in ranks(directory):
         if options.get("model", standing.model) != standing.model:
@@ -184,7 +183,7 @@ def stability(directory: Path, options: Options) -> str:
 def levels(directory: Path, options: Options) -> str:
     """Soundness at levels of accuracy."""
     wanted = [float(level) for level in options.get("levels", "0.3,0.5,0.7,0.9").split(",")]
-    frame = chosen(soundness.table(result(directory).store, wanted), options)
+    frame = chosen(soundness.table(result(directory), wanted), options)
     rows = []
     for (model, method), part in frame.groupby(["model", "method"], sort=False):
         cells = [interval(*line) for line in part[["soundness", "low", "high"]].to_numpy()]
@@ -203,7 +202,7 @@ def points(e: Estimate) -> str:
 
 def accuracy(directory: Path, options: Options) -> str:
     """Accuracy before and after fine-tuning, and its paired change, in percent."""
-    run = Run(result(directory).store)
+    run = result(directory)
     (table,) = model_accuracy.content(run)
     wanted = ("intact", "worst", "whichever")
     columns = [list(table.columns).index(name) for name in wanted]
@@ -227,7 +226,7 @@ BEFORE_AFTER = ("original", "fine-tuned")
 def similarity(directory: Path, options: Options) -> str:
     """How far networks are from their fine-tuned copies and from each other."""
     rows = []
-    for pair in similarity_section._pairs(Run(result(directory).store)):
+    for pair in similarity_section._pairs(result(directory)):
         cells = [pair.label, "itself, fine-tuned" if pair.same else "another network"]
         for measure in ("softmax", "cam"):
             found = pair.difference(measure)
@@ -243,7 +242,7 @@ def estimate3(e: Estimate) -> str:
 def retraining(directory: Path, options: Options) -> str:
     """Accuracy of networks that were trained on altered images."""
     with TemporaryDirectory() as folder:
-        content = retraining_section.content(Run(result(directory).store), Site(Path(folder)))
+        content = retraining_section.content(result(directory), Site(Path(folder)))
     rows = [[r.trained_on, r.evaluated_on, percent(r.accuracy)] for r in content.rows]
     return lines(["trained on", "evaluated on", "accuracy"], rows)
 
@@ -251,7 +250,7 @@ def retraining(directory: Path, options: Options) -> str:
 def distances(directory: Path, options: Options) -> str:
     """The least distance between the curves of changed maps, and what chance would give."""
     with TemporaryDirectory() as folder:
-        content = soundness_section.content(Run(result(directory).store), Site(Path(folder)))
+        content = soundness_section.content(result(directory), Site(Path(folder)))
     (compared,) = [m.distinct for m in content.models if m.distinct is not None]
     labels = list(compared.distances)
     rows = []
@@ -269,7 +268,7 @@ def distances(directory: Path, options: Options) -> str:
 def smoothed(directory: Path, options: Options) -> str:
     """Mean localization under each kernel, and the correlation with Grad-CAM."""
     with TemporaryDirectory() as folder:
-        content = grids_section.content(Run(result(directory).store), Site(Path(folder)))
+        content = grids_section.content(result(directory), Site(Path(folder)))
     rows = []
     for model in content.models:
         for setting in model.settings:
@@ -285,7 +284,7 @@ def smoothed(directory: Path, options: Options) -> str:
 @cache
 def curves(directory: Path) -> curves_section.Content:
     with TemporaryDirectory() as folder:
-        return curves_section.content(Run(result(directory).store), Site(Path(folder)))
+        return curves_section.content(result(directory), Site(Path(folder)))
 
 
 def tradeoff(directory: Path, options: Options) -> str:
@@ -344,7 +343,7 @@ def layers(directory: Path, options: Options) -> str:
 
 def published(directory: Path, options: Options) -> str:
     """Numbers of a run beside those of a published table."""
-    found = compare_published(result(directory).store, published_table(options["table"]))
+    found = compare_published(result(directory), published_table(options["table"]))
     rows = []
     for line in found.lines:
         digits = line.entry.digits

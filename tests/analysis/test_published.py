@@ -16,10 +16,10 @@ from heatproof.analysis.published import (
     published_table,
     published_tables,
 )
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression, parse_methods
 from heatproof.plan.spec import load_spec, parse_protocols
-from heatproof.report.run_data import Run
 
 METHODS = [
     "ixg",
@@ -48,7 +48,7 @@ def entry(value, method="gradcam", model="paperbirds/resnet", protocol="sds", qu
 
 
 def compared(run, *entries):
-    return compare_published(run.store, PublishedTable("a/table1", "", "", "a/b", entries))
+    return compare_published(run, PublishedTable("a/table1", "", "", "a/b", entries))
 
 
 @pytest.mark.parametrize("table", published_tables().values(), ids=lambda table: table.name)
@@ -132,9 +132,9 @@ def test_the_half_scale_of_funnybirds(run):
 
 def test_a_run_without_any_published_number_is_refused(run):
     with pytest.raises(HeatproofError, match="has no number of li2024/fig1: it has no attr-mass"):
-        compare_published(run.store, published_table("li2024/fig1"))
+        compare_published(run, published_table("li2024/fig1"))
     with pytest.raises(HeatproofError, match=r"no idsds; .*heatproof run hesse2024/imagenet/idsds"):
-        compare_published(run.store, published_table("hesse2024/table4"))
+        compare_published(run, published_table("hesse2024/table4"))
     with pytest.raises(HeatproofError, match="accuracy is compared on the paper's own networks"):
         compared(
             run, replace(entry(0.5, model="torchvision:resnet50", quantity="accuracy"), method="")
@@ -144,10 +144,10 @@ def test_a_run_without_any_published_number_is_refused(run):
 
 
 def test_a_report_shows_tables_with_enough_methods(run):
-    read = Run(run.store)
-    found = all_comparisons(run.store, read.rows, read.standings)
+    read = RunStatistics(run.store)
+    found = all_comparisons(read)
     assert [c.table.name for c in found] == ["hesse2024/table6"]
-    alone = compare_published(run.store, published_table("hesse2024/table6"))
+    alone = compare_published(run, published_table("hesse2024/table6"))
     assert found == [alone], "standings that were computed before give the same numbers"
 
 
@@ -173,12 +173,12 @@ def test_li_et_al_table_1_is_compared_in_the_terminal(tmp_path):
         "protocols": protocols,
     }
     run = hp.run(spec, tmp_path / "run")
-    comparison = compare_published(run.store, published_table("published:li2024/table1"))
+    comparison = compare_published(run, published_table("published:li2024/table1"))
     found = {line.entry.row: line for line in comparison.lines}
     assert set(found) == {"Completeness", "Deletion"}
     facts = {p.id: p for p in run.store.plan().protocols}
     for row, line in found.items():
-        curves = metric_curves(run.store, run.scores, "paperbirds/vgg", facts[row.lower()])
+        curves = metric_curves(run, "paperbirds/vgg", facts[row.lower()])
         a, b, c = (curves[name].xy for name in CHANGED)
         distances = [
             max(directed_hausdorff(x, y)[0], directed_hausdorff(y, x)[0])
@@ -229,7 +229,7 @@ def stability(tmp_path_factory):
 def test_agreement_over_baselines_is_the_mean_correlation_of_the_rankings(stability):
     """On another network of the same kind it is shown without a verdict; controls do not count."""
     table = published_table("published:picard2024/stability")
-    comparison = compare_published(stability.store, table)
+    comparison = compare_published(stability, table)
     found = {line.entry.row: line for line in comparison.lines}
     assert list(found) == ["ResNet50V2, deletion", "ResNet50V2, insertion"]
     for row, line in found.items():
@@ -244,13 +244,8 @@ def test_agreement_over_baselines_is_the_mean_correlation_of_the_rankings(stabil
         assert "the methods are not those of the paper" in line.reason
     reasons = {"it has no srg": 2, "it has no model like timm:vit_base_patch16_224": 2}
     assert comparison.missing == reasons
-    shown = [c.table.name for c in all_comparisons(*_read(stability))]
+    shown = [c.table.name for c in all_comparisons(stability)]
     assert "picard2024/stability" in shown
-
-
-def _read(run):
-    read = Run(run.store)
-    return run.store, read.rows, read.standings
 
 
 def test_agreement_needs_enough_methods_and_baselines(run):
@@ -268,7 +263,7 @@ def test_kernels_for_maps_of_another_size_are_found_by_their_pixels(tmp_path):
         "protocols": [{"name": "gridpg", "grids": 2}],
     }
     run = hp.run(spec, tmp_path / "run")
-    (line,) = compare_published(run.store, published_table("rao2024/table2")).lines
+    (line,) = compare_published(run, published_table("rao2024/table2")).lines
     assert line.entry.row == "VGG19, K = 33"
     scores = run.scores.pivot(index="sample", columns="method", values="value")
     expected = scipy.stats.spearmanr(scores["ixg|smooth(9)"], scores["gradcam@final"]).statistic

@@ -14,7 +14,7 @@ from heatproof.methods import METHODS
 from heatproof.models.vision import import_torchvision
 from heatproof.plan.spec import MAX_ENTRIES, make_spec
 from heatproof.protocols import PROTOCOLS
-from heatproof.report.run_data import MOST_CURVES
+from heatproof.runs.run import MOST_SAMPLES_READ
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -151,7 +151,7 @@ def test_counts_and_versions_on_the_pages_are_those_of_the_code():
     limits = read("docs/limits.md")
     assert f"| {MAX_ENTRIES:,} each |" in limits
     assert f"| {MOST_PIXELS // 10**6} million |" in limits
-    assert f"| {MOST_CURVES:,}; tables use all |" in limits
+    assert f"| {MOST_SAMPLES_READ:,}; tables use all |" in limits
     constraints = read("constraints.txt")
     for title, package in {
         "Quantus": "quantus",

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import heatproof as hp
+from heatproof.runs.run import Run
 from heatproof.runs.store import Store
 
 METHODS = ["ixg", "random", "constant"]
@@ -39,7 +40,7 @@ def tensors(store: Store) -> dict:
 
 def assert_same(root: Path, sound: Path) -> None:
     """Check that a run has the rows and tensors of another."""
-    pd.testing.assert_frame_equal(Store(root).rows(), Store(sound).rows(), check_exact=True)
+    pd.testing.assert_frame_equal(Run(Store(root)).rows, Run(Store(sound)).rows, check_exact=True)
     names = [sorted(p.name for p in (r / "rows").iterdir()) for r in (root, sound)]
     assert names[0] == names[1]  # which are hashes of the bytes
     found, expected = tensors(Store(root)), tensors(Store(sound))

@@ -6,11 +6,11 @@ from click.testing import CliRunner
 from report_text import report_text
 
 import heatproof as hp
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.cli import main
 from heatproof.data import grids as data_grids
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.protocols import EvalBatch, ViewKey, make_protocol
-from heatproof.report.run_data import Run
 from heatproof.tensor.noise import Rng
 
 METHODS = [
@@ -41,7 +41,7 @@ def run(tmp_path_factory):
 
 def kept_grids(run):
     """Return the images and the evaluated grid cell of every sample, as stored with the run."""
-    stored = Run(run.store)
+    stored = RunStatistics(run.store)
     return {
         sample: grid
         for view in stored.views("paperbirds/vgg")
@@ -88,7 +88,7 @@ def test_methods_that_do_not_apply_have_a_message(run):
 
 
 def test_the_mass_of_every_grid_cell_is_kept(run):
-    stored = Run(run.store)
+    stored = RunStatistics(run.store)
     for protocol in ("gridpg", "difull", "dipart"):
         facts = next(p for p in stored.protocols.values() if p.id == protocol)
         rows = run.scores[

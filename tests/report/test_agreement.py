@@ -12,7 +12,7 @@ from scipy.stats import rankdata, spearmanr
 import heatproof as hp
 from heatproof.analysis.agreement import ranking_under, shared_settings
 from heatproof.analysis.intervals import Estimate
-from heatproof.report.run_data import Run
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report.sections import agreement
 from heatproof.report.sections.agreement import Matrix, Pair, _matrix
 from heatproof.report.site import Site
@@ -34,7 +34,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
 
 @pytest.fixture(scope="module")
 def matrix(result: hp.Result, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
-    content = agreement.content(Run(result.store), Site(tmp_path_factory.mktemp("site")))
+    content = agreement.content(RunStatistics(result.store), Site(tmp_path_factory.mktemp("site")))
     assert content is not None
     ((found,),) = content.by_model.values()
     return found
@@ -114,7 +114,7 @@ def test_settings_are_restricted_where_protocols_differ_in_them():
 
 
 def test_mean_ranks_are_ranked_once_more_in_every_draw(result: hp.Result):
-    (standing,) = Run(result.store).standings
+    (standing,) = RunStatistics(result.store).standings
     methods, ranks, drawn = ranking_under(standing, [0, 1, 3])
     assert methods == standing.methods
     under = standing.under([0, 1, 3])

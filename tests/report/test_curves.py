@@ -9,8 +9,8 @@ from report_text import report_text
 from scipy.stats import spearmanr
 
 import heatproof as hp
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.tradeoff import tradeoff
-from heatproof.report.run_data import Run
 from heatproof.report.sections import curves, stability
 from heatproof.report.site import Site
 from heatproof.runs.format import ProtocolFacts
@@ -19,7 +19,7 @@ BASELINES = ["zero", "uniform", "blur", "local-mean"]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunStatistics:
     protocols = [
         {"name": "deletion", "baseline": BASELINES, "ood": True, "steps": 5},
         {"name": "insertion", "baseline": BASELINES, "steps": 5},
@@ -27,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     out = tmp_path_factory.mktemp("curves") / "run"
     reference = hp.load_data("paperbirds:train", limit=32)
     methods = ["ixg", "gradcam", "saliency", "random"]
-    return Run(
+    return RunStatistics(
         hp.evaluate(
             "paperbirds/vgg",
             "paperbirds:test",
@@ -41,17 +41,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def section(run: Run, tmp_path_factory: pytest.TempPathFactory) -> curves.Model:
+def section(run: RunStatistics, tmp_path_factory: pytest.TempPathFactory) -> curves.Model:
     content = curves.content(run, Site(tmp_path_factory.mktemp("site")))
     assert content
     return content.models[0]
 
 
-def deletion_with(run: Run, baseline: str) -> ProtocolFacts:
+def deletion_with(run: RunStatistics, baseline: str) -> ProtocolFacts:
     return next(p for p in run.protocols.values() if (p.id, p.baseline) == ("deletion", baseline))
 
 
-def test_distance_and_negentropy_are_those_of_the_images(run: Run, section: curves.Model):
+def test_distance_and_negentropy_are_those_of_the_images(run: RunStatistics, section: curves.Model):
     """Compute both from the network, for the whole image and after all pixels are removed."""
     model = hp.load_model("paperbirds/vgg")
     test, train = (
@@ -88,7 +88,7 @@ def test_distance_and_negentropy_are_those_of_the_images(run: Run, section: curv
 
 
 def test_the_strip_begins_with_the_image_and_ends_with_the_baseline(
-    run: Run, section: curves.Model
+    run: RunStatistics, section: curves.Model
 ):
     assert [r.baseline for r in section.strips.rows] == BASELINES
     first = {r.images[0] for r in section.strips.rows}
@@ -113,11 +113,11 @@ def test_the_trade_off_is_that_of_the_means():
     assert tradeoff(np.ones((5, 4)), negentropy[:5, :4]) is None
 
 
-def test_rankings_are_compared_between_baselines(run: Run, tmp_path):
+def test_rankings_are_compared_between_baselines(run: RunStatistics, tmp_path):
     content = stability.content(run, Site(tmp_path))
     assert [c.over for c in content.baselines] == ["deletion", "insertion"]
     assert [list(c.labels) for c in content.baselines] == [BASELINES] * 2
-    table = run.summary[run.summary["protocol"] == "deletion"].pivot(
+    table = run.summary_frame[run.summary_frame["protocol"] == "deletion"].pivot(
         index="baseline", columns="method", values="rank"
     )
     pair = spearmanr(

@@ -13,10 +13,10 @@ from report_text import report_text
 from scipy.stats import spearmanr
 
 import heatproof as hp
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Box, number
 from heatproof.report.palette import SEQUENTIAL, colour_map
-from heatproof.report.run_data import Run
 from heatproof.report.sections import grid_aggregates, grids
 from heatproof.report.site import Site
 from heatproof.tensor.filters import resize
@@ -36,8 +36,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
 
 
 @pytest.fixture(scope="module")
-def run(result: hp.Result) -> Run:
-    return Run(result.store)
+def run(result: hp.Result) -> RunStatistics:
+    return RunStatistics(result.store)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 @pytest.fixture(scope="module")
-def section(run: Run, site: Site) -> grids.Model:
+def section(run: RunStatistics, site: Site) -> grids.Model:
     content = grids.content(run, site)
     assert content
     return content.models[0]
@@ -109,7 +109,7 @@ def test_the_dashed_line_is_the_score_of_a_constant_map(section: grids.Model):
 
 
 def test_fractions_add_up_and_that_of_the_target_cell_is_the_mean_score(
-    result: hp.Result, run: Run, section: grids.Model
+    result: hp.Result, run: RunStatistics, section: grids.Model
 ):
     cells = {
         sample: grid.cell
@@ -161,7 +161,7 @@ def test_bins_are_sorted_from_the_best_to_the_worst(result: hp.Result, section: 
 
 
 def test_an_aggregated_map_is_the_mean_on_the_scale_of_its_row(
-    run: Run, site: Site, section: grids.Model
+    run: RunStatistics, site: Site, section: grids.Model
 ):
     """Compute the mean again from the kept maps, one by one."""
     view = next(
@@ -236,7 +236,7 @@ def layered(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
 
 @pytest.fixture(scope="module")
 def deep(layered: hp.Result, site: Site) -> grids.Model:
-    return grids.content(Run(layered.store), site).models[0]
+    return grids.content(RunStatistics(layered.store), site).models[0]
 
 
 def test_scores_of_all_layers_are_drawn_by_depth_with_intervals(
@@ -305,7 +305,7 @@ def test_the_page_contains_the_whole_section(page: str):
 
 
 def test_too_many_rows_are_split_into_a_table_for_each_layer(
-    run: Run, section: grids.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: RunStatistics, section: grids.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(grid_aggregates, "MOST_ROWS", 2)
     (model,) = grids.content(run, Site(tmp_path)).models
@@ -340,7 +340,7 @@ def test_a_run_with_nine_grid_cells_and_few_maps_is_reported(tmp_path: Path):
         limit=128,
         out=tmp_path / "run",
     )
-    (model,) = grids.content(Run(result.store), Site(tmp_path / "site")).models
+    (model,) = grids.content(RunStatistics(result.store), Site(tmp_path / "site")).models
     (setting,) = model.settings
     assert setting.aggregated.titles == ["0–50 %", "50–100 %"]
     assert [len(fractions.values) for fractions in setting.fractions["ixg@final"]] == [9, 9]
@@ -351,7 +351,7 @@ def test_a_run_with_nine_grid_cells_and_few_maps_is_reported(tmp_path: Path):
 def test_a_run_without_grids_has_no_section_on_grids(golden_model, tmp_path: Path):
     images = hp.TensorData(torch.zeros(2, 3, 32, 32), [0, 1])
     result = hp.evaluate(golden_model("vgg"), images, ["ixg"], ["sds"], out=tmp_path / "run")
-    assert grids.content(Run(result.store), Site(tmp_path / "site")) is None
+    assert grids.content(RunStatistics(result.store), Site(tmp_path / "site")) is None
 
 
 def test_few_maps_have_wide_bins_with_at_least_five_in_each():

@@ -12,7 +12,7 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.analysis.ranks import Standings
-from heatproof.report.run_data import Run
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report.sections import headline
 from heatproof.report.site import Site
 
@@ -45,7 +45,7 @@ def evaluate(out: Path, samples: int, correct: bool) -> hp.Result:
 
 
 def verdict(result: hp.Result, tmp_path: Path) -> headline.Verdict:
-    (only,) = headline.content(Run(result.store), Site(tmp_path / "site")).verdicts
+    (only,) = headline.content(RunStatistics(result.store), Site(tmp_path / "site")).verdicts
     return only
 
 
@@ -93,12 +93,12 @@ def test_the_best_method_depends_on_the_model_only_if_winners_do_not_tie(
     )
     found = headline.verdict
 
-    def verdict(run: Run, standing: Standings) -> headline.Verdict:
+    def verdict(run: RunStatistics, standing: Standings) -> headline.Verdict:
         first, second = methods[:2] if standing.model == models[0] else methods[1::-1]
         return replace(found(run, standing), winner=first, ties=[second] if tied else [])
 
     monkeypatch.setattr(headline, "verdict", verdict)
-    content = headline.content(Run(result.store), Site(tmp_path / "site"))
+    content = headline.content(RunStatistics(result.store), Site(tmp_path / "site"))
     assert content.winners == methods[:2]
     assert content.shared == (methods[:2] if tied else [])
     page = " ".join(report_text(result.report()).split())
@@ -117,7 +117,7 @@ def grids(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
 
 def test_images_grids_and_maps_are_counted_apart(grids: hp.Result):
     assert "32 images, 2 grids of 4 images (8 maps)" in repr(grids)
-    run = Run(grids.store)
+    run = RunStatistics(grids.store)
     by_protocol = {key[0]: str(counts) for (_, key), counts in run.counts_of.items()}
     assert by_protocol == {"sds": "32 images", "gridpg": "2 grids of 4 images (8 maps)"}
     page = report_text(grids.report())
@@ -126,7 +126,7 @@ def test_images_grids_and_maps_are_counted_apart(grids: hp.Result):
 
 
 def test_a_winner_is_named_at_each_layer(grids: hp.Result, tmp_path: Path):
-    content = headline.content(Run(grids.store), Site(tmp_path))
+    content = headline.content(RunStatistics(grids.store), Site(tmp_path))
     by_layer = {v.layer: v for v in content.verdicts}
     assert list(by_layer) == ["final"]  # at the input, there is nothing to compare
     assert by_layer["final"].compared == 2

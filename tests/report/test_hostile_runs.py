@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import heatproof as hp
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.errors import HeatproofError
 from heatproof.platform import file_lock
 from heatproof.report.build import LOCK, MARKER, build, build_single_file
-from heatproof.report.run_data import Run
 from heatproof.runs.format import RunPaths
 from heatproof.runs.sealed import seal, unseal
 from heatproof.runs.store import Store
@@ -144,7 +144,7 @@ def test_a_run_that_is_half_corrupt_has_a_report_that_says_so(run):
 def test_a_task_names_no_file_outside(run, name):
     edit(run / "plan.json", lambda plan: plan["tasks"][0].update(name=name))
     with pytest.raises(HeatproofError, match="damaged"):
-        Store(run).rows()
+        _ = RunStatistics(Store(run)).rows
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/b"])
@@ -169,7 +169,7 @@ def test_links_that_lead_out_of_a_run_are_not_followed(run, tmp_path):
     rows.rename(outside)
     rows.symlink_to(outside)
     with pytest.raises(HeatproofError, match="a link that leads out of the run"):
-        Store(run).rows()
+        _ = RunStatistics(Store(run)).rows
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need privileges on Windows")
@@ -178,7 +178,7 @@ def test_links_inside_a_run_and_to_a_run_are_followed(run, tmp_path):
     rows.rename(run / "rows" / "elsewhere")
     rows.symlink_to("elsewhere")
     (tmp_path / "link").symlink_to(run)
-    assert len(Store(tmp_path / "link").rows()) == 8
+    assert len(RunStatistics(Store(tmp_path / "link")).rows) == 8
 
 
 def strings(value, path=()):
@@ -204,8 +204,8 @@ def test_no_text_of_a_run_runs_code(run, tmp_path):
             part[path[-1]] = f"file:{evil}:run"
             write(run / file, content)
             try:
-                opened = Run(Store(run))
-                assert opened.summary is not None
+                opened = RunStatistics(Store(run))
+                assert opened.summary_frame is not None
             except (HeatproofError, KeyError):  # a method or task that the rows have is missing
                 continue
         (run / file).write_bytes(original)

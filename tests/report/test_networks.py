@@ -17,11 +17,11 @@ from torch import Tensor
 import heatproof as hp
 from heatproof.analysis.compare import gap
 from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.models.zoo import load_fine_tuned
 from heatproof.protocols import ViewKey
 from heatproof.report.charts import Axis, Panel, Row, Spot, lattice, spread
 from heatproof.report.pages import write_pages
-from heatproof.report.run_data import Run
 from heatproof.report.sections import example, explorer, failures, models, provenance, stability
 from heatproof.report.sections.models import (
     accuracy,
@@ -64,8 +64,8 @@ def result(data: hp.TensorData, tmp_path_factory: pytest.TempPathFactory) -> hp.
 
 
 @pytest.fixture(scope="module")
-def run(result: hp.Result) -> Run:
-    return Run(result.store)
+def run(result: hp.Result) -> RunStatistics:
+    return RunStatistics(result.store)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def without_each_patch(model: hp.Model, x: Tensor) -> Tensor:  # (16, K) logits
         return model.logits(deleted)
 
 
-def test_accuracies_are_those_of_the_networks(run: Run, data: hp.TensorData):
+def test_accuracies_are_those_of_the_networks(run: RunStatistics, data: hp.TensorData):
     (table,) = accuracy.content(run)
     assert table.deletion == (16, "zero")
     for name, accuracies in zip(NAMES, table.models.values(), strict=True):
@@ -111,7 +111,7 @@ def test_accuracies_are_those_of_the_networks(run: Run, data: hp.TensorData):
         )
 
 
-def test_differences_between_models_are_paired(run: Run, site: Site, result: hp.Result):
+def test_differences_between_models_are_paired(run: RunStatistics, site: Site, result: hp.Result):
     tuned, plain = across.models(run, site)
     assert (tuned.protocol.id, plain.protocol.id) == ("idsds", "sds")
     scores = result.scores[result.scores["protocol"] == "idsds"]
@@ -130,7 +130,9 @@ def test_differences_between_models_are_paired(run: Run, site: Site, result: hp.
     assert tuned.figure.svg.count(">does not apply<") == 1
 
 
-def test_differences_to_the_fine_tuned_copy_are_paired(run: Run, site: Site, result: hp.Result):
+def test_differences_to_the_fine_tuned_copy_are_paired(
+    run: RunStatistics, site: Site, result: hp.Result
+):
     for name, comparison in zip(NAMES, across.copies(run, site), strict=True):
         scores = result.scores[result.scores["model"] == name].pivot(
             index="sample", columns=["protocol", "method"], values="value"
@@ -144,17 +146,17 @@ def test_differences_to_the_fine_tuned_copy_are_paired(run: Run, site: Site, res
         assert comparison.others == ["fine-tuned (idsds · zero)"]
 
 
-def test_methods_that_a_model_does_not_have_come_last(run: Run, site: Site):
+def test_methods_that_a_model_does_not_have_come_last(run: RunStatistics, site: Site):
     assert across.models(run, site)[0].rows[-1].method == "bcos"
 
 
-def test_the_best_method_is_not_a_control_and_has_the_best_mean(run: Run):
+def test_the_best_method_is_not_a_control_and_has_the_best_mean(run: RunStatistics):
     key = run.preferred[0]
     for name in NAMES:
         best_method = best.best(run, name, key)
         assert best_method is not None
-        part = run.summary[
-            (run.summary["model"] == name) & (run.summary["protocol"] == "idsds")
+        part = run.summary_frame[
+            (run.summary_frame["model"] == name) & (run.summary_frame["protocol"] == "idsds")
         ].set_index("method")
         assert best_method.method == part["mean"].drop(["random", "edges"]).idxmax()
         assert best_method.view == ViewKey("fine-tuned", "16/zero")
@@ -163,14 +165,14 @@ def test_the_best_method_is_not_a_control_and_has_the_best_mean(run: Run):
         )
 
 
-def test_a_scatter_needs_models_that_differ_in_accuracy(run: Run, site: Site):
+def test_a_scatter_needs_models_that_differ_in_accuracy(run: RunStatistics, site: Site):
     content = best.content(run, site)
     assert content is not None
     assert len(content.rows) == 4
     assert (content.figure is not None) == (len({r.accuracy.value for r in content.rows}) > 1)
 
 
-def test_similarity_is_the_mean_absolute_difference(run: Run, data: hp.TensorData):
+def test_similarity_is_the_mean_absolute_difference(run: RunStatistics, data: hp.TensorData):
     pairs = {p.label: p for p in similarity._pairs(run)}
     assert set(pairs) == {"vgg ↔ fine-tuned", "bcos ↔ fine-tuned", "vgg ↔ bcos"}
     plain = hp.load_model(NAMES[0])
@@ -228,7 +230,7 @@ def test_a_copy_is_nearer_only_if_no_interval_overlaps():
     assert similarity.nearer([pair(True, 0.1, 0.2), pair(False, 0.3, 0.4)], "cam") is None
 
 
-def test_channels_show_the_images_that_excite_them_most(run: Run, site: Site):
+def test_channels_show_the_images_that_excite_them_most(run: RunStatistics, site: Site):
     for name, section in zip(NAMES, channels.content(run, site), strict=True):
         views = (ViewKey(), ViewKey("fine-tuned", "16/zero"))
         peaks = [run.kept(name, view).channel_peaks() for view in views]
@@ -253,7 +255,9 @@ def test_channels_show_the_images_that_excite_them_most(run: Run, site: Site):
         )
 
 
-def test_channels_have_their_number_in_the_layer(run: Run, site: Site, data: hp.TensorData):
+def test_channels_have_their_number_in_the_layer(
+    run: RunStatistics, site: Site, data: hp.TensorData
+):
     for name, section in zip(NAMES, channels.content(run, site), strict=True):
         model = hp.load_model(name)
         assert section.layer == model.landmarks["cam"]
@@ -295,7 +299,7 @@ def history(lr: float, base: str, falling: float, worst: float) -> FineTuningFac
 
 
 def test_networks_that_are_not_equally_fine_tuned_get_a_warning(
-    run: Run, site: Site, monkeypatch: pytest.MonkeyPatch
+    run: RunStatistics, site: Site, monkeypatch: pytest.MonkeyPatch
 ):
     facts = {
         NAMES[0]: history(0.001, "vgg", 0.0, 0.6),
@@ -332,7 +336,9 @@ def test_one_network_at_several_rates_has_a_chart_of_its_own(site: Site):
     assert [chart.title for chart in content.charts] == ["resnet", "vgg"]
 
 
-def test_the_worked_example_gives_the_score_of_the_row(run: Run, site: Site, result: hp.Result):
+def test_the_worked_example_gives_the_score_of_the_row(
+    run: RunStatistics, site: Site, result: hp.Result
+):
     content = example.content(run, site)
     assert content is not None
     assert content.fine_tuned
@@ -373,7 +379,9 @@ def test_the_example_is_typical_and_never_contradicts_its_row():
     assert example.typical([], 0.4) is None
 
 
-def test_the_explorer_offers_each_network_the_settings_that_evaluated_it(run: Run, site: Site):
+def test_the_explorer_offers_each_network_the_settings_that_evaluated_it(
+    run: RunStatistics, site: Site
+):
     assert explorer.content(run, site) is not None
     text = (site.root / "explorer" / "index.js").read_text()
     collections = json.loads(f"[{text[len('heatproofData(') : -len(');') - 1]}]")[1]
@@ -386,7 +394,9 @@ def test_the_explorer_offers_each_network_the_settings_that_evaluated_it(run: Ru
             assert all(len(scores) == 1 for scores in collection["scores"])
 
 
-def test_agreement_before_and_after_fine_tuning_is_a_rank_correlation(run: Run, site: Site):
+def test_agreement_before_and_after_fine_tuning_is_a_rank_correlation(
+    run: RunStatistics, site: Site
+):
     for standing, pair in zip(run.standings, stability.content(run, site).twins, strict=True):
         kept = [
             i
@@ -399,7 +409,7 @@ def test_agreement_before_and_after_fine_tuning_is_a_rank_correlation(run: Run, 
         assert pair.labels == ["sds · zero", "idsds · zero"]
 
 
-def test_other_sections_distinguish_the_views(run: Run, site: Site):
+def test_other_sections_distinguish_the_views(run: RunStatistics, site: Site):
     assert [m.name for m in provenance.content(run, site).models] == [
         f"{n}{v}" for n in NAMES for v in ("", ", fine-tuned 16/zero")
     ]
@@ -416,7 +426,7 @@ def test_fine_tuned_weights_alone_are_reported_too(data: hp.TensorData, tmp_path
     result = hp.evaluate(
         NAMES[0], data, ["ixg", "saliency"], ["idsds"], out=tmp_path / "one", keep_maps=4
     )
-    run = Run(result.store)
+    run = RunStatistics(result.store)
     content = models.content(run, site)
     assert content is not None
     assert (content.fine_tuned, content.pairs) == (True, False)
@@ -439,7 +449,7 @@ def test_one_model_and_its_copy_are_compared(data: hp.TensorData, tmp_path: Path
     result = hp.evaluate(
         NAMES[0], data, ["ixg", "gradcam"], ["idsds", "sds"], out=tmp_path / "one", keep_maps=20
     )
-    content = models.content(Run(result.store), site)
+    content = models.content(RunStatistics(result.store), site)
     assert content is not None
     assert content.question == "What did fine-tuning change?"
     assert (content.across, content.best) == ([], None)

@@ -4,7 +4,7 @@ import pytest
 
 import heatproof as hp
 from heatproof.analysis.intervals import Estimate
-from heatproof.report.run_data import Run
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report.sections.pairs import content
 from heatproof.report.site import Site
 
@@ -15,7 +15,7 @@ def compared(tmp_path, methods):
     result = hp.evaluate(
         "paperbirds/vgg", "paperbirds:test", methods, ["sds"], limit=12, out=tmp_path / "run"
     )
-    run = Run(result.store)
+    run = RunStatistics(result.store)
     return result, content(run, Site(tmp_path / "site"))
 
 

@@ -20,9 +20,9 @@ from report_text import report_text
 from scipy.stats import spearmanr
 
 import heatproof as hp
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report import build
 from heatproof.report.charts import number
-from heatproof.report.run_data import Run
 from heatproof.report.sections import SECTIONS, explorer, headline
 from heatproof.report.site import Site
 from heatproof.runs.format import IMAGES
@@ -148,7 +148,7 @@ def test_the_table_shows_the_numbers_of_the_summary(full: hp.Result, page: Path)
 
 def test_ties_are_those_of_all_pairs(evaluated: Evaluate):
     result = evaluated(["ixg", "saliency", "gradcam", "random"], 12, protocols=["sds"])
-    run = Run(result.store)
+    run = RunStatistics(result.store)
     (standing,) = run.standings
     (found,) = run.pairs_of(standing).values()
     lines = result.pairs().set_index(["better", "other"])
@@ -214,7 +214,7 @@ def test_figures_are_self_contained_files(page: Path):
 def test_the_winner_is_the_method_with_the_best_mean_rank_that_is_no_control(
     full: hp.Result, tmp_path: Path
 ):
-    content = headline.content(Run(full.store), Site(tmp_path))
+    content = headline.content(RunStatistics(full.store), Site(tmp_path))
     summary = full.summary()
     for verdict in content.verdicts:
         part = summary[(summary["model"] == verdict.model)].pivot_table(
@@ -234,7 +234,7 @@ def test_a_control_that_beats_all_methods_is_reported(evaluated: Evaluate, tmp_p
         return -hp.explain(model, x, target, "ixg")
 
     result = evaluated([upside_down, "random"], 64)
-    content = headline.content(Run(result.store), Site(tmp_path))
+    content = headline.content(RunStatistics(result.store), Site(tmp_path))
     (verdict,) = content.verdicts
     assert verdict.control is not None
     assert verdict.control.clearly == ["upside_down"]
@@ -260,14 +260,14 @@ def test_a_winner_by_mean_rank_that_loses_under_one_setting_is_no_clear_winner(
     rows["value"] *= np.where(rows["baseline"] == "blur", -1, 1)
     negated = pa.Table.from_pandas(rows, table.schema, preserve_index=False)
     store.commit(task.name, negated, store.tensors(task.name), store.timings(task.name))
-    (verdict,) = headline.content(Run(result.store), Site(tmp_path)).verdicts
+    (verdict,) = headline.content(RunStatistics(result.store), Site(tmp_path)).verdicts
     page = " ".join(report_text(hp.Result.load(store.root).report()).split())
     assert verdict.winner == "ixg" and [best for _, best in verdict.elsewhere] == ["upside_down"]
     assert "The settings do not agree." in page and ">clear win<" not in page
 
 
 def test_warnings_come_first(full: hp.Result, tmp_path: Path):
-    warnings = headline.content(Run(full.store), Site(tmp_path)).warnings
+    warnings = headline.content(RunStatistics(full.store), Site(tmp_path)).warnings
     assert warnings.failed and warnings.few_samples
     assert warnings.inaccurate  # noise has no class
 
@@ -282,7 +282,7 @@ def data_of(file: Path) -> Any:
 def test_maps_of_the_explorer_are_the_stored_ones_to_eight_bits(full: hp.Result, page: Path):
     index = data_of(page.parent / "explorer" / "index.js")
     assert [c["title"] for c in index] == ["resnet", "vgg"]
-    kept = Run(full.store).kept("resnet")
+    kept = RunStatistics(full.store).kept("resnet")
     compared = 0
     for i, (sample, *_) in enumerate(index[0]["samples"]):
         data = data_of(page.parent / "explorer" / "0" / f"{i:05d}.js")
@@ -340,7 +340,7 @@ def test_the_explorer_shows_the_best_the_worst_and_the_first():
 def test_a_small_budget_shows_fewer_samples(full: hp.Result, tmp_path: Path):
     site = Site(tmp_path)
     site.picture_bytes = 80_000
-    content = explorer.content(Run(full.store), site)
+    content = explorer.content(RunStatistics(full.store), site)
     assert content is not None
     assert all(explorer.FEWEST <= c.shown < c.kept for c in content.collections)
 
@@ -358,7 +358,7 @@ def test_large_maps_are_reduced_before_samples_are_left_out(tmp_path: Path):
     )
     site = Site(tmp_path / "site")
     site.picture_bytes = 30_000
-    content = explorer.content(Run(result.store), site)
+    content = explorer.content(RunStatistics(result.store), site)
     assert content is not None
     assert content.reduction == 2
     data = data_of(site.root / "explorer" / "0" / "00000.js")
@@ -434,7 +434,7 @@ def test_small_and_broken_runs_have_a_report_too(
 ):
     result = evaluated(methods, samples)
     text = report_text(result.report())
-    run = Run(result.store)
+    run = RunStatistics(result.store)
     sections = [s for s in SECTIONS if s.content(run, Site(tmp_path)) is not None]
     section_ids = {section.id for section in sections}
     assert section_ids >= {"headline", "ranking", "stability", "explorer", "failures", "provenance"}

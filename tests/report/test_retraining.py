@@ -12,10 +12,10 @@ from report_text import report_text
 import heatproof as hp
 from heatproof.analysis.accuracy import wilson
 from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.data.altered import disc, disc_and_notch
 from heatproof.plan.open_spec import open_spec
 from heatproof.plan.spec import make_spec
-from heatproof.report.run_data import Run
 from heatproof.report.sections import retraining
 from heatproof.report.site import Site
 
@@ -46,7 +46,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> hp.Result:
 
 @pytest.fixture(scope="module")
 def section(result: hp.Result, tmp_path_factory: pytest.TempPathFactory) -> retraining.Content:
-    content = retraining.content(Run(result.store), Site(tmp_path_factory.mktemp("site")))
+    content = retraining.content(RunStatistics(result.store), Site(tmp_path_factory.mktemp("site")))
     assert content
     return content
 
@@ -58,7 +58,7 @@ def test_accuracy_is_listed_with_training_and_evaluation_images(
     assert changes == [("stripes", "stripes"), ("disc", "disc"), ("disc", "notch")]
     for row, change in zip(section.rows, ("stripes", "disc", "notch"), strict=True):
         labels = hp.load_data(f"{change}:paperbirds:test", limit=40).labels
-        logits = torch.stack(Run(result.store).kept(row.model).logits)
+        logits = torch.stack(RunStatistics(result.store).kept(row.model).logits)
         correct = (
             sum(int(p) == label for p, label in zip(logits.argmax(1), labels, strict=True)) / 40
         )
@@ -114,4 +114,4 @@ def test_every_model_has_a_picture_with_its_maps(
 
 def test_a_run_without_retrained_models_has_no_section_on_them(tmp_path: Path) -> None:
     result = hp.evaluate("paperbirds/resnet", "paperbirds:test", ["random"], ["attr-mass"], limit=2)
-    assert retraining.content(Run(result.store), Site(tmp_path)) is None
+    assert retraining.content(RunStatistics(result.store), Site(tmp_path)) is None

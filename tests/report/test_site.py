@@ -11,13 +11,13 @@ import torch
 from report_text import report_text
 
 import heatproof as hp
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.methods import METHODS
 from heatproof.protocols import PROTOCOLS
 from heatproof.report import build_single_file
 from heatproof.report import site as site_module
 from heatproof.report.bibliography import entries, keys_of
 from heatproof.report.pages import file_name
-from heatproof.report.run_data import Run
 from heatproof.report.sections import SECTIONS
 from heatproof.report.stored_curves import curves_of, mean_curves
 
@@ -88,7 +88,7 @@ def test_a_style_and_scripts_are_shared_by_all_pages(page: Path):
 
 
 def test_mean_curves_are_means_of_the_stored_curves(result: hp.Result):
-    run = Run(result.store)
+    run = RunStatistics(result.store)
     (standing,) = run.standings
     curves = curves_of(run, standing.settings)
     assert [curve.part for _, curve in curves] == ["", "", "deletion", "insertion", ""]

@@ -11,8 +11,8 @@ from scipy.spatial.distance import directed_hausdorff
 
 import heatproof as hp
 import heatproof.functional as F
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report.charts import Axis, Trace, traces
-from heatproof.report.run_data import Run
 from heatproof.report.sections import soundness
 from heatproof.report.site import Site
 
@@ -35,31 +35,31 @@ def negative_at_times(model, x, target, *, rng):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunStatistics:
     out = tmp_path_factory.mktemp("values") / "run"
     methods = [*CHANGED, negative_at_times, "constant"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Run(
-            hp.evaluate(
-                "paperbirds/vgg", "paperbirds:test", methods, PROTOCOLS, limit=12, out=out
-            ).store
+        return hp.evaluate(
+            "paperbirds/vgg", "paperbirds:test", methods, PROTOCOLS, limit=12, out=out
         )
 
 
 @pytest.fixture(scope="module")
-def section(run: Run, tmp_path_factory: pytest.TempPathFactory) -> soundness.Model:
+def section(run: RunStatistics, tmp_path_factory: pytest.TempPathFactory) -> soundness.Model:
     content = soundness.content(run, Site(tmp_path_factory.mktemp("site")))
     assert content
     return content.models[0]
 
 
-def curve(run: Run, protocol: str, method: str, name: str) -> np.ndarray:
+def curve(run: RunStatistics, protocol: str, method: str, name: str) -> np.ndarray:
     facts = next(p for p in run.protocols.values() if p.id == protocol)
     return run.kept("paperbirds/vgg").curves(facts, method, name).double()
 
 
-def test_soundness_is_listed_at_the_levels_of_accuracy(run: Run, section: soundness.Model):
+def test_soundness_is_listed_at_the_levels_of_accuracy(
+    run: RunStatistics, section: soundness.Model
+):
     rows = {r.method: r for r in section.levels[0].rows}
     assert {m: r.n for m, r in rows.items()} == {
         **dict.fromkeys(CHANGED, 12),
@@ -77,7 +77,7 @@ def test_soundness_is_listed_at_the_levels_of_accuracy(run: Run, section: soundn
             )
 
 
-def test_completeness_is_listed_by_threshold(run: Run, section: soundness.Model):
+def test_completeness_is_listed_by_threshold(run: RunStatistics, section: soundness.Model):
     table = section.thresholds[0]
     assert table.thresholds == [0.75, 0.5, 0.25]
     rows = {r.method: r for r in table.rows}
@@ -115,7 +115,9 @@ def test_a_metric_that_is_not_measured_in_accuracy_is_not_drawn(section: soundne
     assert [label.split(" ")[0] for label in section.by_order] == ["road"]
 
 
-def test_distances_between_changed_maps_are_hausdorff_distances(run: Run, section: soundness.Model):
+def test_distances_between_changed_maps_are_hausdorff_distances(
+    run: RunStatistics, section: soundness.Model
+):
     assert [(t.base, t.scheme) for t, _ in section.distinct.trios] == [("saliency", "constant")]
     distances = {
         label.split(" ")[0]: values for label, values in section.distinct.distances.items()
@@ -136,7 +138,7 @@ def test_distances_between_changed_maps_are_hausdorff_distances(run: Run, sectio
     assert len(set(maps)) == len(maps) == 3
 
 
-def test_the_page_shows_the_warnings(run: Run, tmp_path):
+def test_the_page_shows_the_warnings(run: RunStatistics, tmp_path):
     with pytest.warns(UserWarning, match="use 20 or more"):
         text = report_text(hp.Result.load(run.store.root).report(tmp_path / "site"))
     assert "1 sample left out (nothing in the map is positive)" in text

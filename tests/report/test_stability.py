@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 
 import heatproof as hp
 from heatproof.analysis.intervals import Estimate
-from heatproof.report.run_data import Run
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report.sections import stability
 from heatproof.report.sections.stability import same_baselines
 from heatproof.report.site import Site
@@ -21,7 +21,7 @@ METHODS = ["ixg", "ig(steps=3)", "saliency", "gradcam"]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunStatistics:
     protocols = [
         {"name": "sds", "patches": 4},
         {"name": "sds", "patches": 16, "baseline": ["zero", "blur", "uniform"]},
@@ -30,22 +30,24 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     ]
     out = tmp_path_factory.mktemp("stability") / "run"
     result = hp.evaluate("paperbirds/vgg", "paperbirds:test", METHODS, protocols, limit=6, out=out)
-    return Run(result.store)
+    return RunStatistics(result.store)
 
 
 @pytest.fixture(scope="module")
-def comparisons(run: Run, tmp_path_factory: pytest.TempPathFactory) -> list[stability.Comparison]:
+def comparisons(
+    run: RunStatistics, tmp_path_factory: pytest.TempPathFactory
+) -> list[stability.Comparison]:
     return stability.content(run, Site(tmp_path_factory.mktemp("site"))).comparisons
 
 
-def ranks(run: Run, patches: int, baseline: str) -> np.ndarray:
-    lines = run.summary[run.summary["protocol"] == "sds"]
+def ranks(run: RunStatistics, patches: int, baseline: str) -> np.ndarray:
+    lines = run.summary_frame[run.summary_frame["protocol"] == "sds"]
     lines = lines[lines["setting"].str.startswith(f"patches={patches},")]
     return lines[lines["baseline"] == baseline].set_index("method").loc[METHODS, "rank"].to_numpy()
 
 
 def test_patches_are_compared_under_the_same_baseline(
-    run: Run, comparisons: list[stability.Comparison]
+    run: RunStatistics, comparisons: list[stability.Comparison]
 ):
     (compared,) = [c for c in comparisons if c.factor == "patches"]
     assert compared.labels == ("patches=4", "patches=16", "patches=64")
@@ -56,7 +58,7 @@ def test_patches_are_compared_under_the_same_baseline(
         assert estimate.value == pytest.approx(expected.statistic)
 
 
-def test_a_method_that_is_best_in_all_rankings_is_named_even_if_it_is_tied(run: Run):
+def test_a_method_that_is_best_in_all_rankings_is_named_even_if_it_is_tied(run: RunStatistics):
     tied = [{"ixg": 1.0, "gradcam": 1.0, "saliency": 3.0}, {"gradcam": 1.0, "ixg": 2.0}]
     assert stability._leaders(run, tied) == ("gradcam",)
     assert stability._leaders(run, [{"ixg": 1.0}, {"saliency": 1.0, "ixg": 2.0}]) == (
@@ -102,7 +104,9 @@ def test_agreement_is_given_over_distinct_baselines_too(tmp_path: Path):
     protocol = {"name": "deletion", "steps": 4, "baseline": ["zero", "mean", "black", "uniform"]}
     out = tmp_path / "run"
     result = hp.evaluate("paperbirds/vgg", "paperbirds:test", METHODS, protocol, limit=8, out=out)
-    (compared,) = stability.content(Run(result.store), Site(tmp_path / "site")).comparisons
+    (compared,) = stability.content(
+        RunStatistics(result.store), Site(tmp_path / "site")
+    ).comparisons
     assert compared.alike == (("zero", "mean"),)
     (distinct,) = compared.subsets
     assert distinct.baselines == ("zero", "black", "uniform")

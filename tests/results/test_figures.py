@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 import heatproof as hp
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.cli import main
-from heatproof.report.run_data import Run
 from heatproof.results.figures import TABLES
 from heatproof.results.plots import FIGURES
 from heatproof.results.tables import frame_to_latex, frame_to_markdown
@@ -97,7 +97,7 @@ def test_layers_and_aggregated_maps_of_grids(grids, tmp_path):
     call(grids.store.root, "aggregates", "-o", tmp_path / "a.pdf")
     bins = pd.read_csv(tmp_path / "a.csv")
     scores = grids.scores
-    first = scores["sample"].map({s: note.cell for s, note in grids.store.grids().items()}) == 0
+    first = scores["sample"].map({s: note.cell for s, note in grids.grids.items()}) == 0
     expected = scores[first].groupby("method")["value"].mean()
     for method, lines in bins.groupby("method"):
         assert lines["maps"].sum() == 5
@@ -121,7 +121,7 @@ def test_the_tradeoff_of_baselines_is_drawn_from_stored_distances(tmp_path):
     read = pd.read_csv(tmp_path / "t.csv", keep_default_na=False)
     assert set(read["baseline"]) == {"zero", "blur", "uniform"}
     assert set(read["distance"]) == {"ood", "ood-raw"}
-    run = Run(result.store)
+    run = RunStatistics(result.store)
     kept = run.kept(run.models[0])
     line = read.iloc[0]
     facts = next(p for p in run.plan.protocols if p.baseline == line["baseline"])

@@ -77,7 +77,7 @@ def test_what_runs_have_in_common_is_kept_once(models, whole):
     merged = hp.merge(parts)
     assert_same(merged, whole)
     assert_same(hp.merge([merged, whole]), whole)
-    assert merged._run.accuracy == whole._run.accuracy
+    assert merged.accuracy == whole.accuracy
 
 
 def test_runs_with_other_settings_are_other_rows(models):

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from heatproof.analysis.metric_curves import metric_curves
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.errors import HeatproofError
-from heatproof.report.run_data import Run
 
 from .conftest import METHODS
 
@@ -47,9 +47,9 @@ def test_a_ranking_can_be_of_one_model_and_protocol(result):
 def test_curves_are_the_mean_of_the_stored_ones(result):
     figure = result.plot.curves(model="net/first")
     (ax,) = figure.axes
-    run = Run(result.store)
+    run = RunStatistics(result.store)
     facts = next(p for p in run.plan.protocols if p.id == "deletion")
-    stored = metric_curves(run.store, run.rows, "net/first", facts)
+    stored = metric_curves(run, "net/first", facts)
     assert [line.get_label() for line in ax.lines] == list(stored) == METHODS
     for line, curves in zip(ax.lines, stored.values(), strict=True):
         assert line.get_ydata() == pytest.approx(curves.values.mean(0))
@@ -99,7 +99,7 @@ def test_cost_draws_the_time_per_map(result):
     figure = result.plot.cost(model="net/first")
     (ax,) = figure.axes
     names = [t.get_text() for t in ax.get_yticklabels()]
-    times = Run(result.store).milliseconds
+    times = RunStatistics(result.store).milliseconds
     assert [bar.get_width() for bar in ax.patches] == [times["net/first", m] for m in names]
     assert [bar.get_width() for bar in ax.patches] == sorted(times["net/first", m] for m in names)
 

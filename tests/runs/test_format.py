@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import heatproof as hp
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.errors import HeatproofError
-from heatproof.report.run_data import Run
 from heatproof.runs.format import (
     LOGITS,
     PreparedKey,
@@ -67,7 +67,7 @@ def result():
 
 
 def test_ids_may_contain_any_character(result):
-    kept = Run(result.store).kept("paperbirds/resnet")
+    kept = RunStatistics(result.store).kept("paperbirds/resnet")
     assert kept.ids == STRANGE == result.scores["sample"].tolist()
     assert all(kept.map(sample, "edges") is not None for sample in STRANGE)
 
@@ -112,10 +112,10 @@ def test_a_plan_of_another_version_is_distinguished_from_a_damaged_one(copy):
 def test_a_missing_or_damaged_provenance_is_named(copy):
     copy.paths.provenance.write_text("[]")
     with pytest.raises(HeatproofError, match="provenance.json is damaged"):
-        Run(copy)
+        RunStatistics(copy)
     copy.paths.provenance.unlink()
     with pytest.raises(HeatproofError, match=r"provenance.json is damaged \(it is missing\)"):
-        Run(copy)
+        RunStatistics(copy)
 
 
 def test_a_damaged_spec_is_named_and_written_anew(copy):

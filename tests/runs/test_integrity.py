@@ -34,6 +34,7 @@ from heatproof.plan.tasks import Records
 from heatproof.protocols import make_protocol
 from heatproof.runs import directory, integrity, provenance
 from heatproof.runs.format import SUFFIXES, Timings
+from heatproof.runs.run import Run
 from heatproof.runs.sealed import seal, unseal
 from heatproof.runs.store import Store
 from heatproof.runs.task_files import TaskTensors
@@ -61,11 +62,11 @@ def is_noticed_or_harmless(root: Path, sound: Path) -> bool:
     """Read everything of a run; return whether damage was named, and check what is not."""
     store = Store(root)
     try:
-        rows, origin_facts = store.rows(), store.provenance()
+        rows, origin_facts = Run(store).rows, store.provenance()
         integrity.verify_plan(store)
     except HeatproofError as error:
         return "damaged" in str(error) and "run the spec again" in str(error)
-    expected = Store(sound).rows()
+    expected = Run(Store(sound)).rows
     keys = ["method", "protocol", "sample"]
     both = rows.merge(expected, on=keys, suffixes=("", "_expected"))
     assert len(both) == len(rows)
@@ -147,7 +148,7 @@ def test_files_of_another_task_or_run_are_not_taken_for_their_own(run, sound, tm
 
 
 def assert_same_rows(a: Store, b: Store) -> None:
-    pd.testing.assert_frame_equal(a.rows(), b.rows(), check_exact=True)
+    pd.testing.assert_frame_equal(Run(a).rows, Run(b).rows, check_exact=True)
 
 
 def test_a_lost_manifest_is_rebuilt_and_says_so(run, sound):
@@ -189,7 +190,7 @@ def test_lost_curves_are_not_blamed_on_failures(tmp_path):
     out = tmp_path / "run"
     hp.evaluate(model, data, ["ixg", "random"], ["soundness"], out=out, batch_size=8)
     flip(next((out / "tensors").iterdir()), 4000)
-    rows = Store(out).rows()
+    rows = Run(Store(out)).rows
     assert set(rows["message"]) == {
         "its curves are damaged; run the spec again to compute them anew"
     }

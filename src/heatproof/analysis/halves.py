@@ -25,7 +25,8 @@ from heatproof.analysis.intervals import (
     numbered,
     range_of,
 )
-from heatproof.runs.store import PendingCurves, Store
+from heatproof.runs.run import Run
+from heatproof.scoring.aggregate import PendingCurves
 from heatproof.tensor.noise import generator
 
 MOST_HALVES = 2000  # each aggregates all samples anew, which takes far longer than a mean
@@ -220,14 +221,11 @@ class HalvesOfSettings:
             return self._latest.of(part.samples)
 
 
-def bootstrap_aggregates(
-    store: Store, rows: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0
-) -> AggregateDraws:
+def bootstrap_aggregates(run: Run, resamples: int = RESAMPLES, seed: int = 0) -> AggregateDraws:
     """Draw the results of the protocols of a run that aggregate over all samples.
 
     Args:
-        store: The run.
-        rows: The scores of the run.
+        run: The run.
         resamples: Number of draws.
         seed: Seed of the draws.
 
@@ -236,7 +234,7 @@ def bootstrap_aggregates(
         aggregated anew; nan for a single sample. At most `MOST_HALVES` are drawn, and repeated to
         be as many as the draws of means.
     """
-    settings = HalvesOfSettings(rows, min(resamples, MOST_HALVES), seed)
+    settings = HalvesOfSettings(run.rows, min(resamples, MOST_HALVES), seed)
 
     def draw(part: PendingCurves) -> np.ndarray:
         if len(part.samples) < 2:
@@ -247,7 +245,7 @@ def bootstrap_aggregates(
         )
         return np.resize(draws, resamples)
 
-    return {(*setting_of(part), part.method): draws for part, draws in store.map_curves(draw)}
+    return {(*setting_of(part), part.method): draws for part, draws in run.map_curves(draw)}
 
 
 def _bootstrap(part: PendingCurves, weights: Tensor, blocks: Tensor | None) -> Tensor:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from heatproof.analysis import soundness
 from heatproof.analysis.compare import table
 from heatproof.analysis.distinctness import Pair, random_halves
 from heatproof.protocols.soundness import Soundness
 from heatproof.runs.format import ProtocolFacts, TensorKey
-from heatproof.runs.store import PendingCurves, Store
+from heatproof.runs.run import Run
+from heatproof.scoring.aggregate import PendingCurves
 
 CURVES = {  # the curve that a metric is drawn by
     "completeness": "drop",
@@ -87,8 +87,7 @@ Metric = dict[str, MetricCurves] | dict[str, SoundnessCurves]  # by method
 
 
 def metric_curves(
-    store: Store,
-    rows: pd.DataFrame,
+    run: Run,
     model: str,
     facts: ProtocolFacts,
     most: int | None = None,
@@ -96,8 +95,7 @@ def metric_curves(
     """Read the curves of a protocol, for every method that has them.
 
     Args:
-        store: The run.
-        rows: Its scores.
+        run: The run.
         model: Name of the model.
         facts: The protocol with its settings.
         most: How many samples are read at most; by default all.
@@ -108,22 +106,20 @@ def metric_curves(
     if facts.id == "soundness":
         return {
             part.method: SoundnessCurves(part)
-            for part in store.pending_curves(model, facts.key, most)
+            for part in run.curves_of_all(model, facts.key, most)
             if part.samples and _has_mass(part)
         }
     if facts.id not in CURVES:
         return {}
-    scores = table(rows, model, facts.key)
+    scores = table(run.rows, model, facts.key)
     keys = {method: TensorKey.curve(facts.canonical, method, CURVES[facts.id]) for method in scores}
     stored: dict[str, dict[str, np.ndarray]] = {method: {} for method in scores}
     tasks = [
-        task
-        for task in store.plan().tasks
-        if task.model == model and facts.canonical in task.protocols
+        task for task in run.tasks if task.model == model and facts.canonical in task.protocols
     ]
     read: set[str] = set()
-    for task in tasks if most is None else store.first_tasks(tasks, most):
-        kept = store.tensors(task.name, keys.values())
+    for task in tasks if most is None else run.store.first_tasks(tasks, most):
+        kept = run.store.tensors(task.name, keys.values())
         read.update(kept.samples.ids)
         for method, key in keys.items():
             if key in kept.tensors:
@@ -131,7 +127,7 @@ def metric_curves(
                 stored[method] |= dict(zip(kept.samples.ids, curves, strict=True))
     if most is not None:
         scores = scores[scores.index.isin(read)]
-    order = [str(sample) for sample in rows["sample"].unique()]
+    order = [str(sample) for sample in run.rows["sample"].unique()]
     found: dict[str, MetricCurves] = {}
     for method, curve_of in stored.items():
         chosen = set(scores[method].dropna().index)

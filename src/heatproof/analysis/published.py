@@ -30,7 +30,6 @@ import yaml
 from heatproof.analysis import compare
 from heatproof.analysis.accuracy import proportion, readings
 from heatproof.analysis.distinctness import Trio, distinct, trios
-from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import (
     RESAMPLES,
     Estimate,
@@ -43,16 +42,14 @@ from heatproof.analysis.ranks import (
     Standings,
     agreement,
     rank_correlation,
-    ranked_layers,
-    standings,
 )
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.errors import HeatproofError, unknown
 from heatproof.methods import Expression, parse_methods
 from heatproof.plan.spec import load_spec, parse_protocols
 from heatproof.plan.studies import PUBLISHED, STUDIES
 from heatproof.protocols import Protocol
 from heatproof.runs.format import LOGITS, ProtocolFacts, TaskFacts, TensorKey
-from heatproof.runs.store import Store
 from heatproof.tensor.filters import scaled_odd
 
 PREFIX = "published:"
@@ -176,28 +173,26 @@ def published_table(name: str) -> PublishedTable:
     return tables[name]
 
 
-def compare_published(store: Store, table: PublishedTable) -> Comparison:
+def compare_published(run: RunStatistics, table: PublishedTable) -> Comparison:
     """Set a run beside a published table.
 
     Args:
-        store: The run.
+        run: The run.
         table: The published table.
 
     Raises:
         HeatproofError: If the run has none of its numbers.
     """
-    found = _Run(store).compare(table)
+    found = _RunBesidePrint(run).compare(table)
     if not found.lines:
         raise HeatproofError(
-            f"{store.name} has no number of {table.name}: {'; '.join(found.missing)}; "
+            f"{run.store.name} has no number of {table.name}: {'; '.join(found.missing)}; "
             f"heatproof run {table.study} has them"
         )
     return found
 
 
-def all_comparisons(
-    store: Store, rows: pd.DataFrame, found_standings: Sequence[Standings]
-) -> list[Comparison]:
+def all_comparisons(run: RunStatistics) -> list[Comparison]:
     """Set a run beside every published table that it has numbers of.
 
     A single method under a protocol of another paper says nothing about its table: where the models
@@ -205,13 +200,10 @@ def all_comparisons(
     methods.
 
     Args:
-        store: The run.
-        rows: Its scores.
-        found_standings: Its standings.
+        run: The run.
     """
-    run = _Run(store, rows)
-    run.standings = {standing.model: standing for standing in found_standings}
-    found = (run.compare(table) for table in published_tables().values())
+    beside_print = _RunBesidePrint(run)
+    found = (beside_print.compare(table) for table in published_tables().values())
     return [
         comparison
         for comparison in found
@@ -231,14 +223,15 @@ class _Missing(Exception):
     """Why a run does not have a published number."""
 
 
-class _Run:
-    """What is compared of a run; everything is computed once."""
+class _RunBesidePrint:
+    """The numbers of a run that papers have printed as well."""
 
-    def __init__(self, store: Store, rows: pd.DataFrame | None = None):
-        self.store = store
-        self.plan = store.plan()
-        self.rows = store.rows() if rows is None else rows
-        self.models = list(dict.fromkeys(task.model for task in self.plan.tasks))
+    def __init__(self, run: RunStatistics):
+        self.run = run
+        self.store = run.store
+        self.plan = run.plan
+        self.rows = run.rows
+        self.models = run.models
 
     def compare(self, table: PublishedTable) -> Comparison:
         """Set the run beside a published table, of which it may have no number."""
@@ -254,10 +247,7 @@ class _Run:
     @cached_property
     def standings(self) -> dict[str, Standings]:
         """The standings of each model."""
-        draws = bootstrap_aggregates(self.store, self.rows)
-        layers = ranked_layers(self.rows, self.plan.methods)
-        found = standings(self.rows, aggregate_draws=draws, layers=layers)
-        return {standing.model: standing for standing in found}
+        return {standing.model: standing for standing in self.run.standings}
 
     @cached_property
     def controls(self) -> list[str]:
@@ -352,7 +342,7 @@ class _Run:
 
     def _grid_height(self, model: str) -> int:
         """Return the height in pixels of what a model is shown, a grid if there is one."""
-        facts = self.store.provenance().models
+        facts = self.run.provenance.models
         return max(f.height_and_width[0] for f in facts if f.model == model)
 
     def score(self, model: str, key: Key, method: str) -> Estimate | None:
@@ -455,20 +445,20 @@ def _closest(candidates: Sequence[ProtocolFacts], wanted: Protocol) -> ProtocolF
 
 
 def _score(
-    run: _Run, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+    run: _RunBesidePrint, model: str, protocol: ProtocolFacts, method: str, entry: Entry
 ) -> Estimate | None:
     return run.score(model, protocol.key, method)
 
 
 def _half_scale(
-    run: _Run, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+    run: _RunBesidePrint, model: str, protocol: ProtocolFacts, method: str, entry: Entry
 ) -> Estimate | None:
     found = run.score(model, protocol.key, method)
     return None if found is None else Estimate(*((end + 1) / 2 for end in found))
 
 
 def _correlation_with(
-    run: _Run, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+    run: _RunBesidePrint, model: str, protocol: ProtocolFacts, method: str, entry: Entry
 ) -> Estimate | None:
     """Return the rank correlation of a method's scores with another's, over the samples."""
     other = run._method(entry.quantity.removeprefix(CORRELATION), model)
@@ -499,7 +489,7 @@ def _weighted_correlation(values: np.ndarray, weights: np.ndarray) -> float:  # 
 
 
 def _agreement_over_baselines(
-    run: _Run, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+    run: _RunBesidePrint, model: str, protocol: ProtocolFacts, method: str, entry: Entry
 ) -> Estimate | None:
     standing = run.standings.get(model)
     if standing is None:
@@ -515,7 +505,7 @@ def _agreement_over_baselines(
 
 
 def _accuracy(
-    run: _Run, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+    run: _RunBesidePrint, model: str, protocol: ProtocolFacts, method: str, entry: Entry
 ) -> Estimate | None:
     correct: list[bool] = []
     for task in run.tasks(model, protocol):
@@ -529,7 +519,7 @@ def _accuracy(
 
 
 def _worst_patch_accuracy(
-    run: _Run, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+    run: _RunBesidePrint, model: str, protocol: ProtocolFacts, method: str, entry: Entry
 ) -> Estimate | None:
     """Return the accuracy without the patch whose deletion leaves the lowest probability."""
     keys = [TensorKey.shared(protocol.canonical, name) for name in ("correct", "log_prob")]
@@ -545,10 +535,10 @@ def _worst_patch_accuracy(
 
 
 def _least_distance(
-    run: _Run, model: str, protocol: ProtocolFacts, method: str, entry: Entry
+    run: _RunBesidePrint, model: str, protocol: ProtocolFacts, method: str, entry: Entry
 ) -> Estimate | None:
     """Return the mean distance of the two nearest curves of changed maps; it has no interval."""
-    curves = metric_curves(run.store, run.rows, model, protocol)
+    curves = metric_curves(run.run, model, protocol)
     compared = [trio for trio in run.trios if all(name in curves for name in trio.names)]
     if not compared:
         return None
@@ -557,7 +547,7 @@ def _least_distance(
     return Estimate(found.mean.value, np.nan, np.nan)
 
 
-Quantity = Callable[[_Run, str, ProtocolFacts, str, Entry], Estimate | None]
+Quantity = Callable[[_RunBesidePrint, str, ProtocolFacts, str, Entry], Estimate | None]
 QUANTITIES: dict[str, Quantity] = {  # by how the name of a quantity begins
     "score": _score,
     "half-scale score": _half_scale,

@@ -27,7 +27,8 @@ from heatproof.analysis.halves import (
 )
 from heatproof.analysis.intervals import Estimate
 from heatproof.protocols.soundness import Soundness
-from heatproof.runs.store import PendingCurves, Store
+from heatproof.runs.run import Run
+from heatproof.scoring.aggregate import PendingCurves
 from heatproof.tensor.soundness import first_reached, undecided_steps
 
 LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
@@ -59,21 +60,19 @@ class Points(NamedTuple):
 
 
 def table(
-    store: Store,
+    run: Run,
     levels: Sequence[float] = LEVELS,
     resamples: int = MOST_HALVES,
     seed: int = 0,
-    rows: pd.DataFrame | None = None,
     most: int | None = None,
 ) -> pd.DataFrame:
     """Tabulate the soundness of a run, one line per model, setting, baseline, method and level.
 
     Args:
-        store: The run.
+        run: The run.
         levels: Levels of accuracy.
         resamples: Number of half-samples, of which at most `MOST_HALVES` are drawn.
         seed: Seed of the draws.
-        rows: The scores of the run; read from the directory by default.
         most: How many samples of a model are read at most; by default all.
 
     Returns:
@@ -81,8 +80,7 @@ def table(
         many of them are undecided, and the number of samples. Intervals at the level of the
         protocol are those of `summarize`.
     """
-    rows = store.rows() if rows is None else rows
-    settings = HalvesOfSettings(rows, min(resamples, MOST_HALVES), seed)
+    settings = HalvesOfSettings(run.rows, min(resamples, MOST_HALVES), seed)
 
     def lines_of(part: PendingCurves) -> list[tuple[object, ...]]:
         protocol = part.protocol
@@ -97,7 +95,7 @@ def table(
             for level, estimate, counts in zip(levels, estimates, steps, strict=True)
         ]
 
-    found = store.map_curves(lines_of, most)
+    found = run.map_curves(lines_of, most)
     return pd.DataFrame([line for _, lines in found for line in lines], columns=COLUMNS)
 
 

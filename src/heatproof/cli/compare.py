@@ -54,6 +54,7 @@ def compare_(
       heatproof compare runs/li2024/distinctness published:li2024/table1
     """
     from heatproof.analysis.published import PREFIX, compare_published, published_table
+    from heatproof.analysis.run_statistics import RunStatistics
     from heatproof.cli.comparison import compare_runs
     from heatproof.cli.results import print_comparison
     from heatproof.runs.addresses import is_address, to_read
@@ -70,8 +71,8 @@ def compare_(
             f"{PREFIX}hesse2024/table6"
         )
     for name in published:
-        store = Store(run)
-        print_comparison(compare_published(store, published_table(name)), store)
+        opened = RunStatistics(Store(run))
+        print_comparison(compare_published(opened, published_table(name)), opened)
     runs = [Path(other) for other in others if other not in published]
     if runs and compare_runs(run, runs, limits, json_file, html_file):
         sys.exit(WORSE)

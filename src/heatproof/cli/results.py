@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import FEWEST_CLUSTERS
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.api import Result
 from heatproof.cli.terminal import console, duration, make_table, print_plain
 from heatproof.data.grids import Grids
@@ -18,7 +19,6 @@ from heatproof.models.preprocessing import Resize
 from heatproof.plan.cost import BASES, Forecast, plan_cost, uncounted_methods
 from heatproof.plan.tasks import Plan
 from heatproof.protocols import PROTOCOLS
-from heatproof.report.run_data import Run
 from heatproof.runs.format import Cost, GridNote, ModelView
 from heatproof.text import counted, short_titles, with_short_titles
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from heatproof.analysis.published import Comparison
     from heatproof.results.compare import RunComparison
     from heatproof.results.leaderboard import Leaderboard
-    from heatproof.runs.store import Store
     from heatproof.training.by_name import Trained
     from heatproof.training.finetune import Epoch, FineTuned
 
@@ -36,7 +35,7 @@ NONE = "–"
 
 def print_summary(result: Result) -> None:
     """Print what was evaluated, the models' accuracy and the scores or ranks of all methods."""
-    run = result._run
+    run = result
     print_plain(f"evaluated on {run.counts}")
     for model, (correct, labelled) in run.accuracy.items():
         if labelled:
@@ -269,13 +268,12 @@ def _planned_counts(plan: Plan) -> SampleCounts:
     return SampleCounts.of(samples, grids)
 
 
-def print_comparison(comparison: Comparison, store: Store) -> None:
+def print_comparison(comparison: Comparison, run: RunStatistics) -> None:
     """Print a run beside the published numbers of a table."""
     table = comparison.table
-    run = Run(store)
     print_plain(f"{table.name}: {table.title}")
     print_plain(f"published: {table.data}")
-    data = store.provenance().spec.get("data", {}).get("name", "")
+    data = run.provenance.spec.get("data", {}).get("name", "")
     print_plain(f"run:       {run.counts}{f' of {data}' if data else ''}")
     columns = {
         "row": "left",

@@ -21,9 +21,9 @@ from heatproof.methods.adapters import Adapted
 from heatproof.methods.explain import check_applicable
 from heatproof.models.backends import AUTO, EAGER
 from heatproof.models.model import Model
-from heatproof.plan.tasks import KEY_DIGITS, NO_KEY, SHARD_SIZE, Plan, Records, Task
+from heatproof.plan.tasks import KEY_DIGITS, NO_KEY, Plan, Records, Task
 from heatproof.protocols import Protocol, View, ViewKey
-from heatproof.runs.format import TaskContent
+from heatproof.runs.format import SHARD_SIZE, TaskContent
 from heatproof.scoring.evaluation import Evaluation
 
 Refusal = Callable[[Expression, Model, bool], str]

@@ -19,7 +19,6 @@ from heatproof.text import counted
 
 KEY_DIGITS = 24  # of the SHA-256 that is the key of a record
 NO_KEY = "0" * KEY_DIGITS  # of a record that is not stored
-SHARD_SIZE = 64  # samples per task; fixed, so that a larger limit reuses what a smaller one did
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import heatproof
-from heatproof.report.run_data import Run
+from heatproof.analysis.run_statistics import RunStatistics
 
 FILE = Path(__file__).parent / "papers.bib"
 DATA = {"cifar10": "krizhevsky2009", "cifar100": "krizhevsky2009", "funnybirds": "hesse2023"}
@@ -42,7 +42,7 @@ def keys_of(citation: str) -> list[str]:
     return keys
 
 
-def bibtex(run: Run) -> tuple[str, list[str]]:
+def bibtex(run: RunStatistics) -> tuple[str, list[str]]:
     """Return the BibTeX of a run, and what it has used whose paper is not known here."""
     spec_data = run.provenance.spec.get("data")
     name = str(spec_data.get("name", "")) if isinstance(spec_data, dict) else ""

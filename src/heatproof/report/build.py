@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import heatproof
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.errors import HeatproofError
 from heatproof.files import atomic_write
 from heatproof.platform import file_lock
 from heatproof.report.pages import write_pages, write_single_page
-from heatproof.report.run_data import Run
 from heatproof.report.site import SingleFile, Site
 from heatproof.runs.integrity import verify_plan
 from heatproof.runs.store import Store
@@ -26,7 +26,7 @@ LOCK = ".lock"  # in a report under construction
 LEFTOVER_AGE = 3600  # seconds after which a directory without a lock was left by a killed process
 
 
-def build(store: Store, out: Path, run: Run | None = None, live: bool = False) -> Path:
+def build(store: Store, out: Path, run: RunStatistics | None = None, live: bool = False) -> Path:
     """Write the report of a run.
 
     Args:
@@ -43,7 +43,7 @@ def build(store: Store, out: Path, run: Run | None = None, live: bool = False) -
     """
     out = Path(out).resolve()
     _check_destination(out)
-    run = run or Run(store)
+    run = run or RunStatistics(store)
     verify_plan(store)
     out.parent.mkdir(parents=True, exist_ok=True)
     suffix = secrets.token_hex(8)
@@ -64,7 +64,7 @@ def build(store: Store, out: Path, run: Run | None = None, live: bool = False) -
     return out / "index.html"
 
 
-def build_single_file(store: Store, out: Path, run: Run | None = None) -> Path:
+def build_single_file(store: Store, out: Path, run: RunStatistics | None = None) -> Path:
     """Write the report of a run to one HTML file, with its pictures and data inside.
 
     Args:
@@ -81,7 +81,7 @@ def build_single_file(store: Store, out: Path, run: Run | None = None) -> Path:
     out = Path(out).resolve()
     if out.is_dir():
         raise HeatproofError(f"{out} is a directory, but a report in one file is a file")
-    run = run or Run(store)
+    run = run or RunStatistics(store)
     verify_plan(store)
     page = write_single_page(run, SingleFile(out.parent))
     atomic_write(out, printable(page).encode())
@@ -138,7 +138,7 @@ def _listed_files(marker: Path) -> list[str]:
         ) from None
 
 
-def _write(run: Run, site: Site, live: bool) -> None:
+def _write(run: RunStatistics, site: Site, live: bool) -> None:
     write_pages(run, site, live)
     files = sorted(p.name for p in site.root.iterdir() if p.name != LOCK)
     marker = {"heatproof": heatproof.__version__, "files": files}

@@ -14,10 +14,10 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 import heatproof
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report import charts
 from heatproof.report.deferred import defer
 from heatproof.report.palette import FAMILIES, family_class
-from heatproof.report.run_data import Run
 from heatproof.report.sections import SECTIONS, Section, ordered_sections
 from heatproof.report.site import SingleFile, Site
 from heatproof.report.templating import environment
@@ -63,7 +63,7 @@ class NavigationLink:
     current: bool
 
 
-def collect_pages(run: Run, site: Site) -> list[Page]:
+def collect_pages(run: RunStatistics, site: Site) -> list[Page]:
     """Compute all sections of a report; returns the pages that have any, in order.
 
     Args:
@@ -100,7 +100,7 @@ def file_name(title: str) -> str:
     return "index.html" if title == OVERVIEW else f"{slug}.html"
 
 
-def write_pages(run: Run, site: Site, live: bool = False) -> None:
+def write_pages(run: RunStatistics, site: Site, live: bool = False) -> None:
     """Write all pages of a report, and the style and the scripts that they share.
 
     Args:
@@ -130,7 +130,12 @@ def write_pages(run: Run, site: Site, live: bool = False) -> None:
 
 
 def _render(
-    run: Run, templates: Environment, named: list[Page], page: Page, live: bool, lead: str = ""
+    run: RunStatistics,
+    templates: Environment,
+    named: list[Page],
+    page: Page,
+    live: bool,
+    lead: str = "",
 ) -> str:
     """Return a page as HTML; ``lead`` is a section that its first line leads to."""
     pages = [p for p in named if p.sections]
@@ -166,7 +171,7 @@ def _links(where: dict[str, str], here: str) -> Callable[[str], str]:
     return href
 
 
-def write_single_page(run: Run, site: SingleFile) -> str:
+def write_single_page(run: RunStatistics, site: SingleFile) -> str:
     """Return a report in one file."""
     named = lead_first(collect_pages(run, site), run.provenance.spec.get("lead"))
     pages = [page for page in named if page.sections]

@@ -13,10 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.errors import HeatproofError
 from heatproof.report.build import build
 from heatproof.report.pages import STATUS, policy
-from heatproof.report.run_data import Run
 from heatproof.report.site import MIME_TYPES
 from heatproof.runs.format import RunPaths
 from heatproof.runs.store import Store
@@ -66,7 +66,7 @@ class LiveReport:
             return False
         self._seen = state
         store = Store(self.directory)
-        run = Run(store)
+        run = RunStatistics(store)
         version = self.version + 1
         page = build(store, self._work / str(version), run, live=True)
         files = {

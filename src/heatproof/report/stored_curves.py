@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from heatproof.analysis.ranks import Key
-from heatproof.report.run_data import MOST_CURVES, Run
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.runs.format import ModelView, ProtocolFacts, TensorKey
+from heatproof.runs.run import MOST_SAMPLES_READ
 
 
 class StoredCurve(NamedTuple):
@@ -65,7 +66,7 @@ SCORES = {
 }
 
 
-def curves_of(run: Run, settings: Sequence[Key]) -> list[tuple[Key, StoredCurve]]:
+def curves_of(run: RunStatistics, settings: Sequence[Key]) -> list[tuple[Key, StoredCurve]]:
     """Return the curves of some settings, with the titles of their axes."""
     found = []
     for key in settings:
@@ -80,7 +81,7 @@ def curves_of(run: Run, settings: Sequence[Key]) -> list[tuple[Key, StoredCurve]
     return found
 
 
-def curve_title(run: Run, key: Key, curve: StoredCurve) -> str:
+def curve_title(run: RunStatistics, key: Key, curve: StoredCurve) -> str:
     """Return the title of a curve: its setting, and its part if there are several."""
     label = run.setting_labels[key]
     return f"{label}: {curve.part}" if curve.part else label
@@ -94,9 +95,12 @@ class MeanCurve(NamedTuple):
 
 
 def mean_curves(
-    run: Run, model: str, curves: Sequence[tuple[Key, StoredCurve]], methods: Sequence[str]
+    run: RunStatistics,
+    model: str,
+    curves: Sequence[tuple[Key, StoredCurve]],
+    methods: Sequence[str],
 ) -> dict[tuple[Key, StoredCurve], dict[str, MeanCurve]]:
-    """Average curves over the first `MOST_CURVES` samples of a model.
+    """Average curves over the first `MOST_SAMPLES_READ` samples of a model.
 
     Every file is read once, for all curves that are in it.
 
@@ -122,7 +126,7 @@ def mean_curves(
         }
         sums: dict[TensorKey, np.ndarray] = {}
         counts: dict[TensorKey, int] = {}
-        for task in run.store.first_tasks(run.tasks_of(subject), MOST_CURVES):
+        for task in run.store.first_tasks(run.tasks_of(subject), MOST_SAMPLES_READ):
             stored = run.store.tensors(task.name, wanted).tensors
             for name in wanted.keys() & stored.keys():
                 values = stored[name].double().numpy()

@@ -108,16 +108,16 @@ def _draw_means(rows: list[list[Aggregate]]) -> Figure:
 
 def _protocols(result: Result, protocol: str | None) -> Iterator[ProtocolFacts]:
     """Yield the first setting of grids that is asked for."""
-    for facts in result._run.protocols.values():
+    for facts in result.protocols.values():
         if facts.id in ("gridpg", "difull", "dipart") and protocol in (None, facts.id):
             yield facts
             return
 
 
 def _of(result: Result, model: str | None, facts: ProtocolFacts) -> Iterator[list[Aggregate]]:
-    notes = result.store.grids()
-    chosen = model or result._run.models[0]
-    scores = table(result._run.rows, chosen, facts.key)
+    notes = result.grids
+    chosen = model or result.models[0]
+    scores = table(result.rows, chosen, facts.key)
     cells = [notes[sample].cell for sample in scores.index if sample in notes]
     for method in scores.columns:
         maps = {

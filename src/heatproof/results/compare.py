@@ -179,7 +179,7 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> RunComparison:
     first, second = (_result(result) for result in (a, b))
     keys = [*GROUP, "method"]
     lines = run_differences(
-        first.scores, second.scores, first._run.aggregate_draws, second._run.aggregate_draws
+        first.scores, second.scores, first.aggregate_draws, second.aggregate_draws
     )
     present = [r.scores[keys].drop_duplicates(ignore_index=True) for r in (first, second)]
     if not len(lines):

@@ -136,7 +136,7 @@ def write_table(run: str | Path, name: str, out: Path | None, options: Mapping[s
     if not len(frame):
         raise HeatproofError(f"the run has nothing for the table {name}: {TABLES[name].about}")
     if name == "ranking" and ending != ".csv":
-        grid = tables.grid(frame, result._run.setting_labels)
+        grid = tables.grid(frame, result.setting_labels)
         text = TABLE_GRIDS[ending](grid, DIGITS, True)
     else:
         text = TABLE_FORMATS[ending](_without_constants(frame) if ending != ".csv" else frame)

@@ -185,9 +185,9 @@ def run_names(roots: Sequence[Path]) -> list[str]:
 
 def _entries(name: str, result: Result) -> Iterator[_Entry]:
     protocols = {facts.key: facts for facts in result.store.plan().protocols}
-    for key, rows in result._rows.groupby(GROUP, sort=False, observed=True):
+    for key, rows in result.rows.groupby(GROUP, sort=False, observed=True):
         model, protocol, setting, baseline = (str(part) for part in key)
-        draws = {k[-1]: drawn for k, drawn in result._run.aggregate_draws.items() if k[:-1] == key}
+        draws = {k[-1]: drawn for k, drawn in result.aggregate_draws.items() if k[:-1] == key}
         yield _Entry(name, model, protocols[protocol, setting, baseline], rows, draws)
 
 

@@ -89,7 +89,7 @@ class Plots:
     def __init__(self, result: Result):
         figure_class()
         self._result = result
-        self._run = result._run
+        self._run = result
 
     def ranking(self, *, model: str | None = None, protocol: str | None = None) -> Figure:
         """Draw the mean score of every method with its 95 % interval, best on top.
@@ -151,7 +151,7 @@ class Plots:
         wanted = self._methods(methods)
         drawn = []
         for panel in self._panels(model, protocol, limit=False):
-            metric = metric_curves(self._run.store, self._run.rows, panel.model, panel.facts)
+            metric = metric_curves(self._run, panel.model, panel.facts)
             chosen = {m: curves for m, curves in metric.items() if m in wanted}
             if chosen:
                 drawn.append((panel, chosen))
@@ -457,7 +457,7 @@ class Plots:
 
     def _points(self, panel: Panel) -> Iterator[tuple[Any, ...]]:
         """Yield the points of the curves of a panel."""
-        curves = metric_curves(self._run.store, self._run.rows, panel.model, panel.facts)
+        curves = metric_curves(self._run, panel.model, panel.facts)
         for method, of_method in curves.items():
             low: Sequence[float] | np.ndarray = [np.nan] * len(of_method.xy)
             high = low

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from heatproof.report.run_data import Run
+    from heatproof.analysis.run_statistics import RunStatistics
     from heatproof.results.result import Result
 
 ENDS = ["low", "high"]
@@ -59,14 +59,14 @@ class Relation:
 
     description: str
     data: Callable[[Result, Options], pd.DataFrame]
-    draw: Callable[[Run, pd.DataFrame], Figure]
+    draw: Callable[[RunStatistics, pd.DataFrame], Figure]
 
 
-def _colour(run: Run, method: str) -> str:
+def _colour(run: RunStatistics, method: str) -> str:
     return FAMILIES.get(run.family(method), FAMILIES["other"]).light
 
 
-def _markers(run: Run, methods: Sequence[str]) -> dict[str, str]:
+def _markers(run: RunStatistics, methods: Sequence[str]) -> dict[str, str]:
     """Return a symbol for each method, other ones for those of a family, which share a colour."""
     seen: dict[str, int] = {}
     markers = {}
@@ -83,7 +83,7 @@ def _of_model(frame: pd.DataFrame, options: Options) -> pd.DataFrame:
 
 
 def _standings(result: Result, options: Options) -> Iterator[Standings]:
-    for standing in result._run.standings:
+    for standing in result.standings:
         if options.get("model") in (None, standing.model):
             yield from standing.by_layer
 
@@ -108,7 +108,7 @@ def _agreement_data(result: Result, options: Options) -> pd.DataFrame:
     return frame
 
 
-def _draw_agreement(run: Run, frame: pd.DataFrame) -> Figure:
+def _draw_agreement(run: RunStatistics, frame: pd.DataFrame) -> Figure:
     from matplotlib.colors import LinearSegmentedColormap
 
     panels = list(frame.groupby(["model", "layer"], sort=False))
@@ -158,7 +158,7 @@ def _variance_data(result: Result, options: Options) -> pd.DataFrame:
     return frame
 
 
-def _draw_variance(run: Run, frame: pd.DataFrame) -> Figure:
+def _draw_variance(run: RunStatistics, frame: pd.DataFrame) -> Figure:
     figure, (ax,) = panel_grid(1, width=4.6, height=1.0 + 0.32 * len(frame))
     for y, line in enumerate(frame.to_dict("records")):
         ax.barh(y, line["share"], height=0.6, color="#0067a8", alpha=0.75)
@@ -175,7 +175,7 @@ def _draw_variance(run: Run, frame: pd.DataFrame) -> Figure:
 
 
 def _quality_data(result: Result, options: Options) -> pd.DataFrame:
-    times = result._run.milliseconds
+    times = result.milliseconds
     lines = []
     for standing in _standings(result, options):
         known = [m for m in standing.order if times.get((standing.model, m), 0) > 0]
@@ -193,7 +193,7 @@ def _quality_data(result: Result, options: Options) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=columns)
 
 
-def _draw_quality(run: Run, frame: pd.DataFrame) -> Figure:
+def _draw_quality(run: RunStatistics, frame: pd.DataFrame) -> Figure:
     panels = list(frame.groupby(["model", "layer"], sort=False))
     check_panels(len(panels))
     figure, axes = panel_grid(len(panels), width=5.4, height=4.2, across=2)
@@ -228,7 +228,7 @@ def _draw_quality(run: Run, frame: pd.DataFrame) -> Figure:
 
 
 def _layers_data(result: Result, options: Options) -> pd.DataFrame:
-    run = result._run
+    run = result
     summary = _of_model(result.summary(), options)
     if options.get("protocol") is not None:
         summary = summary[summary["protocol"] == options["protocol"]]
@@ -246,7 +246,7 @@ def _layers_data(result: Result, options: Options) -> pd.DataFrame:
     return chosen[[*groups, "base", "method", "layer", "mean", *ENDS]].reset_index(drop=True)
 
 
-def _draw_layers(run: Run, frame: pd.DataFrame) -> Figure:
+def _draw_layers(run: RunStatistics, frame: pd.DataFrame) -> Figure:
     panels = list(frame.groupby(["model", "protocol", "setting", "baseline"], sort=False))
     check_panels(len(panels))
     figure, axes = panel_grid(len(panels), width=4.6, height=3.4)
@@ -278,7 +278,7 @@ def _draw_layers(run: Run, frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def _ordered_layers(run: Run, model: str, names: Sequence[str]) -> list[str]:
+def _ordered_layers(run: RunStatistics, model: str, names: Sequence[str]) -> list[str]:
     """Return layers in the order of the computation, as far as it is on record."""
     facts = run.facts(model)
     known = ["input", *(facts.all_layers if facts else [])]
@@ -290,16 +290,16 @@ def _ordered_layers(run: Run, model: str, names: Sequence[str]) -> list[str]:
 
 def _tradeoff_data(result: Result, options: Options) -> pd.DataFrame:
     lines = []
-    for standing in result._run.standings:
+    for standing in result.standings:
         if options.get("model") not in (None, standing.model):
             continue
-        kept = result._run.kept(standing.model)
+        kept = result.kept(standing.model)
         for protocol in ("deletion", "insertion"):
             if options.get("protocol") not in (None, protocol):
                 continue
             settings = [key for key in standing.settings if key[0] == protocol]
             settings = [key for key in settings if key[1] == settings[0][1]]
-            found = _with_distances(result._run, kept, standing, settings)
+            found = _with_distances(result, kept, standing, settings)
             if found is not None:
                 lines += list(_tradeoff_lines(standing.model, protocol, *found))
     if not lines:
@@ -313,7 +313,7 @@ def _tradeoff_data(result: Result, options: Options) -> pd.DataFrame:
 
 
 def _with_distances(
-    run: Run, kept: Any, standing: Standings, settings: Sequence[Key]
+    run: RunStatistics, kept: Any, standing: Standings, settings: Sequence[Key]
 ) -> tuple[str, dict[str, dict[str, np.ndarray]]] | None:
     """Return the best method whose distances are stored, and its mean curves by baseline."""
     for method in standing.order:
@@ -348,7 +348,7 @@ def _tradeoff_lines(
             yield (model, protocol, method, distance, measure, baseline, *ends, *rho)
 
 
-def _draw_tradeoff(run: Run, frame: pd.DataFrame) -> Figure:
+def _draw_tradeoff(run: RunStatistics, frame: pd.DataFrame) -> Figure:
     panels = list(frame.groupby(["model", "protocol", "distance"], sort=False))
     check_panels(len(panels))
     figure, axes = panel_grid(len(panels), width=4.8, height=3.8, across=2)
@@ -384,7 +384,7 @@ def _draw_tradeoff(run: Run, frame: pd.DataFrame) -> Figure:
 
 
 def _published_data(result: Result, options: Options) -> pd.DataFrame:
-    run = result._run
+    run = result
     lines = [
         (
             comparison.table.name,
@@ -395,7 +395,7 @@ def _published_data(result: Result, options: Options) -> pd.DataFrame:
             *line.found,
             line.verdict,
         )
-        for comparison in all_comparisons(run.store, run.rows, run.standings)
+        for comparison in all_comparisons(run)
         for line in comparison.lines
         if options.get("model") in (None, line.model)
     ]
@@ -407,7 +407,7 @@ def _published_data(result: Result, options: Options) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=columns)
 
 
-def _draw_published(run: Run, frame: pd.DataFrame) -> Figure:
+def _draw_published(run: RunStatistics, frame: pd.DataFrame) -> Figure:
     panels = list(frame.groupby(["table", "model", "quantity"], sort=False))
     check_panels(len(panels))
     most = max(len(lines) for _, lines in panels)

@@ -19,13 +19,13 @@ from heatproof.analysis.compare import method_differences
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import GROUP, RESAMPLES
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.settings import summarize
 from heatproof.analysis.significance import pair_lines, pairs_of
 from heatproof.analysis.variance import split_variance
 from heatproof.errors import HeatproofError, join_limited, unknown
 from heatproof.methods.notes import kind_of
 from heatproof.report import build
-from heatproof.report.run_data import Run
 from heatproof.results import tables
 from heatproof.runs.addresses import is_address, remote_of, to_read, to_write
 from heatproof.runs.format import IMAGES, TaskFacts, TensorKey
@@ -42,8 +42,8 @@ MOST_REASONS = 5  # methods without a score whose reason is shown
 JSON_SCHEMA = 1  # raised when a key of ``to_json`` changes its name or meaning
 
 
-class Result:
-    """The results of a run.
+class Result(RunStatistics):
+    """The results of a run: its files, its statistics, and ways to show them.
 
     Attributes:
         scores: A frame with one row per model, protocol setting, method and sample. Its columns:
@@ -71,8 +71,7 @@ class Result:
     """
 
     def __init__(self, store: Store, temporary: bool = False):
-        self.store = store
-        self._rows = store.rows()
+        super().__init__(store)
         self._temporary = temporary
         self._summaries: dict[int, pd.DataFrame] = {}
         if store.damage:
@@ -83,7 +82,7 @@ class Result:
     @cached_property
     def scores(self) -> pd.DataFrame:
         """The rows, with texts instead of categories (see the attributes of the class)."""
-        return _with_texts(self._rows)
+        return _with_texts(self.rows)
 
     def __repr__(self) -> str:
         return tables.to_text(self._heading, self.summary(), self.caveats)
@@ -93,13 +92,13 @@ class Result:
 
     @property
     def _heading(self) -> str:
-        statuses = self._rows["status"].value_counts()
+        statuses = self.rows["status"].value_counts()
         statuses = statuses[statuses > 0]
         counts = ", ".join(f"{count} {status}" for status, count in statuses.items())
-        models = self._rows["model"].nunique()
-        methods = self._rows["method"].nunique()
-        evaluated = self._rows.loc[self._rows["status"] != "skipped", "sample"]
-        samples = SampleCounts.of(evaluated, self.store.grids())
+        models = self.rows["model"].nunique()
+        methods = self.rows["method"].nunique()
+        evaluated = self.rows.loc[self.rows["status"] != "skipped", "sample"]
+        samples = SampleCounts.of(evaluated, self.grids)
         of_models = f" on {models} models" if models > 1 else ""
         return f"Result({counted(methods, 'method')}{of_models}, {samples}: {counts})"
 
@@ -117,7 +116,7 @@ class Result:
 
     @property
     def _few_samples(self) -> list[str]:
-        clusters = self._rows.loc[self._rows["status"] == "ok", "cluster"].nunique()
+        clusters = self.rows.loc[self.rows["status"] == "ok", "cluster"].nunique()
         if not 0 < clusters < FEW:
             return []
         verb = "is" if clusters == 1 else "are"
@@ -127,9 +126,9 @@ class Result:
     @property
     def _other_samples(self) -> list[str]:
         """Whether methods of one ranking were evaluated on different samples."""
-        samples = self._rows.groupby([*GROUP, "method"], sort=False, observed=True)["sample"]
+        samples = self.rows.groupby([*GROUP, "method"], sort=False, observed=True)["sample"]
         by_method = samples.nunique()
-        in_all = self._rows.groupby(GROUP, sort=False, observed=True)["sample"].nunique()
+        in_all = self.rows.groupby(GROUP, sort=False, observed=True)["sample"].nunique()
         unequal = by_method.groupby(GROUP, sort=False, observed=True).min() < in_all
         if not unequal.any():
             return []
@@ -146,8 +145,8 @@ class Result:
     @property
     def _unscored(self) -> list[str]:
         """Why methods have no score under any setting, one sentence each."""
-        has_score = set(self._rows.loc[self._rows["status"] == "ok", "method"])
-        lost = self._rows[~self._rows["method"].isin(has_score)]
+        has_score = set(self.rows.loc[self.rows["status"] == "ok", "method"])
+        lost = self.rows[~self.rows["method"].isin(has_score)]
         first = lost[lost["message"] != ""].drop_duplicates("method")
         reasons = zip(first["method"], first["status"], first["message"], strict=True)
         sentences = [f"{method} has no score ({status}): {why}" for method, status, why in reasons]
@@ -182,17 +181,13 @@ class Result:
             ranks are among the methods of the same layer and the controls.
         """
         if resamples == RESAMPLES:
-            return self._run.summary.copy()
+            return self.summary_frame.copy()
         if resamples not in self._summaries:
-            draws = bootstrap_aggregates(self.store, self._rows, resamples)
+            draws = bootstrap_aggregates(self, resamples)
             self._summaries[resamples] = summarize(
-                self._rows, resamples, aggregate_draws=draws, layers=self._run.ranked_layers
+                self.rows, resamples, aggregate_draws=draws, layers=self.ranked_layers
             )
         return self._summaries[resamples].copy()
-
-    @cached_property
-    def _run(self) -> Run:
-        return Run(self.store, self._rows)
 
     def difference(
         self,
@@ -219,13 +214,13 @@ class Result:
         Raises:
             HeatproofError: If there is no such method, model or protocol.
         """
-        plan = self.store.plan()
+        plan = self.plan
         for method in (a, b):
             if method not in plan.methods:
                 raise unknown("method", method, plan.methods)
-        rows = _chosen(self._rows, model, protocol)
+        rows = _chosen(self.rows, model, protocol)
         rows = _with_texts(rows[rows["method"].isin([a, b])])
-        return method_differences(rows, a, b, self._run.aggregate_draws)
+        return method_differences(rows, a, b, self.aggregate_draws)
 
     def pairs(self, *, model: str | None = None, protocol: str | None = None) -> pd.DataFrame:
         """Test all pairs of methods, and say how many images would tell them apart.
@@ -246,10 +241,10 @@ class Result:
             HeatproofError: If there is no such model or protocol.
         """
         for column, name in (("model", model), ("protocol", protocol)):
-            _check_name(self._rows, column, name)
+            _check_name(self.rows, column, name)
         chosen = [
             scores
-            for scores in self._run.settings
+            for scores in self.settings
             if model in (None, scores.key[0]) and protocol in (None, scores.key[1])
         ]
         return pair_lines(pairs_of(chosen))
@@ -264,8 +259,7 @@ class Result:
             lines for fewer than two settings or three methods, and where methods are ranked within
             layers.
         """
-        run = self._run
-        found = split_variance(run.standings, run.methods, run.controls(list(run.methods)))
+        found = split_variance(self.standings, self.methods, self.controls(list(self.methods)))
         lines = [(name, *share) for name, share in (found.shares.items() if found else ())]
         return pd.DataFrame(lines, columns=["between", "share", "low", "high"])
 
@@ -288,7 +282,7 @@ class Result:
         """
         if by not in get_args(By):
             raise unknown("kind of ranking", by, get_args(By))
-        return agreement_frame(self._run.agreement_matrices(by))
+        return agreement_frame(self.agreement_matrices(by))
 
     @property
     def plot(self) -> Plots:
@@ -304,19 +298,19 @@ class Result:
     @property
     def failures(self) -> pd.DataFrame:
         """The rows whose status is ``failed``."""
-        return _with_texts(self._rows[self._rows["status"] == "failed"])
+        return _with_texts(self.rows[self.rows["status"] == "failed"])
 
     @property
     def left_out(self) -> pd.DataFrame:
         """Why rows have no score: one line per reason, with the number of its samples."""
-        lost = _with_texts(self._rows[self._rows["status"] != "ok"])
+        lost = _with_texts(self.rows[self.rows["status"] != "ok"])
         reasons = lost.groupby(["model", "protocol", "method", "status", "message"], sort=False)
         return reasons.size().rename("samples").reset_index()
 
     @property
     def notes(self) -> pd.DataFrame:
         """What methods say about their maps: one line per kind of note, with an example."""
-        noted = _with_texts(self._rows[self._rows["note"] != ""])
+        noted = _with_texts(self.rows[self.rows["note"] != ""])
         kinds = noted["note"].map(kind_of).rename("kind")
         groups = noted.groupby(["model", "method", kinds], sort=False)
         counted = groups.agg(samples=("sample", "nunique"), example=("note", "first"))
@@ -416,7 +410,7 @@ class Result:
             if sample in ids:
                 return [stored.tensors[key][ids.index(sample)] for key in keys]
             kept += ids
-        if (self._rows["sample"] == sample).any():
+        if (self.rows["sample"] == sample).any():
             raise HeatproofError(
                 f"the {what} of {sample} is not stored; a run keeps those of the first samples, "
                 f"here {join_limited(kept) or 'none'}. Evaluate again with a larger keep_maps"
@@ -424,13 +418,13 @@ class Result:
         raise unknown("sample", sample, kept)
 
     def _check_method(self, method: str) -> None:
-        methods = self.store.plan().methods
+        methods = self.plan.methods
         if method not in methods:
             raise unknown("method", method, methods)
 
     def _tasks(self, model: str | None, protocol: str | None) -> list[TaskFacts]:
         """Return the tasks of a model in which a protocol evaluates it."""
-        plan = self.store.plan()
+        plan = self.plan
         models = list(dict.fromkeys(task.model for task in plan.tasks))
         if model is None and len(models) > 1:
             raise HeatproofError(f"the run has several models; name one: {', '.join(models)}")
@@ -478,8 +472,8 @@ class Result:
         content = {
             "schema": JSON_SCHEMA,
             "heatproof": heatproof.__version__,
-            "data": self._run.provenance.spec.get("data", {}).get("name"),
-            "samples": str(self._run.counts),
+            "data": self.provenance.spec.get("data", {}).get("name"),
+            "samples": str(self.counts),
             "summary": tables.records(self.summary()),
         }
         return tables.write_json(content, path)
@@ -506,7 +500,7 @@ class Result:
         return tables.to_latex(self._grid(), digits, intervals)
 
     def _grid(self) -> tables.Grid:
-        return tables.grid(self.summary(), self._run.setting_labels)
+        return tables.grid(self.summary(), self.setting_labels)
 
     def report(self, directory: str | Path | None = None) -> Path:
         """Build the report.
@@ -531,7 +525,7 @@ class Result:
             )
         known = len(self.store.damage)
         out = Path(directory) if directory else self.store.paths.report
-        page = build(self.store, out, self._run)
+        page = build(self.store, out, self)
         if len(self.store.damage) > known:
             warnings.warn(damage_text(self.store), stacklevel=2)
         return page

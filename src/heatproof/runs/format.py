@@ -43,6 +43,7 @@ from heatproof.text import clip
 
 FORMAT: Literal[3] = 3  # of the directory; a run of another format is run again rather than read
 UPGRADABLE = 2  # files of this format are taken over, since only their names were different
+SHARD_SIZE = 64  # samples per task; fixed, so that a larger limit reuses what a smaller one did
 Setting = tuple[str, str, str]  # protocol, setting, baseline: the columns of the rows
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from heatproof.analysis.agreement import AgreementMatrix
 from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report import charts
-from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.site import Figure, Site
 
@@ -61,7 +61,7 @@ class Content:
     order=29,
     page="Stability",
 )
-def content(run: Run, site: Site) -> Content | None:
+def content(run: RunStatistics, site: Site) -> Content | None:
     """Return the rank correlations of protocols, if there are two and three methods."""
     by_model: dict[str, list[Matrix]] = {}
     for found in run.agreement_matrices():

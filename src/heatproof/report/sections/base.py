@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.errors import HeatproofError
 from heatproof.registry import Registry
-from heatproof.report.run_data import Run
 from heatproof.report.site import Site
 from heatproof.userfile import is_builtin
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
 # Returns what the template shows, an object or a dictionary; None leaves the section out.
-ContentFunction = Callable[[Run, Site], object]
+ContentFunction = Callable[[RunStatistics, Site], object]
 AnyContentFunction = TypeVar("AnyContentFunction", bound=ContentFunction)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
+from heatproof.protocols import PROTOCOLS
 from heatproof.report import pictures
 from heatproof.report.charts import interval, number
 from heatproof.report.site import Site
@@ -81,3 +83,16 @@ def describe_mean(mean: float, low: float, high: float) -> str:
 def estimate_or_none(mean: float, low: float, high: float) -> Estimate | None:
     """Return an estimate; None if the mean is not finite."""
     return Estimate(mean, low, high) if math.isfinite(mean) else None
+
+
+def mean_scores(rows: pd.DataFrame, methods: Sequence[str]) -> pd.Series:
+    """Return the mean score of each sample over some methods, best first.
+
+    The mean is over the settings of the first protocol, since scores of two cannot be mixed.
+    """
+    part = rows[rows["method"].isin(list(methods)) & np.isfinite(rows["value"])]
+    if not len(part):
+        return pd.Series(dtype=float)
+    protocol = part["protocol"].iloc[0]
+    means = part[part["protocol"] == protocol].groupby("sample", sort=False)["value"].mean()
+    return means.sort_values(ascending=not PROTOCOLS[protocol].cls.higher_is_better, kind="stable")

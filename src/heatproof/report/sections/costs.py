@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Point, Spot
-from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.verdict_details import passes
 from heatproof.report.site import Figure, Site
@@ -54,13 +54,13 @@ class Content:
     order=22,
     page="Ranking",
 )
-def content(run: Run, site: Site) -> Content | None:
+def content(run: RunStatistics, site: Site) -> Content | None:
     """Return the costs of all methods by model; None if there are no scores."""
     models = [_model(run, site, s) for standing in run.standings for s in standing.by_layer]
     return Content(models) if models else None
 
 
-def _model(run: Run, site: Site, standing: Standings) -> Model:
+def _model(run: RunStatistics, site: Site, standing: Standings) -> Model:
     front = _front(run, standing)
     rows = []
     for method in dict.fromkeys([*standing.order, *standing.methods]):
@@ -81,7 +81,7 @@ def _model(run: Run, site: Site, standing: Standings) -> Model:
     return Model(title, _figure(run, site, title, rows, front), rows)
 
 
-def _front(run: Run, standing: Standings) -> list[str]:
+def _front(run: RunStatistics, standing: Standings) -> list[str]:
     """Return the methods that no other beats in mean rank with as few passes, cheapest first."""
     priced = [
         (count, float(standing.mean_ranks[standing.methods.index(m)]), m)
@@ -97,7 +97,9 @@ def _front(run: Run, standing: Standings) -> list[str]:
     return front
 
 
-def _figure(run: Run, site: Site, title: str, rows: list[Row], front: list[str]) -> Figure | None:
+def _figure(
+    run: RunStatistics, site: Site, title: str, rows: list[Row], front: list[str]
+) -> Figure | None:
     points = {}
     for row in rows:
         count = passes(run, row.method)

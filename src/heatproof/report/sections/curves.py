@@ -11,15 +11,16 @@ from torch import Tensor
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.tradeoff import Tradeoff, tradeoff
 from heatproof.baselines import Baseline
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Point, Spot, Trace, traces
-from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import size_of
 from heatproof.report.site import Figure, Site
 from heatproof.runs.format import ProtocolFacts
+from heatproof.runs.run import Kept
 from heatproof.tensor.curves import removal_order
 from heatproof.tensor.information import (
     INFORMATION,
@@ -172,7 +173,7 @@ class Content:
     order=35,
     page="Stability",
 )
-def content(run: Run, site: Site) -> Content | None:
+def content(run: RunStatistics, site: Site) -> Content | None:
     """Return the curves of deletion and insertion; None if the run has none."""
     models = [_model(run, site, standing) for standing in run.standings]
     with_curves = [model for model in models if model is not None]
@@ -182,7 +183,7 @@ def content(run: Run, site: Site) -> Content | None:
     return Content(with_curves, [legend for group, legend in GROUPS.items() if group in used])
 
 
-def _model(run: Run, site: Site, standing: Standings) -> Model | None:
+def _model(run: RunStatistics, site: Site, standing: Standings) -> Model | None:
     kept = run.kept(standing.model)
     for method in [*standing.order, *standing.methods]:
         of_method = {p: _curves(run, kept, standing, p, method) for p in PROTOCOLS}
@@ -214,7 +215,7 @@ def _model(run: Run, site: Site, standing: Standings) -> Model | None:
 
 
 def _curves(
-    run: Run, kept: Kept, standing: Standings, protocol: str, method: str
+    run: RunStatistics, kept: Kept, standing: Standings, protocol: str, method: str
 ) -> list[BaselineCurves]:
     """Return the curves of the first setting of a protocol, for each baseline."""
     settings = [key for key in standing.settings if key[0] == protocol]
@@ -302,7 +303,7 @@ def _per_sample(curves: BaselineCurves, name: str) -> np.ndarray:  # (N,)
 
 
 def _tradeoffs(
-    run: Run, site: Site, kept: Kept, standing: Standings, protocol: str, method: str
+    run: RunStatistics, site: Site, kept: Kept, standing: Standings, protocol: str, method: str
 ) -> list[Tradeoffs]:
     """Compare baselines in the order of a method, and in a random order."""
     tradeoffs = []
@@ -348,7 +349,12 @@ def _described(name: str, estimate: Estimate) -> str:
 
 
 def _strips(
-    run: Run, site: Site, kept: Kept, model: str, method: str, curves: list[BaselineCurves]
+    run: RunStatistics,
+    site: Site,
+    kept: Kept,
+    model: str,
+    method: str,
+    curves: list[BaselineCurves],
 ) -> Strips | None:
     """Remove the pixels of the first sample with each baseline."""
     sample = next(iter(kept.with_images), None)
@@ -368,7 +374,7 @@ def _strips(
 
 
 def _strip(
-    run: Run,
+    run: RunStatistics,
     site: Site,
     kept: Kept,
     model: str,

@@ -13,11 +13,12 @@ from markupsafe import Markup
 from heatproof.analysis.distinctness import Distinct, Pair, Trio, distinct, trios
 from heatproof.analysis.published import published_table
 from heatproof.analysis.ranks import Key
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report import pictures
 from heatproof.report.charts import Axis, Trace, traces
-from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections.common import size_of
 from heatproof.report.site import Figure, Site
+from heatproof.runs.run import Kept
 from heatproof.tensor.soundness import relative
 
 KINDS = {"original": "cam", "removed": "gradient", "introduced": "perturbation"}  # and a colour
@@ -67,7 +68,7 @@ class Content:
 
 
 def content(
-    run: Run,
+    run: RunStatistics,
     site: Site,
     model: str,
     kept: Kept,

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
+from heatproof.analysis.run_statistics import CRISP_BELOW_PIXELS, RunStatistics
 from heatproof.report import charts, pictures
-from heatproof.report.run_data import CRISP_BELOW, Kept, Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import select, size_of
 from heatproof.report.site import Site
 from heatproof.runs.format import ProtocolFacts
+from heatproof.runs.run import Kept
 from heatproof.tensor.patches import patch_sums
 from heatproof.tensor.rank import average_ranks, spearman
 
@@ -96,7 +97,7 @@ class Content:
     order=45,
     page="Explorer",
 )
-def content(run: Run, site: Site) -> Content | None:
+def content(run: RunStatistics, site: Site) -> Content | None:
     """Return the first example that the run allows; None without stored maps and drops."""
     for standing in run.standings:
         for key in run.preferred:
@@ -106,7 +107,7 @@ def content(run: Run, site: Site) -> Content | None:
     return None
 
 
-def _example(run: Run, site: Site, standing: Standings, key: Key) -> Content | None:
+def _example(run: RunStatistics, site: Site, standing: Standings, key: Key) -> Content | None:
     methods = [m for m in standing.order if not run.is_control(m)]
     if not methods or key not in standing.settings:
         return None
@@ -119,7 +120,7 @@ def _example(run: Run, site: Site, standing: Standings, key: Key) -> Content | N
     return _content(run, site, kept, standing.model, key, method, score, mean) if score else None
 
 
-def _scores(run: Run, kept: Kept, model: str, key: Key, method: str) -> list[Score]:
+def _scores(run: RunStatistics, kept: Kept, model: str, key: Key, method: str) -> list[Score]:
     """Return the scores of stored samples that are classified correctly or have no label."""
     protocol = run.protocols[key]
     rows = select(run.rows, model, key, method)
@@ -146,7 +147,7 @@ def typical(scores: list[Score], mean: float) -> Score | None:
 
 
 def _content(
-    run: Run,
+    run: RunStatistics,
     site: Site,
     kept: Kept,
     model: str,
@@ -176,7 +177,7 @@ def _content(
         setting=run.setting_labels[key],
         protocol=run.protocols[key],
         patches=len(drops),
-        crisp=max(size) < CRISP_BELOW,
+        crisp=max(size) < CRISP_BELOW_PIXELS,
         grid=charts.grid_lines(math.isqrt(len(drops))),
         photo=site.picture(pictures.photo(image)),
         map=site.picture(pictures.heatmap(small, size, pictures.is_signed(small))),

@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 
 from heatproof.analysis.ranks import Key
+from heatproof.analysis.run_statistics import CRISP_BELOW_PIXELS, RunStatistics
 from heatproof.protocols import ViewKey
 from heatproof.report import pictures
 from heatproof.report.palette import family_class
-from heatproof.report.run_data import CRISP_BELOW, Kept, Run, mean_scores
 from heatproof.report.sections.base import section
-from heatproof.report.sections.common import size_of
+from heatproof.report.sections.common import mean_scores, size_of
 from heatproof.report.site import Site
 from heatproof.report.stored_curves import curve_title, curves_of
 from heatproof.runs.curve_files import map_ahead
 from heatproof.runs.format import ModelView, TensorKey
+from heatproof.runs.run import Kept
 from heatproof.tensor.patches import patch_sums
 from heatproof.text import with_short_titles
 
@@ -77,7 +78,7 @@ class _Subject:
     question="What do the maps look like, sample by sample?",
     order=40,
 )
-def content(run: Run, site: Site) -> Content | None:
+def content(run: RunStatistics, site: Site) -> Content | None:
     """Write one file of data per sample; None if no maps were kept."""
     subjects = [s for standing in run.standings for s in _subjects(run, standing.model)]
     if not subjects:
@@ -108,7 +109,7 @@ def content(run: Run, site: Site) -> Content | None:
     )
 
 
-def _subjects(run: Run, model: str) -> list[_Subject]:
+def _subjects(run: RunStatistics, model: str) -> list[_Subject]:
     columns = run.rows[["method", "protocol", "sample", "value"]]
     rows = columns[run.rows["model"] == model]
     order = next(s.order for s in run.standings if s.model == model)
@@ -163,7 +164,12 @@ def choose(samples: list[str], best_first: list[str], count: int) -> list[str]:
 
 
 def _write_collection(
-    run: Run, site: Site, number: int, subject: _Subject, samples: list[str], reduction: int
+    run: RunStatistics,
+    site: Site,
+    number: int,
+    subject: _Subject,
+    samples: list[str],
+    reduction: int,
 ) -> dict[str, object]:
     """Write the data of all samples; returns what the script needs to list them."""
     kept = subject.kept
@@ -205,7 +211,7 @@ def _write_collection(
         "controls": [run.is_control(m) for m in subject.methods],
         "settings": [run.setting_labels[key] for key in subject.settings],
         "higher": [run.protocols[key].higher_is_better for key in subject.settings],
-        "crisp": max(size_of(kept.image(samples[0]))) < CRISP_BELOW,
+        "crisp": max(size_of(kept.image(samples[0]))) < CRISP_BELOW_PIXELS,
         "samples": listed,
         "scores": scores,
     }
@@ -227,7 +233,7 @@ def _by_sample(
 
 
 def _sample_data(
-    run: Run,
+    run: RunStatistics,
     site: Site,
     subject: _Subject,
     sample: str,
@@ -306,14 +312,14 @@ def _as_drawn(values: Tensor, size: tuple[int, int], reduction: int) -> Tensor:
     Those of small images, which are drawn pixel by pixel, have the size of the image. Others keep
     their own, which the browser enlarges; large ones may be reduced.
     """
-    if max(size) < CRISP_BELOW:
+    if max(size) < CRISP_BELOW_PIXELS:
         return pictures.resized(values, size)
     if reduction > 1 and min(values.shape) > LARGE:
         return torch.nn.functional.avg_pool2d(values.float()[None], reduction)[0]
     return values
 
 
-def _drops(run: Run, kept: Kept, sample: str, key: Key) -> list[float | None] | None:
+def _drops(run: RunStatistics, kept: Kept, sample: str, key: Key) -> list[float | None] | None:
     """Return the drops of protocols that delete one patch at a time."""
     drops = kept.shared_row(sample, run.protocols[key], "drops")
     if drops is None or math.isqrt(len(drops)) ** 2 != len(drops):
@@ -321,7 +327,7 @@ def _drops(run: Run, kept: Kept, sample: str, key: Key) -> list[float | None] | 
     return _numbers(drops)
 
 
-def _curves(run: Run, subject: _Subject, sample: str) -> list[dict[str, object]]:
+def _curves(run: RunStatistics, subject: _Subject, sample: str) -> list[dict[str, object]]:
     """Return the curves of all methods for one sample."""
     found: list[dict[str, object]] = []
     for key, curve in curves_of(run, subject.settings):

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.methods.notes import kind_of
 from heatproof.report import pictures
-from heatproof.report.run_data import Kept, Run, mean_scores
 from heatproof.report.sections.base import section
+from heatproof.report.sections.common import mean_scores
 from heatproof.report.site import Site
+from heatproof.runs.run import Kept
 
 KINDS = {
     "failed": "The method or the protocol raised an error; the others continued.",
@@ -102,7 +104,7 @@ class Content:
     question="What failed, and where do the best methods do worst?",
     order=110,
 )
-def content(run: Run, site: Site) -> Content:
+def content(run: RunStatistics, site: Site) -> Content:
     """Return missing scores by status and message, and the worst samples of each model."""
     protocol = _first_protocol(run)
     worst_by_model = [_worst(run, site, s.model, s.order, protocol) for s in run.standings]
@@ -139,7 +141,7 @@ def _groups(rows: pd.DataFrame) -> list[Group]:
     return sorted(groups, key=lambda group: -group.count)
 
 
-def _notes(run: Run) -> list[NoteGroup]:
+def _notes(run: RunStatistics) -> list[NoteGroup]:
     """Group what methods say about their maps, by method and kind of note."""
     rows = run.rows[run.rows["note"] != ""]
     maps = rows.drop_duplicates(["model", "method", "sample", "target"])
@@ -160,12 +162,14 @@ def _notes(run: Run) -> list[NoteGroup]:
     return groups
 
 
-def _first_protocol(run: Run) -> str:
+def _first_protocol(run: RunStatistics) -> str:
     """Return the first protocol: the scores of two cannot be mixed."""
     return next(iter(run.protocols))[0] if run.protocols else ""
 
 
-def _worst(run: Run, site: Site, model: str, order: list[str], protocol: str) -> Worst | None:
+def _worst(
+    run: RunStatistics, site: Site, model: str, order: list[str], protocol: str
+) -> Worst | None:
     """Return the worst samples of the best methods; None if there are only controls."""
     best = [m for m in order if not run.is_control(m)][:BEST_METHODS]
     if not best:

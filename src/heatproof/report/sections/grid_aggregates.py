@@ -13,10 +13,10 @@ from torch import Tensor
 from heatproof.analysis.ranks import CONTROL
 from heatproof.errors import HeatproofError
 from heatproof.report import charts, pictures
-from heatproof.report.run_data import Kept
 from heatproof.report.sections.common import size_of
 from heatproof.report.sections.grid_facts import LayerMethod
 from heatproof.report.site import Site
+from heatproof.runs.run import Kept
 from heatproof.tensor.filters import resize
 from heatproof.tensor.localization import EDGES, best_first, bin_slices, cell_fraction, color_scale
 

@@ -12,12 +12,13 @@ from markupsafe import Markup
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import CONTROL, Key
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Trace, traces
-from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections.common import map_picture, size_of
 from heatproof.report.site import Figure, Site
 from heatproof.runs.format import TransformFacts
+from heatproof.runs.run import Kept
 
 ALONE = "alone"
 MOST_IMAGES = 1  # that are shown under every setting
@@ -207,7 +208,7 @@ def smoothed(
 
 
 def in_every_setting(
-    run: Run, site: Site, model: str, keys: Sequence[Key], methods: Sequence[LayerMethod]
+    run: RunStatistics, site: Site, model: str, keys: Sequence[Key], methods: Sequence[LayerMethod]
 ) -> list[ImageInSettings]:
     """Show images that most settings evaluated, with the maps of all methods (Figs 3, 25)."""
     occurrences: dict[str, dict[str, _Occurrence]] = {}
@@ -263,7 +264,7 @@ def _framed(
     return FramedPicture(file, frame) if file else None
 
 
-def pools(run: Run, model: str) -> list[Pool]:
+def pools(run: RunStatistics, model: str) -> list[Pool]:
     """Return the images that a model classifies confidently; pools that are the same once."""
     different: dict[str, Pool] = {}
     for view in run.plan.views:
@@ -277,7 +278,7 @@ def pools(run: Run, model: str) -> list[Pool]:
     return list(different.values())
 
 
-def costs(run: Run, model: str, keys: Sequence[Key]) -> list[SettingCost]:
+def costs(run: RunStatistics, model: str, keys: Sequence[Key]) -> list[SettingCost]:
     """Return what each setting cost, as recorded by the run (Supplement F)."""
     rows = []
     for key in keys:

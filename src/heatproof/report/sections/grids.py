@@ -12,11 +12,11 @@ from torch import Tensor
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.protocols import PROTOCOLS
 from heatproof.protocols.grids import Localization
 from heatproof.report import charts, pictures
 from heatproof.report.charts import Axis, Box, BoxRow, GridFractions, Panel, Trace
-from heatproof.report.run_data import Run
 from heatproof.report.sections import grid_aggregates, grid_facts
 from heatproof.report.sections.base import section
 from heatproof.report.sections.grid_aggregates import Aggregated
@@ -89,7 +89,7 @@ class Content:
     order=50,
     page="Layers",
 )
-def content(run: Run, site: Site) -> Content | None:
+def content(run: RunStatistics, site: Site) -> Content | None:
     """Return localization on grids; None if no grid protocol has a score."""
     models = []
     for standing in run.standings:
@@ -105,7 +105,7 @@ def content(run: Run, site: Site) -> Content | None:
     return Content(models, site.picture(pictures.scale_bar(False)), _depth(run, site, models))
 
 
-def _depth(run: Run, site: Site, models: list[Model]) -> dict[str, dict[str, Figure]]:
+def _depth(run: RunStatistics, site: Site, models: list[Model]) -> dict[str, dict[str, Figure]]:
     """Draw the depth of several models in one figure per method, for each setting."""
     figures = {}
     labels = {setting.label for model in models for setting in model.settings}
@@ -122,7 +122,7 @@ def _depth(run: Run, site: Site, models: list[Model]) -> dict[str, dict[str, Fig
     return {label: of_setting for label, of_setting in figures.items() if of_setting}
 
 
-def _model(run: Run, site: Site, model: str, keys: list[Key]) -> Model:
+def _model(run: RunStatistics, site: Site, model: str, keys: list[Key]) -> Model:
     tables = {key: run.table(model, key) for key in keys}
     facts = run.facts(model)
     layers = facts.all_layers if facts else []
@@ -144,7 +144,7 @@ def _model(run: Run, site: Site, model: str, keys: list[Key]) -> Model:
 
 
 def _setting(
-    run: Run,
+    run: RunStatistics,
     site: Site,
     model: str,
     key: Key,
@@ -196,7 +196,7 @@ def _mean_fractions(sums: Tensor) -> Tensor | None:  # (N, grid²) -> (grid²,)
     return (usable / usable.sum(1, keepdim=True)).mean(0) if len(usable) else None
 
 
-def _by_layer(run: Run, labels: list[str], layers: list[str]) -> list[LayerMethod]:
+def _by_layer(run: RunStatistics, labels: list[str], layers: list[str]) -> list[LayerMethod]:
     """Return methods in the order of the run, each from its first layer to its last."""
     names = dict.fromkeys([*LAYERS[:1], *layers, *LAYERS[1:]])
     depths = {layer: i for i, layer in enumerate(names)}
@@ -232,7 +232,7 @@ def _few(methods: list[LayerMethod]) -> list[LayerMethod]:
 
 
 def _boxes(
-    run: Run,
+    run: RunStatistics,
     site: Site,
     model: str,
     tables: dict[Key, pd.DataFrame],

@@ -8,8 +8,8 @@ from heatproof.analysis.accuracy import wilson
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import ALIASES, Standings
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.methods.notes import kind_of
-from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.verdict_details import (
     BriefRanking,
@@ -161,7 +161,7 @@ class Content:
     order=10,
     page="Overview",
 )
-def content(run: Run, site: Site) -> Content:
+def content(run: RunStatistics, site: Site) -> Content:
     """Return the verdict for each model and the warnings about the run."""
     verdicts = []
     more_layers = False
@@ -185,7 +185,7 @@ def content(run: Run, site: Site) -> Content:
     )
 
 
-def _chosen_layers(run: Run, standing: Standings) -> list[Standings]:
+def _chosen_layers(run: RunStatistics, standing: Standings) -> list[Standings]:
     """Return the standings at some layers, those that compare methods if there are any.
 
     If these are many, the layers with an alias are chosen, or the first, middle and last.
@@ -199,7 +199,7 @@ def _chosen_layers(run: Run, standing: Standings) -> list[Standings]:
     return named or [at_layers[0], at_layers[len(at_layers) // 2], at_layers[-1]]
 
 
-def verdict(run: Run, standing: Standings) -> Verdict | None:
+def verdict(run: RunStatistics, standing: Standings) -> Verdict | None:
     """Return the result for standings; None if no method has a score under every setting."""
     real = [m for m in standing.order if not run.is_control(m)]
     if not real:
@@ -241,7 +241,9 @@ def verdict(run: Run, standing: Standings) -> Verdict | None:
     )
 
 
-def _doubts(run: Run, standing: Standings, winner: str, control: ControlVerdict | None) -> Doubts:
+def _doubts(
+    run: RunStatistics, standing: Standings, winner: str, control: ControlVerdict | None
+) -> Doubts:
     correct, labelled = run.accuracy[standing.model]
     facts = run.facts(standing.model)
     chance = None
@@ -269,13 +271,15 @@ def _doubts(run: Run, standing: Standings, winner: str, control: ControlVerdict 
     )
 
 
-def _fewest(run: Run, model: str | None = None) -> SampleCounts:
+def _fewest(run: RunStatistics, model: str | None = None) -> SampleCounts:
     """Return the counts of the setting with the fewest images and grids."""
     counts = [c for (name, _), c in run.counts_of.items() if model in (None, name)]
     return min(counts, key=lambda c: c.independent)
 
 
-def _best_control(run: Run, standing: Standings, real: list[str]) -> ControlVerdict | None:
+def _best_control(
+    run: RunStatistics, standing: Standings, real: list[str]
+) -> ControlVerdict | None:
     controls = run.controls(standing.order)
     if not controls:
         return None
@@ -285,11 +289,11 @@ def _best_control(run: Run, standing: Standings, real: list[str]) -> ControlVerd
     return ControlVerdict(best, standing.mean_rank(best), beaten, clearly)
 
 
-def warnings(run: Run, verdicts: list[Verdict]) -> Warnings:
+def warnings(run: RunStatistics, verdicts: list[Verdict]) -> Warnings:
     """Return what a reader must know before trusting the numbers; the template words it."""
     failed = run.rows[run.rows["status"] == "failed"]
     skipped = run.rows[run.rows["status"] == "skipped"]
-    summary = run.summary
+    summary = run.summary_frame
     missing = run.rows[run.rows["status"] == "missing"]
     lost = summary["undefined"] + summary["failed"] + summary["missing"]
     short = summary[(summary["n"] > 0) & (lost > 0)]
@@ -318,7 +322,7 @@ def warnings(run: Run, verdicts: list[Verdict]) -> Warnings:
     )
 
 
-def _noted(run: Run) -> list[NotedMaps]:
+def _noted(run: RunStatistics) -> list[NotedMaps]:
     """Return the notes on scored maps by kind; a map counts once, however many scores it has."""
     rows = run.rows[(run.rows["status"] == "ok") & (run.rows["note"] != "")]
     noted = []

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from heatproof.analysis.ranks import Standings
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report.charts import Axis, Trace, traces
-from heatproof.report.run_data import MOST_CURVES, Run
 from heatproof.report.sections.base import section
 from heatproof.report.site import Figure, Site
 from heatproof.report.stored_curves import (
@@ -17,6 +17,7 @@ from heatproof.report.stored_curves import (
     curves_of,
     mean_curves,
 )
+from heatproof.runs.run import MOST_SAMPLES_READ
 
 MOST_LABELS = 12  # names beside a figure; with more, the legend names the lines
 
@@ -47,14 +48,14 @@ class Content:
     order=24,
     page="Ranking",
 )
-def content(run: Run, site: Site) -> Content | None:
+def content(run: RunStatistics, site: Site) -> Content | None:
     """Return the mean curves of all methods; None if no protocol of the run has curves."""
     models = [_model(run, site, standing) for standing in run.standings]
     with_curves = [model for model in models if model is not None]
-    return Content(with_curves, MOST_CURVES) if with_curves else None
+    return Content(with_curves, MOST_SAMPLES_READ) if with_curves else None
 
 
-def _model(run: Run, site: Site, standing: Standings) -> Model | None:
+def _model(run: RunStatistics, site: Site, standing: Standings) -> Model | None:
     ordered = list(dict.fromkeys([*standing.order, *standing.methods]))
     found = mean_curves(run, standing.model, curves_of(run, standing.settings), ordered)
     if not found:

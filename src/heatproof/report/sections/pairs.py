@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from heatproof.analysis.compare import gaps
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Mark
-from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import describe_mean
 from heatproof.report.site import Figure, Site
@@ -53,7 +53,7 @@ class Content:
     order=26,
     page="Ranking",
 )
-def content(run: Run, site: Site) -> Content | None:
+def content(run: RunStatistics, site: Site) -> Content | None:
     """Compare methods with their counterparts; None if there are too few pairs."""
     pairs: dict[str, list[tuple[str, str]]] = {}
     for kind, original, changed in _pairs(run):
@@ -71,7 +71,7 @@ def content(run: Run, site: Site) -> Content | None:
     return Content(kinds) if kinds else None
 
 
-def _pairs(run: Run) -> Iterator[tuple[str, str, str]]:
+def _pairs(run: RunStatistics) -> Iterator[tuple[str, str, str]]:
     """Yield the kind, the original and the changed method of every pair."""
     by_canonical = {facts.canonical: label for label, facts in run.methods.items()}
     for label, facts in run.methods.items():
@@ -84,7 +84,7 @@ def _pairs(run: Run) -> Iterator[tuple[str, str, str]]:
 
 
 def _compare(
-    run: Run, site: Site, model: str, key: Key, title: str, pairs: list[tuple[str, str]]
+    run: RunStatistics, site: Site, model: str, key: Key, title: str, pairs: list[tuple[str, str]]
 ) -> Comparison | None:
     scores = run.table(model, key)
     marks = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from heatproof.analysis.published import NOT_COMPARABLE, Comparison, all_comparisons
-from heatproof.report.run_data import Run
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 
@@ -25,9 +25,9 @@ class Content:
     question="How far is this from the published numbers?",
     order=105,
 )
-def content(run: Run, site: Site) -> Content | None:
+def content(run: RunStatistics, site: Site) -> Content | None:
     """Return the published tables that the run has numbers of; None if there are none."""
-    comparisons = all_comparisons(run.store, run.rows, run.standings)
+    comparisons = all_comparisons(run)
     if not comparisons:
         return None
     reasons = {}

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.baselines import Baseline
 from heatproof.protocols import ViewKey
 from heatproof.report.bibliography import bibtex
-from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.site import Site
 from heatproof.runs.format import (
@@ -80,7 +80,7 @@ class Content:
     question="How was this made, and how can it be reproduced?",
     order=120,
 )
-def content(run: Run, site: Site) -> Content:
+def content(run: RunStatistics, site: Site) -> Content:
     """Return everything on record about a run."""
     spec = run.provenance.spec
     text = yaml.safe_dump(
@@ -106,7 +106,7 @@ def content(run: Run, site: Site) -> Content:
     )
 
 
-def _call(run: Run, spec: dict[str, Any]) -> str:
+def _call(run: RunStatistics, spec: dict[str, Any]) -> str:
     """Return the Python call that made the run; user-defined functions appear by name."""
     if "merged" in spec:
         return f"hp.merge(runs)  # {len(spec['merged'])} runs, which are recorded below"
@@ -132,7 +132,7 @@ def _list(name: str, items: list[str]) -> str:
     return f"{name}=[\n        " + "\n        ".join(lines) + ",\n    ]"
 
 
-def _protocol_calls(run: Run) -> list[str]:
+def _protocol_calls(run: RunStatistics) -> list[str]:
     """Return the protocols as arguments; settings that differ in the baseline alone are one."""
     calls: dict[tuple[str, str], dict[str, Any]] = {}
     for (name, setting, baseline), protocol in run.protocols.items():
@@ -146,7 +146,7 @@ def _protocol_calls(run: Run) -> list[str]:
     return [repr(call) for call in calls.values()]
 
 
-def _protocols(run: Run) -> list[Protocol]:
+def _protocols(run: RunStatistics) -> list[Protocol]:
     """Return one entry per protocol, with its settings."""
     protocols: dict[str, Protocol] = {}
     for facts in run.protocols.values():
@@ -156,7 +156,7 @@ def _protocols(run: Run) -> list[Protocol]:
     return list(protocols.values())
 
 
-def _baselines(run: Run) -> list[tuple[str, str]]:
+def _baselines(run: RunStatistics) -> list[tuple[str, str]]:
     names = dict.fromkeys(protocol.baseline for protocol in run.protocols.values())
     return [(name, _baseline_summary(name)) for name in names if name]
 
@@ -166,7 +166,7 @@ def _baseline_summary(name: str) -> str:
     return baseline.entry.summary if baseline else "unknown to this version of heatproof"
 
 
-def _model(run: Run, name: str, view: ViewKey) -> Model:
+def _model(run: RunStatistics, name: str, view: ViewKey) -> Model:
     correct, labelled = run.accuracy_of(name, view)
     return Model(
         name=ModelView(name, view).title,

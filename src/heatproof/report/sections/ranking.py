@@ -13,11 +13,11 @@ from markupsafe import Markup
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.significance import PairedTests
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Mark
 from heatproof.report.palette import FAMILIES
-from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import describe_mean, select
 from heatproof.report.site import Figure, Site
@@ -113,9 +113,11 @@ class Content:
     question="How do all methods score?",
     order=20,
 )
-def content(run: Run, site: Site) -> Content:
+def content(run: RunStatistics, site: Site) -> Content:
     """Return the figures and tables of all models, and save the scores as CSV files."""
-    summary_file = site.write("summary.csv", without_formulas(run.summary).to_csv(index=False))
+    summary_file = site.write(
+        "summary.csv", without_formulas(run.summary_frame).to_csv(index=False)
+    )
     axes = {name: _axis(run, name) for name in dict.fromkeys(key[0] for key in run.protocols)}
     return Content(
         models=[
@@ -131,7 +133,7 @@ def content(run: Run, site: Site) -> Content:
     )
 
 
-def _choices(run: Run) -> Choices:
+def _choices(run: RunStatistics) -> Choices:
     settings = [key for standing in run.standings for key in standing.settings]
     layers = [s.layer for standing in run.standings for s in standing.by_layer if s.layer]
     return Choices(
@@ -143,7 +145,7 @@ def _choices(run: Run) -> Choices:
     )
 
 
-def _save_scores(run: Run, site: Site) -> str:
+def _save_scores(run: RunStatistics, site: Site) -> str:
     """Save all rows; returns the name of the file, which is empty if there are too many."""
     if len(run.rows) > MOST_ROWS:
         return ""
@@ -154,17 +156,17 @@ def _save_scores(run: Run, site: Site) -> str:
     return site.write("scores.csv.gz", packed)
 
 
-def _families(run: Run) -> list[tuple[str, str]]:
+def _families(run: RunStatistics) -> list[tuple[str, str]]:
     """Return the families of this run and their descriptions."""
-    present = {run.family(m) for m in run.summary["method"]}
+    present = {run.family(m) for m in run.summary_frame["method"]}
     if present - set(FAMILIES):
         present.add("other")
     return [(name, family.description) for name, family in FAMILIES.items() if name in present]
 
 
-def _axis(run: Run, protocol: str) -> Axis:
+def _axis(run: RunStatistics, protocol: str) -> Axis:
     """Return one axis for all models and settings of a protocol, so that panels are comparable."""
-    part = run.summary[run.summary["protocol"] == protocol]
+    part = run.summary_frame[run.summary_frame["protocol"] == protocol]
     random = [
         p.random_score
         for p in run.protocols.values()
@@ -173,7 +175,7 @@ def _axis(run: Run, protocol: str) -> Axis:
     return Axis.around([*part["low"], *part["high"], *random])
 
 
-def _ranking(run: Run, site: Site, standing: Standings, axes: dict[str, Axis]) -> Ranking:
+def _ranking(run: RunStatistics, site: Site, standing: Standings, axes: dict[str, Axis]) -> Ranking:
     summary = run.summary_of(standing)
     pairs = run.pairs_of(standing)
     panels = [
@@ -184,7 +186,7 @@ def _ranking(run: Run, site: Site, standing: Standings, axes: dict[str, Axis]) -
 
 
 def _panel(
-    run: Run,
+    run: RunStatistics,
     site: Site,
     standing: Standings,
     summary: pd.DataFrame,
@@ -227,7 +229,9 @@ def _panel(
     return Panel(run.setting_labels[key], figure, rows, protocol, counts, _best_two(run, pairs))
 
 
-def _drawn(run: Run, line: dict[str, Any], axis: Axis, random: float | None) -> Markup | None:
+def _drawn(
+    run: RunStatistics, line: dict[str, Any], axis: Axis, random: float | None
+) -> Markup | None:
     """Draw the mean of a line and its interval; None without a score."""
     if not math.isfinite(line["mean"]):
         return None
@@ -243,7 +247,7 @@ def _ties(pairs: PairedTests, method: str) -> dict[str, Any]:
     return {"ties": pairs.letters[i], "first": float(pairs.first[i])}
 
 
-def _best_two(run: Run, pairs: PairedTests) -> BestTwo | None:
+def _best_two(run: RunStatistics, pairs: PairedTests) -> BestTwo | None:
     """Compare the best two methods that are not controls; None if there is no test of them."""
     real = [i for i, method in enumerate(pairs.methods) if not run.is_control(method)]
     if len(real) < 2 or not math.isfinite(pairs.p[real[0], real[1]]):
@@ -265,7 +269,7 @@ def _unscored(line: dict[str, Any]) -> str:
     return "no score: " + ", ".join(counts) if counts else "no score"
 
 
-def _tip(run: Run, line: dict[str, Any], unit: str) -> str:
+def _tip(run: RunStatistics, line: dict[str, Any], unit: str) -> str:
     paper = run.methods[line["method"]].paper
     name = line["method"] + (f"  ({paper})" if paper else "")
     if not math.isfinite(line["mean"]):
@@ -278,7 +282,7 @@ def _tip(run: Run, line: dict[str, Any], unit: str) -> str:
     )
 
 
-def _overall(run: Run, standing: Standings) -> list[OverallRow]:
+def _overall(run: RunStatistics, standing: Standings) -> list[OverallRow]:
     """Return the mean ranks over the settings; methods with a missing score come last."""
     unranked = [m for m in standing.methods if m not in standing.order]
     axis = Axis(1.0, float(max(2, len(standing.methods))), ())

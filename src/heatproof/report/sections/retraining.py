@@ -10,9 +10,9 @@ import pandas as pd
 
 from heatproof.analysis.accuracy import proportion
 from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.plan.spec import PLAIN
 from heatproof.report import charts, pictures
-from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import (
     MethodEstimates,
@@ -21,6 +21,7 @@ from heatproof.report.sections.common import (
     size_of,
 )
 from heatproof.report.site import Site
+from heatproof.runs.run import Kept
 
 MASS = "attr-mass"
 
@@ -92,7 +93,7 @@ class Content:
     order=65,
     page="Values",
 )
-def content(run: Run, site: Site) -> Content | None:
+def content(run: RunStatistics, site: Site) -> Content | None:
     """Return what networks learned from modified images; None if there are no such networks."""
     specs = dict(zip(run.models, run.provenance.spec.get("models", []), strict=False))
     changes = {}
@@ -137,9 +138,9 @@ def _accuracy(model: str, trained_on: str, evaluated_on: str, kept: Kept) -> Acc
     return AccuracyRow(model, trained_on, evaluated_on, len(correct), accuracy)
 
 
-def _mass(run: Run, models: list[str]) -> MassTable | None:
+def _mass(run: RunStatistics, models: list[str]) -> MassTable | None:
     """Return the scores of attr-mass; None if no pixels determine the class."""
-    summary = run.summary
+    summary = run.summary_frame
     scored = (summary["protocol"] == MASS) & summary["model"].isin(models) & (summary["n"] > 0)
     rows = summary[scored]
     if not len(rows):
@@ -158,7 +159,9 @@ def _mass(run: Run, models: list[str]) -> MassTable | None:
     return MassTable([run.short_names[model] for model in columns], table)
 
 
-def _pictures(run: Run, site: Site, kept: dict[str, Kept], methods: list[str]) -> list[PictureRow]:
+def _pictures(
+    run: RunStatistics, site: Site, kept: dict[str, Kept], methods: list[str]
+) -> list[PictureRow]:
     rows = run.rows[run.rows["protocol"] == MASS]
     scores = rows.set_index(["model", "sample", "method"])["value"]
     pictured = [_picture_row(run, site, model, kept[model], methods, scores) for model in kept]
@@ -166,7 +169,7 @@ def _pictures(run: Run, site: Site, kept: dict[str, Kept], methods: list[str]) -
 
 
 def _picture_row(
-    run: Run, site: Site, model: str, kept: Kept, methods: list[str], scores: pd.Series
+    run: RunStatistics, site: Site, model: str, kept: Kept, methods: list[str], scores: pd.Series
 ) -> PictureRow | None:
     """Return the first sample with a score for every method, or else the first sample."""
 

@@ -18,12 +18,13 @@ from heatproof.analysis.distinctness import is_changed
 from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
 from heatproof.analysis.metric_curves import Metric, MetricCurves, SoundnessCurves, metric_curves
 from heatproof.analysis.ranks import Key
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report.charts import Axis, Trace, traces
-from heatproof.report.run_data import MOST_CURVES, Run
 from heatproof.report.sections import distinctness
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import MethodEstimates, estimate_or_none, select
 from heatproof.report.site import Figure, Site
+from heatproof.runs.run import MOST_SAMPLES_READ
 
 FEW_RESAMPLES = 500  # of bands in runs of very many samples
 VALUE_METRICS = ("soundness", "completeness")
@@ -138,22 +139,22 @@ class Content:
     question="Are the values of the maps meaningful, and not only their order?",
     order=60,
 )
-def content(run: Run, site: Site) -> Content | None:
+def content(run: RunStatistics, site: Site) -> Content | None:
     """Return the metrics of values; None if the run has none."""
     if not any(key[0] in VALUE_METRICS for key in run.protocols):
         return None
-    levels = soundness.table(run.store, resamples=_resamples(run), rows=run.rows, most=MOST_CURVES)
+    levels = soundness.table(run, resamples=_resamples(run), most=MOST_SAMPLES_READ)
     models = [_model(run, site, model, levels) for model in run.models]
     with_values = [model for model in models if model is not None]
     return Content(with_values, LEVELS) if with_values else None
 
 
-def _resamples(run: Run) -> int:
+def _resamples(run: RunStatistics) -> int:
     """Return the number of draws of bands: fewer where there are more samples than are shown."""
-    return RESAMPLES if run.counts.images + run.counts.maps <= MOST_CURVES else FEW_RESAMPLES
+    return RESAMPLES if run.counts.images + run.counts.maps <= MOST_SAMPLES_READ else FEW_RESAMPLES
 
 
-def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> Model | None:
+def _model(run: RunStatistics, site: Site, model: str, levels: pd.DataFrame) -> Model | None:
     kept = run.kept(model)
     measured = {key: _metric(run, model, key) for key in run.protocols}
     metrics = {key: metric for key, metric in measured.items() if metric}
@@ -192,7 +193,7 @@ def _model(run: Run, site: Site, model: str, levels: pd.DataFrame) -> Model | No
     )
 
 
-def _best(run: Run, key: Key, column: int, scores: list[MethodEstimates]) -> Best:
+def _best(run: RunStatistics, key: Key, column: int, scores: list[MethodEstimates]) -> Best:
     """Return the methods with the best score, controls and modified maps aside."""
     found = {
         row.method: row.estimates[column]
@@ -211,16 +212,16 @@ def _best(run: Run, key: Key, column: int, scores: list[MethodEstimates]) -> Bes
     return Best(word, methods, scored[methods[0]], [m for m in equal if m not in scored])
 
 
-def _metric(run: Run, model: str, key: Key) -> Metric:
+def _metric(run: RunStatistics, model: str, key: Key) -> Metric:
     """Return the curves of each method, if a setting has curves of accuracy or of values."""
     protocol = run.protocols[key]
     if key[0] not in VALUE_METRICS and protocol.settings.get("score") != "correct":
         return {}
-    return metric_curves(run.store, run.rows, model, protocol, MOST_CURVES)
+    return metric_curves(run, model, protocol, MOST_SAMPLES_READ)
 
 
 def _figure(
-    run: Run, site: Site, model: str, key: Key, metric: Metric, levels: pd.DataFrame
+    run: RunStatistics, site: Site, model: str, key: Key, metric: Metric, levels: pd.DataFrame
 ) -> Figure | None:
     """Draw all methods except modified maps; None if no value is finite.
 
@@ -249,7 +250,7 @@ def _figure(
     return site.figure(traces(lines, axis, (across, up), title))
 
 
-def axes(run: Run, key: Key) -> tuple[str, str]:
+def axes(run: RunStatistics, key: Key) -> tuple[str, str]:
     """Return the titles of the horizontal and the vertical axis of a metric."""
     settings = run.protocols[key].settings
     score = _score_name(run, key)
@@ -263,7 +264,7 @@ def axes(run: Run, key: Key) -> tuple[str, str]:
     return f"of the pixels {change}, {side} relevant first", score
 
 
-def _score_name(run: Run, key: Key) -> str:
+def _score_name(run: RunStatistics, key: Key) -> str:
     score = run.protocols[key].settings["score"]
     return "accuracy" if score == "correct" else f"mean {score}"
 
@@ -310,9 +311,9 @@ def _trace_of_levels(levels: pd.DataFrame, method: str, family: str, dash: int) 
     return Trace(method, family, values, positions, low, high, dash)
 
 
-def _scores(run: Run, model: str, keys: list[Key]) -> list[MethodEstimates]:
+def _scores(run: RunStatistics, model: str, keys: list[Key]) -> list[MethodEstimates]:
     """Return the mean of each metric for each method."""
-    summary = run.summary[run.summary["model"] == model]
+    summary = run.summary_frame[run.summary_frame["model"] == model]
     estimates = {
         (r["protocol"], r["setting"], r["baseline"], r["method"]): estimate_or_none(
             float(r["mean"]), float(r["low"]), float(r["high"])
@@ -325,7 +326,9 @@ def _scores(run: Run, model: str, keys: list[Key]) -> list[MethodEstimates]:
     ]
 
 
-def _levels(run: Run, model: str, key: Key, metric: Metric, levels: pd.DataFrame) -> LevelTable:
+def _levels(
+    run: RunStatistics, model: str, key: Key, metric: Metric, levels: pd.DataFrame
+) -> LevelTable:
     rows = []
     for method, curves in metric.items():
         assert isinstance(curves, SoundnessCurves)
@@ -341,7 +344,7 @@ def _levels(run: Run, model: str, key: Key, metric: Metric, levels: pd.DataFrame
     return LevelTable(run.setting_labels[key], rows, _score_name(run, key), eps)
 
 
-def _thresholds(run: Run, key: Key, metric: Metric) -> ThresholdTable:
+def _thresholds(run: RunStatistics, key: Key, metric: Metric) -> ThresholdTable:
     rows = []
     thresholds: list[float] = []
     for method, curves in metric.items():
@@ -360,7 +363,7 @@ def _thresholds(run: Run, key: Key, metric: Metric) -> ThresholdTable:
     return ThresholdTable(run.setting_labels[key], rows, thresholds, absolute)
 
 
-def _left_out(run: Run, model: str, key: Key, metric: Metric) -> list[LeftOut]:
+def _left_out(run: RunStatistics, model: str, key: Key, metric: Metric) -> list[LeftOut]:
     """Return the samples without a curve; one that never reaches the level has a curve."""
     rows = select(run.rows, model, key).query("status != 'ok'")
     drawn = {(method, sample) for method, curves in metric.items() for sample in curves.samples}
@@ -375,7 +378,7 @@ def _left_out(run: Run, model: str, key: Key, metric: Metric) -> list[LeftOut]:
     return [LeftOut(label, method, n, message) for (method, message), n in counts.items()]
 
 
-def _too_few(run: Run, key: Key, metric: Metric) -> list[TooFewSamples]:
+def _too_few(run: RunStatistics, key: Key, metric: Metric) -> list[TooFewSamples]:
     """Return a warning if a setting has too few samples to resolve its threshold."""
     settings = run.protocols[key].settings
     most = max(len(curves.samples) for curves in metric.values())

@@ -17,10 +17,10 @@ from heatproof.analysis.agreement import (
 )
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Agreement, Standings, agreement
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.variance import Shares, split_variance
 from heatproof.report import charts
 from heatproof.report.charts import Line
-from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.site import Figure, Site
 
@@ -115,7 +115,7 @@ class Content:
     question="Does the ranking hold for other baselines and models?",
     order=30,
 )
-def content(run: Run, site: Site) -> Content:
+def content(run: RunStatistics, site: Site) -> Content:
     """Return all comparisons of rankings that the run allows."""
     comparisons = []
     for standing in run.standings:
@@ -163,7 +163,7 @@ def _verdict(least: Estimate) -> str:
     return "may change the ranking or not, as far as these images can tell"
 
 
-def _comparisons_of_model(run: Run, site: Site, standing: Standings) -> list[Comparison]:
+def _comparisons_of_model(run: RunStatistics, site: Site, standing: Standings) -> list[Comparison]:
     """Compare settings that differ in one thing alone, then protocols under the same settings."""
     comparisons = []
     by_protocol: dict[str, list[int]] = {}
@@ -177,7 +177,7 @@ def _comparisons_of_model(run: Run, site: Site, standing: Standings) -> list[Com
 
 
 def _comparisons_of_protocol(
-    run: Run, site: Site, standing: Standings, protocol: str, members: list[int]
+    run: RunStatistics, site: Site, standing: Standings, protocol: str, members: list[int]
 ) -> list[Comparison]:
     """Vary one setting of a protocol while all others are equal."""
     where = _where(standing)
@@ -211,7 +211,7 @@ def _comparisons_of_protocol(
     return comparisons
 
 
-def _between_protocols(run: Run, site: Site, standing: Standings) -> Comparison:
+def _between_protocols(run: RunStatistics, site: Site, standing: Standings) -> Comparison:
     """Compare protocols under the settings that they share; a protocol may lack a setting."""
     values = [(key[0], run.setting_values(key)) for key in standing.settings]
     chosen, shared = shared_settings(values)
@@ -227,7 +227,7 @@ def _between_protocols(run: Run, site: Site, standing: Standings) -> Comparison:
     return _compare(run, site, title, standing.model, labels, rankings, factor="protocol")
 
 
-def _between_models(run: Run, site: Site) -> list[Comparison]:
+def _between_models(run: RunStatistics, site: Site) -> list[Comparison]:
     """Compare models at the same layer, under the settings that all of them have."""
     by_layer: dict[str, list[Standings]] = {}
     for standing in run.standings:
@@ -261,7 +261,7 @@ def _part(name: str, settings: dict[str, str]) -> str:
 
 
 def _with_distinct_baselines(
-    run: Run, standing: Standings, compared: Comparison, members: list[int]
+    run: RunStatistics, standing: Standings, compared: Comparison, members: list[int]
 ) -> Comparison:
     """Add the agreement over baselines that differ, and over those of Picard et al."""
     names = [standing.settings[s][2] for s in members]
@@ -317,7 +317,7 @@ def same_baselines(scores: pd.DataFrame) -> list[list[str]]:
     return groups
 
 
-def _twins(run: Run, standing: Standings) -> list[Twins]:
+def _twins(run: RunStatistics, standing: Standings) -> list[Twins]:
     """Compare the ranking of a network with that of its fine-tuned copy."""
     compared = []
     for s, key in enumerate(standing.settings):
@@ -347,7 +347,7 @@ def _ranks_by_method(ranking: Ranking) -> dict[str, float]:
 
 
 def _compare(
-    run: Run,
+    run: RunStatistics,
     site: Site,
     title: str,
     model: str,
@@ -377,7 +377,7 @@ def _compare(
     )
 
 
-def _leaders(run: Run, ranked: Sequence[dict[str, float]]) -> tuple[str, ...]:
+def _leaders(run: RunStatistics, ranked: Sequence[dict[str, float]]) -> tuple[str, ...]:
     """Return the best method of every ranking: one that is best in all, alone or tied, or each."""
     best = []
     for ranks in ranked:
@@ -389,7 +389,7 @@ def _leaders(run: Run, ranked: Sequence[dict[str, float]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_leader(run, ranks) for ranks in ranked))
 
 
-def _leader(run: Run, ranks: dict[str, float]) -> str:
+def _leader(run: RunStatistics, ranks: dict[str, float]) -> str:
     """Return the best method; a control only if there is nothing else."""
     real = {m: r for m, r in ranks.items() if not run.is_control(m)} or ranks
     return min(real, key=lambda m: real[m])

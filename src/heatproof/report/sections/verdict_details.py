@@ -8,9 +8,9 @@ from markupsafe import Markup
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report import charts
 from heatproof.report.charts import Axis
-from heatproof.report.run_data import Run
 from heatproof.runs.format import ProtocolFacts
 
 MOST_ROWS = 8  # methods of the ranking in short; controls are always in it
@@ -59,7 +59,7 @@ class BriefRanking:
     unranked: list[str]
 
 
-def by_protocol(run: Run, standing: Standings) -> list[ProtocolVerdict]:
+def by_protocol(run: RunStatistics, standing: Standings) -> list[ProtocolVerdict]:
     """Return the best method by each protocol; none if there is only one."""
     if standing.one_protocol:
         return []
@@ -84,13 +84,13 @@ def by_protocol(run: Run, standing: Standings) -> list[ProtocolVerdict]:
     return verdicts
 
 
-def passes(run: Run, method: str) -> int | None:
+def passes(run: RunStatistics, method: str) -> int | None:
     """Return how many passes a map of a method takes; None if this is not known."""
     facts = run.methods.get(method)
     return sum(facts.cost) if facts and facts.cost else None
 
 
-def winner_cost(run: Run, model: str, winner: str, ties: list[str]) -> WinnerCost | None:
+def winner_cost(run: RunStatistics, model: str, winner: str, ties: list[str]) -> WinnerCost | None:
     """Return what a map of the winner costs; None if this is not known."""
     facts = run.methods[winner]
     if facts.cost is None:
@@ -108,7 +108,7 @@ def winner_cost(run: Run, model: str, winner: str, ties: list[str]) -> WinnerCos
     )
 
 
-def brief_ranking(run: Run, standing: Standings) -> BriefRanking:
+def brief_ranking(run: RunStatistics, standing: Standings) -> BriefRanking:
     """Return the best methods and all controls, with their mean ranks."""
     shown = [
         method for i, method in enumerate(standing.order) if i < MOST_ROWS or run.is_control(method)

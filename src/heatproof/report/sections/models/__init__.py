@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heatproof.report.run_data import PLAIN_VIEW, Run
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report.sections.base import section
 from heatproof.report.sections.models import (
     accuracy,
@@ -21,6 +21,7 @@ from heatproof.report.sections.models.channels import Copy
 from heatproof.report.sections.models.fine_tuning import FineTuning
 from heatproof.report.sections.models.similarity import Similarity
 from heatproof.report.site import Site
+from heatproof.runs.run import PLAIN_VIEW
 
 QUESTIONS = {  # (several models, a fine-tuned copy beside its original)
     (True, True): "Which model is easier to explain, and what did fine-tuning change?",
@@ -53,7 +54,7 @@ class Content:
     question="Which model is easier to explain, and what did fine-tuning change?",
     order=70,
 )
-def content(run: Run, site: Site) -> Content | None:
+def content(run: RunStatistics, site: Site) -> Content | None:
     """Compare the networks of a run; None for a single network, which has no counterpart."""
     views = [run.networks(model) for model in run.models]
     many = len(views) > 1

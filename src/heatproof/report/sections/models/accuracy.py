@@ -10,9 +10,10 @@ import pandas as pd
 
 from heatproof.analysis.accuracy import change, proportion, readings
 from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.protocols import ViewKey
-from heatproof.report.run_data import PLAIN_VIEW, Kept, Run
 from heatproof.runs.format import ProtocolFacts
+from heatproof.runs.run import PLAIN_VIEW, Kept
 
 READINGS = {  # in the order of the columns
     "intact": "intact image",
@@ -50,7 +51,7 @@ class Table:
     part: str  # which samples these are; empty if they are all
 
 
-def content(run: Run) -> list[Table]:
+def content(run: RunStatistics) -> list[Table]:
     """Return a table for each way of deleting, or one of intact images if nothing was deleted."""
     predictions: dict[Deletion | None, Predictions] = {}
     part = ""
@@ -69,7 +70,7 @@ def content(run: Run) -> list[Table]:
     return [_table(run, d, predictions[d], part) for d in sorted(predictions, key=order.index)]
 
 
-def _table(run: Run, deletion: Deletion | None, models: Predictions, part: str) -> Table:
+def _table(run: RunStatistics, deletion: Deletion | None, models: Predictions, part: str) -> Table:
     columns = READINGS if deletion else {"intact": READINGS["intact"]}
     return Table(
         deletion,

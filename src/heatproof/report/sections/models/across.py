@@ -10,9 +10,9 @@ import pandas as pd
 
 from heatproof.analysis.compare import gaps
 from heatproof.analysis.ranks import Key
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Panel, Row, Spot
-from heatproof.report.run_data import Run
 from heatproof.report.sections.common import MethodEstimates, describe_mean, select
 from heatproof.report.site import Figure, Site
 from heatproof.runs.format import ProtocolFacts
@@ -49,7 +49,7 @@ class Comparison:
     counts: list[Counts]  # of each other column
 
 
-def models(run: Run, site: Site) -> list[Comparison]:
+def models(run: RunStatistics, site: Site) -> list[Comparison]:
     """Compare all models under each setting; empty for a single model."""
     if len(run.models) < 2:
         return []
@@ -60,7 +60,7 @@ def models(run: Run, site: Site) -> list[Comparison]:
     return [c for c in comparisons if c is not None]
 
 
-def copies(run: Run, site: Site) -> list[Comparison]:
+def copies(run: RunStatistics, site: Site) -> list[Comparison]:
     """Compare each network with its fine-tuned copy under the same setting."""
     comparisons = []
     for model in run.models:
@@ -75,7 +75,9 @@ def copies(run: Run, site: Site) -> list[Comparison]:
     return [c for c in comparisons if c is not None]
 
 
-def _compare(run: Run, site: Site, label: str, columns: list[Column]) -> Comparison | None:
+def _compare(
+    run: RunStatistics, site: Site, label: str, columns: list[Column]
+) -> Comparison | None:
     protocol = run.protocols[columns[0].key]
     summaries = [_summary(run, column) for column in columns]
     if not any(summaries):
@@ -103,7 +105,7 @@ def _compare(run: Run, site: Site, label: str, columns: list[Column]) -> Compari
     )
 
 
-def _count(run: Run, rows: list[MethodEstimates], column: int) -> Counts:
+def _count(run: RunStatistics, rows: list[MethodEstimates], column: int) -> Counts:
     found = [r.estimates[column] for r in rows if not run.is_control(r.method)]
     differences = [d for d in found if d is not None]
     return Counts(
@@ -113,8 +115,8 @@ def _count(run: Run, rows: list[MethodEstimates], column: int) -> Counts:
     )
 
 
-def _summary(run: Run, column: Column) -> Summary:
-    lines = select(run.summary, column.model, column.key).to_dict("records")
+def _summary(run: RunStatistics, column: Column) -> Summary:
+    lines = select(run.summary_frame, column.model, column.key).to_dict("records")
     return {line["method"]: {str(k): v for k, v in line.items()} for line in lines}
 
 
@@ -147,7 +149,9 @@ def _spot(column: Column, line: dict[str, Any] | None) -> Spot | str:
     return Spot(mean, low, high, f"{line['method']}: {column.title}\n{numbers}")
 
 
-def _differences(run: Run, columns: list[Column], methods: list[str]) -> list[MethodEstimates]:
+def _differences(
+    run: RunStatistics, columns: list[Column], methods: list[str]
+) -> list[MethodEstimates]:
     """Subtract the first column from the others, on the samples that both have."""
     tables = [run.table(column.model, column.key) for column in columns]
     first, *others = (table.reindex(columns=methods) for table in tables)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from heatproof.analysis.accuracy import wilson
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.protocols import ViewKey
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Point, Spot, interval, number
-from heatproof.report.run_data import Run
 from heatproof.report.sections.common import describe_mean, select
 from heatproof.report.site import Figure, Site
 
@@ -37,7 +37,7 @@ class BestMethods:
     pairs: bool  # whether there are both original and fine-tuned weights
 
 
-def content(run: Run, site: Site) -> BestMethods | None:
+def content(run: RunStatistics, site: Site) -> BestMethods | None:
     """Return the best method of each network under one setting; None for a single model."""
     candidates = [best(run, model, key) for model in run.models for key in _settings(run, model)]
     winners = [b for b in candidates if b is not None]
@@ -51,7 +51,7 @@ def content(run: Run, site: Site) -> BestMethods | None:
     )
 
 
-def _figure(run: Run, site: Site, winners: list[Best]) -> Figure:
+def _figure(run: RunStatistics, site: Site, winners: list[Best]) -> Figure:
     last = {b.model: b for b in winners}
     points = []
     for b in winners:
@@ -73,14 +73,14 @@ def _figure(run: Run, site: Site, winners: list[Best]) -> Figure:
     return site.figure(charts.scatter(points, across, up, labels, title, " %"))
 
 
-def _settings(run: Run, model: str) -> list[Key]:
+def _settings(run: RunStatistics, model: str) -> list[Key]:
     """Return the preferred setting, after the same one for the original weights."""
     key = run.preferred[0]
     twin = run.plain_twin(model, key)
     return [twin, key] if twin else [key]
 
 
-def best(run: Run, model: str, key: Key) -> Best | None:
+def best(run: RunStatistics, model: str, key: Key) -> Best | None:
     """Return the best method that is not a control; None without scores or labels.
 
     Args:
@@ -90,7 +90,7 @@ def best(run: Run, model: str, key: Key) -> Best | None:
     """
     view = run.view_of(model, key)
     correct, labelled = run.accuracy_of(model, view)
-    lines = select(run.summary, model, key)
+    lines = select(run.summary_frame, model, key)
     lines = lines[~lines["method"].map(run.is_control).astype(bool) & lines["mean"].notna()]
     if not len(lines) or not labelled:
         return None
@@ -102,7 +102,7 @@ def best(run: Run, model: str, key: Key) -> Best | None:
     return Best(model, view, setting, str(line["method"]), score, accuracy, labelled)
 
 
-def _spot(run: Run, best: Best) -> Spot:
+def _spot(run: RunStatistics, best: Best) -> Spot:
     value, low, high = best.score
     accuracy = Estimate(*(100 * v for v in best.accuracy))
     lines = [

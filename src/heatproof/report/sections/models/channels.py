@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from heatproof.analysis.run_statistics import CRISP_BELOW_PIXELS, RunStatistics
 from heatproof.analysis.similarity import shared, top
 from heatproof.report import pictures
-from heatproof.report.run_data import CRISP_BELOW, PLAIN_VIEW, Kept, Run
 from heatproof.report.sections.common import size_of
 from heatproof.report.site import Site
 from heatproof.runs.format import ModelFacts
+from heatproof.runs.run import PLAIN_VIEW, Kept
 
 COUNT = 8  # images
 CHANNELS = 3
@@ -54,7 +55,7 @@ class Copy:
     crisp: bool
 
 
-def content(run: Run, site: Site) -> list[Copy]:
+def content(run: RunStatistics, site: Site) -> list[Copy]:
     """Return one entry per fine-tuned copy that has enough images to choose from."""
     copies = []
     for model in run.models:
@@ -112,7 +113,7 @@ def _copy(
         least=int(common.min()),
         most=int(common.max()),
         chance=COUNT * COUNT / len(samples),
-        crisp=max(size_of(before.image(shown[0]))) < CRISP_BELOW,
+        crisp=max(size_of(before.image(shown[0]))) < CRISP_BELOW_PIXELS,
     )
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from heatproof.analysis.accuracy import Z
 from heatproof.analysis.fine_tuning import Warnings, fine_tuning_warnings, worst_patch
 from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.plan.open_models import FINE_TUNING_LABELS
 from heatproof.protocols import ViewKey
 from heatproof.report.charts import Axis, Trace, traces
-from heatproof.report.run_data import Run
 from heatproof.report.site import Figure, Site
 from heatproof.runs.format import EpochFacts, FineTuningFacts
 
@@ -49,7 +49,7 @@ class FineTuning:
     probes: list[str]
 
 
-def content(run: Run, site: Site) -> list[FineTuning]:
+def content(run: RunStatistics, site: Site) -> list[FineTuning]:
     """Return one entry per number of patches and baseline."""
     views: dict[ViewKey, dict[str, FineTuningFacts | None]] = {}
     for model in run.models:

@@ -14,12 +14,13 @@ import numpy as np
 import torch
 
 from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.similarity import map_gaps, softmax_gaps, stretched
 from heatproof.protocols import ViewKey
 from heatproof.report import charts
 from heatproof.report.charts import Axis, Panel, Row, Spot, interval, number
-from heatproof.report.run_data import PLAIN_VIEW, Run
 from heatproof.report.site import Figure, Site
+from heatproof.runs.run import PLAIN_VIEW
 from heatproof.tensor.filters import resize
 from heatproof.tensor.scores import HeadName
 
@@ -64,7 +65,7 @@ class Similarity:
     left_out: int
 
 
-def content(run: Run, site: Site) -> Similarity | None:
+def content(run: RunStatistics, site: Site) -> Similarity | None:
     """Compare networks with their copies and with each other; None if there are no pairs."""
     pairs = _pairs(run)
     measures = {m: title for m, title in MEASURES.items() if any(p.difference(m) for p in pairs)}
@@ -115,7 +116,7 @@ def nearer(pairs: list[Pair], measure: str) -> bool | None:
     return max(e.high for e in differences[True]) < min(e.low for e in differences[False])
 
 
-def _pairs(run: Run) -> list[Pair]:
+def _pairs(run: RunStatistics) -> list[Pair]:
     """Pair each model with its copies, then different models in the first view they share."""
     portraits = {
         (model, view): _portrait(run, model, view)
@@ -143,7 +144,7 @@ def _pairs(run: Run) -> list[Pair]:
     return [p for p in pairs if p.softmax or p.cam]
 
 
-def _portrait(run: Run, model: str, view: ViewKey) -> Portrait:
+def _portrait(run: RunStatistics, model: str, view: ViewKey) -> Portrait:
     kept = run.kept(model, view)
     maps = {
         s: stretched(m.float()[None].numpy())[0]

@@ -1,53 +1,49 @@
-"""A run as the report sees it: rows, what follows from them, and the stored tensors of a model."""
+"""The one reader of a run: rows, plan, tensors, timings and provenance of a directory."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TypeVar
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from heatproof.analysis.agreement import AgreementMatrix, By, agreement_matrix
-from heatproof.analysis.counts import SampleCounts
-from heatproof.analysis.halves import bootstrap_aggregates
-from heatproof.analysis.intervals import GROUP, AggregateDraws, RankedLayers
-from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, standings_of
-from heatproof.analysis.settings import SettingScores, scored_settings, summary
-from heatproof.analysis.significance import PairedTests, pairs_of
-from heatproof.analysis.tables import groups
-from heatproof.plan.tasks import SHARD_SIZE
-from heatproof.protocols import PROTOCOLS, ViewKey
+from heatproof.data.grids import grid_name
+from heatproof.protocols import ViewKey
+from heatproof.protocols.base import register_stored, stored_protocol
+from heatproof.runs.all_curves import AllCurves
 from heatproof.runs.format import (
     CHANNEL_PEAKS,
     IMAGES,
     LOGITS,
+    SHARD_SIZE,
     GridNote,
     ModelFacts,
     ModelView,
     ProtocolFacts,
+    Setting,
     TaskFacts,
     TensorKey,
     TimingKey,
 )
 from heatproof.runs.store import Store
 from heatproof.runs.task_files import TaskTensors
+from heatproof.scoring.aggregate import PendingCurves, aggregate, fill_values, set_undefined
 from heatproof.tensor.scores import HeadName, class_probabilities, is_correct
-from heatproof.text import short_titles
 
+T = TypeVar("T")
 PLAIN_VIEW = ViewKey()
-MOST_CURVES = 80 * SHARD_SIZE  # samples of a model whose curves and logits the report shows
-CRISP_BELOW = 160  # px: smaller images are drawn with square pixels
+MOST_SAMPLES_READ = 80 * SHARD_SIZE  # of a model, whose curves and logits pages show
 
 
 @dataclass
 class Kept:
-    """The stored tensors of one view of a model, of its first `MOST_CURVES` samples.
+    """The stored tensors of one view of a model, of its first `MOST_SAMPLES_READ` samples.
 
     Attributes:
         total: The number of samples of the view.
@@ -158,26 +154,94 @@ class Kept:
 
 
 class Run:
-    """A run directory, read once.
+    """A run directory, read once, and only what is asked for.
 
     Args:
         store: The directory.
-        rows: Its rows, if `Store.rows` has been called before.
 
     Raises:
         HeatproofError: If it is not a run, or damaged.
     """
 
-    def __init__(self, store: Store, rows: pd.DataFrame | None = None):
+    def __init__(self, store: Store):
         self.store = store
         self.plan = store.plan()
         self.provenance = store.provenance()
-        self.rows = store.rows() if rows is None else rows
         self.methods = self.plan.methods
-        self.protocols: dict[Key, ProtocolFacts] = {p.key: p for p in self.plan.protocols}
+        self.protocols: dict[Setting, ProtocolFacts] = {p.key: p for p in self.plan.protocols}
         self.tasks = self.plan.tasks
         self.models = list(dict.fromkeys(task.model for task in self.tasks))
         self._accuracies: dict[tuple[str, ViewKey], tuple[int, int]] = {}
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The rows of the latest plan that have been written, in its order.
+
+        Texts are categories. Values that a protocol computes from the curves of all samples are
+        filled in. A further column ``cluster`` says which samples are not independent: it is the
+        grid that a sample belongs to, and otherwise the sample itself.
+        """
+        for facts in self.plan.protocols:
+            register_stored(facts.model_dump())
+        frame = self.store.rows()
+        self._curves = AllCurves(self.store, frame)
+        frame["cluster"] = self._clusters(frame["sample"])
+        for facts in self.plan.protocols:
+            if facts.aggregates and stored_protocol(facts.id, facts.settings) is None:
+                chosen = (frame["protocol"] == facts.id) & (frame["status"] == "ok")
+                reason = f"the code of protocol {facts.id} is not loaded; import it first"
+                set_undefined(frame, frame.index[chosen], reason)
+        fill_values(frame, self._curves.map(aggregate))
+        return frame
+
+    def _clusters(self, samples: pd.Series) -> pd.Series:
+        """Return the grid of every sample on a grid, else the sample itself, as categories."""
+        grids = {sample: grid_name(note.images) for sample, note in self.grids.items()}
+        if not grids:
+            return samples.copy()
+        ids = samples.cat.categories
+        names = pd.Categorical([grids.get(sample, sample) for sample in ids])
+        codes = names.codes[samples.cat.codes]
+        return pd.Series(pd.Categorical.from_codes(codes, names.categories), samples.index)
+
+    @cached_property
+    def _curves(self) -> AllCurves:
+        """The curves of the rows as they were written."""
+        return AllCurves(self.store, self.store.rows())
+
+    def curves_of_all(
+        self, model: str | None = None, key: Setting | None = None, most: int | None = None
+    ) -> Iterator[PendingCurves]:
+        """Yield the curves of protocols that compute values from all samples of a model together.
+
+        Args:
+            model: Name of a model; by default all.
+            key: Protocol, setting and baseline; by default all.
+            most: How many samples of a model are read at most, in whole tasks; by default all.
+        """
+        return self._curves.each(model, key, most)
+
+    def map_curves(
+        self, function: Callable[[PendingCurves], T], most: int | None = None
+    ) -> Iterator[tuple[PendingCurves, T]]:
+        """Apply a function to what `curves_of_all` yields, to several methods at a time.
+
+        Args:
+            function: Is called in threads. The curves are only valid until it returns, since the
+                next ones have the same memory.
+            most: How many samples of a model are read at most, in whole tasks; by default all.
+        """
+        return self._curves.map(function, most)
+
+    @cached_property
+    def grids(self) -> dict[str, GridNote]:
+        """The images and the evaluated cell of samples on grids; other samples are missing."""
+        notes: dict[str, GridNote] = {}
+        for task in self.tasks:
+            if task.view.cell is not None:
+                samples = self.store.tensors(task.name, only=()).samples
+                notes |= dict(zip(samples.ids, samples.grids or [], strict=False))
+        return notes
 
     @property
     def name(self) -> str:
@@ -195,58 +259,10 @@ class Run:
 
         Empty if no sample belongs to a grid.
         """
-        if not self._grids:
+        if not self.grids:
             return {}
         distinct = self.rows[["sample", "cluster"]].drop_duplicates("sample", keep="last")
         return dict(zip(distinct["sample"], distinct["cluster"], strict=True))
-
-    @cached_property
-    def aggregate_draws(self) -> AggregateDraws:
-        """Draws of the protocols that aggregate over all samples."""
-        return bootstrap_aggregates(self.store, self.rows)
-
-    @cached_property
-    def ranked_layers(self) -> RankedLayers:
-        """The layer within which each (model, method) is ranked, where layers are compared."""
-        return ranked_layers(self.rows, self.methods)
-
-    @cached_property
-    def settings(self) -> list[SettingScores]:
-        """The scores of every model and setting with their draws, which all statistics share."""
-        draws = self.aggregate_draws
-        return scored_settings(self.rows, aggregate_draws=draws, layers=self.ranked_layers)
-
-    def table(self, model: str, key: Key) -> pd.DataFrame:
-        """Return the scores of a model under one setting: samples down, methods across."""
-        found = (scores.table for scores in self.settings if scores.key == (model, *key))
-        table = next(found, None)
-        return pd.DataFrame() if table is None else table.frame
-
-    def settings_of(self, standing: Standings) -> list[SettingScores]:
-        """Return the scores of a model; of the methods at one layer if standings are of that."""
-        of_model = [scores for scores in self.settings if scores.key[0] == standing.model]
-        return [s.of(standing.methods) for s in of_model] if standing.layer else of_model
-
-    @cached_property
-    def summary(self) -> pd.DataFrame:
-        return summary(self.settings)
-
-    def summary_of(self, standing: Standings) -> pd.DataFrame:
-        """Return the summary of the methods of standings, which may be those at one layer."""
-        return summary(self.settings_of(standing)) if standing.layer else self.summary
-
-    @cached_property
-    def standings(self) -> list[Standings]:
-        """Standings of each model that has rows."""
-        return standings_of(self.settings)
-
-    def pairs_of(self, standing: Standings) -> dict[Key, PairedTests]:
-        """Return the tests of all pairs of methods of standings, which may be those at one layer.
-
-        They are by protocol, setting and baseline, with the draws that the ranks are from.
-        """
-        tests = pairs_of(self.settings_of(standing))
-        return {(key[1], key[2], key[3]): found for key, found in tests.items()}
 
     @cached_property
     def accuracy(self) -> dict[str, tuple[int, int]]:
@@ -276,25 +292,6 @@ class Run:
         """Return the tasks of a view of a model."""
         return [task for task in self.tasks if task.subject == subject]
 
-    @cached_property
-    def counts(self) -> SampleCounts:
-        """How many images, grids and maps were evaluated."""
-        return self._count(self.rows)
-
-    @cached_property
-    def counts_of(self) -> dict[tuple[str, Key], SampleCounts]:
-        """How many images, grids and maps were evaluated, by model and setting."""
-        columns = self.rows[[*GROUP, "status", "sample"]]
-        parts = groups(columns, GROUP)
-        return {(key[0], (key[1], key[2], key[3])): self._count(part) for key, part in parts}
-
-    def _count(self, rows: pd.DataFrame) -> SampleCounts:
-        return SampleCounts.of(rows.loc[rows["status"] != "skipped", "sample"], self._grids)
-
-    @cached_property
-    def _grids(self) -> dict[str, GridNote]:
-        return self.store.grids()
-
     @property
     def unfinished(self) -> list[str]:
         """Tasks without rows."""
@@ -309,75 +306,30 @@ class Run:
         """Return the family of a method, which has a colour and a symbol."""
         return self.methods[method].family if method in self.methods else "other"
 
-    def controls(self, methods: Sequence[str]) -> list[str]:
-        """Return the controls among methods, in their order."""
-        return [m for m in methods if self.is_control(m)]
-
-    def is_control(self, method: str) -> bool:
-        """Return whether a method never looks at the model."""
-        return self.family(method) == CONTROL
-
-    @cached_property
-    def setting_labels(self) -> dict[Key, str]:
-        """The shortest texts that distinguish the settings of this run."""
-        return {key: " · ".join(self.setting_parts(key)) for key in self.protocols}
-
-    def setting_values(self, key: Key) -> dict[str, str]:
-        """Return the settings of a protocol as texts, with the baseline that it uses."""
-        settings = self.protocols[key].settings
-        values = {name: str(value) for name, value in settings.items() if value is not None}
-        return values | ({"baseline": key[2]} if key[2] else {})
-
-    def agreement_matrices(self, by: By = "protocol") -> list[AgreementMatrix]:
-        """Return the rank correlations of every model, and of every layer if it has several."""
-        values = {key: self.setting_values(key) for key in self.protocols}
-        found = (
-            agreement_matrix(
-                standing, by, self.controls(standing.methods), self.setting_labels, values
-            )
-            for of_model in self.standings
-            for standing in of_model.by_layer
-        )
-        return [matrix for matrix in found if matrix is not None]
-
-    def setting_parts(self, key: Key) -> list[str]:
-        """Return what distinguishes a setting: protocol, settings that differ, baseline."""
-        name, _, baseline = key
-        settings = self.protocols[key].settings
-        others = [p.settings for p in self.protocols.values() if p.id == name]
-        differing = [
-            f"{setting}={value}"
-            for setting, value in settings.items()
-            if setting != "baseline" and any(o.get(setting) != value for o in others)
-        ]
-        several = len({p.id for p in self.protocols.values()}) > 1
-        parts = [name if several else "", *differing, baseline]
-        return [part for part in parts if part] or [name]
-
-    def views(self, model: str) -> dict[ViewKey, list[Key]]:
+    def views(self, model: str) -> dict[ViewKey, list[Setting]]:
         """Return the views of a model, and under which settings each was evaluated."""
         return self._views.get(model, {})
 
     @cached_property
-    def _views(self) -> dict[str, dict[ViewKey, list[Key]]]:
+    def _views(self) -> dict[str, dict[ViewKey, list[Setting]]]:
         keys = {protocol.canonical: key for key, protocol in self.protocols.items()}
-        found: dict[str, dict[ViewKey, list[Key]]] = {}
+        found: dict[str, dict[ViewKey, list[Setting]]] = {}
         for task in self.tasks:
             of_model = found.setdefault(task.model, {})
             of_model[task.view] = [keys[protocol] for protocol in task.protocols]
         return found
 
-    def networks(self, model: str) -> dict[ViewKey, list[Key]]:
+    def networks(self, model: str) -> dict[ViewKey, list[Setting]]:
         """Return the views that show the network the data itself: plain first, then fine-tuned."""
         views = sorted(self.views(model).items(), key=lambda item: not item[0].is_plain)
         return {view: keys for view, keys in views if view.is_plain or view.is_fine_tuned}
 
-    def view_of(self, model: str, key: Key) -> ViewKey:
+    def view_of(self, model: str, key: Setting) -> ViewKey:
         """Return the view of a model that a setting evaluated."""
         views = (view for view, keys in self.views(model).items() if key in keys)
         return next(views, PLAIN_VIEW)
 
-    def plain_twin(self, model: str, key: Key) -> Key | None:
+    def plain_twin(self, model: str, key: Setting) -> Setting | None:
         """Return the setting that asks the same of the plain model, for one of a fine-tuned one."""
         if not self.view_of(model, key).is_fine_tuned:
             return None
@@ -389,26 +341,6 @@ class Run:
         views = self.views(model)
         return PLAIN_VIEW if PLAIN_VIEW in views else next(iter(views), PLAIN_VIEW)
 
-    @cached_property
-    def preferred(self) -> list[Key]:
-        """The settings, those of fine-tuned networks first: they have seen deleted patches."""
-
-        def is_plain(key: Key) -> bool:
-            return not any(self.view_of(model, key).is_fine_tuned for model in self.models)
-
-        return sorted(self.protocols, key=is_plain)
-
-    @cached_property
-    def short_names(self) -> dict[str, str]:
-        """The models' names without the part before the first slash, if it is the same for all.
-
-        Of those in files, the file's name is left.
-        """
-        titles = {name: name for name in self.models} | short_titles(self.models)
-        if len({title.partition("/")[0] for title in titles.values()}) > 1:
-            return titles
-        return {name: title.partition("/")[2] or title for name, title in titles.items()}
-
     def facts(self, model: str, view: ViewKey | None = None) -> ModelFacts | None:
         """Return what is on record about a view of a model, by default the plain one."""
         subject = ModelView(model, self._first_view(model) if view is None else view)
@@ -419,27 +351,17 @@ class Run:
         facts = self.facts(model, view)
         return facts.height_and_width if facts else (0, 0)
 
-    @property
-    def any_shape(self) -> bool:
-        """Whether the images of a model are not square, so that pictures keep their shape."""
-        sizes = (facts.height_and_width for facts in self.provenance.models)
-        return any(height != width for height, width in sizes)
-
-    def is_crisp(self, model: str) -> bool:
-        """Return whether images of a model are drawn with square pixels."""
-        return 0 < max(self.image_size(model)) < CRISP_BELOW
-
     def kept(self, model: str, view: ViewKey | None = None) -> Kept:
         """Return the stored tensors of a view of a model, by default the plain one.
 
         They are read from disk each time: the maps of one model can be hundreds of megabytes. Those
-        of more than `MOST_CURVES` samples are not read.
+        of more than `MOST_SAMPLES_READ` samples are not read.
         """
         facts = self.facts(model, view)
         subject = ModelView(model, self._first_view(model) if view is None else view)
         kept = Kept(head=facts.head if facts else "softmax")
         tasks = self.tasks_of(subject)
-        first = self.store.first_tasks(tasks, MOST_CURVES)
+        first = self.store.first_tasks(tasks, MOST_SAMPLES_READ)
         kept.read = partial(self._read_all, first)
         for task in first:
             tensors = self.store.tensors(task.name, (LOGITS, IMAGES))
@@ -511,16 +433,3 @@ def _correct(
     return [
         None if label is None else bool(right) for right, label in zip(found, labels, strict=True)
     ]
-
-
-def mean_scores(rows: pd.DataFrame, methods: Sequence[str]) -> pd.Series:
-    """Return the mean score of each sample over some methods, best first.
-
-    The mean is over the settings of the first protocol, since scores of two cannot be mixed.
-    """
-    part = rows[rows["method"].isin(list(methods)) & np.isfinite(rows["value"])]
-    if not len(part):
-        return pd.Series(dtype=float)
-    protocol = part["protocol"].iloc[0]
-    means = part[part["protocol"] == protocol].groupby("sample", sort=False)["value"].mean()
-    return means.sort_values(ascending=not PROTOCOLS[protocol].cls.higher_is_better, kind="stable")
