@@ -9,7 +9,6 @@ import heatproof.functional as F
 from heatproof.analysis.soundness import at_levels, table
 from heatproof.errors import HeatproofError
 from heatproof.protocols import EvalBatch, make_protocol
-from heatproof.runs.store import Store
 from heatproof.tensor.noise import Rng
 
 SIDE = 14
@@ -319,7 +318,7 @@ def test_a_run_aggregates_over_all_its_shards(tmp_path):
     }
     assert set(by_method["constant"]["message"]) == {"the map is the same everywhere"}
     summary = whole.summary(resamples=50).set_index(["protocol", "method"]).loc["soundness"]
-    levels = table(Store(tmp_path / "grown"), (0.8, 1.01), resamples=50)
+    levels = table(hp.Result.load(tmp_path / "grown"), (0.8, 1.01), resamples=50)
     levels = levels.set_index(["method", "level"])
     for method, n in {"magnitude": 70, "negative_at_times": 67}.items():
         at_level = levels.loc[(method, 0.8)]

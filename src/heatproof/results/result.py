@@ -72,6 +72,7 @@ class Result(RunStatistics):
 
     def __init__(self, store: Store, temporary: bool = False):
         super().__init__(store)
+        _ = self.rows  # so that damage is known
         self._temporary = temporary
         self._summaries: dict[int, pd.DataFrame] = {}
         if store.damage:
