@@ -14,7 +14,7 @@ from heatproof.errors import HeatproofError
 from heatproof.plan.assumed_cost import assumed_plan
 from heatproof.plan.cost import plan_cost
 from heatproof.plan.spec import load_spec
-from heatproof.plan.speed import BACKWARD
+from heatproof.plan.speed import FORWARDS_PER_BACKWARD
 from heatproof.plan.studies import figures
 
 SPEED = 1000  # forward passes per second that are assumed
@@ -38,7 +38,7 @@ def row(name: str, images: int) -> str | None:
     costs = plan_cost(plan).values()
     forwards = sum(cost.forwards for cost in costs)
     backwards = sum(cost.backwards for cost in costs)
-    hours = (forwards + BACKWARD * backwards) / SPEED / 3600
+    hours = (forwards + FORWARDS_PER_BACKWARD * backwards) / SPEED / 3600
     rows = sum(len(task.indices) * len(task.records) for task in plan.tasks)
     models = len({task.model_name for task in plan.tasks})
     return (

@@ -10,7 +10,7 @@ from heatproof.methods import Expression
 from heatproof.plan.changes import Changes
 from heatproof.plan.make_plan import _repeated
 from heatproof.plan.spec import load_spec, make_spec, parse_protocols
-from heatproof.plan.yaml_reader import MAX_BYTES, parse_yaml
+from heatproof.plan.yaml_reader import MAX_FILE_BYTES, parse_yaml
 
 GOOD = {
     "models": ["paperbirds/resnet"],
@@ -67,7 +67,7 @@ def refused(read, *args, **kwargs) -> str:
         (f"1: x\n{TEXT}", "the key 1 is not text"),
         (f"? [a]\n: x\n{TEXT}", "a key must be text"),
         (f"about: {'x' * 20_000}\n{TEXT}", "a text of 20,000 characters"),
-        ("#" * (MAX_BYTES + 1), "more than 256 kB"),
+        ("#" * (MAX_FILE_BYTES + 1), "more than 256 kB"),
         (f"{TEXT}seed: 1\nseed: 2\n", "seed is given twice"),
     ],
 )

@@ -18,7 +18,7 @@ from heatproof.runs.format import (
     TensorKey,
 )
 
-PICTURE = "picture"  # what a protocol calls a shared tensor that is kept for few samples
+PICTURE_TENSOR = "picture"  # what a protocol calls a shared tensor that is kept for few samples
 
 
 class KeptTensors:
@@ -77,7 +77,7 @@ class KeptTensors:
     def add_shared(self, start: int, protocol: str, shared: Shared) -> None:
         """Add what a protocol has computed for all methods."""
         for name, values in shared.items():
-            values = values if name == PICTURE else values.float()
+            values = values if name == PICTURE_TENSOR else values.float()
             self._add(start, TensorKey.shared(protocol, name), values)
 
     def add_curves(
@@ -107,7 +107,7 @@ class KeptTensors:
         """Return for how many samples of the task a tensor is kept."""
         if key.kind in ("images", "map", "map_scale"):
             return self.keep_maps
-        return self.keep_pictures if key.name == PICTURE else sys.maxsize
+        return self.keep_pictures if key.name == PICTURE_TENSOR else sys.maxsize
 
     def _add(self, start: int, key: TensorKey, values: Tensor) -> None:
         """Add the values of a block, as long as there are fewer samples than the limit."""

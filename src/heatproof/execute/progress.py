@@ -15,7 +15,7 @@ from typing import IO, Any
 from heatproof.execute.runner import Callback, OpenTask, Progress, Watcher
 from heatproof.models.model import Model
 from heatproof.plan.cost import cost_memo
-from heatproof.plan.speed import BACKWARD
+from heatproof.plan.speed import FORWARDS_PER_BACKWARD
 from heatproof.plan.tasks import Plan, Task
 from heatproof.text import counted
 
@@ -211,7 +211,7 @@ def clock(seconds: float) -> str:
 
 def passes_made(model: Model) -> float:
     """Return the passes that a model has made so far, in forward passes."""
-    return model.pass_counts["forward"] + BACKWARD * model.pass_counts["backward"]
+    return model.pass_counts["forward"] + FORWARDS_PER_BACKWARD * model.pass_counts["backward"]
 
 
 class RunWatcher(Watcher):
@@ -235,7 +235,9 @@ class RunWatcher(Watcher):
         cost_of = cost_memo()
         for task, missing in open_tasks:
             forward, backward = cost_of(replace(task, records=missing))
-            self._weights[task.name] = len(task.indices) * (forward + BACKWARD * backward)
+            self._weights[task.name] = len(task.indices) * (
+                forward + FORWARDS_PER_BACKWARD * backward
+            )
         self._finished = self._tasks - len(open_tasks)
         reused = f", {self._finished} of them finished before" if self._finished else ""
         status = f"{counted(self._tasks, 'task')}{reused}"

@@ -1,1 +1,1 @@
-"""What to compute: specs, studies, tasks with the keys of their records, passes and cost."""
+"""Plans of runs: specs, studies, tasks with the keys of their records, passes and cost."""

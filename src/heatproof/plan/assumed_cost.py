@@ -1,4 +1,4 @@
-"""What a spec costs in passes, without its data and weights.
+"""Count the passes of a spec without its data and weights.
 
 The number of passes depends on neither: networks are built with random weights, and the data has
 any number of images that cannot be loaded.
@@ -26,7 +26,7 @@ from heatproof.plan.tasks import Plan
 from heatproof.runs.format import Cost, ModelView
 from heatproof.userfile import PREFIX
 
-NETWORKS = 8  # that are kept in memory, as studies have them in common
+NETWORKS_IN_MEMORY = 8  # that are kept in memory, as studies have them in common
 
 
 class AssumedData:
@@ -120,7 +120,7 @@ def _model(entry: ModelSpec, fine_tunings: Sequence[str]) -> Model:
     return model
 
 
-@lru_cache(NETWORKS)
+@lru_cache(NETWORKS_IN_MEMORY)
 def _network(name: str) -> Model:
     return load_model(name, RANDOM)
 

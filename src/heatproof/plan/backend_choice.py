@@ -38,18 +38,24 @@ from heatproof.runs.format import ModelView
 from heatproof.runs.store import Store
 from heatproof.tensor.rank import spearman
 
-VERSION = 1  # of what is measured
-MEASURED_FROM = 5e12  # floating-point operations: 600 passes of a ResNet-50, a minute on two cores
-COMPILED_FROM = 1e14  # `compile` takes up to half a minute: twenty minutes on two cores
+MEASUREMENT_VERSION = 1
+MEASURED_FROM_OPERATIONS = (
+    5e12  # floating-point operations: 600 passes of a ResNet-50, a minute on two cores
+)
+COMPILED_FROM_OPERATIONS = 1e14  # `compile` takes up to half a minute: twenty minutes on two cores
 GPU_FACTOR = 50  # how much more work a GPU does in the same time
-CORRELATION = 0.999  # least rank correlation of the drops of all patches with those of eager
-GAIN = 0.9  # another backend takes at most this fraction of eager's time, else it is not worth it
-LARGE_BATCH = 5e10  # operations; of larger batches a part is measured
-PART = 8  # images
+LEAST_CORRELATION_WITH_EAGER = (
+    0.999  # least rank correlation of the drops of all patches with those of eager
+)
+MOST_OF_EAGER_TIME = (
+    0.9  # another backend takes at most this fraction of eager's time, else it is not worth it
+)
+LARGE_BATCH_OPERATIONS = 5e10  # of larger batches a part is measured
+MEASURED_IMAGES = 8
 
 
 class Trial(BaseModel):
-    """What was measured of one backend.
+    """Measurements of one backend.
 
     Attributes:
         seconds: Time per image; None if the backend cannot be used.
@@ -68,7 +74,7 @@ class Trial(BaseModel):
 
 
 class Trials(BaseModel):
-    """What was measured of the backends of one network."""
+    """Measurements of the backends of one network."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -155,14 +161,18 @@ def _best(
     operations = _operations(model)
     scale = 1 if model.device.type == "cpu" else GPU_FACTOR
     work = passes * operations
-    if work < scale * MEASURED_FROM:
+    if work < scale * MEASURED_FROM_OPERATIONS:
         return Choice(EAGER, f"{passes:,} forward passes take no longer than to try others")
     names = [name for name in backends.NAMES if name != EAGER and not backends.missing(name)]
     if model.device.type != "cpu":
         names.remove("openvino")
-    if work < scale * COMPILED_FROM:
+    if work < scale * COMPILED_FROM_OPERATIONS:
         names.remove("compile")
-    rows = batch_size if batch_size * operations <= LARGE_BATCH else min(PART, batch_size)
+    rows = (
+        batch_size
+        if batch_size * operations <= LARGE_BATCH_OPERATIONS
+        else min(MEASURED_IMAGES, batch_size)
+    )
     path = _path(model, weights, rows)
     trials = _read(path)
     if measure and not {EAGER, *names} <= set(trials.of):
@@ -181,7 +191,7 @@ def _decide(trials: Mapping[str, Trial]) -> Choice:
     if EAGER not in seconds:
         return Choice(EAGER, "others have not been tried")
     fastest = min(seconds, key=seconds.__getitem__)
-    if seconds[fastest] > GAIN * seconds[EAGER]:
+    if seconds[fastest] > MOST_OF_EAGER_TIME * seconds[EAGER]:
         fastest = EAGER
     ordered = sorted(seconds, key=seconds.__getitem__)
     speeds = ", ".join(f"{name} {1 / seconds[name]:.3g}" for name in ordered)
@@ -205,7 +215,14 @@ def _samples(rows: int) -> int:
 
 def _path(model: Model, weights: str, rows: int) -> Path:
     versions = [backends.library_version(name) for name in backends.NAMES]
-    key = [VERSION, machine_key(model.device), versions, weights, model.size, str(model.dtype)]
+    key = [
+        MEASUREMENT_VERSION,
+        machine_key(model.device),
+        versions,
+        weights,
+        model.size,
+        str(model.dtype),
+    ]
     return home() / "backends" / f"{content_hash(json.dumps([*key, rows]), length=24)}.json"
 
 
@@ -266,6 +283,6 @@ def _compared(eager: tuple[Tensor, Tensor, float], other: tuple[Tensor, Tensor, 
     refusal = ""
     if not difference <= TOLERANCE:
         refusal = f"its logits differ by {difference:.0e} of their range"
-    elif correlation is not None and correlation < CORRELATION:
+    elif correlation is not None and correlation < LEAST_CORRELATION_WITH_EAGER:
         refusal = f"its drops of patches have a rank correlation of {correlation:.4f} with eager's"
     return Trial(seconds=other[2], difference=difference, correlation=correlation, refusal=refusal)

@@ -23,7 +23,7 @@ FINE_TUNED_SOURCE = "https://github.com/visinf/idsds"
 
 @dataclass(frozen=True)
 class Changes:
-    """What replaces parts of a spec.
+    """Replacements for parts of a spec.
 
     Attributes:
         models: Names of models, in place of all models of the spec.

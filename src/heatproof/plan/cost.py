@@ -1,4 +1,4 @@
-"""What a plan costs: passes through the network, time, memory and disk."""
+"""The cost of a plan: passes through the network, time, memory and disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from heatproof.models.backends import EAGER, used
 from heatproof.models.body import Body
 from heatproof.models.model import Model
 from heatproof.plan.speed import (
-    BACKWARD,
+    FORWARDS_PER_BACKWARD,
     Calibration,
     Speed,
     method_cost,
@@ -27,7 +27,7 @@ from heatproof.runs.format import Cost, ModelView, TimingKey
 from heatproof.scoring.evaluation import Evaluation
 
 BYTES_PER_ROW = 4  # once compressed
-BYTES_PER_PIXEL = 3  # of a stored image
+BYTES_PER_IMAGE_PIXEL = 3  # of a stored image
 BYTES_PER_MAP_PIXEL = 2
 BYTES_PER_LOGIT = 4
 
@@ -132,19 +132,19 @@ def uncounted_methods(plan: Plan) -> list[str]:
 
 
 Basis = Literal["runs", "measured", "estimated"]
-SAMPLE = 2  # images in one pass of an estimate
-WARM = 0.2  # seconds of a call beside which what the first call does once is little
+TIMED_IMAGES = 2  # images in one pass of an estimate
+WARM_CALL_SECONDS = 0.2  # seconds of a call beside which what the first call does once is little
 BASES: dict[Basis, str] = {
     "runs": "from earlier runs on this machine, usually within 30 %",
     "measured": "from full batches that were timed now, usually within 50 %",
-    "estimated": f"from {SAMPLE} images that were timed now, perhaps off by a factor of two; "
+    "estimated": f"from {TIMED_IMAGES} images that were timed now, perhaps off by a factor of two; "
     "--measure times full batches",
 }
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a plan is expected to take.
+    """Expected time, memory and disk of a plan.
 
     Attributes:
         seconds: Time of each model view.
@@ -184,7 +184,7 @@ def forecast(plan: Plan, measure: bool = False) -> Forecast:
             peaks.append(known.memory)
         if known.forward is not None:
             forward = known.forward
-            backward = known.backward or BACKWARD * forward
+            backward = known.backward or FORWARDS_PER_BACKWARD * forward
             bases.add("measured" if measure else "runs")
         else:
             model = task.model
@@ -196,7 +196,9 @@ def forecast(plan: Plan, measure: bool = False) -> Forecast:
                 forward, backward = (pixels * each for each in per_pixel[model.body])
                 timed[network] = forward, backward
             if network not in timed:
-                timed[network] = _seconds_per_image(model, min(SAMPLE, plan.rows_per_pass(task)))
+                timed[network] = _seconds_per_image(
+                    model, min(TIMED_IMAGES, plan.rows_per_pass(task))
+                )
             forward, backward = timed[network]
             per_pixel.setdefault(model.body, (forward / pixels, backward / pixels))
             bases.add("estimated")
@@ -279,7 +281,7 @@ def _timed(call: Callable[..., object], *arguments: object) -> float:
     begin = time.perf_counter()
     call(*arguments)
     first = time.perf_counter() - begin
-    if first > WARM:
+    if first > WARM_CALL_SECONDS:
         return first
     begin = time.perf_counter()
     call(*arguments)
@@ -290,7 +292,7 @@ def _disk(task: Task, keep_maps: int) -> int:
     samples = len(task.indices)
     kept = max(0, min(keep_maps - task.indices.start, samples))
     methods = {e.expression.label for e in task.records.evaluations} if kept else ()
-    pixel = BYTES_PER_PIXEL + BYTES_PER_MAP_PIXEL * len(methods)
+    pixel = BYTES_PER_IMAGE_PIXEL + BYTES_PER_MAP_PIXEL * len(methods)
     return (
         BYTES_PER_ROW * len(task.records) * samples
         + kept * task.model.height * task.model.width * pixel

@@ -20,7 +20,7 @@ from heatproof.protocols.base import ProtocolEntry
 
 Schema = dict[str, Any]
 DIALECT = "http://json-schema.org/draft-07/schema#"  # which all editors know
-LISTS = ("models", "methods", "protocols")  # a single entry stands for a list of one
+KEYS_WITH_LISTS = ("models", "methods", "protocols")  # a single entry stands for a list of one
 DESCRIPTIONS = {
     "models": "the networks under inspection, by name or with settings",
     "data": "the images that are evaluated, by name or with settings",
@@ -57,7 +57,7 @@ def spec_schema() -> Schema:
     }
     for key, description in DESCRIPTIONS.items():
         properties[key]["description"] = description
-    for key in LISTS:
+    for key in KEYS_WITH_LISTS:
         several = properties[key]
         description = several.pop("description")
         properties[key] = {"description": description, "anyOf": [several["items"], several]}

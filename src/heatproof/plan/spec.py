@@ -44,9 +44,9 @@ RETRAINING_KEYS = (  # how a model is trained that has trained_on
 )
 EXPANDED_KEYS = ("trained_on", "seed")  # of a model: a list stands for one model each
 MAX_ENTRIES = 2000  # models, methods or protocols, one per combination of settings
-MAX_PATH = 1000  # characters of a name, which may be that of a file
-MAX_NAME = 200  # characters of another name
-MAX_PROBLEMS = 20  # that a message lists
+MAX_PATH_CHARACTERS = 1000  # characters of a name, which may be that of a file
+MAX_NAME_CHARACTERS = 200  # characters of another name
+MAX_LISTED_PROBLEMS = 20  # that a message lists
 RENAMED_KEYS = {
     "taught": "trained_on",
     "shown": "evaluated_on",
@@ -79,11 +79,13 @@ class ModelSpec(_Strict):
 
     name: str | None = Field(
         default=None,
-        max_length=MAX_PATH,
+        max_length=MAX_PATH_CHARACTERS,
         description="a model, such as paperbirds/resnet, torchvision:resnet50 or file:net.py:build",
     )
     train: str | None = Field(
-        default=None, max_length=MAX_PATH, description="a recipe, such as paperbirds/resnet18"
+        default=None,
+        max_length=MAX_PATH_CHARACTERS,
+        description="a recipe, such as paperbirds/resnet18",
     )
     seed: int | None = Field(
         default=None,
@@ -139,7 +141,7 @@ class ModelSpec(_Strict):
     alias: str | None = Field(
         default=None,
         alias="as",
-        max_length=MAX_NAME,
+        max_length=MAX_NAME_CHARACTERS,
         description="another name, if a model is listed twice",
     )
 
@@ -227,7 +229,7 @@ class DataSpec(_Strict):
 
 
 class Spec(_Strict):
-    """What to run."""
+    """A validated spec: models, data, methods and protocols of a run."""
 
     version: Literal[1] = Field(default=1, description="of the format of specs")
     about: str | None = Field(default=None, description="what it shows, in a sentence or two")
@@ -496,9 +498,13 @@ def make_spec(content: Mapping[str, Any], source: str = "spec", **changes: Any) 
     except ValidationError as error:
         problems = error.errors()
         problems = [p for p in problems if p["type"] != "too_short"] or problems
-        lines = [f"{source}: {_problem_text(problem)}" for problem in problems[:MAX_PROBLEMS]]
-        if len(problems) > MAX_PROBLEMS:
-            lines.append(f"{source}: and {counted(len(problems) - MAX_PROBLEMS, 'more problem')}")
+        lines = [
+            f"{source}: {_problem_text(problem)}" for problem in problems[:MAX_LISTED_PROBLEMS]
+        ]
+        if len(problems) > MAX_LISTED_PROBLEMS:
+            lines.append(
+                f"{source}: and {counted(len(problems) - MAX_LISTED_PROBLEMS, 'more problem')}"
+            )
         lines += _entry_problems(source, content)
         raise HeatproofError("\n".join(lines)) from None
     if lines := _entry_problems(source, content):
@@ -523,9 +529,9 @@ def _entry_problems(source: str, content: Mapping[str, Any]) -> list[str]:
                     parse([entry])
             except HeatproofError as error:
                 problems.append(f"{source}: {key}: {error}")
-    if len(problems) > MAX_PROBLEMS:
-        more = counted(len(problems) - MAX_PROBLEMS, "more problem")
-        problems[MAX_PROBLEMS:] = [f"{source}: and {more}"]
+    if len(problems) > MAX_LISTED_PROBLEMS:
+        more = counted(len(problems) - MAX_LISTED_PROBLEMS, "more problem")
+        problems[MAX_LISTED_PROBLEMS:] = [f"{source}: and {more}"]
     return problems
 
 

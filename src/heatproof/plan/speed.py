@@ -30,7 +30,7 @@ from heatproof.protocols import Protocol
 from heatproof.runs.format import ModelView, TimingKey
 from heatproof.scoring.evaluation import Evaluation
 
-BACKWARD = 3.0  # cost of a backward pass with its forward pass, in forward passes
+FORWARDS_PER_BACKWARD = 3.0  # cost of a backward pass with its forward pass, in forward passes
 _shapes: WeakKeyDictionary[Model, dict[int, tuple[int, ...]]] = WeakKeyDictionary()
 # Methods that optimise: images per sample in one step, where a pass of `extremal` is half as large.
 STEPWISE: dict[str, Callable[[Mapping[str, Any]], int]] = {
@@ -146,11 +146,11 @@ class Pace:
         forward = self.forward.get(task.subject)
         if forward is None or cost is None:
             return None
-        return forward * (cost[0] + BACKWARD * cost[1])
+        return forward * (cost[0] + FORWARDS_PER_BACKWARD * cost[1])
 
 
 class Calibration(BaseModel):
-    """What is known about the speed of one network on this machine.
+    """The known speed of one network on this machine.
 
     Attributes:
         forward: Seconds of a forward pass per image; None if it was not measured.

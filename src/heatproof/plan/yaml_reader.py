@@ -14,11 +14,11 @@ from yaml.constructor import ConstructorError
 from heatproof.errors import HeatproofError
 from heatproof.text import clip, show, unsafe_character
 
-MAX_BYTES = 256 * 1024  # of a file
+MAX_FILE_BYTES = 256 * 1024  # of a file
 MAX_VALUES = 20_000  # keys and values, with aliases expanded
 MAX_DEPTH = 20  # lists and mappings in one another
-MAX_TEXT = 10_000  # characters of one value
-MAX_DIGITS = 100  # characters of a number
+MAX_TEXT_CHARACTERS = 10_000  # characters of one value
+MAX_NUMBER_CHARACTERS = 100  # characters of a number
 MAX_NUMBER = 2**63  # numbers are smaller
 INFINITE_KEYS = ("clip",)  # whose value may be infinite
 
@@ -33,9 +33,11 @@ def read_text(path: Path) -> str:
         HeatproofError: If it is too large, or not UTF-8.
     """
     with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise HeatproofError(f"{path} has more than {MAX_BYTES // 1024} kB, which no spec needs")
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise HeatproofError(
+            f"{path} has more than {MAX_FILE_BYTES // 1024} kB, which no spec needs"
+        )
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -119,8 +121,12 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         is_number = node.tag in (_TAG + "int", _TAG + "float")
-        if is_number and isinstance(node, yaml.ScalarNode) and len(node.value) > MAX_DIGITS:
-            problem = f"a number of more than {MAX_DIGITS} characters"
+        if (
+            is_number
+            and isinstance(node, yaml.ScalarNode)
+            and len(node.value) > MAX_NUMBER_CHARACTERS
+        ):
+            problem = f"a number of more than {MAX_NUMBER_CHARACTERS} characters"
             raise ConstructorError(None, None, problem, node.start_mark)
         try:
             return super().construct_object(node, deep)
@@ -191,8 +197,10 @@ def _key_problem(key: Any) -> str:
 
 
 def _text_problem(text: str) -> str:
-    if len(text) > MAX_TEXT:
-        return f"found a text of {len(text):,} characters; at most {MAX_TEXT:,} are allowed"
+    if len(text) > MAX_TEXT_CHARACTERS:
+        return (
+            f"found a text of {len(text):,} characters; at most {MAX_TEXT_CHARACTERS:,} are allowed"
+        )
     if character := unsafe_character(text):
         return f"found {show(text)}; the character {character} cannot be shown"
     return ""

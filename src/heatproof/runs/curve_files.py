@@ -18,12 +18,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from heatproof.runs.format import TensorKey
-from heatproof.runs.task_files import SAMPLES
+from heatproof.runs.task_files import SAMPLES_ENTRY
 
 T = TypeVar("T")
 Item = TypeVar("Item")
-THREADS = 2  # that read and hash files while others are used
-AHEAD = 8  # files that are read before they are asked for
+READING_THREADS = 2  # that read and hash files while others are used
+FILES_READ_AHEAD = 8  # files that are read before they are asked for
 METADATA = "__metadata__"
 TYPES: dict[str, np.dtype[np.floating]] = {
     "F16": np.dtype("<f2"),
@@ -61,7 +61,7 @@ class CurveReader:
             size = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(size))
             try:
-                samples = json.loads(header[METADATA][SAMPLES])["ids"]
+                samples = json.loads(header[METADATA][SAMPLES_ENTRY])["ids"]
                 found = {key: header[name] for name, key in self._keys.items() if name in header}
                 offsets = [offset for entry in found.values() for offset in entry["data_offsets"]]
                 first = min(offsets, default=0)
@@ -155,12 +155,12 @@ def map_ahead(function: Callable[[Item], T], items: Iterable[Item]) -> Iterator[
     Yields:
         The results in the order of the items.
     """
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(READING_THREADS) as pool:
         waiting: deque[Future[T]] = deque()
         try:
             for item in items:
                 waiting.append(pool.submit(function, item))
-                if len(waiting) > AHEAD:
+                if len(waiting) > FILES_READ_AHEAD:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

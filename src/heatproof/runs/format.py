@@ -281,7 +281,7 @@ IMAGES = TensorKey("images")
 
 @dataclass(frozen=True)
 class TimingKey:
-    """What time was spent on: the maps of a method, the shared part of a protocol, or a score.
+    """A step that was timed: the maps of a method, the shared part of a protocol, or a score.
 
     Attributes:
         kind: ``maps``, ``shared`` or ``scores``.
@@ -318,7 +318,7 @@ class _Content(BaseModel):
 
 
 class GridNote(_Content):
-    """What a sample on a grid consists of."""
+    """The images of a sample on a grid, and the cell that is evaluated."""
 
     images: tuple[str, ...]  # ids of the images in the grid, row by row
     cell: int  # the grid cell that is evaluated
@@ -333,7 +333,7 @@ class SampleNotes(_Content):
 
 
 class TaskContent(_Content):
-    """What the tensors of a task belong to; a file without it was written by an older version.
+    """Identity of samples, methods and protocols of a task; older versions did not write it.
 
     Tensors are stored under the labels of methods. Two methods may have the same label, for example
     before and after an edit of their code, and so may two models or seeds.
@@ -361,7 +361,7 @@ class PassCount(_Content):
 
 
 class Timings(_Content):
-    """What a task took."""
+    """Seconds and passes of a task."""
 
     seconds: list[Timing] = []
     passes: list[PassCount] = []
@@ -403,7 +403,7 @@ class Timings(_Content):
 
 
 class PartNotes(_Content):
-    """What a part of an unfinished task consists of, besides its tensors.
+    """The content of a part of an unfinished task, besides its tensors.
 
     Attributes:
         content: What the task computes.
@@ -441,7 +441,7 @@ class TransformFacts(_Content):
 
 
 class MethodFacts(_Content):
-    """What the report says about a method."""
+    """Facts about a method."""
 
     canonical: str
     family: str
@@ -459,7 +459,7 @@ class MethodFacts(_Content):
 
 
 class ProtocolFacts(_Content):
-    """What the report says about a protocol with its settings."""
+    """Facts about a protocol with its settings."""
 
     id: str
     version: int
@@ -531,7 +531,7 @@ class PlanFile(_Content):
 
 
 class EpochFacts(_Content):
-    """What was measured on validation images after an epoch of fine-tuning; 0 is before it."""
+    """Measurements on validation images after an epoch of fine-tuning; 0 is before it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -579,13 +579,13 @@ class FineTuningFacts(_Content):
 
     @property
     def kept_epoch(self) -> EpochFacts:
-        """What was measured after the epoch whose weights were kept."""
+        """Measurements after the epoch whose weights were kept."""
         kept = (epoch for epoch in self.history if epoch.epoch == self.kept)
         return next(kept, self.history[-1])
 
 
 class ModelFacts(_Content):
-    """What is recorded about one view of a model."""
+    """Facts about one view of a model."""
 
     model: str
     view: ViewKey
@@ -645,7 +645,7 @@ class Hardware(_Content):
 
 
 class Origin(_Content):
-    """What computed a record, as far as it can change numbers; stored once per digest."""
+    """Versions and hardware that computed a record; stored once per digest."""
 
     heatproof: str
     git: str | None
@@ -698,7 +698,7 @@ class TaskManifest(_Content):
 
     @cached_property
     def records(self) -> dict[str, RecordGroup]:
-        """What is on record about each record."""
+        """The group of each record."""
         return {record: group for group in self.groups for record in group.records}
 
     @property

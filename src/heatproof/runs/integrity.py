@@ -31,7 +31,7 @@ from heatproof.runs.sealed import is_older, parse_json, read_sealed, read_spec, 
 from heatproof.runs.store import RUN_NAMES, Store
 from heatproof.runs.task_files import make_manifest, read_rows, read_tensors, read_timings
 
-THREADS = 8  # that hash files; hashing leaves Python's lock alone
+HASHING_THREADS = 8  # that hash files; hashing leaves Python's lock alone
 MISSING = "it is missing"
 FOREIGN = "it is not a file of this run"
 
@@ -46,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Checked:
-    """What `check` has found.
+    """The result of `check`.
 
     Attributes:
         files: Number of files that were verified.
@@ -135,7 +135,7 @@ def _all_findings(
     """Return what is wrong with the files of each task; see ``Store.problem_of`` about ``read``."""
     files = store.paths.of_tasks() if files is None else files
     none: TaskPaths = {kind: [] for kind in SUFFIXES}
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(HASHING_THREADS) as pool:
         of_tasks = [files.get(task, none) for task in tasks]
         return list(
             pool.map(lambda t, of_task: _findings(store, t, of_task, read), tasks, of_tasks)

@@ -1,4 +1,4 @@
-"""What computed the parts of a run, and where it differs in what can change numbers."""
+"""Origins of results: versions and hardware that computed them, and where these differ."""
 
 from __future__ import annotations
 

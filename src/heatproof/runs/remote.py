@@ -32,8 +32,8 @@ from heatproof.text import clip
 T = TypeVar("T")
 Copied = tuple[str, str]  # the stamps of a file on the file system and of its copy
 CONTACT_SECONDS = 30.0  # that a file system may take for its first answer
-FETCHED = 256  # files that are fetched at the same time
-ROUNDS = 5  # of listing and fetching, while another machine is writing
+FETCHED_AT_ONCE = 256  # files that are fetched at the same time
+LISTING_ROUNDS = 5  # of listing and fetching, while another machine is writing
 SINGLE = ("spec.json", "plan.json", "provenance.json")
 COPIED = {*SUFFIXES, "tasks", "provenance", "prepared", "parts", "damaged", *SINGLE}
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "oci", "r2", "memory"}
@@ -137,7 +137,7 @@ class Remote:
             StorageError: If the file system cannot be read.
         """
         with self._locked(), self._failing("read"):
-            for _ in range(ROUNDS):
+            for _ in range(LISTING_ROUNDS):
                 if not self._pull_once(names, fresh):
                     return
                 fresh = False
@@ -153,9 +153,9 @@ class Remote:
             (self.copy / name).unlink(missing_ok=True)
         # A manifest comes after the files that it names.
         changed.sort(key=lambda name: name.startswith("tasks/"))
-        for begin in range(0, len(changed), FETCHED):
+        for begin in range(0, len(changed), FETCHED_AT_ONCE):
             try:
-                self._fetch(changed[begin : begin + FETCHED], found)
+                self._fetch(changed[begin : begin + FETCHED_AT_ONCE], found)
             except FileNotFoundError:  # another process has replaced it
                 return True
         if not names:

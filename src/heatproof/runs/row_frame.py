@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from heatproof.runs.columns import FRAME_COLUMNS, ROW_SCHEMA, TEXT_COLUMNS
 
-SHORT = np.iinfo(np.int16).max  # texts of a column whose codes have 16 bits
+MOST_SHORT_CODES = np.iinfo(np.int16).max  # texts of a column whose codes have 16 bits
 
 
 class FrameBuilder:
@@ -42,7 +42,7 @@ class FrameBuilder:
         coded = column.combine_chunks()
         known = self._texts[name]
         codes = [known.setdefault(text, len(known)) for text in coded.dictionary.to_pylist()]
-        kind = np.int16 if len(known) <= SHORT else np.int32
+        kind = np.int16 if len(known) <= MOST_SHORT_CODES else np.int32
         translated = np.array([*codes, -1], kind)  # the last is that of no text
         indices = coded.indices
         if indices.null_count:

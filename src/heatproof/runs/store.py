@@ -66,10 +66,14 @@ from heatproof.runs.task_files import (
 
 T = TypeVar("T")
 RUN_NAMES = {*SUFFIXES, "tasks", "provenance", "prepared", "parts", "plan.json", "provenance.json"}
-SAME_KEYS = ("data", "seed", "backend")  # of specs whose results can be in the same directory
+KEYS_OF_ONE_DIRECTORY = (
+    "data",
+    "seed",
+    "backend",
+)  # of specs whose results can be in the same directory
 
 
-SAMPLE_DIGESTS = 64  # of a run's first images, by which data of the same name is recognised
+KEPT_IMAGE_DIGESTS = 64  # of a run's first images, by which data of the same name is recognised
 
 
 def _differing(stored: Mapping[str, Any], requested: Mapping[str, Any]) -> Iterator[str]:
@@ -78,7 +82,7 @@ def _differing(stored: Mapping[str, Any], requested: Mapping[str, Any]) -> Itera
     Python objects of the same name are compared by their images and weights, where both runs have
     them on record.
     """
-    for key in SAME_KEYS:
+    for key in KEYS_OF_ONE_DIRECTORY:
         if key == "backend" and AUTO in _backends(stored, requested):
             continue  # the run keeps what it was begun with, or may be the same
         if stored.get(key) != requested.get(key):
@@ -108,7 +112,7 @@ def _backends(*specs: Mapping[str, Any]) -> set[str]:
 
 
 class Store(RunDirectory):
-    """What a run has stored.
+    """Reads and writes the files of a run.
 
     Args:
         root: The directory; it is created by the first write.
@@ -128,7 +132,7 @@ class Store(RunDirectory):
             except HeatproofError as error:
                 self.set_aside([self.paths.spec], reason_of(error))
         images = identity.get("images", ())
-        kept = {**identity, "images": images[:SAMPLE_DIGESTS]} if images else identity
+        kept = {**identity, "images": images[:KEPT_IMAGE_DIGESTS]} if images else identity
         content = json.dumps(kept, indent=1, ensure_ascii=False)
         self.write(self.paths.spec, seal(content.encode()))
 

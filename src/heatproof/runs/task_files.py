@@ -28,9 +28,9 @@ from heatproof.runs.format import (
 )
 from heatproof.runs.sealed import parse_json
 
-SAMPLES = "samples"  # the metadata entries of a tensor file: its notes,
-CONTENT = "content"  # what it belongs to,
-ORIGINS = "origins"  # and what computed which record
+SAMPLES_ENTRY = "samples"  # the metadata entries of a tensor file: its notes,
+CONTENT_ENTRY = "content"  # what it belongs to,
+ORIGINS_ENTRY = "origins"  # and what computed which record
 _ORIGINS = TypeAdapter(dict[str, list[str]])
 
 
@@ -48,9 +48,9 @@ def encode_files(rows: pa.Table, kept: TaskTensors, timings: Timings) -> dict[Fi
     """Return the content of the files of a task, in the order in which they are written."""
     encoded = {key.encode(): tensor.contiguous() for key, tensor in kept.tensors.items()}
     notes = {
-        SAMPLES: kept.samples.model_dump_json(),
-        CONTENT: kept.content.model_dump_json(),
-        ORIGINS: json.dumps(kept.origins),
+        SAMPLES_ENTRY: kept.samples.model_dump_json(),
+        CONTENT_ENTRY: kept.content.model_dump_json(),
+        ORIGINS_ENTRY: json.dumps(kept.origins),
     }
     sink = pa.BufferOutputStream()
     pq.write_table(rows.combine_chunks(), sink, compression="zstd")
@@ -107,14 +107,14 @@ def read_tensors(path: Path, only: Iterable[TensorKey] | None = None) -> TaskTen
                 keys = {key.encode(): key for key in only}
             tensors = {keys[name]: file.get_tensor(name) for name in names & set(keys)}
             metadata = file.metadata() or {}
-        samples = SampleNotes.model_validate_json(metadata.get(SAMPLES, ""))
+        samples = SampleNotes.model_validate_json(metadata.get(SAMPLES_ENTRY, ""))
         if only is not None and keys:
             return TaskTensors(tensors, samples)
         return TaskTensors(
             tensors,
             samples,
-            TaskContent.model_validate_json(metadata.get(CONTENT, "{}")),
-            _ORIGINS.validate_json(metadata.get(ORIGINS, "{}")),
+            TaskContent.model_validate_json(metadata.get(CONTENT_ENTRY, "{}")),
+            _ORIGINS.validate_json(metadata.get(ORIGINS_ENTRY, "{}")),
         )
     except (SafetensorError, ValidationError) as error:
         raise ValueError(_first_line(error)) from None

@@ -19,8 +19,8 @@ from heatproof.plan.spec import Spec
 from heatproof.plan.tasks import Plan, Task
 from heatproof.runs.store import Store
 
-IN_FLIGHT = 2  # tasks per worker that the scheduler knows about
-RETRIES = 2  # of a task that raised an error, such as a disk that was away for a moment
+TASKS_PER_WORKER = 2  # tasks per worker that the scheduler knows about
+TASK_RETRIES = 2  # of a task that raised an error, such as a disk that was away for a moment
 POLL_SECONDS = 1.0  # between two looks at which workers there are
 GRACE_SECONDS = 20.0  # that workers have to write what they have computed
 RESUME = "what is computed is kept, and the same command continues the run"
@@ -104,7 +104,7 @@ class Dispatch:
 
     def _send(self) -> None:
         workers = self._find_workers()
-        while self._waiting and len(self._sent) < IN_FLIGHT * len(workers):
+        while self._waiting and len(self._sent) < TASKS_PER_WORKER * len(workers):
             number, task = self._waiting.pop()
             future = self._client.submit(
                 compute_task,
@@ -113,7 +113,7 @@ class Dispatch:
                 key=f"heatproof-{task.name}-{time.monotonic_ns()}",
                 pure=False,
                 priority=-number,
-                retries=RETRIES,
+                retries=TASK_RETRIES,
             )
             self._sent[future] = (number, task)
             future.add_done_callback(self._done.put)

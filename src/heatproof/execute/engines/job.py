@@ -1,4 +1,4 @@
-"""What travels from the client to workers: the spec, the code it names, and single tasks."""
+"""Messages from the client to workers: the spec, the code it names, and single tasks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """What identifies the opened spec."""
+        """Identity of the opened spec."""
         code = [[file.name, file.path, file.hashes] for file in self.code]
         return content_hash(json.dumps([self.spec, self.device, self.directory, self.cache, code]))
 
@@ -75,7 +75,7 @@ class TaskRequest:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a worker says about a task; the results are in the run directory.
+    """A worker's report on a task; the results are in the run directory.
 
     Attributes:
         error: Why the run cannot go on; empty if it can.

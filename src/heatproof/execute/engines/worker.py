@@ -1,4 +1,4 @@
-"""What a worker does: open the spec once, check each task, compute it and write it to the run.
+"""A worker: open the spec once, check each task, compute it and write it to the run.
 
 A worker process computes one task at a time, with as many threads as the client asks for.
 """
@@ -38,8 +38,8 @@ from heatproof.userfile import moved_code
 TOPIC = "heatproof-progress"
 WATCH_SECONDS = 0.5  # between two looks at whether the task is still wanted
 REPORT_SECONDS = 2.0  # between two reports of progress
-LEASE = "heatproof-prepared-"  # how the names of cluster-wide locks begin
-SESSIONS = 2  # opened specs that a worker keeps
+LOCK_PREFIX = "heatproof-prepared-"  # how the names of cluster-wide locks begin
+MOST_OPEN_SPECS = 2  # opened specs that a worker keeps
 
 
 class Stopped(BaseException):
@@ -67,7 +67,7 @@ class SharedStore(Store):
             return super().prepared(key, compute)
         from distributed import Lock
 
-        with Lock(f"{LEASE}{self.name}/{key.digest}"):
+        with Lock(f"{LOCK_PREFIX}{self.name}/{key.digest}"):
             if self.remote:
                 self.remote.pull("prepared")
             return super().prepared(key, compute)
@@ -259,7 +259,7 @@ def _open(job: Job, wanted: TaskRequest, root: Path) -> tuple[Session, Task]:
     task = session.tasks.get(wanted.name)
     if task is None or request(task) != wanted:
         raise HeatproofError(_difference(wanted, session, task))
-    while len(_sessions) >= SESSIONS:
+    while len(_sessions) >= MOST_OPEN_SPECS:
         del _sessions[next(iter(_sessions))]
     _sessions[job.key] = session
     return session, task
