@@ -54,7 +54,7 @@ def compare_(
       heatproof compare runs/li2024/distinctness published:li2024/table1
     """
     from heatproof.analysis.published import PREFIX, compare_published, published_table
-    from heatproof.cli.comparison import compare_runs
+    from heatproof.cli.comparison_output import compare_runs
     from heatproof.cli.results import print_comparison
     from heatproof.runs.addresses import is_address, to_read
     from heatproof.runs.store import Store

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from heatproof.methods.checkpoint import Checkpoint
+from heatproof.methods.optimisation_state import Checkpoint
 from heatproof.runs.format import BlockKey, TensorKey
 
 

@@ -20,7 +20,7 @@ from heatproof.execute.rows import BatchSamples, MapChecks, RowBuilder, rows_of
 from heatproof.execute.slices import Slices, bounds
 from heatproof.execute.states import OptimisationStates
 from heatproof.methods import Explainer, Expression
-from heatproof.methods.explain import ends, finite
+from heatproof.methods.map_checks import ends, finite
 from heatproof.methods.notes import MapNotes
 from heatproof.models.batch import ModelBatch
 from heatproof.plan.speed import Pace, Speed
