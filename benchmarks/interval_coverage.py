@@ -26,10 +26,11 @@ from scipy.stats import spearmanr
 
 from heatproof.analysis import accuracy, ranks
 from heatproof.analysis.agreement import agreement_matrix
-from heatproof.analysis.compare import gap
 from heatproof.analysis.distinctness import Trio, distinct, random_halves
-from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means, rank_bounds
-from heatproof.analysis.intervals import rank as rank_of
+from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
+from heatproof.analysis.paired_differences import gap
+from heatproof.analysis.rank_intervals import rank as rank_of
+from heatproof.analysis.rank_intervals import rank_bounds
 from heatproof.analysis.significance import paired_tests
 from heatproof.analysis.soundness import at_levels, points
 from heatproof.analysis.tables import ScoreTable

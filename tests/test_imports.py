@@ -27,7 +27,7 @@ ORDER = [
     "execute",
     "analysis",
     "report",
-    "catalogue",
+    "listing",
     "functional",
     "results",
     "evaluation",

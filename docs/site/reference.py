@@ -12,9 +12,9 @@ import click
 import heatproof.api
 import heatproof.functional
 from heatproof.baselines import BASELINES
-from heatproof.catalogue import catalogue
 from heatproof.cli import main
 from heatproof.data.catalog import DATA
+from heatproof.listing import listing
 from heatproof.methods import METHODS, TRANSFORMS
 from heatproof.methods.base import NEEDS
 from heatproof.methods.groups import GROUPS
@@ -163,7 +163,7 @@ def methods() -> str:
         "Passes are per image, for the method alone at 224 px: `fwd` is a forward pass, `bwd` a "
     )
     text += "backward pass with its forward pass.\n\n"
-    listed = catalogue("methods")
+    listed = listing("methods")
     rows = [
         [f"[{m['id']}](#{anchor(m['id'])})", m["family"], m["cost"], yes(m["signed"]), m["paper"]]
         for m in listed
@@ -278,7 +278,7 @@ def baselines() -> str:
     text = f"# Baselines\n\n{ORIGIN} A baseline says what removed pixels become.\n\n"
     text += table(
         ["baseline", "group", "needs"],
-        [[f"[{b['id']}](#{b['id']})", b["group"], b["needs"]] for b in catalogue("baselines")],
+        [[f"[{b['id']}](#{b['id']})", b["group"], b["needs"]] for b in listing("baselines")],
     )
     for entry in BASELINES:
         text += f"\n## {entry.id}\n\n{prose(entry.summary)}\n\n"
@@ -292,7 +292,7 @@ def models() -> str:
     text += "[your own model](../bring-your-own/models.md) goes in as it is.\n\n"
     text += "## By name\n\n"
     rows = []
-    for m in catalogue("models"):
+    for m in listing("models"):
         fine_tuned = ", ".join(map(code, m.get("fine_tuned", ())))
         rows.append(
             [
@@ -339,7 +339,7 @@ def studies() -> str:
     text = f"# Studies\n\n{ORIGIN} `heatproof run NAME` runs a study, and "
     text += "`heatproof study NAME --copy mine.yaml` copies its spec. "
     text += "[Every figure and table](../figures.md) says which study makes it.\n\n"
-    rows = [[code(s["id"]), s["about"], ", ".join(s["figures"])] for s in catalogue("studies")]
+    rows = [[code(s["id"]), s["about"], ", ".join(s["figures"])] for s in listing("studies")]
     return text + table(["study", "", "figures"], rows)
 
 
@@ -348,7 +348,7 @@ def sections() -> str:
     text += "data.\n\n"
     return text + table(
         ["section", "name", "question"],
-        [[code(s["id"]), s["name"], s["question"]] for s in catalogue("sections")],
+        [[code(s["id"]), s["name"], s["question"]] for s in listing("sections")],
     )
 
 

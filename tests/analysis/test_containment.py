@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heatproof.analysis import accuracy
-from heatproof.analysis.compare import gap
 from heatproof.analysis.intervals import Estimate, bootstrap_means
+from heatproof.analysis.paired_differences import gap
 from heatproof.analysis.ranks import agreement, standings
 from heatproof.analysis.settings import summarize
 from heatproof.analysis.soundness import at_levels

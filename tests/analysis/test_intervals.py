@@ -5,13 +5,8 @@ import pandas as pd
 import pytest
 
 from heatproof.analysis import intervals
-from heatproof.analysis.intervals import (
-    Estimate,
-    bootstrap_means,
-    bootstrap_weights,
-    rank,
-    rank_bounds,
-)
+from heatproof.analysis.intervals import Estimate, bootstrap_means, bootstrap_weights
+from heatproof.analysis.rank_intervals import rank, rank_bounds
 from heatproof.analysis.settings import summarize
 from heatproof.tensor.noise import generator
 

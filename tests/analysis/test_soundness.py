@@ -6,9 +6,9 @@ import torch
 from scipy.spatial.distance import directed_hausdorff
 
 import heatproof.functional as F
-from heatproof.analysis.distance import hausdorff, least_distance
 from heatproof.analysis.distinctness import Trio, distinct, random_halves, trios
 from heatproof.analysis.halves import half_samples
+from heatproof.analysis.hausdorff import hausdorff, least_distance
 from heatproof.analysis.soundness import at_levels, points, steps_until
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression

@@ -13,7 +13,7 @@ from torch import nn
 import heatproof as hp
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods import METHODS, Expression
-from heatproof.methods.explain import MapError
+from heatproof.methods.map_checks import MapError
 
 SIZE = 37  # no stride divides it
 FEW = {"steps": 2, "masks": 130, "designs": 2, "n": 2, "copies": 2, "turns": 1}

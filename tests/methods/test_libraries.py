@@ -11,7 +11,8 @@ from torch import nn
 import heatproof as hp
 from heatproof.errors import HeatproofError
 from heatproof.methods import Explainer, Expression
-from heatproof.methods.adapters import as_maps, seeded_by
+from heatproof.methods.adapters import seeded_by
+from heatproof.methods.map_checks import as_maps
 from heatproof.models.batch import ModelBatch
 from heatproof.models.guards import HOOKS
 from heatproof.models.vision import import_torchvision

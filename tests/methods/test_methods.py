@@ -10,7 +10,7 @@ from torch import nn
 import heatproof as hp
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods import METHODS
-from heatproof.methods.explain import MapError
+from heatproof.methods.map_checks import MapError
 from heatproof.models.batch import ModelBatch
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}

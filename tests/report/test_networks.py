@@ -15,8 +15,8 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 import heatproof as hp
-from heatproof.analysis.compare import gap
 from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.paired_differences import gap
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.models.zoo import load_fine_tuned
 from heatproof.protocols import ViewKey

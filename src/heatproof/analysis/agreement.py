@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from heatproof.analysis.intervals import Estimate, rank
+from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.rank_intervals import rank
 from heatproof.analysis.ranks import Agreement, Key, Standings, agreement
 
 By = Literal["protocol", "setting"]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from heatproof.analysis.distance import hausdorff, least_distance
 from heatproof.analysis.halves import half_samples
+from heatproof.analysis.hausdorff import hausdorff, least_distance
 from heatproof.runs.format import MethodFacts
 
 SPLITS = 200  # of the samples into halves

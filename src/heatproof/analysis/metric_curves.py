@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from heatproof.analysis import soundness
-from heatproof.analysis.compare import table
 from heatproof.analysis.distinctness import Pair, random_halves
+from heatproof.analysis.paired_differences import table
 from heatproof.protocols.soundness import Soundness
 from heatproof.runs.format import ProtocolFacts, TensorKey
 from heatproof.runs.run import Run

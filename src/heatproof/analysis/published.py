@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from heatproof.analysis import compare
+from heatproof.analysis import paired_differences
 from heatproof.analysis.accuracy import proportion, readings
 from heatproof.analysis.distinctness import Trio, distinct, trios
 from heatproof.analysis.intervals import (
@@ -355,7 +355,7 @@ class _RunBesidePrint:
 
     def scores(self, model: str, key: Key) -> pd.DataFrame:
         """Return the scores of a model: samples down, methods across."""
-        return compare.table(self.rows, model, key)
+        return paired_differences.table(self.rows, model, key)
 
     def tasks(self, model: str, protocol: ProtocolFacts) -> list[TaskFacts]:
         """Return the tasks in which a protocol evaluates a model."""

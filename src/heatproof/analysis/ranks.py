@@ -24,16 +24,8 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from heatproof.analysis.intervals import (
-    RESAMPLES,
-    AggregateDraws,
-    Estimate,
-    RankedLayers,
-    places,
-    rank,
-    rank_bounds,
-    ranked_together,
-)
+from heatproof.analysis.intervals import RESAMPLES, AggregateDraws, Estimate, RankedLayers
+from heatproof.analysis.rank_intervals import places, rank, rank_bounds, ranked_together
 from heatproof.analysis.settings import SettingScores, scored_settings
 from heatproof.protocols import PROTOCOLS
 from heatproof.runs.format import MethodFacts

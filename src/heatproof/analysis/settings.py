@@ -21,10 +21,8 @@ from heatproof.analysis.intervals import (
     RankedLayers,
     bootstrap_means,
     range_of,
-    rank,
-    rank_bounds,
-    ranked_together,
 )
+from heatproof.analysis.rank_intervals import rank, rank_bounds, ranked_together
 from heatproof.analysis.tables import ScoreTable, groups, positions, score_table
 from heatproof.protocols import PROTOCOLS
 

@@ -55,7 +55,7 @@ def compare_(
     """
     from heatproof.analysis.published import PREFIX, compare_published, published_table
     from heatproof.analysis.run_statistics import RunStatistics
-    from heatproof.cli.comparison import compare_runs
+    from heatproof.cli.comparison_output import compare_runs
     from heatproof.cli.results import print_comparison
     from heatproof.runs.addresses import is_address, to_read
     from heatproof.runs.store import Store

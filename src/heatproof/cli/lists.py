@@ -38,13 +38,13 @@ def list_(kind: str, as_json: bool) -> None:
     """
     import json
 
-    from heatproof.catalogue import catalogue
-    from heatproof.cli.catalogue import print_catalogue
+    from heatproof.cli.list_tables import print_listing
+    from heatproof.listing import listing
 
     if as_json:
-        echo(json.dumps(catalogue(kind), indent=1))
+        echo(json.dumps(listing(kind), indent=1))
     else:
-        print_catalogue(kind)
+        print_listing(kind)
 
 
 @main.command(**command)

@@ -29,8 +29,8 @@ from heatproof.execute.kept_tensors import kept_tensors
 from heatproof.execute.part_files import Part, PartFiles, one_after_the_other
 from heatproof.execute.rows import RowBuilder, rows_of
 from heatproof.files import content_hash
-from heatproof.methods.checkpoint import Checkpoint
 from heatproof.methods.notes import MapNotes
+from heatproof.methods.optimisation_state import Checkpoint
 from heatproof.plan.speed import Pace, Speed
 from heatproof.plan.tasks import Plan, Records, Task
 from heatproof.protocols import Protocol

@@ -191,40 +191,6 @@ def _is_installed(function: Any) -> bool:
     return "site-packages" in function.__code__.co_filename
 
 
-def as_maps(raw: Any, x: Tensor) -> Any:
-    """Convert what a user's method returned to a tensor, with channels first.
-
-    Args:
-        raw: A tensor or array ``(B, h, w)``, ``(B, C, h, w)`` or ``(B, H, W, C)``.
-        x: The images that are explained, ``(B, C, H, W)``.
-
-    Returns:
-        A tensor ``(B, h, w)`` or ``(B, C, h, w)``; other things unchanged.
-
-    Raises:
-        HeatproofError: If the array has no numbers, or the position of its channels is ambiguous.
-    """
-    if isinstance(raw, np.ndarray | np.generic):
-        if raw.dtype.kind not in "fiub":
-            raise HeatproofError(f"a map has real numbers; got an array of {raw.dtype}")
-        raw = torch.from_numpy(np.ascontiguousarray(raw))
-    if not isinstance(raw, Tensor):
-        return raw
-    raw = raw.detach().to(x.device)
-    if raw.ndim != 4 or raw.shape[2:] == x.shape[2:]:
-        return raw
-    channels, height, width = x.shape[1:]
-    has_last = raw.shape[3] in (1, channels) and raw.shape[1] not in (1, channels)
-    if has_last and raw.shape[1:3] == x.shape[2:]:
-        return raw.permute(0, 3, 1, 2)
-    if has_last and raw.shape[1] * width == raw.shape[2] * height:
-        raise HeatproofError(
-            f"it is not clear which dimension of a map of shape {tuple(raw.shape)} has the "
-            "channels; return (B, C, h, w): maps.permute(0, 3, 1, 2)"
-        )
-    return raw
-
-
 @contextmanager
 def seeded_by(rng: Rng) -> Iterator[None]:
     """Seed the global generators of torch, NumPy and Python by the samples, and restore them."""

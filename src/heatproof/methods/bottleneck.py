@@ -15,8 +15,8 @@ from torch import Tensor
 
 from heatproof.errors import NotApplicable
 from heatproof.methods.base import method
-from heatproof.methods.checkpoint import Checkpoint
 from heatproof.methods.notes import MapNotes
+from heatproof.methods.optimisation_state import Checkpoint
 from heatproof.models.model import Model
 from heatproof.tensor.filters import gaussian, separable
 from heatproof.tensor.noise import Rng

@@ -24,22 +24,18 @@ from heatproof.data.base import Data, TensorData
 from heatproof.data.catalog import load_data
 from heatproof.data.reference import Reference
 from heatproof.errors import HeatproofError, NotApplicable
-from heatproof.methods.adapters import as_maps
-from heatproof.methods.base import PER_CALL, REDUCTIONS
-from heatproof.methods.checkpoint import Checkpoint
+from heatproof.methods.base import PER_CALL
 from heatproof.methods.expression import Expression
+from heatproof.methods.map_checks import MapError, as_maps, check_map, finite
 from heatproof.methods.noise import noise_scale
 from heatproof.methods.notes import MapNotes, kind_of
+from heatproof.methods.optimisation_state import Checkpoint
 from heatproof.models.batch import LayerBatch, ModelBatch
 from heatproof.models.guards import assert_unchanged
 from heatproof.models.model import Model
 from heatproof.models.vit import is_vit
 from heatproof.tensor.filters import resize
 from heatproof.tensor.noise import Rng, sample_ids
-
-
-class MapError(HeatproofError):
-    """A method returned something that is not a map, or changed its input."""
 
 
 def no_reference(expression: Expression) -> Mapping[str, Tensor]:
@@ -131,7 +127,7 @@ class Explainer:
         tail = self.model.tail(expression.layer)
         if isinstance(raw, Tensor) and raw.shape == h.shape:
             raw = tail.channels_first(raw)
-        return _checked(raw, tail.channels_first(h), expression)
+        return check_map(raw, tail.channels_first(h), expression)
 
     def _call(
         self,
@@ -306,47 +302,6 @@ def _check_positions(expression: Expression, model: Model) -> None:
             f"{grid.text}, and the method is for features (C, h, w); write "
             f"{expression.entry.id}@input, or gradcam@{expression.layer}"
         )
-
-
-def _checked(raw: object, h: Tensor, expression: Expression) -> Tensor:
-    """Check what a method returned, and reduce its channels."""
-    if not isinstance(raw, Tensor):
-        raise MapError(
-            f"{expression.label} returned {type(raw).__name__}; "
-            "a method returns a tensor (B, C, h, w) or (B, h, w)"
-        )
-    batch, height, width = len(h), *h.shape[2:]
-    fits = (
-        raw.ndim in (3, 4)
-        and len(raw) == batch
-        and raw.shape[-1] <= width
-        and raw.shape[-2] <= height
-        and raw.numel()
-    )
-    if not fits:
-        raise MapError(
-            f"{expression.label} returned shape {tuple(raw.shape)}; "
-            f"expected ({batch}, C, h, w) or ({batch}, h, w) with h ≤ {height} and w ≤ {width}"
-        )
-    if raw.is_complex():
-        raise MapError(f"{expression.label} returned complex numbers; a map is real")
-    raw = raw.detach().float()
-    return REDUCTIONS[expression.arguments["reduce"]](raw) if raw.ndim == 4 else raw
-
-
-def finite(maps: Tensor) -> Tensor:  # (B, h, w) -> (B,) bool
-    """Return which maps are finite everywhere."""
-    low, high = ends(maps)
-    return low.isfinite() & high.isfinite()
-
-
-def ends(maps: Tensor) -> tuple[Tensor, Tensor]:  # (B, h, w) -> (B,), (B,)
-    """Return the smallest and the largest value of each map; both are nan if any value is.
-
-    In two passes, because ``aminmax`` takes four times as long.
-    """
-    flat = maps.flatten(1)
-    return flat.amin(1), flat.amax(1)
 
 
 def explain(

@@ -155,15 +155,6 @@ class Expression:
         """
         return self.cost_at(lambda: (1, 224, 224))
 
-    def cost_on(self, model: Model) -> tuple[int, int] | None:
-        """Return forward and backward passes per image of a model, by itself; None if unknown."""
-
-        def shape() -> Sequence[int]:
-            tail = model.tail(self.layer)
-            return tail.channels_first(tail.passes.zero_activation()).shape[1:]
-
-        return self.cost_at(shape)
-
     def cost_at(self, shape: Callable[[], Sequence[int]]) -> tuple[int, int] | None:
         """Return the same for an activation.
 

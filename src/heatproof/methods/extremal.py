@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from heatproof.methods.checkpoint import Checkpoint
 from heatproof.methods.notes import MapNotes
+from heatproof.methods.optimisation_state import Checkpoint
 from heatproof.methods.perturbation import Count, Fraction, perturbation
 from heatproof.models.model import Model
 from heatproof.tensor.filters import gaussian, separable

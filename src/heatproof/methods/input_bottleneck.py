@@ -39,8 +39,8 @@ from heatproof.methods.bottleneck import (
     optimised,
     statistics,
 )
-from heatproof.methods.checkpoint import Checkpoint
 from heatproof.methods.notes import MapNotes
+from heatproof.methods.optimisation_state import Checkpoint
 from heatproof.models.model import Model
 from heatproof.tensor.filters import resize
 from heatproof.tensor.noise import Rng

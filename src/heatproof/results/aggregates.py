@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from heatproof.analysis.compare import table
+from heatproof.analysis.paired_differences import table
 from heatproof.errors import HeatproofError
 from heatproof.report.sections.grid_aggregates import COARSER, FEWEST_IN_BIN, fills_bins, mean_maps
 from heatproof.results.canvas import heat_colours, panel_grid, short

@@ -12,8 +12,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from heatproof.analysis.compare import run_differences
 from heatproof.analysis.intervals import GROUP
+from heatproof.analysis.paired_differences import run_differences
 from heatproof.errors import HeatproofError, join_limited, unknown
 from heatproof.protocols import PROTOCOLS
 from heatproof.results.result import JSON_SCHEMA, Result

@@ -15,10 +15,10 @@ from torch import Tensor
 
 import heatproof
 from heatproof.analysis.agreement import By, agreement_frame
-from heatproof.analysis.compare import method_differences
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import GROUP, RESAMPLES
+from heatproof.analysis.paired_differences import method_differences
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.settings import summarize
 from heatproof.analysis.significance import pair_lines, pairs_of

@@ -19,8 +19,8 @@ from torch import Tensor
 from heatproof.data.catalog import Batch
 from heatproof.errors import StorageError, format_error
 from heatproof.methods import Explainer
-from heatproof.methods.checkpoint import Checkpoint
 from heatproof.methods.notes import MapNotes
+from heatproof.methods.optimisation_state import Checkpoint
 from heatproof.models.batch import ModelBatch
 from heatproof.models.model import Model
 from heatproof.protocols import EvalBatch, Protocol, ViewKey

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from heatproof.methods.explain import ends, finite
+from heatproof.methods.map_checks import ends, finite
 from heatproof.methods.notes import MapNotes
 from heatproof.protocols.base import Scores
 from heatproof.scoring.evaluation import Evaluation

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from heatproof.analysis.compare import gaps
 from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.paired_differences import gaps
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report import charts

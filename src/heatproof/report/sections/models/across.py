@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from heatproof.analysis.compare import gaps
+from heatproof.analysis.paired_differences import gaps
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.report import charts

@@ -21,7 +21,7 @@ Entries = Iterator[dict[str, Any]]
 STUDY_KEYS = ("about", "models", "data", "methods", "protocols")
 
 
-def catalogue(kind: str) -> list[dict[str, Any]]:
+def listing(kind: str) -> list[dict[str, Any]]:
     """Return everything of one kind, each with its ``id`` and properties.
 
     Args:

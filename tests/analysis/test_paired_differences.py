@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from heatproof.analysis.compare import gap, gaps, table
 from heatproof.analysis.intervals import Estimate
+from heatproof.analysis.paired_differences import gap, gaps, table
 
 KEY = ("sds", "patches=16", "zero")
 

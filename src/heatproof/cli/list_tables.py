@@ -7,8 +7,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from heatproof.catalogue import catalogue
 from heatproof.cli.terminal import console
+from heatproof.listing import listing
 from heatproof.methods.base import NEEDS
 
 PAPER_WIDTH = 110  # characters that a table of methods with their papers needs
@@ -42,9 +42,9 @@ NOTES = {
 }
 
 
-def print_catalogue(kind: str) -> None:
+def print_listing(kind: str) -> None:
     """Print everything of one kind as a table with notes."""
-    entries = catalogue(kind)
+    entries = listing(kind)
     columns = list(COLUMNS.get(kind, entries[0]))
     if "paper" in columns and console.width < PAPER_WIDTH:
         columns.remove("paper")
