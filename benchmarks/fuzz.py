@@ -40,7 +40,7 @@ from heatproof.baselines import Baseline
 from heatproof.data.labels import class_index, labels_of
 from heatproof.errors import HeatproofError
 from heatproof.methods import Expression
-from heatproof.models.checkpoint import load_weights, looks_like
+from heatproof.models.weights_file import load_weights, looks_like
 from heatproof.plan.changes import Changes
 from heatproof.plan.spec import load_spec, make_spec
 from heatproof.plan.studies import study_file, study_names

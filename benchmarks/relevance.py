@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import heatproof as hp
 from heatproof.methods import METHODS
+from heatproof.models.arithmetic import Sum
 from heatproof.models.nets import resnet, vgg
-from heatproof.models.operations import Sum
 from heatproof.models.vision import import_torchvision
 
 # In double precision LRP agrees with Zennit to 1e-10 (networks of 64 px). In single precision, on

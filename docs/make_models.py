@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tables import replace_rows
 
-from heatproof.models.papers import NETWORKS, OURS, Network
+from heatproof.models.paper_networks import NETWORKS, OURS, Network
 
 
 def row(name: str, network: Network) -> str:

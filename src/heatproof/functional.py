@@ -19,7 +19,7 @@ from heatproof.tensor.information import (
     negentropy,
 )
 from heatproof.tensor.localization import aggregate_maps, localization
-from heatproof.tensor.neighbours import knn_distance
+from heatproof.tensor.ood_distance import knn_distance
 from heatproof.tensor.patches import patch_sums
 from heatproof.tensor.rank import spearman
 from heatproof.tensor.soundness import soundness

@@ -9,7 +9,7 @@ from heatproof.baselines import BASELINES
 from heatproof.data.catalog import DATA
 from heatproof.methods import METHODS, TRANSFORMS, Expression
 from heatproof.models.nets import NETS, ON_DEMAND
-from heatproof.models.papers import NETWORKS
+from heatproof.models.paper_networks import NETWORKS
 from heatproof.models.zoo import MODELS, load_model
 from heatproof.plan.spec import read_yaml
 from heatproof.plan.studies import figures, study_names

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from heatproof.analysis.fine_tuning import fine_tuning_warnings, movements
-from heatproof.models.checkpoint import metadata
 from heatproof.models.nets import FINE_TUNED, fine_tuned_path
+from heatproof.models.weights_file import metadata
 from heatproof.runs.format import FineTuningFacts
 
 

@@ -163,7 +163,7 @@ def by_zennit(net, x, target, model, convolution, canonizers=()):
     ]
     from zennit.layer import Sum as TheirSum
 
-    from heatproof.models.operations import Sum
+    from heatproof.models.arithmetic import Sum
 
     class Stacked(nn.Module):
         def __init__(self):
@@ -517,7 +517,7 @@ ADDS = {
 
 @pytest.mark.parametrize("add", ADDS)
 def test_however_a_sum_is_written(raw, spread, add):
-    from heatproof.models.operations import Sum
+    from heatproof.models.arithmetic import Sum
 
     x, target = spread((2, 3, 9, 9)), torch.tensor([0, 2])  # 9: the stride does not divide it
     expected = raw(hp.Model(Block(Sum(), nn.ReLU()).eval(), size=9), x, target, "lrp-composite")

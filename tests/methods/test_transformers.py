@@ -17,10 +17,10 @@ from heatproof.methods.transformers import (
     class_row,
     mean_attention,
 )
+from heatproof.models.arithmetic import Product, Sum
 from heatproof.models.batch import ModelBatch
 from heatproof.models.guards import HOOKS
 from heatproof.models.hooks import ModuleCall, record_calls
-from heatproof.models.operations import Product, Sum
 from heatproof.models.vit import Block, vit
 from heatproof.tensor.noise import Rng
 

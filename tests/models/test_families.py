@@ -8,9 +8,9 @@ import heatproof as hp
 from heatproof.methods import Explainer, Expression
 from heatproof.models import vision
 from heatproof.models.batch import ModelBatch
-from heatproof.models.body import wrappers
+from heatproof.models.cutting import wrappers
 from heatproof.models.families import FAMILIES, fingerprint, middle_of
-from heatproof.models.papers import NETWORKS
+from heatproof.models.paper_networks import NETWORKS
 from heatproof.models.vision import library_module
 from heatproof.tensor.noise import Rng
 

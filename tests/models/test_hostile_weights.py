@@ -9,7 +9,7 @@ from safetensors.torch import save
 from torch import nn
 
 from heatproof.errors import HeatproofError
-from heatproof.models.checkpoint import _differences, load_weights, metadata, read_state
+from heatproof.models.weights_file import _differences, load_weights, metadata, read_state
 
 
 def net() -> nn.Module:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import heatproof as hp
 from heatproof.errors import HeatproofError
 from heatproof.models.batch import ModelBatch
-from heatproof.models.body import Hooked, Staged
+from heatproof.models.cutting import Hooked, Staged
 from heatproof.models.nets import SHIPPED
 
 EMBEDDED = [f"paperbirds/{n}" for n in SHIPPED]

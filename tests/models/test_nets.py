@@ -6,6 +6,7 @@ from safetensors import safe_open
 from torch import nn
 
 from heatproof.data import paperbirds
+from heatproof.models.arithmetic import Sum
 from heatproof.models.bagnet import bagnet
 from heatproof.models.bcos import BcosConv, Uncentred
 from heatproof.models.nets import (
@@ -19,7 +20,6 @@ from heatproof.models.nets import (
     stored,
     vgg,
 )
-from heatproof.models.operations import Sum
 from heatproof.models.vit import Attention, vit
 
 MOST_PARAMETERS = 220_000

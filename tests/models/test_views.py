@@ -13,7 +13,7 @@ from heatproof.methods import METHODS, Explainer, Expression, expand_layers, par
 from heatproof.models import views
 from heatproof.models.batch import ModelBatch
 from heatproof.models.nets import bagnet
-from heatproof.models.papers import NETWORKS
+from heatproof.models.paper_networks import NETWORKS
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.patches import patch_masks
 

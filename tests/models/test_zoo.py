@@ -8,8 +8,8 @@ from safetensors.torch import save_file
 
 import heatproof as hp
 from heatproof.errors import HeatproofError
-from heatproof.models.checkpoint import metadata
 from heatproof.models.nets import SHIPPED
+from heatproof.models.weights_file import metadata
 from heatproof.models.zoo import load_fine_tuned
 
 FILE = """

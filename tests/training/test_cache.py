@@ -9,7 +9,7 @@ import torch
 import heatproof as hp
 from heatproof.data import paperbirds
 from heatproof.files import content_hash
-from heatproof.models.checkpoint import metadata
+from heatproof.models.weights_file import metadata
 from heatproof.plan.cost import plan_cost
 from heatproof.plan.open_models import pending_training
 from heatproof.plan.open_spec import open_spec

@@ -22,7 +22,7 @@ from heatproof.data.catalog import load_batch
 from heatproof.errors import HeatproofError
 from heatproof.files import atomic_write, content_hash
 from heatproof.models.backends import used
-from heatproof.models.locations import home
+from heatproof.models.cache_dir import home
 from heatproof.models.model import Model
 from heatproof.tensor.batching import rows
 from heatproof.tensor.noise import generator

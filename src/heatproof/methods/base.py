@@ -17,7 +17,7 @@ from heatproof.expressions import options
 from heatproof.methods.adapters import adapt
 from heatproof.methods.conventions import name_of, signature_of
 from heatproof.methods.noise import Noise
-from heatproof.models.body import Body
+from heatproof.models.cutting import Body
 from heatproof.models.model import Model
 from heatproof.registry import Registry
 from heatproof.tensor.noise import Rng

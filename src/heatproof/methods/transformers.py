@@ -17,9 +17,9 @@ from torch.nn.functional import linear, one_hot
 
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods.base import method
+from heatproof.models.arithmetic import Product, Sum
 from heatproof.models.hooks import ModuleCall, record_calls
 from heatproof.models.model import Model
-from heatproof.models.operations import Product, Sum
 from heatproof.models.vit import Attention, Block, ClassToken, Tokens, is_vit
 from heatproof.tensor.noise import Rng
 

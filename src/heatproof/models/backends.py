@@ -24,7 +24,7 @@ from torch.nn.functional import interpolate
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from heatproof.errors import HeatproofError
-from heatproof.models.body import Body
+from heatproof.models.cutting import Body
 from heatproof.models.guards import assert_unchanged, eval_mode
 from heatproof.tensor.batching import pad
 from heatproof.tensor.noise import generator

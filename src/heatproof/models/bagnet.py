@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from heatproof.models.operations import Sum
+from heatproof.models.arithmetic import Sum
 
 
 class Bottleneck(nn.Module):

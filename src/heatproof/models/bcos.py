@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, conv2d, normalize
 
-from heatproof.models.operations import Sum
+from heatproof.models.arithmetic import Sum
 
 
 class Encode(nn.Module):

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from heatproof.errors import HeatproofError
-from heatproof.models.body import Body, Hooked, Landmarks, first_tensor, landmarks
+from heatproof.models.cam_layer import Landmarks, landmarks
+from heatproof.models.cutting import Body, Hooked, first_tensor
 from heatproof.models.guards import eval_mode
 from heatproof.models.tokens import Grid, find_grid
 

@@ -20,8 +20,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from heatproof.errors import HeatproofError
 from heatproof.files import file_hash
+from heatproof.models.cache_dir import home
 from heatproof.models.hashes import is_intact, known_hash, record_hash
-from heatproof.models.locations import home
 
 TIMEOUT = 20  # seconds without an answer
 

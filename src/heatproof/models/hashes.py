@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heatproof.files import atomic_write, file_hash
-from heatproof.models.locations import home
+from heatproof.models.cache_dir import home
 
 if TYPE_CHECKING:
     import sqlite3

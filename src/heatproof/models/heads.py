@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError, unknown
-from heatproof.models.body import Body, Steps
+from heatproof.models.cutting import Body, Steps
 from heatproof.tensor.scores import HEADS, HeadName
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from heatproof.errors import NotApplicable, join_limited, unknown
-from heatproof.models.body import Body, Landmarks
+from heatproof.models.cam_layer import Landmarks
+from heatproof.models.cutting import Body
 from heatproof.models.tokens import Grid
 
 LANDMARKS = ("middle", "final", "cam")

@@ -16,8 +16,9 @@ from heatproof.errors import HeatproofError, NotApplicable, unknown
 from heatproof.files import content_hash
 from heatproof.models import backends
 from heatproof.models.blocks import grids_of, with_blocks
-from heatproof.models.body import Body, landmarks, make_body, wrappers
+from heatproof.models.cam_layer import landmarks
 from heatproof.models.convert import as_canonical
+from heatproof.models.cutting import Body, make_body, wrappers
 from heatproof.models.families import middle_of
 from heatproof.models.guards import eval_mode
 from heatproof.models.heads import TwoClasses, as_logits, find_head

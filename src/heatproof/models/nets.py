@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from heatproof.errors import HeatproofError, unknown
+from heatproof.models.arithmetic import Sum
 from heatproof.models.bagnet import bagnet
 from heatproof.models.bcos import bcos
-from heatproof.models.operations import Sum
 from heatproof.models.vit import vit
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from heatproof.errors import NotApplicable
-from heatproof.models.body import Body, Steps
+from heatproof.models.cutting import Body, Steps
 from heatproof.models.guards import eval_mode
 from heatproof.models.model import Model
 from heatproof.models.vit import is_vit

@@ -17,7 +17,7 @@ from heatproof.errors import HeatproofError, unknown
 from heatproof.models.download import Source
 from heatproof.models.model import Model
 from heatproof.models.nets import ASSETS
-from heatproof.models.papers import NETWORKS
+from heatproof.models.paper_networks import NETWORKS
 from heatproof.models.preprocessing import Resize
 from heatproof.tensor.noise import seeded
 
@@ -90,8 +90,8 @@ class LibraryNetwork(NamedTuple):
 def library_model(name: str, weights: Path | None) -> Model:
     """Build a library's network with random weights, for a file's weights to be loaded into.
 
-    The preprocessing is the library's; that of the networks of papers (``models/papers.py``) is
-    the papers', with bilinear interpolation.
+    The preprocessing is the library's; that of the networks of papers
+    (``models/paper_networks.py``) is the papers', with bilinear interpolation.
 
     Args:
         name: Such as ``torchvision:resnet50`` or ``timm:vit_base_patch16_224``.

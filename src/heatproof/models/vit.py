@@ -10,7 +10,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from heatproof.models.operations import Product, Sum
+from heatproof.models.arithmetic import Product, Sum
 
 
 class Attention(nn.Module):

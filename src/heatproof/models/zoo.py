@@ -19,9 +19,8 @@ from torch import nn
 
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models import download
-from heatproof.models.checkpoint import load_weights, metadata
 from heatproof.models.invariance import invariance
-from heatproof.models.linear import linear
+from heatproof.models.linear_model import linear
 from heatproof.models.model import Model
 from heatproof.models.nets import (
     CIFAR10_NETS,
@@ -34,7 +33,7 @@ from heatproof.models.nets import (
     fine_tuned_path,
     weights_path,
 )
-from heatproof.models.papers import NETWORKS, OURS
+from heatproof.models.paper_networks import NETWORKS, OURS
 from heatproof.models.vision import (
     LIBRARIES,
     RANDOM,
@@ -43,6 +42,7 @@ from heatproof.models.vision import (
     library_model,
     library_source,
 )
+from heatproof.models.weights_file import load_weights, metadata
 from heatproof.registry import Registry
 from heatproof.tensor.noise import seeded
 from heatproof.tensor.scores import HeadName

@@ -26,8 +26,8 @@ from heatproof.errors import HeatproofError, format_error
 from heatproof.files import atomic_write, content_hash
 from heatproof.models import backends
 from heatproof.models.backends import AUTO, EAGER, TOLERANCE
+from heatproof.models.cache_dir import home
 from heatproof.models.guards import eval_mode
-from heatproof.models.locations import home
 from heatproof.models.model import Model
 from heatproof.plan.cost import task_cost
 from heatproof.plan.open_models import TrainingProgress

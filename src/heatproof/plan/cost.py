@@ -12,7 +12,7 @@ import torch
 
 from heatproof.baselines import Baseline
 from heatproof.models.backends import EAGER, used
-from heatproof.models.body import Body
+from heatproof.models.cutting import Body
 from heatproof.models.model import Model
 from heatproof.plan.speed import (
     FORWARDS_PER_BACKWARD,

@@ -13,7 +13,7 @@ from heatproof.data.catalog import DATA
 from heatproof.methods import METHODS
 from heatproof.methods.groups import GROUPS
 from heatproof.models.nets import NETS
-from heatproof.models.papers import NETWORKS
+from heatproof.models.paper_networks import NETWORKS
 from heatproof.plan.spec import EXPANDED_KEYS, Spec
 from heatproof.protocols import PROTOCOLS
 from heatproof.protocols.base import ProtocolEntry

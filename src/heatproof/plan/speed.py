@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from heatproof.files import atomic_write, content_hash
 from heatproof.methods import Expression
+from heatproof.models.cache_dir import home
 from heatproof.models.guards import eval_mode
-from heatproof.models.locations import home
 from heatproof.models.model import Model
 from heatproof.plan.tasks import Task
 from heatproof.platform import cpu_name, peak_memory

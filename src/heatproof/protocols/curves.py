@@ -32,7 +32,7 @@ from heatproof.protocols.removal import (
 )
 from heatproof.tensor.curves import auc
 from heatproof.tensor.information import information_measures
-from heatproof.tensor.neighbours import knn_distance
+from heatproof.tensor.ood_distance import knn_distance
 
 DISTANCES = {"ood": True, "ood-raw": False}  # with and without normalising embeddings
 

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from heatproof.errors import HeatproofError
-from heatproof.models.locations import home
+from heatproof.models.cache_dir import home
 from heatproof.runs.remote import Remote, without_secrets
 from heatproof.text import clip
 

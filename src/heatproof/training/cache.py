@@ -17,11 +17,11 @@ from typing import Any
 
 from heatproof.data.base import Data
 from heatproof.files import content_hash
-from heatproof.models.checkpoint import metadata
+from heatproof.models.cache_dir import home
 from heatproof.models.hashes import is_intact, record_hash
-from heatproof.models.locations import home
 from heatproof.models.model import Model
 from heatproof.models.nets import ASSETS, NETS, load_state, net_named, stored
+from heatproof.models.weights_file import metadata
 from heatproof.training import loop
 from heatproof.training.checkpoint import write_weights
 from heatproof.training.finetune import Step, finetune

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from heatproof.models.checkpoint import metadata
 from heatproof.models.nets import ASSETS, FINE_TUNED, fine_tuned_path
+from heatproof.models.weights_file import metadata
 from heatproof.models.zoo import load_model
 from heatproof.training.cache import FineTuning, write_fine_tuned
 

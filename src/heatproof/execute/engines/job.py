@@ -12,7 +12,7 @@ import torch
 
 import heatproof
 from heatproof.files import content_hash, file_hash
-from heatproof.models.locations import home
+from heatproof.models.cache_dir import home
 from heatproof.plan.spec import Spec
 from heatproof.plan.tasks import Task
 from heatproof.runs.store import Store

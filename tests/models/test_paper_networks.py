@@ -15,9 +15,9 @@ from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError
 from heatproof.models import download
 from heatproof.models.bagnet import BagNet
-from heatproof.models.checkpoint import load_weights, looks_like
 from heatproof.models.model import Model
-from heatproof.models.papers import NETWORKS, OURS
+from heatproof.models.paper_networks import NETWORKS, OURS
+from heatproof.models.weights_file import load_weights, looks_like
 from heatproof.models.zoo import load_fine_tuned, load_model
 from heatproof.tensor.noise import Rng
 

@@ -1,4 +1,4 @@
-"""Distances of features to their nearest neighbours in a bank."""
+"""The OOD distance: how far features are from their nearest neighbours in a bank."""
 
 from __future__ import annotations
 

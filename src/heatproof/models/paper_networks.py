@@ -13,8 +13,8 @@ from torch import nn
 
 from heatproof.models.bagnet import bagnet
 from heatproof.models.bcos import bcos
+from heatproof.models.norm_free import fixup_resnet, x_vgg
 from heatproof.models.processors import IMAGENET_MEAN, IMAGENET_STD
-from heatproof.models.published import fixup_resnet, x_vgg
 
 IDSDS = "hesse2024"
 GRIDS = "rao2024"

@@ -1,4 +1,4 @@
-"""Where heatproof keeps files of its own."""
+"""The directory in which heatproof caches files of its own."""
 
 from __future__ import annotations
 

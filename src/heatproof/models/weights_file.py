@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from heatproof.errors import HeatproofError, join_limited
 from heatproof.models.convert import renamed
 from heatproof.models.nets import NETS, load_state
-from heatproof.models.papers import NETWORKS
+from heatproof.models.paper_networks import NETWORKS
 from heatproof.models.vision import library_module
 from heatproof.models.vit import is_vit
 from heatproof.text import clip

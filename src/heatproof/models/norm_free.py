@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from heatproof.models.arithmetic import Sum
 from heatproof.models.nets import Scale, Shift, he_initialised
-from heatproof.models.operations import Sum
 
 
 class FixupBottleneck(nn.Module):
