@@ -31,7 +31,7 @@ openvino = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reas
 def cache(tmp_path, monkeypatch):
     """Measure every run, whatever its size, in a cache of its own."""
     monkeypatch.setenv("HEATPROOF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(choice, "MEASURED_FROM", 0.0)
+    monkeypatch.setattr(choice, "MEASURED_FROM_OPERATIONS", 0.0)
     return tmp_path / "cache" / "backends"
 
 
