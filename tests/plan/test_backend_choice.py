@@ -140,7 +140,7 @@ def test_a_backend_that_disagrees_or_fails_is_skipped_with_its_reason(
     calls: list[int] = []
     level = 1e-4  # below the tolerance of logits, but the drops of some patches change places
     monkeypatch.setitem(backends._MAKERS, "fused", noisy)
-    monkeypatch.setattr(choice, "CORRELATION", 1.0 - 1e-9)
+    monkeypatch.setattr(choice, "LEAST_CORRELATION_WITH_EAGER", 1.0 - 1e-9)
     backend, reason = backend_of(open_spec(make_spec(SPEC)))
     assert backend == "eager"
     assert "fused was refused: its drops of patches have a rank correlation of 0.9" in reason
