@@ -13,9 +13,10 @@ from report_text import report_text
 from scipy.stats import spearmanr
 
 import heatproof as hp
-from heatproof.report import charts, pictures
-from heatproof.report.charts import Box, number
-from heatproof.report.palette import SEQUENTIAL, colour_map
+from heatproof.figures import pictures
+from heatproof.figures import svg as charts
+from heatproof.figures.palette import SEQUENTIAL, colour_map
+from heatproof.figures.svg import Box, number
 from heatproof.report.run_data import Run
 from heatproof.report.sections import grid_aggregates, grids
 from heatproof.report.site import Site

@@ -17,9 +17,9 @@ from torch import Tensor
 import heatproof as hp
 from heatproof.analysis.compare import gap
 from heatproof.analysis.intervals import Estimate
+from heatproof.figures.svg import Axis, Panel, Row, Spot, lattice, spread
 from heatproof.models.zoo import load_fine_tuned
 from heatproof.protocols import ViewKey
-from heatproof.report.charts import Axis, Panel, Row, Spot, lattice, spread
 from heatproof.report.pages import write_pages
 from heatproof.report.run_data import Run
 from heatproof.report.sections import example, explorer, failures, models, provenance, stability

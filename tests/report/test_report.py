@@ -20,8 +20,8 @@ from report_text import report_text
 from scipy.stats import spearmanr
 
 import heatproof as hp
+from heatproof.figures.svg import number
 from heatproof.report import build
-from heatproof.report.charts import number
 from heatproof.report.run_data import Run
 from heatproof.report.sections import SECTIONS, explorer, headline
 from heatproof.report.site import Site

@@ -11,7 +11,7 @@ from scipy.spatial.distance import directed_hausdorff
 
 import heatproof as hp
 import heatproof.functional as F
-from heatproof.report.charts import Axis, Trace, traces
+from heatproof.figures.svg import Axis, Trace, traces
 from heatproof.report.run_data import Run
 from heatproof.report.sections import soundness
 from heatproof.report.site import Site

@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 import heatproof as hp
 from heatproof.cli import main
+from heatproof.figures.matplotlib.plots import FIGURES
 from heatproof.report.run_data import Run
-from heatproof.results.figures import TABLES
-from heatproof.results.plots import FIGURES
+from heatproof.results.export import TABLES
 from heatproof.results.tables import frame_to_latex, frame_to_markdown
 
 from .conftest import METHODS

@@ -14,9 +14,9 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 import heatproof
-from heatproof.report import charts
+from heatproof.figures import svg as charts
+from heatproof.figures.palette import FAMILIES, family_class
 from heatproof.report.deferred import defer
-from heatproof.report.palette import FAMILIES, family_class
 from heatproof.report.run_data import Run
 from heatproof.report.sections import SECTIONS, Section, ordered_sections
 from heatproof.report.site import SingleFile, Site

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from heatproof.analysis.agreement import AgreementMatrix
 from heatproof.analysis.intervals import Estimate
-from heatproof.report import charts
+from heatproof.figures import svg as charts
 from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.site import Figure, Site

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
-from heatproof.report import pictures
-from heatproof.report.charts import interval, number
+from heatproof.figures import pictures
+from heatproof.figures.svg import interval, number
 from heatproof.report.site import Site
 
 

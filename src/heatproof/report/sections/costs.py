@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings
-from heatproof.report import charts
-from heatproof.report.charts import Axis, Point, Spot
+from heatproof.figures import svg as charts
+from heatproof.figures.svg import Axis, Point, Spot
 from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.verdict_details import passes

@@ -13,8 +13,8 @@ from markupsafe import Markup
 from heatproof.analysis.distinctness import Distinct, Pair, Trio, distinct, trios
 from heatproof.analysis.published import published_table
 from heatproof.analysis.ranks import Key
-from heatproof.report import pictures
-from heatproof.report.charts import Axis, Trace, traces
+from heatproof.figures import pictures
+from heatproof.figures.svg import Axis, Trace, traces
 from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections.common import size_of
 from heatproof.report.site import Figure, Site

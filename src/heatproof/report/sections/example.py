@@ -11,7 +11,8 @@ from torch import Tensor
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
-from heatproof.report import charts, pictures
+from heatproof.figures import pictures
+from heatproof.figures import svg as charts
 from heatproof.report.run_data import CRISP_BELOW, Kept, Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import select, size_of

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from heatproof.analysis.ranks import Key
+from heatproof.figures import pictures
+from heatproof.figures.palette import family_class
 from heatproof.protocols import ViewKey
-from heatproof.report import pictures
-from heatproof.report.palette import family_class
 from heatproof.report.run_data import CRISP_BELOW, Kept, Run, mean_scores
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import size_of

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from heatproof.figures import pictures
 from heatproof.methods.notes import kind_of
-from heatproof.report import pictures
 from heatproof.report.run_data import Kept, Run, mean_scores
 from heatproof.report.sections.base import section
 from heatproof.report.site import Site

@@ -12,8 +12,9 @@ from markupsafe import Markup
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import CONTROL, Key
-from heatproof.report import charts, pictures
-from heatproof.report.charts import Axis, Trace, traces
+from heatproof.figures import pictures
+from heatproof.figures import svg as charts
+from heatproof.figures.svg import Axis, Trace, traces
 from heatproof.report.run_data import Kept, Run
 from heatproof.report.sections.common import map_picture, size_of
 from heatproof.report.site import Figure, Site

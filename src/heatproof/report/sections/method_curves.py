@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from heatproof.analysis.ranks import Standings
-from heatproof.report.charts import Axis, Trace, traces
+from heatproof.figures.svg import Axis, Trace, traces
 from heatproof.report.run_data import MOST_CURVES, Run
 from heatproof.report.sections.base import section
 from heatproof.report.site import Figure, Site

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from heatproof.analysis.compare import gaps
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
-from heatproof.report import charts
-from heatproof.report.charts import Axis, Mark
+from heatproof.figures import svg as charts
+from heatproof.figures.svg import Axis, Mark
 from heatproof.report.run_data import Run
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import describe_mean

@@ -18,7 +18,7 @@ from heatproof.analysis.distinctness import is_changed
 from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
 from heatproof.analysis.metric_curves import Metric, MetricCurves, SoundnessCurves, metric_curves
 from heatproof.analysis.ranks import Key
-from heatproof.report.charts import Axis, Trace, traces
+from heatproof.figures.svg import Axis, Trace, traces
 from heatproof.report.run_data import MOST_CURVES, Run
 from heatproof.report.sections import distinctness
 from heatproof.report.sections.base import section

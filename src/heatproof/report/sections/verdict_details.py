@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings
-from heatproof.report import charts
-from heatproof.report.charts import Axis
+from heatproof.figures import svg as charts
+from heatproof.figures.svg import Axis
 from heatproof.report.run_data import Run
 from heatproof.runs.format import ProtocolFacts
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from heatproof.analysis.similarity import shared, top
-from heatproof.report import pictures
+from heatproof.figures import pictures
 from heatproof.report.run_data import CRISP_BELOW, PLAIN_VIEW, Kept, Run
 from heatproof.report.sections.common import size_of
 from heatproof.report.site import Site

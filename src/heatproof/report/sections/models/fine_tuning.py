@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from heatproof.analysis.accuracy import Z
 from heatproof.analysis.fine_tuning import Warnings, fine_tuning_warnings, worst_patch
 from heatproof.analysis.intervals import Estimate
+from heatproof.figures.svg import Axis, Trace, traces
 from heatproof.plan.open_models import FINE_TUNING_LABELS
 from heatproof.protocols import ViewKey
-from heatproof.report.charts import Axis, Trace, traces
 from heatproof.report.run_data import Run
 from heatproof.report.site import Figure, Site
 from heatproof.runs.format import EpochFacts, FineTuningFacts

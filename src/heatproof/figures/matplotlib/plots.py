@@ -17,10 +17,8 @@ from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
 from heatproof.analysis.metric_curves import MetricCurves, metric_curves
 from heatproof.analysis.ranks import Key
 from heatproof.errors import HeatproofError, unknown
-from heatproof.report.palette import FAMILIES
-from heatproof.report.pictures import PERCENTILE, is_signed, resized
-from heatproof.results.aggregates import aggregates_data, draw_aggregates
-from heatproof.results.canvas import (
+from heatproof.figures.matplotlib.grid_aggregates import aggregates_data, draw_aggregates
+from heatproof.figures.matplotlib.panels import (
     GREY,
     MARKERS,
     check_panels,
@@ -31,14 +29,16 @@ from heatproof.results.canvas import (
     panel_grid,
     short,
 )
-from heatproof.results.relations import RELATIONS
+from heatproof.figures.matplotlib.relations import RELATIONS
+from heatproof.figures.palette import FAMILIES
+from heatproof.figures.pictures import PERCENTILE, is_signed, resized
 from heatproof.runs.format import ProtocolFacts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from heatproof.results.result import Result
+    from heatproof.figures.source import ResultSource
 
 DASHES: tuple[Any, ...] = (  # of the methods of one family
     "solid",
@@ -86,7 +86,7 @@ class Plots:
         HeatproofError: If matplotlib is not installed.
     """
 
-    def __init__(self, result: Result):
+    def __init__(self, result: ResultSource):
         figure_class()
         self._result = result
         self._run = result._run

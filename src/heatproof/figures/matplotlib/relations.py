@@ -17,9 +17,7 @@ from heatproof.analysis.published import DIFFERS, REPRODUCED, all_comparisons
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.tradeoff import tradeoff
 from heatproof.errors import HeatproofError
-from heatproof.report.charts import interval, number
-from heatproof.report.palette import DIVERGING, FAMILIES
-from heatproof.results.canvas import (
+from heatproof.figures.matplotlib.panels import (
     GREY,
     MARKERS,
     check_panels,
@@ -28,14 +26,15 @@ from heatproof.results.canvas import (
     panel_grid,
     short,
 )
+from heatproof.figures.palette import DIVERGING, FAMILIES
+from heatproof.figures.svg import interval, number
 from heatproof.tensor.information import INFORMATION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from heatproof.report.run_data import Run
-    from heatproof.results.result import Result
+    from heatproof.figures.source import ResultSource, RunSource
 
 ENDS = ["low", "high"]
 DISTANCES = {
@@ -58,15 +57,15 @@ class Relation:
     """
 
     description: str
-    data: Callable[[Result, Options], pd.DataFrame]
-    draw: Callable[[Run, pd.DataFrame], Figure]
+    data: Callable[[ResultSource, Options], pd.DataFrame]
+    draw: Callable[[RunSource, pd.DataFrame], Figure]
 
 
-def _colour(run: Run, method: str) -> str:
+def _colour(run: RunSource, method: str) -> str:
     return FAMILIES.get(run.family(method), FAMILIES["other"]).light
 
 
-def _markers(run: Run, methods: Sequence[str]) -> dict[str, str]:
+def _markers(run: RunSource, methods: Sequence[str]) -> dict[str, str]:
     """Return a symbol for each method, other ones for those of a family, which share a colour."""
     seen: dict[str, int] = {}
     markers = {}
@@ -82,7 +81,7 @@ def _of_model(frame: pd.DataFrame, options: Options) -> pd.DataFrame:
     return frame if model is None else frame[frame["model"] == model].reset_index(drop=True)
 
 
-def _standings(result: Result, options: Options) -> Iterator[Standings]:
+def _standings(result: ResultSource, options: Options) -> Iterator[Standings]:
     for standing in result._run.standings:
         if options.get("model") in (None, standing.model):
             yield from standing.by_layer
@@ -98,7 +97,7 @@ def _errors(line: Mapping[str, Any], value: str) -> list[list[float]]:
 # Protocols
 
 
-def _agreement_data(result: Result, options: Options) -> pd.DataFrame:
+def _agreement_data(result: ResultSource, options: Options) -> pd.DataFrame:
     frame = _of_model(result.agreement(), options)
     if not len(frame):
         raise HeatproofError(
@@ -108,7 +107,7 @@ def _agreement_data(result: Result, options: Options) -> pd.DataFrame:
     return frame
 
 
-def _draw_agreement(run: Run, frame: pd.DataFrame) -> Figure:
+def _draw_agreement(run: RunSource, frame: pd.DataFrame) -> Figure:
     from matplotlib.colors import LinearSegmentedColormap
 
     panels = list(frame.groupby(["model", "layer"], sort=False))
@@ -148,7 +147,7 @@ def _names(lines: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys([*lines["a"], *lines["b"]]))
 
 
-def _variance_data(result: Result, options: Options) -> pd.DataFrame:
+def _variance_data(result: ResultSource, options: Options) -> pd.DataFrame:
     frame = result.variance()
     if not len(frame):
         raise HeatproofError(
@@ -158,7 +157,7 @@ def _variance_data(result: Result, options: Options) -> pd.DataFrame:
     return frame
 
 
-def _draw_variance(run: Run, frame: pd.DataFrame) -> Figure:
+def _draw_variance(run: RunSource, frame: pd.DataFrame) -> Figure:
     figure, (ax,) = panel_grid(1, width=4.6, height=1.0 + 0.32 * len(frame))
     for y, line in enumerate(frame.to_dict("records")):
         ax.barh(y, line["share"], height=0.6, color="#0067a8", alpha=0.75)
@@ -174,7 +173,7 @@ def _draw_variance(run: Run, frame: pd.DataFrame) -> Figure:
 # Cost and quality
 
 
-def _quality_data(result: Result, options: Options) -> pd.DataFrame:
+def _quality_data(result: ResultSource, options: Options) -> pd.DataFrame:
     times = result._run.milliseconds
     lines = []
     for standing in _standings(result, options):
@@ -193,7 +192,7 @@ def _quality_data(result: Result, options: Options) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=columns)
 
 
-def _draw_quality(run: Run, frame: pd.DataFrame) -> Figure:
+def _draw_quality(run: RunSource, frame: pd.DataFrame) -> Figure:
     panels = list(frame.groupby(["model", "layer"], sort=False))
     check_panels(len(panels))
     figure, axes = panel_grid(len(panels), width=5.4, height=4.2, across=2)
@@ -227,7 +226,7 @@ def _draw_quality(run: Run, frame: pd.DataFrame) -> Figure:
 # Layers
 
 
-def _layers_data(result: Result, options: Options) -> pd.DataFrame:
+def _layers_data(result: ResultSource, options: Options) -> pd.DataFrame:
     run = result._run
     summary = _of_model(result.summary(), options)
     if options.get("protocol") is not None:
@@ -246,7 +245,7 @@ def _layers_data(result: Result, options: Options) -> pd.DataFrame:
     return chosen[[*groups, "base", "method", "layer", "mean", *ENDS]].reset_index(drop=True)
 
 
-def _draw_layers(run: Run, frame: pd.DataFrame) -> Figure:
+def _draw_layers(run: RunSource, frame: pd.DataFrame) -> Figure:
     panels = list(frame.groupby(["model", "protocol", "setting", "baseline"], sort=False))
     check_panels(len(panels))
     figure, axes = panel_grid(len(panels), width=4.6, height=3.4)
@@ -278,7 +277,7 @@ def _draw_layers(run: Run, frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def _ordered_layers(run: Run, model: str, names: Sequence[str]) -> list[str]:
+def _ordered_layers(run: RunSource, model: str, names: Sequence[str]) -> list[str]:
     """Return layers in the order of the computation, as far as it is on record."""
     facts = run.facts(model)
     known = ["input", *(facts.all_layers if facts else [])]
@@ -288,7 +287,7 @@ def _ordered_layers(run: Run, model: str, names: Sequence[str]) -> list[str]:
 # Baselines
 
 
-def _tradeoff_data(result: Result, options: Options) -> pd.DataFrame:
+def _tradeoff_data(result: ResultSource, options: Options) -> pd.DataFrame:
     lines = []
     for standing in result._run.standings:
         if options.get("model") not in (None, standing.model):
@@ -313,7 +312,7 @@ def _tradeoff_data(result: Result, options: Options) -> pd.DataFrame:
 
 
 def _with_distances(
-    run: Run, kept: Any, standing: Standings, settings: Sequence[Key]
+    run: RunSource, kept: Any, standing: Standings, settings: Sequence[Key]
 ) -> tuple[str, dict[str, dict[str, np.ndarray]]] | None:
     """Return the best method whose distances are stored, and its mean curves by baseline."""
     for method in standing.order:
@@ -348,7 +347,7 @@ def _tradeoff_lines(
             yield (model, protocol, method, distance, measure, baseline, *ends, *rho)
 
 
-def _draw_tradeoff(run: Run, frame: pd.DataFrame) -> Figure:
+def _draw_tradeoff(run: RunSource, frame: pd.DataFrame) -> Figure:
     panels = list(frame.groupby(["model", "protocol", "distance"], sort=False))
     check_panels(len(panels))
     figure, axes = panel_grid(len(panels), width=4.8, height=3.8, across=2)
@@ -383,7 +382,7 @@ def _draw_tradeoff(run: Run, frame: pd.DataFrame) -> Figure:
 # Papers
 
 
-def _published_data(result: Result, options: Options) -> pd.DataFrame:
+def _published_data(result: ResultSource, options: Options) -> pd.DataFrame:
     run = result._run
     lines = [
         (
@@ -407,7 +406,7 @@ def _published_data(result: Result, options: Options) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=columns)
 
 
-def _draw_published(run: Run, frame: pd.DataFrame) -> Figure:
+def _draw_published(run: RunSource, frame: pd.DataFrame) -> Figure:
     panels = list(frame.groupby(["table", "model", "quantity"], sort=False))
     check_panels(len(panels))
     most = max(len(lines) for _, lines in panels)
