@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from heatproof.analysis.truth import KINDS, LEVELS, THRESHOLDS, trials
-from heatproof.report.charts import Axis, Trace, standalone, traces
+from heatproof.figures.svg import Axis, Trace, standalone, traces
 
 FAMILIES = dict(zip(KINDS, ("cam", "gradient", "perturbation"), strict=True))
 UNIT = Axis(-0.02, 1.04, (0.0, 0.25, 0.5, 0.75, 1.0))

@@ -26,6 +26,7 @@ ORDER = [
     "plan",
     "execute",
     "analysis",
+    "figures",
     "report",
     "listing",
     "functional",

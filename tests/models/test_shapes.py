@@ -14,10 +14,10 @@ from heatproof.data.catalog import load_data
 from heatproof.data.folder import ImageFolder
 from heatproof.data.images import crop_middle, fit
 from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.figures.pictures import photo
 from heatproof.methods import METHODS, Expression
 from heatproof.methods.explain import check_applicable
 from heatproof.protocols.single_deletion import patch_drops
-from heatproof.report.pictures import photo
 from heatproof.tensor.noise import Rng
 from heatproof.training.loader import random_crop
 

@@ -14,9 +14,10 @@ from scipy.stats import spearmanr
 
 import heatproof as hp
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.report import charts, pictures
-from heatproof.report.charts import Box, number
-from heatproof.report.palette import SEQUENTIAL, colour_map
+from heatproof.figures import mean_maps, pictures
+from heatproof.figures import svg as charts
+from heatproof.figures.palette import SEQUENTIAL, colour_map
+from heatproof.figures.svg import Box, number
 from heatproof.report.sections import grid_aggregates, grids
 from heatproof.report.site import Site
 from heatproof.tensor.filters import resize
@@ -321,12 +322,11 @@ def test_means_of_bins_do_not_need_all_maps_at_once(monkeypatch: pytest.MonkeyPa
     maps = torch.randn(23, 4, 4, generator=torch.Generator().manual_seed(0))
     scores = torch.linspace(0, 1, 23)
     edges = (0, 50, 100)
-    monkeypatch.setattr(grid_aggregates, "CHUNK", 5)
+    monkeypatch.setattr(mean_maps, "MAPS_RESIZED_AT_ONCE", 5)
     for signed in (False, True):
         bins, order, _ = aggregate_maps(resize(maps, 8, 8), scores, scores, edges, signed=signed)
         means = [
-            grid_aggregates.mean_maps(maps[order[part]], (8, 8), signed)
-            for part in bin_slices(23, edges)
+            mean_maps.mean_maps(maps[order[part]], (8, 8), signed) for part in bin_slices(23, edges)
         ]
         torch.testing.assert_close(torch.stack(means), bins)
 
@@ -357,7 +357,7 @@ def test_a_run_without_grids_has_no_section_on_grids(golden_model, tmp_path: Pat
 def test_few_maps_have_wide_bins_with_at_least_five_in_each():
     chosen = {
         n: next(
-            (edges for edges in grid_aggregates.COARSER if grid_aggregates.fills_bins(n, edges)),
+            (edges for edges in mean_maps.COARSER if mean_maps.fills_bins(n, edges)),
             None,
         )
         for n in range(1, 501)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import heatproof as hp
-from heatproof.report.charts import svg
+from heatproof.figures.svg import elements as svg
 from heatproof.report.sections.base import TEMPLATES
 
 Triple = tuple[float, float, float]  # value, low, high

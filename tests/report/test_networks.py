@@ -18,9 +18,9 @@ import heatproof as hp
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.paired_differences import gap
 from heatproof.analysis.run_statistics import RunStatistics
+from heatproof.figures.svg import Axis, Panel, Row, Spot, lattice, spread
 from heatproof.models.zoo import load_fine_tuned
 from heatproof.protocols import ViewKey
-from heatproof.report.charts import Axis, Panel, Row, Spot, lattice, spread
 from heatproof.report.pages import write_pages
 from heatproof.report.sections import example, explorer, failures, models, provenance, stability
 from heatproof.report.sections.models import (

@@ -21,8 +21,8 @@ from scipy.stats import spearmanr
 
 import heatproof as hp
 from heatproof.analysis.run_statistics import RunStatistics
+from heatproof.figures.svg import number
 from heatproof.report import build
-from heatproof.report.charts import number
 from heatproof.report.sections import SECTIONS, explorer, headline
 from heatproof.report.site import Site
 from heatproof.runs.format import IMAGES

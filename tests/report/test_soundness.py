@@ -12,7 +12,7 @@ from scipy.spatial.distance import directed_hausdorff
 import heatproof as hp
 import heatproof.functional as F
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.report.charts import Axis, Trace, traces
+from heatproof.figures.svg import Axis, Trace, traces
 from heatproof.report.sections import soundness
 from heatproof.report.site import Site
 

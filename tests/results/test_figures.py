@@ -9,8 +9,8 @@ from click.testing import CliRunner
 import heatproof as hp
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.cli import main
-from heatproof.results.figures import TABLES
-from heatproof.results.plots import FIGURES
+from heatproof.figures.matplotlib.plots import FIGURES
+from heatproof.results.export import TABLES
 from heatproof.results.tables import frame_to_latex, frame_to_markdown
 
 from .conftest import METHODS

@@ -124,10 +124,10 @@ def test_figures_are_drawn_completely_and_matplotlib_is_left_as_it_was(result, n
 
 
 def test_a_missing_matplotlib_is_named(result, monkeypatch):
-    from heatproof.results import canvas
+    from heatproof.figures.matplotlib import panels
 
-    canvas.figure_class.cache_clear()
+    panels.figure_class.cache_clear()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(HeatproofError, match=r'pip install "heatproof\[plot\]"'):
         result.plot.ranking()
-    canvas.figure_class.cache_clear()
+    panels.figure_class.cache_clear()

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import get_args
 
 import pandas as pd
+from torch import Tensor
 
-from heatproof.analysis.agreement import AgreementMatrix, By, agreement_matrix
+from heatproof.analysis.agreement import AgreementMatrix, By, agreement_frame, agreement_matrix
 from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.halves import bootstrap_aggregates
 from heatproof.analysis.intervals import GROUP, AggregateDraws, RankedLayers
+from heatproof.analysis.paired_differences import method_differences
 from heatproof.analysis.ranks import CONTROL, Key, Standings, ranked_layers, standings_of
 from heatproof.analysis.settings import SettingScores, scored_settings, summary
-from heatproof.analysis.significance import PairedTests, pairs_of
+from heatproof.analysis.significance import PairedTests, pair_lines, pairs_of
 from heatproof.analysis.tables import groups
+from heatproof.analysis.variance import split_variance
+from heatproof.errors import HeatproofError, join_limited, unknown
+from heatproof.runs.format import IMAGES, TaskFacts, TensorKey
 from heatproof.runs.run import Run
 from heatproof.text import short_titles
 
@@ -161,3 +167,243 @@ class RunStatistics(Run):
     def is_crisp(self, model: str) -> bool:
         """Return whether images of a model are drawn with square pixels."""
         return 0 < max(self.image_size(model)) < CRISP_BELOW_PIXELS
+
+    def difference(
+        self,
+        a: str,
+        b: str,
+        *,
+        model: str | None = None,
+        protocol: str | None = None,
+    ) -> pd.DataFrame:
+        """Estimate by how much the scores of a method exceed those of another, sample by sample.
+
+        Args:
+            a: A method, as it is called in ``scores``.
+            b: The method whose scores are subtracted.
+            model: A model; by default all.
+            protocol: A protocol; by default all.
+
+        Returns:
+            One line per model, protocol, setting and baseline: the mean ``difference`` (a minus b),
+            ``low`` and ``high`` (95 % interval), and ``n``, the samples that both have a score for.
+            The interval is of paired differences, so it can be narrow where those of the two means
+            overlap; samples of one grid are drawn together.
+
+        Raises:
+            HeatproofError: If there is no such method, model or protocol.
+        """
+        plan = self.plan
+        for method in (a, b):
+            if method not in plan.methods:
+                raise unknown("method", method, plan.methods)
+        rows = _chosen(self.rows, model, protocol)
+        rows = with_texts(rows[rows["method"].isin([a, b])])
+        return method_differences(rows, a, b, self.aggregate_draws)
+
+    def pairs(self, *, model: str | None = None, protocol: str | None = None) -> pd.DataFrame:
+        """Test all pairs of methods, and say how many images would tell them apart.
+
+        Args:
+            model: A model; by default all.
+            protocol: A protocol; by default all.
+
+        Returns:
+            One line per model, protocol, setting, baseline and pair of methods, the better one
+            first: ``better``, ``other``, ``ahead`` (the mean paired difference, in the direction of
+            better), ``p`` (of a paired t-test, by Holm's procedure adjusted for all pairs of the
+            setting), ``significant`` (``p`` below 0.05), ``n`` (images or grids that both methods
+            have a score for), ``needed`` (how many would show a difference as large in four of five
+            data sets) and ``detectable`` (the difference that ``n`` of them would show).
+
+        Raises:
+            HeatproofError: If there is no such model or protocol.
+        """
+        for column, name in (("model", model), ("protocol", protocol)):
+            _check_name(self.rows, column, name)
+        chosen = [
+            scores
+            for scores in self.settings
+            if model in (None, scores.key[0]) and protocol in (None, scores.key[1])
+        ]
+        return pair_lines(pairs_of(chosen))
+
+    def variance(self) -> pd.DataFrame:
+        """Split the variance of ranks over methods and choices: which choice moves the ranking?
+
+        Returns:
+            One line per part: ``between``, which is ``method`` (without transforms), ``transform``,
+            ``model``, ``protocol``, ``setting``, ``baseline`` or ``rest``; its ``share`` of the
+            variance, and ``low`` and ``high`` (95 % interval). Controls are left out. There are no
+            lines for fewer than two settings or three methods, and where methods are ranked within
+            layers.
+        """
+        found = split_variance(self.standings, self.methods, self.controls(list(self.methods)))
+        lines = [(name, *share) for name, share in (found.shares.items() if found else ())]
+        return pd.DataFrame(lines, columns=["between", "share", "low", "high"])
+
+    def agreement(self, *, by: By = "protocol") -> pd.DataFrame:
+        """Correlate the rankings of methods under different protocols, or settings.
+
+        Args:
+            by: ``protocol`` for one ranking per protocol, by the mean rank over its settings (where
+                protocols have different baselines, over those that all have); ``setting`` for one
+                per setting.
+
+        Returns:
+            One line per model and pair: ``model``, ``layer`` (where methods are ranked within
+            layers), ``a``, ``b``, Spearman's ``correlation`` with its 95 % interval ``low`` to
+            ``high``, and the number of ``methods``. Controls are left out. There are no lines for
+            fewer than two rankings or three methods.
+
+        Raises:
+            HeatproofError: If ``by`` is neither.
+        """
+        if by not in get_args(By):
+            raise unknown("kind of ranking", by, get_args(By))
+        return agreement_frame(self.agreement_matrices(by))
+
+    def maps(
+        self, method: str, *, model: str | None = None, protocol: str | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Read the stored maps of a method one after another, however many there are.
+
+        A run stores the maps of the first ``keep_maps`` samples, or of all with ``keep_maps: all``,
+        in half precision.
+
+        Args:
+            method: The method as it is called in ``scores``.
+            model: The model, if the run has several.
+            protocol: A protocol, such as ``idsds`` or ``gridpg``, whose view of model and data the
+                maps are of; by default the first of the run.
+
+        Yields:
+            The sample and its map ``(h, w)`` at the resolution of the method's layer. On grids, a
+            sample is a grid and the class of one of its cells.
+
+        Raises:
+            HeatproofError: If there is no such method, model or protocol, or the model is not
+                named.
+        """
+        self._check_method(method)
+        keys = (TensorKey.map(method), TensorKey.map_scale(method))
+        for task in self._tasks(model, protocol):
+            stored = self.store.tensors(task.name, keys)
+            if keys[0] in stored.tensors:
+                scaled, scales = (stored.tensors[key] for key in keys)
+                for sample, values, scale in zip(stored.samples.ids, scaled, scales, strict=False):
+                    yield sample, values.float() * scale
+
+    def map(
+        self,
+        method: str,
+        sample: str,
+        *,
+        model: str | None = None,
+        protocol: str | None = None,
+    ) -> Tensor:
+        """Read the stored map of one sample.
+
+        Args:
+            method: The method as it is called in ``scores``.
+            sample: The id of the sample, as in ``scores``.
+            model: The model, if the run has several.
+            protocol: A protocol whose view of model and data the map is of; see ``maps``.
+
+        Returns:
+            The map ``(h, w)`` at the resolution of the method's layer.
+
+        Raises:
+            HeatproofError: If there is no such map.
+        """
+        self._check_method(method)
+        keys = (TensorKey.map(method), TensorKey.map_scale(method))
+        values, scale = self._stored(sample, keys, f"map of {method}", model, protocol)
+        return values.float() * scale
+
+    def image(
+        self, sample: str, *, model: str | None = None, protocol: str | None = None
+    ) -> Tensor:
+        """Read the stored image of one sample.
+
+        Args:
+            sample: The id of the sample, as in ``scores``.
+            model: The model, if the run has several.
+            protocol: A protocol whose view of model and data the image is of; see ``maps``.
+
+        Returns:
+            The image ``(C, H, W)`` of 8 bits, as the model sees it.
+
+        Raises:
+            HeatproofError: If the image is not stored.
+        """
+        return self._stored(sample, (IMAGES,), "image", model, protocol)[0]
+
+    def _stored(
+        self,
+        sample: str,
+        keys: Sequence[TensorKey],
+        what: str,
+        model: str | None,
+        protocol: str | None,
+    ) -> list[Tensor]:
+        """Return the rows of one sample in stored tensors."""
+        kept: list[str] = []
+        for task in self._tasks(model, protocol):
+            stored = self.store.tensors(task.name, keys)
+            if keys[0] not in stored.tensors:
+                continue
+            ids = stored.samples.ids[: len(stored.tensors[keys[0]])]
+            if sample in ids:
+                return [stored.tensors[key][ids.index(sample)] for key in keys]
+            kept += ids
+        if (self.rows["sample"] == sample).any():
+            raise HeatproofError(
+                f"the {what} of {sample} is not stored; a run keeps those of the first samples, "
+                f"here {join_limited(kept) or 'none'}. Evaluate again with a larger keep_maps"
+            )
+        raise unknown("sample", sample, kept)
+
+    def _check_method(self, method: str) -> None:
+        methods = self.plan.methods
+        if method not in methods:
+            raise unknown("method", method, methods)
+
+    def _tasks(self, model: str | None, protocol: str | None) -> list[TaskFacts]:
+        """Return the tasks of a model in which a protocol evaluates it."""
+        plan = self.plan
+        models = list(dict.fromkeys(task.model for task in plan.tasks))
+        if model is None and len(models) > 1:
+            raise HeatproofError(f"the run has several models; name one: {', '.join(models)}")
+        if model is not None and model not in models:
+            raise unknown("model", model, models)
+        ids = [facts.id for facts in plan.protocols]
+        if protocol is not None and protocol not in ids:
+            raise unknown("protocol", protocol, ids)
+        wanted = next(p.canonical for p in plan.protocols if p.id == (protocol or ids[0]))
+        chosen = model or models[0]
+        return [task for task in plan.tasks if task.model == chosen and wanted in task.protocols]
+
+
+def _chosen(rows: pd.DataFrame, model: str | None, protocol: str | None) -> pd.DataFrame:
+    """Return the rows of a model and a protocol.
+
+    Raises:
+        HeatproofError: If there is no such model or protocol.
+    """
+    for column, name in (("model", model), ("protocol", protocol)):
+        _check_name(rows, column, name)
+        rows = rows if name is None else rows[rows[column] == name]
+    return rows
+
+
+def _check_name(rows: pd.DataFrame, column: str, name: str | None) -> None:
+    present = rows[column].unique()
+    if name is not None and name not in present:
+        raise unknown(column, name, list(present))
+
+
+def with_texts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with texts instead of categories, which take much more memory."""
+    categories = rows.columns[rows.dtypes == "category"]
+    return rows.astype(dict.fromkeys(categories, "str"))

@@ -42,7 +42,7 @@ def figure_(
       heatproof figure runs/quickstart maps --sample test_0003 -o maps.png
     """
     from heatproof.cli.results import print_figures
-    from heatproof.results.figures import list_figures, write_figure
+    from heatproof.results.export import list_figures, write_figure
 
     if list_all or name is None:
         print_figures(list_figures(run))
@@ -77,7 +77,7 @@ def table_(
       heatproof table runs/quickstart agreement
     """
     from heatproof.cli.results import print_figures
-    from heatproof.results.figures import TABLES, write_table
+    from heatproof.results.export import TABLES, write_table
 
     if name is None:
         print_figures([(name, table.about, "") for name, table in TABLES.items()])

@@ -15,9 +15,9 @@ from markupsafe import Markup
 
 import heatproof
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.report import charts
+from heatproof.figures import svg as charts
+from heatproof.figures.palette import FAMILIES, family_class
 from heatproof.report.deferred import defer
-from heatproof.report.palette import FAMILIES, family_class
 from heatproof.report.sections import SECTIONS, Section, ordered_sections
 from heatproof.report.site import SingleFile, Site
 from heatproof.report.templating import environment

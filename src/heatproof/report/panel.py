@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from heatproof.report.pictures import heatmap, is_signed, photo
+from heatproof.figures.pictures import heatmap, is_signed, photo
 
 SIDE = 224
 GAP = 12

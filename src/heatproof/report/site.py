@@ -11,7 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from heatproof.errors import HeatproofError
-from heatproof.report.charts import Chart, standalone
+from heatproof.figures.svg import Chart, standalone
 from heatproof.text import printable, without_formulas
 
 PICTURE_BYTES = 20_000_000  # of the explorer, so that a report stays below 30 MB

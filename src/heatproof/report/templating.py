@@ -16,8 +16,8 @@ from jinja2 import (
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
-from heatproof.report import charts
-from heatproof.report.palette import colour_tables, family_class
+from heatproof.figures import svg as charts
+from heatproof.figures.palette import colour_tables, family_class
 from heatproof.report.plain import described
 from heatproof.report.sections import ordered_sections
 from heatproof.text import short_titles

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from heatproof.analysis.agreement import AgreementMatrix
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.report import charts
+from heatproof.figures import svg as charts
 from heatproof.report.sections.base import section
 from heatproof.report.site import Figure, Site
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
+from heatproof.figures import pictures
+from heatproof.figures.svg import interval, number
 from heatproof.protocols import PROTOCOLS
-from heatproof.report import pictures
-from heatproof.report.charts import interval, number
 from heatproof.report.site import Site
 
 

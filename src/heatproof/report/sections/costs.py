@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.report import charts
-from heatproof.report.charts import Axis, Point, Spot
+from heatproof.figures import svg as charts
+from heatproof.figures.svg import Axis, Point, Spot
 from heatproof.report.sections.base import section
 from heatproof.report.sections.verdict_details import passes
 from heatproof.report.site import Figure, Site

@@ -14,8 +14,9 @@ from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.tradeoff import Tradeoff, tradeoff
 from heatproof.baselines import Baseline
-from heatproof.report import charts, pictures
-from heatproof.report.charts import Axis, Point, Spot, Trace, traces
+from heatproof.figures import pictures
+from heatproof.figures import svg as charts
+from heatproof.figures.svg import Axis, Point, Spot, Trace, traces
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import size_of
 from heatproof.report.site import Figure, Site

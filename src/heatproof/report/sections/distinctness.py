@@ -14,8 +14,8 @@ from heatproof.analysis.distinctness import Distinct, Pair, Trio, distinct, trio
 from heatproof.analysis.published import published_table
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.report import pictures
-from heatproof.report.charts import Axis, Trace, traces
+from heatproof.figures import pictures
+from heatproof.figures.svg import Axis, Trace, traces
 from heatproof.report.sections.common import size_of
 from heatproof.report.site import Figure, Site
 from heatproof.runs.run import Kept

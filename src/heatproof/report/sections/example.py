@@ -12,7 +12,8 @@ from torch import Tensor
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.run_statistics import CRISP_BELOW_PIXELS, RunStatistics
-from heatproof.report import charts, pictures
+from heatproof.figures import pictures
+from heatproof.figures import svg as charts
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import select, size_of
 from heatproof.report.site import Site

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import CRISP_BELOW_PIXELS, RunStatistics
+from heatproof.figures import pictures
+from heatproof.figures.palette import family_class
 from heatproof.protocols import ViewKey
-from heatproof.report import pictures
-from heatproof.report.palette import family_class
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import mean_scores, size_of
 from heatproof.report.site import Site

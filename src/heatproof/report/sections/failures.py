@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from heatproof.analysis.run_statistics import RunStatistics
+from heatproof.figures import pictures
 from heatproof.methods.notes import kind_of
-from heatproof.report import pictures
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import mean_scores
 from heatproof.report.site import Site

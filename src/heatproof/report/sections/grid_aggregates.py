@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import torch
 from markupsafe import Markup
 from torch import Tensor
 
 from heatproof.analysis.ranks import CONTROL
-from heatproof.errors import HeatproofError
-from heatproof.report import charts, pictures
+from heatproof.figures import pictures
+from heatproof.figures import svg as charts
+from heatproof.figures.mean_maps import COARSER, fills_bins, mean_maps
 from heatproof.report.sections.common import size_of
 from heatproof.report.sections.grid_facts import LayerMethod
 from heatproof.report.site import Site
@@ -20,12 +21,8 @@ from heatproof.runs.run import Kept
 from heatproof.tensor.filters import resize
 from heatproof.tensor.localization import EDGES, best_first, bin_slices, cell_fraction, color_scale
 
-# Edges of the bins, for fewer and fewer maps: the paper's need 250.
-COARSER = (EDGES, (0, 10, 50, 90, 100), (0, 50, 100), (0, 100))
-FEWEST_IN_BIN = 5  # the mean of fewer maps shows the images rather than the method
 MOST_ROWS = 12  # with more, there is a table for each layer
 MOST_LAYERS = 4  # with more, there are tables for the first, middle and last layer
-CHUNK = 64  # maps that are resized at the same time
 
 
 @dataclass(frozen=True)
@@ -131,36 +128,6 @@ def _by_layer(methods: list[LayerMethod]) -> dict[str, list[LayerMethod]]:
     if len(layers) > MOST_LAYERS:
         layers = [layers[0], layers[len(layers) // 2], layers[-1]]
     return {layer: [m for m in methods if m.layer == layer] for layer in layers}
-
-
-def fills_bins(count: int, edges: tuple[float, ...]) -> bool:
-    """Return whether each bin gets enough maps."""
-    try:
-        slices = bin_slices(count, edges)
-    except HeatproofError:
-        return False
-    return all(part.stop - part.start >= FEWEST_IN_BIN for part in slices)
-
-
-def mean_maps(maps: Iterable[Tensor], size: tuple[int, int], signed: bool) -> Tensor:
-    """Compute the mean of maps at the size of the image, with few of them in memory at a time.
-
-    Args:
-        maps: Maps ``(h, w)`` at the resolution of their layer.
-        size: Height and width of the mean.
-        signed: Whether to average the maps as they are instead of their positive part.
-
-    Returns:
-        The mean map, of shape ``size``.
-    """
-    total = torch.zeros(size, dtype=torch.float64)
-    count = 0
-    remaining = iter(maps)
-    while chunk := list(islice(remaining, CHUNK)):
-        large = resize(torch.stack(chunk), *size)
-        total += (large if signed else large.clamp(min=0)).double().sum(0)
-        count += len(chunk)
-    return (total / count).float()
 
 
 def _read(kept: Kept, samples: Iterable[str], method: str) -> Iterator[Tensor]:

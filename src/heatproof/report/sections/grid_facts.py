@@ -13,8 +13,9 @@ from markupsafe import Markup
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import CONTROL, Key
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.report import charts, pictures
-from heatproof.report.charts import Axis, Trace, traces
+from heatproof.figures import pictures
+from heatproof.figures import svg as charts
+from heatproof.figures.svg import Axis, Trace, traces
 from heatproof.report.sections.common import map_picture, size_of
 from heatproof.report.site import Figure, Site
 from heatproof.runs.format import TransformFacts

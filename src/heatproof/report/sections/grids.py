@@ -13,10 +13,11 @@ from heatproof.analysis.counts import SampleCounts
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
+from heatproof.figures import pictures
+from heatproof.figures import svg as charts
+from heatproof.figures.svg import Axis, Box, BoxRow, GridFractions, Panel, Trace
 from heatproof.protocols import PROTOCOLS
 from heatproof.protocols.grids import Localization
-from heatproof.report import charts, pictures
-from heatproof.report.charts import Axis, Box, BoxRow, GridFractions, Panel, Trace
 from heatproof.report.sections import grid_aggregates, grid_facts
 from heatproof.report.sections.base import section
 from heatproof.report.sections.grid_aggregates import Aggregated

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from heatproof.analysis.ranks import Standings
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.report.charts import Axis, Trace, traces
+from heatproof.figures.svg import Axis, Trace, traces
 from heatproof.report.sections.base import section
 from heatproof.report.site import Figure, Site
 from heatproof.report.stored_curves import (

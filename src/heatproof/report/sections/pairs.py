@@ -12,8 +12,8 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.paired_differences import gaps
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.report import charts
-from heatproof.report.charts import Axis, Mark
+from heatproof.figures import svg as charts
+from heatproof.figures.svg import Axis, Mark
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import describe_mean
 from heatproof.report.site import Figure, Site

@@ -15,9 +15,9 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.significance import PairedTests
-from heatproof.report import charts
-from heatproof.report.charts import Axis, Mark
-from heatproof.report.palette import FAMILIES
+from heatproof.figures import svg as charts
+from heatproof.figures.palette import FAMILIES
+from heatproof.figures.svg import Axis, Mark
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import describe_mean, select
 from heatproof.report.site import Figure, Site

@@ -11,8 +11,9 @@ import pandas as pd
 from heatproof.analysis.accuracy import proportion
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.run_statistics import RunStatistics
+from heatproof.figures import pictures
+from heatproof.figures import svg as charts
 from heatproof.plan.spec import PLAIN
-from heatproof.report import charts, pictures
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import (
     MethodEstimates,

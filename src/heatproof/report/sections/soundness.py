@@ -19,7 +19,7 @@ from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
 from heatproof.analysis.metric_curves import Metric, MetricCurves, SoundnessCurves, metric_curves
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.report.charts import Axis, Trace, traces
+from heatproof.figures.svg import Axis, Trace, traces
 from heatproof.report.sections import distinctness
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import MethodEstimates, estimate_or_none, select

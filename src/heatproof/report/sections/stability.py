@@ -19,8 +19,8 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Agreement, Standings, agreement
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.variance import Shares, split_variance
-from heatproof.report import charts
-from heatproof.report.charts import Line
+from heatproof.figures import svg as charts
+from heatproof.figures.svg import Line
 from heatproof.report.sections.base import section
 from heatproof.report.site import Figure, Site
 

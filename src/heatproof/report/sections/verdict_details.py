@@ -9,8 +9,8 @@ from markupsafe import Markup
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.report import charts
-from heatproof.report.charts import Axis
+from heatproof.figures import svg as charts
+from heatproof.figures.svg import Axis
 from heatproof.runs.format import ProtocolFacts
 
 MOST_ROWS = 8  # methods of the ranking in short; controls are always in it

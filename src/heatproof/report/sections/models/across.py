@@ -11,8 +11,8 @@ import pandas as pd
 from heatproof.analysis.paired_differences import gaps
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.report import charts
-from heatproof.report.charts import Axis, Panel, Row, Spot
+from heatproof.figures import svg as charts
+from heatproof.figures.svg import Axis, Panel, Row, Spot
 from heatproof.report.sections.common import MethodEstimates, describe_mean, select
 from heatproof.report.site import Figure, Site
 from heatproof.runs.format import ProtocolFacts

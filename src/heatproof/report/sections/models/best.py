@@ -9,9 +9,9 @@ from heatproof.analysis.accuracy import wilson
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
+from heatproof.figures import svg as charts
+from heatproof.figures.svg import Axis, Point, Spot, interval, number
 from heatproof.protocols import ViewKey
-from heatproof.report import charts
-from heatproof.report.charts import Axis, Point, Spot, interval, number
 from heatproof.report.sections.common import describe_mean, select
 from heatproof.report.site import Figure, Site
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from heatproof.analysis.run_statistics import CRISP_BELOW_PIXELS, RunStatistics
 from heatproof.analysis.similarity import shared, top
-from heatproof.report import pictures
+from heatproof.figures import pictures
 from heatproof.report.sections.common import size_of
 from heatproof.report.site import Site
 from heatproof.runs.format import ModelFacts

@@ -10,9 +10,9 @@ from heatproof.analysis.accuracy import Z
 from heatproof.analysis.fine_tuning import Warnings, fine_tuning_warnings, worst_patch
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.run_statistics import RunStatistics
+from heatproof.figures.svg import Axis, Trace, traces
 from heatproof.plan.open_models import FINE_TUNING_LABELS
 from heatproof.protocols import ViewKey
-from heatproof.report.charts import Axis, Trace, traces
 from heatproof.report.site import Figure, Site
 from heatproof.runs.format import EpochFacts, FineTuningFacts
 

@@ -16,9 +16,9 @@ import torch
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.similarity import map_gaps, softmax_gaps, stretched
+from heatproof.figures import svg as charts
+from heatproof.figures.svg import Axis, Panel, Row, Spot, interval, number
 from heatproof.protocols import ViewKey
-from heatproof.report import charts
-from heatproof.report.charts import Axis, Panel, Row, Spot, interval, number
 from heatproof.report.site import Figure, Site
 from heatproof.runs.run import PLAIN_VIEW
 from heatproof.tensor.filters import resize

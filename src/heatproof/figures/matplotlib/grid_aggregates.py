@@ -13,15 +13,15 @@ from torch import Tensor
 
 from heatproof.analysis.paired_differences import table
 from heatproof.errors import HeatproofError
-from heatproof.report.sections.grid_aggregates import COARSER, FEWEST_IN_BIN, fills_bins, mean_maps
-from heatproof.results.canvas import heat_colours, panel_grid, short
+from heatproof.figures.matplotlib.panels import heat_colours, panel_grid, short
+from heatproof.figures.mean_maps import COARSER, FEWEST_IN_BIN, fills_bins, mean_maps
 from heatproof.runs.format import ProtocolFacts
 from heatproof.tensor.localization import bin_slices, color_scale
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from heatproof.results.result import Result
+    from heatproof.analysis.run_statistics import RunStatistics
 
 MOST_METHODS = 24
 
@@ -45,7 +45,9 @@ class Aggregate:
     count: int
 
 
-def aggregates(result: Result, model: str | None, protocol: str | None) -> list[list[Aggregate]]:
+def aggregates(
+    result: RunStatistics, model: str | None, protocol: str | None
+) -> list[list[Aggregate]]:
     """Sort the stored maps of a grid cell by score and average them in bins.
 
     Returns:
@@ -63,7 +65,7 @@ def aggregates(result: Result, model: str | None, protocol: str | None) -> list[
     return found[:MOST_METHODS]
 
 
-def aggregates_data(result: Result, model: str | None, protocol: str | None) -> pd.DataFrame:
+def aggregates_data(result: RunStatistics, model: str | None, protocol: str | None) -> pd.DataFrame:
     """Return one line per method and bin: its mean score and the number of its maps."""
     lines = [
         (bin_.method, bin_.title, bin_.score, bin_.count)
@@ -73,7 +75,7 @@ def aggregates_data(result: Result, model: str | None, protocol: str | None) -> 
     return pd.DataFrame(lines, columns=["method", "bin", "score", "maps"])
 
 
-def draw_aggregates(result: Result, model: str | None, protocol: str | None) -> Figure:
+def draw_aggregates(result: RunStatistics, model: str | None, protocol: str | None) -> Figure:
     """Draw the mean map of every bin; all maps of a method have one scale, and white is zero."""
     rows = aggregates(result, model, protocol)
     if all(len(row) == 1 for row in rows):  # too few maps for bins: methods side by side
@@ -106,7 +108,7 @@ def _draw_means(rows: list[list[Aggregate]]) -> Figure:
     return figure
 
 
-def _protocols(result: Result, protocol: str | None) -> Iterator[ProtocolFacts]:
+def _protocols(result: RunStatistics, protocol: str | None) -> Iterator[ProtocolFacts]:
     """Yield the first setting of grids that is asked for."""
     for facts in result.protocols.values():
         if facts.id in ("gridpg", "difull", "dipart") and protocol in (None, facts.id):
@@ -114,7 +116,9 @@ def _protocols(result: Result, protocol: str | None) -> Iterator[ProtocolFacts]:
             return
 
 
-def _of(result: Result, model: str | None, facts: ProtocolFacts) -> Iterator[list[Aggregate]]:
+def _of(
+    result: RunStatistics, model: str | None, facts: ProtocolFacts
+) -> Iterator[list[Aggregate]]:
     notes = result.grids
     chosen = model or result.models[0]
     scores = table(result.rows, chosen, facts.key)

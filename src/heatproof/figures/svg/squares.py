@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from heatproof.report.charts.marks import mark
-from heatproof.report.charts.svg import (
+from heatproof.figures.palette import diverging_colour
+from heatproof.figures.svg.elements import (
     LONG,
     interval,
     label_width,
@@ -19,7 +19,7 @@ from heatproof.report.charts.svg import (
     svg,
     tag,
 )
-from heatproof.report.palette import diverging_colour
+from heatproof.figures.svg.marks import mark
 
 DARK_ABOVE = 0.6  # of the scale: numbers are white there
 PATCH_GRID = 160.0  # px

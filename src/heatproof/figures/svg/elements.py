@@ -9,9 +9,9 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from heatproof.report.palette import FAMILIES, family_class
+from heatproof.figures.palette import FAMILIES, family_class
 
-STYLE = (Path(__file__).parents[1] / "assets" / "chart.css").read_text(encoding="utf-8")
+STYLE = (Path(__file__).parent / "chart.css").read_text(encoding="utf-8")
 CHARACTER = 6.9  # width of one character at 12 px
 LONGEST = 24  # characters of a label; the rest is in the tooltip
 LONG = 40  # where methods differ in their arguments and layers

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from heatproof.report.charts.svg import number, tag
+from heatproof.figures.svg.elements import number, tag
 
 MARGIN = 0.04  # of the spread of the values, at both ends
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from heatproof.report.charts.axes import Axis, Plot
-from heatproof.report.charts.marks import mark, spread
-from heatproof.report.charts.svg import interval, number, shortened, svg, tag
+from heatproof.figures.svg.axes import Axis, Plot
+from heatproof.figures.svg.elements import interval, number, shortened, svg, tag
+from heatproof.figures.svg.marks import mark, spread
 
 TIP_LINES = 12  # points of a curve in its tooltip
 DASH_PATTERNS = 4

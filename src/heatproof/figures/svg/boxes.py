@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from heatproof.report.charts.axes import Axis
-from heatproof.report.charts.lattice import Panel, panel_headings
-from heatproof.report.charts.marks import mark, row_background
-from heatproof.report.charts.svg import LONG, label_width, number, shortened, svg, tag
+from heatproof.figures.svg.axes import Axis
+from heatproof.figures.svg.elements import LONG, label_width, number, shortened, svg, tag
+from heatproof.figures.svg.lattice import Panel, panel_headings
+from heatproof.figures.svg.marks import mark, row_background
 from heatproof.text import counted
 
 ROW = 19.0

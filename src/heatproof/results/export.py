@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from heatproof.errors import HeatproofError, unknown
+from heatproof.figures.matplotlib.plots import FIGURES, WITHOUT_DATA
+from heatproof.figures.matplotlib.relations import RELATIONS
 from heatproof.results import tables
-from heatproof.results.plots import FIGURES, WITHOUT_DATA
-from heatproof.results.relations import RELATIONS
 from heatproof.results.result import Result
 from heatproof.text import without_formulas
 

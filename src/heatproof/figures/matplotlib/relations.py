@@ -17,9 +17,7 @@ from heatproof.analysis.published import DIFFERS, REPRODUCED, all_comparisons
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.tradeoff import tradeoff
 from heatproof.errors import HeatproofError
-from heatproof.report.charts import interval, number
-from heatproof.report.palette import DIVERGING, FAMILIES
-from heatproof.results.canvas import (
+from heatproof.figures.matplotlib.panels import (
     GREY,
     MARKERS,
     check_panels,
@@ -28,6 +26,8 @@ from heatproof.results.canvas import (
     panel_grid,
     short,
 )
+from heatproof.figures.palette import DIVERGING, FAMILIES
+from heatproof.figures.svg import interval, number
 from heatproof.tensor.information import INFORMATION
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from heatproof.analysis.run_statistics import RunStatistics
-    from heatproof.results.result import Result
 
 ENDS = ["low", "high"]
 DISTANCES = {
@@ -58,7 +57,7 @@ class Relation:
     """
 
     description: str
-    data: Callable[[Result, Options], pd.DataFrame]
+    data: Callable[[RunStatistics, Options], pd.DataFrame]
     draw: Callable[[RunStatistics, pd.DataFrame], Figure]
 
 
@@ -82,7 +81,7 @@ def _of_model(frame: pd.DataFrame, options: Options) -> pd.DataFrame:
     return frame if model is None else frame[frame["model"] == model].reset_index(drop=True)
 
 
-def _standings(result: Result, options: Options) -> Iterator[Standings]:
+def _standings(result: RunStatistics, options: Options) -> Iterator[Standings]:
     for standing in result.standings:
         if options.get("model") in (None, standing.model):
             yield from standing.by_layer
@@ -98,7 +97,7 @@ def _errors(line: Mapping[str, Any], value: str) -> list[list[float]]:
 # Protocols
 
 
-def _agreement_data(result: Result, options: Options) -> pd.DataFrame:
+def _agreement_data(result: RunStatistics, options: Options) -> pd.DataFrame:
     frame = _of_model(result.agreement(), options)
     if not len(frame):
         raise HeatproofError(
@@ -148,7 +147,7 @@ def _names(lines: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys([*lines["a"], *lines["b"]]))
 
 
-def _variance_data(result: Result, options: Options) -> pd.DataFrame:
+def _variance_data(result: RunStatistics, options: Options) -> pd.DataFrame:
     frame = result.variance()
     if not len(frame):
         raise HeatproofError(
@@ -174,7 +173,7 @@ def _draw_variance(run: RunStatistics, frame: pd.DataFrame) -> Figure:
 # Cost and quality
 
 
-def _quality_data(result: Result, options: Options) -> pd.DataFrame:
+def _quality_data(result: RunStatistics, options: Options) -> pd.DataFrame:
     times = result.milliseconds
     lines = []
     for standing in _standings(result, options):
@@ -227,9 +226,9 @@ def _draw_quality(run: RunStatistics, frame: pd.DataFrame) -> Figure:
 # Layers
 
 
-def _layers_data(result: Result, options: Options) -> pd.DataFrame:
+def _layers_data(result: RunStatistics, options: Options) -> pd.DataFrame:
     run = result
-    summary = _of_model(result.summary(), options)
+    summary = _of_model(result.summary_frame, options)
     if options.get("protocol") is not None:
         summary = summary[summary["protocol"] == options["protocol"]]
     facts = run.methods
@@ -288,7 +287,7 @@ def _ordered_layers(run: RunStatistics, model: str, names: Sequence[str]) -> lis
 # Baselines
 
 
-def _tradeoff_data(result: Result, options: Options) -> pd.DataFrame:
+def _tradeoff_data(result: RunStatistics, options: Options) -> pd.DataFrame:
     lines = []
     for standing in result.standings:
         if options.get("model") not in (None, standing.model):
@@ -383,7 +382,7 @@ def _draw_tradeoff(run: RunStatistics, frame: pd.DataFrame) -> Figure:
 # Papers
 
 
-def _published_data(result: Result, options: Options) -> pd.DataFrame:
+def _published_data(result: RunStatistics, options: Options) -> pd.DataFrame:
     run = result
     lines = [
         (

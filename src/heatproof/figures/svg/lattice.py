@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from heatproof.report.charts.axes import Axis, top_axis
-from heatproof.report.charts.marks import dot_and_whisker, mark, row_background
-from heatproof.report.charts.svg import (
+from heatproof.figures.svg.axes import Axis, top_axis
+from heatproof.figures.svg.elements import (
     CHARACTER,
     LONGEST,
     interval,
@@ -19,6 +18,7 @@ from heatproof.report.charts.svg import (
     svg,
     tag,
 )
+from heatproof.figures.svg.marks import dot_and_whisker, mark, row_background
 
 ROW = 24.0
 TOP = 50.0

@@ -17,10 +17,8 @@ from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
 from heatproof.analysis.metric_curves import MetricCurves, metric_curves
 from heatproof.analysis.ranks import Key
 from heatproof.errors import HeatproofError, unknown
-from heatproof.report.palette import FAMILIES
-from heatproof.report.pictures import PERCENTILE, is_signed, resized
-from heatproof.results.aggregates import aggregates_data, draw_aggregates
-from heatproof.results.canvas import (
+from heatproof.figures.matplotlib.grid_aggregates import aggregates_data, draw_aggregates
+from heatproof.figures.matplotlib.panels import (
     GREY,
     MARKERS,
     check_panels,
@@ -31,14 +29,16 @@ from heatproof.results.canvas import (
     panel_grid,
     short,
 )
-from heatproof.results.relations import RELATIONS
+from heatproof.figures.matplotlib.relations import RELATIONS
+from heatproof.figures.palette import FAMILIES
+from heatproof.figures.pictures import PERCENTILE, is_signed, resized
 from heatproof.runs.format import ProtocolFacts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from heatproof.results.result import Result
+    from heatproof.analysis.run_statistics import RunStatistics
 
 DASHES: tuple[Any, ...] = (  # of the methods of one family
     "solid",
@@ -86,7 +86,7 @@ class Plots:
         HeatproofError: If matplotlib is not installed.
     """
 
-    def __init__(self, result: Result):
+    def __init__(self, result: RunStatistics):
         figure_class()
         self._result = result
         self._run = result
@@ -106,7 +106,7 @@ class Plots:
             HeatproofError: If there is no such model or protocol, or there are too many panels.
         """
         panels = self._panels(model, protocol)
-        summary = self._result.summary()
+        summary = self._result.summary_frame
         methods = summary.groupby(["model", "protocol", "setting", "baseline"]).size().max()
         figure, axes = panel_grid(len(panels), width=4.6, height=1.1 + 0.27 * methods)
         for panel, ax in zip(panels, axes, strict=True):
@@ -193,7 +193,7 @@ class Plots:
         """
         several = self._with_baselines(model, protocol)
         check_panels(len(several))
-        summary = self._result.summary()
+        summary = self._result.summary_frame
         widest = max(len(panels) for panels in several)
         methods = summary["method"].nunique()
         figure, axes = panel_grid(
@@ -446,7 +446,7 @@ class Plots:
         if figure == "stability":
             panels = [panel for group in self._with_baselines(model, protocol) for panel in group]
         if figure != "curves":
-            summary = self._result.summary()
+            summary = self._result.summary_frame
             parts = [_select(summary, panel.model, panel.facts.key) for panel in panels]
             return pd.concat(parts, ignore_index=True)
         points = [line for panel in panels for line in self._points(panel)]

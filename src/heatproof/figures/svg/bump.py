@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from heatproof.report.charts.marks import mark
-from heatproof.report.charts.svg import CHARACTER, label_width, shortened, svg, tag
+from heatproof.figures.svg.elements import CHARACTER, label_width, shortened, svg, tag
+from heatproof.figures.svg.marks import mark
 
 ROW = 25.0
 TOP = 44.0

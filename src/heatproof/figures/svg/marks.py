@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from heatproof.report.charts.axes import Axis
-from heatproof.report.charts.svg import tag
-from heatproof.report.palette import family_class
+from heatproof.figures.palette import family_class
+from heatproof.figures.svg.axes import Axis
+from heatproof.figures.svg.elements import tag
 
 
 def symbol(family: str, x: float, y: float, size: float = 4.6) -> Markup:

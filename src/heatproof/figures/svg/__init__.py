@@ -1,23 +1,9 @@
 """Figures as hand-written SVG: they print, scale, need no script, and are saved as files."""
 
-from heatproof.report.charts.axes import Axis
-from heatproof.report.charts.boxes import Box, BoxRow, boxes
-from heatproof.report.charts.bump import Line, bump, rank_text
-from heatproof.report.charts.lattice import Panel, Row, Spot, lattice
-from heatproof.report.charts.lines import Trace, traces
-from heatproof.report.charts.marks import inline_interval, spread, symbol
-from heatproof.report.charts.ranking import Mark, ranking
-from heatproof.report.charts.scatter import Point, ranks, scatter
-from heatproof.report.charts.squares import (
-    GridFractions,
-    correlations,
-    fraction_grids,
-    grid_cell_frame,
-    grid_lines,
-    matrix,
-    patch_grid,
-)
-from heatproof.report.charts.svg import (
+from heatproof.figures.svg.axes import Axis
+from heatproof.figures.svg.boxes import Box, BoxRow, boxes
+from heatproof.figures.svg.bump import Line, bump, rank_text
+from heatproof.figures.svg.elements import (
     STYLE,
     Chart,
     interval,
@@ -26,6 +12,20 @@ from heatproof.report.charts.svg import (
     shortened,
     standalone,
     tag,
+)
+from heatproof.figures.svg.lattice import Panel, Row, Spot, lattice
+from heatproof.figures.svg.lines import Trace, traces
+from heatproof.figures.svg.marks import inline_interval, spread, symbol
+from heatproof.figures.svg.ranking import Mark, ranking
+from heatproof.figures.svg.scatter import Point, ranks, scatter
+from heatproof.figures.svg.squares import (
+    GridFractions,
+    correlations,
+    fraction_grids,
+    grid_cell_frame,
+    grid_lines,
+    matrix,
+    patch_grid,
 )
 
 __all__ = [

@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from heatproof.errors import HeatproofError
-from heatproof.report.palette import DIVERGING, SEQUENTIAL
+from heatproof.figures.palette import DIVERGING, SEQUENTIAL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from heatproof.report.charts.axes import Axis, Plot
-from heatproof.report.charts.bump import rank_text
-from heatproof.report.charts.lattice import Spot
-from heatproof.report.charts.marks import mark, spread, symbol
-from heatproof.report.charts.svg import shortened, svg, tag
+from heatproof.figures.svg.axes import Axis, Plot
+from heatproof.figures.svg.bump import rank_text
+from heatproof.figures.svg.elements import shortened, svg, tag
+from heatproof.figures.svg.lattice import Spot
+from heatproof.figures.svg.marks import mark, spread, symbol
 
 WIDTH = 640.0
 MANY_PATCHES = 30  # have smaller dots

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from heatproof.report.palette import DIVERGING, SEQUENTIAL, colour_map
+from heatproof.figures.palette import DIVERGING, SEQUENTIAL, colour_map
 from heatproof.tensor.filters import resize
 
 PERCENTILE = 0.995  # of |map|: larger values have the colour at the end of the scale

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from heatproof.report.charts.axes import Axis, top_axis
-from heatproof.report.charts.marks import dot_and_whisker, mark, row_background
-from heatproof.report.charts.svg import label_width, number, shortened, svg, tag
+from heatproof.figures.svg.axes import Axis, top_axis
+from heatproof.figures.svg.elements import label_width, number, shortened, svg, tag
+from heatproof.figures.svg.marks import dot_and_whisker, mark, row_background
 
 ROW = 24.0
 TOP = 26.0
