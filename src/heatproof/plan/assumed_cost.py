@@ -26,7 +26,7 @@ from heatproof.plan.tasks import Plan
 from heatproof.runs.format import Cost, ModelView
 from heatproof.userfile import PREFIX
 
-NETWORKS_IN_MEMORY = 8  # that are kept in memory, as studies have them in common
+NETWORKS_IN_MEMORY = 8  # studies have them in common
 
 
 class AssumedData:

@@ -39,17 +39,11 @@ from heatproof.runs.store import Store
 from heatproof.tensor.rank import spearman
 
 MEASUREMENT_VERSION = 1
-MEASURED_FROM_OPERATIONS = (
-    5e12  # floating-point operations: 600 passes of a ResNet-50, a minute on two cores
-)
+MEASURED_FROM_OPERATIONS = 5e12  # 600 passes of a ResNet-50, a minute on two cores
 COMPILED_FROM_OPERATIONS = 1e14  # `compile` takes up to half a minute: twenty minutes on two cores
 GPU_FACTOR = 50  # how much more work a GPU does in the same time
-LEAST_CORRELATION_WITH_EAGER = (
-    0.999  # least rank correlation of the drops of all patches with those of eager
-)
-MOST_OF_EAGER_TIME = (
-    0.9  # another backend takes at most this fraction of eager's time, else it is not worth it
-)
+LEAST_CORRELATION_WITH_EAGER = 0.999  # of the ranks of all patches by their drops
+MOST_OF_EAGER_TIME = 0.9  # a backend that takes more is not worth it
 LARGE_BATCH_OPERATIONS = 5e10  # of larger batches a part is measured
 MEASURED_IMAGES = 8
 

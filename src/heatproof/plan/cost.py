@@ -27,7 +27,7 @@ from heatproof.runs.format import Cost, ModelView, TimingKey
 from heatproof.scoring.evaluation import Evaluation
 
 BYTES_PER_ROW = 4  # once compressed
-BYTES_PER_IMAGE_PIXEL = 3  # of a stored image
+BYTES_PER_IMAGE_PIXEL = 3
 BYTES_PER_MAP_PIXEL = 2
 BYTES_PER_LOGIT = 4
 
@@ -132,8 +132,8 @@ def uncounted_methods(plan: Plan) -> list[str]:
 
 
 Basis = Literal["runs", "measured", "estimated"]
-TIMED_IMAGES = 2  # images in one pass of an estimate
-WARM_CALL_SECONDS = 0.2  # seconds of a call beside which what the first call does once is little
+TIMED_IMAGES = 2  # in one pass of an estimate
+WARM_CALL_SECONDS = 0.2  # beside which what the first call does once is little
 BASES: dict[Basis, str] = {
     "runs": "from earlier runs on this machine, usually within 30 %",
     "measured": "from full batches that were timed now, usually within 50 %",
