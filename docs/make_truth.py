@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from heatproof.analysis.truth import KINDS, LEVELS, THRESHOLDS, trials
-from heatproof.figures.svg import Axis, Trace, standalone, traces
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import CurveChart, Trace
+from heatproof.figures.svg import draw, standalone
 
 FAMILIES = dict(zip(KINDS, ("cam", "gradient", "perturbation"), strict=True))
 UNIT = Axis(-0.02, 1.04, (0.0, 0.25, 0.5, 0.75, 1.0))
@@ -32,7 +34,7 @@ def main(out: Path, count: int) -> None:
         ):
             title = f"{name} of the ground truth and of changed maps, over {count} trials"
             lines = [trace(name, kind, curves[kind], levels) for kind in KINDS]
-            figure = standalone(traces(lines, UNIT, (axis, name), title))
+            figure = standalone(draw(CurveChart(title, lines, UNIT, (axis, name))))
             (out / f"known-truth-{name}-{fill}.svg").write_text(figure, encoding="utf-8")
 
 

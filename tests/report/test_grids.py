@@ -14,10 +14,10 @@ from scipy.stats import spearmanr
 
 import heatproof as hp
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.figures import mean_maps, pictures
-from heatproof.figures import svg as charts
+from heatproof.figures import mean_maps, pictures, svg
+from heatproof.figures.charts import Box
+from heatproof.figures.numbers import number
 from heatproof.figures.palette import SEQUENTIAL, colour_map
-from heatproof.figures.svg import Box, number
 from heatproof.report.sections import grid_aggregates, grids
 from heatproof.report.site import Site
 from heatproof.tensor.filters import resize
@@ -370,7 +370,7 @@ def test_few_maps_have_wide_bins_with_at_least_five_in_each():
 
 
 def test_a_frame_surrounds_its_grid_cell():
-    assert "M2 1h1v1h-1z" in charts.grid_cell_frame(3, 5)
+    assert "M2 1h1v1h-1z" in svg.grid_cell_frame(3, 5)
 
 
 def test_the_maps_of_a_grid_are_a_cluster(result: hp.Result):

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import heatproof as hp
-from heatproof.figures.svg import elements as svg
+from heatproof.figures import numbers
 from heatproof.report.sections.base import TEMPLATES
 
 Triple = tuple[float, float, float]  # value, low, high
@@ -40,7 +40,7 @@ COLUMNS = (("mean", "low", "high"), ("rank", "rank_low", "rank_high"))
 def written(monkeypatch: pytest.MonkeyPatch) -> list[Triple]:
     """Record every interval that is written, by all modules that use the one function for it."""
     triples: list[Triple] = []
-    original = svg.interval
+    original = numbers.interval
 
     def recording(value: float, low: float, high: float, *arguments, **options) -> str:
         triples.append((value, low, high))
@@ -83,7 +83,7 @@ def test_every_interval_contains_its_estimate(name: str, written: list[Triple], 
 
 
 def test_an_estimate_outside_its_interval_is_noticed(written: list[Triple]):
-    svg.interval(1.0, 0.675, 0.949)
+    numbers.interval(1.0, 0.675, 0.949)
     assert outside(written) == [(1.0, 0.675, 0.949)]
 
 

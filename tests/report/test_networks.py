@@ -18,7 +18,9 @@ import heatproof as hp
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.paired_differences import gap
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.figures.svg import Axis, Panel, Row, Spot, lattice, spread
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import LatticeChart, Panel, Row, Spot
+from heatproof.figures.svg import draw, spread
 from heatproof.models.zoo import load_fine_tuned
 from heatproof.protocols import ViewKey
 from heatproof.report.pages import write_pages
@@ -485,7 +487,7 @@ def test_a_lattice_has_a_mark_or_a_text_in_every_panel_of_a_row():
         Row("a", "cam", (Spot(0.5, 0.4, 0.6, "tip"), "n/a")),
         Row("b", "control", (Spot(0.2, float("nan"), float("nan"), ""), "n/a")),
     ]
-    drawn = lattice([Panel("one", axis, 0.0), Panel("two", axis)], rows, "title")
+    drawn = draw(LatticeChart("title", [Panel("one", axis, 0.0), Panel("two", axis)], rows))
     assert drawn.count('class="dot') == 2
     assert drawn.count("n/a") == 2
     assert "nan" not in drawn

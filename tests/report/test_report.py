@@ -21,7 +21,7 @@ from scipy.stats import spearmanr
 
 import heatproof as hp
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.figures.svg import number
+from heatproof.figures.numbers import number
 from heatproof.report import build
 from heatproof.report.sections import SECTIONS, explorer, headline
 from heatproof.report.site import Site

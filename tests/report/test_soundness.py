@@ -12,7 +12,9 @@ from scipy.spatial.distance import directed_hausdorff
 import heatproof as hp
 import heatproof.functional as F
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.figures.svg import Axis, Trace, traces
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import CurveChart, Trace
+from heatproof.figures.svg import draw
 from heatproof.report.sections import soundness
 from heatproof.report.site import Site
 
@@ -151,7 +153,7 @@ def test_a_curve_ends_where_its_values_are_undefined():
         Trace("a", "cam", (0.2, 0.4, nan), (0.1, 0.5, 0.9), (0.1, 0.3, nan), (0.3, 0.5, nan)),
         Trace("b", "cam", (nan, nan, nan)),
     ]
-    drawn = traces(lines, Axis(0, 1, (0.0, 1.0)), ("x", "y"), "t")
+    drawn = draw(CurveChart("t", lines, Axis(0, 1, (0.0, 1.0)), ("x", "y")))
     assert "nan" not in drawn
     assert 'data-method="b"' not in drawn
     assert "10 %: 0.20 (0.10 to 0.30)\n50 %: 0.40 (0.30 to 0.50)" in drawn

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
@@ -9,8 +10,8 @@ from click.testing import CliRunner
 import heatproof as hp
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.cli import main
-from heatproof.figures.matplotlib.plots import FIGURES
 from heatproof.results.export import TABLES
+from heatproof.results.plots import FIGURES
 from heatproof.results.tables import frame_to_latex, frame_to_markdown
 
 from .conftest import METHODS
@@ -48,24 +49,29 @@ def test_the_numbers_of_a_figure_stand_beside_it(result, tmp_path):
     call(result.store.root, "curves", "--model", "net/first", "-o", tmp_path / "c.pdf")
     curves = pd.read_csv(tmp_path / "c.csv", keep_default_na=False)
     assert set(curves["model"]) == {"net/first"}
-    assert (curves["low"] <= curves["mean"]).all() and (curves["mean"] <= curves["high"]).all()
+    score = "logit of the target"
+    assert (curves["low"] <= curves[score]).all() and (curves[score] <= curves["high"]).all()
     call(result.store.root, "cost", "-o", tmp_path / "t.pdf")
-    assert (pd.read_csv(tmp_path / "t.csv")["milliseconds"] > 0).all()
+    assert (pd.read_csv(tmp_path / "t.csv")["mean"] > 0).all()
 
 
-@pytest.mark.parametrize("name", ["agreement", "variance", "quality"])
-def test_relations_are_drawn_from_the_numbers_beside_them(result, tmp_path, name):
+def numbers(result, tmp_path, name) -> pd.DataFrame:
     call(result.store.root, name, "-o", tmp_path / "r.svg")
-    read = pd.read_csv(tmp_path / "r.csv", keep_default_na=False)
-    expected = {"agreement": result.agreement, "variance": result.variance}.get(name)
-    if expected is not None:
-        pd.testing.assert_frame_equal(read, expected(), check_dtype=False)
-    else:
-        assert set(read["method"]) <= set(METHODS) and (read["milliseconds"] > 0).all()
-        for _, lines in read.groupby("model"):  # nothing is cheaper and better than the front
-            for line in lines[lines["front"]].to_dict("records"):
-                cheaper = lines[lines["milliseconds"] < line["milliseconds"]]
-                assert (cheaper["mean_rank"] > line["mean_rank"]).all()
+    return pd.read_csv(tmp_path / "r.csv", keep_default_na=False)
+
+
+def test_relations_are_drawn_from_the_numbers_beside_them(result, tmp_path):
+    columns = ["correlation", "low", "high"]
+    read = numbers(result, tmp_path, "agreement")
+    expected = result.agreement()
+    assert np.sort(read[columns], axis=0) == pytest.approx(np.sort(expected[columns], axis=0))
+    read = numbers(result, tmp_path, "variance")
+    expected = result.variance()
+    assert read["method"].tolist() == expected["between"].tolist()
+    assert read["mean"].tolist() == pytest.approx(expected["share"].tolist())
+    read = numbers(result, tmp_path, "quality")
+    assert set(read["series"]) <= set(METHODS)
+    assert (read["passes per map, alone"] >= 0).all()
 
 
 def test_figures_are_listed_with_what_they_lack(result):
@@ -73,7 +79,18 @@ def test_figures_are_listed_with_what_they_lack(result):
     for name in FIGURES:
         assert f"\n{name} " in f"\n{shown}"
     lacking = {line.split()[0] for line in shown.splitlines() if "not in this run" in line}
-    assert lacking == {"aggregates", "layers", "tradeoff", "published"}
+    assert lacking == {
+        "aggregates",
+        "cells",
+        "changes",
+        "depth",
+        "distinctness",
+        "layers",
+        "localization",
+        "methods",
+        "published",
+        "tradeoff",
+    }
     assert call(result.store.root) == shown
     assert "did you mean ranking" in call(result.store.root, "rankin", code=2)
 
@@ -92,8 +109,9 @@ def test_layers_and_aggregated_maps_of_grids(grids, tmp_path):
     call(grids.store.root, "layers", "-o", tmp_path / "l.png")
     layers = pd.read_csv(tmp_path / "l.csv", keep_default_na=False)
     summary = grids.summary().set_index("method")["mean"]
-    assert layers["mean"].tolist() == pytest.approx(summary[layers["method"]].tolist())
-    assert set(layers["base"]) == {"ixg", "gradcam"}
+    drawn = layers["mean score and 95 % interval"]
+    assert sorted(drawn) == pytest.approx(sorted(summary))
+    assert set(layers["curve"]) == {"ixg", "gradcam"}
     call(grids.store.root, "aggregates", "-o", tmp_path / "a.pdf")
     bins = pd.read_csv(tmp_path / "a.csv")
     scores = grids.scores
@@ -119,14 +137,15 @@ def test_the_tradeoff_of_baselines_is_drawn_from_stored_distances(tmp_path):
     )
     call(out, "tradeoff", "-o", tmp_path / "t.svg")
     read = pd.read_csv(tmp_path / "t.csv", keep_default_na=False)
-    assert set(read["baseline"]) == {"zero", "blur", "uniform"}
-    assert set(read["distance"]) == {"ood", "ood-raw"}
+    assert set(read["series"]) == {"zero", "blur", "uniform"}
     run = RunStatistics(result.store)
     kept = run.kept(run.models[0])
     line = read.iloc[0]
-    facts = next(p for p in run.plan.protocols if p.baseline == line["baseline"])
-    stored = kept.curves(facts, line["method"], line["distance"])
-    assert line["x"] == pytest.approx(stored.double().mean().item())
+    facts = next(p for p in run.plan.protocols if p.baseline == line["series"])
+    method = line["chart"].split()[-1]
+    stored = kept.curves(facts, method, "ood")
+    distance = line["distance to reference images (normalized embeddings)"]
+    assert float(distance) == pytest.approx(stored.double().mean().item())
 
 
 # Tables

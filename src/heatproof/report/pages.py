@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 import heatproof
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.figures import svg as charts
+from heatproof.figures import svg
 from heatproof.figures.palette import FAMILIES, family_class
 from heatproof.report.deferred import defer
 from heatproof.report.sections import SECTIONS, Section, ordered_sections
@@ -230,12 +230,12 @@ def style() -> str:
     dark = {name: family.dark for name, family in FAMILIES.items()}
     css = css.replace("/*light families*/", _variables(light))
     css = css.replace("/*dark families*/", _variables(dark))
-    return css + charts.STYLE
+    return css + svg.STYLE
 
 
 def site_script() -> str:
     """Return the script of all pages, which knows the style of figures that it saves."""
-    return _asset("site.js").replace('"chart style"', json.dumps(charts.print_style()))
+    return _asset("site.js").replace('"chart style"', json.dumps(svg.print_style()))
 
 
 def _variables(colours: dict[str, str]) -> str:

@@ -11,7 +11,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from heatproof.errors import HeatproofError
-from heatproof.figures.svg import Chart, standalone
+from heatproof.figures import svg
+from heatproof.figures.charts import Chart
 from heatproof.text import printable, without_formulas
 
 PICTURE_BYTES = 20_000_000  # of the explorer, so that a report stays below 30 MB
@@ -76,15 +77,23 @@ class Site:
             self._pictures[image] = self.write(f"pictures/{number:05d}.{suffix}", image)
         return self._pictures[image]
 
-    def figure(self, svg: Markup) -> Figure:
-        """Write a figure to a file of its own, and its numbers beside it."""
+    def figure(self, chart: Chart | Markup) -> Figure:
+        """Write a figure to a file of its own, and its numbers beside it.
+
+        Args:
+            chart: A chart, or SVG, whose numbers are not known.
+        """
         self._figures += 1
         name = f"figures/figure-{self._figures:02d}"
         data = ""
-        if isinstance(svg, Chart) and svg.rows:
-            numbers = without_formulas(pd.DataFrame(svg.rows))
+        drawn = chart if isinstance(chart, Markup) else svg.draw(chart)
+        if isinstance(chart, Chart) and chart.table:
+            numbers = without_formulas(pd.DataFrame(chart.table))
             data = self.write(f"{name}.csv", numbers.to_csv(index=False))
-        return Figure(svg, self.write(f"{name}.svg", standalone(svg)), data)
+        return Figure(drawn, self.write(f"{name}.svg", svg.standalone(drawn)), data)
+
+    def pictures(self, chart: Chart) -> None:
+        """Note a chart that the page shows as pictures of its own."""
 
     def data(self, name: str, value: object) -> None:
         """Write data that a script of the report reads when it needs them.
@@ -97,6 +106,34 @@ class Site:
             value: What JSON can represent. Texts of a run must not be keys.
         """
         self.write(f"{name}.js", f"heatproofData({json.dumps(name)}, {_json(value)});\n")
+
+
+class Charts(Site):
+    """The charts of sections, without any file.
+
+    Attributes:
+        charts: The charts, in the order of the page.
+    """
+
+    picture_bytes = 0
+
+    def __init__(self) -> None:
+        super().__init__(Path())
+        self.charts: list[Chart] = []
+
+    def write(self, name: str, content: bytes | str) -> str:
+        """Write nothing."""
+        return name
+
+    def figure(self, chart: Chart | Markup) -> Figure:
+        """Collect a chart."""
+        if isinstance(chart, Chart):
+            self.charts.append(chart)
+        return Figure(Markup(""), "")
+
+    def pictures(self, chart: Chart) -> None:
+        """Collect a chart."""
+        self.charts.append(chart)
 
 
 class SingleFile(Site):

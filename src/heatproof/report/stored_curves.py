@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.runs.format import ModelView, ProtocolFacts, TensorKey
@@ -88,10 +89,20 @@ def curve_title(run: RunStatistics, key: Key, curve: StoredCurve) -> str:
 
 
 class MeanCurve(NamedTuple):
-    """A curve of a method, averaged over the samples that have it."""
+    """A curve of a method, averaged over the samples that have it, with its 95 % band."""
 
     values: np.ndarray  # (S,)
+    low: list[float]
+    high: list[float]
     samples: int
+
+    @classmethod
+    def of(cls, curves: np.ndarray) -> MeanCurve:  # (N, S)
+        """Average curves."""
+        mean = curves.sum(0) / len(curves)
+        draws = bootstrap_means(curves, RESAMPLES)
+        ends = [Estimate.of(m, d) for m, d in zip(mean, draws.T, strict=True)]
+        return cls(mean, [end.low for end in ends], [end.high for end in ends], len(curves))
 
 
 def mean_curves(
@@ -124,18 +135,15 @@ def mean_curves(
             for key, curve in of_view
             for method in methods
         }
-        sums: dict[TensorKey, np.ndarray] = {}
-        counts: dict[TensorKey, int] = {}
+        found: dict[TensorKey, list[np.ndarray]] = {}
         for task in run.store.first_tasks(run.tasks_of(subject), MOST_SAMPLES_READ):
             stored = run.store.tensors(task.name, wanted).tensors
             for name in wanted.keys() & stored.keys():
                 values = stored[name].double().numpy()
-                values = values[np.isfinite(values).all(1)]
-                sums[name] = sums.get(name, 0) + values.sum(0)
-                counts[name] = counts.get(name, 0) + len(values)
+                found.setdefault(name, []).append(values[np.isfinite(values).all(1)])
         for name, (key, curve, method) in wanted.items():
-            if counts.get(name):
-                mean = sums[name] / counts[name]
-                mean = mean[::-1] if curve.reverse else mean
-                means.setdefault((key, curve), {})[method] = MeanCurve(mean, counts[name])
+            of_name = np.concatenate(found.get(name, [np.empty((0, 1))]))
+            if len(of_name):
+                values = of_name[:, ::-1] if curve.reverse else of_name
+                means.setdefault((key, curve), {})[method] = MeanCurve.of(values)
     return means

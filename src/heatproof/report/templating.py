@@ -16,7 +16,8 @@ from jinja2 import (
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
-from heatproof.figures import svg as charts
+from heatproof.figures import svg
+from heatproof.figures.numbers import interval, number, shortened
 from heatproof.figures.palette import colour_tables, family_class
 from heatproof.report.plain import described
 from heatproof.report.sections import ordered_sections
@@ -68,7 +69,7 @@ def environment(models: Sequence[str] = ()) -> Environment:
         bytecode_cache=_COMPILED,
     )
     pages.filters |= {
-        "num": charts.number,
+        "num": number,
         "family_class": family_class,
         "percent": percent,
         "points": points,
@@ -80,11 +81,11 @@ def environment(models: Sequence[str] = ()) -> Environment:
         "ticks": ticks,
         "described": described,
         "verbatim": escape,
-        "brief": lambda text, longest=40: charts.shortened(displayed(str(text)), longest),
+        "brief": lambda text, longest=40: shortened(displayed(str(text)), longest),
     }
-    pages.globals["symbol"] = lambda family: charts.tag(
+    pages.globals["symbol"] = lambda family: svg.tag(
         "svg",
-        charts.symbol(family, 7.0, 7.0),
+        svg.symbol(family, 7.0, 7.0),
         class_=f"chart {family_class(family)}",
         viewBox="0 0 14 14",
         width=14,
@@ -124,27 +125,27 @@ def points(change: float, digits: int = 1) -> str:
 def _interval(
     estimate: tuple[float, float, float],
     digits: int = 2,
-    write: Callable[[float, int], str] = charts.number,
+    write: Callable[[float, int], str] = number,
 ) -> str:
     value, low, high = estimate
-    return charts.interval(value, low, high, digits, write)
+    return interval(value, low, high, digits, write)
 
 
 def _hundredfold(fraction: float, digits: int) -> str:
-    return charts.number(100 * fraction, digits)
+    return number(100 * fraction, digits)
 
 
 def duration(milliseconds: float) -> str:
     """Format a time per map: in seconds from one second on."""
     if milliseconds >= 1000:
-        return f"{charts.number(milliseconds / 1000, 1)} s"
-    return f"{charts.number(milliseconds, 2 if milliseconds < 10 else 0)} ms"
+        return f"{number(milliseconds / 1000, 1)} s"
+    return f"{number(milliseconds, 2 if milliseconds < 10 else 0)} ms"
 
 
 def ticks(text: str) -> Markup:
     """Set text between backticks as code."""
     parts = text.split("`")
-    marked = [charts.tag("code", part) if i % 2 else escape(part) for i, part in enumerate(parts)]
+    marked = [svg.tag("code", part) if i % 2 else escape(part) for i, part in enumerate(parts)]
     return Markup("").join(marked)
 
 

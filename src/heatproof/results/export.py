@@ -11,9 +11,8 @@ from typing import Any
 import pandas as pd
 
 from heatproof.errors import HeatproofError, unknown
-from heatproof.figures.matplotlib.plots import FIGURES, WITHOUT_DATA
-from heatproof.figures.matplotlib.relations import RELATIONS
 from heatproof.results import tables
+from heatproof.results.plots import DESCRIPTIONS, FIGURES, MAPS, chart_table
 from heatproof.results.result import Result
 from heatproof.text import without_formulas
 
@@ -43,12 +42,12 @@ TABLES = {
         "rank correlations of all settings", lambda result: result.agreement(by="setting")
     ),
     "variance": Table("which choice moves the ranking", Result.variance),
-    "quality": Table("mean rank and time per map", lambda r: _relation(r, "quality")),
-    "layers": Table("scores of methods at several layers", lambda r: _relation(r, "layers")),
+    "quality": Table("mean rank and passes per map", lambda r: _figure_lines(r, "quality")),
+    "layers": Table("scores of methods at several layers", lambda r: _figure_lines(r, "layers")),
     "tradeoff": Table(
-        "distance and information left, for each baseline", lambda r: _relation(r, "tradeoff")
+        "distance and information left, for each baseline", lambda r: _figure_lines(r, "tradeoff")
     ),
-    "published": Table("the run beside published numbers", lambda r: _relation(r, "published")),
+    "published": Table("the run beside published numbers", lambda r: _figure_lines(r, "published")),
     "left-out": Table("why samples have no score", lambda result: result.left_out),
 }
 TABLE_FORMATS: dict[str, Callable[[pd.DataFrame], str]] = {
@@ -59,8 +58,8 @@ TABLE_FORMATS: dict[str, Callable[[pd.DataFrame], str]] = {
 TABLE_GRIDS = {".tex": tables.to_latex, ".md": tables.to_markdown}
 
 
-def _relation(result: Result, name: str) -> pd.DataFrame:
-    return RELATIONS[name].data(result, {})
+def _figure_lines(result: Result, name: str) -> pd.DataFrame:
+    return chart_table(FIGURES[name].charts(result))
 
 
 def write_figure(run: str | Path, name: str, out: Path, options: Mapping[str, str]) -> list[Path]:
@@ -82,8 +81,8 @@ def write_figure(run: str | Path, name: str, out: Path, options: Mapping[str, st
         raise HeatproofError(
             f"{out} does not end in {', '.join(FORMATS)}, which choose the format of the figure"
         )
-    if name not in FIGURES:
-        raise unknown("figure", name, FIGURES)
+    if name not in DESCRIPTIONS:
+        raise unknown("figure", name, DESCRIPTIONS)
     result = Result.load(run)
     draw = getattr(result.plot, name)
     allowed = inspect.signature(draw).parameters
@@ -96,7 +95,7 @@ def write_figure(run: str | Path, name: str, out: Path, options: Mapping[str, st
     figure = draw(**chosen)
     figure.savefig(out, **FORMATS[out.suffix.lower()])
     written = [out]
-    if name not in WITHOUT_DATA:
+    if name != MAPS:
         table = out.with_suffix(".csv")
         without_formulas(result.plot.data(name, **chosen)).to_csv(table, index=False)
         written.append(table)
@@ -163,11 +162,11 @@ def list_figures(run: str | Path) -> list[tuple[str, str, str]]:
     """
     plot = Result.load(run).plot
     listed = []
-    for name, description in FIGURES.items():
+    for name, description in DESCRIPTIONS.items():
         reason = ""
         try:
-            if name not in WITHOUT_DATA:
-                plot.data(name)
+            if name != MAPS:
+                plot.charts(name)
         except HeatproofError as error:
             reason = str(error)
         listed.append((name, description, reason))

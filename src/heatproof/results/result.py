@@ -28,7 +28,7 @@ from heatproof.runs.store import Store
 from heatproof.text import counted
 
 if TYPE_CHECKING:
-    from heatproof.figures.matplotlib.plots import Plots
+    from heatproof.results.plots import Plots
 
 FEW = 10  # clusters, below which intervals are not reliable
 MOST_REASONS = 5  # methods without a score whose reason is shown
@@ -190,7 +190,7 @@ class Result(RunStatistics):
         Raises:
             HeatproofError: If matplotlib is not installed.
         """
-        from heatproof.figures.matplotlib.plots import Plots
+        from heatproof.results.plots import Plots
 
         return Plots(self)
 

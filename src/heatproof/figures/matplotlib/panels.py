@@ -1,4 +1,4 @@
-"""What all figures have in common: size, panels, titles, legends and colours.
+"""Sizes, panels, titles, legends and colours of figures drawn with matplotlib.
 
 Figures are made without pyplot: nothing is shown or registered, no setting of matplotlib is
 changed, and no display is needed.
@@ -12,22 +12,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from heatproof.errors import HeatproofError
-from heatproof.figures.palette import DIVERGING, SEQUENTIAL
+from heatproof.figures.palette import DIVERGING, FAMILIES, SEQUENTIAL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ACROSS = 3  # panels side by side
 MOST_PANELS = 12
-MOST_NAME = 28  # characters of a method's name
 GREY = "#8a8a90"
 MARKERS = "osD^vPX*"
-
-
-def short(text: str, most: int = MOST_NAME) -> str:
-    """Cut a long name."""
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def check_panels(count: int) -> None:
@@ -39,31 +32,43 @@ def check_panels(count: int) -> None:
         )
 
 
-def finish(ax: Axes, title: str) -> None:
-    """Give a panel its title, ticks, grid and frame."""
-    ax.set_title(_wrapped(title), fontsize=9, loc="left")
+def colour_of(family: str) -> str:
+    """Return the colour of a family of methods on white paper."""
+    return FAMILIES.get(family, FAMILIES["other"]).light
+
+
+def finish(ax: Axes) -> None:
+    """Give a panel its ticks, grid and frame."""
     ax.tick_params(labelsize=8)
     ax.grid(axis="both", color="#e6e6ea", linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _wrapped(title: str, width: int = 50) -> str:
-    """Break a long title at spaces, since a figure would cut it off."""
+def without_ticks(ax: Axes) -> None:
+    """Show a picture without axes."""
+    ax.set_xticks([])
+    ax.set_yticks([])
+
+
+def set_title(ax: Axes, title: str, width: int = 50) -> None:
+    """Write a title; a long one is broken at spaces, since a figure would cut it off."""
     lines = [""]
     for word in title.split(" "):
         if lines[-1] and len(lines[-1]) + len(word) >= width:
             lines.append("")
         lines[-1] += f" {word}" if lines[-1] else word
-    return "\n".join(lines)
+    ax.set_title("\n".join(lines), fontsize=9, loc="left")
 
 
 def legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """Put one legend for all panels beside them."""
+    """Put one legend for all panels beside them, if anything has a name."""
     handles: dict[str, Any] = {}
     for ax in axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
+    if not handles:
+        return
     figure.legend(
         handles.values(),
         handles.keys(),
@@ -73,9 +78,24 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     )
 
 
-def panel_grid(
-    count: int, width: float, height: float, across: int = ACROSS
-) -> tuple[Figure, list[Axes]]:
+def family_legend(figure: Figure, families: Sequence[str]) -> None:
+    """Say under the panels which family of methods has which colour."""
+    from matplotlib.lines import Line2D
+
+    dots = [Line2D([], [], color=colour_of(f), marker="o", linestyle="") for f in families]
+    columns = max(1, int(figure.get_size_inches()[0] / 1.2))
+    figure.legend(
+        dots,
+        list(families),
+        loc="outside lower center",
+        ncols=min(columns, len(families)),
+        fontsize=8,
+        frameon=False,
+        handletextpad=0.1,
+    )
+
+
+def panel_grid(count: int, width: float, height: float, across: int) -> tuple[Figure, list[Axes]]:
     """Make a figure with a number of panels, each of a size in inches."""
     columns = min(count, across)
     rows = -(-count // columns)

@@ -1,68 +1,69 @@
 """Figures as hand-written SVG: they print, scale, need no script, and are saved as files."""
 
-from heatproof.figures.svg.axes import Axis
-from heatproof.figures.svg.boxes import Box, BoxRow, boxes
-from heatproof.figures.svg.bump import Line, bump, rank_text
-from heatproof.figures.svg.elements import (
-    STYLE,
+from collections.abc import Callable
+from typing import Any
+
+from markupsafe import Markup
+
+from heatproof.figures.charts import (
+    AgreementChart,
+    BoxChart,
+    BumpChart,
+    ChangedMapChart,
     Chart,
-    interval,
-    number,
-    print_style,
-    shortened,
-    standalone,
-    tag,
+    CurveChart,
+    GridChart,
+    LatticeChart,
+    MatrixChart,
+    RankingChart,
+    ScatterChart,
 )
-from heatproof.figures.svg.lattice import Panel, Row, Spot, lattice
-from heatproof.figures.svg.lines import Trace, traces
+from heatproof.figures.svg.boxes import draw_boxes
+from heatproof.figures.svg.bump import draw_bump
+from heatproof.figures.svg.elements import STYLE, print_style, standalone, tag
+from heatproof.figures.svg.lattice import draw_lattice
+from heatproof.figures.svg.lines import draw_curves
 from heatproof.figures.svg.marks import inline_interval, spread, symbol
-from heatproof.figures.svg.ranking import Mark, ranking
-from heatproof.figures.svg.scatter import Point, ranks, scatter
+from heatproof.figures.svg.ranking import draw_ranking
+from heatproof.figures.svg.scatter import draw_scatter, ranks
 from heatproof.figures.svg.squares import (
-    GridFractions,
-    correlations,
-    fraction_grids,
+    draw_agreement,
+    draw_grids,
+    draw_matrix,
     grid_cell_frame,
     grid_lines,
-    matrix,
     patch_grid,
 )
 
 __all__ = [
     "STYLE",
-    "Axis",
-    "Box",
-    "BoxRow",
-    "Chart",
-    "GridFractions",
-    "Line",
-    "Mark",
-    "Panel",
-    "Point",
-    "Row",
-    "Spot",
-    "Trace",
-    "boxes",
-    "bump",
-    "correlations",
-    "fraction_grids",
+    "draw",
     "grid_cell_frame",
     "grid_lines",
     "inline_interval",
-    "interval",
-    "lattice",
-    "matrix",
-    "number",
     "patch_grid",
     "print_style",
-    "rank_text",
-    "ranking",
     "ranks",
-    "scatter",
-    "shortened",
     "spread",
     "standalone",
     "symbol",
     "tag",
-    "traces",
 ]
+
+RENDERERS: dict[type[Chart], Callable[[Any], Markup]] = {
+    AgreementChart: draw_agreement,
+    BoxChart: draw_boxes,
+    BumpChart: draw_bump,
+    ChangedMapChart: draw_curves,
+    CurveChart: draw_curves,
+    GridChart: draw_grids,
+    LatticeChart: draw_lattice,
+    MatrixChart: draw_matrix,
+    RankingChart: draw_ranking,
+    ScatterChart: draw_scatter,
+}
+
+
+def draw(chart: Chart) -> Markup:
+    """Draw a chart as SVG."""
+    return RENDERERS[type(chart)](chart)

@@ -1,54 +1,14 @@
-"""Axes: from values to positions, with round ticks."""
+"""Axes and their titles, ticks and grid lines."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from heatproof.figures.svg.elements import number, tag
-
-MARGIN = 0.04  # of the spread of the values, at both ends
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A linear axis from ``low`` to ``high``."""
-
-    low: float
-    high: float
-    ticks: tuple[float, ...]
-    labels: tuple[str, ...] = ()  # of the ticks; their numbers if there are none
-
-    @classmethod
-    def around(cls, values: Sequence[float], most: float = 6.5) -> Axis:
-        """Return an axis that holds all finite values, with at most ``most`` round ticks."""
-        finite = [v for v in values if math.isfinite(v)] or [0.0, 1.0]
-        spread = max(finite) - min(finite) or max(abs(max(finite)), 1.0)
-        low = min(finite) - MARGIN * spread
-        high = max(finite) + MARGIN * spread
-        step = next(s for s in _round_steps(spread) if (high - low) / s <= most)
-        multiples = range(math.ceil(low / step), math.floor(high / step) + 1)
-        return cls(low, high, tuple(round(i * step, 10) for i in multiples))
-
-    def position(self, value: float, start: float, end: float) -> float:
-        """Return where a value lies on an axis drawn from ``start`` to ``end``."""
-        return start + (value - self.low) / (self.high - self.low) * (end - start)
-
-    @property
-    def digits(self) -> int:
-        """Return how many digits the ticks need."""
-        for digits in range(4):
-            if all(abs(tick - round(tick, digits)) < 1e-9 for tick in self.ticks):
-                return digits
-        return 4
-
-
-def _round_steps(spread: float) -> list[float]:
-    power = 10.0 ** (math.floor(math.log10(spread)) - 1)
-    return [power * m for m in (1, 2, 5, 10, 20, 50, 100)]
+from heatproof.figures.axes import Axis
+from heatproof.figures.numbers import number
+from heatproof.figures.svg.elements import tag
 
 
 def top_axis(axis: Axis, left: float, right: float, top: float, bottom: float) -> list[Markup]:

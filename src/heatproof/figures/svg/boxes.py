@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
 from markupsafe import Markup
 
-from heatproof.figures.svg.axes import Axis
-from heatproof.figures.svg.elements import LONG, label_width, number, shortened, svg, tag
-from heatproof.figures.svg.lattice import Panel, panel_headings
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import Box, BoxChart
+from heatproof.figures.numbers import number, shortened
+from heatproof.figures.svg.elements import LONG, label_width, svg, tag
+from heatproof.figures.svg.lattice import panel_headings
 from heatproof.figures.svg.marks import mark, row_background
-from heatproof.text import counted
 
 ROW = 19.0
 TOP = 50.0
@@ -22,56 +19,12 @@ GROUP_GAP = 9.0  # between groups of rows
 NUMBER_WIDTH = 36.0
 WIDTH = 1110.0
 LONGEST_LABEL = 12  # characters
-WHISKER = 1.5  # times the length of the box
 
 
-@dataclass(frozen=True)
-class Box:
-    """The quartiles, with whiskers to the last values within 1.5 box lengths of them."""
-
-    whiskers: tuple[float, float]
-    quartiles: tuple[float, float, float]
-    mean: float
-    tip: str
-
-    @classmethod
-    def of(cls, values: Sequence[float], label: str) -> Box:
-        """Summarize values; ``label`` is the first line of the tooltip."""
-        array = np.asarray(values, dtype=np.float64)
-        low, median, high = (float(q) for q in np.quantile(array, [0.25, 0.5, 0.75]))
-        reach = WHISKER * (high - low)
-        inside = array[(array >= low - reach) & (array <= high + reach)]
-        mean = float(array.mean())
-        lines = [
-            label,
-            f"mean {number(mean)}",
-            f"median {number(median)}",
-            f"middle half {number(low)} to {number(high)}",
-            counted(len(array), "map"),
-        ]
-        whiskers = (float(inside.min()), float(inside.max()))
-        return cls(whiskers, (low, median, high), mean, "\n".join(lines))
-
-
-@dataclass(frozen=True)
-class BoxRow:
-    """A row of box plots, one per panel; a word stands where there is no number."""
-
-    group: str
-    label: str
-    method: str
-    family: str
-    boxes: tuple[Box | str, ...]
-
-
-def boxes(panels: Sequence[Panel], rows: Sequence[BoxRow], title: str) -> Markup:
-    """Draw box plots with their means; rows of one group stand together under its name.
-
-    Args:
-        panels: The columns.
-        rows: The rows, those of a group one after the other.
-        title: Title for screen readers.
-    """
+def draw_boxes(chart: BoxChart) -> Markup:
+    """Draw box plots with their means; rows of one group stand together under its name."""
+    panels = chart.panels
+    rows = chart.rows
     label_x = 16 + label_width([row.group for row in rows], LONG)
     start = label_x + 24 + label_width([row.label for row in rows], LONGEST_LABEL)
     room = (WIDTH - (start - 12)) / len(panels) - NUMBER_WIDTH - GAP
@@ -92,20 +45,7 @@ def boxes(panels: Sequence[Panel], rows: Sequence[BoxRow], title: str) -> Markup
         for panel, left, box in zip(panels, lefts, row.boxes, strict=True):
             inside.append(_box(box, panel.axis, left, left + axis_width, y))
         parts.append(mark(row.family, *inside, method=row.method))
-    numbers = [
-        {"group": row.group, "row": row.label, "panel": panel.title} | _numbers(box)
-        for row in rows
-        for panel, box in zip(panels, row.boxes, strict=True)
-    ]
-    return svg(width, bottom + BOTTOM, title, *parts, kind="boxes", rows=numbers)
-
-
-def _numbers(box: Box | str) -> dict[str, object]:
-    columns = ("low whisker", "lower quartile", "median", "upper quartile", "high whisker", "mean")
-    if isinstance(box, str):
-        return dict.fromkeys(columns) | {"note": box}
-    low, high = box.whiskers
-    return dict(zip(columns, (low, *box.quartiles, high, box.mean), strict=True)) | {"note": ""}
+    return svg(width, bottom + BOTTOM, chart.title, *parts, kind="boxes")
 
 
 def _box(box: Box | str, axis: Axis, left: float, right: float, y: float) -> Markup:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from heatproof.figures.svg.elements import CHARACTER, label_width, shortened, svg, tag
+from heatproof.figures.charts import BumpChart, Ranks
+from heatproof.figures.numbers import rank_text, shortened
+from heatproof.figures.svg.elements import CHARACTER, label_width, svg, tag
 from heatproof.figures.svg.marks import mark
 
 ROW = 25.0
@@ -16,25 +17,13 @@ BOTTOM = 6.0
 WIDTH = 840.0  # if that leaves a reasonable gap between columns
 
 
-@dataclass(frozen=True)
-class Line:
-    """A method and its rank in each column."""
-
-    label: str
-    family: str
-    ranks: tuple[float, ...]
-
-
-def bump(columns: Sequence[str], lines: Sequence[Line], title: str) -> Markup:
+def draw_bump(chart: BumpChart) -> Markup:
     """Draw ranks from column to column.
 
     Equal ranks are drawn one below the other; the number in a dot is the rank.
-
-    Args:
-        columns: Names of the rankings.
-        lines: The methods, with one rank per column.
-        title: Title for screen readers.
     """
+    lines = chart.lines
+    columns = chart.columns
     margin = 36 + label_width([line.label for line in lines])
     gap = _column_gap(len(columns), WIDTH - 2 * margin)
     x = [margin + gap * c for c in range(len(columns))]
@@ -48,12 +37,7 @@ def bump(columns: Sequence[str], lines: Sequence[Line], title: str) -> Markup:
             parts.append(tag("text", text, class_="column", x=at, y=y_text, text_anchor="middle"))
     for i, line in enumerate(lines):
         parts.append(_line(line, columns, x, [heights[i] for heights in y]))
-    rows = [
-        {"method": line.label, "ranking": column, "rank": rank}
-        for line in lines
-        for column, rank in zip(columns, line.ranks, strict=True)
-    ]
-    return svg(width, bottom + BOTTOM, title, *parts, kind="bump", rows=rows)
+    return svg(width, bottom + BOTTOM, chart.title, *parts, kind="bump")
 
 
 def _column_gap(columns: int, room: float) -> float:
@@ -61,7 +45,7 @@ def _column_gap(columns: int, room: float) -> float:
     return max(least, min(240.0, room / max(1, columns - 1)))
 
 
-def _heights(lines: Sequence[Line], columns: int) -> list[dict[int, float]]:
+def _heights(lines: Sequence[Ranks], columns: int) -> list[dict[int, float]]:
     """Return, for each column, the height of each line."""
     heights = []
     for c in range(columns):
@@ -70,7 +54,7 @@ def _heights(lines: Sequence[Line], columns: int) -> list[dict[int, float]]:
     return heights
 
 
-def _line(line: Line, columns: Sequence[str], x: Sequence[float], y: Sequence[float]) -> Markup:
+def _line(line: Ranks, columns: Sequence[str], x: Sequence[float], y: Sequence[float]) -> Markup:
     path = _path(x, y)
     tip = [line.label]
     beads = []
@@ -106,11 +90,6 @@ def _path(x: Sequence[float], y: Sequence[float]) -> str:
             f"C{middle:.1f} {y[c]:.1f} {middle:.1f} {y[c + 1]:.1f} {x[c + 1]:.1f} {y[c + 1]:.1f}"
         )
     return path
-
-
-def rank_text(rank: float) -> str:
-    """Format a rank, with a digit where methods share it."""
-    return f"{rank:.0f}" if abs(rank - round(rank)) < 1e-9 else f"{rank:.1f}"
 
 
 def _two_lines(text: str, gap: float) -> list[str]:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from heatproof.figures.svg.axes import Axis, top_axis
-from heatproof.figures.svg.elements import (
-    CHARACTER,
-    LONGEST,
-    interval,
-    label_width,
-    number,
-    shortened,
-    svg,
-    tag,
-)
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import LatticeChart, Panel, Spot
+from heatproof.figures.numbers import interval, number, shortened
+from heatproof.figures.svg.axes import top_axis
+from heatproof.figures.svg.elements import CHARACTER, label_width, svg, tag
 from heatproof.figures.svg.marks import dot_and_whisker, mark, row_background
 
 ROW = 24.0
@@ -28,54 +21,15 @@ WIDTH_FOR_PANELS = 960.0
 MOST_WITH_INTERVALS = 4  # panels; with more there is no room for the intervals in figures
 
 
-@dataclass(frozen=True)
-class Spot:
-    """A value with its interval, and what is said on hover."""
-
-    value: float
-    low: float
-    high: float
-    tip: str
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A column of a chart."""
-
-    title: str
-    axis: Axis
-    line: float | None = None  # dashed: the score of a random map, or no difference
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method and its value in each panel; a word stands where there is no number."""
-
-    label: str
-    family: str
-    values: tuple[Spot | str, ...]
-
-
-def lattice(
-    panels: Sequence[Panel],
-    rows: Sequence[Row],
-    title: str,
-    digits: int = 2,
-    longest: int = LONGEST,
-) -> Markup:
-    """Draw rows through several panels.
-
-    Args:
-        panels: The columns.
-        rows: The rows, with one value per panel.
-        title: Title for screen readers.
-        digits: Digits of the numbers.
-        longest: Characters of a row's label that are shown.
-    """
+def draw_lattice(chart: LatticeChart) -> Markup:
+    """Draw rows through several panels."""
+    panels = chart.panels
+    rows = chart.rows
+    digits = chart.digits
     with_intervals = len(panels) <= MOST_WITH_INTERVALS
     axis_width = max(100.0, min(240.0, WIDTH_FOR_PANELS / len(panels) - 140))
     number_width = 40 + (4 + 5.3 * (2 * digits + 10)) * with_intervals
-    start = 28 + label_width([row.label for row in rows], longest)
+    start = 28 + label_width([row.label for row in rows], chart.longest)
     lefts = [start + i * (axis_width + number_width + GAP) for i in range(len(panels))]
     width = lefts[-1] + axis_width + number_width + 4
     bottom = TOP + ROW * len(rows)
@@ -84,7 +38,7 @@ def lattice(
         y = TOP + ROW * (i + 0.5)
         inside = [
             row_background(0, y - ROW / 2, width, ROW),
-            tag("text", shortened(row.label, longest), class_="name", x=8, y=y + 4),
+            tag("text", shortened(row.label, chart.longest), class_="name", x=8, y=y + 4),
         ]
         for panel, left, value in zip(panels, lefts, row.values, strict=True):
             right = left + axis_width
@@ -110,18 +64,7 @@ def lattice(
                 spot.append(tag("text", text, class_="span", x=right + 44, y=y + 4))
             inside.append(tag("g", *spot, data_tip=value.tip))
         parts.append(mark(row.family, *inside, method=row.label))
-    numbers = [
-        {"row": row.label, "panel": panel.title} | _numbers(value)
-        for row in rows
-        for panel, value in zip(panels, row.values, strict=True)
-    ]
-    return svg(width, bottom + BOTTOM, title, *parts, kind="lattice", rows=numbers)
-
-
-def _numbers(value: Spot | str) -> dict[str, object]:
-    if isinstance(value, str):
-        return {"value": None, "low": None, "high": None, "note": value}
-    return {"value": value.value, "low": value.low, "high": value.high, "note": ""}
+    return svg(width, bottom + BOTTOM, chart.title, *parts, kind="lattice")
 
 
 def _spot(

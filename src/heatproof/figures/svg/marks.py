@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from heatproof.figures.axes import Axis
 from heatproof.figures.palette import family_class
-from heatproof.figures.svg.axes import Axis
 from heatproof.figures.svg.elements import tag
 
 

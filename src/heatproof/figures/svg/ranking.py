@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from heatproof.figures.svg.axes import Axis, top_axis
-from heatproof.figures.svg.elements import label_width, number, shortened, svg, tag
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import Mark, RankingChart
+from heatproof.figures.numbers import number, shortened
+from heatproof.figures.svg.axes import top_axis
+from heatproof.figures.svg.elements import label_width, svg, tag
 from heatproof.figures.svg.marks import dot_and_whisker, mark, row_background
 
 ROW = 24.0
@@ -17,52 +18,21 @@ TOP = 26.0
 BOTTOM = 30.0
 
 
-@dataclass(frozen=True)
-class Mark:
-    """One method in a ranking; ``note`` stands where there is no score, a rank of nan for none."""
-
-    label: str
-    family: str
-    mean: float
-    low: float
-    high: float
-    rank: float
-    tip: str
-    note: str = ""
-
-
-def ranking(
-    marks: Sequence[Mark],
-    axis: Axis,
-    random_score: float | None,
-    title: str,
-    room: float = 196,
-    line: str = "random map",
-) -> Markup:
-    """Draw means and intervals of all methods, one row each.
-
-    Args:
-        marks: The methods, best first.
-        axis: Axis of the scores.
-        random_score: Score of a random map, drawn as a dashed line, or None if it is unknown.
-        title: Title for screen readers.
-        room: Width of the axis in px.
-        line: What the dashed line is.
-    """
+def draw_ranking(chart: RankingChart) -> Markup:
+    """Draw means and intervals of all methods, one row each."""
+    marks = chart.marks
+    axis = chart.axis
     left = 36 + label_width([m.label for m in marks], shortest=11)
-    right = left + room
+    right = left + chart.room
     width = right + 52
     bottom = TOP + ROW * len(marks)
     parts = top_axis(axis, left, right, TOP, bottom)
-    if random_score is not None:
-        parts += _line(axis.position(random_score, left, right), left, right, bottom, line)
+    if chart.line is not None:
+        x = axis.position(chart.line, left, right)
+        parts += _line(x, left, right, bottom, chart.line_label)
     for i, method in enumerate(marks):
         parts.append(_row(method, axis, left, right, width, TOP + ROW * (i + 0.5)))
-    rows = [
-        {"rank": m.rank, "method": m.label, "mean": m.mean, "low": m.low, "high": m.high}
-        for m in marks
-    ]
-    return svg(width, bottom + BOTTOM, title, *parts, kind="ranking", rows=rows)
+    return svg(width, bottom + BOTTOM, chart.title, *parts, kind="ranking")
 
 
 def _line(x: float, left: float, right: float, bottom: float, label: str) -> list[Markup]:

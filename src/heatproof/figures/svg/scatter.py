@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
 
-from heatproof.figures.svg.axes import Axis, Plot
-from heatproof.figures.svg.bump import rank_text
-from heatproof.figures.svg.elements import shortened, svg, tag
-from heatproof.figures.svg.lattice import Spot
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import Point, ScatterChart
+from heatproof.figures.numbers import rank_text, shortened
+from heatproof.figures.svg.axes import Plot
+from heatproof.figures.svg.elements import svg, tag
 from heatproof.figures.svg.marks import mark, spread, symbol
 
 WIDTH = 640.0
@@ -21,64 +21,21 @@ LABEL_GAP = 15.0
 RANKS_SIDE = 208.0
 
 
-@dataclass(frozen=True)
-class Point:
-    """A point with a vertical interval; small ones are joined to the large ones of their series."""
-
-    x: float
-    spot: Spot
-    family: str
-    label: str  # not written if it is empty
-    series: str
-    large: bool
-    method: str | None = None  # which the point lights up with
-
-
-def scatter(
-    points: Sequence[Point],
-    across: Axis,
-    up: Axis,
-    titles: tuple[str, str],
-    title: str,
-    unit: str = "",
-    fit: Callable[[float], float] | None = None,
-    front: Sequence[tuple[float, float]] = (),
-) -> Markup:
-    """Draw points with their intervals, and their labels on the right.
-
-    Args:
-        points: The points; those of one series are joined.
-        across: Horizontal axis.
-        up: Vertical axis.
-        titles: Titles of the horizontal and the vertical axis.
-        title: Title for screen readers.
-        unit: Text behind the numbers of the horizontal axis.
-        fit: A straight line to draw.
-        front: Points that a stepped line connects, from left to right.
-    """
-    plot = Plot(across, up, left=52.0, right=470.0, top=22.0, bottom=330.0)
-    parts = plot.axes(titles, unit)
-    if fit:
-        parts.append(_fitted_line(plot, fit))
-    if len(front) > 1:
-        parts.append(_stepped_line(plot, front))
+def draw_scatter(chart: ScatterChart) -> Markup:
+    """Draw points with their intervals, and their labels on the right."""
+    points = chart.points
+    plot = Plot(chart.across, chart.up, left=52.0, right=470.0, top=22.0, bottom=330.0)
+    parts = plot.axes(chart.titles, chart.unit)
+    if chart.fit:
+        parts.append(_fitted_line(plot, chart.fit))
+    if len(chart.front) > 1:
+        parts.append(_stepped_line(plot, chart.front))
     parts += _joins(plot, points)
     labelled = sorted((p for p in points if p.label), key=lambda p: plot.y(p.spot.value))
     heights = spread([plot.y(p.spot.value) for p in labelled], LABEL_GAP, plot.top + 4, plot.bottom)
     label_heights = dict(zip(labelled, heights, strict=True))
     parts += [_point(plot, point, label_heights.get(point)) for point in points]
-    rows = [
-        {
-            "series": p.series,
-            "label": p.label,
-            titles[0]: p.x,
-            titles[1]: p.spot.value,
-            "low": p.spot.low,
-            "high": p.spot.high,
-        }
-        for p in points
-    ]
-    return svg(WIDTH, plot.bottom + 44, title, *parts, kind="scatter-plot", rows=rows)
+    return svg(WIDTH, plot.bottom + 44, chart.title, *parts, kind="scatter-plot")
 
 
 def _point(plot: Plot, point: Point, label_height: float | None) -> Markup:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from heatproof.figures.charts import AgreementChart, GridChart, GridFractions, MatrixChart
+from heatproof.figures.numbers import interval, number, shortened
 from heatproof.figures.palette import diverging_colour
-from heatproof.figures.svg.elements import (
-    LONG,
-    interval,
-    label_width,
-    number,
-    overlay,
-    shortened,
-    svg,
-    tag,
-)
+from heatproof.figures.svg.elements import LONG, label_width, overlay, svg, tag
 from heatproof.figures.svg.marks import mark
 
 DARK_ABOVE = 0.6  # of the scale: numbers are white there
@@ -105,33 +97,13 @@ def patch_grid(values: Sequence[float], scale: float, title: str) -> Markup:
     return svg(PATCH_GRID, PATCH_GRID, title, *parts, kind="patches")
 
 
-@dataclass(frozen=True)
-class GridFractions:
-    """The fraction of a map in each grid cell, row by row, and which cell holds the target."""
-
-    values: tuple[float, ...]
-    target: int
-
-
-def fraction_grids(
-    rows: Sequence[tuple[str, str]],
-    groups: Sequence[str],
-    table: Sequence[Sequence[Sequence[GridFractions]]],
-    grid_side: int,
-    title: str,
-) -> Markup:
-    """Draw a small grid for each target cell; the target cell has a border.
-
-    Args:
-        rows: (method, family) of each row.
-        groups: Names of the groups that stand side by side.
-        table: The grids of each row and group.
-        grid_side: Cells in a row of the grid.
-        title: Title for screen readers.
-    """
+def draw_grids(chart: GridChart) -> Markup:
+    """Draw a small grid for each target cell; the target cell has a border."""
+    rows = chart.rows
+    groups = chart.groups
     top = 34.0
     start = 16 + label_width([name for name, _ in rows], LONG)
-    most = [max(len(line[g]) for line in table) for g in range(len(groups))]
+    most = [max(len(line[g]) for line in chart.grids) for g in range(len(groups))]
     lefts = []
     for count in most:
         lefts.append(start)
@@ -140,7 +112,7 @@ def fraction_grids(
         tag("text", name, class_="column", x=left, y=18)
         for name, left in zip(groups, lefts, strict=True)
     ]
-    for i, ((name, family), line) in enumerate(zip(rows, table, strict=True)):
+    for i, ((name, family), line) in enumerate(zip(rows, chart.grids, strict=True)):
         y = top + i * (GRID + GRID_GAP)
         middle = y + GRID / 2 + 4
         inside = [tag("text", shortened(name, LONG), class_="name", x=8, y=middle)]
@@ -149,24 +121,11 @@ def fraction_grids(
                 inside.append(tag("text", "–", class_="note", x=left, y=middle))
             for k, fractions in enumerate(grids):
                 x = left + k * (GRID + GRID_GAP)
-                inside += _fraction_grid(fractions, x, y, grid_side, f"{name}, {group}")
+                inside += _fraction_grid(fractions, x, y, chart.side, f"{name}, {group}")
         parts.append(mark(family, *inside))
     width = lefts[-1] + most[-1] * (GRID + GRID_GAP) + 4
-    numbers = [
-        {
-            "method": name,
-            "group": group,
-            "target": grid.target,
-            "grid cell": cell,
-            "fraction": value,
-        }
-        for (name, _), line in zip(rows, table, strict=True)
-        for group, grids in zip(groups, line, strict=True)
-        for grid in grids
-        for cell, value in enumerate(grid.values)
-    ]
     height = top + len(rows) * (GRID + GRID_GAP)
-    return svg(width, height, title, *parts, kind="fraction-grids", rows=numbers)
+    return svg(width, height, chart.title, *parts, kind="fraction-grids")
 
 
 def _fraction_grid(
@@ -198,21 +157,14 @@ def _fraction_grid(
     return [*parts, border]
 
 
-def matrix(
-    names: Sequence[tuple[str, str]], values: Sequence[Sequence[float]], title: str
-) -> Markup:
-    """Draw the correlations of all pairs, each once; columns have the numbers of the rows.
-
-    Args:
-        names: (method, family) of each row.
-        values: The symmetric matrix of correlations.
-        title: Title for screen readers.
-    """
+def draw_matrix(chart: MatrixChart) -> Markup:
+    """Draw the correlations of all pairs, each once; columns have the numbers of the rows."""
+    names = chart.names
     size = MATRIX_SQUARE
     top = 24.0
     left = 40 + label_width([name for name, _ in names], LONGEST_IN_MATRIX)
     parts = []
-    for i, ((name, family), line) in enumerate(zip(names, values, strict=True)):
+    for i, ((name, family), line) in enumerate(zip(names, chart.values, strict=True)):
         y = top + size * i
         middle = y + size / 2 + 4
         column = left + size * (i + 0.5)
@@ -228,30 +180,16 @@ def matrix(
         parts.append(mark(family, *inside, method=name))
     width = left + size * len(names) + 4
     height = top + size * len(names) + 4
-    rows = [
-        {"a": names[i][0], "b": names[j][0], "correlation": line[j]}
-        for i, line in enumerate(values)
-        for j in range(i)
-    ]
-    return svg(width, height, title, *parts, kind="matrix-plot", rows=rows)
+    return svg(width, height, chart.title, *parts, kind="matrix-plot")
 
 
-def correlations(
-    labels: Sequence[str], cells: Mapping[tuple[int, int], tuple[float, float, float]], title: str
-) -> Markup:
-    """Draw the correlations of all pairs of rankings with their intervals, each pair once.
-
-    Args:
-        labels: Names of the rankings.
-        cells: Correlation, lower and upper end of its interval by (column, row), where the column
-            comes first in the order of the labels.
-        title: Title for screen readers.
-    """
+def draw_agreement(chart: AgreementChart) -> Markup:
+    """Draw the correlations of all pairs of rankings with their intervals, each pair once."""
+    labels = chart.labels
     width, height = CELL
     top = 22.0
     left = 16 + label_width(list(labels[1:]), LONG)
     parts = []
-    rows = []
     for j, label in enumerate(labels[:-1]):
         x = left + width * (j + 0.5)
         name = shortened(label, LONGEST_ABOVE)
@@ -261,20 +199,11 @@ def correlations(
         name = shortened(label, LONG)
         parts.append(tag("text", name, class_="name", x=8, y=y + height / 2 + 4))
         for j in range(i + 1):
-            value, low, high = cells[j, i + 1]
-            parts += _correlation(left + width * j, y, value, low, high, (labels[j], label))
-            rows.append(
-                {"a": labels[j], "b": label, "correlation": value, "low": low, "high": high}
-            )
+            pair = (labels[j], label)
+            parts += _correlation(left + width * j, y, *chart.cells[j, i + 1], pair)
     count = len(labels) - 1
-    return svg(
-        left + width * count + 4,
-        top + height * count + 4,
-        title,
-        *parts,
-        kind="correlations",
-        rows=rows,
-    )
+    right = left + width * count + 4
+    return svg(right, top + height * count + 4, chart.title, *parts, kind="correlations")
 
 
 def _correlation(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from heatproof.analysis.agreement import AgreementMatrix
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.figures import svg as charts
+from heatproof.figures.charts import AgreementChart
 from heatproof.report.sections.base import section
 from heatproof.report.site import Figure, Site
 
@@ -99,4 +99,6 @@ def _figure(site: Site, found: AgreementMatrix, labels: Sequence[str]) -> Figure
         return None
     where = f"{found.model} at layer {found.layer}" if found.layer else found.model
     title = f"{where}: Spearman correlation of the rankings by two protocols, with 95 % intervals"
-    return site.figure(charts.correlations(labels, found.overall.pairs, title))
+    return site.figure(
+        AgreementChart(title, labels, found.overall.pairs, model=found.model, panel=where)
+    )

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
+from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.figures import pictures
-from heatproof.figures.svg import interval, number
+from heatproof.figures.numbers import interval, number
 from heatproof.protocols import PROTOCOLS
 from heatproof.report.site import Site
 
@@ -47,6 +48,14 @@ def select(
         conditions |= dict(zip(("protocol", "setting", "baseline"), key, strict=True))
     masks = [frame[column] == value for column, value in conditions.items() if value is not None]
     return frame[np.logical_and.reduce(masks)] if masks else frame
+
+
+def panel_title(run: RunStatistics, model: str, key: Key, layer: str = "") -> str:
+    """Return the title of a setting among the panels of a figure."""
+    parts = [run.setting_labels[key]]
+    if len(run.models) > 1:
+        parts.insert(0, run.short_names[model])
+    return " · ".join([*parts, f"layer {layer}"] if layer else parts)
 
 
 def size_of(image: Tensor) -> tuple[int, int]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.figures import svg as charts
-from heatproof.figures.svg import Axis, Point, Spot
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import Point, ScatterChart, Spot
+from heatproof.figures.numbers import number
 from heatproof.report.sections.base import section
 from heatproof.report.sections.verdict_details import passes
 from heatproof.report.site import Figure, Site
@@ -78,7 +79,7 @@ def _model(run: RunStatistics, site: Site, standing: Standings) -> Model:
             )
         )
     title = f"{standing.model}, layer {standing.layer}" if standing.layer else standing.model
-    return Model(title, _figure(run, site, title, rows, front), rows)
+    return Model(title, _figure(run, site, standing.model, title, rows, front), rows)
 
 
 def _front(run: RunStatistics, standing: Standings) -> list[str]:
@@ -98,14 +99,14 @@ def _front(run: RunStatistics, standing: Standings) -> list[str]:
 
 
 def _figure(
-    run: RunStatistics, site: Site, title: str, rows: list[Row], front: list[str]
+    run: RunStatistics, site: Site, model: str, title: str, rows: list[Row], front: list[str]
 ) -> Figure | None:
     points = {}
     for row in rows:
         count = passes(run, row.method)
         if row.rank is None or count is None:
             continue
-        tip = f"{row.method}\nmean rank {charts.number(row.rank.value, 2)}\n{count} passes per map"
+        tip = f"{row.method}\nmean rank {number(row.rank.value, 2)}\n{count} passes per map"
         spot = Spot(row.rank.value, row.rank.low, row.rank.high, tip)
         points[row.method] = Point(
             _position(count),
@@ -115,6 +116,7 @@ def _figure(
             row.method,
             large=True,
             method=row.method,
+            number=count,
         )
     if len(points) < 2:
         return None
@@ -134,15 +136,17 @@ def _figure(
     worst = float(len(rows))
     step = max(1, round(worst / 6))
     up = Axis(worst + 0.4, 0.6, tuple(float(k) for k in range(1, len(rows) + 1, step)))
-    figure = charts.scatter(
+    chart = ScatterChart(
+        f"{title}: passes per map and mean rank of each method",
         list(points.values()),
         across,
         up,
         ("passes per map, alone", "mean rank (best on top)"),
-        f"{title}: passes per map and mean rank of each method",
         front=[(points[m].x, points[m].spot.value) for m in front],
+        model=model,
+        panel=title,
     )
-    return site.figure(figure)
+    return site.figure(chart)
 
 
 def _position(count: int) -> float:

@@ -15,8 +15,9 @@ from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.tradeoff import Tradeoff, tradeoff
 from heatproof.baselines import Baseline
 from heatproof.figures import pictures
-from heatproof.figures import svg as charts
-from heatproof.figures.svg import Axis, Point, Spot, Trace, traces
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import CurveChart, Point, ScatterChart, Spot, Trace
+from heatproof.figures.numbers import interval, number
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import size_of
 from heatproof.report.site import Figure, Site
@@ -196,7 +197,7 @@ def _model(run: RunStatistics, site: Site, standing: Standings) -> Model | None:
     figures = {}
     rows = []
     for protocol, curves in by_protocol.items():
-        figures[protocol] = _figures(site, protocol, method, curves)
+        figures[protocol] = _figures(site, standing.model, protocol, method, curves)
         rows += [_row(protocol, c) for c in curves]
     first, curves = next(iter(by_protocol.items()))
     return Model(
@@ -240,14 +241,14 @@ def _curves(
 
 
 def _figures(
-    site: Site, protocol: str, method: str, curves: list[BaselineCurves]
+    site: Site, model: str, protocol: str, method: str, curves: list[BaselineCurves]
 ) -> dict[str, Figure]:
     across = f"of the pixels {PROTOCOLS[protocol]}, most relevant first"
     shown = {"score": "score of the target"}
     shown |= {name: DISTANCES[name] for name in curves[0].distances}
     shown |= {name: _information_label(name) for name in curves[0].information[:1]}
     return {
-        label: _figure(site, across, name, label, protocol, method, curves)
+        label: _figure(site, across, name, label, model, protocol, method, curves)
         for name, label in shown.items()
     }
 
@@ -261,6 +262,7 @@ def _figure(
     across: str,
     name: str,
     label: str,
+    model: str,
     protocol: str,
     method: str,
     curves: list[BaselineCurves],
@@ -276,7 +278,8 @@ def _figure(
         values.append(level)
     title = f"{protocol}, {method}: {label}, mean over the samples, for each baseline"
     axis = Axis.around(values, most=5)
-    return site.figure(traces(lines, axis, (across, label), title, level))
+    chart = CurveChart(title, lines, axis, (across, label), level, model=model, protocol=protocol)
+    return site.figure(chart)
 
 
 def _mean(curve: Tensor) -> tuple[float, ...]:
@@ -312,16 +315,20 @@ def _tradeoffs(
     for order in dict.fromkeys(orders):
         curves = [c for c in _curves(run, kept, standing, protocol, order) if c.others]
         if len(curves) >= 3:
-            where = f"{standing.model}, {protocol} in the order of {order}"
             for measure in curves[0].information:
-                figures = [_tradeoff(site, where, curves, d, measure) for d in curves[0].distances]
+                figures = [
+                    _tradeoff(site, standing.model, order, curves, distance, measure)
+                    for distance in curves[0].distances
+                ]
                 tradeoffs.append(Tradeoffs(order, _information_label(measure), figures))
     return tradeoffs
 
 
 def _tradeoff(
-    site: Site, where: str, curves: list[BaselineCurves], distance: str, measure: str
+    site: Site, model: str, order: str, curves: list[BaselineCurves], distance: str, measure: str
 ) -> TradeoffFigure:
+    protocol = curves[0].key[0]
+    where = f"{model}, {protocol} in the order of {order}"
     label = _information_label(measure)
     distances = np.stack([_per_sample(c, distance) for c in curves], 1)
     left = np.stack([_per_sample(c, measure) for c in curves], 1)
@@ -337,16 +344,19 @@ def _tradeoff(
     up = Axis.around([v for p in points for v in (p.spot.low, p.spot.high, p.spot.value)])
     title = f"{where}: {DISTANCES[distance]} and {label}, for each baseline"
     fit = trade.line if trade else None
-    figure = charts.scatter(points, across, up, (DISTANCES[distance], label), title, fit=fit)
+    titles = (DISTANCES[distance], label)
+    chart = ScatterChart(
+        title, points, across, up, titles, fit=fit, model=model, protocol=protocol, panel=where
+    )
     below = []
     if trade:
         lowest = np.argsort(trade.residuals, kind="stable")[:BEST_BASELINES]
         below = [curves[k].baseline for k in lowest]
-    return TradeoffFigure(DISTANCES[distance], site.figure(figure), trade, below)
+    return TradeoffFigure(DISTANCES[distance], site.figure(chart), trade, below)
 
 
 def _described(name: str, estimate: Estimate) -> str:
-    return f"{name} {charts.number(estimate.value)} ({charts.interval(*estimate)})"
+    return f"{name} {number(estimate.value)} ({interval(*estimate)})"
 
 
 def _strips(

@@ -8,14 +8,14 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from markupsafe import Markup
 
 from heatproof.analysis.distinctness import Distinct, Pair, Trio, distinct, trios
 from heatproof.analysis.published import published_table
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.figures import pictures
-from heatproof.figures.svg import Axis, Trace, traces
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import ChangedMapChart, Trace
 from heatproof.report.sections.common import size_of
 from heatproof.report.site import Figure, Site
 from heatproof.runs.run import Kept
@@ -106,7 +106,7 @@ def content(
     figures = []
     for trio in compared:
         by_setting = {
-            labels[key]: site.figure(_figure(labels[key], metric, titles[key], trio))
+            labels[key]: site.figure(_chart(model, key, labels[key], metric, titles[key], trio))
             for key, metric in metrics.items()
         }
         figures.append((trio, by_setting))
@@ -127,7 +127,14 @@ def _published() -> str:
     return f"Li et al., Table 1 ({table.data}), report the means {values}."
 
 
-def _figure(label: str, metric: Mapping[str, Curve], titles: tuple[str, str], trio: Trio) -> Markup:
+def _chart(
+    model: str,
+    key: Key,
+    label: str,
+    metric: Mapping[str, Curve],
+    titles: tuple[str, str],
+    trio: Trio,
+) -> ChangedMapChart:
     points = [metric[name].xy for name in trio.names]
     lines = [
         Trace(kind, family, tuple(xy[:, 1]), tuple(xy[:, 0]))
@@ -138,7 +145,8 @@ def _figure(label: str, metric: Mapping[str, Curve], titles: tuple[str, str], tr
         f"{trio.base}, {trio.scheme}, {label}: {titles[1]} over {titles[0]}, for the original map "
         "and with attribution removed and introduced"
     )
-    return traces(lines, up, titles, title)
+    panel = f"{trio.base}, {trio.scheme}, {label}"
+    return ChangedMapChart(title, lines, up, titles, model=model, protocol=key[0], panel=panel)
 
 
 def _panels(site: Site, kept: Kept, compared: list[Trio]) -> list[Panel]:

@@ -12,8 +12,8 @@ from torch import Tensor
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.run_statistics import CRISP_BELOW_PIXELS, RunStatistics
-from heatproof.figures import pictures
-from heatproof.figures import svg as charts
+from heatproof.figures import pictures, svg
+from heatproof.figures.numbers import rank_text
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import select, size_of
 from heatproof.report.site import Site
@@ -179,18 +179,18 @@ def _content(
         protocol=run.protocols[key],
         patches=len(drops),
         crisp=max(size) < CRISP_BELOW_PIXELS,
-        grid=charts.grid_lines(math.isqrt(len(drops))),
+        grid=svg.grid_lines(math.isqrt(len(drops))),
         photo=site.picture(pictures.photo(image)),
         map=site.picture(pictures.heatmap(small, size, pictures.is_signed(small))),
-        sums=charts.patch_grid(
+        sums=svg.patch_grid(
             percentages,
             max(map(abs, percentages)),
             "The map summed over each patch, as a percentage of all patches",
         ),
-        drops=charts.patch_grid(
+        drops=svg.patch_grid(
             drops, max(map(abs, drops)), "How far the score drops without each patch"
         ),
-        ranks=charts.ranks(
+        ranks=svg.ranks(
             map_ranks.tolist(),
             drop_ranks.tolist(),
             ("map", "true drop"),
@@ -210,7 +210,7 @@ def _disagreement(map_ranks: Tensor, drop_ranks: Tensor) -> Disagreement:
     row, column = divmod(patch, math.isqrt(len(map_ranks)))
 
     def from_the_top(ranks: Tensor) -> str:
-        return charts.rank_text(len(ranks) + 1 - float(ranks[patch]))
+        return rank_text(len(ranks) + 1 - float(ranks[patch]))
 
     return Disagreement(
         row + 1,

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from markupsafe import Markup
 from torch import Tensor
 
 from heatproof.analysis.ranks import CONTROL
-from heatproof.figures import pictures
-from heatproof.figures import svg as charts
+from heatproof.figures import pictures, svg
+from heatproof.figures.charts import MeanMap, MeanMapChart
 from heatproof.figures.mean_maps import COARSER, fills_bins, mean_maps
 from heatproof.report.sections.common import size_of
 from heatproof.report.sections.grid_facts import LayerMethod
@@ -37,6 +38,33 @@ class Bin:
     example: str
     example_score: float
     sample: str
+
+
+class BinnedMaps(NamedTuple):
+    """The maps of a method in bins, from the best to the worst.
+
+    Attributes:
+        method: The method.
+        samples: The samples whose maps are used.
+        scores: Score of each sample.
+        order: The indices of the samples of each bin, best first.
+        means: The mean map of each bin ``(bins, H, W)``, by whether it has signs.
+    """
+
+    method: LayerMethod
+    samples: list[str]
+    scores: Tensor
+    order: list[list[int]]
+    means: dict[bool, Tensor]
+
+    @property
+    def has_signs(self) -> bool:
+        """Whether a map has negative values."""
+        return True in self.means
+
+    def score(self, i: int) -> float:
+        """Return the mean score of a bin."""
+        return float(self.scores[self.order[i]].mean())
 
 
 @dataclass(frozen=True)
@@ -76,6 +104,7 @@ class Aggregated:
 def content(
     site: Site,
     kept: Kept,
+    setting: tuple[str, str],
     sums: dict[LayerMethod, Tensor],
     cell: int,
     side: int,
@@ -85,6 +114,7 @@ def content(
     Args:
         site: The site that the pictures become part of.
         kept: Stored tensors of the view.
+        setting: The model and the protocol.
         sums: Positive part of each map in each grid cell, ``(N, side²)``, by method.
         cell: The target cell.
         side: Grid cells in a row.
@@ -97,23 +127,25 @@ def content(
     if edges is None:
         return None
     real = [m for m in sums if m.family != CONTROL]
+    titles = [f"{a}–{b} %" for a, b in pairwise(edges)]
     by_layer = _by_layer(real)
     tables = []
     for layer, methods in by_layer.items():
-        candidates = [_row(site, kept, samples, m, sums[m], cell, edges) for m in methods]
-        rows = [row for row in candidates if row is not None]
-        if rows:
-            tables.append(Table(layer, rows))
+        found = [_bins(kept, samples, m, sums[m], cell, edges) for m in methods]
+        binned = [bins for bins in found if bins is not None]
+        if binned:
+            tables.append(Table(layer, [_row(site, kept, bins) for bins in binned]))
+            site.pictures(_chart(setting, layer, titles, binned))
     if not tables:
         return None
     return Aggregated(
         tables=tables,
-        titles=[f"{a}–{b} %" for a, b in pairwise(edges)],
+        titles=titles,
         maps=len(samples),
         of=kept.total,
         every_layer=sum(map(len, by_layer.values())) == len(real),
         paper_bins=edges == EDGES,
-        frame=charts.grid_cell_frame(side, cell),
+        frame=svg.grid_cell_frame(side, cell),
         row=cell // side + 1,
         column=cell % side + 1,
     )
@@ -138,15 +170,15 @@ def _read(kept: Kept, samples: Iterable[str], method: str) -> Iterator[Tensor]:
             yield values
 
 
-def _row(
-    site: Site,
+def _bins(
     kept: Kept,
     samples: list[str],
     method: LayerMethod,
     sums: Tensor,
     cell: int,
     edges: tuple[float, ...],
-) -> Row | None:
+) -> BinnedMaps | None:
+    """Sort the maps of a method by score and average them in bins; None if there are too few."""
     index_of = {sample: i for i, sample in enumerate(kept.ids)}
     usable: list[str] = []
     has_signs = False
@@ -162,34 +194,59 @@ def _row(
     scores = cell_fraction(sums, cell)
     order = best_first(scores, sums[:, cell]).tolist()
     slices = bin_slices(len(usable), edges)
-    means: dict[bool, Tensor] = {}  # (bins, H, W), by whether they have signs
+    means = {}
     for signed in (False, True)[: 1 + has_signs]:
         in_bins = []
         for part in slices:
             members = _read(kept, (usable[i] for i in order[part]), method.label)
             in_bins.append(mean_maps(members, size, signed))
         means[signed] = torch.stack(in_bins)
-    scales = {signed: color_scale(maps.abs()) for signed, maps in means.items()}
+    return BinnedMaps(method, usable, scores, [order[part] for part in slices], means)
+
+
+def _chart(
+    setting: tuple[str, str], layer: str, titles: list[str], binned: list[BinnedMaps]
+) -> MeanMapChart:
+    model, protocol = setting
+    rows = [
+        [
+            MeanMap(bins.method.label, title, bins.means[False][i], bins.score(i), count)
+            for i, (title, count) in enumerate(zip(titles, map(len, bins.order), strict=True))
+        ]
+        for bins in binned
+    ]
+    where = f"{model}, {protocol} at layer {layer}" if layer else f"{model}, {protocol}"
+    title = f"{where}: mean of the positive attribution of maps, sorted by their score"
+    return MeanMapChart(title, rows, model=model, protocol=protocol, panel=where)
+
+
+def _row(site: Site, kept: Kept, found: BinnedMaps) -> Row:
+    """Save the mean maps of a method as pictures, and an example of each."""
+    method = found.method
+    size = size_of(kept.image(found.samples[0]))
+    scales = {signed: color_scale(maps.abs()) for signed, maps in found.means.items()}
     bins = []
-    for i, part in enumerate(slices):
-        middle = order[(part.start + part.stop - 1) // 2]
+    for i, part in enumerate(found.order):
+        middle = part[(len(part) - 1) // 2]
         signed_map = None
-        if has_signs:
-            picture = pictures.heatmap(means[True][i], size, True, scales[True], small=True)
+        if found.has_signs:
+            picture = pictures.heatmap(found.means[True][i], size, True, scales[True], small=True)
             signed_map = site.picture(picture)
-        (middle_map,) = _read(kept, [usable[middle]], method.label)
+        sample = found.samples[middle]
+        (middle_map,) = _read(kept, [sample], method.label)
         large = resize(middle_map[None], *size)[0]
-        example = pictures.heatmap(large, size, has_signs, small=True)
+        example = pictures.heatmap(large, size, found.has_signs, small=True)
+        mean = pictures.heatmap(found.means[False][i], size, False, scales[False])
         bins.append(
             Bin(
-                map=site.picture(pictures.heatmap(means[False][i], size, False, scales[False])),
+                map=site.picture(mean),
                 signed=signed_map,
-                score=float(scores[order[part]].mean()),
-                count=part.stop - part.start,
-                photo=site.picture(pictures.photo(kept.image(usable[middle]), small=True)),
+                score=found.score(i),
+                count=len(part),
+                photo=site.picture(pictures.photo(kept.image(sample), small=True)),
                 example=site.picture(example),
-                example_score=float(scores[middle]),
-                sample=usable[middle],
+                example_score=float(found.scores[middle]),
+                sample=sample,
             )
         )
     return Row(method.method, method.layer, method.label, method.family, bins)

@@ -13,9 +13,9 @@ from markupsafe import Markup
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import CONTROL, Key
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.figures import pictures
-from heatproof.figures import svg as charts
-from heatproof.figures.svg import Axis, Trace, traces
+from heatproof.figures import pictures, svg
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import CurveChart, Trace
 from heatproof.report.sections.common import map_picture, size_of
 from heatproof.report.site import Figure, Site
 from heatproof.runs.format import TransformFacts
@@ -146,7 +146,7 @@ def over_depth(
     """Draw means over the depth of layers (Figs 9, 26); None if there are none."""
     if not lines:
         return None
-    return site.figure(traces(lines, DEPTH_AXIS, DEPTH_TITLES, title, random_score))
+    return site.figure(CurveChart(title, lines, DEPTH_AXIS, DEPTH_TITLES, random_score))
 
 
 def depth_by_method(
@@ -258,7 +258,7 @@ def _framed(
         return None
     kept, sample, cell, side = occurrence
     image = kept.image(sample)
-    frame = "" if cell is None else charts.grid_cell_frame(side, cell)
+    frame = "" if cell is None else svg.grid_cell_frame(side, cell)
     if method is None:
         return FramedPicture(site.picture(pictures.photo(image)), frame)
     file = map_picture(site, kept.map(sample, method), size_of(image))

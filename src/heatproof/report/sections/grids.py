@@ -14,8 +14,17 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.figures import pictures
-from heatproof.figures import svg as charts
-from heatproof.figures.svg import Axis, Box, BoxRow, GridFractions, Panel, Trace
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import (
+    Box,
+    BoxChart,
+    BoxRow,
+    GridChart,
+    GridFractions,
+    MatrixChart,
+    Panel,
+    Trace,
+)
 from heatproof.protocols import PROTOCOLS
 from heatproof.protocols.grids import Localization
 from heatproof.report.sections import grid_aggregates, grid_facts
@@ -171,7 +180,7 @@ def _setting(
                 of_method = fractions.setdefault(method.label, [])
                 of_method.append(GridFractions(tuple(mean.tolist()), view.cell))
         if aggregated is None:
-            aggregated = grid_aggregates.content(site, kept, sums, view.cell, side)
+            aggregated = grid_aggregates.content(site, kept, (model, key[0]), sums, view.cell, side)
     title = (
         f"{model}, {label}: mean localization of each method over the depth of the layer, "
         "with 95 % intervals"
@@ -250,7 +259,7 @@ def _boxes(
         f"{model}: fraction of the positive attribution in the target cell, "
         "for each method and layer"
     )
-    return site.figure(charts.boxes(panels, rows, title))
+    return site.figure(BoxChart(title, panels, rows, model=model))
 
 
 def _box(scores: pd.DataFrame, method: LayerMethod, setting: str) -> Box | str:
@@ -277,7 +286,7 @@ def _cells(
         f"{model}, {key[0]}: mean fraction of the positive attribution in each grid cell, "
         "for each target cell"
     )
-    return site.figure(charts.fraction_grids(rows, layers, grids, side, title))
+    return site.figure(GridChart(title, rows, layers, grids, side, model=model, protocol=key[0]))
 
 
 def _correlation(
@@ -294,4 +303,5 @@ def _correlation(
         "over the samples"
     )
     names = [(f"{m.method} at {m.layer}", m.family) for m in scored]
-    return Correlation(site.figure(charts.matrix(names, values.tolist(), title)), values, labels)
+    chart = MatrixChart(title, names, values.tolist(), model=model, protocol=key[0])
+    return Correlation(site.figure(chart), values, labels)

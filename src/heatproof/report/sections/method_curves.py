@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from heatproof.analysis.ranks import Standings
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.figures.svg import Axis, Trace, traces
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import CurveChart, Trace
 from heatproof.report.sections.base import section
+from heatproof.report.sections.common import panel_title
 from heatproof.report.site import Figure, Site
 from heatproof.report.stored_curves import (
     MeanCurve,
@@ -76,16 +78,26 @@ def _model(run: RunStatistics, site: Site, standing: Standings) -> Model | None:
                 run.family(method),
                 tuple(mean.values.tolist()),
                 tuple(curve.positions(run.protocols[key], len(mean.values))),
+                tuple(mean.low),
+                tuple(mean.high),
                 dash=dashes[method],
             )
             for method, mean in by_method.items()
         ]
         axis = Axis.around([value for line in lines for value in line.values], most=5)
         spoken = f"{standing.model}, {title}: {curve.up} for each method, mean over the samples"
-        figure = traces(
-            lines, axis, (curve.across, curve.up), spoken, labels=len(lines) <= MOST_LABELS
+        chart = CurveChart(
+            spoken,
+            lines,
+            axis,
+            (curve.across, curve.up),
+            labels=len(lines) <= MOST_LABELS,
+            bands=False,
+            model=standing.model,
+            protocol=key[0],
+            panel=panel_title(run, standing.model, key) + (f": {curve.part}" if curve.part else ""),
         )
-        figures[title] = site.figure(figure)
+        figures[title] = site.figure(chart)
         better.append(_better(key[0], curve, by_method))
     drawn = {method for by_method in found.values() for method in by_method}
     samples = max(mean.samples for by_method in found.values() for mean in by_method.values())

@@ -12,8 +12,8 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.paired_differences import gaps
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.figures import svg as charts
-from heatproof.figures.svg import Axis, Mark
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import Mark, RankingChart
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import describe_mean
 from heatproof.report.site import Figure, Site
@@ -102,10 +102,21 @@ def _compare(
     marks.sort(key=lambda mark: -mark.mean)
     axis = Axis.around([end for d in differences for end in (d.low, d.high)] + [0.0])
     caption = f"{model}, {run.setting_labels[key]}: {title.lower()}, difference of each method"
+    chart = RankingChart(
+        caption,
+        marks,
+        axis,
+        0.0,
+        "no change",
+        "difference of the means and 95 % interval",
+        ROOM,
+        model=model,
+        protocol=key[0],
+    )
     return Comparison(
         model=run.short_names[model],
         setting=run.setting_labels[key],
-        figure=site.figure(charts.ranking(marks, axis, 0.0, caption, ROOM, "no change")),
+        figure=site.figure(chart),
         higher=sum(d.low > 0 for d in differences),
         lower=sum(d.high < 0 for d in differences),
         of=len(differences),

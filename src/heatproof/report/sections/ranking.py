@@ -15,11 +15,13 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key, Standings
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.significance import PairedTests
-from heatproof.figures import svg as charts
+from heatproof.figures import svg
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import Mark, RankingChart
+from heatproof.figures.numbers import interval
 from heatproof.figures.palette import FAMILIES
-from heatproof.figures.svg import Axis, Mark
 from heatproof.report.sections.base import section
-from heatproof.report.sections.common import describe_mean, select
+from heatproof.report.sections.common import describe_mean, panel_title, select
 from heatproof.report.site import Figure, Site
 from heatproof.runs.format import ProtocolFacts
 from heatproof.text import with_short_titles, without_formulas
@@ -225,7 +227,19 @@ def _panel(
             )
         )
     room = ROOM.get(len(standing.settings), 196)
-    figure = site.figure(charts.ranking(marks, axis, protocol.random_score, title, room))
+    better = "higher" if protocol.higher_is_better else "lower"
+    chart = RankingChart(
+        title,
+        marks,
+        axis,
+        protocol.random_score,
+        across=f"mean score and 95 % interval ({better} is better)",
+        room=room,
+        model=standing.model,
+        protocol=name,
+        panel=panel_title(run, standing.model, key, standing.layer),
+    )
+    figure = site.figure(chart)
     return Panel(run.setting_labels[key], figure, rows, protocol, counts, _best_two(run, pairs))
 
 
@@ -236,7 +250,7 @@ def _drawn(
     if not math.isfinite(line["mean"]):
         return None
     family = run.family(line["method"])
-    return charts.inline_interval(family, line["mean"], line["low"], line["high"], axis, random)
+    return svg.inline_interval(family, line["mean"], line["low"], line["high"], axis, random)
 
 
 def _ties(pairs: PairedTests, method: str) -> dict[str, Any]:
@@ -274,7 +288,7 @@ def _tip(run: RunStatistics, line: dict[str, Any], unit: str) -> str:
     name = line["method"] + (f"  ({paper})" if paper else "")
     if not math.isfinite(line["mean"]):
         return f"{name}\n{_unscored(line)}"
-    ranks = charts.interval(line["rank"], line["rank_low"], line["rank_high"], 0)
+    ranks = interval(line["rank"], line["rank_low"], line["rank_high"], 0)
     noted = f" · {line['noted']} with a note" if line["noted"] else ""
     return (
         f"{name}\n{describe_mean(line['mean'], line['low'], line['high'])}\n"
@@ -295,6 +309,6 @@ def _overall(run: RunStatistics, standing: Standings) -> list[OverallRow]:
         rank = standing.mean_rank(method)
         interval = Markup("")
         if position is not None:
-            interval = charts.inline_interval(run.family(method), *rank, axis)
+            interval = svg.inline_interval(run.family(method), *rank, axis)
         rows.append(OverallRow(method, position, rank, interval, means))
     return rows

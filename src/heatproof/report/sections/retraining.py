@@ -12,7 +12,7 @@ from heatproof.analysis.accuracy import proportion
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.figures import pictures
-from heatproof.figures import svg as charts
+from heatproof.figures.numbers import number
 from heatproof.plan.spec import PLAIN
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import (
@@ -186,6 +186,6 @@ def _picture_row(
     for method in methods:
         value = score(sample, method)
         file = map_picture(site, kept.map(sample, method), size_of(image))
-        tiles.append(Tile(method, file, charts.number(value, 2) if math.isfinite(value) else ""))
+        tiles.append(Tile(method, file, number(value, 2) if math.isfinite(value) else ""))
     label = run.class_name(model, kept.labels[kept.ids.index(sample)])
     return PictureRow(run.short_names[model], site.picture(pictures.photo(image)), label, tiles)

@@ -19,7 +19,8 @@ from heatproof.analysis.intervals import RESAMPLES, Estimate, bootstrap_means
 from heatproof.analysis.metric_curves import Metric, MetricCurves, SoundnessCurves, metric_curves
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.figures.svg import Axis, Trace, traces
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import CurveChart, Trace
 from heatproof.report.sections import distinctness
 from heatproof.report.sections.base import section
 from heatproof.report.sections.common import MethodEstimates, estimate_or_none, select
@@ -247,7 +248,10 @@ def _figure(
     in_unit = all(-0.02 <= v <= 1.02 for v in values if math.isfinite(v))
     axis = UNIT_AXIS if in_unit else Axis.around(values, most=5)
     title = f"{model}, {label}: {up} of each method, with 95 % intervals; across, {across}"
-    return site.figure(traces(lines, axis, (across, up), title))
+    chart = CurveChart(
+        title, lines, axis, (across, up), model=model, protocol=key[0], panel=f"{model}, {label}"
+    )
+    return site.figure(chart)
 
 
 def axes(run: RunStatistics, key: Key) -> tuple[str, str]:

@@ -19,8 +19,7 @@ from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Agreement, Standings, agreement
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.variance import Shares, split_variance
-from heatproof.figures import svg as charts
-from heatproof.figures.svg import Line
+from heatproof.figures.charts import BumpChart, Ranks
 from heatproof.report.sections.base import section
 from heatproof.report.site import Figure, Site
 
@@ -199,7 +198,9 @@ def _comparisons_of_protocol(
             rankings = [ranking_under(standing, [s]) for s in group]
             if standing.layer:
                 over = f"{over} · layer {standing.layer}"
-            compared = _compare(run, site, title, standing.model, labels, rankings, over, name)
+            compared = _compare(
+                run, site, title, standing.model, labels, rankings, over, name, protocol
+            )
             if name == BASELINE:
                 compared = _with_distinct_baselines(run, standing, compared, group)
             comparisons.append(compared)
@@ -207,7 +208,9 @@ def _comparisons_of_protocol(
         labels = [run.setting_labels[standing.settings[s]] for s in members]
         title = f"On {where}, {protocol}: between settings that differ in several things"
         rankings = [ranking_under(standing, [s]) for s in members]
-        comparisons.append(_compare(run, site, title, standing.model, labels, rankings))
+        comparisons.append(
+            _compare(run, site, title, standing.model, labels, rankings, protocol=protocol)
+        )
     return comparisons
 
 
@@ -355,12 +358,21 @@ def _compare(
     rankings: Sequence[Ranking],
     over: str = "",
     factor: str = "",
+    protocol: str = "",
 ) -> Comparison:
     ranked = [_ranks_by_method(ranking) for ranking in rankings]
     shared = [m for m in ranked[0] if all(m in ranks for ranks in ranked)]
     if len(shared) < 2:
         return Comparison(title, model, over, factor)
-    lines = [Line(m, run.family(m), tuple(ranks[m] for ranks in ranked)) for m in shared]
+    lines = [Ranks(m, run.family(m), tuple(ranks[m] for ranks in ranked)) for m in shared]
+    chart = BumpChart(
+        f"{title}: the rank of each method",
+        labels,
+        lines,
+        model=model,
+        protocol=protocol,
+        panel=title,
+    )
     agreed = agreement(rankings, run.controls(shared))
     everywhere = dict.fromkeys(m for methods, _, _ in rankings for m in methods)
     return Comparison(
@@ -369,7 +381,7 @@ def _compare(
         over,
         factor,
         labels=tuple(labels),
-        figure=site.figure(charts.bump(labels, lines, f"{title}: the rank of each method")),
+        figure=site.figure(chart),
         agreement=agreed,
         leaders=_leaders(run, ranked),
         left_out=tuple(m for m in everywhere if m not in shared),

@@ -9,8 +9,8 @@ from markupsafe import Markup
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Standings
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.figures import svg as charts
-from heatproof.figures.svg import Axis
+from heatproof.figures import svg
+from heatproof.figures.axes import Axis
 from heatproof.runs.format import ProtocolFacts
 
 MOST_ROWS = 8  # methods of the ranking in short; controls are always in it
@@ -122,7 +122,7 @@ def brief_ranking(run: RunStatistics, standing: Standings) -> BriefRanking:
                 position=1 + standing.order.index(method),
                 method=method,
                 rank=rank,
-                interval=charts.inline_interval(run.family(method), *rank, axis),
+                interval=svg.inline_interval(run.family(method), *rank, axis),
                 passes=passes(run, method),
             )
         )

@@ -11,8 +11,8 @@ import pandas as pd
 from heatproof.analysis.paired_differences import gaps
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.figures import svg as charts
-from heatproof.figures.svg import Axis, Panel, Row, Spot
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import LatticeChart, Panel, Row, Spot
 from heatproof.report.sections.common import MethodEstimates, describe_mean, select
 from heatproof.report.site import Figure, Site
 from heatproof.runs.format import ProtocolFacts
@@ -97,7 +97,7 @@ def _compare(
     return Comparison(
         label=label,
         protocol=protocol,
-        figure=site.figure(charts.lattice(panels, rows, title)),
+        figure=site.figure(LatticeChart(title, panels, rows, panel=label)),
         against=columns[0].title,
         others=[column.title for column in columns[1:]],
         rows=differences,

@@ -9,8 +9,9 @@ from heatproof.analysis.accuracy import wilson
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.ranks import Key
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.figures import svg as charts
-from heatproof.figures.svg import Axis, Point, Spot, interval, number
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import Point, ScatterChart, Spot
+from heatproof.figures.numbers import interval, number
 from heatproof.protocols import ViewKey
 from heatproof.report.sections.common import describe_mean, select
 from heatproof.report.site import Figure, Site
@@ -70,7 +71,7 @@ def _figure(run: RunStatistics, site: Site, winners: list[Best]) -> Figure:
     up = Axis.around([v for b in winners for v in b.score])
     labels = ("accuracy on intact images", "mean score of the best method")
     title = "Score of the best method against the accuracy of the model"
-    return site.figure(charts.scatter(points, across, up, labels, title, " %"))
+    return site.figure(ScatterChart(title, points, across, up, labels, " %"))
 
 
 def _settings(run: RunStatistics, model: str) -> list[Key]:

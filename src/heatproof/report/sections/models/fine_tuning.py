@@ -10,7 +10,8 @@ from heatproof.analysis.accuracy import Z
 from heatproof.analysis.fine_tuning import Warnings, fine_tuning_warnings, worst_patch
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.run_statistics import RunStatistics
-from heatproof.figures.svg import Axis, Trace, traces
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import CurveChart, Trace
 from heatproof.plan.open_models import FINE_TUNING_LABELS
 from heatproof.protocols import ViewKey
 from heatproof.report.site import Figure, Site
@@ -154,4 +155,6 @@ def _figure(site: Site, lines: Mapping[str, list[Estimate]], label: str, title: 
         )
     titles = ("epoch of fine-tuning", label)
     heading = f"{label} over the epochs of fine-tuning, {title}"
-    return site.figure(traces(drawn, Axis.around(values), titles, heading, across=across, unit=""))
+    return site.figure(
+        CurveChart(heading, drawn, Axis.around(values), titles, across=across, unit="")
+    )

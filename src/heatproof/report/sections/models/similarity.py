@@ -16,8 +16,9 @@ import torch
 from heatproof.analysis.intervals import Estimate
 from heatproof.analysis.run_statistics import RunStatistics
 from heatproof.analysis.similarity import map_gaps, softmax_gaps, stretched
-from heatproof.figures import svg as charts
-from heatproof.figures.svg import Axis, Panel, Row, Spot, interval, number
+from heatproof.figures.axes import Axis
+from heatproof.figures.charts import LatticeChart, Panel, Row, Spot
+from heatproof.figures.numbers import interval, number
 from heatproof.protocols import ViewKey
 from heatproof.report.site import Figure, Site
 from heatproof.runs.run import PLAIN_VIEW
@@ -82,7 +83,7 @@ def content(run: RunStatistics, site: Site) -> Similarity | None:
     title = "Mean absolute difference between two networks and its 95 % interval"
     different = len(run.models) * (len(run.models) - 1) // 2
     return Similarity(
-        figure=site.figure(charts.lattice(panels, rows, title, digits=3, longest=36)),
+        figure=site.figure(LatticeChart(title, panels, rows, digits=3, longest=36)),
         n={measure: _most_samples(pairs, measure) for measure in MEASURES},
         nearer={title: nearer(pairs, measure) for measure, title in measures.items()},
         other=any(not p.same for p in pairs),
