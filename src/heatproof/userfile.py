@@ -11,6 +11,7 @@ import inspect
 import os
 import pickle
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -120,21 +121,28 @@ def _import(path: Path, name: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        hint = ""
-        if "torchvision::nms" in str(error):
-            hint = (
-                "\ntorchvision was built for another torch. Install builds that belong together, "
-                "or write in the file: from heatproof.models.vision import import_torchvision; "
-                "torchvision = import_torchvision()"
-            )
         raise HeatproofError(
-            f"{path.name} cannot be imported: {type(error).__name__}: {error}{hint}"
+            f"{path.name} cannot be imported: {type(error).__name__}: {error}{_cure(error)}"
         ) from error
     finally:
         sys.dont_write_bytecode = not writes_bytecode
         sys.path.remove(str(path.parent))
         del _loading[name]
     return module
+
+
+def _cure(error: Exception) -> str:
+    """Return a line that says what to write instead, for errors whose message does not."""
+    if "torchvision::nms" in str(error):
+        return (
+            "\ntorchvision was built for another torch. Install builds that belong together, "
+            "or write in the file: from heatproof.models.vision import import_torchvision; "
+            "torchvision = import_torchvision()"
+        )
+    line = traceback.extract_tb(error.__traceback__)[-1].line or ""
+    if str(error) == "'module' object is not callable" and ".data(" in line:
+        return "\nThe decorator of data sets is hp.dataset: write @hp.dataset(…) for @hp.data(…)"
+    return ""
 
 
 def _forget_neighbours() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from heatproof.data.base import Data, Sample
-from heatproof.data.catalog import data, default_reference, load_data, training_split
+from heatproof.data.catalog import dataset, default_reference, load_data, training_split
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.noise import generator
@@ -225,7 +225,7 @@ class Altered:
 
 
 def _register(kind: str, summary: str) -> None:
-    @data(
+    @dataset(
         kind,
         summary=f"{kind}:paperbirds or {kind}:cifar10:/path, {summary}",
         training_split=lambda rest: f"{kind}:{training_split(rest)}",

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from heatproof.data.base import Sample
-from heatproof.data.catalog import data
+from heatproof.data.catalog import dataset
 from heatproof.data.images import MODES, SUFFIXES, Mode, Size, fit, read_image
 from heatproof.data.labels import WNID, class_index, labels_of, path_and_labels
 from heatproof.data.source import image_stamps, once
@@ -101,7 +101,7 @@ class ImageFolder:
         return Sample(self.ids[index], fit(image, self.size, self.resize), self.labels[index])
 
 
-@data(
+@dataset(
     "folder",
     summary="folder:/path, one subfolder per class (its name, ImageNet's wnid or its number) or no "
     "labels; folder:/path:labels.csv",

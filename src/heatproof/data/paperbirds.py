@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from heatproof.data.base import PartViews, Sample
-from heatproof.data.catalog import check_colour, data
+from heatproof.data.catalog import check_colour, dataset
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.noise import generator_of
@@ -742,7 +742,7 @@ class Paperbirds:
         return torch.from_numpy(self.scene(index, others).image).permute(2, 0, 1)
 
 
-@data(
+@dataset(
     "paperbirds",
     summary=f"paper-cut birds, drawn by code; splits {', '.join(SPLITS)}",
     training_split=lambda rest: "paperbirds:train",
