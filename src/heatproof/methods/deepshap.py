@@ -16,7 +16,7 @@ from heatproof.errors import NotApplicable
 from heatproof.methods.base import cached_per_layer, method
 from heatproof.methods.relevance import norm_factors
 from heatproof.models.intercept import (
-    ACTIVATIONS,
+    ELEMENTWISE_ACTIVATIONS,
     MOVES,
     Call,
     Intercept,
@@ -118,7 +118,7 @@ _LINEAR = frozenset(
 _MAX_POOLS = ("max_pool2d", "adaptive_max_pool2d")
 RULES: dict[str, Rule] = {
     **dict.fromkeys(MOVES | _LINEAR, as_torch),
-    **dict.fromkeys(ACTIVATIONS | {"exp", "log", "sqrt", "square"}, activation),
+    **dict.fromkeys(ELEMENTWISE_ACTIVATIONS | {"exp", "log", "sqrt", "square"}, activation),
     **dict.fromkeys(_MAX_POOLS, max_pool),
     "batch_norm": norm,
     **dict.fromkeys(["mul", "multiply", "matmul", "mm", "bmm", "addmm"], product),

@@ -33,7 +33,7 @@ from heatproof.errors import NotApplicable
 from heatproof.methods.base import cached_per_layer, method
 from heatproof.methods.notes import MapNotes, note_sign
 from heatproof.models.intercept import (
-    ACTIVATIONS,
+    ELEMENTWISE_ACTIVATIONS,
     MOVES,
     Call,
     Intercept,
@@ -217,7 +217,7 @@ class Propagation:
         self.operations: dict[str, Operation] = {
             **dict.fromkeys(["max_pool2d", "adaptive_max_pool2d"], as_torch),
             **dict.fromkeys(MOVES, self.move),
-            **dict.fromkeys(ACTIVATIONS, passed),
+            **dict.fromkeys(ELEMENTWISE_ACTIVATIONS, passed),
             **dict.fromkeys(["avg_pool2d", "adaptive_avg_pool2d", "mean", "sum"], in_proportion),
             "conv2d": self.convolution,
             "linear": self.matrix,

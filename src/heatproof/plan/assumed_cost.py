@@ -17,7 +17,7 @@ from heatproof.data.grids import assumed_confidence
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods import Expression
 from heatproof.models.model import Model
-from heatproof.models.vision import RANDOM
+from heatproof.models.vision import RANDOM_WEIGHTS
 from heatproof.models.zoo import load_model
 from heatproof.plan.cost import plan_cost
 from heatproof.plan.make_plan import make_plan, method_refusal
@@ -122,7 +122,7 @@ def _model(entry: ModelSpec, fine_tunings: Sequence[str]) -> Model:
 
 @lru_cache(NETWORKS_IN_MEMORY)
 def _network(name: str) -> Model:
-    return load_model(name, RANDOM)
+    return load_model(name, RANDOM_WEIGHTS)
 
 
 def _data(data: DataSpec, samples: int, model: Model) -> AssumedData:
