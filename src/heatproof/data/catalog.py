@@ -27,12 +27,12 @@ from heatproof.registry import Registry
 from heatproof.userfile import PREFIX, source_hash
 
 Open = Callable[..., Data]
-REFERENCE_SIZE = 512  # images, unless a reference is named
+DEFAULT_REFERENCE_IMAGES = 512
 
 
 @dataclass(frozen=True)
 class DataEntry:
-    """What the registry knows about a data set; see `dataset`."""
+    """A registered data set; see `dataset`."""
 
     id: str
     function: Open
@@ -318,13 +318,15 @@ def default_reference(evaluated: Data, model: Model, seed: int) -> Data:
         HeatproofError: If the data set has neither.
     """
     if isinstance(evaluated, SourceData):
-        return evaluated.fitted_to(model).reference(REFERENCE_SIZE)
+        return evaluated.fitted_to(model).reference(DEFAULT_REFERENCE_IMAGES)
     kind, _, rest = evaluated.name.partition(":")
     if kind in DATA:
         entry = DATA[kind]
         if entry.reference is not None:
             return entry.reference(evaluated, model, seed)
-        limit = REFERENCE_SIZE + len(evaluated.ids)  # enough where the training split is evaluated
+        limit = DEFAULT_REFERENCE_IMAGES + len(
+            evaluated.ids
+        )  # enough where the training split is evaluated
         if entry.training_split is not None:
             return load_data(entry.training_split(rest), model, limit=limit, seed=seed)
         if "train" in entry.splits:

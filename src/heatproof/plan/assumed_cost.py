@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from heatproof.data.base import PartViews, Sample
-from heatproof.data.catalog import REFERENCE_SIZE
+from heatproof.data.catalog import DEFAULT_REFERENCE_IMAGES
 from heatproof.data.grids import assumed_confidence
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods import Expression
@@ -133,5 +133,5 @@ def _data(data: DataSpec, samples: int, model: Model) -> AssumedData:
 
 def _reference(spec: Spec, model: Model) -> AssumedData:
     if spec.reference is None:
-        return AssumedData("reference", REFERENCE_SIZE, model.n_classes)
-    return _data(spec.reference, spec.reference.limit or REFERENCE_SIZE, model)
+        return AssumedData("reference", DEFAULT_REFERENCE_IMAGES, model.n_classes)
+    return _data(spec.reference, spec.reference.limit or DEFAULT_REFERENCE_IMAGES, model)
