@@ -46,7 +46,7 @@ from heatproof.models.intercept import Rule as Operation
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
 
-TINY = 1e-6  # Zennit's stabiliser
+ZENNIT_STABILISER = 1e-6
 _INSTEAD = "it is for convolutions, ReLUs, pools and sums; ixg works on any model"
 
 
@@ -93,7 +93,7 @@ class Affine:
 Rule = Callable[[Affine, Tensor, Tensor, Tensor], Tensor]
 
 
-def stable(z: Tensor, epsilon: float = TINY) -> Tensor:
+def stable(z: Tensor, epsilon: float = ZENNIT_STABILISER) -> Tensor:
     """Compute z + ε sign(z), with sign(0) = 1."""
     return z + torch.where(z < 0, -epsilon, epsilon)
 
