@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
     __version__: str
 
-MODULES = ("data", "metrics", "quantus")  # imported when they are used
+LAZY_MODULES = ("data", "metrics", "quantus")
 
 
 def __dir__() -> list[str]:
-    return [*import_module("heatproof.api").__all__, *MODULES, "__version__"]
+    return [*import_module("heatproof.api").__all__, *LAZY_MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> object:
     """Import the API on first use, so that ``heatproof --help`` need not wait for torch."""
     if name == "__version__":
         return _version()
-    if name in MODULES:
+    if name in LAZY_MODULES:
         return import_module(f"heatproof.{name}")
     api = import_module("heatproof.api")
     if name in api.__all__:

@@ -26,7 +26,7 @@ from heatproof.errors import HeatproofError, unknown
 from heatproof.files import atomic_write, content_hash, file_hash
 
 PREFIX = "file:"
-_MODULE = "heatproof_user_"  # how the names of the user's modules begin
+_MODULE_PREFIX = "heatproof_user_"
 
 
 def from_file(name: str) -> object:
@@ -88,7 +88,7 @@ def _load(file: Path, original: str | None = None) -> ModuleType:
         if all(_hash_file(part) == before for part, before in hashes.items()):
             return _modules[path].module
     _forget_neighbours()
-    module = _import(path, f"{_MODULE}{_hash_file(path)}_{original or path}")
+    module = _import(path, f"{_MODULE_PREFIX}{_hash_file(path)}_{original or path}")
     hashes = _hash_parts(module)
     _modules[path] = _UserModule(module, hashes, _read_parts(path.parent, hashes))
     _sources[module.__name__] = _identify(module, hashes)
@@ -154,7 +154,7 @@ def _forget_neighbours() -> None:
     files = {part for loaded in _modules.values() for part in loaded.hashes}
     names = {file.name for file in files}
     for name, module in list(sys.modules.items()):
-        if name == "__main__" or name.startswith(_MODULE) or not _may_be_in(module, names):
+        if name == "__main__" or name.startswith(_MODULE_PREFIX) or not _may_be_in(module, names):
             continue
         if _path_of(module) in files:
             del sys.modules[name]
