@@ -480,3 +480,10 @@ def test_a_file_that_meets_a_build_of_torchvision_for_another_torch_is_told_the_
     file.write_text('raise RuntimeError("operator torchvision::nms does not exist")')
     with pytest.raises(HeatproofError, match="import_torchvision"):
         from_file(f"file:{file}:build")
+
+
+def test_a_file_with_the_old_name_of_the_decorator_of_data_sets_is_told_the_new_one(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("import heatproof as hp\n@hp.data('noise')\ndef noise():\n    pass\n")
+    with pytest.raises(HeatproofError, match="module.*not callable\n.*write @hp.dataset"):
+        from_file(f"file:{file}:noise")

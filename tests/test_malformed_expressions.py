@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from heatproof.baselines import Baseline
 from heatproof.errors import HeatproofError
-from heatproof.expressions import LONGEST, parse_call
+from heatproof.expressions import LONGEST_EXPRESSION, parse_call
 from heatproof.methods import METHODS, TRANSFORMS, Expression
 
 VALUES = [
@@ -70,7 +70,7 @@ def test_any_text_is_parsed_or_reported(text):
         ("ixg(reduce=[1])", "unknown reduction"),
         ("ixg|smooth(1000000001)", "less than or equal to 65535"),
         ("ixg|pooling(99999999999999999999)", "a number of more than 63 bits"),
-        ("ixg" + "|abs" * 2000, f"an expression has at most {LONGEST}"),
+        ("ixg" + "|abs" * 2000, f"an expression has at most {LONGEST_EXPRESSION}"),
         ("ixg(" + "x" * 10**6, "1000004 letters"),
         ("file:" + "x" * 300 + ".npz", "there is no file"),
         ("file:\0.npz", "there is no file"),

@@ -355,9 +355,6 @@ def sections() -> str:
 def api() -> str:
     text = "# heatproof\n\n```python\nimport heatproof as hp\n```\n"
     for name in sorted(heatproof.api.__all__, key=str.lower):
-        if name == "data":  # the package itself is the decorator
-            text += "\n::: heatproof.data.catalog.data\n    options: {heading: data}\n"
-            continue
         thing = getattr(heatproof.api, name)
         text += f"\n::: {thing.__module__}.{name}\n"
     return text

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from heatproof import data as data
     from heatproof import metrics as metrics
     from heatproof import quantus as quantus
     from heatproof.api import EvalBatch as EvalBatch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from heatproof.api import TensorData as TensorData
     from heatproof.api import baseline as baseline
     from heatproof.api import compare as compare
+    from heatproof.api import dataset as dataset
     from heatproof.api import evaluate as evaluate
     from heatproof.api import explain as explain
     from heatproof.api import finetune as finetune
@@ -33,22 +35,21 @@ if TYPE_CHECKING:
     from heatproof.api import run as run
     from heatproof.api import section as section
     from heatproof.api import transform as transform
-    from heatproof.data.catalog import data as data
 
     __version__: str
 
-MODULES = ("metrics", "quantus")  # imported when they are used
+LAZY_MODULES = ("data", "metrics", "quantus")
 
 
 def __dir__() -> list[str]:
-    return [*import_module("heatproof.api").__all__, *MODULES, "__version__"]
+    return [*import_module("heatproof.api").__all__, *LAZY_MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> object:
     """Import the API on first use, so that ``heatproof --help`` need not wait for torch."""
     if name == "__version__":
         return _version()
-    if name in MODULES:
+    if name in LAZY_MODULES:
         return import_module(f"heatproof.{name}")
     api = import_module("heatproof.api")
     if name in api.__all__:

@@ -7,7 +7,7 @@
 * ``evaluate``, ``run``, ``Result``: scores of many methods, from Python or from a spec.
 * ``compare``, ``merge``, ``leaderboard``: two results beside each other, one result of several, and
   one table over several.
-* ``method``, ``transform``, ``baseline``, ``protocol``, ``data``, ``section``: decorators that
+* ``method``, ``transform``, ``baseline``, ``protocol``, ``dataset``, ``section``: decorators that
   register extensions of your own; ``Protocol``, ``EvalBatch`` and ``Scores`` are for protocols.
 * ``finetune``, ``FineTuned``: fine-tune a model on images with deleted patches.
 * ``HeatproofError``: an error that the user can fix; its message says how.
@@ -15,10 +15,9 @@
 
 from __future__ import annotations
 
-import heatproof.data as data  # the package itself is the decorator hp.data
 from heatproof.baselines import baseline
 from heatproof.data.base import Sample, TensorData
-from heatproof.data.catalog import load_data
+from heatproof.data.catalog import dataset, load_data
 from heatproof.errors import HeatproofError
 from heatproof.evaluation import evaluate, explain, run
 from heatproof.methods import method, named, transform
@@ -46,7 +45,7 @@ __all__ = [
     "TensorData",
     "baseline",
     "compare",
-    "data",
+    "dataset",
     "evaluate",
     "explain",
     "finetune",

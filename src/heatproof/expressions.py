@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from heatproof.errors import HeatproofError, format_invalid
 from heatproof.text import clip
 
-LONGEST = 4096  # letters of an expression
+LONGEST_EXPRESSION = 4096
 _CALL = re.compile(
     r"\s*(?P<name>file:[^()|@]*[^()|@\s]|[A-Za-z0-9_][A-Za-z0-9_.:/+\-]*)"
     r"\s*(?:\((?P<args>.*)\))?\s*",
@@ -113,10 +113,10 @@ def check_length(text: str) -> None:
     Raises:
         HeatproofError: If it is.
     """
-    if len(text) > LONGEST:
+    if len(text) > LONGEST_EXPRESSION:
         raise HeatproofError(
             f'cannot read "{text[:40]}…": it has {len(text)} letters; an expression has at most '
-            f"{LONGEST}"
+            f"{LONGEST_EXPRESSION}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What differs between operating systems: file locks, memory, the name of the processor.
+"""Differences between operating systems: file locks, memory, the name of the processor.
 
 ``fcntl`` and ``resource`` exist on POSIX systems only and are imported nowhere else.
 """

@@ -21,7 +21,7 @@ from heatproof.userfile import PREFIX, from_file, is_builtin
 
 
 class Entry(Protocol):
-    """What every entry of a registry has: the name it is looked up by."""
+    """An entry of a registry, with the name it is looked up by."""
 
     @property
     def id(self) -> str: ...

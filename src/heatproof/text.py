@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-LONGEST = 200  # characters of a value that a message quotes
+LONGEST_QUOTE = 200
 # What text must not contain: control characters, which command a terminal and are not allowed in
 # XML; marks that change the direction of writing, which make text read as something else; and
 # surrogates and noncharacters, which cannot be stored as UTF-8 or shown.
@@ -45,7 +45,7 @@ def _escape(character: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-def clip(text: str, longest: int = LONGEST) -> str:
+def clip(text: str, longest: int = LONGEST_QUOTE) -> str:
     """Return the beginning of a long text, and how long it is."""
     if len(text) <= longest:
         return text
@@ -89,15 +89,15 @@ def with_short_titles(text: str, names: Iterable[str]) -> str:
 def show(value: Any) -> str:
     """Return the ``repr`` of a value for a message, of bounded length however large it is."""
     if isinstance(value, str):
-        return clip(repr(value[: LONGEST + 1])) if len(value) > LONGEST else repr(value)
-    return clip(_SHORT_REPR.repr(value), 2 * LONGEST)
+        return clip(repr(value[: LONGEST_QUOTE + 1])) if len(value) > LONGEST_QUOTE else repr(value)
+    return clip(_SHORT_REPR.repr(value), 2 * LONGEST_QUOTE)
 
 
 def _short_repr() -> reprlib.Repr:
     short = reprlib.Repr()
     short.maxlevel = 6
     short.maxdict = short.maxlist = short.maxtuple = short.maxset = 12
-    short.maxstring = short.maxother = LONGEST
+    short.maxstring = short.maxother = LONGEST_QUOTE
     return short
 
 

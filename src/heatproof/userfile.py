@@ -11,6 +11,7 @@ import inspect
 import os
 import pickle
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from heatproof.errors import HeatproofError, unknown
 from heatproof.files import atomic_write, content_hash, file_hash
 
 PREFIX = "file:"
-_MODULE = "heatproof_user_"  # how the names of the user's modules begin
+_MODULE_PREFIX = "heatproof_user_"
 
 
 def from_file(name: str) -> object:
@@ -87,7 +88,7 @@ def _load(file: Path, original: str | None = None) -> ModuleType:
         if all(_hash_file(part) == before for part, before in hashes.items()):
             return _modules[path].module
     _forget_neighbours()
-    module = _import(path, f"{_MODULE}{_hash_file(path)}_{original or path}")
+    module = _import(path, f"{_MODULE_PREFIX}{_hash_file(path)}_{original or path}")
     hashes = _hash_parts(module)
     _modules[path] = _UserModule(module, hashes, _read_parts(path.parent, hashes))
     _sources[module.__name__] = _identify(module, hashes)
@@ -120,21 +121,28 @@ def _import(path: Path, name: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        hint = ""
-        if "torchvision::nms" in str(error):
-            hint = (
-                "\ntorchvision was built for another torch. Install builds that belong together, "
-                "or write in the file: from heatproof.models.vision import import_torchvision; "
-                "torchvision = import_torchvision()"
-            )
         raise HeatproofError(
-            f"{path.name} cannot be imported: {type(error).__name__}: {error}{hint}"
+            f"{path.name} cannot be imported: {type(error).__name__}: {error}{_cure(error)}"
         ) from error
     finally:
         sys.dont_write_bytecode = not writes_bytecode
         sys.path.remove(str(path.parent))
         del _loading[name]
     return module
+
+
+def _cure(error: Exception) -> str:
+    """Return a line that says what to write instead, for errors whose message does not."""
+    if "torchvision::nms" in str(error):
+        return (
+            "\ntorchvision was built for another torch. Install builds that belong together, "
+            "or write in the file: from heatproof.models.vision import import_torchvision; "
+            "torchvision = import_torchvision()"
+        )
+    line = traceback.extract_tb(error.__traceback__)[-1].line or ""
+    if str(error) == "'module' object is not callable" and ".data(" in line:
+        return "\nThe decorator of data sets is hp.dataset: write @hp.dataset(…) for @hp.data(…)"
+    return ""
 
 
 def _forget_neighbours() -> None:
@@ -146,7 +154,7 @@ def _forget_neighbours() -> None:
     files = {part for loaded in _modules.values() for part in loaded.hashes}
     names = {file.name for file in files}
     for name, module in list(sys.modules.items()):
-        if name == "__main__" or name.startswith(_MODULE) or not _may_be_in(module, names):
+        if name == "__main__" or name.startswith(_MODULE_PREFIX) or not _may_be_in(module, names):
             continue
         if _path_of(module) in files:
             del sys.modules[name]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from heatproof.data.paperbirds import (
     ANCHORS,
     BIRD,
-    CENTRE,
+    BIRD_CENTRE,
     CLASSES,
     DISTRACTORS,
     MEAN,
@@ -94,7 +94,7 @@ def test_the_order_of_parts_does_not_matter() -> None:
 @pytest.mark.parametrize("part", ["beak", "tail"])
 def test_removing_an_invisible_part_changes_nothing(part: str) -> None:
     stage = Stage(Chance(0, "test", 4))
-    towards_the_part = np.sign((np.array(ANCHORS[part]) - CENTRE) @ stage.pose)[0]
+    towards_the_part = np.sign((np.array(ANCHORS[part]) - BIRD_CENTRE) @ stage.pose)[0]
     stage.position = stage.position + np.array([0.6 * towards_the_part, 0])
     paints, rest = (paste(stage, 4, 256, parts) for parts in (PARTS, without(part)))
     assert (PART_OF_PAINT[paints] == 1).any()  # the body is still in the image

@@ -9,7 +9,7 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.errors import NotApplicable
-from heatproof.models.convert import TOLERANCE, canonical, renamed
+from heatproof.models.convert import OUTPUT_TOLERANCE, canonical, renamed
 from heatproof.models.guards import HOOKS
 from heatproof.models.vit import Attention, is_vit, vit
 
@@ -67,7 +67,7 @@ def relative_deviation(a, b):
 def test_the_converted_network_gives_the_same_logits(theirs):
     ours, x = canonical(theirs), torch.randn(3, 3, 32, 32)
     assert is_vit(ours)
-    assert relative_deviation(ours(x), theirs(x)) <= TOLERANCE
+    assert relative_deviation(ours(x), theirs(x)) <= OUTPUT_TOLERANCE
     assert relative_deviation(ours.double()(x.double()), theirs.double()(x.double())) <= 1e-12
 
 
@@ -77,7 +77,7 @@ def test_the_epsilons_of_norms_are_kept(from_timm):
         torch.randn(2, 3, 32, 32),
     )
     theirs.norm.eps = 0.1
-    assert relative_deviation(canonical(theirs)(x), theirs(x)) <= TOLERANCE
+    assert relative_deviation(canonical(theirs)(x), theirs(x)) <= OUTPUT_TOLERANCE
 
 
 def test_weights_are_shared_and_the_original_is_unchanged(theirs):
@@ -91,7 +91,7 @@ def test_weights_are_shared_and_the_original_is_unchanged(theirs):
     ]
     with torch.no_grad():
         next(theirs.parameters()).mul_(2)
-    assert relative_deviation(ours.eval()(x), theirs.eval()(x)) <= TOLERANCE
+    assert relative_deviation(ours.eval()(x), theirs.eval()(x)) <= OUTPUT_TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_networks_that_are_not_transformers_are_refused():
 def test_a_wrapped_transformer_exposes_its_attention(theirs):
     model, x = hp.Model(theirs, size=32, name="theirs"), torch.randn(3, 3, 32, 32)
     assert is_vit(model.module) and model.unconverted == ""
-    assert relative_deviation(model.logits(x), theirs(x).detach()) <= TOLERANCE
+    assert relative_deviation(model.logits(x), theirs(x).detach()) <= OUTPUT_TOLERANCE
     for method in ("rollout", "chefer", "vit-gradcam", "ixg"):
         assert hp.explain(model, x, None, method).isfinite().all()
 
@@ -216,7 +216,7 @@ def test_old_weight_names_of_torchvision_are_recognised(from_torchvision):
 def test_transformers_of_timm_are_converted(timm, name):
     theirs, x = timm.create_model(name).eval(), torch.randn(1, 3, 224, 224)
     with torch.no_grad():
-        assert relative_deviation(canonical(theirs)(x), theirs(x)) <= TOLERANCE
+        assert relative_deviation(canonical(theirs)(x), theirs(x)) <= OUTPUT_TOLERANCE
 
 
 @pytest.mark.slow
@@ -226,7 +226,7 @@ def test_the_transformer_of_torchvision_is_converted(torchvision):
     ours = canonical(theirs)
     assert [m.heads for m in ours.modules() if isinstance(m, Attention)] == [12] * 12
     with torch.no_grad():
-        assert relative_deviation(ours(x), theirs(x)) <= TOLERANCE
+        assert relative_deviation(ours(x), theirs(x)) <= OUTPUT_TOLERANCE
 
 
 def run(code: str) -> str:

@@ -9,7 +9,7 @@ import torch
 import heatproof as hp
 import heatproof.functional as F
 from heatproof.errors import HeatproofError
-from heatproof.models.invariance import SEEN, WINDOW
+from heatproof.models.invariance import KERNEL_SIDE, NONZERO_SIDE
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +55,19 @@ def test_the_z_plus_rule_attributes_relevance_to_disconnected_features(pair, ima
     expected = torch.zeros_like(features)
     for i, k in enumerate(target.tolist()):
         windows = {
-            (r, c): features[i, :, r : r + WINDOW, c : c + WINDOW] for r in (0, 1) for c in (0, 1)
+            (r, c): features[i, :, r : r + KERNEL_SIDE, c : c + KERNEL_SIDE]
+            for r in (0, 1)
+            for c in (0, 1)
         }
         z = {at: float((w * weight[k]).sum()) for at, w in windows.items()}
         for (r, c), window in windows.items():
             relevance = z[r, c] / sum(z.values())
             disconnected = window.clone()
-            disconnected[:, :SEEN, :SEEN] = 0
+            disconnected[:, :NONZERO_SIDE, :NONZERO_SIDE] = 0
             n, positive = float(disconnected.sum()), window * weight[k].clamp(min=0)
             fraction = n / (n + max(z[r, c], 0))
             attribution = (1 - fraction) * positive / positive.sum() + fraction * disconnected / n
-            expected[i, :, r : r + WINDOW, c : c + WINDOW] += relevance * attribution
+            expected[i, :, r : r + KERNEL_SIDE, c : c + KERNEL_SIDE] += relevance * attribution
     maps = hp.explain(model, x, target, "lrp-focus(start=one)@3")
     expected_maps = torch.nn.functional.interpolate(
         expected.sum(1)[:, None], size=64, mode="bilinear", align_corners=False

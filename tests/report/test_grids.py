@@ -21,7 +21,7 @@ from heatproof.figures.palette import SEQUENTIAL, colour_map
 from heatproof.report.sections import grid_aggregates, grids
 from heatproof.report.site import Site
 from heatproof.tensor.filters import resize
-from heatproof.tensor.localization import EDGES, aggregate_maps, bin_slices
+from heatproof.tensor.localization import BIN_EDGE_PERCENTILES, aggregate_maps, bin_slices
 
 METHODS = ["ixg@final", "ixg", "gradcam@final", "iba", "random"]
 COUNT = 12
@@ -366,7 +366,7 @@ def test_few_maps_have_wide_bins_with_at_least_five_in_each():
     assert {chosen[n] for n in range(5, 10)} == {(0, 100)}
     assert {chosen[n] for n in range(10, 50)} == {(0, 50, 100)}
     assert {chosen[n] for n in range(50, 250)} == {(0, 10, 50, 90, 100)}
-    assert {chosen[n] for n in range(250, 501)} == {EDGES}
+    assert {chosen[n] for n in range(250, 501)} == {BIN_EDGE_PERCENTILES}
 
 
 def test_a_frame_surrounds_its_grid_cell():

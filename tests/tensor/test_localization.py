@@ -7,7 +7,7 @@ import torch
 
 import heatproof.functional as F
 from heatproof.errors import HeatproofError
-from heatproof.tensor.localization import EDGES, bin_slices, cell_sums
+from heatproof.tensor.localization import BIN_EDGE_PERCENTILES, bin_slices, cell_sums
 
 
 def noise(*shape):
@@ -57,10 +57,12 @@ def test_a_grid_that_does_not_divide_the_map_is_refused():
 @pytest.mark.parametrize("count", [50, 64, 500, 1000, 1777])
 def test_bins_cover_all_maps(count):
     parts = bin_slices(count)
-    assert len(parts) == len(EDGES) - 1
+    assert len(parts) == len(BIN_EDGE_PERCENTILES) - 1
     assert [i for part in parts for i in range(count)[part]] == list(range(count))
     fractions = [(part.stop - part.start) / count for part in parts]
-    assert fractions == pytest.approx([(b - a) / 100 for a, b in pairwise(EDGES)], abs=1 / count)
+    assert fractions == pytest.approx(
+        [(b - a) / 100 for a, b in pairwise(BIN_EDGE_PERCENTILES)], abs=1 / count
+    )
 
 
 @pytest.mark.parametrize("signed", [False, True])

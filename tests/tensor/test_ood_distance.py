@@ -78,7 +78,7 @@ def test_bytes_depend_neither_on_the_order_of_the_bank_nor_on_other_rows(
     features[11] = bank[5]
     features[12] = bank[5] * (1 + 1e-7)
     distances = F.knn_distance(features, bank, 5, normalize)
-    monkeypatch.setattr(ood_distance, "ELEMENTS", elements)
+    monkeypatch.setattr(ood_distance, "MOST_TABLE_ELEMENTS", elements)
     order = torch.randperm(200, generator=torch.Generator().manual_seed(2))
     assert torch.equal(F.knn_distance(features, bank[order], 5, normalize), distances)
     for rows in ([3], [12, 11], [30, 2, 11, 5]):

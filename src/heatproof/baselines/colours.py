@@ -13,7 +13,7 @@ from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
 
-LEVELS = 65535  # highest value of a 16-bit image; every 8-bit value maps onto one of them
+HIGHEST_LEVEL = 65535  # of a 16-bit image; every 8-bit value maps onto one of them
 
 
 @baseline("zero", group="colour", blind=True)
@@ -99,11 +99,20 @@ def reference_median(model: Model, batches: Iterator[Tensor]) -> dict[str, Tenso
     The result is exact for 8-bit and 16-bit images. For other images it is within half a level,
     that is, 8e-6 of the range.
     """
-    counts = torch.zeros(len(model.mean), LEVELS + 1, dtype=torch.long)
+    counts = torch.zeros(len(model.mean), HIGHEST_LEVEL + 1, dtype=torch.long)
     for x in batches:
-        levels = (model.denormalize(x).double() * LEVELS).round().clamp(0, LEVELS).long().cpu()
+        levels = (
+            (model.denormalize(x).double() * HIGHEST_LEVEL)
+            .round()
+            .clamp(0, HIGHEST_LEVEL)
+            .long()
+            .cpu()
+        )
         counts += torch.stack(
-            [channel.flatten().bincount(minlength=LEVELS + 1) for channel in levels.unbind(1)]
+            [
+                channel.flatten().bincount(minlength=HIGHEST_LEVEL + 1)
+                for channel in levels.unbind(1)
+            ]
         )
     below = counts.cumsum(1)
     pixels = below[:, -1:]
@@ -111,7 +120,11 @@ def reference_median(model: Model, batches: Iterator[Tensor]) -> dict[str, Tenso
         [torch.searchsorted(below, (pixels + 1) // 2), torch.searchsorted(below, pixels // 2 + 1)],
         1,
     )
-    return {"colour": model.normalize((middle.double().mean(1) / LEVELS).reshape(-1, 1, 1)).float()}
+    return {
+        "colour": model.normalize(
+            (middle.double().mean(1) / HIGHEST_LEVEL).reshape(-1, 1, 1)
+        ).float()
+    }
 
 
 @baseline("mean", group="colour", blind=True, prepare=reference_mean)

@@ -43,14 +43,14 @@ from heatproof.tensor.spectra import (
 Count = Annotated[int, Field(ge=1)]
 
 GREY = 0.5
-LEARNING_RATE = 1.0  # of NAdam
-FIRST_SIDE = 0.5  # mean side of the crops at the first step, as a fraction of the image
-LAST_SIDE = 0.05
-SIDE_SPREAD = 0.05
-MIN_SIDE = 0.05
-CENTRE_SPREAD = 0.15
-NEAR_ZERO = 0.1  # the norm of a converged image's embedding, relative to that at the start
-NOISE = 0.04  # standard deviation of normal and width of uniform noise, for images in [0, 1]
+NADAM_RATE = 1.0
+FIRST_CROP_SIDE = 0.5  # mean at the first step, as a fraction of the image
+LAST_CROP_SIDE = 0.05
+CROP_SIDE_SPREAD = 0.05
+MIN_CROP_SIDE = 0.05
+CROP_CENTRE_SPREAD = 0.15
+CONVERGED_NORM = 0.1  # of an image's embedding, relative to that at the start
+NOISE_SIZE = 0.04  # standard deviation of normal and width of uniform noise, for images in [0, 1]
 
 OBJECTIVES: dict[str, Callable[[Tensor], Tensor]] = {  # (n, D) -> (n,), to be minimised
     "l2": lambda embedding: embedding.square().sum(1),
@@ -96,11 +96,11 @@ def optimise_image(
         magnitude = resize_magnitude(magnitudes(model, batches), model.width, (height, width))
         spectrum = maco(magnitude, np_rng, learn_magnitude, (height, width))
     leaves = [leaf.to(model.device).requires_grad_() for leaf in spectrum.start]
-    optimiser = torch.optim.NAdam(leaves, lr=LEARNING_RATE)
+    optimiser = torch.optim.NAdam(leaves, lr=NADAM_RATE)
     start = model.forward(_whole_image(render(spectrum, leaves), model))[1].norm()
     trace = []
     still = 0
-    for side in np.linspace(FIRST_SIDE, LAST_SIDE, steps):
+    for side in np.linspace(FIRST_CROP_SIDE, LAST_CROP_SIDE, steps):
         with torch.enable_grad():
             rendered = render(spectrum, leaves)
             centres, crop_sides = draw_crops(np_rng, crops, round(whole * crops), side)
@@ -118,7 +118,7 @@ def optimise_image(
         trace.append(values.mean())
     image = _whole_image(render(spectrum, leaves), model)
     logits, embedding = model.forward(image)
-    converged = embedding.norm() <= NEAR_ZERO * start
+    converged = embedding.norm() <= CONVERGED_NORM * start
     if still == steps:
         warnings.warn(
             f"featurevis: the embedding of {model.name} has no gradient, so the image was not "
@@ -239,16 +239,16 @@ def draw_crops(
     np_rng: np.random.Generator, count: int, whole: int, side: float
 ) -> tuple[Tensor, Tensor]:  # (n, 2), (n,)
     """Draw centres and sides of crops within the image; the first are the whole image."""
-    sides = _normal(np_rng, (count,)).mul(SIDE_SPREAD).add(side).clamp(MIN_SIDE, 1)
+    sides = _normal(np_rng, (count,)).mul(CROP_SIDE_SPREAD).add(side).clamp(MIN_CROP_SIDE, 1)
     sides[:whole] = 1
-    centres = _normal(np_rng, (count, 2)).mul(CENTRE_SPREAD).add(0.5)
+    centres = _normal(np_rng, (count, 2)).mul(CROP_CENTRE_SPREAD).add(0.5)
     half = sides[:, None] / 2
     return torch.maximum(torch.minimum(centres, 1 - half), half), sides
 
 
 def noise(np_rng: np.random.Generator, shape: torch.Size) -> Tensor:
     """Draw the sum of normal and uniform noise that is added to crops."""
-    return NOISE * (
+    return NOISE_SIZE * (
         _normal(np_rng, shape) + torch.from_numpy(np_rng.random(shape, dtype=np.float32)) - 0.5
     )
 

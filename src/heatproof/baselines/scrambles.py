@@ -18,7 +18,7 @@ from heatproof.tensor.noise import Rng
 from heatproof.tensor.resample import nearest
 
 Compat = Literal["xplique"] | None
-ROUNDS = 20  # of `clipped_around_mean`: the error shrinks by the fraction of clipped values in each
+CLIPPING_ROUNDS = 20  # the error shrinks by the fraction of clipped values in each
 
 
 @baseline("permutation", group="local")
@@ -175,7 +175,7 @@ def clipped_around_mean(x: Tensor, low: Tensor, high: Tensor) -> Tensor:  # (B, 
     mean = image.mean((2, 3), keepdim=True)
     low, high = low.to(image), high.to(image)
     shift = torch.zeros_like(mean)
-    for _ in range(ROUNDS):
+    for _ in range(CLIPPING_ROUNDS):
         clipped = (image + shift).clamp(low, high)
         shift = shift + mean - clipped.mean((2, 3), keepdim=True)
     return clipped.to(x)

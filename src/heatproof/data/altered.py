@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 from heatproof.data.base import Data, Sample
-from heatproof.data.catalog import data, default_reference, load_data, training_split
+from heatproof.data.catalog import dataset, default_reference, load_data, training_split
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.noise import generator
 from heatproof.tensor.patches import bands_of
 
 VERSION = 1  # raised when images are changed differently
-BOX = 60 / 224  # side of the square around a number, as a fraction of the image's side
-REMOVED = 0.7  # fraction of the pixels that is removed
-NOTCH = 0.05  # fraction of the pixels that is removed at a position that depends on the class
-GREY = 128 / 255  # of an empty canvas
+NUMBER_BOX_SIDE = 60 / 224  # as a fraction of the image's side
+REMOVED_FRACTION = 0.7  # of the pixels
+NOTCH_FRACTION = 0.05  # of the pixels, removed at a position that depends on the class
+CANVAS_GREY = 128 / 255
 DIGITS = (  # 3×5, row by row
     "111101101101111",
     "010110010010111",
@@ -42,7 +42,7 @@ DIGITS = (  # 3×5, row by row
 
 
 class Painted(NamedTuple):
-    """What is painted on an image."""
+    """Paint on an image: which pixels, their values, and which of them reveal the class."""
 
     where: Tensor  # (H, W) bool: the pixels that are changed
     value: Tensor  # (H, W) in [0, 1]: what they become, in all channels
@@ -55,7 +55,7 @@ Paint = Callable[[int, int, int, np.random.Generator], Painted]
 
 def watermark(label: int, classes: int, size: int, chance: np.random.Generator) -> Painted:
     """Paint a black square at a random position, with the label's number in white."""
-    box = round(BOX * size)
+    box = round(NUMBER_BOX_SIDE * size)
     width = 4 * len(str(classes - 1)) - 1
     scale = min((box - 2) // width, (box - 2) // 5)
     if scale < 1:
@@ -88,13 +88,13 @@ def stripes(label: int, classes: int, size: int, chance: np.random.Generator) ->
 
 def disc(label: int, classes: int, size: int, chance: np.random.Generator) -> Painted:
     """Paint a black disc in the middle, the same for all classes."""
-    where = _disc(size, round(REMOVED * size**2))
+    where = _disc(size, round(REMOVED_FRACTION * size**2))
     return Painted(where, torch.zeros(size, size), torch.zeros_like(where))
 
 
 def notch(label: int, classes: int, size: int, chance: np.random.Generator) -> Painted:
     """Paint a black square at the edge, clockwise from the top left by the class."""
-    side = round(NOTCH**0.5 * size)
+    side = round(NOTCH_FRACTION**0.5 * size)
     length = size - side  # of the path along one edge
     edge, along = divmod(4 * length * label // classes, length)
     corners = ((0, along), (along, length), (length, length - along), (length - along, 0))
@@ -107,7 +107,7 @@ def notch(label: int, classes: int, size: int, chance: np.random.Generator) -> P
 def disc_and_notch(label: int, classes: int, size: int, chance: np.random.Generator) -> Painted:
     """Paint the notch, and a disc so that as many pixels are black as with `disc` alone."""
     corner = notch(label, classes, size, chance).where
-    middle = _disc(size, round(REMOVED * size**2) - int(corner.sum()), besides=corner)
+    middle = _disc(size, round(REMOVED_FRACTION * size**2) - int(corner.sum()), besides=corner)
     whole = disc(label, classes, size, chance).where
     return Painted(corner | middle, torch.zeros(size, size), corner & ~whole)
 
@@ -210,7 +210,9 @@ class Altered:
         sample = self.images.load(index)
         label = self.labels[index]
         assert label is not None
-        image = torch.full_like(sample.image, GREY) if self._alteration.blank else sample.image
+        image = (
+            torch.full_like(sample.image, CANVAS_GREY) if self._alteration.blank else sample.image
+        )
         if image.shape[-1] != image.shape[-2]:
             size = "×".join(map(str, image.shape[-2:]))
             raise HeatproofError(
@@ -225,7 +227,7 @@ class Altered:
 
 
 def _register(kind: str, summary: str) -> None:
-    @data(
+    @dataset(
         kind,
         summary=f"{kind}:paperbirds or {kind}:cifar10:/path, {summary}",
         training_split=lambda rest: f"{kind}:{training_split(rest)}",

@@ -1,4 +1,4 @@
-"""What every data set provides: images with stable ids."""
+"""The interface of every data set: images with stable ids."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Data sets by name, and batches of their samples fitted to a model.
 
-Every module of this package registers the data sets it defines with the `data` decorator; nothing
-here knows any of them.
+Every module of this package registers the data sets it defines with the `dataset` decorator;
+nothing here knows any of them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from heatproof.registry import Registry
 from heatproof.userfile import PREFIX, source_hash
 
 Open = Callable[..., Data]
-REFERENCE_SIZE = 512  # images, unless a reference is named
+DEFAULT_REFERENCE_IMAGES = 512
 
 
 @dataclass(frozen=True)
 class DataEntry:
-    """What the registry knows about a data set; see `data`."""
+    """A registered data set; see `dataset`."""
 
     id: str
     function: Open
@@ -80,7 +80,7 @@ class DataEntry:
         return opened
 
 
-def data(
+def dataset(
     id: str,
     *,
     summary: str = "",
@@ -97,7 +97,7 @@ def data(
 
     Example::
 
-        @hp.data("noise")
+        @hp.dataset("noise")
         def noise(*, model, limit=None, seed=0):
             \\"\\"\\"Images of uniform noise, without labels.\\"\\"\\"
             generator = torch.Generator().manual_seed(seed)
@@ -142,7 +142,7 @@ def source(id: str, *, summary: str) -> Callable[[Callable[..., Source]], Callab
     def register(function: Callable[..., Source]) -> Callable[..., Source]:
         takes_split = "split" in inspect.signature(function).parameters
 
-        @data(id, summary=summary)
+        @dataset(id, summary=summary)
         def opened(
             *, rest: str, model: Model | None, split: str | None, limit: int | None, seed: int
         ) -> SourceData:
@@ -318,13 +318,15 @@ def default_reference(evaluated: Data, model: Model, seed: int) -> Data:
         HeatproofError: If the data set has neither.
     """
     if isinstance(evaluated, SourceData):
-        return evaluated.fitted_to(model).reference(REFERENCE_SIZE)
+        return evaluated.fitted_to(model).reference(DEFAULT_REFERENCE_IMAGES)
     kind, _, rest = evaluated.name.partition(":")
     if kind in DATA:
         entry = DATA[kind]
         if entry.reference is not None:
             return entry.reference(evaluated, model, seed)
-        limit = REFERENCE_SIZE + len(evaluated.ids)  # enough where the training split is evaluated
+        limit = DEFAULT_REFERENCE_IMAGES + len(
+            evaluated.ids
+        )  # enough where the training split is evaluated
         if entry.training_split is not None:
             return load_data(entry.training_split(rest), model, limit=limit, seed=seed)
         if "train" in entry.splits:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from heatproof.data.base import Sample
-from heatproof.data.catalog import data
+from heatproof.data.catalog import dataset
 from heatproof.data.folder import mode_for
 from heatproof.data.images import Mode, Size, fit
 from heatproof.errors import HeatproofError, join_limited
@@ -160,7 +160,7 @@ def path_and_split(rest: str, split: str | None, kind: str = "cifar10") -> tuple
 
 
 def _register(kind: str) -> None:
-    @data(
+    @dataset(
         kind,
         summary=f"{kind}:/path[:train], an .npz file or the folder of python batches; "
         "splits train, test",

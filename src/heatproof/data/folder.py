@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 
 from heatproof.data.base import Sample
-from heatproof.data.catalog import data
-from heatproof.data.images import MODES, SUFFIXES, Mode, Size, fit, read_image
+from heatproof.data.catalog import dataset
+from heatproof.data.images import MODE_BY_CHANNELS, SUFFIXES, Mode, Size, fit, read_image
 from heatproof.data.labels import WNID, class_index, labels_of, path_and_labels
 from heatproof.data.source import image_stamps, once
 from heatproof.errors import HeatproofError, join_limited
@@ -101,7 +101,7 @@ class ImageFolder:
         return Sample(self.ids[index], fit(image, self.size, self.resize), self.labels[index])
 
 
-@data(
+@dataset(
     "folder",
     summary="folder:/path, one subfolder per class (its name, ImageNet's wnid or its number) or no "
     "labels; folder:/path:labels.csv",
@@ -150,13 +150,13 @@ def mode_for(model: Model) -> Mode:
         HeatproofError: If the model has another number of channels.
     """
     channels = len(model.mean)
-    if channels not in MODES:
+    if channels not in MODE_BY_CHANNELS:
         raise HeatproofError(
             f"{model.name} takes {channels} channels, and image files have 1 or 3; give the images "
             "as a tensor: hp.TensorData(images, labels), where images in [0, 1] have the shape "
             f"(N, {channels}, {model.height}, {model.width})"
         )
-    return MODES[channels]
+    return MODE_BY_CHANNELS[channels]
 
 
 def list_images(root: Path) -> list[str]:

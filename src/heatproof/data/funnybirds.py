@@ -23,7 +23,7 @@ from PIL import Image
 from torch import Tensor
 
 from heatproof.data.base import PartViews, Sample
-from heatproof.data.catalog import check_colour, data
+from heatproof.data.catalog import check_colour, dataset
 from heatproof.data.images import read_image
 from heatproof.data.source import image_stamps
 from heatproof.errors import HeatproofError
@@ -126,7 +126,7 @@ def _read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-@data(
+@dataset(
     "funnybirds",
     summary="funnybirds:/path, the published FunnyBirds folder",
     splits={"train": "train"},

@@ -39,7 +39,7 @@ ConfidentModels = Sequence[tuple[Model, Data]]
 
 
 class GridSample(NamedTuple):
-    """What a sample of ``Grids`` consists of."""
+    """Images and evaluated grid cell of a sample of ``Grids``."""
 
     images: tuple[str, ...]  # ids of the images, row by row
     cell: int  # the grid cell that is evaluated

@@ -9,7 +9,7 @@ from typing import Any
 
 from heatproof.data.base import UnreadableImage
 from heatproof.data.catalog import source
-from heatproof.data.objects import KEYS, ItemSource, parse_item
+from heatproof.data.objects import ITEM_KEYS, ItemSource, parse_item
 from heatproof.data.source import Item, Source
 from heatproof.data.stream import StreamSource
 from heatproof.errors import HeatproofError, join_limited
@@ -92,13 +92,13 @@ def from_datasets(thing: Any, name: str = "") -> Source:
 
 
 def _column(dataset: Any, part: str) -> str | None:
-    return next((name for name in KEYS[part] if name in dataset.column_names), None)
+    return next((name for name in ITEM_KEYS[part] if name in dataset.column_names), None)
 
 
 def _columns(dataset: Any) -> dict[str, str | None]:
     from datasets import Image
 
-    columns = {part: _column(dataset, part) for part in KEYS}
+    columns = {part: _column(dataset, part) for part in ITEM_KEYS}
     if columns["image"] is None:
         images = [n for n, f in dataset.features.items() if isinstance(f, Image)]
         columns["image"] = next((n for n in images if n != columns["mask"]), None)

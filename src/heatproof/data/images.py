@@ -29,10 +29,10 @@ SUFFIXES = frozenset(
 )
 Size = int | tuple[int, int]  # the side of a square, or height and width
 Mode = Literal["L", "RGB", "RGBA"]
-MODES: dict[int, Mode] = {1: "L", 3: "RGB"}  # by the number of a model's channels
+MODE_BY_CHANNELS: dict[int, Mode] = {1: "L", 3: "RGB"}
 MOST_PIXELS = 100_000_000  # of a file, and of an image after its shorter side is resized
-ROUNDING = 1e-3  # by how much an image may leave [0, 1] when a normalisation is undone
-OVERSHOOT = 0.15  # by how much bicubic interpolation may leave [0, 1]
+RANGE_TOLERANCE = 1e-3  # beyond [0, 1], when a normalisation is undone
+BICUBIC_OVERSHOOT = 0.15  # beyond [0, 1]
 LARGEST_NORMALIZED = 10  # larger floats are not normalised images
 
 Normalization = tuple[Sequence[float], Sequence[float]]  # mean and std per channel
@@ -188,9 +188,9 @@ def fit_any(
     """
     try:
         channels = 3 if shape is None else shape[0]
-        picture = as_picture(image, name, MODES.get(channels, "RGB"))
+        picture = as_picture(image, name, MODE_BY_CHANNELS.get(channels, "RGB"))
         if isinstance(picture, Image.Image):
-            if channels not in MODES:
+            if channels not in MODE_BY_CHANNELS:
                 raise WrongImage(
                     f"{name} is a picture, but the model takes {channels} channels; give float "
                     f"tensors ({channels}, H, W) in [0, 1]"
@@ -291,7 +291,7 @@ def _undo(floats: Tensor, normalized: Normalization, name: str) -> Tensor:
     if len(mean) not in (1, len(floats)):
         raise WrongImage(f"{name} has {len(floats)} channels, and normalized a mean of {len(mean)}")
     image = floats * std + mean
-    if image.min() < -ROUNDING or image.max() > 1 + ROUNDING:
+    if image.min() < -RANGE_TOLERANCE or image.max() > 1 + RANGE_TOLERANCE:
         raise WrongImage(
             f"{name} has values from {image.min():.3g} to {image.max():.3g} after the "
             f"normalisation is undone; normalized=(mean, std) are those of your "
@@ -308,7 +308,7 @@ def _check_range(floats: Tensor, name: str) -> None:
     if low >= 0 and high <= 1:
         return
     found = f"{name} has values from {low:.3g} to {high:.3g}"
-    if low >= -OVERSHOOT and high <= 1 + OVERSHOOT:
+    if low >= -BICUBIC_OVERSHOOT and high <= 1 + BICUBIC_OVERSHOOT:
         cure = "interpolation has left [0, 1] a little: add .clamp(0, 1) to the transform"
     elif low >= 0 and LARGEST_NORMALIZED < high <= 255:
         cure = "floats are in [0, 1]: divide them by 255, or return uint8"

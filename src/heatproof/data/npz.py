@@ -19,8 +19,8 @@ from heatproof.data.source import Item, Source, file_stamp
 from heatproof.errors import HeatproofError, join_limited
 
 Array = np.ndarray[Any, Any]
-IMAGES = ("images", "x", "data", "test_images", "test_x")
-LABELS = ("labels", "y", "targets", "test_labels", "test_y")
+IMAGE_ARRAYS = ("images", "x", "data", "test_images", "test_x")
+LABEL_ARRAYS = ("labels", "y", "targets", "test_labels", "test_y")
 
 
 class NumpySource(Source):
@@ -44,7 +44,7 @@ class NumpySource(Source):
             arrays = _open(path)
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise HeatproofError(f"cannot read arrays from {path}: {error}") from None
-        image_key = next((name for name in IMAGES if name in arrays), None)
+        image_key = next((name for name in IMAGE_ARRAYS if name in arrays), None)
         if image_key is None:
             raise HeatproofError(
                 f"{path} has the arrays {join_limited(arrays) or 'none'}; call that of the images "
@@ -56,7 +56,7 @@ class NumpySource(Source):
                 f"{path} has images of shape {self.images.shape}; they are (N, H, W, C) or "
                 "(N, C, H, W)"
             )
-        label_key = next((name for name in LABELS if name in arrays), None)
+        label_key = next((name for name in LABEL_ARRAYS if name in arrays), None)
         if label_key is not None:
             self.labels = arrays[label_key].tolist()
         else:

@@ -4,7 +4,7 @@ Data sets, loaders, arrays, lists and iterables. What an item means is the same 
 
 * an image: a PIL image, a path, bytes, a uint8 array or a float tensor in [0, 1];
 * a tuple ``(image, label)`` or ``(image, label, mask)``;
-* a mapping with the keys of `KEYS`.
+* a mapping with the keys of `ITEM_KEYS`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from heatproof.models.model import Model
 from heatproof.text import counted
 
 # keys of an item that is a mapping, in the order in which they are looked for
-KEYS = {
+ITEM_KEYS = {
     "image": ("image", "pixel_values", "img", "images", "picture", "jpg", "png"),
     "label": ("label", "labels", "target", "targets", "class", "cls", "fine_label"),
     "id": ("id", "image_id", "key", "__key__"),
     "mask": ("mask", "masks", "segmentation_mask", "silhouette"),
 }
-LABEL_LISTS = ("targets", "labels")  # attributes of data sets with one label per item
+LABEL_ATTRIBUTES = ("targets", "labels")
 Parse = Callable[[object, str], Item]
 
 
@@ -137,11 +137,11 @@ def parse_item(raw: object, name: str) -> Item:
 
 
 def _parse_mapping(raw: Mapping[Any, Any], name: str) -> Item:
-    keys = {part: next((k for k in names if k in raw), None) for part, names in KEYS.items()}
+    keys = {part: next((k for k in names if k in raw), None) for part, names in ITEM_KEYS.items()}
     if keys["image"] is None:
         raise WrongImage(
             f"{name} has the keys {join_limited(map(str, raw))}, none of which is an image; call "
-            f"it {', '.join(KEYS['image'][:3])}"
+            f"it {', '.join(ITEM_KEYS['image'][:3])}"
         )
     found = {part: None if key is None else raw[key] for part, key in keys.items()}
     sample_id = None if found["id"] is None else _text(found["id"])
@@ -328,7 +328,7 @@ def _listed_labels(items: Any) -> list[object] | None:
     """Return the labels in an attribute of a data set, such as ``targets`` of torchvision's."""
     if getattr(items, "target_transform", None) is not None:
         return None
-    for attribute in LABEL_LISTS:
+    for attribute in LABEL_ATTRIBUTES:
         values = getattr(items, attribute, None)
         if isinstance(values, list | tuple | Tensor | np.ndarray) and len(values) == len(items):
             labels = _label_list(values)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from heatproof.data.base import PartViews, Sample
-from heatproof.data.catalog import check_colour, data
+from heatproof.data.catalog import check_colour, dataset
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.noise import generator_of
@@ -32,8 +32,8 @@ Piece = tuple[Colour, Points]
 
 PARTS = ("beak", "eye", "foot", "tail", "wing")
 SPLITS = {"train": 24_000, "val": 2_000, "test": 2_000}
-SMALLEST = 32  # side in pixels
-LARGEST = 1024
+SMALLEST_SIDE = 32
+LARGEST_SIDE = 1024
 # of the pixels of the training split, per channel
 MEAN = (0.579, 0.561, 0.570)
 STD = (0.201, 0.200, 0.195)
@@ -389,7 +389,7 @@ def compatible(label: int, parts: Collection[str]) -> tuple[int, ...]:
 # The stage: what is in a picture besides the parts.
 
 ANCHORS = {"beak": BEAK, "eye": EYE, "foot": HIP, "tail": TAIL, "wing": SHOULDER}
-SWING = {"beak": 5.0, "eye": 0.0, "foot": 5.0, "tail": 9.0, "wing": 9.0}  # degrees, either way
+SWING_DEGREES = {"beak": 5.0, "eye": 0.0, "foot": 5.0, "tail": 9.0, "wing": 9.0}  # either way
 TORSO = smooth(
     -0.50,
     0.04,
@@ -412,8 +412,8 @@ HEAD = ellipse(0.34, -0.34, 0.29, 0.27)
 BREAST = smooth(
     0.30, -0.06, 0.46, 0.06, 0.40, 0.24, 0.18, 0.39, -0.06, 0.38, 0.10, 0.26, 0.24, 0.12
 )
-CENTRE = (0.04, 0.04)  # of a whole bird
-REACH = (1.02, 0.72)  # half the extent of a whole bird
+BIRD_CENTRE = (0.04, 0.04)
+BIRD_HALF_EXTENT = (1.02, 0.72)
 SHAPES = (
     ellipse(0, 0, 1, 1),
     ellipse(0, 0, 1, 0.5),
@@ -435,9 +435,9 @@ BIRD = DISTRACTOR + MOST_DISTRACTORS
 STACK = ("tail", "foot", "body", "wing", "beak", "eye")
 PAINTS_EACH = 4
 PAINT = {name: BIRD + PAINTS_EACH * i for i, name in enumerate(STACK)}
-SHADE = (1.0, 0.87, 0.75, 0.64)  # light left under 0, 1, 2, 3 steps of shadow
+LIGHT_BY_SHADOW_STEPS = (1.0, 0.87, 0.75, 0.64)
 SHADOW_LENGTH = 0.034  # of the picture's side
-MOST_PAINTS = 256 // len(SHADE)
+MOST_PAINTS = 256 // len(LIGHT_BY_SHADOW_STEPS)
 
 HEIGHT_OF_PAINT = np.zeros(MOST_PAINTS, np.uint8)  # higher paint casts a shadow on lower paint
 PART_OF_PAINT = np.zeros(MOST_PAINTS, np.uint8)  # 0 background, 1 body, 2… the parts
@@ -511,9 +511,9 @@ def _check(split: str, index: int, size: int, parts: Collection[str]) -> None:
         raise HeatproofError(f'paperbirds has no split "{split}"; it has: {", ".join(SPLITS)}')
     if index < 0:
         raise HeatproofError(f"the index of a paperbird is 0 or more; got {index}")
-    if not SMALLEST <= size <= LARGEST:
+    if not SMALLEST_SIDE <= size <= LARGEST_SIDE:
         raise HeatproofError(
-            f"paperbirds are drawn at {SMALLEST} to {LARGEST} pixels per side; got {size}"
+            f"paperbirds are drawn at {SMALLEST_SIDE} to {LARGEST_SIDE} pixels per side; got {size}"
         )
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
@@ -547,11 +547,11 @@ class Stage:
         stretch = between(0.94, 1.06)
         facing = (-1, 1)[chance.below(2)]
         self.pose = turned(np.diag([unit * stretch * facing, unit / stretch]), between(-14, 14))
-        room = [max(0.03, 0.5 - reach * unit) for reach in REACH]
+        room = [max(0.03, 0.5 - reach * unit) for reach in BIRD_HALF_EXTENT]
         self.position = np.array(
             [0.5 + room[0] * between(-1, 1), 0.5 + room[1] * between(-0.9, 0.9)]
         )
-        self.swing = {part: SWING[part] * between(-1, 1) for part in PARTS}
+        self.swing = {part: SWING_DEGREES[part] * between(-1, 1) for part in PARTS}
 
         hue = between(0, 1)
         saturation = between(0.16, 0.48)
@@ -580,7 +580,7 @@ class Stage:
         ]
 
     def placed(self, points: Points) -> Points:
-        return (points - CENTRE) @ self.pose + self.position
+        return (points - BIRD_CENTRE) @ self.pose + self.position
 
 
 def hill(highest: float, chance: Chance) -> Points:
@@ -639,9 +639,9 @@ def lit(stage: Stage, label: int, paints: Pixels) -> Pixels:
     side = len(paints)
     height = HEIGHT_OF_PAINT[paints]
     steps = np.zeros_like(paints)
-    for k in range(1, len(SHADE)):
+    for k in range(1, len(LIGHT_BY_SHADOW_STEPS)):
         dx, dy = (
-            np.rint(stage.shadow * (SHADOW_LENGTH * side * k / (len(SHADE) - 1)))
+            np.rint(stage.shadow * (SHADOW_LENGTH * side * k / (len(LIGHT_BY_SHADOW_STEPS) - 1)))
             .astype(int)
             .tolist()
         )
@@ -669,7 +669,7 @@ def _palette(stage: Stage, label: int) -> Pixels:
     for part, variant in zip(PARTS, CLASSES[label], strict=True):
         papers = CUTS[part, variant][0]
         colours[PAINT[part] : PAINT[part] + len(papers)] = papers
-    return np.concatenate([colours * shade for shade in SHADE]).astype(np.uint8)
+    return np.concatenate([colours * shade for shade in LIGHT_BY_SHADOW_STEPS]).astype(np.uint8)
 
 
 # All embedded models, and all views of a grid, load the same pictures of this size.
@@ -742,7 +742,7 @@ class Paperbirds:
         return torch.from_numpy(self.scene(index, others).image).permute(2, 0, 1)
 
 
-@data(
+@dataset(
     "paperbirds",
     summary=f"paper-cut birds, drawn by code; splits {', '.join(SPLITS)}",
     training_split=lambda rest: "paperbirds:train",

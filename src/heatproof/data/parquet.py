@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 
 from heatproof.data.base import UnreadableImage
 from heatproof.data.catalog import source
-from heatproof.data.objects import KEYS
+from heatproof.data.objects import ITEM_KEYS
 from heatproof.data.source import Item, Source, file_stamp
 from heatproof.data.stream import Spool, Stored
 from heatproof.errors import HeatproofError, join_limited
 
-ROWS = 16  # that are in memory at a time
+ROWS_IN_MEMORY = 16
 
 
 class Group(NamedTuple):
@@ -110,7 +110,7 @@ class ParquetSource(Source):
             with pq.ParquetFile(group.path) as file:
                 row = group.start
                 for batch in file.iter_batches(
-                    ROWS, row_groups=[group.number], columns=columns, use_threads=False
+                    ROWS_IN_MEMORY, row_groups=[group.number], columns=columns, use_threads=False
                 ):
                     for index in range(len(batch)):
                         if row in wanted and row not in self._stored:
@@ -151,7 +151,7 @@ def _columns(path: Path, schema: Any) -> dict[str, str | None]:
     """Find the columns of image, label, id and mask by name; the image's also by type."""
     found = {
         part: next((name for name in names if name in schema.names), None)
-        for part, names in KEYS.items()
+        for part, names in ITEM_KEYS.items()
     }
     if found["image"] is None:
         binary = [field.name for field in schema if _holds_image(field.type)]

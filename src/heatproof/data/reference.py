@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from heatproof.data.base import Data, code_of
-from heatproof.data.catalog import REFERENCE_SIZE, default_reference, load_batch
+from heatproof.data.catalog import DEFAULT_REFERENCE_IMAGES, default_reference, load_batch
 from heatproof.data.grids import Grids
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
@@ -76,4 +76,4 @@ def reference_for(
             f"all images of {data.name} are evaluated, and none is left as a reference; lower the "
             "limit or name a reference"
         )
-    return Reference(data, rest if named else rest[:REFERENCE_SIZE])
+    return Reference(data, rest if named else rest[:DEFAULT_REFERENCE_IMAGES])

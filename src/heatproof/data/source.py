@@ -29,9 +29,9 @@ from heatproof.models.model import Model
 from heatproof.tensor.noise import generator
 
 T = TypeVar("T")
-HASHED = 4096  # files that are looked up at a time
+FILES_PER_LOOKUP = 4096
 STAMP_DIGITS = 32  # of the SHA-256 of an image file
-CHECKED = 4  # items of a user's object that are read twice when it is opened
+ITEMS_READ_TWICE = 4  # of a user's object, when it is opened
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known about an item once it was read, without its image."""
+    """Label, id and fingerprint of an item that was read, without its image."""
 
     label: object
     id: str | None
@@ -145,8 +145,8 @@ def image_stamps(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 def _image_stamps(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
     stamps = []
-    for begin in range(0, len(paths), HASHED):
-        for text in known_hashes(paths[begin : begin + HASHED]):
+    for begin in range(0, len(paths), FILES_PER_LOOKUP):
+        for text in known_hashes(paths[begin : begin + FILES_PER_LOOKUP]):
             stamps.append(text[:STAMP_DIGITS] if len(text) == 64 else text)
     return stamps
 
@@ -352,7 +352,9 @@ class SourceData:
     def _check_items(self) -> None:
         """Read a few items, the first time twice."""
         size = len(self.positions)
-        chosen = sorted({size * k // CHECKED for k in range(CHECKED)} | {size - 1})
+        chosen = sorted(
+            {size * k // ITEMS_READ_TWICE for k in range(ITEMS_READ_TWICE)} | {size - 1}
+        )
         unreadable: list[UnreadableImage] = []
         for index in chosen:
             position = self.positions[index]

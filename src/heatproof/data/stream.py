@@ -25,7 +25,7 @@ from heatproof.errors import HeatproofError
 
 
 class Stored(NamedTuple):
-    """Where a value is in the file, and how it is made from the bytes."""
+    """Position of a value in the file, and the function that restores it from the bytes."""
 
     start: int
     length: int

@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 from heatproof.data.base import UnreadableImage
 from heatproof.data.catalog import source
 from heatproof.data.images import SUFFIXES
-from heatproof.data.objects import KEYS
+from heatproof.data.objects import ITEM_KEYS
 from heatproof.data.source import Item, Source, file_stamp
 from heatproof.errors import HeatproofError
 
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
-LARGEST_LABEL_FILE = 1_000_000  # bytes
+MOST_LABEL_BYTES = 1_000_000
 
 
 class Member(NamedTuple):
-    """Where a file is in a shard."""
+    """Position of a file in a shard."""
 
     shard: Path
     start: int
@@ -134,11 +134,11 @@ def _label(files: dict[str, Member], where: str) -> object:
         raise HeatproofError(f"{where}.json is not valid JSON") from None
     if not isinstance(content, dict):
         return content
-    return next((content[key] for key in KEYS["label"] if key in content), None)
+    return next((content[key] for key in ITEM_KEYS["label"] if key in content), None)
 
 
 def _text(member: Member, where: str) -> str:
-    if member.length > LARGEST_LABEL_FILE:
+    if member.length > MOST_LABEL_BYTES:
         raise HeatproofError(f"{where} has a label file of {member.length} bytes")
     try:
         return member.read().decode()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from heatproof.models.channel_peaks import channel_peaks
-from heatproof.protocols.base import PICTURES, Shared
+from heatproof.protocols.base import SAMPLES_WITH_PICTURES, Shared
 from heatproof.runs.format import (
     CHANNEL_PEAKS,
     IMAGES,
@@ -118,4 +118,4 @@ class KeptTensors:
 def kept_tensors(start: int, keep_maps: int) -> KeptTensors:
     """Return the collector of a task whose first sample has the index ``start``."""
     maps = max(0, keep_maps - start)
-    return KeptTensors(maps, max(0, min(PICTURES - start, maps)))
+    return KeptTensors(maps, max(0, min(SAMPLES_WITH_PICTURES - start, maps)))

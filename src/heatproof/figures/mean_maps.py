@@ -10,10 +10,10 @@ from torch import Tensor
 
 from heatproof.errors import HeatproofError
 from heatproof.tensor.filters import resize
-from heatproof.tensor.localization import EDGES, bin_slices
+from heatproof.tensor.localization import BIN_EDGE_PERCENTILES, bin_slices
 
 # Edges of the bins, for fewer and fewer maps: the paper's need 250.
-COARSER = (EDGES, (0, 10, 50, 90, 100), (0, 50, 100), (0, 100))
+COARSER = (BIN_EDGE_PERCENTILES, (0, 10, 50, 90, 100), (0, 50, 100), (0, 100))
 FEWEST_IN_BIN = 5  # the mean of fewer maps shows the images rather than the method
 MAPS_RESIZED_AT_ONCE = 64
 

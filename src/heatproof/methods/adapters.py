@@ -36,7 +36,7 @@ from heatproof.tensor.noise import Rng
 from heatproof.userfile import source_hash
 
 # Largest deviation of the logits of a network that is the same, as a fraction of the largest.
-TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4}
+LOGIT_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4}
 HALF_TOLERANCE = 2e-2
 
 
@@ -139,7 +139,7 @@ def _agree(outputs: object, expected: Tensor) -> bool:
         return False
     scale = expected.double().abs().max().clamp(min=1e-12)
     deviation = (outputs.to(expected.device).double() - expected.double()).abs().max() / scale
-    return bool(deviation <= TOLERANCE.get(expected.dtype, HALF_TOLERANCE))
+    return bool(deviation <= LOGIT_TOLERANCE.get(expected.dtype, HALF_TOLERANCE))
 
 
 def adapt(thing: Any, options: Mapping[str, Any], name: str = "") -> Adapted | None:

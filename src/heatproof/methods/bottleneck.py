@@ -21,10 +21,10 @@ from heatproof.models.model import Model
 from heatproof.tensor.filters import gaussian, separable
 from heatproof.tensor.noise import Rng
 
-KERNEL = gaussian(5, 1.0)  # which smooths masks
-SMALLEST = 0.01  # standard deviation
+MASK_KERNEL = gaussian(5, 1.0)
+SMALLEST_STD = 0.01
 LATE_FALL = 0.02  # of the objective in its last tenth, relative to its whole fall, once converged
-ACTIVE = 0.01  # the fraction of reference images in which a feature must be non-zero to count
+ACTIVE_FRACTION = 0.01  # of the reference images, in which a feature must be non-zero to count
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -47,7 +47,7 @@ def statistics(model: Model, images: Iterator[Tensor]) -> dict[str, Tensor]:
         sums = sums.to(h) + torch.stack([h.sum(0), (h**2).sum(0), (h != 0).sum(0)])
     mean, square, active = sums / count
     std = (square - mean**2).clamp(min=0).sqrt()
-    return {"mean": mean.float(), "std": std.float(), "active": (active >= ACTIVE).float()}
+    return {"mean": mean.float(), "std": std.float(), "active": (active >= ACTIVE_FRACTION).float()}
 
 
 @method(
@@ -91,10 +91,10 @@ def iba(
         copies: Noisy copies per step.
         lr: The learning rate.
     """
-    if min(x.shape[2:]) <= len(KERNEL) // 2:
+    if min(x.shape[2:]) <= len(MASK_KERNEL) // 2:
         raise NotApplicable(
-            f"iba smooths features with a kernel of {len(KERNEL)}, too wide for the {x.shape[2]}×"
-            f"{x.shape[3]} of {model.start_layer}; name an earlier layer"
+            f"iba smooths features with a kernel of {len(MASK_KERNEL)}, too wide for the "
+            f"{x.shape[2]}×{x.shape[3]} of {model.start_layer}; name an earlier layer"
         )
     noise = FeatureNoise.of(prepared, x)
     settings = Settings(beta, steps, copies, lr)
@@ -105,7 +105,7 @@ def iba(
 
 
 class FeatureNoise(NamedTuple):
-    """What replaces a feature: Gaussian noise of its mean and standard deviation."""
+    """Replacement of a feature: Gaussian noise of its mean and standard deviation."""
 
     mean: Tensor  # each broadcasts with (B, C, h, w)
     std: Tensor
@@ -115,11 +115,11 @@ class FeatureNoise(NamedTuple):
     def of(cls, statistics: Mapping[str, Tensor], like: Tensor) -> FeatureNoise:
         """Return the noise that has the statistics of reference images."""
         mean, std, active = (statistics[name].to(like) for name in ("mean", "std", "active"))
-        return cls(mean, std.clamp(min=SMALLEST), active)
+        return cls(mean, std.clamp(min=SMALLEST_STD), active)
 
 
 class Settings(NamedTuple):
-    """How a bottleneck is optimised."""
+    """Settings of the optimisation of a bottleneck."""
 
     beta: float
     steps: int
@@ -186,7 +186,7 @@ def optimised(
 
 def smoothed(alpha: Tensor) -> Tensor:
     """Return how much passes, in [0, 1] and smooth over positions, from free parameters."""
-    return separable(alpha.sigmoid(), KERNEL, "reflect")
+    return separable(alpha.sigmoid(), MASK_KERNEL, "reflect")
 
 
 def _save(

@@ -1,4 +1,4 @@
-"""How methods of other libraries are recognised and called, one convention per kind.
+"""Conventions by which methods of other libraries are recognised and called, one per kind.
 
 Objects of Captum, pytorch-grad-cam, TorchCAM and Zennit are recognised by their classes, without
 importing the libraries; functions by their signatures.
@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from heatproof.errors import HeatproofError
 from heatproof.models.guards import observers_in, packages_of
 
-# How a function calls its first parameter if that is the network.
-NETWORK_NAMES = frozenset(("model", "net", "network", "module", "classifier"))
+# Names of a function's first parameter if that is the network.
+NETWORK_PARAMETERS = frozenset(("model", "net", "network", "module", "classifier"))
 
 
 class Inputs(NamedTuple):
-    """What a method of another library is called with.
+    """Arguments for a method of another library.
 
     Attributes:
         network: The network that is explained.
@@ -40,7 +40,7 @@ class Inputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Convention:
-    """How methods of one kind are recognised and called.
+    """Recognition and call of methods of one kind.
 
     Attributes:
         matches: Whether an object is of this kind.
@@ -219,7 +219,7 @@ def _takes(count: int) -> Callable[[Any], bool]:
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, _EITHER)]
         if len(positional) < count:
             return False
-        if positional[0].name in NETWORK_NAMES:
+        if positional[0].name in NETWORK_PARAMETERS:
             return count == 3
         return sum(p.default is p.empty for p in positional) == count
 

@@ -16,7 +16,7 @@ from heatproof.errors import NotApplicable
 from heatproof.methods.base import cached_per_layer, method
 from heatproof.methods.relevance import norm_factors
 from heatproof.models.intercept import (
-    ACTIVATIONS,
+    ELEMENTWISE_ACTIVATIONS,
     MOVES,
     Call,
     Intercept,
@@ -30,14 +30,14 @@ from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.scores import HeadName, ScoreName
 
-FLAT = 1e-10  # below this difference of inputs the derivative stands for the slope, as in Captum
+FLAT_DIFFERENCE = 1e-10  # below it the derivative stands for the slope, as in Captum
 _INSTEAD = "ig(steps=50) works on any model"
 
 
 def slope(x: Tensor, x0: Tensor, y: Tensor, y0: Tensor, derivative: Tensor) -> Tensor:
     """Compute (y − y0) / (x − x0), or the derivative where x is too close to x0."""
     difference = x - x0
-    flat = difference.abs() < FLAT
+    flat = difference.abs() < FLAT_DIFFERENCE
     return torch.where(flat, derivative, (y - y0) / difference.masked_fill(flat, 1))
 
 
@@ -118,7 +118,7 @@ _LINEAR = frozenset(
 _MAX_POOLS = ("max_pool2d", "adaptive_max_pool2d")
 RULES: dict[str, Rule] = {
     **dict.fromkeys(MOVES | _LINEAR, as_torch),
-    **dict.fromkeys(ACTIVATIONS | {"exp", "log", "sqrt", "square"}, activation),
+    **dict.fromkeys(ELEMENTWISE_ACTIVATIONS | {"exp", "log", "sqrt", "square"}, activation),
     **dict.fromkeys(_MAX_POOLS, max_pool),
     "batch_norm": norm,
     **dict.fromkeys(["mul", "multiply", "matmul", "mm", "bmm", "addmm"], product),

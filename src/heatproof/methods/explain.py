@@ -283,7 +283,7 @@ def _last_block(model: Model) -> str:
     return blocks[-2] if len(blocks) > 1 else "tokens"
 
 
-ON_TOKENS = frozenset({"gradient", "cam", "yours"})  # families that need no (B, C, h, w)
+FAMILIES_ON_TOKENS = frozenset({"gradient", "cam", "yours"})  # they need no (B, C, h, w)
 
 
 def _check_positions(expression: Expression, model: Model) -> None:
@@ -296,7 +296,7 @@ def _check_positions(expression: Expression, model: Model) -> None:
         grid = model.grid(expression.layer)
     except NotApplicable as error:
         raise NotApplicable(f"{expression.label} does not apply: {error}") from None
-    if grid is not None and expression.entry.family not in ON_TOKENS:
+    if grid is not None and expression.entry.family not in FAMILIES_ON_TOKENS:
         raise NotApplicable(
             f"{expression.label} does not apply: {model.layer_name(expression.layer)} has "
             f"{grid.text}, and the method is for features (C, h, w); write "

@@ -189,7 +189,7 @@ class Expression:
 
     @property
     def images_per_call(self) -> int | None:
-        """How many images a user's method is given at a time; None: as many as a batch has."""
+        """Number of images that a user's method is given at a time; None: a whole batch."""
         return self.arguments.get(PER_CALL)
 
     def at(self, layer: str) -> Expression:

@@ -26,16 +26,16 @@ from heatproof.tensor.filters import gaussian, separable
 from heatproof.tensor.noise import Rng
 from heatproof.tensor.scores import ScoreName
 
-LEVELS = 8  # of blur
+BLUR_LEVELS = 8
 LEARNING_RATE = 0.01
 MOMENTUM = 0.9
 AREA_WEIGHT = 300.0
-AREA_GROWTH = 1.0035  # of the area's weight, per step
-COLDNESS = 20.0  # of the soft maximum
-LATE = 0.9  # the fraction of the steps after which a converged mask hardly changes
+AREA_WEIGHT_GROWTH = 1.0035  # per step
+SOFT_MAXIMUM_COLDNESS = 20.0
+LATE_FRACTION = 0.9  # of the steps, after which a converged mask hardly changes
 AREA_TOLERANCE = 0.2  # by which the area of a converged mask may differ, relative to its target
 CHANGE_TOLERANCE = 0.1  # how much a converged mask may change late, relative to its target area
-EQUAL = 1e-6  # values of masks, in [0, 1], that differ by no more count as equal
+MASK_TOLERANCE = 1e-6  # values of masks are in [0, 1]
 
 
 def _passes(arguments: Mapping[str, Any]) -> tuple[int, int]:
@@ -105,7 +105,7 @@ class State(NamedTuple):
 
 
 class _SavedState(NamedTuple):
-    """Where the state of one optimisation is kept."""
+    """Store for the state of one optimisation."""
 
     checkpoint: Checkpoint
     name: str
@@ -187,10 +187,10 @@ def optimised(
     first, pressure, velocity, late = saved.load(start)
     area_weight = AREA_WEIGHT
     for _ in range(first):
-        area_weight *= AREA_GROWTH
+        area_weight *= AREA_WEIGHT_GROWTH
     for turn in range(first, steps - 1):
         masks, whole = bumps.masks(pressure)
-        if turn == int(LATE * (steps - 1)):
+        if turn == int(LATE_FRACTION * (steps - 1)):
             late = pressure
         points, slope = at_level(pyramid, bumps.inner(masks))
         mirrored = (3,) if jitter and turn % 2 == 0 else ()
@@ -201,7 +201,7 @@ def optimised(
         change = bumps.vjp(pressure, masks, whole, uphill)
         velocity = change if turn == 0 else MOMENTUM * velocity + (1 - MOMENTUM) * change
         pressure = (pressure - LEARNING_RATE * velocity).clamp(0, 1)
-        area_weight *= AREA_GROWTH
+        area_weight *= AREA_WEIGHT_GROWTH
         saved.save(State(turn + 1, pressure, velocity, late))
     masks = bumps.masks(pressure)[0]
     change = (masks - bumps.masks(late)[0]).abs().mean((1, 2))
@@ -210,7 +210,7 @@ def optimised(
 
 def blurred(x: Tensor, widest: float) -> Tensor:  # (n, C, H, W) -> (n, levels, C, H, W)
     """Blur images, from the widest blur to none; zeros surround the image."""
-    sigmas = [widest * (1 - level / (LEVELS - 1)) for level in range(LEVELS - 1)]
+    sigmas = [widest * (1 - level / (BLUR_LEVELS - 1)) for level in range(BLUR_LEVELS - 1)]
     return torch.stack(
         [*(separable(x, gaussian(2 * math.ceil(4 * s) + 1, s), "constant") for s in sigmas), x], 1
     )
@@ -218,11 +218,13 @@ def blurred(x: Tensor, widest: float) -> Tensor:  # (n, C, H, W) -> (n, levels, 
 
 def at_level(pyramid: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:  # -> (n, C, H, W) twice
     """Return images blurred by each position's level, and their derivative by the mask's value."""
-    level = masks[:, None, None] * (LEVELS - 1)
+    level = masks[:, None, None] * (BLUR_LEVELS - 1)
     below = level.floor()
     index = below.long().expand(-1, -1, *pyramid.shape[2:])
-    low, high = (pyramid.gather(1, i)[:, 0] for i in (index, (index + 1).clamp(max=LEVELS - 1)))
-    return low.lerp(high, (level - below)[:, 0]), (high - low) * (LEVELS - 1)
+    low, high = (
+        pyramid.gather(1, i)[:, 0] for i in (index, (index + 1).clamp(max=BLUR_LEVELS - 1))
+    )
+    return low.lerp(high, (level - below)[:, 0]), (high - low) * (BLUR_LEVELS - 1)
 
 
 def largest(masks: Tensor, areas: Tensor) -> Tensor:  # (n, h, w), (n,) -> same as masks
@@ -236,8 +238,8 @@ def largest(masks: Tensor, areas: Tensor) -> Tensor:  # (n, h, w), (n,) -> same 
     border = torch.stack(
         [row.kthvalue(count + 1).values for row, count in zip(flat, below, strict=True)]
     )[:, None]
-    above = flat > border + EQUAL
-    level = (flat - border).abs() <= EQUAL
+    above = flat > border + MASK_TOLERANCE
+    level = (flat - border).abs() <= MASK_TOLERANCE
     left = flat.shape[1] - torch.tensor(below, device=flat.device) - above.sum(1)
     goal = torch.where(level, (left / level.sum(1)).to(flat)[:, None], above.to(flat))
     return goal.reshape(masks.shape)
@@ -303,7 +305,7 @@ class Bumps:
     def _pooled(self, pressure: Tensor) -> tuple[Tensor, Tensor]:  # (g, g) -> (step², blocks) twice
         """Compute Σ v e^{20 v} / Σ e^{20 v} over the bumps, and the denominator."""
         reaching = self._reaching(pressure)
-        profiles = COLDNESS * self.profiles.to(pressure)[:, :, None]
+        profiles = SOFT_MAXIMUM_COLDNESS * self.profiles.to(pressure)[:, :, None]
         total = pressure.new_zeros(profiles.shape[1], reaching.shape[1])
         whole = torch.zeros_like(total)
         height = torch.empty_like(total)
@@ -313,7 +315,7 @@ class Bumps:
             torch.exp(height, out=weight)
             total.addcmul_(height, weight)
             whole += weight
-        return total / (COLDNESS * whole), whole
+        return total / (SOFT_MAXIMUM_COLDNESS * whole), whole
 
     def vjp(self, pressure: Tensor, masks: Tensor, whole: Tensor, uphill: Tensor) -> Tensor:
         """Compute the gradient with respect to the pressure from that with respect to the masks.
@@ -338,11 +340,11 @@ class Bumps:
         reaching = self._reaching(pressure)
         profiles = self.profiles.to(pressure)
         parts = torch.empty_like(reaching)
-        base = (1 - COLDNESS * masks) * arriving
+        base = (1 - SOFT_MAXIMUM_COLDNESS * masks) * arriving
         height = torch.empty_like(base)
         slope = torch.empty_like(base)
         for profile, bump, part in zip(profiles, reaching, parts, strict=True):
-            torch.mul(COLDNESS * profile[:, None], bump, out=height)
+            torch.mul(SOFT_MAXIMUM_COLDNESS * profile[:, None], bump, out=height)
             torch.addcmul(base, height, arriving, out=slope).mul_(height.exp_())
             torch.mv(slope.T, profile, out=part)
         size = (self.grid[0] + 2 * self.padding, self.grid[1] + 2 * self.padding)

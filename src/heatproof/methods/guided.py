@@ -42,7 +42,7 @@ def relus(output: Tensor) -> list[Any]:
     return nodes
 
 
-_FLOORS = {  # the attribute with the value below which a node is flat; a ReLU needs none
+_FLOOR_ATTRIBUTES = {  # the value below which a node is flat; a ReLU needs none
     "ReluBackward": None,
     "ThresholdBackward": "_saved_threshold",
     "HardtanhBackward": "_saved_min_val",
@@ -54,9 +54,9 @@ _FLOORS = {  # the attribute with the value below which a node is flat; a ReLU n
 
 def _is_relu(node: Any) -> bool:
     name = node.name().rstrip("0123456789")
-    if name not in _FLOORS:
+    if name not in _FLOOR_ATTRIBUTES:
         return False
-    attribute = _FLOORS[name]
+    attribute = _FLOOR_ATTRIBUTES[name]
     if attribute is None:
         return True
     floor = getattr(node, attribute)

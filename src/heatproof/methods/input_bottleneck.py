@@ -48,12 +48,12 @@ from heatproof.tensor.noise import Rng
 LAYER = "middle"
 FEATURE_STEPS = 10
 CRITIC_RATE = 5e-5
-CLIP = 0.01  # of the critic's weights
-TURNS = 5  # of the critic, to one of the generator
-IMAGES = 32  # in each of them
-RATES = {"mask": 0.003, "mean": 0.1, "std": 0.05}  # of the generator
-WIDTH = 64  # channels of the critic
-LEAST_SIDE = 4  # of features, for the critic
+CRITIC_WEIGHT_CLIP = 0.01
+CRITIC_TURNS = 5  # to one of the generator
+IMAGES_PER_TURN = 32
+GENERATOR_RATES = {"mask": 0.003, "mean": 0.1, "std": 0.05}
+CRITIC_CHANNELS = 64
+LEAST_CRITIC_SIDE = 4  # of features
 
 
 def _prepare(model: Model, images: Iterator[Tensor]) -> dict[str, Tensor]:
@@ -79,19 +79,19 @@ def _not_applicable(model: Model) -> str:
         shape = model.shape(LAYER)
     except NotApplicable as error:
         return str(error)
-    if len(shape) != 3 or min(shape[1:]) < LEAST_SIDE:
+    if len(shape) != 3 or min(shape[1:]) < LEAST_CRITIC_SIDE:
         return (
             f"its features at {LAYER} are {'×'.join(map(str, shape))}, and the critic needs "
-            f"channels of {LEAST_SIDE}×{LEAST_SIDE} or more"
+            f"channels of {LEAST_CRITIC_SIDE}×{LEAST_CRITIC_SIDE} or more"
         )
     return ""
 
 
 def _cost(arguments: Mapping[str, Any]) -> tuple[int, int]:
     copies = arguments["copies"]
-    of_generator = IMAGES * arguments["turns"]
+    of_generator = IMAGES_PER_TURN * arguments["turns"]
     of_bottlenecks = copies * (FEATURE_STEPS + arguments["steps"])
-    return TURNS * of_generator, of_generator + of_bottlenecks
+    return CRITIC_TURNS * of_generator, of_generator + of_bottlenecks
 
 
 @method(
@@ -243,7 +243,7 @@ class MaskFit:
         self.mean = torch.zeros_like(image_noise.mean).requires_grad_()
         self.std = torch.ones_like(image_noise.std).requires_grad_()
         self.critic = critic_weights(tuple(self.features.shape), rng, image)
-        rates = zip((self.mask, self.mean, self.std), RATES.values(), strict=True)
+        rates = zip((self.mask, self.mean, self.std), GENERATOR_RATES.values(), strict=True)
         self.optimisers = {
             "generator": torch.optim.RMSprop([{"params": [p], "lr": rate} for p, rate in rates]),
             "critic": torch.optim.RMSprop(self.critic, lr=CRITIC_RATE),
@@ -252,7 +252,7 @@ class MaskFit:
 
     def step(self) -> None:
         """Let the critic take its steps, then the generator."""
-        for i in range(TURNS):
+        for i in range(CRITIC_TURNS):
             self._step_critic(f"{self.turn} {i}")
         with torch.enable_grad():
             images = self._generated(f"turn {self.turn}")
@@ -277,7 +277,7 @@ class MaskFit:
         optimiser.step()
         with torch.no_grad():
             for weight in self.critic:
-                weight.clamp_(-CLIP, CLIP)
+                weight.clamp_(-CRITIC_WEIGHT_CLIP, CRITIC_WEIGHT_CLIP)
 
     def _generated(self, purpose: str) -> Tensor:  # (IMAGES, C, H, W)
         noise = self.mean + self.std * self._drawn(purpose, self.image)
@@ -286,7 +286,7 @@ class MaskFit:
         return keep * self.image + (1 - keep) * noise
 
     def _drawn(self, purpose: str, like: Tensor) -> Tensor:  # (IMAGES, …)
-        return self.rng.normal(f"input-iba {purpose}", (IMAGES, *like.shape))[0].to(like)
+        return self.rng.normal(f"input-iba {purpose}", (IMAGES_PER_TURN, *like.shape))[0].to(like)
 
     def _standardized(self, z: Tensor) -> Tensor:
         return (z - self.noise.mean) / self.noise.std * self.noise.active
@@ -342,13 +342,13 @@ def critic_weights(shape: Sequence[int], rng: Rng, like: Tensor) -> list[Tensor]
     """
     channels, height, width = shape
     sizes = [
-        (WIDTH, channels, 4, 4),
-        (WIDTH, WIDTH, 4, 4),
-        (1, WIDTH * (height // 4) * (width // 4)),
+        (CRITIC_CHANNELS, channels, 4, 4),
+        (CRITIC_CHANNELS, CRITIC_CHANNELS, 4, 4),
+        (1, CRITIC_CHANNELS * (height // 4) * (width // 4)),
     ]
     return [
         (rng.normal(f"input-iba critic {i}", size)[0].to(like) / prod(size[1:]) ** 0.5)
-        .clamp_(-CLIP, CLIP)
+        .clamp_(-CRITIC_WEIGHT_CLIP, CRITIC_WEIGHT_CLIP)
         .requires_grad_()
         for i, size in enumerate(sizes)
     ]

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class MapNotes:
-    """What a method says about single maps of a batch.
+    """Notes of a method on single maps of a batch.
 
     A method with a parameter ``notes`` is passed one. A note is short plain text such as
     ``not converged: the mask covers .61 of the image instead of .10``. What stands before the

@@ -33,7 +33,7 @@ from heatproof.errors import NotApplicable
 from heatproof.methods.base import cached_per_layer, method
 from heatproof.methods.notes import MapNotes, note_sign
 from heatproof.models.intercept import (
-    ACTIVATIONS,
+    ELEMENTWISE_ACTIVATIONS,
     MOVES,
     Call,
     Intercept,
@@ -46,7 +46,7 @@ from heatproof.models.intercept import Rule as Operation
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
 
-TINY = 1e-6  # Zennit's stabiliser
+ZENNIT_STABILISER = 1e-6
 _INSTEAD = "it is for convolutions, ReLUs, pools and sums; ixg works on any model"
 
 
@@ -93,7 +93,7 @@ class Affine:
 Rule = Callable[[Affine, Tensor, Tensor, Tensor], Tensor]
 
 
-def stable(z: Tensor, epsilon: float = TINY) -> Tensor:
+def stable(z: Tensor, epsilon: float = ZENNIT_STABILISER) -> Tensor:
     """Compute z + ε sign(z), with sign(0) = 1."""
     return z + torch.where(z < 0, -epsilon, epsilon)
 
@@ -217,7 +217,7 @@ class Propagation:
         self.operations: dict[str, Operation] = {
             **dict.fromkeys(["max_pool2d", "adaptive_max_pool2d"], as_torch),
             **dict.fromkeys(MOVES, self.move),
-            **dict.fromkeys(ACTIVATIONS, passed),
+            **dict.fromkeys(ELEMENTWISE_ACTIVATIONS, passed),
             **dict.fromkeys(["avg_pool2d", "adaptive_avg_pool2d", "mean", "sum"], in_proportion),
             "conv2d": self.convolution,
             "linear": self.matrix,

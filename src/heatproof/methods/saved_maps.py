@@ -24,7 +24,7 @@ from heatproof.userfile import PREFIX
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
 PICTURES = (".png", ".PNG")
-_CLASS = re.compile(r"(?P<stem>.+)\.class(?P<target>\d+)")  # the name of a file in a folder
+_CLASS_IN_FILE_NAME = re.compile(r"(?P<stem>.+)\.class(?P<target>\d+)")
 
 MapsByTarget = dict[str, dict[int | None, Any]]  # id -> class, or None: not named -> map or file
 
@@ -128,7 +128,7 @@ def _files_by_target(folder: Path, files: list[Path]) -> MapsByTarget:
     arranged: MapsByTarget = {}
     for path in files:
         stem = path.relative_to(folder).with_suffix("").as_posix()
-        match = _CLASS.fullmatch(stem)
+        match = _CLASS_IN_FILE_NAME.fullmatch(stem)
         target = int(match["target"]) if match else None
         of_sample = arranged.setdefault(match["stem"] if match else stem, {})
         if target in of_sample:

@@ -29,7 +29,7 @@ from heatproof.tensor.noise import Rng
 from heatproof.tensor.resample import cubic, nearest
 from heatproof.tensor.scores import ScoreName
 
-CELLS = 8
+CELLS_PER_SIDE = 8
 Cells = Annotated[int, Field(ge=2, le=64)] | None  # along a side; None: 8, or fewer if x is smaller
 
 
@@ -49,7 +49,7 @@ def cells_per_side(x: Tensor, cells: int | None) -> int:
             f"a map of {x.shape[2]}×{x.shape[3]} cannot be divided into cells; "
             "choose an earlier layer"
         )
-    return cells or min(CELLS, smallest)
+    return cells or min(CELLS_PER_SIDE, smallest)
 
 
 def spread(values: Tensor, x: Tensor) -> Tensor:  # (n, cells²) -> (n, H, W)
@@ -151,7 +151,7 @@ def ridge(
 
 
 def _coalitions(arguments: Mapping[str, Any]) -> tuple[int, int]:
-    return min(arguments["masks"], 2 ** ((arguments["cells"] or CELLS) ** 2) - 2) + 2, 0
+    return min(arguments["masks"], 2 ** ((arguments["cells"] or CELLS_PER_SIDE) ** 2) - 2) + 2, 0
 
 
 @perturbation("kernelshap", paper="Lundberg & Lee 2017", cost=_coalitions)
@@ -249,7 +249,7 @@ def efficient(
 
 
 def _designs(arguments: Mapping[str, Any]) -> tuple[int, int]:
-    return arguments["designs"] * ((arguments["cells"] or CELLS) ** 2 + 1), 0
+    return arguments["designs"] * ((arguments["cells"] or CELLS_PER_SIDE) ** 2 + 1), 0
 
 
 @perturbation("sobol", paper="Fel et al. 2021", signed=False, cost=_designs)

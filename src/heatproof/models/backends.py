@@ -33,8 +33,8 @@ BackendName = Literal["auto", "eager", "fused", "compile", "openvino"]
 AUTO = "auto"  # a run chooses the fastest (`heatproof.plan.backend_choice`); other passes are eager
 EAGER = "eager"
 NAMES: tuple[str, ...] = tuple(name for name in get_args(BackendName) if name != AUTO)
-TOLERANCE = 1e-3  # as a fraction of the range of the logits, and of the embedding
-CHECKED = 8  # the number of images that are compared
+OUTPUT_TOLERANCE = 1e-3  # relative to the range of the logits, and of the embedding
+IMAGES_COMPARED = 8
 
 # Images (B, C, H, W) -> logits (B, K), embedding (B, D)
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -126,7 +126,7 @@ def _make(backend: str, whole: Whole, batch: Tensor, input_range: tuple[Tensor, 
             raise HeatproofError(
                 f"{cannot}: torch.export cannot follow the network ({_reason(error)}). {hint}"
             ) from error
-        images = _noise(batch[:CHECKED], input_range)
+        images = _noise(batch[:IMAGES_COMPARED], input_range)
         try:
             forward = _MAKERS[backend](program)
             padded = pad(images, len(batch)).contiguous(memory_format=torch.channels_last)
@@ -139,10 +139,11 @@ def _make(backend: str, whole: Whole, batch: Tensor, input_range: tuple[Tensor, 
         for name, ours, theirs in zip(names, outputs, whole(images), strict=True):
             width = (theirs.max() - theirs.min()).clamp(min=1e-30)
             difference = float((ours - theirs).abs().max() / width)
-            if not difference <= TOLERANCE:
+            if not difference <= OUTPUT_TOLERANCE:
                 raise HeatproofError(
                     f"{cannot}: for noise, its {name} differ from the network's by "
-                    f"{difference:.0e} of their range; at most {TOLERANCE:.0e} is allowed. {hint}"
+                    f"{difference:.0e} of their range; at most "
+                    f"{OUTPUT_TOLERANCE:.0e} is allowed. {hint}"
                 )
     return forward
 

@@ -1,4 +1,4 @@
-"""Where the layers ``cam``, ``final`` and ``middle`` of a network are found, and its head."""
+"""The layers ``cam``, ``final`` and ``middle`` of a network, by its structure, and its head."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from heatproof.models.guards import eval_mode
 from heatproof.models.hooks import record_calls
 from heatproof.models.vit import Tokens, vit
 
-TOLERANCE = 1e-5  # as a fraction of the largest value
+OUTPUT_TOLERANCE = 1e-5  # relative to the largest value
 
 
 class Library(NamedTuple):
-    """How a library builds and names a vision transformer.
+    """Structure and weight names of a library's vision transformers.
 
     Attributes:
         classes: The classes of its vision transformers.
@@ -142,7 +142,7 @@ LIBRARIES = {
         lambda net: {},
     ),
 }
-UNSUPPORTED = {  # in names of weights
+UNSUPPORTED_WEIGHTS = {
     r"\.ls[12]\.": "LayerScale",
     r"\.[qk]_norm\.": "norms of queries and keys",
     r"^reg_token": "register tokens",
@@ -154,7 +154,7 @@ UNSUPPORTED = {  # in names of weights
     r"^heads\.pre_logits": "a hidden layer in its head",
     r"\.rel_pos|\.rope": "relative positions",
 }
-REQUIRED = {
+REQUIRED_WEIGHTS = {
     r"\.qkv\.bias$": "no bias of queries, keys and values",
     r"^tokens\.cls_token$": "no class token",
     r"^tokens\.pos_embed$": "no positions",
@@ -206,7 +206,7 @@ def canonical(module: nn.Module) -> nn.Sequential:
         raise NotApplicable(
             f"{title} is not built like a plain one: {' '.join(str(error).split())[:300]}"
         ) from None
-    if not deviation <= TOLERANCE:
+    if not deviation <= OUTPUT_TOLERANCE:
         raise NotApplicable(
             f"{title} is not a plain one: converted to ours, "
             f"its values differ by {deviation:.1g} of the largest"
@@ -217,10 +217,10 @@ def canonical(module: nn.Module) -> nn.Sequential:
 def _unsupported(module: nn.Module, library: Library, state: Mapping[str, Tensor]) -> Iterator[str]:
     """Name everything in which a network is not a plain vision transformer."""
     ours = _renamed(state, library)
-    for pattern, feature in UNSUPPORTED.items():
+    for pattern, feature in UNSUPPORTED_WEIGHTS.items():
         if any(re.search(pattern, key) for key in state):
             yield feature
-    for pattern, lack in REQUIRED.items():
+    for pattern, lack in REQUIRED_WEIGHTS.items():
         if not any(re.search(pattern, key) for key in ours):
             yield lack
     yield from (feature for feature, present in library.other(module).items() if present)

@@ -1,4 +1,4 @@
-"""How a network is cut: into stages where torch.fx can trace it, else by hooks.
+"""Cuts of a network: into stages where torch.fx can trace it, else by hooks.
 
 A body has layers, numbered in the order of the computation; layer 0 is the input image. Running it
 from a layer's activation gives exactly what the network gives.
@@ -343,7 +343,7 @@ def _first_output(part: nn.Module, h: Tensor) -> tuple[Any, bool]:
         return (part(before) if writes else out), writes
 
 
-_READS = (getattr, operator.getitem)  # they take a part of what a step returns
+_PART_GETTERS = (getattr, operator.getitem)
 
 
 def _name(step: fx.Node) -> str:
@@ -353,7 +353,7 @@ def _name(step: fx.Node) -> str:
     """
     if step.op == "call_module":
         return str(step.target).removeprefix("net.")
-    if step.target not in _READS or not isinstance(step.args[0], fx.Node):
+    if step.target not in _PART_GETTERS or not isinstance(step.args[0], fx.Node):
         return step.name
     source = step.args[0]
     before = _name(source) if source.op.startswith("call") else "input"

@@ -23,7 +23,7 @@ from heatproof.files import file_hash
 from heatproof.models.cache_dir import home
 from heatproof.models.hashes import is_intact, known_hash, record_hash
 
-TIMEOUT = 20  # seconds without an answer
+SECONDS_WITHOUT_ANSWER = 20
 
 
 class Source(NamedTuple):
@@ -83,7 +83,7 @@ def fetch(source: Source) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with (
             tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as directory,
-            urlopen(source.url, timeout=TIMEOUT) as answer,
+            urlopen(source.url, timeout=SECONDS_WITHOUT_ANSWER) as answer,
         ):
             part = Path(directory) / source.file
             header = answer.headers["Content-Length"]

@@ -14,7 +14,7 @@ from heatproof.errors import HeatproofError
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # Libraries whose objects keep hooks in a network that only record what passes through it.
-OBSERVERS = frozenset(("pytorch_grad_cam", "torchcam"))
+OBSERVER_LIBRARIES = frozenset(("pytorch_grad_cam", "torchcam"))
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def _is_observer(hook: Callable[..., Any], kept: list[object]) -> bool:
         hook = hook.func
     owner = getattr(hook, "__self__", None)
     is_kept = any(owner is part for part in kept)
-    return owner is not None and not is_kept and bool(packages_of(owner) & OBSERVERS)
+    return owner is not None and not is_kept and bool(packages_of(owner) & OBSERVER_LIBRARIES)
 
 
 def observers_in(thing: object) -> list[Any]:
@@ -141,7 +141,7 @@ def observers_in(thing: object) -> list[Any]:
     while waiting:
         part = waiting.pop()
         is_known = any(part is known for known in parts)
-        if is_known or isinstance(part, nn.Module) or not packages_of(part) & OBSERVERS:
+        if is_known or isinstance(part, nn.Module) or not packages_of(part) & OBSERVER_LIBRARIES:
             continue
         parts.append(part)
         for value in getattr(part, "__dict__", {}).values():

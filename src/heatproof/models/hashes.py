@@ -24,8 +24,8 @@ from heatproof.models.cache_dir import home
 if TYPE_CHECKING:
     import sqlite3
 
-THREADS = 8  # that read files; hashing leaves Python's lock alone
-LOOKED_UP = 500  # files in one query
+READER_THREADS = 8  # hashing leaves Python's lock alone
+FILES_PER_QUERY = 500
 FileName = str | os.PathLike[str]
 _SHA256 = re.compile("[0-9a-f]{64}")
 _TABLE = (
@@ -51,7 +51,7 @@ def known_hashes(paths: Sequence[FileName]) -> list[str]:
         for i, (key, stamp) in enumerate(zip(keys, stamps, strict=True))
         if stamp.startswith("file ") and known.get(key, ("", ""))[0] != stamp
     ]
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(READER_THREADS) as pool:
         read = dict(zip(missing, pool.map(_read, [paths[i] for i in missing]), strict=True))
     fresh = {keys[i]: (stamps[i], digest) for i, digest in read.items() if len(digest) == 64}
     _remember(fresh)
@@ -138,8 +138,8 @@ def _look_up(keys: Sequence[bytes]) -> dict[bytes, tuple[str, str]]:
     found: dict[bytes, tuple[str, str]] = {}
     try:
         with closing(_database()) as database:
-            for begin in range(0, len(keys), LOOKED_UP):
-                some = keys[begin : begin + LOOKED_UP]
+            for begin in range(0, len(keys), FILES_PER_QUERY):
+                some = keys[begin : begin + FILES_PER_QUERY]
                 query = f"SELECT * FROM hashes WHERE path IN ({','.join('?' * len(some))})"
                 for key, stamp, digest in database.execute(query, some):
                     if _SHA256.fullmatch(str(digest)):

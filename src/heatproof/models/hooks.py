@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class ModuleCall(NamedTuple):
-    """What a module was called with, and what it returned."""
+    """Arguments and result of one call of a module."""
 
     inputs: tuple[Tensor, ...]
     output: Tensor

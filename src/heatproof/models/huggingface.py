@@ -13,7 +13,7 @@ from heatproof.models.model import Model
 from heatproof.models.vision import import_torchvision
 from heatproof.tensor.noise import seeded
 
-PREFIX = "hf:"
+HUB_PREFIX = "hf:"
 
 
 def import_transformers() -> Any:
@@ -48,7 +48,7 @@ def hf_model(name: str, trained: bool) -> Model:
             downloaded, or it is no classifier.
     """
     transformers = import_transformers()
-    source = name.removeprefix(PREFIX)
+    source = name.removeprefix(HUB_PREFIX)
     if Path(source).expanduser().is_dir():
         source = str(Path(source).expanduser())
     auto = transformers.AutoModelForImageClassification
@@ -96,5 +96,5 @@ def _cannot_load(name: str, source: str, error: Exception) -> str:
     return (
         f"{name} is neither a directory nor in the cache of transformers, and cannot be "
         f"downloaded: {reason} Where there is a connection, run `hf download {source} --local-dir "
-        f"DIR`, and name {PREFIX}DIR; or unset HF_HUB_OFFLINE if it is set"
+        f"DIR`, and name {HUB_PREFIX}DIR; or unset HF_HUB_OFFLINE if it is set"
     )

@@ -87,7 +87,7 @@ _MOVES = """
     cat concat concatenate stack pad flip pixel_shuffle channel_shuffle
     dropout dropout2d feature_dropout alpha_dropout
 """
-ACTIVATIONS = frozenset(_ACTIVATIONS.split())  # element by element
+ELEMENTWISE_ACTIVATIONS = frozenset(_ACTIVATIONS.split())
 # Operations that move values without changing them; in evaluation mode dropout is one, too.
 MOVES = frozenset(_MOVES.split())
 _NAMES = {"_threshold": "threshold"}
@@ -174,7 +174,7 @@ def _out_of_place(
         return plain, Call(getattr(Tensor, plain, None) or getattr(F, plain), args, kwargs), args[0]
     if kwargs.get("inplace"):
         return name, Call(func, args, {**kwargs, "inplace": False}), args[0]
-    if name in ACTIVATIONS and len(args) > 1 and args[-1] is True:
+    if name in ELEMENTWISE_ACTIVATIONS and len(args) > 1 and args[-1] is True:
         return name, Call(func, (*args[:-1], False), kwargs), args[0]
     return name, Call(func, args, kwargs), None
 

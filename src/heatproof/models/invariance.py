@@ -16,8 +16,8 @@ PAIR = ("invariance-a", "invariance-b")
 CHANNELS = 16
 CLASSES = 32  # as paperbirds
 SIZE = 64
-WINDOW = 15  # the layer's kernel, over features of 16×16
-SEEN = 7  # the corner of the kernel whose weights are not zero
+KERNEL_SIDE = 15  # over features of 16×16
+NONZERO_SIDE = 7  # in a corner of the kernel
 
 
 def invariance(name: str) -> Model:
@@ -39,15 +39,16 @@ def invariance(name: str) -> Model:
             ),
             nn.ReLU(),
         ]
-    weight = torch.zeros(CLASSES, CHANNELS, WINDOW, WINDOW)
-    weight[..., :SEEN, :SEEN] = (
-        torch.randn(CLASSES, CHANNELS, SEEN, SEEN, generator=rng) / (CHANNELS * SEEN**2) ** 0.5
+    weight = torch.zeros(CLASSES, CHANNELS, KERNEL_SIDE, KERNEL_SIDE)
+    weight[..., :NONZERO_SIDE, :NONZERO_SIDE] = (
+        torch.randn(CLASSES, CHANNELS, NONZERO_SIDE, NONZERO_SIDE, generator=rng)
+        / (CHANNELS * NONZERO_SIDE**2) ** 0.5
     )
     if name.endswith("a"):
         stages.append(_convolution(weight))
     else:
-        others = torch.ones(1, CHANNELS, WINDOW, WINDOW)
-        others[..., :SEEN, :SEEN] = 0
+        others = torch.ones(1, CHANNELS, KERNEL_SIDE, KERNEL_SIDE)
+        others[..., :NONZERO_SIDE, :NONZERO_SIDE] = 0
         # The sums come first: they cancel before anything is rounded.
         both = torch.cat([torch.ones(CLASSES, 2), torch.eye(CLASSES)], 1)
         stages += [

@@ -191,7 +191,7 @@ class Model:
 
     @property
     def backend(self) -> str:
-        """What computes whole passes without gradients: eager, fused, compile or openvino.
+        """Name of what computes whole passes without gradients: eager, fused, compile or openvino.
 
         Where it is ``auto``, the default, ``hp.evaluate`` and ``hp.run`` choose the fastest for
         their own passes; any others are eager.

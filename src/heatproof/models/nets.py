@@ -219,7 +219,7 @@ def vgg(
 
 @dataclass(frozen=True)
 class Net:
-    """How a network is built, and its preprocessing."""
+    """Builder of a network, and its preprocessing."""
 
     build: Callable[..., nn.Sequential]
     options: Mapping[str, Any] = field(default_factory=dict)

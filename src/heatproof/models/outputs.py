@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 Kind = Literal["", "softmax", "sigmoid"]
-ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-5}  # of a row's sum; half precision has 1e-2
+ROW_SUM_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-5}  # half precision has 1e-2
 LAYERS = {"softmax": (nn.Softmax, nn.Softmax2d), "sigmoid": (nn.Sigmoid,)}
 MEANING = {
     "softmax": "every value is in [0, 1] and each row sums to 1",
@@ -33,7 +33,7 @@ def probabilities(module: nn.Module, images: Tensor, outputs: Tensor) -> Kind:
         return ""
     sums = outputs.double().sum(1)
     varied = (outputs != outputs[:, :1]).any()  # equal weights can give 1 / K for every class
-    sums_to_one = (sums - 1).abs().max() <= ROUNDING.get(outputs.dtype, 1e-2)
+    sums_to_one = (sums - 1).abs().max() <= ROW_SUM_TOLERANCE.get(outputs.dtype, 1e-2)
     if outputs.shape[1] > 1 and varied and sums_to_one:
         return "softmax"
     return "sigmoid" if "Sigmoid" in _last_operation(module, images) else ""

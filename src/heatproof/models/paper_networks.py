@@ -114,7 +114,7 @@ def _hesse2021(build: Callable[..., nn.Module], options: Mapping[str, Any], file
     return Network(build=build, options=options, url=url)
 
 
-VIT = Network({}, papers="", resize=248, mean=HALF, std=HALF)  # of timm
+TIMM_VIT = Network({}, papers="", resize=248, mean=HALF, std=HALF)
 
 NETWORKS: dict[str, Network] = {
     "torchvision:resnet18": Network(papers=BOTH),
@@ -138,11 +138,11 @@ NETWORKS: dict[str, Network] = {
     "torchvision:vit_b_16": Network({}, papers=""),
     "torchvision:vit_b_32": Network({}, papers=""),
     "timm:vit_base_patch16_224": replace(
-        VIT, papers=IDSDS, resize=256
+        TIMM_VIT, papers=IDSDS, resize=256
     ),  # the paper's; timm's is 248
-    "timm:vit_small_patch16_224": VIT,
-    "timm:vit_tiny_patch16_224": VIT,
-    "timm:deit_base_patch16_224": replace(VIT, mean=IMAGENET_MEAN, std=IMAGENET_STD),
+    "timm:vit_small_patch16_224": TIMM_VIT,
+    "timm:vit_tiny_patch16_224": TIMM_VIT,
+    "timm:deit_base_patch16_224": replace(TIMM_VIT, mean=IMAGENET_MEAN, std=IMAGENET_STD),
     "fixup-resnet50": _hesse2021(fixup_resnet, {}, "fixup_resnet50_model_best.pth.tar"),
     "x-resnet50": _hesse2021(
         fixup_resnet, {"scalars": False}, "xfixup_resnet50_model_best.pth.tar"

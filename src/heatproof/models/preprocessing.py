@@ -1,4 +1,4 @@
-"""How images of any size become those that a network takes: resized, then cropped.
+"""Preprocessing of images of any size for a network: resized, then cropped.
 
 ``resize`` of a model is the length of the shorter side before the middle is cropped, such as 256;
 or text that says more: ``256 bicubic``, ``square`` (both sides are resized to the network's size,
@@ -17,7 +17,7 @@ INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "box", "hamming", "lanczos")
 
 
 class Resize(NamedTuple):
-    """How an image is resized before the middle is cropped.
+    """Resizing of an image before the middle is cropped.
 
     Attributes:
         side: The length of the shorter side, or of both sides if ``square``.
@@ -78,7 +78,7 @@ class Resize(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What is done, for people."""
+        """Description for people."""
         what = "both sides" if self.square else "shorter side"
         how = "" if self.interpolation == "bilinear" else f" ({self.interpolation})"
         return f"{what} resized to {self.side}{how}"

@@ -17,14 +17,14 @@ from heatproof.models.preprocessing import Resize
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-_RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # by Pillow's numbers
+_FILTERS_BY_NUMBER = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # of Pillow
 _CURE = (
     "give what you want instead, hp.Model(net, size=…, resize=…, mean=…, std=…), or prepared images"
 )
 
 
 class ModelFacts(NamedTuple):
-    """What a network says about itself; None where it says nothing."""
+    """Facts that a network states about itself; None where it says nothing."""
 
     size: int | None = None
     resize: int | str | None = None
@@ -119,7 +119,7 @@ def _resizing(processor: Any, image_size: int | None, differences: list[str]) ->
     crop = _crop(processor)
     percentage = getattr(processor, "crop_pct", None)
     kind = type(processor).__name__
-    interpolation = _RESAMPLE[int(getattr(processor, "resample", None) or 0)]
+    interpolation = _FILTERS_BY_NUMBER[int(getattr(processor, "resample", None) or 0)]
     if getattr(processor, "resample", None) is None:
         interpolation = "bilinear"
     if not getattr(processor, "do_resize", True):

@@ -1,4 +1,4 @@
-"""Where the positions of an image are in a layer's activation: channels first, last, or tokens.
+"""Positions of an image in a layer's activation: channels first, last, or tokens.
 
 Convolutional networks have activations of shape ``(B, C, h, w)``. Transformers have tokens
 ``(B, N, D)``, of which the first may stand for no position (class, distillation and register
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 # The number of tokens before the patches, where the network does not say it.
-PREFIXES = {
+PREFIX_TOKENS = {
     0: "patches alone, as in Swin",
     1: "a class token, as in ViT and BEiT",
     2: "class and distillation tokens, as in DeiT",
@@ -23,7 +23,7 @@ PREFIXES = {
 
 
 class Grid(NamedTuple):
-    """How an activation that is not ``(B, C, h, w)`` is seen as one.
+    """View of an activation that is not ``(B, C, h, w)`` as one that is.
 
     Attributes:
         height: The number of rows.
@@ -44,7 +44,7 @@ class Grid(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What the activation looks like, for messages."""
+        """Description of the activation, for messages."""
         if self.prefix is None:
             return f"features of {self.height}×{self.width} positions with channels last"
         before = f" after {self.prefix} other(s)" if self.prefix else ""
@@ -80,7 +80,7 @@ def find_grid(module: nn.Module, shape: Sequence[int], image: Sequence[int]) -> 
     if len(shape) != 2:
         return None
     known = getattr(module, "num_prefix_tokens", None)  # timm's name
-    for prefix in PREFIXES if known is None else (known,):
+    for prefix in PREFIX_TOKENS if known is None else (known,):
         height = isqrt((shape[0] - prefix) * image[0] // image[1]) if shape[0] > prefix else 0
         width = height * image[1] // image[0]
         if height * width == shape[0] - prefix > 1:

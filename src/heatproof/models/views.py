@@ -208,7 +208,7 @@ def _head_layers(watch: Collection[int], cut: int) -> list[int]:
 
 
 class _Split(NamedTuple):
-    """Where the head begins, and where a grid cell's features are among those of the grid."""
+    """Start of the head, and position of a grid cell's features among those of the grid."""
 
     cut: int
     height: int

@@ -21,7 +21,7 @@ from heatproof.models.paper_networks import NETWORKS
 from heatproof.models.preprocessing import Resize
 from heatproof.tensor.noise import seeded
 
-RANDOM = "random"  # as weights: an untrained network, always the same
+RANDOM_WEIGHTS = "random"  # an untrained network, always the same
 
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _operators: list[torch.library.Library] = []  # what is registered lasts as long as its library

@@ -24,16 +24,16 @@ from heatproof.text import clip
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".tar", ".bin", ".ckpt")
 # Keys under which training checkpoints store the weights.
-WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
+CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model", "net")
 # Prefixes that wrappers of the network add to all names.
-PREFIXES = ("module.", "model.", "net.", "_orig_mod.")
-NAMES = (  # (pattern, ours), applied where that gives a name of the network
+WRAPPER_PREFIXES = ("module.", "model.", "net.", "_orig_mod.")
+RENAMED_WEIGHTS = (  # (pattern, ours), applied where that gives a name of the network
     (r"(^|\.)module\.", r"\1"),  # DataParallel around a part
     (r"\.linear\.weight$", ".weight"),  # B-cos
     (r"(^|\.)(bias\d[ab]?)$", r"\1\2.bias"),  # Fixup
     (r"(^|\.)scale$", r"\1scale.scale"),
 )
-ALIKE = 0.9  # weights look like a network's if this fraction of names and shapes agrees
+LEAST_AGREEMENT = 0.9  # of names and shapes, as a fraction, for weights to look like a network's
 
 
 def load_weights(module: nn.Module, path: Path, name: str | None = None) -> None:
@@ -125,10 +125,10 @@ def _is_zip_bomb(path: Path) -> bool:
 
 def _unwrapped(content: Any) -> Any:
     """Return the weights inside a training checkpoint, which may be wrapped several times."""
-    for _ in WRAPPERS:
+    for _ in CHECKPOINT_KEYS:
         if not isinstance(content, Mapping):
             break
-        inside = [content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)]
+        inside = [content[key] for key in CHECKPOINT_KEYS if isinstance(content.get(key), Mapping)]
         content = next(iter(inside), None) or content
     return content
 
@@ -151,7 +151,7 @@ def metadata(path: Path) -> dict[str, str]:
 def _without_prefix(state: dict[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Remove prefixes that all names have, unless the network's names have them too."""
     while not expected.keys() & state.keys():
-        prefix = next((p for p in PREFIXES if all(key.startswith(p) for key in state)), "")
+        prefix = next((p for p in WRAPPER_PREFIXES if all(key.startswith(p) for key in state)), "")
         if not prefix:
             break
         state = {key.removeprefix(prefix): value for key, value in state.items()}
@@ -177,7 +177,7 @@ def _fitted(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict
 def _our_name(key: str, expected: Mapping[str, Tensor]) -> str:
     """Return the first name in the network that the patterns lead to; else the name unchanged."""
     changed = key
-    for pattern, ours in NAMES:
+    for pattern, ours in RENAMED_WEIGHTS:
         if changed in expected:
             return changed
         changed = re.sub(pattern, ours, changed)
@@ -208,7 +208,7 @@ def looks_like(state: Mapping[str, Tensor]) -> str:
 
     A library's networks are known if it is installed.
     """
-    best = ALIKE
+    best = LEAST_AGREEMENT
     alike = ""
     for name, expected in _known_networks().items():
         fitted = _fitted(state, expected)

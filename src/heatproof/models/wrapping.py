@@ -15,10 +15,10 @@ from heatproof.errors import HeatproofError
 from heatproof.models.processors import is_pretrained
 
 # Where a class that wraps a network keeps it.
-ATTRIBUTES = ("_orig_mod", "module", "model", "net", "network", "backbone")
+WRAPPED_ATTRIBUTES = ("_orig_mod", "module", "model", "net", "network", "backbone")
 # Packages whose base class has a ``forward`` that only raises.
-_BASES = ("torch.nn.modules.module", "lightning", "pytorch_lightning")
-HALF = (torch.float16, torch.bfloat16)
+_BASES_WITHOUT_FORWARD = ("torch.nn.modules.module", "lightning", "pytorch_lightning")
+HALF_PRECISIONS = (torch.float16, torch.bfloat16)
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -36,7 +36,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
         hidden = inner is not module.module or is_pretrained(inner)
         return inner if hidden else module
     if "_orig_mod" in module._modules or not _has_forward(module):
-        for attribute in ATTRIBUTES:
+        for attribute in WRAPPED_ATTRIBUTES:
             inside = module._modules.get(attribute)
             if inside is not None:
                 return unwrapped(inside)
@@ -45,7 +45,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 def _has_forward(module: nn.Module) -> bool:
     defined_in = getattr(type(module).forward, "__module__", "") or ""
-    return not defined_in.startswith(_BASES)
+    return not defined_in.startswith(_BASES_WITHOUT_FORWARD)
 
 
 def returning_logits(
@@ -148,7 +148,7 @@ def check_half(name: str, module: nn.Module, example: Tensor) -> None:
     Raises:
         HeatproofError: If an operation has no gradient in half precision.
     """
-    if example.dtype not in HALF:
+    if example.dtype not in HALF_PRECISIONS:
         return
     try:
         with torch.enable_grad():
@@ -160,7 +160,7 @@ def check_half(name: str, module: nn.Module, example: Tensor) -> None:
 
 def half_advice(example: Tensor) -> str:
     """Say what to do about a network of half precision; empty for others."""
-    if example.dtype not in HALF:
+    if example.dtype not in HALF_PRECISIONS:
         return ""
     return (
         f"in {str(example.dtype).removeprefix('torch.')} on {example.device.type}; "

@@ -19,6 +19,7 @@ from torch import nn
 
 from heatproof.errors import HeatproofError, unknown
 from heatproof.models import download
+from heatproof.models.huggingface import HUB_PREFIX, hf_model
 from heatproof.models.invariance import invariance
 from heatproof.models.linear_model import linear
 from heatproof.models.model import Model
@@ -36,7 +37,7 @@ from heatproof.models.nets import (
 from heatproof.models.paper_networks import NETWORKS, OURS
 from heatproof.models.vision import (
     LIBRARIES,
-    RANDOM,
+    RANDOM_WEIGHTS,
     Preprocessing,
     imagenet_names,
     library_model,
@@ -48,8 +49,7 @@ from heatproof.tensor.noise import seeded
 from heatproof.tensor.scores import HeadName
 from heatproof.userfile import PREFIX, from_file, source_hash
 
-HUB = "hf:"  # how names of transformers' networks begin
-DOWNLOAD = "download"  # as weights: the published ones, from the network unless they are cached
+DOWNLOADED_WEIGHTS = "download"  # the published ones, from the network unless they are cached
 
 FINE_TUNING = re.compile(r"(\d+)/(.+)")
 _BEGINNING = re.compile(r"[^:/]*[:/]")
@@ -179,7 +179,7 @@ def load_model(
     """
     target = pick_device(device) if device is not None else None
     file = _weights_file(name, weights)
-    model = _open(name, RANDOM if weights == RANDOM else file)
+    model = _open(name, RANDOM_WEIGHTS if weights == RANDOM_WEIGHTS else file)
     if file is not None:
         load_weights(model.module, file, model.name)
         model.weights_metadata = metadata(file)
@@ -200,34 +200,34 @@ def load_model(
 
 def _weights_file(name: str | nn.Module | Model, weights: Weights) -> Path | None:
     """Return the file that weights are read from, if there is one."""
-    if isinstance(name, str) and name.startswith(HUB) and weights == DOWNLOAD:
+    if isinstance(name, str) and name.startswith(HUB_PREFIX) and weights == DOWNLOADED_WEIGHTS:
         return None  # transformers downloads what is not in its cache
     has_loader = isinstance(name, str) and not name.startswith(PREFIX)
     published = find_loader(str(name)).published if has_loader else None
-    if published is None and weights == DOWNLOAD:
+    if published is None and weights == DOWNLOADED_WEIGHTS:
         raise HeatproofError(
-            f"weights={DOWNLOAD} is for published networks: {', '.join(OURS)}, and those of timm "
-            "and torchvision"
+            f"weights={DOWNLOADED_WEIGHTS} is for published networks: {', '.join(OURS)}, and "
+            "those of timm and torchvision"
         )
-    if published is None or weights not in (None, DOWNLOAD):
-        return None if weights in (None, RANDOM) else Path(str(weights))
+    if published is None or weights not in (None, DOWNLOADED_WEIGHTS):
+        return None if weights in (None, RANDOM_WEIGHTS) else Path(str(weights))
     source = published(str(name))
     path = download.cached(source)
     if path is not None:
         return path
-    if weights == DOWNLOAD and source.url:
+    if weights == DOWNLOADED_WEIGHTS and source.url:
         return download.fetch(source)
     if not source.url:
         raise HeatproofError(
             f"{name} needs weights, and none are published: give a local .safetensors or .pth "
-            f"file, or weights={RANDOM}"
+            f"file, or weights={RANDOM_WEIGHTS}"
         )
     searched = " and ".join(str(p) for p in download.cache_paths(source.file))
     raise HeatproofError(
         f"{name} needs weights, and nothing is downloaded unless asked (looked for {searched}): "
         f"give a local .safetensors or .pth file, or in a command --weights-dir with its "
-        f"directory; weights={DOWNLOAD} to get {source.url}; or weights={RANDOM} for an untrained "
-        "network"
+        f"directory; weights={DOWNLOADED_WEIGHTS} to get {source.url}; or "
+        f"weights={RANDOM_WEIGHTS} for an untrained network"
     )
 
 
@@ -235,21 +235,21 @@ def _open(name: str | nn.Module | Model, weights: Weights) -> Model:
     """Return a model with its weights, or untrained if others will be loaded into it."""
     if isinstance(name, str):
         entry = find_loader(name)
-        if weights == RANDOM and (name.startswith(PREFIX) or entry.source is not None):
+        if weights == RANDOM_WEIGHTS and (name.startswith(PREFIX) or entry.source is not None):
             raise HeatproofError(_NO_RANDOM)
         return entry.load(name, weights)
     if not isinstance(name, Model | nn.Module):
         raise HeatproofError(
             f"a model is a name, a torch.nn.Module or an hp.Model; got {type(name).__name__}"
         )
-    if weights == RANDOM:
+    if weights == RANDOM_WEIGHTS:
         raise HeatproofError(_NO_RANDOM)
     return name if isinstance(name, Model) else Model(name)
 
 
 _NO_RANDOM = (
-    f"weights={RANDOM} is for networks that heatproof builds by name; one of your own comes with "
-    "the weights it has"
+    f"weights={RANDOM_WEIGHTS} is for networks that heatproof builds by name; one of your own "
+    "comes with the weights it has"
 )
 
 
@@ -421,7 +421,7 @@ def _published(name: str, weights: Weights) -> Model:
 
 
 def _library(name: str, weights: Weights) -> Model:
-    return library_model(name, None if weights == RANDOM else Path(str(weights)))
+    return library_model(name, None if weights == RANDOM_WEIGHTS else Path(str(weights)))
 
 
 for _name in OURS:
@@ -432,11 +432,9 @@ for _package in LIBRARIES:
     loader(f"{_package}:", published=library_source)(_library)
 
 
-@loader(HUB)
+@loader(HUB_PREFIX)
 def _hub(name: str, weights: Weights) -> Model:
     """Load ``hf:google/vit-base-patch16-224`` or ``hf:DIR``; a file's weights come later."""
-    from heatproof.models.huggingface import hf_model
-
     return hf_model(name, trained=weights is None)
 
 

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from heatproof.data.base import PartViews, Sample
-from heatproof.data.catalog import REFERENCE_SIZE
+from heatproof.data.catalog import DEFAULT_REFERENCE_IMAGES
 from heatproof.data.grids import assumed_confidence
 from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.methods import Expression
 from heatproof.models.model import Model
-from heatproof.models.vision import RANDOM
+from heatproof.models.vision import RANDOM_WEIGHTS
 from heatproof.models.zoo import load_model
 from heatproof.plan.cost import plan_cost
 from heatproof.plan.make_plan import make_plan, method_refusal
@@ -122,7 +122,7 @@ def _model(entry: ModelSpec, fine_tunings: Sequence[str]) -> Model:
 
 @lru_cache(NETWORKS_IN_MEMORY)
 def _network(name: str) -> Model:
-    return load_model(name, RANDOM)
+    return load_model(name, RANDOM_WEIGHTS)
 
 
 def _data(data: DataSpec, samples: int, model: Model) -> AssumedData:
@@ -133,5 +133,5 @@ def _data(data: DataSpec, samples: int, model: Model) -> AssumedData:
 
 def _reference(spec: Spec, model: Model) -> AssumedData:
     if spec.reference is None:
-        return AssumedData("reference", REFERENCE_SIZE, model.n_classes)
-    return _data(spec.reference, spec.reference.limit or REFERENCE_SIZE, model)
+        return AssumedData("reference", DEFAULT_REFERENCE_IMAGES, model.n_classes)
+    return _data(spec.reference, spec.reference.limit or DEFAULT_REFERENCE_IMAGES, model)

@@ -25,7 +25,7 @@ from heatproof.data.catalog import load_batch
 from heatproof.errors import HeatproofError, format_error
 from heatproof.files import atomic_write, content_hash
 from heatproof.models import backends
-from heatproof.models.backends import AUTO, EAGER, TOLERANCE
+from heatproof.models.backends import AUTO, EAGER, OUTPUT_TOLERANCE
 from heatproof.models.cache_dir import home
 from heatproof.models.guards import eval_mode
 from heatproof.models.model import Model
@@ -275,7 +275,7 @@ def _compared(eager: tuple[Tensor, Tensor, float], other: tuple[Tensor, Tensor, 
     rho = float(spearman(other[1].reshape(1, -1), eager[1].reshape(1, -1)))
     correlation = None if math.isnan(rho) else rho  # the drops have no order
     refusal = ""
-    if not difference <= TOLERANCE:
+    if not difference <= OUTPUT_TOLERANCE:
         refusal = f"its logits differ by {difference:.0e} of their range"
     elif correlation is not None and correlation < LEAST_CORRELATION_WITH_EAGER:
         refusal = f"its drops of patches have a rank correlation of {correlation:.4f} with eager's"

@@ -11,7 +11,7 @@ from heatproof.data.catalog import load_data, training_split
 from heatproof.errors import HeatproofError
 from heatproof.models import nets
 from heatproof.models.model import Model
-from heatproof.models.vision import RANDOM
+from heatproof.models.vision import RANDOM_WEIGHTS
 from heatproof.models.zoo import load_fine_tuned, load_model
 from heatproof.plan.spec import PLAIN, RETRAINING_KEYS, ModelSpec, Spec
 from heatproof.training import cache
@@ -87,7 +87,7 @@ def _trained_model(
     net = entry.train.removeprefix("paperbirds/")
     seed = entry.seed or 0
     weights = cache.trained(net, seed, progress) if train else cache.weights_path(net, seed)
-    model = load_model(entry.train, weights if weights.is_file() else RANDOM, device)
+    model = load_model(entry.train, weights if weights.is_file() else RANDOM_WEIGHTS, device)
     model.name += _seed_suffix(entry)
     return _with_fine_tuned(model, entry, spec, train, progress)
 
@@ -103,7 +103,7 @@ def _retrained_model(
         weights = cache.retrained(recipe, data, seed, progress)
     else:
         weights = cache.retrained_path(recipe, data, seed)
-    model = load_model(entry.train, weights if weights.is_file() else RANDOM, device)
+    model = load_model(entry.train, weights if weights.is_file() else RANDOM_WEIGHTS, device)
     model.name += f" trained on {entry.trained_on}{_seed_suffix(entry)}"
     if entry.trained_on != PLAIN and ALTERATIONS[entry.trained_on].relabels:
         model.classes = None
@@ -157,7 +157,7 @@ def _retraining(entry: ModelSpec, spec: Spec) -> tuple[RetrainRecipe, Data]:
             f"{entry.train} is trained on {name}, so it cannot be evaluated on it; evaluate it on "
             "another split"
         )
-    return recipe, load_data(name, load_model(entry.train, RANDOM), limit=recipe.images)
+    return recipe, load_data(name, load_model(entry.train, RANDOM_WEIGHTS), limit=recipe.images)
 
 
 def _fine_tunings(entry: ModelSpec, spec: Spec) -> list[FineTuning]:

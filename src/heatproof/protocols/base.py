@@ -119,12 +119,12 @@ class Scores(NamedTuple):
 # Results for all methods, with samples along the first axis. They are stored with the run;
 # `picture` only for the first samples.
 Shared = Mapping[str, Tensor]
-WEIGHTS = 2**22  # of samples in bootstrap draws, in memory at the same time
-PICTURES = 4  # samples whose pictures are stored for every setting
+BOOTSTRAP_WEIGHTS_IN_MEMORY = 2**22
+SAMPLES_WITH_PICTURES = 4  # for every setting
 
 
 class View(NamedTuple):
-    """What is evaluated in place of (model, data). Protocols with equal view keys share a task."""
+    """Model and data in place of those given; protocols with equal view keys share a task."""
 
     key: ViewKey
     model: Model
@@ -313,7 +313,7 @@ class Protocol(BaseModel):
         Returns:
             Mean scores ``(R,)``; NaN where a draw has none.
         """
-        size = max(1, WEIGHTS // max(1, len(blocks)))
+        size = max(1, BOOTSTRAP_WEIGHTS_IN_MEMORY // max(1, len(blocks)))
         starts = range(0, len(weights), size)
         return torch.cat([self.bootstrap(curves, weights[s : s + size, blocks]) for s in starts])
 

@@ -34,7 +34,7 @@ from heatproof.tensor.curves import auc
 from heatproof.tensor.information import information_measures
 from heatproof.tensor.ood_distance import knn_distance
 
-DISTANCES = {"ood": True, "ood-raw": False}  # with and without normalising embeddings
+NORMALIZES_EMBEDDINGS = {"ood": True, "ood-raw": False}
 
 
 class _ExplainsPrediction(Curve):
@@ -83,7 +83,7 @@ class _AreaUnderCurve(_ExplainsPrediction):
             )
         far = [
             knn_distance(bank, bank, 2, normalize).quantile(0.95)
-            for normalize in DISTANCES.values()
+            for normalize in NORMALIZES_EMBEDDINGS.values()
         ]
         return {"bank": bank, "far": torch.stack(far)}
 
@@ -109,7 +109,7 @@ class _AreaUnderCurve(_ExplainsPrediction):
         samples = len(outputs.embedding)
         distances = {
             name: by_sample(knn_distance(flat, bank, 1, normalize), samples)
-            for name, normalize in DISTANCES.items()
+            for name, normalize in NORMALIZES_EMBEDDINGS.items()
         }
         measures = information_measures(model.head)
         information = {name: measure(outputs.logits) for name, measure in measures.items()}

@@ -14,19 +14,19 @@ from torch import Tensor
 
 from heatproof.tensor.noise import generator
 
-LIMIT = 2**28  # bytes of outputs that are kept for a batch of samples
-KEY_BITS = 40  # of a pixel: sums of four million pixels fit into 64 bits
+MOST_OUTPUT_BYTES = 2**28  # for a batch of samples
+KEY_BITS_PER_PIXEL = 40  # sums of four million pixels fit into 64 bits
 
 Row = tuple[Tensor, Tensor]  # logits (K,) and embedding (D,) of one image
 
 
 class KnownOutputs:
-    """What a network has returned for images without some pixels, by what identifies each image.
+    """Outputs of a network for images without some pixels, by what identifies each image.
 
     The oldest outputs are forgotten where they would take more than ``limit`` bytes.
     """
 
-    def __init__(self, limit: int = LIMIT):
+    def __init__(self, limit: int = MOST_OUTPUT_BYTES):
         self._limit = limit
         self._bytes = 0
         self._rows: dict[Hashable, Row] = {}
@@ -101,5 +101,5 @@ def removed_pixels(ranks: Tensor, bounds: Tensor, below: bool) -> list[list[tupl
 
 @lru_cache(4)
 def _pixel_keys(pixels: int) -> Tensor:  # (2, pixels)
-    draws = generator(0, "pixel keys").integers(0, 2**KEY_BITS, (2, pixels))
+    draws = generator(0, "pixel keys").integers(0, 2**KEY_BITS_PER_PIXEL, (2, pixels))
     return torch.from_numpy(draws)

@@ -18,7 +18,7 @@ from heatproof.baselines import Baseline, BaselineName
 from heatproof.baselines.base import Remove
 from heatproof.errors import HeatproofError
 from heatproof.models.model import Model, head_of
-from heatproof.protocols.base import PICTURES, EvalBatch, Protocol, Scores, Shared
+from heatproof.protocols.base import SAMPLES_WITH_PICTURES, EvalBatch, Protocol, Scores, Shared
 from heatproof.protocols.known_outputs import KnownOutputs, removed_pixels
 from heatproof.tensor.batching import rows
 from heatproof.tensor.curves import ranks_of, removal_order, tie_order
@@ -33,7 +33,7 @@ BOUNDED = ("softmax", "sigmoid", "correct")
 
 
 class Outputs(NamedTuple):
-    """What a network returns for some images of each sample."""
+    """Logits and embeddings of some images of each sample."""
 
     logits: Tensor  # (B, S, K)
     embedding: Tensor  # (B, S, D)
@@ -410,7 +410,7 @@ class Curve(PixelRemoval):
 
     def _pictures(self, model: Model, batch: EvalBatch) -> Tensor:  # (n, C, H, W) uint8
         """Return the first images with all pixels removed, for the report."""
-        first = torch.arange(min(PICTURES, len(batch.x)), device=batch.x.device)
+        first = torch.arange(min(SAMPLES_WITH_PICTURES, len(batch.x)), device=batch.x.device)
         all_pixels = torch.ones_like(batch.x[first, 0], dtype=torch.bool)
         images = self._remover(model, batch)(first, all_pixels)
         return (model.denormalize(images) * 255).round().clamp(0, 255).byte()

@@ -50,7 +50,7 @@ class NativeMaps(NamedTuple):
 
 
 class Steps:
-    """How each step of a batch is computed, and where its result goes: at once, and nowhere."""
+    """The steps of a batch, computed at once, with results that are kept nowhere."""
 
     def clean(self, compute: Callable[[], CleanPass]) -> CleanPass:
         """Compute the pass of the intact images."""

@@ -1,4 +1,4 @@
-"""How much a model's output still says after pixels were removed (Picard et al. 2024)."""
+"""Information left in a model's output after pixels were removed (Picard et al. 2024)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from heatproof.errors import HeatproofError
 from heatproof.tensor.patches import patch_sums
 
-EDGES = (0, 2, 5, 50, 95, 98, 100)  # of the bins, in percent of the maps
+BIN_EDGE_PERCENTILES = (0, 2, 5, 50, 95, 98, 100)
 
 
 def cell_sums(maps: Tensor, grid: int = 2) -> Tensor:  # (B, H, W) -> (B, grid²) float64
@@ -81,7 +81,7 @@ def aggregate_maps(
     maps: Tensor,
     scores: Tensor,
     inside: Tensor,
-    edges: Sequence[float] = EDGES,
+    edges: Sequence[float] = BIN_EDGE_PERCENTILES,
     signed: bool = False,
     *,
     compat: Literal["rao"] | None = None,
@@ -138,7 +138,7 @@ def best_first(scores: Tensor, inside: Tensor) -> Tensor:
     return by_sum[scores[by_sum].argsort(descending=True, stable=True)]
 
 
-def bin_slices(count: int, edges: Sequence[float] = EDGES) -> list[slice]:
+def bin_slices(count: int, edges: Sequence[float] = BIN_EDGE_PERCENTILES) -> list[slice]:
     """Return the positions of each bin in the order of the maps; together they cover all.
 
     Args:

@@ -8,7 +8,7 @@ from torch import Tensor
 from heatproof.errors import HeatproofError
 from heatproof.tensor.batching import rows
 
-ELEMENTS = 2**23  # maximum size of a table of distances or differences
+MOST_TABLE_ELEMENTS = 2**23  # which bounds the memory
 
 
 def knn_distance(features: Tensor, bank: Tensor, k: int = 1, normalize: bool = True) -> Tensor:
@@ -44,7 +44,7 @@ def knn_distance(features: Tensor, bank: Tensor, k: int = 1, normalize: bool = T
     bank = _unit(bank.double(), normalize)
     bank_squares = (bank**2).sum(1)
     distances = []
-    for part in rows(features, max(1, ELEMENTS // len(bank))):
+    for part in rows(features, max(1, MOST_TABLE_ELEMENTS // len(bank))):
         unit = _unit(part.double(), normalize)
         nearest = _squared_distances(unit, bank, bank_squares, k).kthvalue(k, 1).values.sqrt()
         distances.append(nearest.where(torch.isfinite(unit).all(1), torch.nan))
@@ -64,7 +64,7 @@ def _squared_distances(features: Tensor, bank: Tensor, bank_squares: Tensor, k: 
     exact = torch.full(
         (len(features), len(bank)), torch.inf, dtype=torch.float64, device=features.device
     )
-    size = max(1, ELEMENTS // bank.shape[1])
+    size = max(1, MOST_TABLE_ELEMENTS // bank.shape[1])
     for r, c in zip(rows(row, size), rows(column, size), strict=True):
         exact[r, c] = ((features[r] - bank[c]) ** 2).sum(1)
     return exact

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 Compat = Literal["soco"]
-GATE = 0.04  # up to this accuracy, soco counts no step as false
-TINY = 1e-6  # soco adds it to denominators
-BLOCK_VALUES = 2**23  # sums of blocks in memory at the same time
-ROUNDING = 1e-6  # tolerance when accuracies are compared: one more sample of 100 is a gain of 0.01
+SOCO_ACCURACY_GATE = 0.04  # up to it, no step counts as false
+SOCO_EPSILON = 1e-6  # soco adds it to denominators
+BLOCK_SUMS_IN_MEMORY = 2**23
+ACCURACY_TOLERANCE = 1e-6  # one more sample of 100 is a gain of 0.01
 
 
 def relative(maps: Tensor) -> Tensor:  # (B, H, W) -> same, in [0, 1]
@@ -59,10 +59,10 @@ def false_steps(
     score = score.double()
     gain = score.diff(dim=-1, prepend=torch.zeros_like(score[..., :1]))
     if gate is None:
-        gate = GATE if compat == "soco" else -torch.inf
+        gate = SOCO_ACCURACY_GATE if compat == "soco" else -torch.inf
     if compat == "soco":
-        return (gain <= eps + ROUNDING) & (score > gate + ROUNDING)
-    return (gain < eps - ROUNDING) & (score > gate + ROUNDING)
+        return (gain <= eps + ACCURACY_TOLERANCE) & (score > gate + ACCURACY_TOLERANCE)
+    return (gain < eps - ACCURACY_TOLERANCE) & (score > gate + ACCURACY_TOLERANCE)
 
 
 def soundness(
@@ -89,22 +89,26 @@ def soundness(
         Fractions q ``(N, S)`` of float64; nan where nothing is included.
     """
     if gate is None:
-        gate = GATE if compat == "soco" else -torch.inf
+        gate = SOCO_ACCURACY_GATE if compat == "soco" else -torch.inf
     level = accuracy.double()
     if accuracy.ndim == 2:
         level = level.mean(0)
-    false = false_steps(accuracy, eps, compat, gate=-torch.inf) & (level > gate + ROUNDING)
+    false = false_steps(accuracy, eps, compat, gate=-torch.inf) & (
+        level > gate + ACCURACY_TOLERANCE
+    )
     mass = mass.double()
     false = (mass * false).cumsum(1)
     included = mass.cumsum(1)
     if compat == "soco":
-        return (included - torch.nn.functional.pad(false, (1, 0))[:, :-1]) / (included + TINY)
+        return (included - torch.nn.functional.pad(false, (1, 0))[:, :-1]) / (
+            included + SOCO_EPSILON
+        )
     return torch.where(included > 0, 1 - false / included, torch.nan)
 
 
 def first_reached(accuracy: Tensor, level: float) -> Tensor:  # (..., S) -> (...,) int64
     """Find the first step whose accuracy is at least ``level``; -1 if there is none."""
-    reached = accuracy.double() >= level - ROUNDING
+    reached = accuracy.double() >= level - ACCURACY_TOLERANCE
     return torch.where(reached.any(-1), reached.to(torch.uint8).argmax(-1), -1)
 
 
@@ -248,11 +252,11 @@ def _block_sums(
         return
     mass = mass[:, : steps[-1] + 1].double()
     included = mass.cumsum(1)[:, list(steps)]
-    total = included + TINY if compat else included
+    total = included + SOCO_EPSILON if compat else included
     kept = blocks.sum(included / total)
     each = blocks.of(mass).transpose(1, 2)
     inverse = blocks.of(1 / total)
-    size = max(1, BLOCK_VALUES // (each.shape[0] * each.shape[1]))
+    size = max(1, BLOCK_SUMS_IN_MEMORY // (each.shape[0] * each.shape[1]))
     for begin in range(0, len(steps), size):
         products = each @ inverse[..., begin : begin + size]  # (G, S, size)
         for i, k in enumerate(steps[begin : begin + size]):
@@ -266,7 +270,7 @@ def _drawn_after(
     included = mass[:, : k + 1].sum(1)
     if compat:
         until = k
-        total = included + TINY
+        total = included + SOCO_EPSILON
     else:
         until = k + 1
         total = included

@@ -12,7 +12,7 @@ COLOURS = (
     (0.19482528, 0.0, -0.19482528),
     (0.04329450, -0.10823626, 0.06494176),
 )
-EPSILON = 1e-8  # added to a variance, so that constants stay constant
+VARIANCE_EPSILON = 1e-8  # so that constants stay constant
 
 
 def recorrelated(decorrelated_colours: Tensor) -> Tensor:  # (..., C, H, W) -> same
@@ -34,7 +34,7 @@ def _mixed(matrix: Tensor, x: Tensor) -> Tensor:
 def standardised(x: Tensor) -> Tensor:
     """Shift and scale a tensor to mean 0 and variance 1; a constant tensor becomes 0."""
     x = x - x.mean()
-    return x * (x.square().mean() + EPSILON).rsqrt()
+    return x * (x.square().mean() + VARIANCE_EPSILON).rsqrt()
 
 
 def resize_magnitude(

@@ -25,9 +25,9 @@ from heatproof.tensor.compiled import compiled
 # Relative to the range of a channel: the largest correction times the fraction of the error that a
 # cycle leaves. The final error is below 1e-5.
 TOLERANCE = 3e-7
-EXACT_BELOW = 1e-3  # relative to the range: corrections from which residuals must be exact
+EXACT_RESIDUALS_BELOW = 1e-3  # corrections, relative to the range
 MAX_CYCLES = 100  # four to ten are usual
-SMALLEST = 4  # px: grids up to this side are not made coarser
+COARSEST_SIDE = 4
 
 TWO = np.float32(2)
 HALF = np.float32(0.5)
@@ -375,7 +375,7 @@ class Multigrid:
     def __init__(self, removed: np.ndarray, channels: int) -> None:
         """Set up the equations of all grids for a mask (H, W) of removed pixels."""
         self.levels = [finest_level(removed)]
-        while max(self.levels[-1].diagonal.shape) - 2 > SMALLEST:
+        while max(self.levels[-1].diagonal.shape) - 2 > COARSEST_SIDE:
             self.levels.append(coarser_level(self.levels[-1]))
         shapes = [(channels, *level.diagonal.shape) for level in self.levels]
         self.right, self.corrections, self.rest = (
@@ -412,7 +412,7 @@ class Multigrid:
             last_size = np.maximum(size, 1e-30)
             if (left <= tolerance).all():
                 return cycle
-            if not exact and (left <= tolerance * (EXACT_BELOW / TOLERANCE)).all():
+            if not exact and (left <= tolerance * (EXACT_RESIDUALS_BELOW / TOLERANCE)).all():
                 exact_residual(level, u, rest)
                 exact = True
         raise HeatproofError(

@@ -32,7 +32,7 @@ from heatproof.training.train import get_recipe, train
 
 VALIDATION_IMAGES = 256  # whose patches are deleted after each epoch
 VERSION = 1  # raised when training changes in a way that the recipe does not show
-VALIDATION = 0.45  # time for validation in an epoch of 6000 images, as a fraction of the training
+VALIDATION_TIME_FRACTION = 0.45  # of the training, for an epoch of 6000 images
 Progress = Callable[[str, int, int], None]  # what is being trained, amount done, total amount
 
 
@@ -60,7 +60,7 @@ class FineTuning:
         recipe = RECIPES[net]
         schedule = self.schedule
         trained = schedule.epochs * (schedule.limit or recipe.images)
-        validated = VALIDATION * schedule.epochs * 6000
+        validated = VALIDATION_TIME_FRACTION * schedule.epochs * 6000
         return recipe.minutes * (trained + validated) / (recipe.steps * recipe.batch)
 
 

@@ -28,7 +28,7 @@ _normalize = partial(normalize, mean=CIFAR10.mean, std=CIFAR10.std)
 
 @dataclass(frozen=True)
 class Cifar10Recipe:
-    """How a network is trained on CIFAR-10.
+    """Settings of a training on CIFAR-10.
 
     Attributes:
         steps: Number of training steps; by default 20 epochs.

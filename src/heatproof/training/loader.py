@@ -27,7 +27,7 @@ from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng, chance, generator
 from heatproof.tensor.patches import grid_side, patch_masks, patch_view
 
-PREFETCH = 2  # batches that are prepared while the network is busy
+PREFETCHED_BATCHES = 2  # while the network is busy
 
 
 @dataclass
@@ -112,7 +112,7 @@ class BatchLoader:
         try:
             for group in groups:
                 waiting.append(collator.submit(self._batch, readers, group, epoch, deletion))
-                if len(waiting) > PREFETCH:
+                if len(waiting) > PREFETCHED_BATCHES:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

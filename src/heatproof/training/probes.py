@@ -1,4 +1,4 @@
-"""How well cheap methods explain a network while it is fine-tuned.
+"""Probes: IDSDS of cheap methods while a network is fine-tuned.
 
 IDSDS depends on how far a network was fine-tuned. The scores of a few probe methods after each
 epoch show whether they have settled; they share the drops with worst-patch accuracy.
@@ -24,8 +24,8 @@ from heatproof.tensor.rank import spearman
 from heatproof.training.distributed import ProcessGroup
 from heatproof.training.loader import TrainBatch
 
-METHODS = ("ixg", "saliency", "gradcam", "ig(steps=10)")
-IMAGES = 256  # at most this many of the images whose patches are deleted
+PROBE_METHODS = ("ixg", "saliency", "gradcam", "ig(steps=10)")
+MOST_PROBE_IMAGES = 256
 
 
 class ProbeScores(NamedTuple):
@@ -63,7 +63,7 @@ class Probes:
     _drops: list[Tensor] = field(default_factory=list)  # (B,) each
 
     def __post_init__(self) -> None:
-        parsed = [Expression.parse(method) for method in METHODS]
+        parsed = [Expression.parse(method) for method in PROBE_METHODS]
         self.expressions = [e for e in parsed if _applies(e, self.model)]
 
     def add(self, batch: TrainBatch, drops: Tensor) -> None:

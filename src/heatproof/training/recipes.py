@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one embedded model is trained on paperbirds.
+    """Settings of the training of one embedded model on paperbirds.
 
     Attributes:
         net: Name of the network.

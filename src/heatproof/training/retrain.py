@@ -26,7 +26,7 @@ from heatproof.training.train import normalize
 
 @dataclass(frozen=True)
 class RetrainRecipe:
-    """How a network is trained on given images.
+    """Settings of the training of a network on given images.
 
     Attributes:
         net: Name of the network, such as ``paperbirds/resnet``.

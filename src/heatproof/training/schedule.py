@@ -47,7 +47,7 @@ SCHEDULES = {
     # One for all embedded networks: those that are compared with each other differ in design alone.
     "short": Schedule(epochs=5, batch_size=64, lr=1e-2, step=4, limit=6000),
 }
-MINIMUM = {"epochs": 1, "step": 1, "limit": 1, "batch_size": 2}  # 0 for all others
+MINIMUM_SETTINGS = {"epochs": 1, "step": 1, "limit": 1, "batch_size": 2}  # 0 for all others
 
 
 def resolve_schedule(
@@ -87,7 +87,7 @@ def _network_lr(module: nn.Module) -> float | None:
 
 
 def _check(name: str, value: float) -> None:
-    minimum = MINIMUM.get(name, 0)
+    minimum = MINIMUM_SETTINGS.get(name, 0)
     if name == "lr":
         valid = value > 0
         rule = "above 0"

@@ -1,4 +1,4 @@
-"""Which images a model is trained on, and which are held out to choose among epochs."""
+"""Splits into images that a model is trained on, and images held out to choose among epochs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heatproof.errors import HeatproofError
 from heatproof.models.model import Model
 from heatproof.tensor.noise import generator
 
-HELD_OUT = 0.1  # fraction of the images for validation, unless given
+VALIDATION_FRACTION = 0.1
 
 
 class Split(NamedTuple):
@@ -58,7 +58,7 @@ def split(images: Data, val: Any, model: Model, seed: int) -> Split:
     """
     everything = list(range(len(images.ids)))
     if val is None:
-        val = _validation_split(images) or HELD_OUT
+        val = _validation_split(images) or VALIDATION_FRACTION
     if isinstance(val, float):
         if not 0 < val < 1:
             raise HeatproofError(

@@ -38,7 +38,7 @@ from heatproof.training.recipes import RECIPES, Recipe
 
 Logits = Callable[[Tensor], Tensor]  # normalised images (B, 3, H, W) -> (B, classes)
 Normalize = Callable[[Tensor], Tensor]  # images (B, 3, H, W) uint8 -> normalised images
-CONFIDENT = 0.99  # softmax from which a prediction counts as confident
+CONFIDENT_SOFTMAX = 0.99
 
 
 def train(
@@ -268,7 +268,7 @@ def correct_fractions(logits: Tensor, labels: Tensor) -> dict[str, float]:
     correct = predicted == labels
     return {
         "accuracy": correct.float().mean().item(),
-        "confident": (correct & (confidence >= CONFIDENT)).float().mean().item(),
+        "confident": (correct & (confidence >= CONFIDENT_SOFTMAX)).float().mean().item(),
     }
 
 

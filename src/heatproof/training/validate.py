@@ -16,9 +16,9 @@ from heatproof.protocols.single_deletion import scores_without_patches
 from heatproof.tensor.scores import SCORES, HeadName, is_correct
 from heatproof.training.distributed import ProcessGroup
 from heatproof.training.loader import BatchLoader, Deletion, TrainBatch
-from heatproof.training.probes import IMAGES, Probes
+from heatproof.training.probes import MOST_PROBE_IMAGES, Probes
 
-BATCH = 64
+BATCH_SIZE = 64
 
 
 class Accuracy(NamedTuple):
@@ -90,14 +90,14 @@ def validate(
     """
     net.eval()
     images = correct = tested = correct_all = correct_largest = 0
-    probed = min(IMAGES, worst_images)
+    probed = min(MOST_PROBE_IMAGES, worst_images)
     for indices, delete_patches, probing in (
         (loader.indices[:probed], True, probes),
         (loader.indices[probed:worst_images], True, None),
         (loader.indices[worst_images:], False, None),
     ):
         local = indices[processes.rank :: processes.size]
-        groups = [local[start : start + BATCH] for start in range(0, len(local), BATCH)]
+        groups = [local[start : start + BATCH_SIZE] for start in range(0, len(local), BATCH_SIZE)]
         for batch in loader.batches(groups):
             if not batch.ids:
                 continue
@@ -124,7 +124,7 @@ def validate(
 
 
 class WithoutPatches(NamedTuple):
-    """What a network returns for images without each patch, ``(B, P)``."""
+    """Outputs of a network for images without each patch, ``(B, P)``."""
 
     correct: Tensor  # bool
     log_prob: Tensor
@@ -132,7 +132,7 @@ class WithoutPatches(NamedTuple):
 
     @property
     def correct_largest(self) -> Tensor:  # (B,) bool
-        """Which images stay correct without the patch that leaves the lowest probability."""
+        """Images that stay correct without the patch that leaves the lowest probability."""
         worst = self.log_prob.argmin(1, keepdim=True)
         return self.correct.gather(1, worst)[:, 0]
 
@@ -149,7 +149,7 @@ def _without_patches(
         deletion.baseline.label,
         batch.ids,
         loader.seed,
-        4 * BATCH,
+        4 * BATCH_SIZE,
         partial(_logits, net, loader.model.head),
     )
     return WithoutPatches(correct.bool(), log_prob, logit)

@@ -43,7 +43,7 @@ class CenterMass(hp.Protocol):
         return hp.Scores(inner / total, reasons)
 
 
-@hp.data("dots")
+@hp.dataset("dots")
 def dots(*, model: hp.Model | None, limit: int | None, seed: int) -> hp.TensorData:
     """A white dot on noise; the label is the quarter of the image that it is in."""
     size = model.size if model else 64

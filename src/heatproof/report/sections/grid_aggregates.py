@@ -20,7 +20,13 @@ from heatproof.report.sections.grid_facts import LayerMethod
 from heatproof.report.site import Site
 from heatproof.runs.run import Kept
 from heatproof.tensor.filters import resize
-from heatproof.tensor.localization import EDGES, best_first, bin_slices, cell_fraction, color_scale
+from heatproof.tensor.localization import (
+    BIN_EDGE_PERCENTILES,
+    best_first,
+    bin_slices,
+    cell_fraction,
+    color_scale,
+)
 
 MOST_ROWS = 12  # with more, there is a table for each layer
 MOST_LAYERS = 4  # with more, there are tables for the first, middle and last layer
@@ -144,7 +150,7 @@ def content(
         maps=len(samples),
         of=kept.total,
         every_layer=sum(map(len, by_layer.values())) == len(real),
-        paper_bins=edges == EDGES,
+        paper_bins=edges == BIN_EDGE_PERCENTILES,
         frame=svg.grid_cell_frame(side, cell),
         row=cell // side + 1,
         column=cell % side + 1,
