@@ -1,9 +1,8 @@
 """Baselines: what removed pixels become. Each module registers its own when it is imported."""
 
-from heatproof.baselines.base import BASELINES as BASELINES
-from heatproof.baselines.base import Baseline as Baseline
-from heatproof.baselines.base import BaselineName as BaselineName
-from heatproof.baselines.base import baseline as baseline
+from heatproof.baselines.base import BASELINES, Baseline, BaselineName, baseline
 from heatproof.registry import import_modules
+
+__all__ = ["BASELINES", "Baseline", "BaselineName", "baseline"]
 
 import_modules(__name__)

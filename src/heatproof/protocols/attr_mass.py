@@ -5,7 +5,7 @@ It needs data made so that these pixels are known.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from heatproof.tensor.localization import mass_fraction
 @protocol
 class AttributionMass(Protocol):
     id: ClassVar[str] = "attr-mass"
-    version: ClassVar[int] = 1
     summary: ClassVar[str] = (
         "the fraction of the map's absolute values on the pixels that determine the class, "
         "or on the object"
@@ -26,7 +25,6 @@ class AttributionMass(Protocol):
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
     random_score: ClassVar[float | None] = None  # the fraction of the pixels that matter
-    target: ClassVar[Literal["label", "prediction"]] = "label"
     citation: ClassVar[str] = (
         "Zhou, Booth, Ribeiro, Shah: "
         "Do Feature Attribution Methods Correctly Attribute Features? AAAI 2022"

@@ -230,12 +230,10 @@ class _MeanOfCurve(Curve):
 @protocol
 class IncrementalDeletion(_MeanOfCurve):
     id: ClassVar[str] = "ids"
-    version: ClassVar[int] = 1
     summary: ClassVar[str] = (
         "mean score of the target while pixels are removed, least relevant first; "
         "updated: with a new map before each step"
     )
-    target: ClassVar[Literal["label", "prediction"]] = "label"
     citation: ClassVar[str] = (
         "Samek et al.: Evaluating the Visualization of What a Deep Neural Network Has Learned. "
         "TNNLS 2017; as in Hesse et al., NeurIPS 2024"
@@ -290,7 +288,6 @@ class IncrementalDeletion(_MeanOfCurve):
 @protocol
 class Road(_MeanOfCurve, _ExplainsPrediction):
     id: ClassVar[str] = "road"
-    version: ClassVar[int] = 1
     summary: ClassVar[str] = (
         "remove and debias: how often the prediction changes while pixels are replaced by a linear "
         "imputation, most relevant first"

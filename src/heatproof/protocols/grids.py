@@ -28,11 +28,9 @@ CACHED_GRIDS = 64  # whose images stay in memory: a block of them is loaded for 
 class Localization(Protocol):
     """Base class of the three settings. A sample is a grid and one of its cells, the target's."""
 
-    version: ClassVar[int] = 1
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     random_score: ClassVar[float] = 0.25
-    target: ClassVar[Literal["label", "prediction"]] = "label"
     citation: ClassVar[str] = (
         "Rao, Böhle, Schiele: Better Understanding Differences in Attribution Methods via "
         "Systematic Evaluations. TPAMI 2024"

@@ -41,7 +41,6 @@ def part_sums(maps: Tensor, masks: Tensor, dilate: int) -> Tensor:
 @protocol
 class PartDeletion(Protocol):
     id: ClassVar[str] = "parts"
-    version: ClassVar[int] = 1
     summary: ClassVar[str] = (
         "rank correlation of the attribution per part with the drop of the target's score "
         "when that part is removed"
@@ -49,7 +48,6 @@ class PartDeletion(Protocol):
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float] | None] = (-1.0, 1.0)
     random_score: ClassVar[float | None] = 0.0
-    target: ClassVar[Literal["label", "prediction"]] = "label"
     citation: ClassVar[str] = (
         "Hesse, Schaub-Meyer, Roth: FunnyBirds: A Synthetic Vision Dataset for a Part-Based "
         "Analysis of Explainable AI Methods. ICCV 2023"

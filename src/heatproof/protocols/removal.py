@@ -297,9 +297,6 @@ class PixelRemoval(Protocol):
     A subclass says which images it needs of a map (``removal_steps``).
     """
 
-    range: ClassVar[tuple[float, float] | None] = None
-    random_score: ClassVar[float | None] = None
-
     baseline: BaselineName = Field(default="zero", description="what replaces removed pixels")
     score: CurveScore = Field(
         default="logit", description="the score of the target along the curve"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pydantic import Field, field_validator
@@ -132,7 +132,6 @@ def scores_without_patches(
 @protocol
 class SingleDeletion(Protocol):
     id: ClassVar[str] = "sds"
-    version: ClassVar[int] = 1
     summary: ClassVar[str] = (
         "rank correlation of the attribution per patch with the drop of the target's score "
         "when that patch is deleted"
@@ -140,7 +139,6 @@ class SingleDeletion(Protocol):
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float] | None] = (-1.0, 1.0)
     random_score: ClassVar[float | None] = 0.0
-    target: ClassVar[Literal["label", "prediction"]] = "label"
     shared_by_sample: ClassVar[tuple[str, ...]] = ("drops", "correct", "log_prob")
     citation: ClassVar[str] = (
         "Hesse, Schaub-Meyer, Roth: "
@@ -173,8 +171,7 @@ class SingleDeletion(Protocol):
             ``drops`` of the score, ``correct`` (whether the target is still predicted) and
             ``log_prob`` of the target, ``(B, P)`` each.
         """
-        score_of, *others = map(model.score_function, (self.score, "correct", "logprob"))
-        scores = (score_of, *others)
+        scores = [model.score_function(name) for name in (self.score, "correct", "logprob")]
         left, correct, log_prob = scores_without_patches(
             model,
             batch.x,
@@ -187,7 +184,7 @@ class SingleDeletion(Protocol):
             prepared=Baseline.parse(self.baseline).prepared_by(batch.prepared_baseline),
         )
         return {
-            "drops": score_of(batch.clean, batch.target)[:, None] - left,
+            "drops": scores[0](batch.clean, batch.target)[:, None] - left,
             "correct": correct,
             "log_prob": log_prob,
         }
@@ -213,7 +210,6 @@ class SingleDeletion(Protocol):
 @protocol
 class InDomainSingleDeletion(SingleDeletion):
     id: ClassVar[str] = "idsds"
-    version: ClassVar[int] = 1
     summary: ClassVar[str] = (
         "sds on weights that were fine-tuned with deleted patches, so that deletions are in-domain"
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, model_validator
@@ -49,13 +49,11 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 @protocol
 class Completeness(Curve):
     id: ClassVar[str] = "completeness"
-    version: ClassVar[int] = 1
     summary: ClassVar[str] = (
         "the accuracy lost without the pixels above a fraction of the map's maximum, "
         "averaged over fractions"
     )
     higher_is_better: ClassVar[bool] = True
-    target: ClassVar[Literal["label", "prediction"]] = "label"
     citation: ClassVar[str] = CITATION
     ends: ClassVar[bool] = False
 
@@ -110,7 +108,6 @@ class Soundness(PixelRemoval):
     )
     higher_is_better: ClassVar[bool] = True
     range: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
-    target: ClassVar[Literal["label", "prediction"]] = "label"
     citation: ClassVar[str] = CITATION
     aggregates: ClassVar[tuple[str, ...]] = ("score", "mass")
 

@@ -43,11 +43,9 @@ class Rng:
         """Draw uniform numbers for each sample."""
         return self._draw("random", purpose, self.ids, shape)
 
-    def once(self, purpose: str, shape: Sequence[int], kind: str = "uniform") -> Tensor:  # shape
-        """Draw numbers that all samples share, uniform or normal."""
-        return self._draw(
-            {"uniform": "random", "normal": "standard_normal"}[kind], purpose, ("",), shape
-        )[0]
+    def once(self, purpose: str, shape: Sequence[int]) -> Tensor:  # shape, in [0, 1)
+        """Draw uniform numbers that all samples share."""
+        return self._draw("random", purpose, ("",), shape)[0]
 
     def _draw(self, kind: str, purpose: str, ids: Sequence[str], shape: Sequence[int]) -> Tensor:
         drawn = np.empty((len(ids), *shape), dtype=np.float32)
