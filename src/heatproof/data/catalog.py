@@ -134,7 +134,7 @@ def dataset(
 
 
 def source(id: str, *, summary: str) -> Callable[[Callable[..., Source]], Callable[..., Source]]:
-    """Register a function that opens a `Source` from ``rest``, and maybe a ``split``.
+    """Register a function or class that opens a `Source` from ``rest``, and maybe a ``split``.
 
     Its images are fitted to the model, ordered and limited as `open_source` does it.
     """

@@ -15,19 +15,24 @@ PATH_COLUMNS = ("path", "file", "filename", "file_name", "image", "image_path")
 MASK_COLUMNS = ("mask", "mask_path")
 
 
+@source(
+    "csv",
+    summary="csv:/path/list.csv, columns path, label (and id, mask); paths relative to the file",
+)
 class CsvSource(Source):
     """Images that a CSV file lists, by paths relative to its folder.
 
     Args:
-        path: The file. Its first line names the columns: ``path``, and optionally ``label`` (a
+        rest: The file. Its first line names the columns: ``path``, and optionally ``label`` (a
             class name or index; empty for none), ``id`` and ``mask``.
 
     Raises:
         HeatproofError: If it cannot be read, or has no such column.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, rest: str):
         super().__init__()
+        path = Path(rest)
         self.name = f"csv:{path}"
         rows = _read(path)
         header = [column.strip().lower() for column in rows[0]]
@@ -97,12 +102,3 @@ def _read(path: Path) -> list[list[str]]:
         raise HeatproofError(f"{path} is empty; its first line names the columns: path,label")
     delimiter = next((mark for mark in "\t,;" if mark in lines[0]), ",")
     return list(csv.reader(lines, delimiter=delimiter))
-
-
-@source(
-    "csv",
-    summary="csv:/path/list.csv, columns path, label (and id, mask); paths relative to the file",
-)
-def open_csv(rest: str) -> CsvSource:
-    """Open ``csv:/path/list.csv``."""
-    return CsvSource(Path(rest))

@@ -23,19 +23,24 @@ IMAGE_ARRAYS = ("images", "x", "data", "test_images", "test_x")
 LABEL_ARRAYS = ("labels", "y", "targets", "test_labels", "test_y")
 
 
+@source(
+    "numpy",
+    summary="numpy:/path/file.npz, arrays images, labels (and ids, masks); or an .npy of images",
+)
 class NumpySource(Source):
     """Images of an .npz file, or of an .npy file without labels.
 
     Args:
-        path: The file. An .npz file has ``images``, and optionally ``labels``, ``ids`` and
-            ``masks``; names of `IMAGES` and `LABELS` are found as well.
+        rest: The file. An .npz file has ``images``, and optionally ``labels``, ``ids`` and
+            ``masks``; names of `IMAGE_ARRAYS` and `LABEL_ARRAYS` are found as well.
 
     Raises:
         HeatproofError: If it cannot be read, or has no images.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, rest: str):
         super().__init__()
+        path = Path(rest)
         if not path.is_file():
             raise HeatproofError(f"there is no file {path.absolute()}")
         self.name = f"numpy:{path}"
@@ -134,12 +139,3 @@ def _map_at(file: IO[bytes], start: int) -> Array:
     order: Literal["F", "C"] = "F" if is_fortran else "C"
     opened: Any = file
     return np.memmap(opened, dtype, "r", file.tell(), shape, order)
-
-
-@source(
-    "numpy",
-    summary="numpy:/path/file.npz, arrays images, labels (and ids, masks); or an .npy of images",
-)
-def open_numpy(rest: str) -> NumpySource:
-    """Open ``numpy:/path/file.npz``."""
-    return NumpySource(Path(rest))

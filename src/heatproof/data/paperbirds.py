@@ -102,7 +102,7 @@ def hexes(*codes: str) -> tuple[Colour, ...]:
 WHITE, INK = hexes("fdfaf0", "1d1b26")
 ORANGE, RED, SLATE, LEMON = hexes("ff8a14", "e01b24", "343a4f", "ffd21f")
 COBALT, SKY_BLUE, MAGENTA, PURPLE = hexes("1648d8", "33a7ff", "e0129a", "6a1fc0")
-GREEN, LIME, TURQUOISE, CORAL = hexes("0f9a3c", "8fe01e", "06c3b8", "ff5a6a")
+GREEN, LIME = hexes("0f9a3c", "8fe01e")
 
 # Papers that are not parts: muted tones, far from every part colour.
 DISTRACTORS = hexes(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 from heatproof.data.base import UnreadableImage
 from heatproof.data.catalog import source
 from heatproof.data.objects import ITEM_KEYS
-from heatproof.data.source import Item, Source, file_stamp
+from heatproof.data.source import Item, Source, file_stamp, files_named
 from heatproof.data.stream import Spool, Stored
 from heatproof.errors import HeatproofError, join_limited
 
@@ -35,20 +34,26 @@ class Group(NamedTuple):
     start: int
 
 
+@source(
+    "parquet",
+    summary="parquet:/path/file.parquet (or a folder), columns image (bytes) and label",
+)
 class ParquetSource(Source):
-    """The images of Parquet files.
+    """The images of Parquet files, which have the same columns.
 
     Args:
-        name: The name in results and reports.
-        paths: The files, which have the same columns.
+        rest: A file, a folder, or a pattern such as ``/path/test-*.parquet``.
 
     Raises:
         HeatproofError: If they cannot be read, or have no images.
     """
 
-    def __init__(self, name: str, paths: list[Path]):
+    def __init__(self, rest: str):
         super().__init__()
-        self.name = name
+        self.name = f"parquet:{rest}"
+        paths = files_named(rest, "**/*.parquet")
+        if not paths:
+            raise HeatproofError(f"there are no Parquet files in {rest}")
         self.groups: list[Group] = []
         self.columns: dict[str, str | None] = {}
         labels: list[object] = []
@@ -193,26 +198,3 @@ def _class_names(file: Any, label: str | None) -> list[str] | None:
     except (KeyError, TypeError, ValueError):
         return None
     return list(names) if all(isinstance(name, str) for name in names) else None
-
-
-def expand(rest: str) -> list[Path]:
-    """Return the files that a path, folder or pattern stands for."""
-    path = Path(rest)
-    if path.is_dir():
-        paths = sorted(path.rglob("*.parquet"))
-    elif any(mark in rest for mark in "*?["):
-        paths = [Path(found) for found in sorted(glob(rest, recursive=True))]
-    else:
-        paths = [path]
-    if not paths:
-        raise HeatproofError(f"there are no Parquet files in {rest}")
-    return paths
-
-
-@source(
-    "parquet",
-    summary="parquet:/path/file.parquet (or a folder), columns image (bytes) and label",
-)
-def open_parquet(rest: str) -> ParquetSource:
-    """Open ``parquet:/path/file.parquet``, a folder, or ``/path/test-*.parquet``."""
-    return ParquetSource(f"parquet:{rest}", expand(rest))

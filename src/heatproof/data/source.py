@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
+from glob import glob
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -184,6 +186,22 @@ def file_stamp(path: str | os.PathLike[str]) -> str:
     except OSError as error:  # a dangling link: it is reported when the image is read
         return str(error.strerror)
     return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def files_named(name: str, inside: str) -> list[Path]:
+    """Return the files that a path or a pattern stands for.
+
+    Args:
+        name: A file, a folder, or a pattern with ``*``, ``?`` or ``[``.
+        inside: The pattern of the files in a folder; where it goes into subfolders, ``**`` in the
+            name does, too.
+    """
+    path = Path(name)
+    if path.is_dir():
+        return sorted(path.glob(inside))
+    if any(mark in name for mark in "*?["):
+        return [Path(found) for found in sorted(glob(name, recursive="**" in inside))]
+    return [path]
 
 
 def _content(image: object) -> list[str | bytes]:

@@ -6,12 +6,11 @@ unpacked: an index has the position of every image.
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import tarfile
 from collections import Counter
-from glob import glob
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from heatproof.data.base import UnreadableImage
 from heatproof.data.catalog import source
 from heatproof.data.images import SUFFIXES
 from heatproof.data.objects import ITEM_KEYS
-from heatproof.data.source import Item, Source, file_stamp
+from heatproof.data.source import Item, Source, file_stamp, files_named
 from heatproof.errors import HeatproofError
 
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -40,20 +39,24 @@ class Member(NamedTuple):
             return file.read(self.length)
 
 
+@source(
+    "webdataset",
+    summary="webdataset:/path/shard-{000..003}.tar, with key.jpg and key.cls or key.json",
+)
 class WebDatasetSource(Source):
     """The images of tar files.
 
     Args:
-        name: The name in results and reports.
-        shards: The tar files.
+        rest: The tar files, such as ``/path/shard-{000..003}.tar``, or a folder of them.
 
     Raises:
         HeatproofError: If they are missing, broken, or have no images.
     """
 
-    def __init__(self, name: str, shards: list[Path]):
+    def __init__(self, rest: str):
         super().__init__()
-        self.name = name
+        self.name = f"webdataset:{rest}"
+        shards = expand(rest)
         self.images: list[Member] = []
         self.masks: list[Member | None] = []
         labels: list[object] = []
@@ -70,7 +73,7 @@ class WebDatasetSource(Source):
                 keys.append((shard, key))
         if not self.images:
             raise HeatproofError(
-                f"{name} has no images; a sample is key.jpg (or .png, .webp) and key.cls"
+                f"{self.name} has no images; a sample is key.jpg (or .png, .webp) and key.cls"
             )
         self.labels = labels
         self.has_masks = all(mask is not None for mask in self.masks)
@@ -148,34 +151,20 @@ def _text(member: Member, where: str) -> str:
 
 def expand(pattern: str) -> list[Path]:
     """Return the files that ``shard-{000..003}.tar`` or ``shard-*.tar`` stands for."""
-    ranges = [(m.group(1), m.group(2)) for m in RANGE.finditer(pattern)]
-    texts = RANGE.split(pattern)[::3]
-    numbers = [
-        [str(i).zfill(len(first)) for i in range(int(first), int(last) + 1)]
-        for first, last in ranges
-    ]
-    expanded = [
-        "".join(itertools.chain(*zip(texts, (*chosen, ""), strict=True)))
-        for chosen in itertools.product(*numbers)
-    ]
-    paths: list[Path] = []
-    for name in expanded:
-        path = Path(name)
-        if path.is_dir():
-            paths += sorted(path.glob("*.tar"))
-        elif any(mark in name for mark in "*?["):
-            paths += [Path(found) for found in sorted(glob(name))]
-        else:
-            paths.append(path)
+    paths = [path for name in _without_ranges(pattern) for path in files_named(name, "*.tar")]
     if not paths:
         raise HeatproofError(f"there are no files {pattern}")
     return paths
 
 
-@source(
-    "webdataset",
-    summary="webdataset:/path/shard-{000..003}.tar, with key.jpg and key.cls or key.json",
-)
-def open_webdataset(rest: str) -> WebDatasetSource:
-    """Open ``webdataset:/path/shard-{000..003}.tar``, or a folder of tar files."""
-    return WebDatasetSource(f"webdataset:{rest}", expand(rest))
+def _without_ranges(pattern: str) -> Iterator[str]:
+    """Yield a text with every number in place of each ``{000..003}``."""
+    found = RANGE.search(pattern)
+    if found is None:
+        yield pattern
+        return
+    first, last = found.groups()
+    for number in range(int(first), int(last) + 1):
+        before = pattern[: found.start()] + str(number).zfill(len(first))
+        for after in _without_ranges(pattern[found.end() :]):
+            yield before + after
