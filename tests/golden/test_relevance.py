@@ -13,6 +13,7 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.methods import METHODS
+from heatproof.methods.notes import MapNotes
 from heatproof.methods.relevance import epsilon_rule, relevance, z_plus
 
 
@@ -115,8 +116,14 @@ def test_single_precision_changes_a_small_fraction_of_a_map(
 @pytest.mark.parametrize("name", ["vgg", "resnet"])
 def test_zennit_channel_by_channel(golden, golden_model, name, inputs, assert_maps):
     case = golden("case13_lrp")
+    x, target = inputs(case)
     ours = METHODS["lrp-focus"].function(
-        as_zennit_leaves_it(golden_model(name)), *inputs(case), rng=None, start="one"
+        as_zennit_leaves_it(golden_model(name)),
+        x,
+        target,
+        rng=None,
+        notes=MapNotes(len(x)),
+        start="one",
     )
     assert_maps(ours.numpy(), case[f"{name}__focus_eps0.25__onehot"])
 

@@ -7,6 +7,7 @@ from torch import nn
 
 import heatproof as hp
 from heatproof.methods import METHODS
+from heatproof.methods.notes import MapNotes
 from heatproof.models import nets
 from heatproof.models.batch import ModelBatch
 
@@ -23,8 +24,9 @@ def raw():
 
     def explain(model, x, target, name, layer="input", **arguments):
         entry, batch = METHODS[name], ModelBatch(model, x, target).at(layer)
-        optional = {"batch": batch} if entry.takes("batch") else {}
-        return entry.function(model.tail(layer), batch.x, target, rng=None, **optional, **arguments)
+        available = {"batch": batch, "notes": MapNotes(len(x))}
+        passed = {key: value for key, value in available.items() if entry.takes(key)}
+        return entry.function(model.tail(layer), batch.x, target, rng=None, **passed, **arguments)
 
     return explain
 
@@ -35,7 +37,7 @@ def shipped(spread):
 
     def build(name):
         torch.manual_seed(0)
-        net = nets.build(name)
+        net = nets.NETS[name].module()
         with torch.no_grad():
             for p in (p for p in net.parameters() if not p.any()):
                 p.normal_(0, 0.1)

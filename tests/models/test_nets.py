@@ -14,7 +14,6 @@ from heatproof.models.nets import (
     NETS,
     SHIPPED,
     Residual,
-    build,
     load_state,
     resnet,
     stored,
@@ -37,11 +36,13 @@ def images() -> torch.Tensor:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_networks_are_small(name: str) -> None:
-    assert sum(parameter.numel() for parameter in build(name).parameters()) <= MOST_PARAMETERS
+    assert (
+        sum(parameter.numel() for parameter in NETS[name].module().parameters()) <= MOST_PARAMETERS
+    )
 
 
 def test_slices_compose_to_the_net(name: str, images: torch.Tensor) -> None:
-    net = build(name).eval()
+    net = NETS[name].module().eval()
     logits = net(images)
     assert logits.shape == (2, len(paperbirds.CLASSES))
     for cut in range(len(net) + 1):
@@ -58,19 +59,19 @@ STAGES = {  # the first stage and the last ones
 
 
 def test_stages_have_names(name: str) -> None:
-    names = [stage for stage, _ in build(name).named_children()]
+    names = [stage for stage, _ in NETS[name].module().named_children()]
     first, *last = STAGES[name.partition("-")[0].rstrip("0123456789")]
     assert (names[0], names[-len(last) :]) == (first, last)
 
 
 def test_relus_keep_their_input_and_residuals_add_in_a_module(name: str) -> None:
-    modules = list(build(name).modules())
+    modules = list(NETS[name].module().modules())
     assert not any(module.inplace for module in modules if isinstance(module, nn.ReLU))
     assert any(isinstance(module, Sum) for module in modules) == (not name.startswith("vgg"))
 
 
 def test_the_last_map_of_the_resnet_is_eight_wide(images: torch.Tensor) -> None:
-    assert build("resnet").eval()[:5](images).shape[2:] == (8, 8)
+    assert NETS["resnet"].module().eval()[:5](images).shape[2:] == (8, 8)
 
 
 def test_variants_are_options_of_the_builders(images: torch.Tensor) -> None:
@@ -185,11 +186,6 @@ def test_attention_agrees_with_torch() -> None:
     torch.testing.assert_close(ours(x), theirs(x, x, x)[0])
 
 
-def test_an_unknown_network_is_reported_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match='no network "alexnet"; there are: resnet, vgg'):
-        build("alexnet")
-
-
 @pytest.mark.parametrize("path", sorted(ASSETS.glob("*.safetensors")), ids=lambda path: path.stem)
 def test_shipped_weights_are_float16_and_fit(path: Path) -> None:
     with safe_open(path, framework="pt") as file:
@@ -198,9 +194,8 @@ def test_shipped_weights_are_float16_and_fit(path: Path) -> None:
     assert metadata.keys() >= {"recipe", "accuracy", "classes", "heatproof"}
     assert kinds <= {torch.float16, torch.int64}
     state = load_state(path)
-    build(
-        metadata["net"] if "net" in metadata else metadata["model"].removeprefix("paperbirds/")
-    ).load_state_dict(state)
+    name = metadata["net"] if "net" in metadata else metadata["model"].removeprefix("paperbirds/")
+    NETS[name].module().load_state_dict(state)
     assert all(
         torch.equal(value, state[key].to(value.dtype)) for key, value in stored(state).items()
     )

@@ -26,7 +26,7 @@ from heatproof.cli import main
 from heatproof.data.folder import ImageFolder
 from heatproof.errors import HeatproofError
 from heatproof.models.bcos import bcos
-from heatproof.models.nets import SHIPPED, build
+from heatproof.models.nets import NETS, SHIPPED
 from heatproof.training import finetune as finetuning
 from heatproof.training.checkpoint import RESUME, WEIGHTS
 from heatproof.training.distributed import ProcessGroup
@@ -35,7 +35,7 @@ from heatproof.training.loader import BatchLoader, Deletion, random_crop
 from heatproof.training.losses import loss_function, loss_name
 from heatproof.training.schedule import SCHEDULES, Schedule, resolve_schedule
 from heatproof.training.splits import held_out
-from heatproof.training.validate import Accuracy, patch_accuracy, validate
+from heatproof.training.validate import Accuracy, validate
 
 CPU = torch.device("cpu")
 
@@ -190,11 +190,10 @@ def test_worst_patch_accuracy_against_a_slow_loop():
         clean += model.logits(image[None]).argmax().item() == label
         every += all(correct)
         largest += correct[int(np.argmin(probability))]
-    result = patch_accuracy(model, data, deletion)
+    loader = BatchLoader(data, range(30), model)
+    result = validate(model.module, loader, deletion, 30, ProcessGroup(CPU))
     assert result == pytest.approx((clean / 30, every / 30, largest / 30))
-    limited = validate(
-        model.module, BatchLoader(data, range(30), model), deletion, 12, ProcessGroup(CPU)
-    )
+    limited = validate(model.module, loader, deletion, 12, ProcessGroup(CPU))
     assert limited.accuracy == pytest.approx(result.accuracy)
 
 
@@ -247,9 +246,9 @@ def test_the_papers_schedule():
 
 
 def test_the_short_schedule_is_the_same_for_every_embedded_network():
-    resolved = {resolve_schedule("short", {}, build(name)) for name in SHIPPED}
+    resolved = {resolve_schedule("short", {}, NETS[name].module()) for name in SHIPPED}
     assert resolved == {SCHEDULES["short"]}
-    assert resolve_schedule("short", {"lr": 0.5}, build("resnet")).lr == 0.5
+    assert resolve_schedule("short", {"lr": 0.5}, NETS["resnet"].module()).lr == 0.5
 
 
 @pytest.mark.usefixtures("cheap_weights")

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from heatproof.data.paperbirds import CLASSES, PARTS, Paperbirds, compatible
-from heatproof.models.nets import NETS, SHIPPED, build, load_state, weights_path
+from heatproof.models.nets import NETS, SHIPPED, load_state, weights_path
 from heatproof.training import train as training
 from heatproof.training.loop import lr_factor
 from heatproof.training.losses import LOSSES
@@ -47,7 +47,7 @@ def test_train_writes_a_file_that_loads(tmp_path: Path, monkeypatch: pytest.Monk
     metrics = training.train("tiny", steps=2, out=tmp_path / "tiny.safetensors")
     assert metrics.keys() == {"accuracy", "confident", "drops", "minutes"}
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.safetensors"]
-    build("resnet").load_state_dict(load_state(tmp_path / "tiny.safetensors"))
+    NETS["resnet"].module().load_state_dict(load_state(tmp_path / "tiny.safetensors"))
 
 
 def test_the_error_for_an_unknown_recipe_suggests_one() -> None:
@@ -119,7 +119,7 @@ def test_shipped_weights_classify_birds(name: str, monkeypatch: pytest.MonkeyPat
         return drawn_once(split, tuple((index, tuple(parts)) for index, parts in chosen))
 
     monkeypatch.setattr(training, "render_images", render)  # the same for every network
-    net = build(name).eval()
+    net = NETS[name].module().eval()
     net.load_state_dict(load_state(weights_path(name)))
     measured = training.accuracy(net, count=400, normalize_images=training.normalizer(name))
     assert measured["accuracy"] >= 0.99
@@ -160,7 +160,7 @@ def test_training_images_are_normalised_for_their_net(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", ["vgg", "vgg-bn"])
 def test_a_fully_connected_head_still_classifies_when_it_slides_over_a_grid(name):
     """Four birds of four classes in one image, with fc1 as a convolution; chance is 1 in 8."""
-    net = build(name)
+    net = NETS[name].module()
     net.load_state_dict(load_state(weights_path(name)))
     net.eval()
     birds = Paperbirds("test", limit=160)

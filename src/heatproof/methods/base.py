@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from pydantic import Field
 from torch import Tensor
 
-from heatproof.errors import HeatproofError
+from heatproof.errors import HeatproofError, NotApplicable
 from heatproof.expressions import options
 from heatproof.methods.adapters import adapt
 from heatproof.methods.conventions import name_of, signature_of
@@ -290,15 +290,24 @@ def _cost_function(
     return lambda arguments: fixed
 
 
-def cached_per_layer(applies: Applies) -> Applies:
-    """Cache a check that costs a pass, by network and layer."""
+def reason_not_applicable(check: Callable[[Model], None]) -> Applies:
+    """Turn a check that raises `NotApplicable` into one that returns why.
+
+    It may cost a pass, with the network as in ``Passes.frozen_eval``: it is made once for a network
+    and layer.
+    """
     cache: WeakKeyDictionary[Body, dict[str, str]] = WeakKeyDictionary()
 
-    @wraps(applies)
+    @wraps(check)
     def reason(model: Model) -> str:
         layers = cache.setdefault(model.body, {})
         if model.start_layer not in layers:
-            layers[model.start_layer] = applies(model)
+            try:
+                with model.passes.frozen_eval():
+                    check(model)
+                layers[model.start_layer] = ""
+            except NotApplicable as error:
+                layers[model.start_layer] = str(error)
         return layers[model.start_layer]
 
     return reason

@@ -68,8 +68,8 @@ def iba(
     *,
     rng: Rng,
     prepared: Mapping[str, Tensor],
-    notes: MapNotes | None = None,
-    checkpoint: Checkpoint | None = None,
+    notes: MapNotes,
+    checkpoint: Checkpoint,
     beta: Annotated[float, Field(gt=0)] = 10.0,
     steps: Count = 10,
     copies: Count = 10,
@@ -99,8 +99,7 @@ def iba(
     noise = FeatureNoise.of(prepared, x)
     settings = Settings(beta, steps, copies, lr)
     found = optimised(model, x, target, rng, noise, settings, "iba", checkpoint)
-    if notes is not None:
-        note_unconverged(notes, found.objectives)
+    note_unconverged(notes, found.objectives)
     return found.capacity.sum(1) / log(2)
 
 
@@ -143,7 +142,7 @@ def optimised(
     noise: FeatureNoise,
     settings: Settings,
     name: str,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: Checkpoint,
     prior: Tensor | float = 0.0,
 ) -> Bottleneck:
     """Find how much of every feature must pass for the prediction to stay.
@@ -163,9 +162,7 @@ def optimised(
     alpha = torch.full_like(x, 5.0).requires_grad_()
     optimiser = torch.optim.Adam([alpha], lr=lr)
     capacity = torch.zeros_like(x)
-    objectives: list[Tensor] = []
-    if checkpoint is not None:
-        objectives += _restored(checkpoint, name, alpha, optimiser)
+    objectives = _restored(checkpoint, name, alpha, optimiser)
     for step in range(len(objectives), steps):
         with torch.enable_grad():
             keep = smoothed(alpha)
@@ -179,7 +176,7 @@ def optimised(
         optimiser.zero_grad()
         torch.autograd.backward([cost.sum(), keep], [torch.ones_like(cost[0]), slope])
         optimiser.step()
-        if checkpoint is not None and step < steps - 1:
+        if step < steps - 1:
             _save(checkpoint, name, alpha, optimiser, objectives)
     return Bottleneck(smoothed(alpha.detach()), capacity.detach(), torch.stack(objectives))
 

@@ -182,7 +182,7 @@ def ablationcam(
     target: Tensor,
     *,
     rng: Rng,
-    notes: MapNotes | None = None,
+    notes: MapNotes,
     score: ScoreName = "logit",
     compat: Literal["rao"] | None = None,
 ) -> Tensor:

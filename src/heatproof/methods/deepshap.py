@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heatproof.errors import NotApplicable
-from heatproof.methods.base import cached_per_layer, method
+from heatproof.methods.base import method, reason_not_applicable
 from heatproof.methods.relevance import norm_factors
 from heatproof.models.intercept import (
     ELEMENTWISE_ACTIVATIONS,
@@ -138,15 +137,10 @@ def _logits(
         return seen.result(model(torch.cat([x, torch.zeros_like(x[:1])])))
 
 
-@cached_per_layer
-def _why_no_rule(model: Model) -> str:
-    """Return why the method does not apply; empty where every operation has a rule."""
-    try:
-        with model.passes.frozen_eval():
-            _logits(model, model.passes.zero_activation())
-    except NotApplicable as error:
-        return str(error)
-    return ""
+@reason_not_applicable
+def _why_no_rule(model: Model) -> None:
+    """Check that every operation has a rule."""
+    _logits(model, model.passes.zero_activation())
 
 
 def logit_multipliers(

@@ -134,7 +134,7 @@ class Explainer:
         expression: Expression,
         batch: LayerBatch,
         notes: MapNotes,
-        checkpoint: Checkpoint | None = None,
+        checkpoint: Checkpoint,
     ) -> Tensor:
         """Call the method on a batch at its layer."""
         entry = expression.entry
@@ -185,7 +185,7 @@ class Explainer:
             for i, copy in enumerate(copies):
                 noisy = h + width * self.rng.normal(f"noise {i}", h.shape[1:]).to(h)
                 noisy_batch = ModelBatch(tail, noisy, self.batch.target)
-                raw = self._call(expression, noisy_batch.at("input"), copy)
+                raw = self._call(expression, noisy_batch.at("input"), copy, Checkpoint())
                 self._checked(raw, h, expression)
                 raw = raw.detach().float()
                 first = first.to(raw) + raw / noise.n

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -37,28 +37,18 @@ from heatproof.userfile import PREFIX, from_file
 ALL_LAYERS = "all"  # in an expression: each layer of a model from its input to `final`
 
 
-class _CostArguments(Mapping[str, Any]):
+class _CostArguments(dict[str, Any]):
     """The arguments of a method and the size of its layer, which is found only if it is read."""
 
     def __init__(self, arguments: Mapping[str, Any], shape: Callable[[], Sequence[int]]):
-        self._arguments = arguments
+        super().__init__(arguments)
         self._shape = shape
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in _LAYER_SIZES:
-            return self._arguments[name]
+    def __missing__(self, name: str) -> int:
+        """Return ``channels``, ``height`` or ``side``, the width, of one image's activation."""
         channels, *sides = self._shape()
         height, width = sides if len(sides) == 2 else (1, 1)
         return {"channels": channels, "height": height, "side": width}[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*self._arguments, *_LAYER_SIZES)))
-
-    def __len__(self) -> int:
-        return len({*self._arguments, *_LAYER_SIZES})
-
-
-_LAYER_SIZES = ("channels", "height", "side")  # in one image's activation; side is its width
 
 
 @dataclass(frozen=True)

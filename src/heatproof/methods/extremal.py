@@ -49,8 +49,8 @@ def extremal(
     target: Tensor,
     *,
     rng: Rng,
-    notes: MapNotes | None = None,
-    checkpoint: Checkpoint | None = None,
+    notes: MapNotes,
+    checkpoint: Checkpoint,
     steps: Count = 800,
     areas: Annotated[tuple[Fraction, ...], Field(min_length=1)] = (0.1,),
     step: Count | None = None,
@@ -85,13 +85,12 @@ def extremal(
     for number, (sample, area) in enumerate(model.passes.chunks(len(x), len(areas))):
         pyramid = blurred(x[sample], blur or 20 * scale)
         fractions = torch.tensor(areas, dtype=torch.float64)[area]
-        state = _SavedState(checkpoint or Checkpoint(), f"masks {number}")
+        state = _SavedState(checkpoint, f"masks {number}")
         found = optimised(
             model, pyramid, target[sample], fractions, bumps, steps, jitter, score, state
         )
         total.index_add_(0, sample.to(x.device), found.masks)
-        if notes is not None:
-            note_unconverged(notes, sample, fractions, found, steps)
+        note_unconverged(notes, sample, fractions, found, steps)
     return total / len(areas)
 
 
@@ -163,7 +162,7 @@ def optimised(
     steps: int,
     jitter: bool,
     score: str,
-    saved: _SavedState | None = None,
+    saved: _SavedState,
 ) -> Optimised:
     """Optimise masks by gradient descent with momentum, each by itself.
 
@@ -183,7 +182,6 @@ def optimised(
     """
     ones = pyramid.new_ones(len(pyramid), *bumps.grid)
     start = State(0, ones, torch.zeros_like(ones), torch.zeros_like(ones))
-    saved = saved or _SavedState(Checkpoint(), "")
     first, pressure, velocity, late = saved.load(start)
     area_weight = AREA_WEIGHT
     for _ in range(first):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from heatproof.errors import NotApplicable
-from heatproof.methods.base import cached_per_layer, method
+from heatproof.methods.base import method, reason_not_applicable
 from heatproof.models.intercept import graph, is_opaque
 from heatproof.models.model import Model
 from heatproof.tensor.noise import Rng
@@ -76,10 +76,8 @@ def gated_gradient(model: Model, x: Tensor, target: Tensor, score: str, gate: Ga
         gate: What replaces the backward of ReLUs.
 
     Raises:
-        NotApplicable: If the network has no ReLUs, or hides them.
+        NotApplicable: If the network hides its ReLUs.
     """
-    if reason := without_relus(model):
-        raise NotApplicable(reason)
 
     def attribute(leaf: Tensor, goal: Tensor) -> Tensor:
         total = model.score_function(score)(model(leaf), goal).sum()
@@ -92,21 +90,14 @@ def gated_gradient(model: Model, x: Tensor, target: Tensor, score: str, gate: Ga
     return model.passes.attribute(x, target, attribute)
 
 
-@cached_per_layer
-def without_relus(model: Model) -> str:
-    """Return why the methods do not apply; empty where there are ReLUs anywhere in the network."""
-    root = model.root
-    try:
-        with root.passes.frozen_eval():
-            nodes = relus(root(root.passes.zero_activation()))
-    except NotApplicable as error:
-        return str(error)
-    if nodes:
-        return ""
-    return (
-        f"{model.name} has no ReLUs, so it would be the plain gradient; "
-        "use saliency(reduce=sum_abs)"
-    )
+@reason_not_applicable
+def _without_relus(model: Model) -> None:
+    """Check that there are ReLUs anywhere in the network."""
+    if not relus(model.root(model.root.passes.zero_activation())):
+        raise NotApplicable(
+            f"{model.name} has no ReLUs, so it would be the plain gradient; "
+            "use saliency(reduce=sum_abs)"
+        )
 
 
 guided = partial(
@@ -116,7 +107,7 @@ guided = partial(
     reduce="sum_abs",
     cost=(0, 1),
     needs=("relus",),
-    applies=without_relus,
+    applies=_without_relus,
 )
 
 

@@ -30,7 +30,7 @@ from pydantic import Field
 from torch import Tensor
 
 from heatproof.errors import NotApplicable
-from heatproof.methods.base import method
+from heatproof.methods.base import method, reason_not_applicable
 from heatproof.methods.bottleneck import (
     Count,
     FeatureNoise,
@@ -74,17 +74,15 @@ def _prepare(model: Model, images: Iterator[Tensor]) -> dict[str, Tensor]:
     return features | {"image mean": mean.float(), "image std": std.float()}
 
 
-def _not_applicable(model: Model) -> str:
-    try:
-        shape = model.shape(LAYER)
-    except NotApplicable as error:
-        return str(error)
+@reason_not_applicable
+def _not_applicable(model: Model) -> None:
+    """Check that the features are large enough for the critic."""
+    shape = model.shape(LAYER)
     if len(shape) != 3 or min(shape[1:]) < LEAST_CRITIC_SIDE:
-        return (
+        raise NotApplicable(
             f"its features at {LAYER} are {'×'.join(map(str, shape))}, and the critic needs "
             f"channels of {LEAST_CRITIC_SIDE}×{LEAST_CRITIC_SIDE} or more"
         )
-    return ""
 
 
 def _cost(arguments: Mapping[str, Any]) -> tuple[int, int]:
@@ -112,8 +110,8 @@ def input_iba(
     *,
     rng: Rng,
     prepared: Mapping[str, Tensor],
-    notes: MapNotes | None = None,
-    checkpoint: Checkpoint | None = None,
+    notes: MapNotes,
+    checkpoint: Checkpoint,
     beta: Annotated[float, Field(gt=0)] = 20.0,
     steps: Count = 60,
     copies: Count = 10,
@@ -163,8 +161,7 @@ def input_iba(
         checkpoint,
         prior=prior,
     )
-    if notes is not None:
-        note_unconverged(notes, found.objectives)
+    note_unconverged(notes, found.objectives)
     return found.keep.mean(1)
 
 
@@ -174,7 +171,7 @@ def _image_noise(prepared: Mapping[str, Tensor], x: Tensor) -> FeatureNoise:
 
 
 def fitted_masks(
-    begin: Callable[[int], MaskFit], x: Tensor, turns: int, checkpoint: Checkpoint | None
+    begin: Callable[[int], MaskFit], x: Tensor, turns: int, checkpoint: Checkpoint
 ) -> Tensor:
     """Fit the mask of every image, one after the other.
 
@@ -188,7 +185,6 @@ def fitted_masks(
         Masks of the shape of ``x``, in (0, 1).
     """
     masks = torch.zeros_like(x)
-    checkpoint = checkpoint or Checkpoint()
     saved = checkpoint.load("input-iba masks")
     first = 0
     if saved is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from heatproof.errors import NotApplicable
 from heatproof.methods.base import method
 from heatproof.models.bagnet import BagNet
 from heatproof.models.batch import LayerBatch
@@ -44,10 +45,7 @@ def _why_not_bcos(model: Model) -> str:
 )
 def bagnet(model: Model, x: Tensor, target: Tensor, *, rng: Rng) -> Tensor:
     """The target's logit of the patch around each pixel; for BagNets."""
-    net = model.module
-    if not isinstance(net, BagNet):
-        raise NotApplicable(_why_not_bagnet(model))
-    return stitched(model, net, x, target)
+    return stitched(model, cast(BagNet, model.module), x, target)
 
 
 def stitched(model: Model, net: BagNet, x: Tensor, target: Tensor) -> Tensor:
@@ -105,8 +103,6 @@ def features(model: Model, x: Tensor) -> Tensor:
 )
 def bcos(model: Model, x: Tensor, target: Tensor, *, rng: Rng, batch: LayerBatch) -> Tensor:
     """Input × weight of the linear map that a B-cos network is for an image, over six channels."""
-    if reason := _why_not_bcos(model):
-        raise NotApplicable(reason)
     encodes = model.start_layer == "input" and isinstance(model.body.module_after(0), Encode)
     layer = model.layers[1] if encodes else "input"
     h = batch.activation(layer) if encodes else x

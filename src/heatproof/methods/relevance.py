@@ -29,8 +29,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.grad import conv2d_input
 
-from heatproof.errors import NotApplicable
-from heatproof.methods.base import cached_per_layer, method
+from heatproof.methods.base import method, reason_not_applicable
 from heatproof.methods.notes import MapNotes, note_sign
 from heatproof.models.intercept import (
     ELEMENTWISE_ACTIVATIONS,
@@ -519,16 +518,11 @@ def relevance(
     return maps
 
 
-@cached_per_layer
-def _why_no_rule(model: Model) -> str:
-    """Return why the methods do not apply; empty where every operation has a rule."""
+@reason_not_applicable
+def _why_no_rule(model: Model) -> None:
+    """Check that every operation has a rule."""
     rules = Rules(z_plus, z_plus, model.input_range if model.start_layer == "input" else None)
-    try:
-        with model.passes.frozen_eval():
-            Propagation(model, rules).logits(model.passes.zero_activation())
-    except NotApplicable as error:
-        return str(error)
-    return ""
+    Propagation(model, rules).logits(model.passes.zero_activation())
 
 
 Epsilon = Annotated[float, Field(gt=0)]
@@ -551,7 +545,7 @@ def lrp_focus(
     target: Tensor,
     *,
     rng: Rng,
-    notes: MapNotes | None = None,
+    notes: MapNotes,
     epsilon: Epsilon = 0.25,
     start: Start = "logit",
 ) -> Tensor:
@@ -574,7 +568,7 @@ def lrp_composite(
     target: Tensor,
     *,
     rng: Rng,
-    notes: MapNotes | None = None,
+    notes: MapNotes,
     gamma: Gamma = 0.25,
     epsilon: Epsilon = 0.25,
     start: Start = "logit",

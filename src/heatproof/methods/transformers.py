@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import linear, one_hot
 
-from heatproof.errors import HeatproofError, NotApplicable
+from heatproof.errors import HeatproofError
 from heatproof.methods.base import method
 from heatproof.models.arithmetic import Product, Sum
 from heatproof.models.hooks import ModuleCall, record_calls
@@ -123,8 +123,6 @@ def vit_gradcam(
 
 def _blocks(model: Model, start: int) -> list[Block]:
     """Return the blocks from ``start`` on."""
-    if reason := _why_not_plain_vit(model):
-        raise NotApplicable(reason)
     blocks = [stage for stage in model.module.children() if isinstance(stage, Block)]
     if start >= len(blocks):
         raise HeatproofError(

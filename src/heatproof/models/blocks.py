@@ -7,6 +7,7 @@ are cut by hooks.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor, fx, nn
@@ -138,16 +139,11 @@ def _separating(module: nn.Module, example: Tensor) -> Iterator[str]:
             repeated.add(path)
         outputs[path] = first_tensor(out)
 
-    handles = [
-        m.register_forward_hook(lambda m, a, out, path=path: record(path, out))
-        for path, m in _blocks(module)
-    ]
-    try:
-        with torch.no_grad(), eval_mode(module):
-            module(example)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad(), eval_mode(module):
+        for path, block in _blocks(module):
+            hook = block.register_forward_hook(lambda m, a, out, path=path: record(path, out))
+            hooks.enter_context(hook)
+        module(example)
     for path, out in outputs.items():
         if path in repeated or not isinstance(out, Tensor):
             continue

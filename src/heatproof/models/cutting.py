@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -152,18 +153,16 @@ class Hooked:
         self, h: Tensor, start: int, stop: int | None = None, watch: Collection[int] = ()
     ) -> tuple[Tensor, dict[int, Tensor]]:
         seen: dict[int, Tensor] = {start: h} if start in watch else {}
-        handles = (
-            [self._hooks[start - 1](lambda m, a, out: _with_first(out, h.clone()))] if start else []
-        )
-        for i in {*watch, *([stop] if stop else [])} - {start, 0}:
-            handles.append(
-                self._hooks[i - 1](lambda m, a, out, i=i: seen.__setitem__(i, first_tensor(out)))
-            )
-        try:
+        with ExitStack() as hooks:
+            if start:
+                insert = self._hooks[start - 1](lambda m, a, out: _with_first(out, h.clone()))
+                hooks.enter_context(insert)
+            for i in {*watch, *([stop] if stop else [])} - {start, 0}:
+                record = self._hooks[i - 1](
+                    lambda m, a, out, i=i: seen.__setitem__(i, first_tensor(out))
+                )
+                hooks.enter_context(record)
             logits = self.module(self._image.expand(len(h), -1, -1, -1).to(h) if start else h)
-        finally:
-            for handle in handles:
-                handle.remove()
         if stop is not None:
             return (h if stop == start else seen[stop]), seen
         return logits, seen
@@ -188,16 +187,12 @@ def _with_first(output: Any, h: Tensor) -> Any:
 def _calls(module: nn.Module, example: Tensor) -> list[nn.Module]:
     """Return all modules in the order in which they finish."""
     called: list[nn.Module] = []
-    handles = [
-        m.register_forward_hook(lambda m, *_: called.append(m))
-        for m in module.modules()
-        if not isinstance(m, torch.jit.ScriptModule)  # they take no hooks
-    ]
-    try:
+    with ExitStack() as hooks:
+        for part in module.modules():
+            if not isinstance(part, torch.jit.ScriptModule):  # they take no hooks
+                hook = part.register_forward_hook(lambda m, *_: called.append(m))
+                hooks.enter_context(hook)
         module(example)
-    finally:
-        for handle in handles:
-            handle.remove()
     return called
 
 

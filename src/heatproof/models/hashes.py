@@ -56,15 +56,8 @@ def known_hashes(paths: Sequence[FileName]) -> list[str]:
     fresh = {keys[i]: (stamps[i], digest) for i, digest in read.items() if len(digest) == 64}
     _remember(fresh)
     known |= fresh
-    found = []
-    for i, (key, stamp) in enumerate(zip(keys, stamps, strict=True)):
-        if not stamp.startswith("file "):
-            found.append(stamp)
-        elif i in read:
-            found.append(read[i])
-        else:
-            found.append(known[key][1])
-    return found
+    read |= {i: stamp for i, stamp in enumerate(stamps) if not stamp.startswith("file ")}
+    return [read[i] if i in read else known[key][1] for i, key in enumerate(keys)]
 
 
 def known_hash(path: FileName) -> str:
@@ -144,14 +137,12 @@ def _look_up(keys: Sequence[bytes]) -> dict[bytes, tuple[str, str]]:
                 for key, stamp, digest in database.execute(query, some):
                     if _SHA256.fullmatch(str(digest)):
                         found[key] = (str(stamp), str(digest))
-    except sqlite3.OperationalError:  # locked, or the cache cannot be written
+    except (sqlite3.OperationalError, OSError):  # locked, or the cache cannot be written
         return found
     except sqlite3.DatabaseError:  # damaged
         with suppress(OSError):
             (home() / "hashes.sqlite").unlink()
         return {}
-    except OSError:
-        return found
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, TypeVar
 
 from torch import Tensor, nn
@@ -37,11 +37,7 @@ def record_calls(
     def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         seen[module] = keep(ModuleCall(inputs, output))
 
-    handles = []
-    try:
+    with ExitStack() as hooks:
         for module in modules:
-            handles.append(module.register_forward_hook(record))
+            hooks.enter_context(module.register_forward_hook(record))
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()

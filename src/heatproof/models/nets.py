@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from heatproof.errors import HeatproofError, unknown
+from heatproof.errors import unknown
 from heatproof.models.arithmetic import Sum
 from heatproof.models.bagnet import bagnet
 from heatproof.models.bcos import bcos
@@ -228,6 +228,10 @@ class Net:
     mean: tuple[float, float, float] = (0.579, 0.561, 0.570)
     std: tuple[float, float, float] = (0.201, 0.200, 0.195)
 
+    def module(self) -> nn.Sequential:
+        """Build the network, untrained; parameters are drawn by torch's global generator."""
+        return self.build(self.classes, **self.options)
+
 
 NETS: dict[str, Net] = {
     "resnet": Net(resnet),
@@ -248,14 +252,6 @@ NETS: dict[str, Net] = {
 # No weights of these ship: they are trained on demand.
 ON_DEMAND = frozenset({"resnet18", "resnet26", "resnet-narrow", "vgg7", "vgg11"})
 SHIPPED = tuple(name for name in NETS if name not in ON_DEMAND)
-
-
-def build(name: str) -> nn.Sequential:
-    """Build an untrained network by its name; parameters are drawn by torch's global generator."""
-    if name not in NETS:
-        raise HeatproofError(f'there is no network "{name}"; there are: {", ".join(NETS)}')
-    net = NETS[name]
-    return net.build(net.classes, **net.options)
 
 
 CIFAR10 = Net(
@@ -298,12 +294,6 @@ CIFAR100_NETS = {
         std=(0.2673, 0.2564, 0.2762),
     ),
 }
-
-
-def build_cifar10(name: str) -> nn.Sequential:
-    """Build an untrained network for CIFAR-10, with parameters drawn as in ``build``."""
-    net = CIFAR10_NETS[name]
-    return net.build(net.classes, **net.options)
 
 
 def net_named(name: str) -> Net:

@@ -67,13 +67,12 @@ class Passes:
         model = self.model
         if layer == model.start:
             return x
-        self._count("forward", len(x), model.start)
-        parts = []
-        with torch.no_grad(), eval_mode(model.module):
-            for part in rows(x, model.batch_size):
-                activation = model.body.run(self._pad(part), model.start, layer)[0]
-                parts.append(activation[: len(part)])
-        return torch.cat(parts)
+
+        def run(part: Tensor) -> tuple[Tensor]:
+            return model.body.run(self._pad(part), model.start, layer)[:1]
+
+        with eval_mode(model.module):
+            return self._in_batches(x, run)[0]
 
     def zero_activation(self) -> Tensor:
         """Compute the activation of one zero image where the model starts, as a leaf; not counted.
@@ -89,15 +88,14 @@ class Passes:
     def _observe(self, x: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Compute logits and a layer's activation in one pass."""
         model = self.model
-        self._count("forward", len(x), model.start)
-        logits = []
-        activations = []
-        with torch.no_grad(), eval_mode(model.module):
-            for part in rows(x, model.batch_size):
-                out, seen = model.body.run(self._pad(part), model.start, watch=(layer,))
-                logits.append(out[: len(part)])
-                activations.append(seen[layer][: len(part)])
-        return torch.cat(logits), torch.cat(activations)
+
+        def observed(part: Tensor) -> tuple[Tensor, Tensor]:
+            logits, seen = model.body.run(self._pad(part), model.start, watch=(layer,))
+            return logits, seen[layer]
+
+        with eval_mode(model.module):
+            logits, activation = self._in_batches(x, observed)
+        return logits, activation
 
     @property
     def _uses_backend(self) -> bool:
@@ -106,19 +104,27 @@ class Passes:
     def _forward_by_backend(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Compute logits and embeddings by the backend, always with ``batch_size`` rows."""
         model = self.model
-        self._count("forward", len(x), 0)
         embedding_layer = model.layer_table.embedding
         whole = backends.Whole(model.name, model.module, model.body, embedding_layer)
-        logits = []
-        embeddings = []
-        with torch.no_grad(), without_autocast():
-            for part in rows(x, model.batch_size):
-                batch = pad(part, model.batch_size).contiguous(memory_format=torch.channels_last)
-                forward = backends.forward_by(model.backend, whole, batch, model.input_range)
-                out, embedding = forward(batch)
-                logits.append(out[: len(part)])
-                embeddings.append(embedding[: len(part)])
-        return torch.cat(logits), torch.cat(embeddings)
+
+        def forward(part: Tensor) -> tuple[Tensor, Tensor]:
+            batch = pad(part, model.batch_size).contiguous(memory_format=torch.channels_last)
+            return backends.forward_by(model.backend, whole, batch, model.input_range)(batch)
+
+        with without_autocast():
+            logits, embedding = self._in_batches(x, forward)
+        return logits, embedding
+
+    def _in_batches(
+        self, x: Tensor, run: Callable[[Tensor], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """Run batches without gradients, drop the results of padding rows, and join the others."""
+        self._count("forward", len(x), self.model.start)
+        parts = []
+        with torch.no_grad():
+            for part in rows(x, self.model.batch_size):
+                parts.append([out[: len(part)] for out in run(part)])
+        return tuple(map(torch.cat, zip(*parts, strict=True)))
 
     # With gradients
 
@@ -217,13 +223,10 @@ class Passes:
         Returns:
             The rows of all batches; one backward pass per image is counted.
         """
-        self._count("backward", len(x), self.model.start)
-        parts = []
         with self.frozen_eval():
-            for part, goal in self._batches(x, target):
-                leaf = self._pad(part).detach().requires_grad_()
-                parts.append(function(leaf, self._pad(goal))[: len(part)].detach())
-        return torch.cat(parts)
+            batches = self.grad_batches(x, target, "backward")
+            parts = [function(leaf, goal).detach() for leaf, goal in batches]
+        return torch.cat(parts)[: len(x)]
 
     @contextmanager
     def frozen_eval(self) -> Iterator[None]:

@@ -227,8 +227,7 @@ def _known_networks() -> dict[str, dict[str, Tensor]]:
     """Return the names and shapes of all networks, as tensors without memory."""
     with torch.device("meta"):
         built: dict[str, nn.Module | None] = {
-            f"paperbirds/{name}": net.build(net.classes, **net.options)
-            for name, net in NETS.items()
+            f"paperbirds/{name}": net.module() for name, net in NETS.items()
         }
         built |= {
             name: network.module() if network.build else library_module(name)

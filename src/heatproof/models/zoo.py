@@ -29,8 +29,6 @@ from heatproof.models.nets import (
     FINE_TUNED,
     NETS,
     ON_DEMAND,
-    Net,
-    build,
     fine_tuned_path,
     weights_path,
 )
@@ -38,7 +36,6 @@ from heatproof.models.paper_networks import NETWORKS, OURS
 from heatproof.models.vision import (
     LIBRARIES,
     RANDOM_WEIGHTS,
-    Preprocessing,
     imagenet_names,
     library_model,
     library_source,
@@ -348,7 +345,7 @@ def _paperbirds(name: str, weights: Weights) -> Model:
             f"with: heatproof train {name} -o {net}.safetensors, and give them as weights"
         )
     with seeded():
-        module = build(net)
+        module = NETS[net].module()
     if pretrained:
         load_weights(module, weights_path(net))
     names = json.loads(metadata(weights_path("resnet"))["classes"])
@@ -366,17 +363,10 @@ def _paperbirds(name: str, weights: Weights) -> Model:
 
 
 @loader("cifar10/")
-def _cifar10(name: str, weights: Weights) -> Model:
-    return _cifar(name, CIFAR10_NETS, weights)
-
-
 @loader("cifar100/")
-def _cifar100(name: str, weights: Weights) -> Model:
-    return _cifar(name, CIFAR100_NETS, weights)
-
-
-def _cifar(name: str, nets: Mapping[str, Net], weights: Weights) -> Model:
+def _cifar(name: str, weights: Weights) -> Model:
     data, _, net = name.partition("/")
+    nets = {"cifar10": CIFAR10_NETS, "cifar100": CIFAR100_NETS}[data]
     if net not in nets:
         raise unknown("model", name, [f"{data}/{n}" for n in nets])
     config = nets[net]
@@ -388,7 +378,7 @@ def _cifar(name: str, nets: Mapping[str, Net], weights: Weights) -> Model:
             f"the weights of {name} do not ship; train them with {recipe}, and give them as weights"
         )
     with seeded():
-        module = config.build(config.classes, **config.options)
+        module = config.module()
     return Model(
         module.eval(),
         name=name,
@@ -414,10 +404,15 @@ def _published(name: str, weights: Weights) -> Model:
     network = NETWORKS[name]
     with seeded():
         module = network.module()
-    preprocessing = Preprocessing(
-        network.size, network.resize, network.mean, network.std, imagenet_names()
+    return Model(
+        module.eval(),
+        name=name,
+        size=network.size,
+        resize=network.resize,
+        mean=network.mean,
+        std=network.std,
+        classes=imagenet_names(),
     )
-    return Model(module.eval(), name=name, **preprocessing._asdict())
 
 
 def _library(name: str, weights: Weights) -> Model:

@@ -116,10 +116,8 @@ def trained(net: str, seed: int = 0, progress: Progress | None = None) -> Path:
         Path of the weights file in the cache.
     """
     path = weights_path(net, seed)
-    if not is_intact(path):
-        train(net, seed=seed, out=path, progress=_step_progress(f"training {net}", progress))
-        record_hash(path)
-    return path
+    report = _step_progress(f"training {net}", progress)
+    return _made_once(path, lambda: train(net, seed=seed, out=path, progress=report))
 
 
 def retrained(
@@ -137,11 +135,8 @@ def retrained(
         Path of the weights file in the cache.
     """
     path = retrained_path(recipe, data, seed)
-    if not is_intact(path):
-        description = f"training {recipe.net} on {data.name}"
-        retrain(recipe, data, path, seed, _step_progress(description, progress))
-        record_hash(path)
-    return path
+    report = _step_progress(f"training {recipe.net} on {data.name}", progress)
+    return _made_once(path, lambda: retrain(recipe, data, path, seed, report))
 
 
 def fine_tuned(
@@ -164,10 +159,7 @@ def fine_tuned(
         Path of the fine-tuned weights in the cache.
     """
     path = fine_tuned_path(weights, fine_tuning)
-    if not is_intact(path):
-        write_fine_tuned(model, fine_tuning, path, data, progress)
-        record_hash(path)
-    return path
+    return _made_once(path, lambda: write_fine_tuned(model, fine_tuning, path, data, progress))
 
 
 def write_fine_tuned(
@@ -202,6 +194,14 @@ def write_fine_tuned(
     )
     write_weights(path, stored(load_state(result.weights)), metadata(result.weights))
     shutil.rmtree(unfinished)
+
+
+def _made_once(path: Path, make: Callable[[], object]) -> Path:
+    """Make a file of weights unless it is in the cache, intact; return its path."""
+    if not is_intact(path):
+        make()
+        record_hash(path)
+    return path
 
 
 def _step_progress(description: str, progress: Progress | None) -> loop.Progress | None:

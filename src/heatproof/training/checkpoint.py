@@ -6,15 +6,18 @@ import io
 import json
 import struct
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
+import heatproof
 from heatproof.errors import HeatproofError
 from heatproof.files import atomic_write
+from heatproof.models.nets import stored
 
 WEIGHTS = "fine-tuned.safetensors"
 RESUME = "resume.pt"
@@ -41,6 +44,24 @@ def write_weights(path: Path, state: Mapping[str, Tensor], metadata: Mapping[str
     encoded = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     encoded += b" " * (-len(encoded) % 8)
     atomic_write(path, struct.pack("<Q", len(encoded)) + encoded + content[8 + length :])
+
+
+def write_trained(path: Path, network: nn.Module, recipe: Any, seed: int, **facts: str) -> None:
+    """Write the weights of a network that was trained by a recipe, as they ship.
+
+    Args:
+        path: File to write.
+        network: The network.
+        recipe: The settings of the training, a dataclass.
+        seed: Training seed.
+        **facts: Further texts to store in the header.
+    """
+    metadata = facts | {
+        "recipe": json.dumps(asdict(recipe)),
+        "seed": str(seed),
+        "heatproof": heatproof.__version__,
+    }
+    write_weights(path, stored(network.state_dict()), metadata)
 
 
 def write_resume(path: Path, parts: Mapping[str, Any]) -> None:

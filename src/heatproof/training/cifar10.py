@@ -7,7 +7,7 @@ network but not its training; the recipe is ours.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
-import heatproof
 from heatproof.data.cifar import CLASSES, Cifar, path_and_split
 from heatproof.errors import HeatproofError
-from heatproof.models.nets import CIFAR10, build_cifar10, stored
-from heatproof.training.checkpoint import write_weights
+from heatproof.models.nets import CIFAR10, CIFAR10_NETS
+from heatproof.training.checkpoint import write_trained
 from heatproof.training.loop import Progress, init_network, train_loop
 from heatproof.training.train import correct_fractions, normalize, predict, round_weights
 
@@ -90,15 +89,15 @@ def train_cifar10(
     round_weights(trained)
     logits = predict(trained, test_images, normalize_images=_normalize)
     metrics = correct_fractions(logits, test_labels)
-    metadata = {
-        "net": net,
-        "recipe": json.dumps(asdict(recipe)),
-        "seed": str(seed),
-        "classes": json.dumps(CLASSES),
-        "accuracy": f"{metrics['accuracy']:.4f}",
-        "heatproof": heatproof.__version__,
-    }
-    write_weights(out, stored(trained.state_dict()), metadata)
+    write_trained(
+        out,
+        trained,
+        recipe,
+        seed,
+        net=net,
+        classes=json.dumps(CLASSES),
+        accuracy=f"{metrics['accuracy']:.4f}",
+    )
     return metrics
 
 
@@ -115,14 +114,23 @@ def _fit(
     progress: Progress | None,
 ) -> nn.Sequential:
     generator = torch.Generator().manual_seed(seed)
-    net = init_network(lambda: build_cifar10(name), seed)
+    net = init_network(CIFAR10_NETS[name].module, seed)
 
     def next_loss() -> Tensor:
         picks = torch.randint(len(images), (recipe.batch,), generator=generator)
         batch = mirror_and_shift(images[picks], recipe.shift, generator)
         return cross_entropy(net(_normalize(batch)), labels[picks])
 
-    return train_loop(net, recipe, next_loss, progress)
+    return train_loop(
+        net,
+        next_loss,
+        progress,
+        steps=recipe.steps,
+        rate=recipe.rate,
+        warmup=recipe.warmup,
+        decay=recipe.decay,
+        clip=recipe.clip,
+    )
 
 
 def mirror_and_shift(images: Tensor, shift: int, generator: torch.Generator) -> Tensor:

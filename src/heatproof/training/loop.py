@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import cos, pi
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,21 +16,6 @@ from torch import Tensor, nn
 from heatproof.tensor.noise import seeded
 
 Progress = Callable[[int, int, float], None]  # step, steps, loss
-
-
-class TrainingSettings(Protocol):
-    """The settings that every recipe has."""
-
-    @property
-    def steps(self) -> int: ...
-    @property
-    def rate(self) -> float: ...  # peak learning rate
-    @property
-    def warmup(self) -> float: ...  # fraction of the steps
-    @property
-    def decay(self) -> float: ...  # weight decay
-    @property
-    def clip(self) -> float: ...  # maximum norm of the gradient
 
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -49,38 +34,44 @@ def init_network(build: Callable[[], nn.Sequential], seed: int) -> nn.Sequential
 
 def train_loop(
     net: nn.Sequential,
-    settings: TrainingSettings,
     next_loss: Callable[[], Tensor],
     progress: Progress | None = None,
+    *,
+    steps: int,
+    rate: float,
+    warmup: float,
+    decay: float,
+    clip: float,
     optimizer: OptimizerName = "adamw",
 ) -> nn.Sequential:
     """Train a network in place.
 
     Args:
         net: The network to train.
-        settings: Number of steps, learning rate, weight decay and gradient clipping. Without
-            warm-up the learning rate is constant.
         next_loss: Computes the scalar loss of the next batch; called once per step.
         progress: Called after each step with step, steps and loss.
+        steps: Number of training steps.
+        rate: Peak learning rate.
+        warmup: Fraction of the steps over which the learning rate rises; 0 for a constant rate.
+        decay: Weight decay.
+        clip: Maximum norm of the gradient.
         optimizer: The name of the optimizer.
 
     Returns:
         The same network, in eval mode.
     """
-    optimiser = OPTIMIZERS[optimizer](
-        net.parameters(), lr=settings.rate, weight_decay=settings.decay
-    )
+    optimiser = OPTIMIZERS[optimizer](net.parameters(), lr=rate, weight_decay=decay)
     net.train()
-    for step in range(settings.steps):
+    for step in range(steps):
         for group in optimiser.param_groups:
-            group["lr"] = settings.rate * lr_factor(step / settings.steps, settings.warmup)
+            group["lr"] = rate * lr_factor(step / steps, warmup)
         loss = next_loss()
         optimiser.zero_grad()
         torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(net.parameters(), settings.clip)
+        nn.utils.clip_grad_norm_(net.parameters(), clip)
         optimiser.step()
         if progress:
-            progress(step + 1, settings.steps, loss.item())
+            progress(step + 1, steps, loss.item())
     return net.eval()
 
 

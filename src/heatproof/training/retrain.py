@@ -5,21 +5,19 @@ Images are neither mirrored nor shifted, since the marks that an alteration adds
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-import heatproof
 from heatproof.data.base import Data
 from heatproof.errors import HeatproofError
 from heatproof.files import content_hash
-from heatproof.models.nets import net_named, stored
-from heatproof.training.checkpoint import write_weights
+from heatproof.models.nets import net_named
+from heatproof.training.checkpoint import write_trained
 from heatproof.training.loop import OptimizerName, Progress, init_network, train_loop
 from heatproof.training.train import normalize
 
@@ -90,23 +88,26 @@ def retrain(
             f"{data.name} has the label {int(labels.max())}, but the classes of {recipe.net} "
             f"are 0 to {kind.classes - 1}"
         )
-    net = init_network(lambda: kind.build(kind.classes, **kind.options), seed)
+    net = init_network(kind.module, seed)
     batches = _batches(recipe, seed)
 
     def next_loss() -> Tensor:
         picks = next(batches)
         return cross_entropy(net(normalize(images[picks], kind.mean, kind.std)), labels[picks])
 
-    train_loop(net, recipe, next_loss, progress, recipe.optimizer)
-    metadata = {
-        "net": recipe.net,
-        "recipe": json.dumps(asdict(recipe)),
-        "seed": str(seed),
-        "data": data.name.partition(":")[0],
-        "heatproof": heatproof.__version__,
-    }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_weights(out, stored(net.state_dict()), metadata)
+    train_loop(
+        net,
+        next_loss,
+        progress,
+        steps=recipe.steps,
+        rate=recipe.rate,
+        warmup=recipe.warmup,
+        decay=recipe.decay,
+        clip=recipe.clip,
+        optimizer=recipe.optimizer,
+    )
+    kind_of_data = data.name.partition(":")[0]
+    write_trained(out, net, recipe, seed, net=recipe.net, data=kind_of_data)
 
 
 def _tensors(data: Data, count: int) -> tuple[Tensor, Tensor]:  # (N, 3, H, W) uint8, (N,)

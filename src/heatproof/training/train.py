@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import heatproof
 from heatproof.data.paperbirds import (
     CLASSES,
     MEAN,
@@ -30,8 +29,8 @@ from heatproof.data.paperbirds import (
     render,
 )
 from heatproof.errors import unknown
-from heatproof.models.nets import NETS, build, stored, weights_path
-from heatproof.training.checkpoint import write_weights
+from heatproof.models.nets import NETS, stored, weights_path
+from heatproof.training.checkpoint import write_trained
 from heatproof.training.loop import Progress, init_network, train_loop
 from heatproof.training.losses import LOSSES
 from heatproof.training.recipes import RECIPES, Recipe
@@ -76,7 +75,15 @@ def train(
         "drops": part_drops(net, normalize_images=normalize_images),
         "minutes": minutes,
     }
-    _write(net, recipe, seed, metrics["accuracy"], out or weights_path(name))
+    write_trained(
+        out or weights_path(name),
+        net,
+        recipe,
+        seed,
+        net=recipe.net,
+        accuracy=f"{metrics['accuracy']:.4f}",
+        classes=json.dumps(NAMES),
+    )
     return metrics
 
 
@@ -107,7 +114,7 @@ def fit(recipe: Recipe, seed: int, progress: Progress | None = None) -> nn.Seque
         The trained network in eval mode.
     """
     generator = torch.Generator().manual_seed(seed)
-    net = init_network(partial(build, recipe.net), seed)
+    net = init_network(NETS[recipe.net].module, seed)
     images, targets = training_set(recipe, generator)
     normalize_images = normalizer(recipe.net)
     loss = LOSSES[recipe.loss].of_batch
@@ -116,7 +123,16 @@ def fit(recipe: Recipe, seed: int, progress: Progress | None = None) -> nn.Seque
         batch, target = draw_batch(images, targets, recipe, generator)
         return loss(net(normalize_images(batch)), target)
 
-    return train_loop(net, recipe, next_loss, progress)
+    return train_loop(
+        net,
+        next_loss,
+        progress,
+        steps=recipe.steps,
+        rate=recipe.rate,
+        warmup=recipe.warmup,
+        decay=recipe.decay,
+        clip=recipe.clip,
+    )
 
 
 def round_weights(net: nn.Module) -> None:
@@ -147,10 +163,10 @@ def training_set(recipe: Recipe, generator: torch.Generator) -> tuple[Tensor, Te
     return render_images("train", chosen), torch.stack(targets)
 
 
-def render_images(split: str, chosen: Sequence[tuple[int, Sequence[str]]], seed: int = 0) -> Tensor:
+def render_images(split: str, chosen: Sequence[tuple[int, Sequence[str]]]) -> Tensor:
     """Render birds, given as (index, parts that are left), to ``(N, 3, H, W)`` of uint8."""
     images = [
-        torch.from_numpy(render(seed, split, index, parts=parts).image) for index, parts in chosen
+        torch.from_numpy(render(0, split, index, parts=parts).image) for index, parts in chosen
     ]
     return torch.stack(images).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
 
@@ -232,24 +248,20 @@ def predict(
 
 
 def accuracy(
-    model: Logits,
-    count: int = SPLITS["test"],
-    split: str = "test",
-    normalize_images: Normalize = normalize,
+    model: Logits, count: int = SPLITS["test"], normalize_images: Normalize = normalize
 ) -> dict[str, float]:
-    """Measure a model's accuracy on paperbirds.
+    """Measure a model's accuracy on the test split of paperbirds.
 
     Args:
         model: From normalised images to logits.
         count: Number of images, from the first on.
-        split: Split of paperbirds.
         normalize_images: How the model's input is normalised.
 
     Returns:
         ``accuracy`` and ``confident`` (see `correct_fractions`).
     """
     labels = torch.tensor([label_of(index) for index in range(count)])
-    images = render_images(split, [(index, PARTS) for index in range(count)])
+    images = render_images("test", [(index, PARTS) for index in range(count)])
     return correct_fractions(predict(model, images, normalize_images=normalize_images), labels)
 
 
@@ -273,14 +285,13 @@ def correct_fractions(logits: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def part_drops(
-    model: Logits, count: int = 512, split: str = "test", normalize_images: Normalize = normalize
+    model: Logits, count: int = 512, normalize_images: Normalize = normalize
 ) -> dict[str, dict[str, float]]:
-    """Measure how far the label's logit drops when a part of the bird is removed.
+    """Measure how far the label's logit drops when a part of a bird of the test split is removed.
 
     Args:
         model: From normalised images to logits.
         count: Number of images, from the first on.
-        split: Split of paperbirds.
         normalize_images: How the model's input is normalised.
 
     Returns:
@@ -290,7 +301,7 @@ def part_drops(
     labels = torch.tensor([[label_of(index)] for index in range(count)])
 
     def label_logits(parts: Sequence[str]) -> Tensor:
-        images = render_images(split, [(index, parts) for index in range(count)])
+        images = render_images("test", [(index, parts) for index in range(count)])
         return predict(model, images, normalize_images=normalize_images).gather(1, labels)
 
     complete = label_logits(PARTS)
@@ -299,16 +310,3 @@ def part_drops(
         drop = complete - label_logits([other for other in PARTS if other != part])
         drops[part] = {"mean": drop.mean().item(), "fraction": (drop > 0).float().mean().item()}
     return drops
-
-
-def _write(net: nn.Module, recipe: Recipe, seed: int, accuracy: float, path: Path) -> None:
-    metadata = {
-        "net": recipe.net,
-        "recipe": json.dumps(asdict(recipe)),
-        "seed": str(seed),
-        "accuracy": f"{accuracy:.4f}",
-        "classes": json.dumps(NAMES),
-        "heatproof": heatproof.__version__,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_weights(path, stored(net.state_dict()), metadata)

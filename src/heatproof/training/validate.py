@@ -8,10 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from heatproof.data.base import Data
 from heatproof.errors import HeatproofError
 from heatproof.models.heads import as_logits
-from heatproof.models.model import Model
 from heatproof.protocols.single_deletion import scores_without_patches
 from heatproof.tensor.scores import SCORES, HeadName, is_correct
 from heatproof.training.distributed import ProcessGroup
@@ -34,30 +32,6 @@ class Accuracy(NamedTuple):
     accuracy: float
     worst_all: float
     worst_largest: float
-
-
-def patch_accuracy(
-    model: Model, data: Data, deletion: Deletion, seed: int = 0, workers: int = 2
-) -> Accuracy:
-    """Measure a model's accuracy on all images of a data set, with and without deleted patches.
-
-    Args:
-        model: The model; its training modes are restored afterwards.
-        data: Images with labels.
-        deletion: Patch grid and baseline.
-        seed: Seed of the baseline, if it is random.
-        workers: Threads that read images.
-
-    Returns:
-        Clean and worst-patch accuracy.
-    """
-    loader = BatchLoader(data, range(len(data.ids)), model, seed, workers=workers)
-    modes = [(module, module.training) for module in model.module.modules()]
-    try:
-        return validate(model.module, loader, deletion, len(data.ids), ProcessGroup(model.device))
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 @torch.no_grad()
