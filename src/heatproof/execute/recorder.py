@@ -183,7 +183,7 @@ class Recorder(Steps):
         """Compute the clean pass, which tells how fast the network is."""
         with self._measured(None):
             clean = compute()
-        self._pace.forward[self._task.subject] = self.speed.forward
+        self._pace.forward[self._task.subject] = self.speed.of("forward")
         images = self._model.denormalize(self._current.x)
         self.kept.add_clean(self._start, clean.logits, images, clean.features)
         return clean

@@ -112,10 +112,6 @@ class Speed:
         images = self.images.get(kind, 0)
         return self.seconds[kind] / images if images else None
 
-    @property
-    def forward(self) -> float | None:
-        return self.of("forward")
-
 
 @dataclass
 class Pace:
